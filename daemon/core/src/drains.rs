@@ -96,7 +96,7 @@ impl fmt::Display for DrainOrder {
 
 /// One drain exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} drains are in force, and no more may be", limits::DRAINS_MAX)]
+#[error("{} drains are in force, which is the limit", limits::DRAINS_MAX)]
 pub struct TooManyDrains;
 
 /// All drains in force.

@@ -109,8 +109,8 @@ impl<M: Maps> Engine<M> {
     }
 
     /// Restores the state that a former process saved. Call it before any event.
-    pub fn restore(&mut self, remembered: SavedSnapshot, now: ClockReading) {
-        self.world.restore_services(remembered, now);
+    pub fn restore(&mut self, saved: SavedSnapshot, now: ClockReading) {
+        self.world.restore_services(saved, now);
     }
 
     /// Applies one event. It takes effect with the next step.
@@ -459,7 +459,7 @@ impl<M: Maps> Engine<M> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     /// The maps may hold objects of a source that has not synced.
-    #[error("the first lists of the sources are not there, or not written yet")]
+    #[error("the sources have not sent their first lists, or the maps do not hold them yet")]
     NotYet,
     /// The maps could not be read.
     #[error(transparent)]

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 /// The array has no free run of slots that is long enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no {count} slots left in a row of {capacity}; raise `datapath.limits.backends`")]
+#[error("no run of {count} free slots is left among {capacity}; raise `datapath.limits.backends`")]
 pub struct OutOfSlots {
     /// The requested slots.
     pub count: u32,

@@ -236,20 +236,20 @@ fn lived(random: &mut Random, events: &[Event], restart: bool) -> Engine<MemoryM
 fn with_memory(random: &mut Random, events: &[Event]) -> Picture {
     let mut engine = start();
     synced(&mut engine);
-    let mut remembered = SavedSnapshot::default();
+    let mut saved = SavedSnapshot::default();
     let mut older = world(random);
     random.shuffle(&mut older);
     for event in older {
         engine.apply(event);
         if random.chance(300) {
-            remembered = SavedSnapshot::from(&*step(&mut engine).0);
+            saved = SavedSnapshot::from(&*step(&mut engine).0);
         }
     }
     step(&mut engine);
     let maps = if random.chance(500) { engine.into_maps() } else { MemoryMaps::default() };
     let mut engine = Engine::start(maps, Seed(8), &Source::ALL).unwrap().0;
     engine.limit_pieces(piece(random));
-    engine.restore(remembered, NOW);
+    engine.restore(saved, NOW);
     let mut newer = events.to_vec();
     random.shuffle(&mut newer);
     let now = if random.chance(500) { NOW } else { LATER };

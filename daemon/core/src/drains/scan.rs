@@ -29,7 +29,7 @@ pub(crate) struct DrainScan {
 /// The round of the last order for a drain.
 #[derive(Debug)]
 struct ScanRound {
-    turned: Arc<DrainChange>,
+    change: Arc<DrainChange>,
     /// The service at which the round began.
     from: u32,
     /// The scan has wrapped around to the first service.
@@ -41,8 +41,8 @@ impl DrainScan {
         !self.changed.is_empty()
     }
 
-    fn begin_round(&mut self, drain: Drain, turned: Arc<DrainChange>) {
-        let round = ScanRound { turned, from: self.next, is_late: false };
+    fn begin_round(&mut self, drain: Drain, change: Arc<DrainChange>) {
+        let round = ScanRound { change, from: self.next, is_late: false };
         self.changed.insert(drain, round);
     }
 
@@ -67,10 +67,10 @@ impl DrainScan {
     ) {
         for drain in tables.drains.difference(drains) {
             let is_on = drains.get(&drain).is_some();
-            let turned = Arc::new(DrainChange { drain: drain.clone(), is_on, by: by.clone() });
+            let change = Arc::new(DrainChange { drain: drain.clone(), is_on, by: by.clone() });
             match drain.service() {
-                Some(name) => mark_named_service(name, &turned, tables, services),
-                None => self.begin_round(drain, turned),
+                Some(name) => mark_named_service(name, &change, tables, services),
+                None => self.begin_round(drain, change),
             }
         }
     }
@@ -84,10 +84,10 @@ impl DrainScan {
                 let lookups = 1 + service.ports.len() * self.changed.len();
                 work::count_work(lookups);
                 left = left.saturating_sub(lookups as u64);
-                let rounds = self.changed.values().map(|round| &round.turned);
-                causes.extend(rounds.filter(|turned| service.has_drained_backend(&turned.drain)).cloned());
+                let rounds = self.changed.values().map(|round| &round.change);
+                causes.extend(rounds.filter(|change| service.has_drained_backend(&change.drain)).cloned());
             }
-            causes.into_iter().for_each(|turned| services.mark_dirty(id, Cause::Drained(turned), true));
+            causes.into_iter().for_each(|change| services.mark_dirty(id, Cause::Drained(change), true));
             self.advance_cursor(services.len());
         }
     }
@@ -95,14 +95,14 @@ impl DrainScan {
 
 fn mark_named_service(
     name: &ObjectName,
-    turned: &Arc<DrainChange>,
+    change: &Arc<DrainChange>,
     tables: &Tables,
     services: &mut Services,
 ) {
     for source in Source::ALL {
         let Some(id) = tables.find_id(&ServiceKey { name: name.clone(), source }) else { continue };
-        if services.get(id).is_some_and(|service| service.has_drained_backend(&turned.drain)) {
-            services.mark_dirty(id, Cause::Drained(Arc::clone(turned)), true);
+        if services.get(id).is_some_and(|service| service.has_drained_backend(&change.drain)) {
+            services.mark_dirty(id, Cause::Drained(Arc::clone(change)), true);
         }
     }
 }

@@ -35,9 +35,9 @@ macro_rules! forward_to_maps {
     };
 }
 
-mod numbers;
-mod parts;
-mod remembered;
+mod quota_ids;
+mod quotas;
+mod restored;
 mod unreadable;
 mod unsourced;
 

@@ -2,8 +2,8 @@
 
 mod endpoints;
 mod findings;
+mod history;
 mod properties;
-mod seen;
 mod states;
 
 use alloc::borrow::ToOwned;

@@ -77,9 +77,9 @@ impl<'de> Deserialize<'de> for Endpoints {
         let family = form.endpoints.first().map_or(Family::V4, |it| Family::from_address(it.address));
         let mut builder = EndpointsBuilder::new(family);
         for endpoint in &form.endpoints {
-            let endpoint = form
-                .decode_endpoint(endpoint)
-                .ok_or_else(|| D::Error::custom("no such place among the names"))?;
+            let endpoint = form.decode_endpoint(endpoint).ok_or_else(|| {
+                D::Error::custom("an endpoint refers to a name or hint that the slice lacks")
+            })?;
             builder.push(endpoint).map_err(D::Error::custom)?;
         }
         Ok(builder.finish())

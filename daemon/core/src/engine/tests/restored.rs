@@ -26,9 +26,9 @@ fn former() -> (SavedSnapshot, MemoryMaps) {
     (SavedSnapshot::from(&*snapshot), engine.into_maps())
 }
 
-fn start(maps: MemoryMaps, remembered: SavedSnapshot) -> Engine<MemoryMaps> {
+fn start(maps: MemoryMaps, saved: SavedSnapshot) -> Engine<MemoryMaps> {
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
-    engine.restore(remembered, NOW);
+    engine.restore(saved, NOW);
     engine
 }
 
@@ -45,10 +45,10 @@ fn restored_services_serve_at_once_if_the_maps_are_empty() {
 
 #[test]
 fn the_maps_serve_unchanged_until_the_restored_wait_is_over() {
-    let (mut remembered, maps) = former();
+    let (mut saved, maps) = former();
     // The saved state is older than the maps.
-    remembered.services.retain(|view| view.key.name.name() != "a");
-    let mut engine = start(maps, remembered);
+    saved.services.retain(|view| view.key.name.name() != "a");
+    let mut engine = start(maps, saved);
     let snapshot = engine.step(NOW, &mut |_| ());
     assert!(!snapshot.programmed);
     assert_eq!(engine.next_due(NOW.mono), Some(RESTORED_WAIT), "then it may write");
@@ -59,13 +59,13 @@ fn the_maps_serve_unchanged_until_the_restored_wait_is_over() {
 
 /// A start with maps that a former process wrote after its last save, and that save.
 fn newer(events: Vec<Event>) -> Engine<MemoryMaps> {
-    let (remembered, maps) = former();
-    let mut engine = start(maps, remembered.clone());
+    let (saved, maps) = former();
+    let mut engine = start(maps, saved.clone());
     events.into_iter().for_each(|event| engine.apply(event));
     engine.apply(Event::Resumed(Source::Manifests));
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
-    start(engine.into_maps(), remembered)
+    start(engine.into_maps(), saved)
 }
 
 /// The disk may have been full for days.
@@ -150,9 +150,9 @@ fn restored_services_wait_while_another_versions_programs_serve() {
 
 #[test]
 fn invariant_08_a_restored_state_removes_nothing_from_the_maps() {
-    let (mut remembered, maps) = former();
-    remembered.services.clear();
-    let mut engine = start(maps, remembered);
+    let (mut saved, maps) = former();
+    saved.services.clear();
+    let mut engine = start(maps, saved);
     engine.step(LATER, &mut |_| ());
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     engine.apply(Event::Synced(Source::Manifests));
@@ -162,8 +162,8 @@ fn invariant_08_a_restored_state_removes_nothing_from_the_maps() {
 
 #[test]
 fn times_and_reasons_survive_a_restart() {
-    let (remembered, maps) = former();
-    let mut engine = start(maps, remembered);
+    let (saved, maps) = former();
+    let mut engine = start(maps, saved);
     for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), service("lost", "10.0.0.3")] {
         engine.apply(event);
     }
@@ -183,8 +183,8 @@ fn times_and_reasons_survive_a_restart() {
 
 #[test]
 fn a_resumed_source_changes_only_what_differs() {
-    let (remembered, maps) = former();
-    let mut engine = start(maps, remembered);
+    let (saved, maps) = former();
+    let mut engine = start(maps, saved);
     engine.apply(Event::Resumed(Source::Manifests));
     engine.apply(slice("b", &["1.1.1.9"]));
     engine.apply(Event::Synced(Source::Manifests));
@@ -196,8 +196,8 @@ fn a_resumed_source_changes_only_what_differs() {
 
 #[test]
 fn invariant_06_a_rejected_object_keeps_its_restored_version() {
-    let (remembered, maps) = former();
-    let mut engine = start(maps, remembered);
+    let (saved, maps) = former();
+    let mut engine = start(maps, saved);
     let object = ObjectKey::Slice(SliceKey { name: name("a-1"), source: Source::Manifests });
     engine.apply(service("a", "10.0.0.1"));
     engine.apply(Event::Rejected(Rejection {
@@ -216,8 +216,8 @@ fn invariant_06_a_rejected_object_keeps_its_restored_version() {
 
 #[test]
 fn invariant_06_an_unreadable_file_keeps_its_restored_objects() {
-    let (mut remembered, maps) = former();
-    for view in remembered.services.iter_mut().map(Arc::make_mut) {
+    let (mut saved, maps) = former();
+    for view in saved.services.iter_mut().map(Arc::make_mut) {
         let of = |meta: &Meta| Meta { origin: Some("b.yaml".into()), ..meta.clone() };
         if view.key.name.name() == "b" {
             view.facts =
@@ -227,7 +227,7 @@ fn invariant_06_an_unreadable_file_keeps_its_restored_objects() {
             view.slices = slices.collect();
         }
     }
-    let mut engine = start(maps, remembered);
+    let mut engine = start(maps, saved);
     let file = ObjectKey::File(Source::Manifests, "b.yaml".into());
     let rejection = Rejection { object: file.clone(), origin: None, reason: "bad".into(), partial: false };
     engine.apply(Event::Rejected(rejection));

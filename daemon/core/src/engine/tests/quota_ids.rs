@@ -50,24 +50,24 @@ fn numbers(engine: &mut Engine<MemoryMaps>) -> BTreeMap<IpAddr, QuotaId> {
 fn a_namespace_keeps_its_quota_id_over_a_restart_in_any_order() {
     let [one, other] = alike();
     let all = || [served(&one, "10.0.0.1"), served(&other, "10.0.0.2")];
-    for (is_turned, remembers) in [(false, None), (true, None), (false, Some(true)), (true, Some(false))] {
+    for (is_turned, saved_order) in [(false, None), (true, None), (false, Some(true)), (true, Some(false))] {
         let mut former = engine(all().concat());
         let (before, snapshot) = (numbers(&mut former), apply_all(&mut former, []));
         assert_ne!(before.first_key_value().map(|it| it.1), before.last_key_value().map(|it| it.1));
         let (mut engine, _) = Engine::start(former.into_maps(), Seed(0), SOURCES).unwrap();
-        let mut remembered = SavedSnapshot::from(&snapshot);
-        if let Some(is_turned) = remembers {
+        let mut saved = SavedSnapshot::from(&snapshot);
+        if let Some(is_turned) = saved_order {
             if is_turned {
-                remembered.services.reverse();
+                saved.services.reverse();
             }
-            engine.restore(remembered, NOW);
+            engine.restore(saved, NOW);
         }
         let mut events = all();
         if is_turned {
             events.reverse();
         }
         let snapshot = apply_all(&mut engine, events.concat());
-        assert_eq!((numbers(&mut engine), snapshot.counters.ops), (before, 0), "{is_turned} {remembers:?}");
+        assert_eq!((numbers(&mut engine), snapshot.counters.ops), (before, 0), "{is_turned} {saved_order:?}");
     }
 }
 
