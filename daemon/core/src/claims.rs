@@ -197,13 +197,13 @@ impl Frontends {
     }
 
     /// Whether the maps hold that frontend for the service.
-    pub(crate) fn is_realized_for(&self, id: ServiceId, share: QuotaId, frontend: &DesiredFrontend) -> bool {
+    pub(crate) fn is_realized_for(&self, id: ServiceId, quota: QuotaId, frontend: &DesiredFrontend) -> bool {
         work::count_work(1);
         let realized = frontend.key().and_then(|key| self.get(&key)?.realized);
         realized.is_some_and(|it| match it.owner {
             Some(owner) => owner == id,
             // The start found it: it belongs to this service or to another one of the namespace.
-            None => it.value.quota == share,
+            None => it.value.quota == quota,
         })
     }
 
@@ -215,9 +215,9 @@ impl Frontends {
         rank: Rank,
         by_name: NameOrder<'_>,
     ) -> ClaimOutcome {
-        let ClaimRequest { key, origin: given } = wanted;
+        let ClaimRequest { key, origin } = wanted;
         let entry = self.entries.get_or_insert_with(key, Frontend::default);
-        let mine = Claim { rank, origin: given, service };
+        let mine = Claim { rank, origin, service };
         let Some(first) = entry.first else {
             entry.first = Some(mine);
             return ClaimOutcome::Uncontested;
@@ -254,9 +254,9 @@ impl Frontends {
             entry.uncertain = false;
         });
         self.strays.remove(&key);
-        let share = |it: RealizedFrontend| it.value.quota;
-        before.0.into_iter().for_each(|it| self.adjust_quota(share(it), u32::saturating_sub, 1));
-        now.into_iter().for_each(|it| self.adjust_quota(share(it), u32::saturating_add, 1));
+        let quota = |it: RealizedFrontend| it.value.quota;
+        before.0.into_iter().for_each(|it| self.adjust_quota(quota(it), u32::saturating_sub, 1));
+        now.into_iter().for_each(|it| self.adjust_quota(quota(it), u32::saturating_add, 1));
         let is_chosen = |it: &RealizedFrontend| it.value.kind.is_author_chosen();
         self.external_ips
             .record_change(before.0.as_ref().is_some_and(is_chosen), now.as_ref().is_some_and(is_chosen));
@@ -265,12 +265,12 @@ impl Frontends {
     }
 
     /// How many frontends of a namespace the maps hold.
-    pub(crate) fn used_by(&self, share: QuotaId) -> usize {
-        self.quota_counts.get(usize::from(share.0)).map_or(0, |count| *count as usize)
+    pub(crate) fn used_by(&self, quota: QuotaId) -> usize {
+        self.quota_counts.get(usize::from(quota.0)).map_or(0, |count| *count as usize)
     }
 
-    fn adjust_quota(&mut self, share: QuotaId, by: fn(u32, u32) -> u32, much: u32) {
-        let at = usize::from(share.0);
+    fn adjust_quota(&mut self, quota: QuotaId, by: fn(u32, u32) -> u32, much: u32) {
+        let at = usize::from(quota.0);
         if self.quota_counts.len() <= at {
             self.quota_counts.resize(at + 1, 0);
         }

@@ -210,7 +210,7 @@ pub const READ_BACK_MAX: usize = 64;
 /// do not count: the backends of tables, a fifth if tables take all slots of both families, because each has at least
 /// ten places; and the members of one port, because new ones are inserted before former ones are removed.
 pub const fn counted_members_max(slots: u32) -> u32 {
-    const OF_A_PORT: u32 = 3 << ROWS_PER_SERVICE_MAX.ilog2();
-    let of_a_port = if OF_A_PORT < slots / 5 * 2 { OF_A_PORT } else { slots / 5 * 2 };
-    slots - slots / 5 - of_a_port
+    const PORT_MEMBERS: u32 = 3 << ROWS_PER_SERVICE_MAX.ilog2();
+    let port_members = if PORT_MEMBERS < slots / 5 * 2 { PORT_MEMBERS } else { slots / 5 * 2 };
+    slots - slots / 5 - port_members
 }

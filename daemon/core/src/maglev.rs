@@ -46,24 +46,24 @@ pub fn table(backends: impl Iterator<Item = (SocketAddr, u16)>, places: u32) -> 
     fill(backends.map(|(backend, weight)| Permutation::new(backend, weight, places)).collect(), places)
 }
 
-fn fill(mut walks: Vec<Permutation>, places: u32) -> Vec<u32> {
+fn fill(mut permutations: Vec<Permutation>, places: u32) -> Vec<u32> {
     let mut table = Table::new(places);
-    let weights = || walks.iter().map(|walk| walk.weight);
+    let weights = || permutations.iter().map(|permutation| permutation.weight);
     let (least, most) = (weights().min().unwrap_or_default(), weights().max().unwrap_or_default());
     if least == most {
-        fill_evenly(&mut walks, &mut table);
+        fill_evenly(&mut permutations, &mut table);
     } else {
-        fill_by_weight(&mut walks, &mut table, most);
+        fill_by_weight(&mut permutations, &mut table, most);
     }
     table.places
 }
 
 /// Each backend takes a place in each round.
-fn fill_evenly(walks: &mut [Permutation], table: &mut Table) {
-    let mut left = if walks.is_empty() { 0 } else { table.places.len() };
+fn fill_evenly(permutations: &mut [Permutation], table: &mut Table) {
+    let mut left = if permutations.is_empty() { 0 } else { table.places.len() };
     while left > 0 {
-        for (number, walk) in (0..).zip(walks.iter_mut()).take(left) {
-            table.assign_place(walk, number);
+        for (number, permutation) in (0..).zip(permutations.iter_mut()).take(left) {
+            table.assign_place(permutation, number);
             left -= 1;
         }
     }
@@ -71,15 +71,15 @@ fn fill_evenly(walks: &mut [Permutation], table: &mut Table) {
 
 /// The heaviest backends take a place in each round, each other backend in proportion to its weight, but in the first
 /// round too: even the lightest has a place. A heap yields the next backend, because most rounds may have few.
-fn fill_by_weight(walks: &mut [Permutation], table: &mut Table, most: u16) {
-    let turns = (0..).zip(walks.iter()).filter(|(_, walk)| walk.weight > 0);
+fn fill_by_weight(permutations: &mut [Permutation], table: &mut Table, most: u16) {
+    let turns = (0..).zip(permutations.iter()).filter(|(_, permutation)| permutation.weight > 0);
     let mut turns: BinaryHeap<_> =
-        turns.map(|(number, walk)| Reverse((walk.next_turn(most), number))).collect();
+        turns.map(|(number, permutation)| Reverse((permutation.next_turn(most), number))).collect();
     for _ in 0..table.places.len() {
         let Some(Reverse((_, number))) = turns.pop() else { return };
-        let Some(walk) = walks.get_mut(number as usize) else { return };
-        table.assign_place(walk, number);
-        turns.push(Reverse((walk.next_turn(most), number)));
+        let Some(permutation) = permutations.get_mut(number as usize) else { return };
+        table.assign_place(permutation, number);
+        turns.push(Reverse((permutation.next_turn(most), number)));
     }
 }
 
@@ -90,32 +90,32 @@ const FREE: u32 = u32::MAX;
 struct Table {
     places: Vec<u32>,
     /// How many look-ups remain for the permutations of all backends.
-    looks: u64,
+    lookups: u64,
     /// No place before this one is free.
     first: usize,
 }
 
 impl Table {
     fn new(places: u32) -> Self {
-        let looks = u64::from(places) * limits::LOOKUPS_PER_PLACE;
-        Self { places: vec![FREE; places as usize], looks, first: 0 }
+        let lookups = u64::from(places) * limits::LOOKUPS_PER_PLACE;
+        Self { places: vec![FREE; places as usize], lookups, first: 0 }
     }
 
     /// Gives the backend the first free place of its permutation or, once the look-ups are used up, of the table.
-    fn assign_place(&mut self, walk: &mut Permutation, number: u32) {
-        walk.taken += 1;
-        let found = self.next_free(walk).or_else(|| self.first_free());
+    fn assign_place(&mut self, permutation: &mut Permutation, number: u32) {
+        permutation.taken += 1;
+        let found = self.next_free(permutation).or_else(|| self.first_free());
         if let Some(place) = found.and_then(|at| self.places.get_mut(at)) {
             *place = number;
         }
     }
 
     /// Every permutation finds a free place, because any step visits all of a prime number of places.
-    fn next_free(&mut self, walk: &mut Permutation) -> Option<usize> {
-        while self.looks > 0 {
+    fn next_free(&mut self, permutation: &mut Permutation) -> Option<usize> {
+        while self.lookups > 0 {
             work::count_work(1);
-            self.looks -= 1;
-            let at = walk.advance();
+            self.lookups -= 1;
+            let at = permutation.advance();
             if self.places.get(at) == Some(&FREE) {
                 return Some(at);
             }

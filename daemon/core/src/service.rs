@@ -456,7 +456,7 @@ impl Service {
             self.ports.iter_mut().for_each(|port| port.forget_lists(nothing));
         }
         let served = self.ports.get(..self.desired_count).unwrap_or_default();
-        let mut pasts = match (&before, &self.facts) {
+        let mut histories = match (&before, &self.facts) {
             (Some(before), Some(now)) => port_rename::find_renamed(served, &desired.ports, before, now),
             _ => BTreeMap::new(),
         };
@@ -467,10 +467,10 @@ impl Service {
         let mut decisions = Vec::with_capacity(self.desired_count);
         for wanted in desired.ports {
             work::count_work(1 + wanted.rows.len());
-            let past = pasts.remove(&wanted.key);
+            let history = histories.remove(&wanted.key);
             let mut port = old.remove(&wanted.key).unwrap_or_else(|| Port::new(wanted.key, nothing));
-            if let Some(past) = past {
-                past.restore_to(&mut port);
+            if let Some(history) = history {
+                history.restore_to(&mut port);
             }
             port.sources = wanted.sources;
             self.ports.push(port);

@@ -122,19 +122,19 @@ impl Totals {
 
     fn count_port(&mut self, port: &PortView, step: Step) {
         work::count_work(port.rows.iter().len());
-        let BackendCounts { active, draining, held, unused, drained: [rests, drained] } = &mut self.backends;
+        let BackendCounts { active, draining, held, unused, drained: [unused_drained, drained] } = &mut self.backends;
         let has_drained = !port.rows.weights().has_no_drained();
         for row in port.rows.iter() {
-            let of = match row.state() {
+            let count = match row.state() {
                 _ if !row.is_chosen() => &mut *unused,
                 _ if row.is_held() => &mut *held,
                 SlotState::Active => &mut *active,
                 SlotState::Draining => &mut *draining,
             };
-            *of = step(*of);
+            *count = step(*count);
             if has_drained && port.rows.weights().is_drained(row.backend()) {
-                let of = if Row::is_chosen(&row) { &mut *drained } else { &mut *rests };
-                *of = step(*of);
+                let count = if Row::is_chosen(&row) { &mut *drained } else { &mut *unused_drained };
+                *count = step(*count);
             }
         }
     }

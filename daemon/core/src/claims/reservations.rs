@@ -37,26 +37,26 @@ impl ServiceReservations {
         node: &NodeFacts,
     ) -> Self {
         // Stored per service; nearly all have one cluster IP and nothing inside another reservation.
-        let mut coverage = Self { reserved: Vec::with_capacity(1), enclosed: Vec::new() };
+        let mut own = Self { reserved: Vec::with_capacity(1), enclosed: Vec::new() };
         for (it, key) in frontends.into_iter().filter_map(|it| Some((it, it.key()?))) {
             match it.kind {
                 FrontendType::ClusterIp
-                    if coverage.reserved.last() == Some(&Reservation::Address(key.address)) => {}
-                FrontendType::ClusterIp => coverage.reserved.push(Reservation::Address(key.address)),
-                FrontendType::NodePort => coverage.reserved.push(node_port_reservation(&key)),
-                _ => coverage
-                    .enclosed
-                    .extend(enclosing_reservations(&key, it.kind, node).map(|cover| (cover, key))),
+                    if own.reserved.last() == Some(&Reservation::Address(key.address)) => {}
+                FrontendType::ClusterIp => own.reserved.push(Reservation::Address(key.address)),
+                FrontendType::NodePort => own.reserved.push(node_port_reservation(&key)),
+                _ => own.enclosed.extend(
+                    enclosing_reservations(&key, it.kind, node).map(|reservation| (reservation, key)),
+                ),
             }
         }
-        coverage.reserved.sort_unstable();
-        coverage.reserved.dedup();
-        coverage.enclosed.sort_unstable();
+        own.reserved.sort_unstable();
+        own.reserved.dedup();
+        own.enclosed.sort_unstable();
         // One key of each reservation is enough to mark the service dirty.
-        coverage.enclosed.dedup_by_key(|(cover, _)| *cover);
-        coverage.reserved.shrink_to_fit();
-        coverage.enclosed.shrink_to_fit();
-        coverage
+        own.enclosed.dedup_by_key(|(reservation, _)| *reservation);
+        own.reserved.shrink_to_fit();
+        own.enclosed.shrink_to_fit();
+        own
     }
 }
 
@@ -103,8 +103,8 @@ impl Reservations {
         (source, id): (Source, ServiceId),
         by_name: NameOrder<'_>,
     ) -> Option<ServiceId> {
-        enclosing_reservations(key, kind, node).find_map(|cover| {
-            let others = self.owners.get(&cover)?.iter().filter(|(of, it)| *of <= source && *it != id);
+        enclosing_reservations(key, kind, node).find_map(|reservation| {
+            let others = self.owners.get(&reservation)?.iter().filter(|(of, it)| *of <= source && *it != id);
             // Among several owners the source and the name decide, not the order of arrival.
             let first = others.min_by(|a, b| a.0.cmp(&b.0).then_with(|| by_name(a.1, b.1)));
             first.map(|(_, owner)| *owner)
@@ -119,24 +119,24 @@ impl Reservations {
         before: &ServiceReservations,
         now: &ServiceReservations,
     ) -> Vec<(ServiceId, FrontendKey)> {
-        for (cover, key) in &before.enclosed {
-            remove_sorted(&mut self.enclosed, *cover, &(id, *key));
+        for (reservation, key) in &before.enclosed {
+            remove_sorted(&mut self.enclosed, *reservation, &(id, *key));
         }
-        for (cover, key) in &now.enclosed {
-            insert_sorted(&mut self.enclosed, *cover, (id, *key));
+        for (reservation, key) in &now.enclosed {
+            insert_sorted(&mut self.enclosed, *reservation, (id, *key));
         }
-        let is_new = |cover: &&Reservation| before.reserved.binary_search(cover).is_err();
-        let is_gone = |cover: &&Reservation| now.reserved.binary_search(cover).is_err();
+        let is_new = |reservation: &&Reservation| before.reserved.binary_search(reservation).is_err();
+        let is_gone = |reservation: &&Reservation| now.reserved.binary_search(reservation).is_err();
         let new = now.reserved.iter().filter(is_new);
         let gone = before.reserved.iter().filter(is_gone);
         let mut affected = Vec::new();
-        for cover in gone {
-            remove_sorted(&mut self.owners, *cover, &(source, id));
-            affected.extend(self.enclosed.get(cover).into_iter().flatten());
+        for reservation in gone {
+            remove_sorted(&mut self.owners, *reservation, &(source, id));
+            affected.extend(self.enclosed.get(reservation).into_iter().flatten());
         }
-        for cover in new {
-            insert_sorted(&mut self.owners, *cover, (source, id));
-            affected.extend(self.enclosed.get(cover).into_iter().flatten());
+        for reservation in new {
+            insert_sorted(&mut self.owners, *reservation, (source, id));
+            affected.extend(self.enclosed.get(reservation).into_iter().flatten());
         }
         affected.retain(|(other, _)| *other != id);
         affected
@@ -144,16 +144,16 @@ impl Reservations {
 }
 
 /// Inserts an element in sorted order under a reservation.
-fn insert_sorted<V: Ord>(index: &mut Index<Reservation, Vec<V>>, cover: Reservation, element: V) {
-    let all = index.get_or_insert_with(cover, || Vec::with_capacity(1));
+fn insert_sorted<V: Ord>(index: &mut Index<Reservation, Vec<V>>, reservation: Reservation, element: V) {
+    let all = index.get_or_insert_with(reservation, || Vec::with_capacity(1));
     if let Err(position) = all.binary_search(&element) {
         all.insert(position, element);
     }
 }
 
 /// Removes an element from a reservation, and the reservation with its last element.
-fn remove_sorted<V: Ord>(index: &mut Index<Reservation, Vec<V>>, cover: Reservation, element: &V) {
-    index.update(cover, Vec::new, |all| {
+fn remove_sorted<V: Ord>(index: &mut Index<Reservation, Vec<V>>, reservation: Reservation, element: &V) {
+    index.update(reservation, Vec::new, |all| {
         if let Ok(position) = all.binary_search(element) {
             all.remove(position);
         }

@@ -211,19 +211,19 @@ impl Endpoints {
     }
 
     fn unpack_endpoint(&self, address: IpAddr, packed: &PackedEndpoint) -> Endpoint<'_> {
-        let kin = self.shared_parts(packed);
+        let shared = self.shared_parts(packed);
         let node = SplitName {
-            start: kin.node_start.text(&self.text),
+            start: shared.node_start.text(&self.text),
             unique: self.unpack_part(packed.node, packed.flags & NODE_SHORT != 0),
-            end: kin.node_end.text(&self.text),
+            end: shared.node_end.text(&self.text),
         };
         Endpoint {
             address,
             conditions: unpack_conditions(packed.flags),
             node: (!node.is_empty()).then_some(NodeName(node)),
-            zone: kin.zone.optional(&self.text),
-            hints: self.hints_at(kin.hints),
-            target: self.unpack_target(packed, &kin),
+            zone: shared.zone.optional(&self.text),
+            hints: self.hints_at(shared.hints),
+            target: self.unpack_target(packed, &shared),
         }
     }
 
@@ -239,12 +239,12 @@ impl Endpoints {
         }
     }
 
-    fn unpack_target(&self, packed: &PackedEndpoint, kin: &SharedParts) -> Option<Target<'_>> {
+    fn unpack_target(&self, packed: &PackedEndpoint, shared: &SharedParts) -> Option<Target<'_>> {
         let own = self.unpack_part(packed.target, packed.flags & TARGET_SHORT != 0);
-        let name = SplitName { start: kin.target_start.text(&self.text), unique: own, end: "" };
+        let name = SplitName { start: shared.target_start.text(&self.text), unique: own, end: "" };
         (!name.is_empty()).then(|| Target {
-            kind: kin.kind.text(&self.text),
-            namespace: kin.namespace.text(&self.text),
+            kind: shared.kind.text(&self.text),
+            namespace: shared.namespace.text(&self.text),
             name: TargetName(name),
             uid: match packed.uid {
                 uuid if packed.flags & UUID != 0 => UidText::Uuid(uuid),

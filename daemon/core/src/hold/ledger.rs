@@ -33,7 +33,7 @@ const CLAIMS_WINDOW: i64 = 10;
 /// How many holders were looked up for a namespace, and how many of its claims were accepted.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClaimBudget {
-    looks: usize,
+    lookups: usize,
     accepted: usize,
 }
 
@@ -115,8 +115,8 @@ impl Ledger {
         let mut holders = held.flat_map(|(at, ids)| ids.iter().map(move |id| (*at, *id))).peekable();
         holders.peek()?;
         let claims = self.claims.entry(Arc::clone(namespace)).or_default();
-        let looked_at: Vec<_> = holders.take(LOOKUPS_MAX.saturating_sub(claims.looks)).collect();
-        claims.looks += looked_at.len();
+        let looked_at: Vec<_> = holders.take(LOOKUPS_MAX.saturating_sub(claims.lookups)).collect();
+        claims.lookups += looked_at.len();
         Some(looked_at)
     }
 

@@ -188,9 +188,9 @@ impl Losses {
     fn span(&self, policy: &Policy) -> LossSpan {
         let most = self.largest_namespace(None);
         let is_mass = |without: Option<&Arc<str>>| {
-            let of_others = if most == without { self.largest_namespace(most) } else { most };
+            let largest_other = if most == without { self.largest_namespace(most) } else { most };
             self.is_mass_without([without, None], policy)
-                || self.is_mass_without([without, of_others], policy)
+                || self.is_mass_without([without, largest_other], policy)
         };
         if !is_mass(None) {
             return LossSpan::NoNamespace;

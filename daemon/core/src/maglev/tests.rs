@@ -92,9 +92,9 @@ fn a_backend_with_any_weight_has_a_place() {
 }
 
 /// A table of these permutations, and the number of look-ups for it.
-fn filled(walks: Vec<Permutation>, places: u32) -> (Vec<u32>, u64) {
+fn filled(permutations: Vec<Permutation>, places: u32) -> (Vec<u32>, u64) {
     work::take();
-    (super::fill(walks, places), work::take())
+    (super::fill(permutations, places), work::take())
 }
 
 /// A tenant finds addresses with such permutations by trying some millions.

@@ -181,9 +181,9 @@ impl MemoryMaps {
     /// Whether the client may dial this frontend: only load balancer addresses have source ranges.
     fn allows_client(&self, value: FrontendValue, client: Client) -> bool {
         let Client::From(address) = client else { return true };
-        let looks = self.word(value.port, Scope::Cluster).flags.contains(WordFlags::SOURCES);
+        let has_sources = self.word(value.port, Scope::Cluster).flags.contains(WordFlags::SOURCES);
         let own = |source: &SourceKey| source.port == value.port && source.range.contains(address);
-        value.kind != FrontendType::LoadBalancer || !looks || self.sources.iter().any(own)
+        value.kind != FrontendType::LoadBalancer || !has_sources || self.sources.iter().any(own)
     }
 
     fn frontend(&self, address: IpAddr, port: u16, transport: Transport) -> Option<&FrontendValue> {

@@ -56,12 +56,12 @@ pub(super) fn find_renamed(
             }
         }
     }
-    let past = |key: &PortKey| {
+    let history = |key: &PortKey| {
         let former = |number| formers.get(&(key.transport, key.family, number));
         let position = now.port_numbers(key).filter_map(former).min().filter(|_| !stay.contains(key))?;
         Some((key.clone(), PortHistory::from_port(ports.get(*position)?)))
     };
-    wanted.iter().filter_map(|port| past(&port.key)).collect()
+    wanted.iter().filter_map(|port| history(&port.key)).collect()
 }
 
 /// The numbers that clients dial, by name and protocol.

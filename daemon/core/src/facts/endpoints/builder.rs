@@ -83,13 +83,13 @@ impl EndpointsBuilder {
         let node = endpoint.node.map(|node| node.0).unwrap_or_default();
         let target = endpoint.target.filter(|target| !target.name.0.is_empty());
         let name = target.map(|target| target.name.0).unwrap_or_default();
-        let kin = self.intern_parts(&endpoint, &node, target)?;
+        let shared = self.intern_parts(&endpoint, &node, target)?;
         let (uid, uuid) = self.pack_uid(target)?;
         let (target, target_short) = self.pack_part(&name)?;
         let (node, node_short) = self.pack_part(&node)?;
         let short = u8::from(target_short) * TARGET_SHORT + u8::from(node_short) * NODE_SHORT;
         let flags = pack_conditions(endpoint.conditions) + uuid + short;
-        self.packed.push(PackedEndpoint { uid, node, target, parts: kin, flags });
+        self.packed.push(PackedEndpoint { uid, node, target, parts: shared, flags });
         match endpoint.address {
             IpAddr::V4(address) => self.v4.push(address),
             IpAddr::V6(address) => self.v6.push(address),
@@ -136,7 +136,7 @@ impl EndpointsBuilder {
         if let Some(place) = self.reuse_last_parts(endpoint, node, target) {
             return Ok(place);
         }
-        let kin = SharedParts {
+        let shared = SharedParts {
             zone: self.intern_name(endpoint.zone.unwrap_or_default())?,
             node_start: self.intern_name(node.start)?,
             node_end: self.intern_name(node.end)?,
@@ -145,7 +145,7 @@ impl EndpointsBuilder {
             target_start: self.intern_name(target.map_or("", |it| it.name.0.start))?,
             hints: self.intern_hints(endpoint.hints)?,
         };
-        self.insert_parts(kin)
+        self.insert_parts(shared)
     }
 
     /// The parts of the last endpoint, if this one has the same: most endpoints of a slice do, and comparing texts
@@ -157,26 +157,26 @@ impl EndpointsBuilder {
         target: Option<Target<'_>>,
     ) -> Option<u16> {
         let place = self.packed.last()?.parts;
-        let kin = self.parts.get(usize::from(place))?;
+        let shared = self.parts.get(usize::from(place))?;
         let is = |name: TextSpan, text: &str| name.text(&self.text) == text;
-        let hints = self.hints.get(usize::from(kin.hints).wrapping_sub(1));
-        let is_same = is(kin.zone, endpoint.zone.unwrap_or_default())
-            && is(kin.node_start, node.start)
-            && is(kin.node_end, node.end)
-            && is(kin.kind, target.map_or("", |it| it.kind))
-            && is(kin.namespace, target.map_or("", |it| it.namespace))
-            && is(kin.target_start, target.map_or("", |it| it.name.0.start))
+        let hints = self.hints.get(usize::from(shared.hints).wrapping_sub(1));
+        let is_same = is(shared.zone, endpoint.zone.unwrap_or_default())
+            && is(shared.node_start, node.start)
+            && is(shared.node_end, node.end)
+            && is(shared.kind, target.map_or("", |it| it.kind))
+            && is(shared.namespace, target.map_or("", |it| it.namespace))
+            && is(shared.target_start, target.map_or("", |it| it.name.0.start))
             && hints == endpoint.hints.filter(|it| has_hints(it));
         is_same.then_some(place)
     }
 
-    fn insert_parts(&mut self, kin: SharedParts) -> Result<u16, EndpointError> {
-        if let Some(place) = self.places.get(&kin) {
+    fn insert_parts(&mut self, shared: SharedParts) -> Result<u16, EndpointError> {
+        if let Some(place) = self.places.get(&shared) {
             return Ok(*place);
         }
         let place = u16::try_from(self.parts.len()).map_err(|_| EndpointError::TooMany)?;
-        self.parts.push(kin);
-        self.places.insert(kin, place);
+        self.parts.push(shared);
+        self.places.insert(shared, place);
         Ok(place)
     }
 
