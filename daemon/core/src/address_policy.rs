@@ -1,12 +1,12 @@
 //! Addresses that no object may have as a frontend, and those that the administrator allows.
 //!
-//! Invariant: an address alone decides. Backends have rules of their own: a pod or a host can have a loopback or
+//! Invariant: the address alone decides. Backends have their own rules: a pod or a host can have a loopback or
 //! link-local address.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Neighbouring addresses of one family, both ends included.
+/// A range of addresses of one family, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     pub first: IpAddr,
@@ -15,20 +15,20 @@ pub struct AddressRange {
 
 impl AddressRange {
     fn contains(&self, address: IpAddr) -> bool {
-        // IPv4 sorts before IPv6, so an address between two of one family is of that family.
+        // IPv4 sorts before IPv6, so every address between two of one family belongs to that family.
         self.first <= address && address <= self.last
     }
 }
 
-/// Which addresses may be claimed by `spec.externalIPs` of a Service from an apiserver, and by a ServiceImport.
+/// Which addresses `spec.externalIPs` of a Service from an apiserver, and a ServiceImport, may claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ExternalIps {
-    /// Any, as kube-proxy has it.
+    /// Any address, as in kube-proxy.
     #[default]
     All,
-    /// No address at all.
+    /// No address.
     None,
-    /// Those in these ranges.
+    /// Addresses in these ranges.
     Within(Vec<AddressRange>),
 }
 
@@ -41,7 +41,7 @@ impl ExternalIps {
         }
     }
 
-    /// Whether the administrator has written down this very address, by itself.
+    /// Whether the administrator listed exactly this address, not a wider range.
     pub(crate) fn lists_exactly(&self, address: IpAddr) -> bool {
         let is_it = |range: &AddressRange| range.first == address && range.last == address;
         matches!(self, Self::Within(ranges) if ranges.iter().any(is_it))
@@ -56,7 +56,7 @@ pub fn is_reserved(address: IpAddr) -> bool {
     }
 }
 
-/// Whether there is no single host that can have this address.
+/// Whether no single host can have this address.
 pub(crate) fn is_unassignable(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => is_unassignable_v4(v4),

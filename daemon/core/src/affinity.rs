@@ -1,6 +1,6 @@
-//! Session affinity by prefix: how much of a client's address says who it is.
+//! Session affinity by prefix: how many leading bits of an address identify a client.
 //!
-//! Invariant: a prefix is legal, and one that is not said is the whole address.
+//! Invariant: every prefix length is legal; an unset one is the whole address.
 
 use alloc::format;
 use alloc::string::String;
@@ -9,7 +9,7 @@ use core::fmt;
 use crate::keys::Family;
 use crate::limits::{AFFINITY_PREFIX_V4, AFFINITY_PREFIX_V6};
 
-/// How many first bits of a client's address count, of each family: all clients of one prefix are one client.
+/// How many leading bits of a client's address count, per family: all clients of one prefix are one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefixes {
     ipv4: u8,
@@ -17,10 +17,10 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// Each client for itself.
+    /// Each address is its own client.
     pub const WHOLE: Self = Self { ipv4: 32, ipv6: 128 };
 
-    /// The lengths that are legal for a family, from the least to the whole address.
+    /// The shortest and the longest legal length of a family.
     pub const fn legal_lengths(family: Family) -> (u8, u8) {
         match family {
             Family::V4 => (AFFINITY_PREFIX_V4, Self::WHOLE.ipv4),
@@ -28,7 +28,7 @@ impl Prefixes {
         }
     }
 
-    /// The same with another length for a family; `None`: that length is not legal.
+    /// Sets the length of one family; `None` if that length is not legal.
     pub const fn with_length(mut self, family: Family, length: u8) -> Option<Self> {
         let (least, most) = Self::legal_lengths(family);
         if length < least || length > most {
@@ -41,7 +41,7 @@ impl Prefixes {
         Some(self)
     }
 
-    /// Reads `ipv4=24,ipv6=64`, or one of the two, or says what cannot be read and what could.
+    /// Parses `ipv4=24,ipv6=64`, or one of the two. The error names the invalid item and the legal lengths.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut all = Self::WHOLE;
         for item in text.split(',').map(str::trim) {
@@ -64,13 +64,13 @@ impl Prefixes {
         }
     }
 
-    /// How many last bits of an address do not count.
+    /// How many trailing bits of an address do not count.
     pub(crate) const fn ignored_bits(self, family: Family) -> u8 {
         Self::WHOLE.length(family).saturating_sub(self.length(family))
     }
 }
 
-/// As [`Prefixes::parse`] takes it.
+/// The format that [`Prefixes::parse`] accepts.
 impl fmt::Display for Prefixes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [ipv4, ipv6] = Family::ALL.map(family_name);
@@ -85,7 +85,7 @@ const fn family_name(family: Family) -> &'static str {
     }
 }
 
-/// How many characters are shown of an item that cannot be read.
+/// The error shows at most this many characters of an invalid item.
 const EXCERPT_MAX: usize = 60;
 
 fn invalid_item_reason(item: &str) -> String {

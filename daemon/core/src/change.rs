@@ -1,8 +1,8 @@
-//! Why a service was looked at again, and what came of it.
+//! Why the engine decided a service again, and the result.
 //!
-//! Invariant: every visible change of a service makes exactly one [`Change`], with its causes; so does every event of
-//! an object that changed nothing visible, because watchers want to hear of it. A change shares facts and views with
-//! the tables, so making one costs little; text is made of it elsewhere. The recorder adds numbers and storage.
+//! Invariant: every visible change of a service makes exactly one [`Change`] with its causes. An event of an object
+//! that changes nothing visible makes one too, because watchers want to see it. A change shares facts and views with
+//! the tables, so it is cheap to make; other crates format it. The recorder adds numbers and storage.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -15,20 +15,20 @@ use crate::hold::ProbeResult;
 use crate::keys::{FrontendKey, ServiceKey, SliceKey};
 use crate::snapshot::ServiceView;
 
-/// Why a service became dirty. The facts tell the object, its version and its last writer.
+/// Why a service became dirty. The facts carry the object, its version and its last writer.
 #[derive(Clone, Debug)]
 pub enum Cause {
-    /// The service's object came or changed.
+    /// The service's object was added or changed.
     ServiceApplied(Arc<ServiceFacts>),
-    /// The service's object went. Beside it, the last version that was seen.
+    /// The service's object was deleted; carries its last version.
     ServiceDeleted(ServiceKey, Option<Box<Meta>>),
-    /// One of the service's slices came or changed.
+    /// One of the service's slices was added or changed.
     SliceApplied(Arc<SliceFacts>),
-    /// One of the service's slices went. Beside it, the last version that was seen.
+    /// One of the service's slices was deleted; carries its last version.
     SliceDeleted(SliceKey, Option<Box<Meta>>),
     /// One of the service's slices now names another service.
     SliceLeft(Arc<SliceFacts>),
-    /// The service owns an address that the other service owned until now.
+    /// The service took over an address from the other service.
     ClaimWon(FrontendKey, ServiceKey),
     /// The other service owns an address that this service claims too.
     ClaimLost(FrontendKey, ServiceKey),
@@ -36,37 +36,37 @@ pub enum Cause {
     NodeApplied,
     /// The settings changed.
     SettingsApplied,
-    /// An operator drained one of the service's backends, or took that back.
+    /// An operator drained one of the service's backends, or ended the drain.
     Drained(Arc<DrainChange>),
     /// The maps refused an op before.
     Retry,
-    /// A former process wrote the service down; `is_cold_start`: this one began with maps that served no client.
+    /// A former process saved the service; `is_cold_start`: this one started with maps that served no client.
     Restored { is_cold_start: bool },
-    /// A hold has reached its bound.
+    /// A hold reached its bound.
     HoldDue,
     /// A held backend was probed.
     Probed(Box<ProbeResult>),
     /// A slice of the other service lists a held address for another target.
     AddressClaimed(SocketAddr, ServiceKey),
-    /// Another pod has a held address, as the apiserver says.
+    /// The apiserver reports another pod with a held address.
     AddressReused(IpAddr),
-    /// So many services lost their lists at once that it is no accident of one of them.
+    /// So many services lost their lists at once that each loss alone is no accident.
     MassLoss {
         lost: usize,
         /// How many services had a list.
         populated: usize,
     },
-    /// No reader sees any more what the service left behind, so that can be emptied.
+    /// No reader sees the service's old slots any more, so they can be emptied.
     ReadersLeft,
 }
 
 impl Cause {
-    /// Whether an object of another service said it, which changes nothing of this one.
+    /// Whether an object of another service caused it; that changes nothing of this service.
     pub(crate) const fn is_foreign(&self) -> bool {
         matches!(self, Self::AddressClaimed(..))
     }
 
-    /// Whether an object of this service was written or removed.
+    /// Whether an object of this service was written or deleted.
     pub(crate) const fn is_object_event(&self) -> bool {
         match self {
             Self::ServiceApplied(_)
@@ -91,31 +91,29 @@ impl Cause {
     }
 }
 
-/// What came of the causes.
+/// The result of the causes.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub service: ServiceKey,
     pub at: Timestamp,
-    /// Why; the last ones, if there were more than fit.
+    /// The last causes, if there were more than fit.
     pub causes: Vec<Cause>,
-    /// How many causes before those did not fit.
+    /// How many earlier causes did not fit.
     pub suppressed: u32,
-    /// Whether readers see a difference, or the maps were written to. If not, the change stands for an event that
-    /// watchers are to be told of.
+    /// Whether readers see a difference, or the maps were written. If not, the change reports an event to watchers.
     pub visible: bool,
-    /// What readers saw before.
+    /// The view before.
     pub before: Option<Arc<ServiceView>>,
-    /// What they see now; `None`: nothing is known of it any more.
+    /// The view now; `None` if the engine dropped the service.
     pub after: Option<Arc<ServiceView>>,
-    /// How many ops the maps accepted for it.
+    /// How many of its ops the maps accepted.
     pub ops: u32,
-    /// What the maps refused, if they did.
+    /// The error, if the maps refused an op.
     pub error: Option<Arc<str>>,
 }
 
 impl Change {
-    /// How many bytes a change that waits keeps in memory, at most: views may be shared with a change before or behind
-    /// it, and with readers.
+    /// Upper bound of the memory that a queued change uses. It may share views with neighbouring changes and readers.
     pub fn bytes(&self) -> usize {
         let views = self.before.iter().chain(&self.after).map(|view| view.bytes());
         size_of::<Self>() + self.causes.len() * size_of::<Cause>() + views.sum::<usize>()

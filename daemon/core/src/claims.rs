@@ -1,8 +1,8 @@
-//! The owners of frontends: all claims are kept, the best one wins.
+//! The owners of frontends: keeps all claims, and the best one wins.
 //!
-//! Invariant: the winner depends on the claims alone, never on the order in which they came: source precedence, then a
-//! cluster IP before what a controller writes into a status, and that before what any author of a service may write
-//! down, then the oldest service, then namespace and name.
+//! Invariant: the winner depends on the claims alone, never on their order of arrival. Precedence: the source; then a
+//! cluster IP before an address that a controller wrote into a status, and that before an address that any author can
+//! write; then the oldest service; then namespace and name.
 
 pub(crate) mod reservations;
 
@@ -17,7 +17,7 @@ use crate::op::{FrontendType, FrontendValue, QuotaId, ServiceId};
 use crate::resolve::DesiredFrontend;
 use crate::work;
 
-/// What decides between two services before their names do.
+/// Ranks two services before their names do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rank {
     source: Source,
@@ -36,19 +36,19 @@ impl Rank {
     }
 }
 
-/// An address that a service asks for.
+/// An address that a service claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimRequest {
     pub(crate) key: FrontendKey,
     pub(crate) origin: AddressOrigin,
 }
 
-/// How a service came to its address. The order is the precedence within one source.
+/// Where a service's address comes from. The order is the precedence within one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AddressOrigin {
-    /// The apiserver gives cluster IPs and node ports out, each once; the administrator wrote a static one.
+    /// The apiserver allocates cluster IPs and node ports, each once; the administrator wrote a static one.
     Allocated,
-    /// A load balancer's: a controller wrote it into the status.
+    /// A load balancer's address: a controller wrote it into the status.
     FromController,
     /// An external IP, or an address of a ServiceImport: the author of the object chose it.
     FromAuthor,
@@ -77,25 +77,25 @@ impl Claim {
     }
 }
 
-/// What the maps accepted for a frontend.
+/// The frontend that the maps accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RealizedFrontend {
     pub(crate) value: FrontendValue,
-    /// `None`: found in the maps at the start, and no service has taken it over yet.
+    /// `None`: the start found it in the maps, and no service has taken it over yet.
     pub(crate) owner: Option<ServiceId>,
 }
 
-/// One frontend: the services that claim it, and what the maps say.
+/// One frontend: the services that claim it, and its state in the maps.
 #[derive(Debug, Default)]
 pub(crate) struct Frontend {
-    // The winner; most frontends have no other.
+    // The winner; most frontends have only this claim.
     first: Option<Claim>,
-    // From the best on, so that the address goes from one owner to the next without a move of all others.
+    // Best first: the address passes to the next owner without moving all others.
     rest: VecDeque<Claim>,
     pub(crate) realized: Option<RealizedFrontend>,
-    /// An op failed, so the maps may say something else than `realized`.
+    /// An op failed, so the maps may differ from `realized`.
     pub(crate) uncertain: bool,
-    /// The services of which an op for this frontend failed.
+    /// The services whose ops for this frontend failed.
     pub(crate) failed_services: Vec<ServiceId>,
 }
 
@@ -104,8 +104,7 @@ impl Frontend {
         self.first.map(|claim| claim.service)
     }
 
-    /// Whether the winner's address was given out ([`AddressOrigin::Allocated`]), so that no author of a service can simply have
-    /// written it down.
+    /// Whether the winner's address is [`AddressOrigin::Allocated`], so that no author can have just written it.
     pub(crate) fn is_allocated(&self) -> bool {
         self.first.is_some_and(|claim| claim.origin == AddressOrigin::Allocated)
     }
@@ -129,7 +128,7 @@ impl Frontend {
     }
 }
 
-/// How many frontends there are of one kind, or of all.
+/// Counts the frontends of one kind, or all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FrontendCount {
     /// In the maps.
@@ -139,7 +138,7 @@ pub(crate) struct FrontendCount {
 }
 
 impl FrontendCount {
-    /// Counts a frontend that was in the maps or not, and is there now or not.
+    /// Counts a frontend that enters or leaves the maps.
     fn record_change(&mut self, before: bool, now: bool) {
         match (before, now) {
             (false, true) => {
@@ -150,13 +149,13 @@ impl FrontendCount {
         }
     }
 
-    /// Those in the maps and those to come.
+    /// Frontends in the maps plus planned ones.
     pub(crate) const fn total_planned(self) -> usize {
         self.realized + self.planned
     }
 }
 
-/// Every frontend that is claimed or in the maps.
+/// Every frontend that a service claims or the maps hold.
 #[derive(Debug)]
 pub(crate) struct Frontends {
     entries: Index<FrontendKey, Frontend>,
@@ -164,7 +163,7 @@ pub(crate) struct Frontends {
     pub(crate) all: FrontendCount,
     /// The frontends at addresses that authors of Services chose.
     pub(crate) external_ips: FrontendCount,
-    /// How many of each namespace the maps have, by its number.
+    /// How many frontends the maps hold per namespace, by its number.
     quota_counts: Vec<u32>,
     /// Frontends in the maps that another writer put there.
     pub(crate) strays: BTreeSet<FrontendKey>,
@@ -188,7 +187,7 @@ impl Frontends {
         self.entries.get(key)
     }
 
-    /// Whether the maps certainly do not have this frontend, so that it does not matter when it comes.
+    /// Whether the maps certainly lack this frontend, so that the time of its write does not matter.
     pub(crate) fn is_new(&self, key: &FrontendKey) -> bool {
         self.get(key).is_none_or(|entry| entry.realized.is_none() && !entry.uncertain)
     }
@@ -197,19 +196,18 @@ impl Frontends {
         self.entries.get(key)?.winner()
     }
 
-    /// Whether the maps have that frontend on the service's behalf.
-    pub(crate) fn is_realized_for(&self, id: ServiceId, share: QuotaId, frontend: &DesiredFrontend) -> bool {
+    /// Whether the maps hold that frontend for the service.
+    pub(crate) fn is_realized_for(&self, id: ServiceId, quota: QuotaId, frontend: &DesiredFrontend) -> bool {
         work::count_work(1);
         let realized = frontend.key().and_then(|key| self.get(&key)?.realized);
         realized.is_some_and(|it| match it.owner {
             Some(owner) => owner == id,
-            // A start found it: it is of this service, or of another one of the namespace.
-            None => it.value.quota == share,
+            // The start found it: it belongs to this service or to another one of the namespace.
+            None => it.value.quota == quota,
         })
     }
 
-    /// Enters a claim, and gives what came of it: among that, the service that owned the frontend until now, or that
-    /// goes on owning it.
+    /// Adds a claim. The outcome names the service that owned the frontend or still owns it.
     pub(crate) fn claim(
         &mut self,
         wanted: ClaimRequest,
@@ -217,9 +215,9 @@ impl Frontends {
         rank: Rank,
         by_name: NameOrder<'_>,
     ) -> ClaimOutcome {
-        let ClaimRequest { key, origin: given } = wanted;
+        let ClaimRequest { key, origin } = wanted;
         let entry = self.entries.get_or_insert_with(key, Frontend::default);
-        let mine = Claim { rank, origin: given, service };
+        let mine = Claim { rank, origin, service };
         let Some(first) = entry.first else {
             entry.first = Some(mine);
             return ClaimOutcome::Uncontested;
@@ -236,15 +234,15 @@ impl Frontends {
         ClaimOutcome::LostTo(first.service)
     }
 
-    /// Takes a claim back. Gives the service that owns the frontend from now on, if that changed.
+    /// Withdraws a claim. Returns the new owner of the frontend, if the owner changed.
     pub(crate) fn withdraw(&mut self, key: FrontendKey, service: ServiceId) -> Option<ServiceId> {
         let mut heir = None;
         self.update(key, |entry| heir = entry.withdraw(service));
         heir
     }
 
-    /// Takes in what the maps are now certain to say of a frontend. Gives what was known before, and the services that
-    /// had doubts.
+    /// Records what the maps certainly hold for a frontend. Returns the former state, and the services whose ops
+    /// failed.
     pub(crate) fn confirm_realized(
         &mut self,
         key: FrontendKey,
@@ -256,9 +254,9 @@ impl Frontends {
             entry.uncertain = false;
         });
         self.strays.remove(&key);
-        let share = |it: RealizedFrontend| it.value.quota;
-        before.0.into_iter().for_each(|it| self.adjust_quota(share(it), u32::saturating_sub, 1));
-        now.into_iter().for_each(|it| self.adjust_quota(share(it), u32::saturating_add, 1));
+        let quota = |it: RealizedFrontend| it.value.quota;
+        before.0.into_iter().for_each(|it| self.adjust_quota(quota(it), u32::saturating_sub, 1));
+        now.into_iter().for_each(|it| self.adjust_quota(quota(it), u32::saturating_add, 1));
         let is_chosen = |it: &RealizedFrontend| it.value.kind.is_author_chosen();
         self.external_ips
             .record_change(before.0.as_ref().is_some_and(is_chosen), now.as_ref().is_some_and(is_chosen));
@@ -266,13 +264,13 @@ impl Frontends {
         before
     }
 
-    /// How many of a namespace the maps have.
-    pub(crate) fn used_by(&self, share: QuotaId) -> usize {
-        self.quota_counts.get(usize::from(share.0)).map_or(0, |count| *count as usize)
+    /// How many frontends of a namespace the maps hold.
+    pub(crate) fn used_by(&self, quota: QuotaId) -> usize {
+        self.quota_counts.get(usize::from(quota.0)).map_or(0, |count| *count as usize)
     }
 
-    fn adjust_quota(&mut self, share: QuotaId, by: fn(u32, u32) -> u32, much: u32) {
-        let at = usize::from(share.0);
+    fn adjust_quota(&mut self, quota: QuotaId, by: fn(u32, u32) -> u32, much: u32) {
+        let at = usize::from(quota.0);
         if self.quota_counts.len() <= at {
             self.quota_counts.resize(at + 1, 0);
         }
@@ -281,7 +279,7 @@ impl Frontends {
         }
     }
 
-    /// Notes that the maps may have this frontend or not, because an op failed.
+    /// Notes after a failed op that the maps may or may not hold this frontend.
     pub(crate) fn mark_uncertain(&mut self, key: FrontendKey, by: Option<ServiceId>) {
         self.update(key, |entry| {
             entry.uncertain = true;
@@ -289,7 +287,7 @@ impl Frontends {
         });
     }
 
-    /// Adopts a frontend that a start found in the maps.
+    /// Adopts a frontend that the start found in the maps.
     pub(crate) fn adopt(&mut self, key: FrontendKey, value: FrontendValue) {
         self.update(key, |entry| entry.realized = Some(RealizedFrontend { value, owner: None }));
         self.all.record_change(false, true);
@@ -297,7 +295,7 @@ impl Frontends {
         self.adjust_quota(value.quota, u32::saturating_add, 1);
     }
 
-    /// Changes what is known of a frontend. The entry goes when nothing is known of the frontend any more.
+    /// Changes a frontend's entry, and removes the entry once it is unused.
     pub(crate) fn update(&mut self, key: FrontendKey, change: impl FnOnce(&mut Frontend)) {
         self.entries.update(key, Frontend::default, |entry| {
             change(entry);
@@ -306,14 +304,14 @@ impl Frontends {
     }
 }
 
-/// What came of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimOutcome {
     /// No other service claims the frontend.
     Uncontested,
-    /// The claiming service owns the frontend; the service given here did until now.
+    /// The claiming service owns the frontend; this service owned it before.
     WonFrom(ServiceId),
-    /// The service given here goes on owning the frontend.
+    /// This service still owns the frontend.
     LostTo(ServiceId),
 }
 

@@ -1,9 +1,8 @@
-//! One number for what the cluster asks for: nodes that know the same have the same number.
+//! One number for what the cluster asks for: nodes that see the same objects have the same number.
 //!
-//! Invariant: it depends on what the objects of one source say, and on nothing else: not on the order in which they
-//! came, not on how endpoints are spread over slices, not on the node, its zone, its settings, its holds or its other
-//! sources. Every build on every machine computes it alike. Versions of objects do not count, since a new version may
-//! say the same.
+//! Invariant: the digest depends only on the content of one source's objects. The order of arrival, the spread of
+//! endpoints over slices, the node, its zone, its settings, its holds and its other sources do not change it. Every
+//! build on every machine computes it alike. Versions of objects do not count, since a new version may say the same.
 
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -14,16 +13,16 @@ use crate::list::Scope;
 use crate::snapshot::{FrontendView, ServiceView, ServiceViews};
 use crate::weights::{WeightSetting, WeightTarget, Weights};
 
-/// As many bits as a metric keeps exactly, because its value is a 64-bit float.
+/// A metric is a 64-bit float and keeps this many bits exactly.
 pub const BITS: u32 = 53;
 
-/// What the apiserver's objects ask to be served: names, frontends, policies, endpoints with their conditions.
+/// Digest of the apiserver's objects: names, frontends, policies, endpoints with their conditions.
 pub fn digest(services: &ServiceViews) -> u64 {
     source_digest(services, Source::Kubernetes)
 }
 
-/// What the configuration's blocks ask to be served. Each node checks their backends itself, so what it found does not
-/// count; but for weights, while backends return slowly.
+/// Digest of the configuration's blocks. Each node checks their backends itself, so probe results do not count, except
+/// through weights while backends return slowly.
 pub fn config_digest(services: &ServiceViews) -> u64 {
     source_digest(services, Source::Config)
 }
@@ -34,12 +33,12 @@ fn source_digest(services: &ServiceViews, source: Source) -> u64 {
     wrapping_sum(served.map(|view| hash_service(view))) >> (u64::BITS - BITS)
 }
 
-/// A number for a namespace, the same for a name everywhere and for ever.
+/// Hash of a namespace's name, the same on every node and in every version.
 pub(crate) fn hash_namespace(name: &str) -> u64 {
     Hash::new(HashKind::Namespace).text(name).0
 }
 
-/// Sums, so that order does not matter.
+/// Adds up, so that order does not matter.
 fn wrapping_sum(parts: impl Iterator<Item = u64>) -> u64 {
     parts.fold(0, u64::wrapping_add)
 }
@@ -57,7 +56,7 @@ fn hash_settings(facts: &ServiceFacts) -> u64 {
     let hash = Hash::new(HashKind::Settings)
         .word(facts.affinity_timeout.map_or(0, |seconds| u64::from(seconds) + 1));
     let hash = facts.source_ranges.iter().fold(hash, |hash, range| hash.text(range));
-    // Services that say nothing of these keep the number that they had before there was any such word.
+    // Services without these settings keep the digest of versions that did not have the settings.
     let hash =
         facts.maglev_setting().map_or(hash, |on| hash.word(HashKind::Maglev as u64).word(u64::from(on)));
     let hash = facts.affinity_prefixes().map_or(hash, |prefixes| {
@@ -72,8 +71,8 @@ fn hash_settings(facts: &ServiceFacts) -> u64 {
 }
 
 fn hash_weights(hash: Hash, weights: &Weights) -> Hash {
-    weights.iter().fold(hash, |hash, (whom, weight)| {
-        let hash = match whom {
+    weights.iter().fold(hash, |hash, (target, weight)| {
+        let hash = match target {
             WeightTarget::Backend(backend) => {
                 hash.word(1).address(backend.ip()).word(u64::from(backend.port()))
             }
@@ -84,14 +83,14 @@ fn hash_weights(hash: Hash, weights: &Weights) -> Hash {
     })
 }
 
-/// What clients dial, and which list is theirs. What they get there may differ from node to node.
+/// What clients dial, and the scope of the list. The backends behind it may differ from node to node.
 fn hash_frontend(view: &FrontendView) -> u64 {
     let hash = Hash::new(HashKind::Frontend).address(view.address).word(u64::from(view.port.get()));
     let hash = hash.text(view.protocol.as_str()).text(view.kind.as_str()).text(&view.port_name);
     hash.word(u64::from(view.scope == Scope::Local)).word(u64::from(view.external_local)).0
 }
 
-/// Each endpoint at each of the slice's ports, whichever slice it stands in.
+/// Each endpoint at each of the slice's ports, whichever slice lists it.
 fn hash_endpoints(slice: &SliceFacts) -> u64 {
     let port = |port: &crate::facts::SlicePort| {
         let hash = Hash::new(HashKind::Endpoint).word(u64::from(port.port.get()));
@@ -102,7 +101,7 @@ fn hash_endpoints(slice: &SliceFacts) -> u64 {
         |(address, conditions)| (address, if is_checked_here { Conditions::READY } else { conditions });
     let at = |port: Hash| wrapping_sum(slice.endpoints.iter_brief().map(|it| hash_endpoint(port, said(it))));
     let endpoints = wrapping_sum(slice.ports.iter().map(port).map(at));
-    // A slice that says nothing of weights keeps the number that it had before there was any such word.
+    // A slice without weights keeps the digest of versions that had no weights.
     let weighed = |asked: &WeightSetting| {
         hash_weights(Hash::new(HashKind::SliceWeights).word(endpoints), &asked.weights).0
     };
@@ -115,7 +114,7 @@ fn hash_endpoint(port: Hash, (address, conditions): (IpAddr, Conditions)) -> u64
     port.address(address).word(bits).0
 }
 
-/// What is hashed, so that equal words of two kinds do not give the same.
+/// The kind of the hashed text, so that equal texts of two kinds hash differently.
 #[derive(Clone, Copy)]
 enum HashKind {
     Service = 1,
@@ -129,7 +128,7 @@ enum HashKind {
     AffinityPrefix,
 }
 
-/// A hash that is the same everywhere and for ever; those of libraries promise neither.
+/// A hash that stays the same on every machine and in every version; libraries promise neither.
 #[derive(Clone, Copy)]
 struct Hash(u64);
 
@@ -138,7 +137,7 @@ impl Hash {
         Self(0).word(kind as u64)
     }
 
-    /// A step of SplitMix64: each bit that goes in turns each bit that comes out half of the time.
+    /// A step of SplitMix64: flipping one input bit flips each output bit half of the time.
     const fn word(self, word: u64) -> Self {
         let mixed = (self.0 ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -146,7 +145,7 @@ impl Hash {
         Self(mixed ^ (mixed >> 31))
     }
 
-    /// The length goes first, so that two texts in a row cannot be cut elsewhere.
+    /// The length goes first, so that two texts in a row cannot be split elsewhere.
     fn text(self, text: &str) -> Self {
         text.as_bytes().chunks(8).fold(self.word(text.len() as u64), |hash, piece| {
             let mut word = [0; 8];
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_where_they_were() {
+    fn texts_split_elsewhere_hash_differently() {
         let begin = Hash::new(HashKind::Service);
         check(begin.text("default").text("a-b"), begin.text("default-a").text("b"));
         check(begin.text("ab").text(""), begin.text("a").text("b"));
@@ -196,15 +195,15 @@ mod tests {
         check(begin.address("fd00::1".parse().unwrap()), begin.address("fd00:0:0:1::".parse().unwrap()));
     }
 
-    /// Nodes of two versions compare their digests, so this number may change only where what it stands for does.
+    /// Nodes of two versions compare their digests, so this number may change only with its meaning.
     #[test]
-    fn the_hash_is_the_same_for_ever() {
+    fn the_hash_is_the_same_in_every_version() {
         let hash =
             Hash::new(HashKind::Frontend).text("default").address("10.96.0.1".parse().unwrap()).word(443);
         assert_eq!(hash.0, 11_257_380_608_684_422_038);
     }
 
-    fn says(change: impl FnOnce(&mut ServiceFacts)) -> u64 {
+    fn settings_digest(change: impl FnOnce(&mut ServiceFacts)) -> u64 {
         let name = ObjectName::new("default", "web").unwrap();
         let key = ServiceKey { name, source: Source::Kubernetes };
         let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
@@ -217,32 +216,32 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_word_of_what_came_later_keeps_its_number() {
-        assert_eq!(says(|_| ()), 7_235_116_703_822_611_636);
+    fn a_service_without_newer_settings_keeps_its_digest() {
+        assert_eq!(settings_digest(|_| ()), 7_235_116_703_822_611_636);
     }
 
     #[test]
-    fn what_came_later_counts_where_it_is_said() {
+    fn each_newer_setting_changes_the_digest() {
         let all = [
-            says(|_| ()),
-            says(|facts| facts.maglev = Some("true".into())),
-            says(|facts| facts.maglev = Some("false".into())),
-            says(|facts| facts.affinity_prefix = Some("ipv4=24".into())),
-            says(|facts| facts.affinity_prefix = Some("ipv4=25".into())),
-            says(|facts| facts.affinity_prefix = Some("ipv6=64".into())),
-            says(|facts| facts.weights = weights("192.0.2.1=0")),
-            says(|facts| facts.weights = weights("192.0.2.1=2")),
-            says(|facts| facts.weights = weights("192.0.2.1:80=2")),
-            says(|facts| facts.weights = weights("node:192.0.2.1=2")),
+            settings_digest(|_| ()),
+            settings_digest(|facts| facts.maglev = Some("true".into())),
+            settings_digest(|facts| facts.maglev = Some("false".into())),
+            settings_digest(|facts| facts.affinity_prefix = Some("ipv4=24".into())),
+            settings_digest(|facts| facts.affinity_prefix = Some("ipv4=25".into())),
+            settings_digest(|facts| facts.affinity_prefix = Some("ipv6=64".into())),
+            settings_digest(|facts| facts.weights = weights("192.0.2.1=0")),
+            settings_digest(|facts| facts.weights = weights("192.0.2.1=2")),
+            settings_digest(|facts| facts.weights = weights("192.0.2.1:80=2")),
+            settings_digest(|facts| facts.weights = weights("node:192.0.2.1=2")),
         ];
         assert_eq!(BTreeSet::from(all).len(), all.len());
         let unread = [
-            says(|facts| facts.maglev = Some("maybe".into())),
-            says(|facts| facts.affinity_prefix = Some("24".into())),
+            settings_digest(|facts| facts.maglev = Some("maybe".into())),
+            settings_digest(|facts| facts.affinity_prefix = Some("24".into())),
         ];
-        assert_eq!(unread, [all[0]; 2], "what cannot be read says nothing");
+        assert_eq!(unread, [all[0]; 2], "an invalid setting does not count");
         let order = ["192.0.2.1=2,192.0.2.2=3", "192.0.2.2=3,192.0.2.1=2"];
-        let [one, other] = order.map(|text| says(|facts| facts.weights = weights(text)));
+        let [one, other] = order.map(|text| settings_digest(|facts| facts.weights = weights(text)));
         assert_eq!(one, other);
     }
 
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn only_nodes_that_check_endpoints_themselves_agree_whatever_they_found() {
+    fn conditions_change_the_digest_except_for_configuration_blocks() {
         let unready = Conditions { ready: false, ..Conditions::READY };
         let of = |source| [Conditions::READY, unready].map(|conditions| slice_of(source, conditions, ""));
         let [ready, unready] = of(Source::Config);
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weights_of_a_slice_count_where_they_are_said() {
+    fn weights_of_a_slice_change_its_digest() {
         let all = ["", "192.0.2.1=0", "192.0.2.1=2", "node:a=0"].map(slice_says);
         assert_eq!(BTreeSet::from(all).len(), all.len());
     }

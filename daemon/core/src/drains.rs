@@ -1,8 +1,8 @@
-//! Drains: backends that get no new clients because an operator of this node said so, until the operator takes it back.
+//! Drains: backends that get no new clients until the operator of this node ends the drain.
 //!
-//! Invariant: a drain names an address in its canonical form, and a service by its exact name or none at all, so it
-//! reaches no service with a name that merely looks like that. There are no more than [`from_capacity::DRAINS_MAX`] of them.
-//! What a drain makes of a list is what a weight of 0 makes of it, so drains never make a list empty.
+//! Invariant: a drain holds its address in canonical form and a service by its exact name or not at all, so it never
+//! matches a service with a similar name. There are at most [`limits::DRAINS_MAX`]. A drain has the effect of a weight
+//! of 0, so drains never empty a list.
 
 pub(crate) mod scan;
 
@@ -16,18 +16,18 @@ use crate::facts::Timestamp;
 use crate::keys::ObjectName;
 use crate::limits;
 
-/// Which backends get no new clients: those at an address or at one port of it, of one service or of all.
+/// Backends that get no new clients: at an address or one port of it, of one service or of all.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Drain {
     address: IpAddr,
     extent: DrainScope,
 }
 
-/// The port, and the service; `None` is all of them.
+/// The port and the service; `None` means all.
 type DrainScope = (Option<NonZeroU16>, Option<ObjectName>);
 
 impl Drain {
-    /// Of an address however it is spelled.
+    /// Takes any spelling of the address.
     pub const fn new(address: IpAddr, port: Option<NonZeroU16>, service: Option<ObjectName>) -> Self {
         Self { address: address.to_canonical(), extent: (port, service) }
     }
@@ -46,7 +46,7 @@ impl Drain {
         self.extent.1.as_ref()
     }
 
-    /// Whether some backend may be meant by both.
+    /// Whether one backend can match both.
     pub fn overlaps(&self, other: &Self) -> bool {
         let meet = |a: bool, b: bool, same: bool| !a || !b || same;
         self.address == other.address
@@ -54,18 +54,18 @@ impl Drain {
             && meet(self.service().is_some(), other.service().is_some(), self.service() == other.service())
     }
 
-    /// Whether it means this backend, of some service.
+    /// Whether the drain matches this backend of any service.
     pub(crate) fn matches_backend(&self, backend: SocketAddr) -> bool {
         self.address == backend.ip() && self.port().is_none_or(|port| port.get() == backend.port())
     }
 
-    /// Whether it means this backend of this service.
+    /// Whether the drain matches this backend of this service.
     pub fn applies_to(&self, service: &ObjectName, backend: SocketAddr) -> bool {
         self.matches_backend(backend) && self.service().is_none_or(|named| named == service)
     }
 }
 
-/// `10.0.0.5`, `[fd00::5]:80`: what is drained, without the service.
+/// The drained address without the service: `10.0.0.5`, `[fd00::5]:80`.
 impl fmt::Display for Drain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.port() {
@@ -75,16 +75,16 @@ impl fmt::Display for Drain {
     }
 }
 
-/// By which user of this node something was ordered, and when.
+/// Which user of this node ordered something, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainOrder {
     pub uid: u32,
-    /// The user's name at that time, where it is known.
+    /// The user's name at that time, if it is known.
     pub user: Option<Arc<str>>,
     pub at: Timestamp,
 }
 
-/// `root (uid 0)`, or `uid 1000` where the name is not known.
+/// `root (uid 0)`, or `uid 1000` if the name is unknown.
 impl fmt::Display for DrainOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.user {
@@ -94,9 +94,9 @@ impl fmt::Display for DrainOrder {
     }
 }
 
-/// One drain more than there may be.
+/// One drain exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} drains are in force, and no more may be", limits::DRAINS_MAX)]
+#[error("{} drains are in force, which is the limit", limits::DRAINS_MAX)]
 pub struct TooManyDrains;
 
 /// All drains in force.
@@ -116,14 +116,14 @@ impl Drains {
         self.len == 0
     }
 
-    /// Each with its order, by address and port.
+    /// Each drain with its order, by address and port.
     pub fn iter(&self) -> impl Iterator<Item = (Drain, &DrainOrder)> {
         self.by_address.iter().flat_map(|(address, extents)| {
             extents.iter().map(|(extent, by)| (Drain { address: *address, extent: extent.clone() }, by))
         })
     }
 
-    /// Those of one address.
+    /// The drains at one address.
     pub fn at_address(&self, address: IpAddr) -> impl Iterator<Item = Drain> {
         let extents = self.by_address.get(&address).into_iter().flat_map(BTreeMap::keys);
         extents.map(move |extent| Drain { address, extent: extent.clone() })
@@ -134,7 +134,7 @@ impl Drains {
         self.by_address.get(&drain.address)?.get(&drain.extent)
     }
 
-    /// Drains; what is drained already keeps its first order.
+    /// Adds a drain; one that exists keeps its first order.
     pub fn add(&mut self, drain: Drain, by: DrainOrder) -> Result<(), TooManyDrains> {
         if self.get(&drain).is_some() {
             return Ok(());
@@ -147,7 +147,7 @@ impl Drains {
         Ok(())
     }
 
-    /// Takes exactly this drain back, and gives its order.
+    /// Removes exactly this drain, and returns its order.
     pub fn remove(&mut self, drain: &Drain) -> Option<DrainOrder> {
         let extents = self.by_address.get_mut(&drain.address)?;
         let by = extents.remove(&drain.extent)?;
@@ -158,7 +158,7 @@ impl Drains {
         Some(by)
     }
 
-    /// The drain that means this backend of this service, and its order; of several the one that says most.
+    /// The narrowest drain that matches this backend of this service, and its order.
     pub fn find_drain(&self, service: &ObjectName, backend: SocketAddr) -> Option<(Drain, &DrainOrder)> {
         let extents = self.by_address.get(&backend.ip())?;
         let port = NonZeroU16::new(backend.port());
@@ -168,12 +168,12 @@ impl Drains {
         found.map(|(extent, by)| (Drain { address: backend.ip(), extent: extent.clone() }, by))
     }
 
-    /// Whether a drain means this backend of this service.
+    /// Whether a drain matches this backend of this service.
     pub(crate) fn is_drained(&self, service: &ObjectName, backend: SocketAddr) -> bool {
         !self.is_empty() && self.find_drain(service, backend).is_some()
     }
 
-    /// The drains that one of the two has and the other has not.
+    /// The drains that only one of the two has.
     pub(crate) fn difference<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Drain> {
         let lacks = |of: &'a Self| move |(drain, _): &(Drain, &DrainOrder)| of.get(drain).is_none();
         let differing = self.iter().filter(lacks(other)).chain(other.iter().filter(lacks(self)));
@@ -185,9 +185,9 @@ impl Drains {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainChange {
     pub drain: Drain,
-    /// It began; or else it ended.
+    /// `true`: the drain began; `false`: it ended.
     pub is_on: bool,
-    /// The user that ordered that, and when.
+    /// The user who ordered the change, and when.
     pub by: DrainOrder,
 }
 

@@ -1,7 +1,7 @@
-//! The one writer: takes events in, plans, has the maps execute the ops, and gives what readers see.
+//! The only writer: applies events, plans, executes the ops in the maps, and publishes what readers see.
 //!
-//! Invariant: nothing but the engine touches tables, realized or maps; and an op is executed only while its owner is
-//! dirty. The order of a step stands here and nowhere else:
+//! Invariant: only the engine touches tables, realized and maps, and it executes an op only while the op's owner is
+//! dirty. This module alone decides the order of a step:
 //!
 //! ```text
 //! apply(event)*  →  due retries, grace periods that are over  →  decide
@@ -12,7 +12,7 @@
 //!                →  a grace period for what was freed
 //! ```
 //!
-//! Nothing here waits, and time is an argument; the shell has the task, the clock and the queues.
+//! The engine never blocks, and time is an argument; the agent owns the task, the clock and the queues.
 
 mod retries;
 
@@ -37,50 +37,49 @@ use retries::Retries;
 
 pub use crate::world::{AdoptError, Drift, SavedSnapshot, estimate_service_growth};
 
-/// How soon the maps are asked again whether a grace period is over; a period lasts microseconds to milliseconds.
+/// How often the engine asks the maps whether a grace period is over; a period lasts microseconds to milliseconds.
 const GRACE_POLL: Duration = Duration::from_millis(5);
 
-/// How soon ops of no service are tried again.
+/// The wait before ops of no service are tried again.
 const UPKEEP_WAIT: Duration = Duration::from_millis(100);
 
-/// How long the sources may take before what is remembered goes on over what the maps hold. What the maps hold serves
-/// meanwhile, and is never older than what is remembered, so where it differs it serves until the source has spoken; a
-/// source that can be reached answers within a second.
+/// How long the engine waits for the sources before it writes the restored state to the maps. The maps serve meanwhile,
+/// and are never older than the restored state. A source that can be reached answers within a second.
 const RESTORED_WAIT: Duration = Duration::from_secs(3);
 
-/// How many new frontends wait for each other, or removals of frontends, so that the maps take many in one step.
+/// How many new frontends, or removals of frontends, the engine collects for one batch.
 const BATCH_MAX: usize = 1_024;
 
-/// How long writes that belong to no service may wait for a time at which no service has any.
+/// How long upkeep may wait for a time at which no service has writes.
 const UPKEEP_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The one writer.
+/// The only writer.
 #[derive(Debug)]
 pub struct Engine<M> {
     world: World,
     maps: M,
     retries: Retries,
-    // Readers may still look at what a former process freed; nothing is written before they have left.
+    // Readers may still use slots that a former process freed; the engine writes nothing before they have left.
     first_grace: Option<Grace>,
     // The maps may be written, and follow the rules from then on.
     is_writable: bool,
-    // Nothing was found in the maps, and nothing else serves.
+    // The start found empty maps, and nothing else serves.
     is_cold_start: bool,
-    // How many sources had delivered when the maps were last told what is about to come.
+    // How many sources had synced when the maps were last prepared.
     prepared_sources: Option<usize>,
-    // A comparison is under way.
+    // A comparison is running.
     checks: bool,
     upkeep_due: Option<Duration>,
-    // When what belongs to no service was written last.
+    // When upkeep last ran.
     upkeep_at: Duration,
     ops: Vec<Op>,
-    // New frontends of services that have their lists; later in a piece, frontends that go.
+    // New frontends of services whose lists are written; later in a piece, frontends to remove.
     batch: Vec<Op>,
 }
 
 impl<M: Maps> Engine<M> {
-    /// Takes what the maps hold for realized, and waits for the first whole list of a source; until each has delivered,
-    /// only what is asked for is added.
+    /// Adopts the contents of the maps as realized, and waits for the first whole list of a source. Until every source
+    /// has synced, the engine only adds.
     pub fn start(mut maps: M, seed: Seed, sources: &[Source]) -> Result<(Self, Vec<AdoptError>), MapError> {
         let mut world = World::new(seed, maps.capacity(), sources);
         let dump = maps.dump()?;
@@ -104,23 +103,23 @@ impl<M: Maps> Engine<M> {
         Ok((engine, errors))
     }
 
-    /// Begins with the drains that were in force. Called before anything is remembered.
+    /// Sets the drains that were in force. Call it before [`Self::restore`].
     pub fn restore_drains(&mut self, drains: Arc<Drains>) {
         self.world.tables.drains = drains;
     }
 
-    /// Begins with what a former process wrote down. Called before any event.
-    pub fn restore(&mut self, remembered: SavedSnapshot, now: ClockReading) {
-        self.world.restore_services(remembered, now);
+    /// Restores the state that a former process saved. Call it before any event.
+    pub fn restore(&mut self, saved: SavedSnapshot, now: ClockReading) {
+        self.world.restore_services(saved, now);
     }
 
-    /// Takes one event in. It has its effect with the next step.
+    /// Applies one event. It takes effect with the next step.
     pub fn apply(&mut self, event: Event) {
         self.world.apply(event);
     }
 
-    /// Brings the dirty services of one piece as far as the maps let them, and gives what readers see from now on. What
-    /// is left is due at once, so that events can be taken first.
+    /// Brings the dirty services of one piece as far as the maps allow, and returns what readers see from now on. The
+    /// rest is due at once, so that the caller can apply events first.
     pub fn step(&mut self, now: ClockReading, changed: &mut dyn FnMut(Change)) -> Arc<Snapshot> {
         for id in self.retries.take_due(now.mono) {
             self.world.services.retry(id, &self.world.tables);
@@ -152,7 +151,7 @@ impl<M: Maps> Engine<M> {
         self.world.end_piece(now, changed)
     }
 
-    /// Compares the maps with what was realized. The next step writes anew what another writer changed.
+    /// Compares the maps with realized. The next step rewrites what another writer changed.
     pub fn check_maps(&mut self) -> Result<Vec<Drift>, CheckError> {
         self.begin_check();
         loop {
@@ -162,7 +161,7 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// Begins a comparison of the maps with what was realized, unless the maps may hold what is not known yet.
+    /// Begins a comparison of the maps with realized, unless the maps may hold objects that no source has sent yet.
     pub fn begin_check(&mut self) {
         self.checks = self.world.queue.is_open() && self.world.tables.is_complete();
         if self.checks {
@@ -170,8 +169,7 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// Goes on with the comparison, for as long as a piece takes. Gives the drift that was found, once the comparison
-    /// is done, or why there is none.
+    /// Continues the comparison for as long as a piece takes. Returns the drift once it is done, or why there is none.
     pub fn continue_check(&mut self) -> Option<Result<Vec<Drift>, CheckError>> {
         if !self.checks {
             return Some(Err(CheckError::NotYet));
@@ -181,34 +179,33 @@ impl<M: Maps> Engine<M> {
         Some(found.map_err(CheckError::Maps))
     }
 
-    /// Whether the maps hold what all sources have told that can be read, or what is remembered of the sources, except
-    /// for what the maps refused.
+    /// Whether the maps hold everything that the sources sent or that was restored, except what the maps refused.
     pub fn is_written(&self) -> bool {
         self.is_writable && self.world.tables.is_complete() && !self.world.has_dirty()
     }
 
-    /// Whether the maps hold all that was known when they were first written, except for what they refused. From then
-    /// on the maps are fit to serve, even if more comes in than is written.
+    /// Whether the maps hold everything that was desired when they were first written, except what they refused. From
+    /// then on they are fit to serve, even if events arrive faster than they are written.
     pub fn has_initial_state(&self) -> bool {
         self.world.has_initial_state()
     }
 
-    /// Whether the maps cannot hold what a source has that cannot be read, because nothing remembers it.
+    /// Whether a source cannot be read and nothing of it was restored, so that the maps lack its objects.
     pub fn lacks_unreadable_source(&self) -> bool {
         self.world.tables.lacks_unreadable_source()
     }
 
-    /// Sets another size of pieces, for a caller that wants many small ones or a single one.
+    /// Sets the size of pieces, for a caller that wants many small ones or a single one.
     pub const fn limit_pieces(&mut self, most: u64) {
         self.world.queue.most = most;
     }
 
-    /// Whether every source has told all that it has.
+    /// Whether every source has sent its first whole list.
     pub fn is_synced(&self) -> bool {
         self.world.tables.is_synced()
     }
 
-    /// When the next step is due although no event came.
+    /// When the next step is due without an event.
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
         let opens = self.writable_at().filter(|_| !self.is_writable);
         let may_write =
@@ -235,7 +232,7 @@ impl<M: Maps> Engine<M> {
         &self.maps
     }
 
-    /// The maps, for a reader that holds a place in them, or for a test that makes them fail.
+    /// The maps, for a reader that allocates in them, or for a test that makes them fail.
     pub fn maps_mut(&mut self) -> &mut M {
         &mut self.maps
     }
@@ -260,9 +257,8 @@ impl<M: Maps> Engine<M> {
         self.is_writable
     }
 
-    /// Tells the maps what is about to come. What follows, the decision for each service, takes as long as larger maps
-    /// do. The largest source is seldom the first that delivers, so each makes them look again; what is remembered says
-    /// all in advance.
+    /// Tells the maps how many objects to expect, so that they grow while the engine decides each service. The largest
+    /// source is seldom the first to sync, so each source prepares again; a restored state has all of it in advance.
     fn prepare_maps(&mut self) {
         let delivered = if self.world.tables.has_restored() { 0 } else { self.world.tables.synced_count() };
         if self.prepared_sources.replace(delivered) != Some(delivered) {
@@ -270,10 +266,10 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// Writes all lists first, then all removals: so a frontend that changes hands is never missing in between.
+    /// Writes all lists before all removals, so that a frontend that changes owners is never missing in between.
     fn write_services(&mut self, now: Duration) {
         let piece = self.world.queue.piece.clone();
-        // What does not fit shows in the op that needs it.
+        // If the maps lack space, the op that needs it fails and reports that.
         let _ = self.maps.reserve_capacity(&self.world.estimate_pending_growth());
         let (mut refused, mut lacking) = (BTreeSet::new(), BTreeSet::new());
         for id in &piece {
@@ -282,7 +278,7 @@ impl<M: Maps> Engine<M> {
                     self.record_failure(*id, (error.to_string(), error.is_quota_error()), now);
                     refused.insert(*id);
                 }
-                // What it leaves is removed all the same: that may be the room that it lacks.
+                // Its removals run all the same: they may free the space that it lacks.
                 Ok(Some(lack)) => {
                     self.record_failure(*id, lack, now);
                     lacking.insert(*id);
@@ -302,7 +298,7 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// Removes what the services no longer have, but for those of which something was refused.
+    /// Removes what the services dropped, except for services with a refused op.
     fn write_removals(&mut self, piece: &[ServiceId], now: Duration, refused: &mut BTreeSet<ServiceId>) {
         for id in piece {
             if refused.contains(id) {
@@ -323,9 +319,9 @@ impl<M: Maps> Engine<M> {
         self.execute_batch(now, refused);
     }
 
-    /// Writes the lists of a service, and what has to go with them. New frontends are left for
-    /// [`Self::execute_batch`], removals for after those. Gives why something was left out, and whether that is
-    /// because the namespace has its part; everything else of the service is written.
+    /// Writes a service's lists and whatever must be written with them. New frontends wait for [`Self::execute_batch`],
+    /// removals until after that. Returns why something was left out, and whether the namespace's quota is the reason;
+    /// the rest of the service is written.
     fn write_lists(&mut self, id: ServiceId) -> Result<Option<(String, bool)>, MapError> {
         let begun = self.batch.len();
         self.ops.clear();
@@ -338,11 +334,11 @@ impl<M: Maps> Engine<M> {
         Ok(unplanned.or_else(|| unsourced.map(|error| (error.to_string(), error.is_quota_error()))))
     }
 
-    /// Inserts the new frontends by which clients find the lists, or removes the frontends that go. A service's
-    /// frontends after one that is refused are left out.
+    /// Inserts the collected new frontends, by which clients find the lists, or removes frontends. After a refusal it
+    /// skips the service's other frontends.
     fn execute_batch(&mut self, now: Duration, refused: &mut BTreeSet<ServiceId>) {
-        let mut together = core::mem::take(&mut self.batch);
-        let mut left = together.as_slice();
+        let mut batch = core::mem::take(&mut self.batch);
+        let mut left = batch.as_slice();
         while let [first, rest @ ..] = left {
             left = match self.maps.execute_batch(left) {
                 Ok(count) => {
@@ -362,12 +358,12 @@ impl<M: Maps> Engine<M> {
                 }
             };
         }
-        together.clear();
-        self.batch = together;
+        batch.clear();
+        self.batch = batch;
     }
 
-    /// Writes what belongs to no service: leftovers of a restart that no service claims, and new node addresses. In
-    /// this order, so that a new address does not answer for a NodePort that is about to go.
+    /// Writes what belongs to no service: removes leftovers that no service claims after a restart, then adds new node
+    /// addresses. In this order a new address never serves a NodePort that is about to go.
     fn run_upkeep(&mut self, now: Duration, departed: bool) {
         self.upkeep_at = now;
         let leftovers = self.execute_plan(World::plan_leftovers);
@@ -386,7 +382,7 @@ impl<M: Maps> Engine<M> {
         while self.world.space.freed.next_grace().is_some_and(|grace| self.maps.is_grace_over(grace)) {
             self.ops.clear();
             let is_whole = self.world.end_grace(&mut self.ops);
-            // Each range stands for itself: a range that cannot be wiped now is freed again, and holds up no other.
+            // Each range counts alone: a range that cannot be wiped now is freed again, and delays no other.
             for op in core::mem::take(&mut self.ops) {
                 match self.maps.execute(&op.action) {
                     Ok(()) => self.world.record_accepted(&op),
@@ -402,8 +398,8 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// Executes what is planned, up to the first refusal. Without room for a source range, clients in it do not get in,
-    /// and nothing else waits for it but the former ranges that it was to replace: gives why there was none.
+    /// Executes the planned ops up to the first refusal. If a source range does not fit, only the removals of the
+    /// ranges that it replaces are skipped: clients in it are denied. Returns why it did not fit.
     fn execute(&mut self) -> Result<Option<MapError>, MapError> {
         let mut unsourced = Vec::new();
         let mut why = None;
@@ -440,7 +436,7 @@ impl<M: Maps> Engine<M> {
             Ok(()) => self.world.record_accepted(op),
             Err(error) => {
                 self.world.report.count_refusal(error);
-                // What comes after a range is executed all the same.
+                // The ops after a refused range are executed all the same.
                 let (ops, at) = if is_new_source(op) {
                     (core::slice::from_ref(op), 0)
                 } else {
@@ -452,25 +448,25 @@ impl<M: Maps> Engine<M> {
         executed
     }
 
-    /// Notes why a service is not carried out, and whether that is because its namespace has its part.
+    /// Records why a service failed, and whether its namespace's quota is the reason.
     fn record_failure(&mut self, id: ServiceId, (error, is_part): (String, bool), now: Duration) {
         self.world.services.record_error(id, error.into());
         self.retries.record_failure(id, now, is_part);
     }
 }
 
-/// Why the maps were not compared with what was realized.
+/// Why the maps were not compared with realized.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// The maps may still hold what a source has that has not told it.
-    #[error("the first lists of the sources are not there, or not written yet")]
+    /// The maps may hold objects of a source that has not synced.
+    #[error("the sources have not sent their first lists, or the maps do not hold them yet")]
     NotYet,
     /// The maps could not be read.
     #[error(transparent)]
     Maps(MapError),
 }
 
-/// The port of which the op changes the source ranges.
+/// The port whose source ranges the op changes.
 const fn source_port(op: &Op) -> Option<PortIndex> {
     match &op.action {
         Action::InsertSource(key, _) | Action::RemoveSource(key) => Some(key.port),

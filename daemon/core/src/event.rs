@@ -1,7 +1,7 @@
-//! The closed set of inputs. Whatever happens outside reaches the rules as one of these.
+//! The closed set of inputs: every outside change reaches the engine as one of these.
 //!
-//! Invariant: an event names exactly one object by its exact key. A source sends events in groups; a group is applied
-//! whole, with nothing planned in between. The engine adds the time.
+//! Invariant: an event names exactly one object by its exact key. A source sends events in groups; the engine applies a
+//! group whole and plans nothing in between. The engine adds the time.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -12,7 +12,7 @@ use crate::hold::{PodsAt, ProbeResult};
 use crate::keys::{ServiceKey, SliceKey, Source};
 use crate::time::Uptime;
 
-/// The kinds of objects that an apiserver is watched for, each with a version of its own.
+/// The kinds of objects that the agent watches in an apiserver, each with its own resource version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WatchKind {
     Services,
@@ -20,49 +20,48 @@ pub enum WatchKind {
     Slices,
 }
 
-/// One thing that happened.
+/// One change outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A service is there, new or changed. Ends an earlier rejection of it.
+    /// A service was added or changed. Ends an earlier rejection of it.
     ServiceApplied(Arc<ServiceFacts>),
-    /// A service is gone, with the last version seen if the source knows it.
+    /// A service was deleted; carries the last version, if the source has it.
     ServiceDeleted(ServiceKey, Option<Box<Meta>>),
-    /// A slice is there, new or changed. Ends an earlier rejection of it.
+    /// A slice was added or changed. Ends an earlier rejection of it.
     SliceApplied(Arc<SliceFacts>),
-    /// A slice is gone, with the last version seen if the source knows it.
+    /// A slice was deleted; carries the last version, if the source has it.
     SliceDeleted(SliceKey, Option<Box<Meta>>),
-    /// An object, or a part of it, was not understood. Whatever was known of it stays.
+    /// An object, or a part of it, was not understood. The last good version stays.
     Rejected(Rejection),
-    /// What was rejected before is gone or good now. Only needed where no applied or deleted event says so.
+    /// The rejected object was deleted or is valid now. Needed only if no applied or deleted event follows.
     RejectionEnded(ObjectKey),
     /// The own node, whole.
     NodeApplied(Arc<NodeFacts>),
-    /// The sockets of the node that wait for clients, whole. `None`: they are not known.
+    /// The node's listening sockets, whole; `None` if they are unknown.
     ListenersApplied(Option<Arc<Listeners>>),
     /// The settings, whole.
     SettingsApplied(Arc<Settings>),
-    /// The drains in force, whole, and the order that made them so.
+    /// The drains in force, whole, and the order that changed them.
     DrainsApplied(Arc<Drains>, DrainOrder),
-    /// What a restart remembers of this source still holds; only differences follow.
+    /// The restored state of this source still holds; only differences follow.
     Resumed(Source),
-    /// This source has delivered its first whole list. Whatever a restart remembers of the source, and the source has
-    /// not named, is gone.
+    /// This source has delivered its first whole list. Restored objects of the source that the list lacks are gone.
     Synced(Source),
-    /// Nothing waits for this source any longer: the cluster does not have its kind, or does not tell of it. What is
-    /// known of the source stays, and so does what a start found of it in the maps, until its first whole list comes.
+    /// The cluster does not have this source's kind, or denies access to it, so the engine does not wait for it.
+    /// Objects of the source stay, and so does what the start found in the maps, until its first whole list arrives.
     Absent(Source),
-    /// What this source tells from now on may miss something for a while: it lost its apiserver, or lists anew.
+    /// This source may miss changes for a while: it lost its apiserver, or relists.
     Interrupted(Source),
-    /// This source cannot tell of endpoints, until it is heard again: no list is let go for want of news from it.
+    /// This source cannot report endpoints until it recovers: the engine drops no list because the source is silent.
     Silent(Source),
-    /// This source tells of endpoints again.
+    /// This source reports endpoints again.
     Recovered(Source),
-    /// This source has answered the question that was put at that time: all that it knew of endpoints then has come.
+    /// This source has answered the query of that time: everything that it had of endpoints by then has arrived.
     Answered(Source, Uptime),
-    /// A backend of a held list was asked whether it is there.
+    /// A backend of a held list was probed.
     Probed(Box<ProbeResult>),
-    /// The apiserver was asked which pods run at a held address.
+    /// The apiserver reported which pods run at a held address.
     PodsObserved(Box<PodsAt>),
-    /// Everything up to this version of the apiserver has been told; a restart can go on from there.
+    /// Everything up to this version of the apiserver has arrived; a restart can resume from it.
     Progress(WatchKind, Arc<str>),
 }

@@ -1,7 +1,7 @@
-//! What the objects say, as plain facts: services, slices, the node, the settings.
+//! The objects as plain facts: services, slices, the node, the settings.
 //!
-//! Invariant: facts are immutable once built; they are shared as `Arc`s between the tables and every snapshot. Nothing
-//! here knows which endpoint gets traffic.
+//! Invariant: facts are immutable once built; the tables and every snapshot share them as `Arc`s. Facts do not decide
+//! which endpoint gets traffic.
 
 pub mod balancer;
 pub mod endpoints;
@@ -31,8 +31,8 @@ pub use listeners::{Listener, Listeners};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timestamp(pub i64);
 
-/// When that happened of which a version of an object tells, in microseconds since the Unix epoch, if the object says
-/// so. It is equal to any other: a version that differs from another one by this alone says the same.
+/// When the change behind an object's version happened, in microseconds since the Unix epoch, if the object has it. All
+/// trigger times are equal, so two versions that differ only here are equal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TriggerTime(pub Option<i64>);
 
@@ -48,7 +48,7 @@ impl Eq for TriggerTime {}
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Meta {
-    /// Unique over time: tells a re-created object from the old one of the same name.
+    /// Unique over time: distinguishes a re-created object from the old one of the same name.
     pub uid: Option<Arc<str>>,
     /// The apiserver's version; opaque except for equality.
     pub resource_version: Option<Arc<str>>,
@@ -56,12 +56,12 @@ pub struct Meta {
     pub generation: Option<i64>,
     /// When it was created; decides which of two services owns an address that both claim.
     pub created: Option<Timestamp>,
-    /// The last one in `managedFields`.
+    /// The last entry of `managedFields`.
     pub writer: Option<Writer>,
-    /// The file or apiserver endpoint that it was read from.
+    /// The file or apiserver endpoint that it comes from.
     pub origin: Option<Arc<str>>,
-    /// When that happened of which this version tells. The state's file does not have it: what a former process served
-    /// was no news to it.
+    /// When the change behind this version happened. The state file omits it, because a restored object is no new
+    /// change.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub triggered: TriggerTime,
 }
@@ -74,19 +74,19 @@ pub struct Writer {
     pub manager: Arc<str>,
     /// `Update` or `Apply`.
     pub operation: Arc<str>,
-    /// `status`, where a subresource was written.
+    /// `status`, if a subresource was written.
     pub subresource: Option<Arc<str>>,
     pub at: Option<Timestamp>,
 }
 
 words! {
-    /// What kind of service this is.
+    /// The type of a service.
     pub enum ServiceType {
         /// Reached at its cluster IPs.
         ClusterIp = "ClusterIP",
-        /// … and at a port of every node.
+        /// Also at a port of every node.
         NodePort = "NodePort",
-        /// … and at the addresses of a load balancer.
+        /// Also at the addresses of a load balancer.
         LoadBalancer = "LoadBalancer",
         /// A DNS alias: nothing to serve.
         ExternalName = "ExternalName",
@@ -116,11 +116,11 @@ words! {
 pub struct ServicePort {
     /// Empty if unnamed.
     pub name: Arc<str>,
-    /// TCP, UDP, SCTP, or a protocol that is never programmed.
+    /// TCP, UDP, SCTP, or a protocol that the maps never hold.
     pub protocol: Protocol,
     /// The port that clients dial.
     pub port: NonZeroU16,
-    /// The port on every node, used whatever the type says, as kube-proxy does.
+    /// The port on every node; used for every type, as kube-proxy does.
     pub node_port: Option<NonZeroU16>,
 }
 
@@ -133,16 +133,13 @@ pub struct Ingress {
     pub proxied: bool,
 }
 
-/// What a Service object or a `[[service]]` block says.
+/// A Service object or a `[[service]]` block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServiceFacts {
-    /// Its exact key.
     #[cfg_attr(feature = "serde", serde(with = "crate::serde_impls::name_alone"))]
     pub key: ServiceKey,
-    /// Which version of the object.
     pub meta: Meta,
-    /// The kind of service.
     pub kind: ServiceType,
     /// Kubernetes calls it `clusterIP: None`.
     pub headless: bool,
@@ -156,7 +153,7 @@ pub struct ServiceFacts {
     pub ingress: Vec<Ingress>,
     /// Kubernetes calls it `spec.ports`.
     pub ports: Vec<ServicePort>,
-    /// The addresses of a `[[service]]` block; empty for all others. They belong to its one port.
+    /// The addresses of a `[[service]]` block, for its one port; empty for all others.
     pub static_frontends: Vec<SocketAddr>,
     /// Kubernetes calls it `spec.internalTrafficPolicy`.
     pub internal_policy: TrafficPolicy,
@@ -172,35 +169,35 @@ pub struct ServiceFacts {
     pub proxy_name: Option<Arc<str>>,
     /// The annotation `holdfast.io/on-empty` or the setting of the block, as written.
     pub on_empty: Option<Arc<str>>,
-    /// The annotation `holdfast.io/maglev` or the setting of the block, as written. The state's file has it at the end
-    /// of the service.
+    /// The annotation `holdfast.io/maglev` or the setting of the block, as written. The state file has it at the end of
+    /// the service.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub maglev: Option<Arc<str>>,
-    /// The annotation `holdfast.io/session-affinity-prefix` or the setting of the block, as written. The state's file
-    /// has it likewise.
+    /// The annotation `holdfast.io/session-affinity-prefix` or the setting of the block, as written. The state file has
+    /// it there too.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub affinity_prefix: Option<Arc<str>>,
-    /// The annotation `holdfast.io/weights`, or the weights of the block's backends. The state's file has it likewise.
+    /// The annotation `holdfast.io/weights`, or the weights of the block's backends. The state file has it there too.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub weights: Option<Box<WeightSetting>>,
-    /// What is to be known of the service's load balancer and of its deletion; most services have neither. The state's
-    /// file has it in a place of its own.
+    /// Facts on the service's load balancer and deletion; most services have neither. The state file has them in a
+    /// section of its own.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub balancer: Option<Box<BalancerFacts>>,
 }
 
 impl ServiceFacts {
-    /// Whether it has its clients' places computed, if it says so in a word that can be read.
+    /// Whether the service uses Maglev, if its setting is valid.
     pub(crate) fn maglev_setting(&self) -> Option<bool> {
         self.maglev.as_deref()?.parse().ok()
     }
 
-    /// How much of a client's address counts for affinity, if it says so in words that can be read.
+    /// The affinity prefixes of the service, if its setting is valid.
     pub fn affinity_prefixes(&self) -> Option<Prefixes> {
         Prefixes::parse(self.affinity_prefix.as_deref()?).ok()
     }
 
-    /// A service with a name, a kind and nothing else; the reader of the object fills in the rest.
+    /// A service with a name, a type and nothing else; the parser fills in the rest.
     pub fn new(key: ServiceKey, kind: ServiceType) -> Self {
         Self {
             key,
@@ -229,7 +226,7 @@ impl ServiceFacts {
 }
 
 impl ServiceFacts {
-    /// About how much memory it takes.
+    /// Approximate memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let Self { cluster_ips, external_ips, ingress, ports, static_frontends, source_ranges, .. } = self;
         let addresses = cluster_ips.len() + external_ips.len() + ingress.len() + static_frontends.len();
@@ -244,7 +241,7 @@ impl ServiceFacts {
 /// An address, a port or a range with its names, rounded up.
 const ENTRY_BYTES: usize = 64;
 
-/// What the addresses of a slice are.
+/// The kind of a slice's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "Option<Family>", into = "Option<Family>"))]
@@ -261,41 +258,38 @@ pub enum AddressType {
 pub struct SlicePort {
     /// Empty if unnamed; joins the service's port of the same name and protocol.
     pub name: Arc<str>,
-    /// The protocol, which is a part of that join.
+    /// Part of the join.
     pub protocol: Protocol,
     /// The port of the backends.
     pub port: NonZeroU16,
 }
 
-/// What an `EndpointSlice` says.
+/// An `EndpointSlice`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SliceFacts {
-    /// Its exact key.
     #[cfg_attr(feature = "serde", serde(with = "crate::serde_impls::name_alone"))]
     pub key: SliceKey,
-    /// Which version of the object.
     pub meta: Meta,
-    /// The label `kubernetes.io/service-name`, or `multicluster.kubernetes.io/service-name` where the source is that of
+    /// The label `kubernetes.io/service-name`, or `multicluster.kubernetes.io/service-name` for slices of
     /// ServiceImports; the service is in the slice's own namespace.
     pub service: Option<Arc<str>>,
     /// The label `service.kubernetes.io/headless`: not for proxies.
     pub headless: bool,
-    /// The family of its addresses.
     pub address_type: AddressType,
-    /// The ports of every endpoint in it.
+    /// The ports of every endpoint.
     pub ports: Box<[SlicePort]>,
     pub endpoints: Endpoints,
-    /// The object said `endpoints: null`, not `[]`.
+    /// The object has `endpoints: null`, not `[]`.
     pub endpoints_null: bool,
-    /// The annotation `holdfast.io/weights`, which holds for the slice's own endpoints. The state's file has it at the
-    /// end of the service.
+    /// The annotation `holdfast.io/weights`, for the slice's own endpoints. The state file has it at the end of the
+    /// service.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub weights: Option<Box<WeightSetting>>,
 }
 
 impl SliceFacts {
-    /// About how much memory it takes.
+    /// Approximate memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let (texts, weights) = self.weights.as_ref().map_or((0, 0), |asked| asked.size());
         self.endpoints.bytes() + (self.ports.len() + weights) * ENTRY_BYTES + texts
@@ -305,106 +299,107 @@ impl SliceFacts {
 /// The own node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// As kubelet registered it.
+    /// The name that kubelet registered.
     pub name: Arc<str>,
     /// The label `topology.kubernetes.io/zone`; an empty one never matches a hint.
     pub zone: Option<Arc<str>>,
-    /// The local addresses that answer NodePorts; the first loopback address of a family stands for its whole loopback.
+    /// The local addresses that serve NodePorts; the first loopback address of a family represents its whole loopback
+    /// range.
     pub node_port_addresses: BTreeSet<IpAddr>,
-    /// All addresses that the node has, or is said to have, except loopback and link-local ones: no pod can have them.
+    /// All addresses that the node has or reports, except loopback and link-local ones: no pod can have them.
     pub addresses: BTreeSet<IpAddr>,
-    /// The node is to be deleted, so load balancers are to send it no new connections. What it serves stays as it is.
+    /// The node is being deleted, so load balancers must send it no new connections. It serves as before.
     pub is_leaving: bool,
 }
 
 impl NodeFacts {
-    /// Whether a client of the host that dials this address gets NodePorts.
+    /// Whether a client on the host reaches NodePorts at this address.
     pub fn has_node_ports_at(&self, address: IpAddr) -> bool {
         let known =
             if address.is_loopback() { Family::from_address(address).loopback_address() } else { address };
         self.node_port_addresses.contains(&known)
     }
 
-    /// Whether the host has the address, or is said to have it.
+    /// Whether the host has or reports the address.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.node_port_addresses.contains(&address) || self.addresses.contains(&address)
     }
 
-    /// Where others reach its NodePorts.
+    /// The addresses at which other hosts reach its NodePorts.
     pub fn external_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.node_port_addresses.iter().copied().filter(|address| !address.is_loopback())
     }
 }
 
-/// What the configuration decides for all services.
+/// The configuration for all services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Serve only services that carry this `service-proxy-name`; none: only services without the label.
+    /// Serve only services with this `service-proxy-name`; `None`: only services without the label.
     pub service_proxy_name: Option<Arc<str>>,
-    /// Addresses of the apiserver: never programmed as TCP frontends, so that the direct path stays direct.
+    /// Addresses of the apiserver: never TCP frontends, so that the agent's own path to it stays direct.
     pub bypass: BTreeSet<SocketAddr>,
-    /// Addresses that others say are an apiserver's: the same, but where one is a Service's cluster IP. No host has
-    /// such an address, and an author of the cluster's list could take any Service away.
+    /// Addresses that the cluster reports for an apiserver: treated alike, except a Service's cluster IP. No host has a
+    /// cluster IP, and an author of the cluster's list could otherwise disable any Service.
     pub reported_apiservers: BTreeSet<SocketAddr>,
-    /// The most frontends that may be programmed; past it the row shows the error. `None`: only the maps bound it.
+    /// The most frontends that the maps may hold; an excess frontend shows the error. `None`: only the maps limit it.
     pub frontends_max: Option<usize>,
     /// Which addresses external IPs of the cluster's services may claim.
     pub external_ips: ExternalIps,
-    /// What becomes of lists that would become empty.
+    /// What happens to a list that would become empty.
     pub hold: Policy,
-    /// The maps know the serving backends of TCP ports too, because connections are ended by that, or other nodes
-    /// choose for their clients among them. Those of UDP ports they always know.
+    /// The maps hold the serving backends of TCP ports too, because the agent ends connections by them, or other nodes
+    /// choose among them for their clients. They always hold those of UDP ports.
     pub keeps_tcp_members: bool,
-    /// Clients' packets go between nodes as they came (DSR), so the maps say of which ports some backends are on none.
+    /// Nodes forward clients' packets unchanged (DSR), so the maps mark the ports that have backends without a node.
     pub has_dsr_from: bool,
-    /// Packets are translated at devices; without that, SCTP is not served at all.
+    /// The programs translate packets at devices; otherwise no SCTP is served.
     pub serves_sctp: bool,
-    /// Services that say nothing of it have their clients' places computed by Maglev.
+    /// Services without a setting of their own use Maglev.
     pub maglev: bool,
 }
 
 impl Settings {
-    /// All addresses at which an apiserver may be.
+    /// All addresses of apiservers.
     pub fn apiservers(&self) -> impl Iterator<Item = &SocketAddr> {
         self.bypass.iter().chain(&self.reported_apiservers)
     }
 
-    /// Whether an apiserver may be there.
+    /// Whether an apiserver may have this address.
     pub fn is_apiserver(&self, address: &SocketAddr) -> bool {
         self.bypass.contains(address) || self.reported_apiservers.contains(address)
     }
 }
 
 impl Settings {
-    /// The transport by which a port of this protocol is programmed; `None`: such a port is not programmed.
+    /// The transport of a port with this protocol in the maps; `None`: the maps never hold such a port.
     pub(crate) fn transport(&self, protocol: &Protocol) -> Option<Transport> {
         protocol.transport().filter(|it| *it != Transport::Sctp || self.serves_sctp)
     }
 
-    /// Whether a service has its clients' places computed: by its own word, if that can be read.
+    /// Whether a service uses Maglev: its own setting if valid, otherwise the default.
     pub fn uses_maglev(&self, service: &ServiceFacts) -> bool {
         service.maglev_setting().unwrap_or(self.maglev)
     }
 }
 
-/// What a rejection is about: an object, a whole file, or a kind.
+/// The subject of a rejection: an object, a whole file, or a kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKey {
     Service(ServiceKey),
     Slice(SliceKey),
     /// A file that cannot be read at all, by its name.
     File(Source, Arc<str>),
-    /// An object without a kind or a name that can be told: where it was found.
+    /// An object without a readable kind or name, by its position.
     Unnamed(Source, Arc<str>),
-    /// Every object of a kind that is not read, by the kind's name and version.
+    /// Every object of a kind that the agent does not read, by the kind's name and version.
     Kind(Source, Arc<str>),
 }
 
 impl ObjectKey {
-    /// What [`Self::type_parameter`] may say.
+    /// The values of [`Self::kind`].
     pub const KINDS: [&str; 6] = ["Service", "EndpointSlice", "File", "Object", "Kind", "ServiceImport"];
 
-    /// One of [`Self::EVENT_KINDS`].
+    /// One of [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Service(ServiceKey { source: Source::ClusterSet, .. }) => "ServiceImport",
@@ -416,7 +411,6 @@ impl ObjectKey {
         }
     }
 
-    /// The source that it came from.
     pub const fn source(&self) -> Source {
         match self {
             Self::Service(key) => key.source,
@@ -425,7 +419,7 @@ impl ObjectKey {
         }
     }
 
-    /// Namespace and name, where it has them.
+    /// Namespace and name, if it has them.
     pub const fn name(&self) -> Option<&ObjectName> {
         match self {
             Self::Service(key) => Some(&key.name),
@@ -448,23 +442,23 @@ impl core::fmt::Display for ObjectKey {
     }
 }
 
-/// How the reason begins for an object that is understood and has no room.
+/// The prefix of the reason for a valid object that exceeds a limit.
 pub(crate) const WAITING_PREFIX: &str = "waits for room";
 
 impl Rejection {
-    /// Whether the object is understood, and is taken as soon as there is room for it.
+    /// Whether the object is valid and waits only until it fits.
     pub fn is_waiting(&self) -> bool {
         self.reason.starts_with(WAITING_PREFIX)
     }
 }
 
-/// An object, or a part of one, that could not be understood. Its last good version stays.
+/// An object, or a part of one, that was not understood. Its last good version stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub object: ObjectKey,
-    /// The file or endpoint that it came from.
+    /// The file or endpoint that it comes from.
     pub origin: Option<Arc<str>>,
-    /// What was wrong and what is legal, at most [`crate::from_capacity::REJECTION_REASON_LENGTH_MAX`] characters.
+    /// What is wrong and what is legal, at most [`crate::limits::REJECTION_REASON_LENGTH_MAX`] characters.
     pub reason: Arc<str>,
     /// Only a part was skipped (a bad endpoint, a duplicate); the rest of the object counts.
     pub partial: bool,

@@ -1,12 +1,12 @@
-//! A hash index that can be asked, but not walked in its own order.
+//! A hash index with look-ups by key, but no iteration in hash order.
 //!
-//! Invariant: nothing that this crate computes depends on the order of a hash table, because there is no way to see
-//! that order. Authors of objects choose the keys and may know this code, but they do not know the seed, so they cannot
-//! choose keys that collide. The seed comes from the shell; it changes no result.
+//! Invariant: no result of this crate depends on the order of a hash table, because the index never shows that order.
+//! Authors of objects choose the keys and may know this code, but without the seed they cannot choose keys that
+//! collide. The seed comes from the agent; it changes no result.
 //!
-//! The hash is SipHash-1-3, as in the standard library's tables. A hash whose constants are public is no substitute,
-//! even with a random start: foldhash's `FixedState` multiplies with them, and there were addresses that made the
-//! product zero for every start.
+//! The hash is SipHash-1-3, as in the standard library's tables. A hash with public constants is no substitute, even
+//! with a random start: foldhash's `FixedState` multiplies by them, and some addresses made the product zero for every
+//! start.
 
 use alloc::vec::Vec;
 use core::borrow::Borrow;
@@ -19,12 +19,12 @@ use hashbrown::hash_table::Entry;
 use crate::siphash::SipHasher;
 use crate::work;
 
-/// The secret key of all hashes. There is no default: a key that is known protects nothing. The daemon draws it at
-/// random at each start, and nothing that can be seen from outside follows from it.
+/// The secret key of all hashes. It has no default, because a known key protects nothing. The daemon draws it at random
+/// at each start, and nothing visible from outside reveals it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed(pub u128);
 
-/// Shows nothing of the key: what is formatted may end in a log.
+/// Hides the key, because formatted text may end in a log.
 impl fmt::Debug for Seed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seed(..)")
@@ -32,7 +32,7 @@ impl fmt::Debug for Seed {
 }
 
 impl Seed {
-    /// A number for a value. It says nothing of the value's place in any order that is shown.
+    /// Hashes a value. The hash tells nothing about the value's place in any visible order.
     #[inline]
     pub(crate) fn hash<Q: Hash + ?Sized>(self, value: &Q) -> u64 {
         let mut hasher = SipHasher::new(self.0);
@@ -41,26 +41,24 @@ impl Seed {
     }
 }
 
-/// Exact key to value.
+/// Maps exact keys to values.
 #[derive(Clone, Debug)]
 pub struct Index<K, V> {
     entries: HashTable<(K, V)>,
     seed: Seed,
 }
 
-/// Whether an entry has exactly this key. Each entry that a search comes by is a step of it.
+/// Whether an entry has exactly this key. Each entry that a search visits counts as work.
 fn has_key<K: Borrow<Q>, V, Q: Eq + ?Sized>((own, _): &(K, V), key: &Q) -> bool {
     work::count_work(1);
     own.borrow() == key
 }
 
 impl<K: Hash + Eq, V> Index<K, V> {
-    /// An empty index.
     pub fn new(seed: Seed) -> Self {
         Self { entries: HashTable::new(), seed }
     }
 
-    /// The value of exactly this key.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -72,7 +70,6 @@ impl<K: Hash + Eq, V> Index<K, V> {
         found.map(|(_, value)| value)
     }
 
-    /// The value of exactly this key, to change.
     pub fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -84,14 +81,14 @@ impl<K: Hash + Eq, V> Index<K, V> {
         found.map(|(_, value)| value)
     }
 
-    /// The value of exactly this key, made now if there is none.
+    /// Returns the value of a key, inserting a new one if the key is missing.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         let (_, value) = self.entry(&key).or_insert_with(|| (key, make())).into_mut();
         value
     }
 
-    /// Changes the value of exactly this key, made now if there is none. It stays only if the change says so. One
-    /// look-up does it all.
+    /// Changes the value of a key, or a new one if the key is missing, and keeps it only if `change` returns `true`.
+    /// Takes one look-up.
     pub fn update(&mut self, key: K, make: impl FnOnce() -> V, change: impl FnOnce(&mut V) -> bool) {
         match self.entry(&key) {
             Entry::Occupied(mut entry) => {
@@ -108,7 +105,7 @@ impl<K: Hash + Eq, V> Index<K, V> {
         }
     }
 
-    /// Sets the value of exactly this key and gives the one before.
+    /// Sets the value of a key, and returns the former one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.entry(&key) {
             Entry::Occupied(mut entry) => Some(core::mem::replace(&mut entry.get_mut().1, value)),
@@ -119,7 +116,7 @@ impl<K: Hash + Eq, V> Index<K, V> {
         }
     }
 
-    /// Takes the value of exactly this key out.
+    /// Removes the value of a key.
     pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -131,24 +128,24 @@ impl<K: Hash + Eq, V> Index<K, V> {
         found.ok().map(|entry| entry.remove().0.1)
     }
 
-    /// Makes room for so many more at once, where it is known that they come.
+    /// Reserves space for `more` entries.
     pub fn reserve(&mut self, more: usize) {
         let Self { entries, seed } = self;
         entries.reserve(more, |(key, _)| seed.hash(key));
     }
 
-    /// Gives back the room that no entry needs now.
+    /// Releases unused space.
     pub fn shrink(&mut self) {
         let Self { entries, seed } = self;
         entries.shrink_to_fit(|(key, _)| seed.hash(key));
     }
 
-    /// Keeps the entries of which this says so.
+    /// Keeps the entries for which `is_kept` returns `true`.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&K, &V) -> bool) {
         self.entries.retain(|(key, value)| is_kept(key, value));
     }
 
-    /// Takes out the entries of which this says so, in the order of their keys.
+    /// Removes the entries for which `is_meant` returns `true`, and returns them in the order of their keys.
     pub fn take_if(&mut self, mut is_meant: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)>
     where
         K: Ord,
@@ -158,7 +155,7 @@ impl<K: Hash + Eq, V> Index<K, V> {
         taken
     }
 
-    /// All entries in the order of their keys. They are sorted anew each time.
+    /// All entries in the order of their keys. Each call sorts them.
     pub fn iter_sorted(&self) -> impl Iterator<Item = (&K, &V)>
     where
         K: Ord,
@@ -168,12 +165,10 @@ impl<K: Hash + Eq, V> Index<K, V> {
         entries.into_iter()
     }
 
-    /// How many keys there are.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -1,7 +1,7 @@
-//! The names of things: services, slices, ports, frontends, backends.
+//! The keys of services, slices, ports, frontends and backends.
 //!
-//! Invariant: equality is exact. Two keys are equal only if every part is equal, so no key of one service can ever find
-//! another service's entry. Nothing is found by a prefix, and no key is made of joined strings.
+//! Invariant: equality is exact. Two keys are equal only if every part is equal, so no key of one service ever finds
+//! another service's entry. No look-up uses a prefix, and no key joins strings.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -15,7 +15,7 @@ use crate::words;
 use crate::work::counted_key;
 
 words! {
-    /// Where objects come from. The order is the precedence when two services claim one address.
+    /// The origin of objects. The order is the precedence if two services claim one address.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum Source {
         /// `[[service]]` blocks of the configuration.
@@ -29,7 +29,7 @@ words! {
 }
 
 impl Source {
-    /// Whether the objects are those of an apiserver, which tenants of the cluster may write.
+    /// Whether the objects come from an apiserver, where tenants of the cluster may write them.
     pub const fn is_tenant_writable(self) -> bool {
         match self {
             Self::Kubernetes | Self::ClusterSet => true,
@@ -41,25 +41,14 @@ impl Source {
 /// A name that no object can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// Nothing between the quotes.
     #[error("{what} is empty")]
     Empty { what: &'static str },
     /// Longer than Kubernetes allows.
     #[error("{what} has {length} characters; at most {length_max} are legal")]
-    TooLong {
-        what: &'static str,
-        /// How long it is.
-        length: usize,
-        /// How long it may be.
-        length_max: usize,
-    },
+    TooLong { what: &'static str, length: usize, length_max: usize },
     /// A character that is not a letter, a digit, `-`, `.` or `_`.
     #[error("{what} has the character {character:?}; letters, digits, '-', '.' and '_' are legal")]
-    Character {
-        what: &'static str,
-        /// The first illegal one.
-        character: char,
-    },
+    Character { what: &'static str, character: char },
 }
 
 fn check_name(what: &'static str, name: &str, length_max: usize) -> Result<(), InvalidName> {
@@ -86,14 +75,14 @@ pub struct ObjectName {
 }
 
 impl ObjectName {
-    /// Checks both parts: length and characters, as Kubernetes bounds them.
+    /// Checks the length and the characters of both parts, as Kubernetes limits them.
     pub fn new(namespace: &str, name: &str) -> Result<Self, InvalidName> {
         check_name("the namespace", namespace, limits::NAMESPACE_LENGTH_MAX)?;
         check_name("the name", name, limits::NAME_LENGTH_MAX)?;
         Ok(Self { namespace: namespace.into(), name: name.into() })
     }
 
-    /// The name of another object in the same namespace; both parts are shared with what says them.
+    /// The name of another object in the same namespace; shares the texts of both parts.
     pub(crate) fn sibling(&self, name: &Arc<str>) -> Result<Self, InvalidName> {
         check_name("the name", name, limits::NAME_LENGTH_MAX)?;
         Ok(Self { namespace: Arc::clone(&self.namespace), name: Arc::clone(name) })
@@ -108,14 +97,13 @@ impl ObjectName {
         &self.namespace
     }
 
-    /// The name within the namespace.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// In whole words, which a hash takes faster than bytes. The lengths go first, so that the same text is another name
-/// where it is cut elsewhere.
+/// Hashes whole words, which is faster than bytes. The lengths go first, so that the same text split elsewhere is
+/// another name.
 impl Hash for ObjectName {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64((self.namespace.len() as u64) << 32 | self.name.len() as u64);
@@ -133,9 +121,8 @@ impl fmt::Display for ObjectName {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServiceKey {
-    /// `namespace/name`; first, so that the order is that of the tables shown.
+    /// `namespace/name`; first, so that keys sort as in the printed tables.
     pub name: ObjectName,
-    /// The source that has this service.
     pub source: Source,
 }
 
@@ -148,9 +135,7 @@ impl fmt::Display for ServiceKey {
 /// One `EndpointSlice` of one source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceKey {
-    /// Shown as `namespace/name`.
     pub name: ObjectName,
-    /// The source that has this slice.
     pub source: Source,
 }
 
@@ -166,27 +151,27 @@ words! {
     pub enum Transport {
         Tcp = "TCP",
         Udp = "UDP",
-        /// Served by packets alone: no kernel asks programs where a socket of SCTP dials.
+        /// Served only as packets: no kernel runs programs when an SCTP socket connects.
         Sctp = "SCTP",
     }
 }
 
-/// The protocol that a service's or slice's port names; it may be one that the datapath does not translate.
+/// The protocol of a service's or slice's port; the datapath may not translate it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// A protocol that the datapath translates.
     Transport(Transport),
-    /// Not even known to Kubernetes: reported as `unprogrammed`.
+    /// Unknown even to Kubernetes: reported as `unprogrammed`.
     Other(Arc<str>),
 }
 
 impl Protocol {
-    /// TCP, what Kubernetes assumes when nothing is said.
+    /// TCP, the default of Kubernetes.
     pub const TCP: Self = Self::Transport(Transport::Tcp);
     pub const UDP: Self = Self::Transport(Transport::Udp);
     pub const SCTP: Self = Self::Transport(Transport::Sctp);
 
-    /// Reads Kubernetes' spelling; anything unknown is kept as it was written.
+    /// Parses Kubernetes' spelling; keeps an unknown one as written.
     pub fn parse(text: &str) -> Self {
         match text {
             "TCP" => Self::TCP,
@@ -219,7 +204,7 @@ impl fmt::Display for Protocol {
 }
 
 impl Transport {
-    /// The number of the protocol in headers of IP.
+    /// The protocol number in IP headers.
     pub const fn protocol_number(self) -> u8 {
         match self {
             Self::Tcp => 6,
@@ -230,7 +215,7 @@ impl Transport {
 }
 
 words! {
-    /// IPv4 or IPv6. Every service is decided once per family, as kube-proxy does.
+    /// IPv4 or IPv6. Every service is decided once per family, as in kube-proxy.
     #[derive(PartialOrd, Ord, Hash)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub enum Family {
@@ -240,7 +225,6 @@ words! {
 }
 
 impl Family {
-    /// The family of an address.
     pub const fn from_address(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(_) => Self::V4,
@@ -248,7 +232,7 @@ impl Family {
         }
     }
 
-    /// `127.0.0.1` or `::1`, which stands for all of the host's loopback.
+    /// `127.0.0.1` or `::1`, which represents all of the host's loopback.
     pub const fn loopback_address(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(core::net::Ipv4Addr::LOCALHOST),
@@ -256,7 +240,7 @@ impl Family {
         }
     }
 
-    /// `0.0.0.0` or `::`, the address that a NodePort frontend is shown with.
+    /// `0.0.0.0` or `::`, the address shown for a NodePort frontend.
     pub const fn unspecified_address(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED),
@@ -265,21 +249,18 @@ impl Family {
     }
 }
 
-/// What a client dials. NodePorts have the unspecified address of their family.
+/// The address that a client dials. NodePorts have the unspecified address of their family.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontendKey {
-    /// The destination address.
     pub address: IpAddr,
-    /// The destination port.
     pub port: NonZeroU16,
-    /// TCP, UDP or SCTP.
     pub transport: Transport,
 }
 
 counted_key!(FrontendKey { address, port, transport });
 
-/// In as few words as hold all of it, because nothing is hashed more often. An IPv4 address and an IPv6 one may share
-/// their words, but no more than two keys do.
+/// Hashes as few words as hold the key, because no key is hashed more often. An IPv4 and an IPv6 key may share their
+/// words, but no more than two keys do.
 impl Hash for FrontendKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let end = u64::from(self.port.get()) << 8 | u64::from(self.transport.protocol_number());
@@ -301,17 +282,14 @@ impl fmt::Display for FrontendKey {
     }
 }
 
-/// A port of a service in one family: what has a port index and lists in the datapath.
-///
-/// The port number is no part of it: endpoints join by name and protocol alone.
+/// A port of a service in one family: has a port index and lists in the datapath. Endpoints join by name and protocol
+/// alone, so the port number is not part of it.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PortKey {
-    /// The port's name; empty if it has none.
+    /// Empty if the port has no name.
     pub name: Arc<str>,
-    /// TCP, UDP or SCTP.
     pub transport: Transport,
-    /// The family of its frontends and backends.
     pub family: Family,
 }
 

@@ -1,7 +1,7 @@
 //! The rules of holdfast: from facts to ops, pure.
 //!
 //! Invariant: no I/O, no clock, no hash order. The compiler enforces the first two (`no_std`), [`index`] the third.
-//! Time is an argument. Nothing is logged: what happened is returned as a value, and the shell tells it.
+//! Time is an argument. Core logs nothing: it returns events as values, and the agent logs them.
 
 #![no_std]
 #![forbid(unsafe_code)]

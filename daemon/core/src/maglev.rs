@@ -1,9 +1,8 @@
-//! Maglev's tables: lists in which a client's place is computed and not drawn, so that every node finds the same
-//! backend for it.
+//! Maglev tables: lists in which a hash selects a client's place, so that every node finds the same backend for it.
 //!
-//! Invariant: a table follows from the addresses, ports and weights of its backends alone, on every node and in every
-//! version; the share of a backend is what its weight says, give or take a place or two; and where a backend comes or
-//! goes, few places of the others change hands.
+//! Invariant: a table depends only on the addresses, ports and weights of its backends, on every node and in every
+//! version. The share of a backend equals its weight, plus or minus a place or two. When a backend is added or removed,
+//! few places of the others change.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec;
@@ -13,20 +12,19 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::{limits, work};
 
-/// The places of a table: primes, so that every walk comes by all places, and just below the powers of two in which
-/// room is given out. The larger one is for lists of which each backend would have less than a hundred places in the
-/// smaller.
+/// The table sizes: primes, so that every permutation visits all places, and just below the powers of two of the
+/// allocator's blocks. The larger one is for lists whose backends would have less than a hundred places in the smaller.
 const PLACES_SMALL: u32 = 16_381;
 const PLACES_LARGE: u32 = 65_521;
 
-/// Up to so many backends have a hundred places each, which makes the shares even to one percent.
+/// Up to this many backends have a hundred places each, which makes the shares even to one percent.
 const SMALL_TABLE_BACKENDS_MAX: u32 = PLACES_SMALL / 100;
 
-/// More backends than these would have less than ten places each: such a list stays as it is. All nodes agree on the
-/// place of a client in it too, but a change of the list moves most clients.
+/// More backends would have less than ten places each: such a list stays plain. All nodes agree on a client's place in
+/// it too, but a change of the list moves most clients.
 const TABLE_BACKENDS_MAX: u32 = PLACES_LARGE / 10;
 
-/// How many places the table of so many backends has.
+/// The size of a table of `backends` backends.
 pub const fn table_size(backends: u32) -> u32 {
     if backends < 2 || backends > TABLE_BACKENDS_MAX {
         backends
@@ -37,88 +35,87 @@ pub const fn table_size(backends: u32) -> u32 {
     }
 }
 
-/// Whether so many slots are a table of so many backends.
+/// Whether a range of `slots` is a table of `backends` backends.
 pub const fn is_table(slots: u32, backends: u32) -> bool {
     slots > backends && (slots == PLACES_SMALL || slots == PLACES_LARGE)
 }
 
-/// For each place, the number of the backend that has it. The backends come in the order of their addresses and ports,
-/// each once, with their weights. Where all of these are alike, or 0, all backends are.
+/// For each place, the number of its backend. The backends come sorted by address and port, each once, with their
+/// weights. If all weights are equal, even 0, all backends count alike.
 pub fn table(backends: impl Iterator<Item = (SocketAddr, u16)>, places: u32) -> Vec<u32> {
     fill(backends.map(|(backend, weight)| Permutation::new(backend, weight, places)).collect(), places)
 }
 
-fn fill(mut walks: Vec<Permutation>, places: u32) -> Vec<u32> {
+fn fill(mut permutations: Vec<Permutation>, places: u32) -> Vec<u32> {
     let mut table = Table::new(places);
-    let weights = || walks.iter().map(|walk| walk.weight);
+    let weights = || permutations.iter().map(|permutation| permutation.weight);
     let (least, most) = (weights().min().unwrap_or_default(), weights().max().unwrap_or_default());
     if least == most {
-        fill_evenly(&mut walks, &mut table);
+        fill_evenly(&mut permutations, &mut table);
     } else {
-        fill_by_weight(&mut walks, &mut table, most);
+        fill_by_weight(&mut permutations, &mut table, most);
     }
     table.places
 }
 
-/// In each round each backend takes a place.
-fn fill_evenly(walks: &mut [Permutation], table: &mut Table) {
-    let mut left = if walks.is_empty() { 0 } else { table.places.len() };
+/// Each backend takes a place in each round.
+fn fill_evenly(permutations: &mut [Permutation], table: &mut Table) {
+    let mut left = if permutations.is_empty() { 0 } else { table.places.len() };
     while left > 0 {
-        for (number, walk) in (0..).zip(walks.iter_mut()).take(left) {
-            table.assign_place(walk, number);
+        for (number, permutation) in (0..).zip(permutations.iter_mut()).take(left) {
+            table.assign_place(permutation, number);
             left -= 1;
         }
     }
 }
 
-/// In each round the heaviest backends take a place, and each other backend in as many rounds as its weight is to
-/// theirs, but in the first one too: however light it is, it has a place. Which backend is next
-/// stands first in a heap, because in most rounds there may be few.
-fn fill_by_weight(walks: &mut [Permutation], table: &mut Table, most: u16) {
-    let turns = (0..).zip(walks.iter()).filter(|(_, walk)| walk.weight > 0);
+/// The heaviest backends take a place in each round, each other backend in proportion to its weight, but in the first
+/// round too: even the lightest has a place. A heap yields the next backend, because most rounds may have few.
+fn fill_by_weight(permutations: &mut [Permutation], table: &mut Table, most: u16) {
+    let turns = (0..).zip(permutations.iter()).filter(|(_, permutation)| permutation.weight > 0);
     let mut turns: BinaryHeap<_> =
-        turns.map(|(number, walk)| Reverse((walk.next_turn(most), number))).collect();
+        turns.map(|(number, permutation)| Reverse((permutation.next_turn(most), number))).collect();
     for _ in 0..table.places.len() {
         let Some(Reverse((_, number))) = turns.pop() else { return };
-        let Some(walk) = walks.get_mut(number as usize) else { return };
-        table.assign_place(walk, number);
-        turns.push(Reverse((walk.next_turn(most), number)));
+        let Some(permutation) = permutations.get_mut(number as usize) else { return };
+        table.assign_place(permutation, number);
+        turns.push(Reverse((permutation.next_turn(most), number)));
     }
 }
 
-/// A place that no backend has yet.
+/// A place without a backend.
 const FREE: u32 = u32::MAX;
 
-/// A table that is being filled.
+/// A table while it is filled.
 struct Table {
     places: Vec<u32>,
-    /// How many places may still be looked at on the ways of backends.
-    looks: u64,
+    /// How many look-ups remain for the permutations of all backends.
+    lookups: u64,
     /// No place before this one is free.
     first: usize,
 }
 
 impl Table {
     fn new(places: u32) -> Self {
-        let looks = u64::from(places) * limits::LOOKUPS_PER_PLACE;
-        Self { places: vec![FREE; places as usize], looks, first: 0 }
+        let lookups = u64::from(places) * limits::LOOKUPS_PER_PLACE;
+        Self { places: vec![FREE; places as usize], lookups, first: 0 }
     }
 
-    /// Gives the backend the first place on its way that is free or, where ways were too long, the first of all.
-    fn assign_place(&mut self, walk: &mut Permutation, number: u32) {
-        walk.taken += 1;
-        let found = self.next_free(walk).or_else(|| self.first_free());
+    /// Gives the backend the first free place of its permutation or, once the look-ups are used up, of the table.
+    fn assign_place(&mut self, permutation: &mut Permutation, number: u32) {
+        permutation.taken += 1;
+        let found = self.next_free(permutation).or_else(|| self.first_free());
         if let Some(place) = found.and_then(|at| self.places.get_mut(at)) {
             *place = number;
         }
     }
 
-    /// There is a free one on each way, because a prime number of places is walked over by any step.
-    fn next_free(&mut self, walk: &mut Permutation) -> Option<usize> {
-        while self.looks > 0 {
+    /// Every permutation finds a free place, because any step visits all of a prime number of places.
+    fn next_free(&mut self, permutation: &mut Permutation) -> Option<usize> {
+        while self.lookups > 0 {
             work::count_work(1);
-            self.looks -= 1;
-            let at = walk.advance();
+            self.lookups -= 1;
+            let at = permutation.advance();
             if self.places.get(at) == Some(&FREE) {
                 return Some(at);
             }
@@ -134,7 +131,7 @@ impl Table {
     }
 }
 
-/// The way of one backend through the places of a table.
+/// The permutation of one backend over the places of a table.
 struct Permutation {
     next: u32,
     step: u32,
@@ -158,7 +155,7 @@ impl Permutation {
         if self.taken == 0 { 1 } else { wanted.div_ceil(u64::from(self.weight.max(1))) }
     }
 
-    /// The place that it has come to; it goes on to the next.
+    /// Returns the current place and moves to the next.
     const fn advance(&mut self) -> usize {
         let at = self.next;
         self.next += self.step;
@@ -169,11 +166,11 @@ impl Permutation {
     }
 }
 
-/// What the two numbers of a backend start from. They are the same on all nodes, and for ever.
+/// The seeds of a backend's two hashes. They are the same on all nodes and in every version.
 const OFFSET_SEED: u64 = 0x6d61_676c_6576_0001;
 const SKIP_SEED: u64 = 0x6d61_676c_6576_0002;
 
-/// A number of a backend, by its address and port.
+/// Hashes a backend's address and port.
 fn hash_backend(backend: SocketAddr, seed: u64) -> u64 {
     let bits = match backend.ip() {
         IpAddr::V4(address) => u128::from(address.to_ipv6_mapped()),
@@ -193,7 +190,7 @@ const fn mix(bits: u64) -> u64 {
     bits ^ bits >> 33
 }
 
-/// A number below `end`, if that is not 0.
+/// Reduces a number below `end`, if that is not 0.
 fn reduce_below(number: u64, end: u32) -> u32 {
     number.checked_rem(u64::from(end)).and_then(|rest| u32::try_from(rest).ok()).unwrap_or_default()
 }

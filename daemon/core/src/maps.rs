@@ -1,6 +1,6 @@
-//! The interface between the engine and the maps, be they the kernel's or in memory.
+//! The interface between the engine and the maps, in the kernel or in memory.
 //!
-//! Invariant: an op is executed whole or refused, and two readers never see one half done.
+//! Invariant: an op is executed whole or refused, and no reader sees one half done.
 
 mod memory;
 
@@ -13,13 +13,13 @@ use crate::op::{Action, Dump, DumpPort, FrontendEntry, FrontendValue, Grace, Map
 
 pub use memory::{Client, DialOutcome, MemoryMaps, UnfinishedRead};
 
-/// How much the maps may hold.
+/// The capacity of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Slots of each family, rounded down to a power of two.
     pub slots: u32,
     pub ports: u32,
-    /// Services that may be known, programmed or not.
+    /// Services in the tables, programmed or not.
     pub services: usize,
 }
 
@@ -39,31 +39,31 @@ pub enum MapError {
     /// Nothing more fits until something is deleted or the limit is raised.
     #[error("cannot {op}: the map is full; raise `{setting}` in the configuration")]
     Full {
-        /// What failed, as a verb and its object.
+        /// The failed op, as a verb and its object.
         op: &'static str,
-        /// The setting that bounds the map.
+        /// The setting that limits the map.
         setting: &'static str,
     },
-    /// There is room, but the namespace has its part.
+    /// There is space, but the namespace has used its quota.
     #[error("cannot {op}: {cause}")]
     Quota {
-        /// What failed, as a verb and its object.
+        /// The failed op, as a verb and its object.
         op: &'static str,
-        /// What the namespace has.
+        /// What the namespace uses.
         cause: String,
     },
-    /// The kernel, or whatever holds the maps, did not do it.
+    /// The kernel, or other maps, refused the op.
     #[error("cannot {op}: {cause}")]
     Refused {
-        /// What failed, as a verb and its object.
+        /// The failed op, as a verb and its object.
         op: &'static str,
-        /// What the maps said.
+        /// The error of the maps.
         cause: String,
     },
 }
 
 impl MapError {
-    /// Whether the namespace has its part, so that nothing but its own services keeps room from it.
+    /// Whether the namespace's quota is the reason, so that only its own services can free space.
     pub(crate) const fn is_quota_error(&self) -> bool {
         matches!(self, Self::Quota { .. })
     }
@@ -71,65 +71,64 @@ impl MapError {
 
 /// Executes ops. The engine is the only caller.
 pub trait Maps: Send {
-    /// Executes one op. An error does not promise that it had no effect.
+    /// Executes one op. It may have taken effect despite an error.
     fn execute(&mut self, action: &Action) -> Result<(), MapError>;
 
-    /// Executes as many of these ops, from the first on, as suits the maps in one step. They insert frontends that the
-    /// maps do not have, or they remove frontends, so their order does not matter. Gives how many were accepted, or why
-    /// the first was not.
+    /// Executes the first of these ops, as many as suit the maps in one step. All insert missing frontends, or all
+    /// remove frontends, so their order does not matter. Returns how many were accepted, or why the first was refused.
     fn execute_batch(&mut self, ops: &[Op]) -> Result<usize, MapError> {
         ops.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1))
     }
 
-    /// Tells the maps what is about to come while it is still being decided, so that they can begin to make room. It
-    /// does not wait, and nothing but time depends on it.
+    /// Announces growth during the decision, so that the maps can begin to grow. It does not block, and affects only
+    /// timing.
     fn prepare(&mut self, _: &MapGrowth) {}
 
-    /// Makes room for many ops at once, so that the maps need not grow in several steps. It changes nothing that a
-    /// client meets, and what does not fit shows in the ops. Maps that are as large as they get have nothing to do.
+    /// Reserves space for many ops, so that the maps grow in one step. Clients see no change, and an op that does not
+    /// fit fails on its own. Maps of fixed size do nothing.
     fn reserve_capacity(&mut self, _: &MapGrowth) -> Result<(), MapError> {
         Ok(())
     }
 
-    /// Begins a grace period: it is over when every reader has left that is under way now.
+    /// Begins a grace period, which ends when all current readers have left.
     fn begin_grace(&mut self) -> Grace;
 
-    /// Whether that grace period is over.
+    /// Whether the grace period is over.
     fn is_grace_over(&self, grace: Grace) -> bool;
 
-    /// Reads back all that the maps hold.
+    /// Reads everything in the maps.
     fn dump(&mut self) -> Result<Dump, MapError>;
 
-    /// Reads back what the maps hold, in pieces that take a millisecond at most: the first piece if `anew`, or else the
-    /// next one. Ports may be left out. What is there all the while is in one of the pieces, whatever is written
-    /// between two of them. `None`: there are no more. Maps without a kernel have one piece.
+    /// Reads the maps in pieces of at most a millisecond: the first piece if `anew`, otherwise the next one. It may
+    /// leave out ports. An entry that stays in the maps is in one of the pieces, whatever is written in between.
+    /// `None`: the end. Maps in memory have one piece.
     fn read_piece(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
         if anew { self.dump().map(Some) } else { Ok(None) }
     }
 
-    /// Reads back what a frontend leads to. Maps that can look one up alone do so.
+    /// Reads the value of a frontend. Maps that can look up one entry override this.
     fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
         let found = self.dump()?.frontends.into_iter().find(|(other, _)| other == key);
         Ok(found.map(|(_, value)| value))
     }
 
-    /// Reads one port back; `None`: no frontend leads to it, as far as these maps can tell. Maps that can read one
-    /// alone do so.
+    /// Reads one port; `None`: no frontend leads to it, as far as these maps can tell. Maps that can look up one entry
+    /// override this.
     fn read_port(&mut self, index: PortIndex, _: Family) -> Result<Option<DumpPort>, MapError> {
         Ok(self.dump()?.ports.into_iter().find(|port| port.index == index))
     }
 
-    /// Reads one frontend back, with its port.
+    /// Reads one frontend with its port.
     fn read(&mut self, key: &FrontendKey) -> Result<Option<FrontendEntry>, MapError> {
         let Some(value) = self.read_value(key)? else { return Ok(None) };
         let port = self.read_port(value.port, Family::from_address(key.address))?;
         Ok(port.map(|port| FrontendEntry { value, port }))
     }
 
-    /// How much fits, at the limits of the configuration.
+    /// The capacity at the configured limits.
     fn capacity(&self) -> Capacity;
 
-    /// Whether clients are still served by what another daemon left, whatever these maps hold.
+    /// Whether another daemon's maps still serve clients, whatever these maps hold.
     fn is_predecessor_serving(&self) -> bool {
         false
     }

@@ -1,7 +1,6 @@
 //! Ops: single writes to the maps, as plain values.
 //!
-//! Invariant: an op says all that the maps need, and its owner. How a value is laid out in a map is known to the
-//! datapath alone.
+//! Invariant: an op has everything that the maps need, and its owner. Only the datapath lays values out in a map.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -12,79 +11,77 @@ use crate::list::{Rows, Scope, Slot, SlotState};
 use crate::source_ranges::SourceRange;
 use crate::words;
 
-/// A service's place in all tables, stable while the service or any of its slices is known.
+/// A service's index in all tables, stable while the tables have the service or one of its slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u32);
 
-/// A port's place in the `ports` map. Families have indices of their own.
+/// A port's index in the `ports` map. Families have separate indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortIndex(pub u32);
 
-/// The number by which a service's namespace has its share of what all services use up, like the table of flows; 0: of
-/// none.
+/// The number of a namespace's quota of shared resources such as the flow table; 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuotaId(pub u16);
 
 /// A contiguous run of slots in one family's backend array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotRange {
-    /// The family, hence the array.
+    /// The family, which selects the array.
     pub family: Family,
     /// The first slot.
     pub base: u32,
-    /// How many slots are in use; at least 1.
     pub count: u32,
 }
 
-/// What holds for the clients of a list beside its slots: above all what an empty list tells them, and which of the two
-/// lists they get.
+/// Properties of a list besides its slots: above all the result of an empty list, and which of the two lists a client
+/// gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WordFlags(u16);
 
 impl WordFlags {
     const NONE: Self = Self(0);
-    /// In the cluster word: some backend may be on no node of the cluster, so no client's packets go to one as they
-    /// came.
+    /// In the cluster word: some backend may be on no node of the cluster, so no client's packets may reach a backend
+    /// unchanged.
     pub const OFF_CLUSTER: Self = Self(1 << 9);
-    /// The slots are a table: backends have as many places as their shares are large, in no order, and each is a member
-    /// of the list, too.
+    /// The slots are a table: backends have places in proportion to their weights, in no order, and each is also a
+    /// member of the list.
     pub const TABLE: Self = Self(1 << 8);
-    /// A client that is known by its packets has its place in the list computed, as on all other nodes.
+    /// A hash of a client's packets selects its place in the list, as on all other nodes.
     pub const MAGLEV: Self = Self(1 << 7);
     /// An empty list drops (a usable backend exists elsewhere) instead of refusing.
     pub const DROP: Self = Self(1 << 6);
     /// In the cluster word: cluster IPs of this port use the local word.
     pub const INTERNAL_LOCAL: Self = Self(1 << 5);
-    /// Clients stick to their backend for the time in the port's facts.
+    /// Clients keep their backend for the timeout in the port's facts.
     pub const AFFINITY: Self = Self(1 << 4);
     /// In the cluster word: traffic from outside uses the local word.
     pub const EXTERNAL_LOCAL: Self = Self(1 << 3);
     /// In the cluster word: every serving backend is a member, so a backend that is no member does not serve.
     pub const MEMBERS: Self = Self(1 << 2);
-    /// In the cluster word: load-balancer addresses are for the sources of the port alone.
+    /// In the cluster word: load balancer addresses admit only the port's sources.
     pub const SOURCES: Self = Self(1 << 1);
-    /// Read from the maps only: another writer set a flag that no rule sets, so the word is written anew.
+    /// Only when read: another writer set a flag that holdfast never sets, so the word is rewritten.
     pub const UNKNOWN: Self = Self(1);
 
-    /// With the other's flags as well, if that is `on`.
+    /// Adds the other's flags if `on`.
     #[must_use]
     pub const fn with(self, other: Self, on: bool) -> Self {
         if on { Self(self.0 | other.0) } else { self }
     }
 
-    /// Without the other's flags.
+    /// Removes the other's flags.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Only the flags that send clients to the local word.
+    /// Keeps only the flags that send clients to the local word.
     #[must_use]
     pub const fn policy(self) -> Self {
         Self(self.0 & (Self::INTERNAL_LOCAL.0 | Self::EXTERNAL_LOCAL.0))
     }
 
-    /// Only the flags that have clients look further: at the local word, or at the sources.
+    /// Keeps only the flags that send clients on: to the local word, or to the sources.
     #[must_use]
     pub const fn redirects(self) -> Self {
         Self(self.policy().0 | self.0 & Self::SOURCES.0)
@@ -96,12 +93,12 @@ impl WordFlags {
     }
 }
 
-/// One list as the kernel finds it: where it begins, how long it is, and what else holds for its clients.
+/// One list in the maps: its slots and its flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Word {
-    /// The first slot; 0 when the list is empty.
+    /// The first slot; 0 if the list is empty.
     pub base: u32,
-    /// How many slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX). In a table of
+    /// The number of slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX). In a table of
     /// [`maglev`](crate::maglev) a backend has many.
     pub count: u32,
     /// What else holds for clients of the list.
@@ -109,7 +106,7 @@ pub struct Word {
 }
 
 impl Word {
-    /// Refuses; what an index that was never used says.
+    /// Refuses; the word of an unused index.
     pub const EMPTY: Self = Self { base: 0, count: 0, flags: WordFlags::NONE };
 
     /// Its slots, if it has any.
@@ -118,20 +115,20 @@ impl Word {
     }
 }
 
-/// Facts of a port that only some connects read. The port's service is not kept here: the daemon finds it by the index.
+/// Port facts that only some connects read. They omit the port's service, which the daemon finds by the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortFacts {
     /// Seconds; 0: no affinity.
     pub affinity_timeout: u32,
-    /// How many last bits of a client's address do not count for affinity.
+    /// How many trailing bits of a client's address affinity ignores.
     pub ignored_bits: u8,
 }
 
 words! {
-    /// What kind of address a frontend is. The order decides when one service claims an address twice.
+    /// The type of a frontend's address. The order decides if one service claims an address twice.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum FrontendType {
-        /// A cluster IP: obeys the internal policy.
+        /// A cluster IP: follows the internal policy.
         ClusterIp = "ClusterIP",
         /// An ingress IP.
         LoadBalancer = "LoadBalancer",
@@ -141,14 +138,14 @@ words! {
         NodePort = "NodePort",
         /// An address of a `[[service]]` block.
         Static = "Static",
-        /// An address of a ServiceImport: obeys the internal policy, and no apiserver gave it out.
+        /// An address of a ServiceImport: follows the internal policy, and no apiserver allocated it.
         ClusterSetIp = "ClusterSetIP",
     } told [ClusterIp, NodePort, LoadBalancer, ExternalIp, Static, ClusterSetIp]
 }
 
 impl FrontendType {
-    /// The list that the flags of the cluster word give a client of such a frontend; `from_outside`: the external
-    /// policy binds the client.
+    /// The list that a client of such a frontend gets by the flags of the cluster word; `from_outside`: the external
+    /// policy applies to the client.
     pub const fn list_scope(self, flags: WordFlags, from_outside: bool) -> Scope {
         let is_local = if self.is_internal() {
             flags.contains(WordFlags::INTERNAL_LOCAL)
@@ -158,7 +155,7 @@ impl FrontendType {
         if is_local { Scope::Local } else { Scope::Cluster }
     }
 
-    /// Whether `internalTrafficPolicy` binds its clients, and not the external one.
+    /// Whether `internalTrafficPolicy` applies to its clients, and not the external one.
     pub const fn is_internal(self) -> bool {
         match self {
             Self::ClusterIp | Self::ClusterSetIp => true,
@@ -166,12 +163,12 @@ impl FrontendType {
         }
     }
 
-    /// Whether the author of a Service chose the address, so that there may be as many as authors like.
+    /// Whether the author of a Service chose the address, so that authors can claim any number.
     pub const fn is_author_chosen(self) -> bool {
         matches!(self, Self::ExternalIp)
     }
 
-    /// The place in tables: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, ClusterSetIP.
+    /// The order in printed tables: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, ClusterSetIP.
     pub const fn table_order(self) -> u8 {
         match self {
             Self::ClusterIp => 0,
@@ -184,63 +181,61 @@ impl FrontendType {
     }
 }
 
-/// What the frontend map says of a key. It is replaced as a whole, so no client meets half of a frontend that moves to
-/// another port.
+/// The value of a frontend in the maps. It is replaced whole, so a frontend that moves to another port is never seen
+/// half changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendValue {
-    /// Where its lists are.
+    /// The port with its lists.
     pub port: PortIndex,
-    /// Which policy it obeys.
+    /// The type, which selects the policy.
     pub kind: FrontendType,
-    /// The number of its service's namespace. Each client uses a part of that namespace's share.
+    /// The quota of its service's namespace, which each client counts against.
     pub quota: QuotaId,
 }
 
 /// One map write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Writes the slots of one list of these rows to a range that no word points to: a range with more slots than the
-    /// list has backends gets them as a table.
+    /// Writes one list of these rows to a range that no word points to: as a table, if the range has more slots than
+    /// the list has backends.
     WriteRange(SlotRange, Scope, Arc<Rows>),
-    /// Makes a backend known as a member of a list, or as one that serves.
+    /// Adds a backend as a member of a list, or as one that serves.
     InsertMember(MemberKey, SlotState),
     /// Replaces a list by one aligned store.
     PublishWord(PortIndex, Scope, Word),
-    /// Writes a port's facts.
     WriteFacts(PortIndex, PortFacts),
-    /// Makes a frontend known, or moves it to another port.
+    /// Adds a frontend, or moves it to another port.
     InsertFrontend(FrontendKey, FrontendValue),
-    /// Forgets a frontend. Forgetting one that is not there is no error.
+    /// Removes a frontend. A missing one is no error.
     RemoveFrontend(FrontendKey),
-    /// Forgets a member. Forgetting one that is not there is no error.
+    /// Removes a member. A missing one is no error.
     RemoveMember(MemberKey),
     /// Wipes a range that no reader can see any more.
     FreeRange(SlotRange),
-    /// Lets clients of these addresses in, where a port has sources.
+    /// Admits clients from these addresses, if a port has sources.
     InsertSource(SourceKey, QuotaId),
-    /// No longer lets clients of these addresses in. Forgetting a source that is not there is no error.
+    /// Stops admitting clients from these addresses. A missing source is no error.
     RemoveSource(SourceKey),
-    /// Makes a local address answer NodePorts.
+    /// Makes a local address serve NodePorts.
     InsertNodeAddress(IpAddr),
-    /// Makes a local address no longer answer NodePorts.
+    /// Stops a local address from serving NodePorts.
     RemoveNodeAddress(IpAddr),
 }
 
-/// What a backend of a port is known for.
+/// What a backend of a port is a member of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Membership {
-    /// It is in that list, which clients with affinity ask for, or which is a table.
+    /// That list, because its clients have affinity or because it is a table.
     List(Scope),
-    /// It serves, in a list or not: a client that talks to it over a socket keeps it.
+    /// The serving backends, in a list or not: a client that has a socket to it keeps it.
     Serving,
 }
 
 impl Membership {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::List(Scope::Cluster), Self::List(Scope::Local), Self::Serving];
 }
 
-/// A backend of a port, and what it is known for.
+/// A backend of a port as a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberKey {
     pub port: PortIndex,
@@ -248,28 +243,27 @@ pub struct MemberKey {
     pub backend: SocketAddr,
 }
 
-/// Clients that a port's load-balancer addresses are for.
+/// Clients that a port's load balancer addresses admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceKey {
     pub port: PortIndex,
     pub range: SourceRange,
 }
 
-/// What an op is done for.
+/// The owner of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// This service and no other.
     Service(ServiceId),
     /// The node's own addresses.
     Node,
-    /// None of these: a range that all readers have left, or something found in the maps that no service claims.
+    /// None of these: a range that all readers have left, or a leftover in the maps that no service claims.
     Nobody,
 }
 
 /// One map write with its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// What the op is done for.
     pub owner: Owner,
     pub action: Action,
 }
@@ -294,34 +288,32 @@ impl Action {
     }
 }
 
-/// All that the maps hold, read back. What a restart finds is what was realized.
+/// Everything in the maps, as read. After a restart this is the realized state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dump {
     /// Every frontend, sorted.
     pub frontends: alloc::vec::Vec<(FrontendKey, FrontendValue)>,
     /// Every port index that a frontend points to, sorted.
     pub ports: alloc::vec::Vec<DumpPort>,
-    /// Every port index that no frontend points to, but that is not wiped, sorted.
+    /// Every port index without a frontend that is not wiped, sorted.
     pub orphans: alloc::vec::Vec<PortIndex>,
     /// Every member, sorted.
     pub members: alloc::vec::Vec<(MemberKey, SlotState)>,
-    /// Every source, sorted; `None`: these maps keep none, because no program would read them.
+    /// Every source, sorted; `None`: these maps store none, because no program would read them.
     pub sources: Option<alloc::vec::Vec<SourceKey>>,
     /// Every node address, sorted.
     pub node_addresses: alloc::vec::Vec<IpAddr>,
 }
 
-/// One frontend, read back with all that it leads to.
+/// One frontend as read, with its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendEntry {
-    /// What the frontend map says.
     pub value: FrontendValue,
     /// The port that it leads to.
     pub port: DumpPort,
 }
 
-/// How much more the maps will hold at most when what is dirty now has been written; some of it may have its place
-/// already.
+/// An upper bound of the maps' growth once everything dirty now is written; some of it may be in the maps already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapGrowth {
     /// Frontends of IPv4 and IPv6.
@@ -332,11 +324,11 @@ pub struct MapGrowth {
     pub members: u32,
 }
 
-/// Names a grace period that the maps began: over once every reader has left that began before it.
+/// A grace period of the maps: it is over once every reader that began before it has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Grace(pub u64);
 
-/// One port index, read back.
+/// One port index as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpPort {
     pub index: PortIndex,
@@ -358,7 +350,7 @@ impl DumpPort {
         }
     }
 
-    /// The backends of a list, sorted, each with how many places it has: in a table of many.
+    /// The backends of a list, sorted, each with its number of places: several in a table.
     pub fn backends(&self, scope: Scope) -> BTreeMap<Slot, u32> {
         let (_, slots) = if matches!(scope, Scope::Cluster) { &self.cluster } else { &self.local };
         slots.iter().fold(BTreeMap::new(), |mut backends, slot| {

@@ -1,26 +1,26 @@
 //! RFC 3339 time stamps, as apiservers and people write them.
 //!
-//! Invariant: a time is rounded down to the unit that is asked for, and a leap second counts as the second after it.
-//! The calendar is jiff's; what jiff reads beside RFC 3339 is refused here.
+//! Invariant: times are rounded down to the requested unit, and a leap second counts as the second after it. jiff
+//! provides the calendar; this module refuses what jiff accepts beyond RFC 3339.
 
 use jiff::civil::{DateTime, date};
 
 use crate::facts::Timestamp;
 
-/// Where times are counted from.
+/// The start of Unix time.
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 
-/// The shape of a date and a clock; `0` stands for any digit.
+/// The shape of a date and a clock time; `0` matches any digit.
 const LOCAL: &str = "0000-00-00T00:00:00";
 
-/// Reads `2026-01-08T11:11:55Z` or the same with a fraction or an offset, in whole seconds.
+/// Parses `2026-01-08T11:11:55Z`, with an optional fraction and any offset, to whole seconds.
 pub fn parse(text: &str) -> Option<Timestamp> {
     let (local, rest) = text.split_at_checked(LOCAL.len())?;
     let (fraction, zone) = rest.split_at_checked(rest.find(['Z', 'z', '+', '-'])?)?;
     let offset = offset(zone)?;
     let legal = has_shape(local, LOCAL) && is_fraction(fraction);
     let at: DateTime = local.parse().ok().filter(|_| legal)?;
-    // jiff reads a leap second as the second before it.
+    // jiff parses a leap second as the second before it.
     let leap = i64::from(local.ends_with(":60"));
     Some(Timestamp(at.duration_since(EPOCH).as_secs() + leap - offset))
 }
@@ -46,7 +46,7 @@ fn is_fraction(text: &str) -> bool {
     text.is_empty() || text.strip_prefix('.').is_some_and(is_number)
 }
 
-/// Reads a zone as seconds east of Greenwich.
+/// Parses a zone as seconds east of Greenwich.
 fn offset(zone: &str) -> Option<i64> {
     let sign = match zone.chars().next()? {
         '+' => 1,

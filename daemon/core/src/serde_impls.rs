@@ -1,7 +1,7 @@
-//! How names, words and endpoints are written and read by serde, where the derived way would not do.
+//! Serde implementations for names, words and endpoints that cannot be derived.
 //!
-//! Invariant: whatever can be read could have been made by the constructors; anything else is an error of reading. The
-//! order of fields is the form of the state's file, so a change of it is a new version of that file.
+//! Invariant: every value that can be read could come from a constructor; anything else is a read error. The order of
+//! fields is the format of the state file, so changing it needs a new version of that file.
 
 mod endpoints;
 
@@ -20,7 +20,7 @@ use crate::op::FrontendType;
 use crate::snapshot::{Reason, ServiceState, UnusedReason, Verdict};
 use crate::str_enum::StrEnum;
 
-/// A name before it is checked.
+/// A name before validation.
 #[derive(serde::Deserialize)]
 pub(crate) struct UncheckedName {
     namespace: String,
@@ -35,8 +35,8 @@ impl TryFrom<UncheckedName> for ObjectName {
     }
 }
 
-/// The key of a part of something that names its source once: only the name is written. What is read has
-/// [`Source::Config`] until the reader of the whole puts the right source in.
+/// The key of a part whose whole names the source once: only the name is written. A key that is read has
+/// [`Source::Config`] until the reader of the whole sets the right source.
 pub(crate) mod name_alone {
     use super::{Deserialize, Deserializer, ObjectName, Serialize, Serializer, Source};
     use crate::keys::{ServiceKey, SliceKey};
@@ -72,7 +72,7 @@ pub(crate) mod name_alone {
     }
 }
 
-/// Reads a member of a set by its spelling.
+/// Parses a member of a set by its spelling.
 struct SpellingVisitor<T>(PhantomData<T>);
 
 impl<T: StrEnum> Visitor<'_> for SpellingVisitor<T> {

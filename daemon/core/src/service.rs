@@ -1,7 +1,7 @@
-//! One service's place between the rules and the maps: what is desired, and what the maps accepted.
+//! One service: its desired state, and what the maps accepted.
 //!
-//! Invariant: `realized` says something else only after the maps accepted an op. What a failed op may have done anyway
-//! is kept as `uncertain` until a later op settles it.
+//! Invariant: `realized` changes only after the maps accepted an op. The possible effect of a failed op is recorded as
+//! `uncertain` until a later op settles it.
 
 mod members;
 mod phase;
@@ -31,21 +31,21 @@ use crate::weights::BackendWeights;
 use crate::work;
 pub(crate) use phase::{FactsOrigin, Freshness, Phase, StartupWrite};
 
-/// How far the plan of a service that is too heavy for one piece has come.
+/// The progress of a plan that is too heavy for one piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) ports: usize,
     pub(crate) frontends: usize,
 }
 
-/// What the maps hold of one list.
+/// One list in the maps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RealizedList {
     pub(crate) word: Word,
-    /// The list that the word's range holds.
+    /// The list in the word's range.
     pub(crate) rows: Arc<Rows>,
-    /// What readers see is not known: publishing failed, so that they may see one of `suspects` instead of `word`, or a
-    /// start could not take over what it found.
+    /// The readers' view is unknown: a publish failed, so that they may see one of `suspects` instead of `word`, or a
+    /// start could not adopt what it found.
     pub(crate) uncertain: bool,
     pub(crate) suspects: Vec<SlotRange>,
 }
@@ -56,23 +56,23 @@ impl RealizedList {
     }
 }
 
-/// What the maps hold of one port.
+/// One port in the maps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RealizedPort {
     pub(crate) cluster: RealizedList,
     pub(crate) local: RealizedList,
-    /// `None`: the facts may be anything, because a write failed or a start did not read them.
+    /// `None`: the facts are unknown, because a write failed or a start did not read them.
     pub(crate) facts: Option<PortFacts>,
     pub(crate) members: BTreeMap<(Membership, SocketAddr), SlotState>,
-    /// A write failed, so these may be there or not.
+    /// A write failed, so the maps may or may not have these.
     pub(crate) uncertain_members: BTreeSet<(Membership, SocketAddr)>,
     pub(crate) sources: BTreeSet<SourceRange>,
-    /// A write failed, so these may be there or not either.
+    /// A write failed, so the maps may or may not have these either.
     pub(crate) uncertain_sources: BTreeSet<SourceRange>,
 }
 
 impl RealizedPort {
-    /// The state of an index that was never used, or was wiped.
+    /// The state of an unused or wiped index.
     pub(crate) fn empty(nothing: &Arc<Rows>) -> Self {
         Self {
             cluster: RealizedList::empty(nothing),
@@ -99,7 +99,7 @@ impl RealizedPort {
         }
     }
 
-    /// Whether nothing is left of the port in the maps.
+    /// Whether the maps have nothing of the port.
     pub(crate) fn is_wiped(&self) -> bool {
         let wiped = |list: &RealizedList| list.word == Word::EMPTY && !list.uncertain;
         wiped(&self.cluster)
@@ -119,22 +119,21 @@ pub(crate) struct Port {
     pub(crate) index: Option<PortIndex>,
     pub(crate) rows: Arc<Rows>,
     pub(crate) policy: PortPolicy,
-    /// The clients that its load-balancer addresses are for; `None`: all.
+    /// The clients that its load balancer addresses admit; `None`: all.
     pub(crate) sources: Option<SourceRanges>,
     pub(crate) history: ListHistory,
-    /// For how many rows it counts: the block of what it lists, or of its last list.
+    /// How many rows it counts for: the block of its listed rows, or of its last list.
     pub(crate) counted: usize,
-    /// Which of its lists stand as tables, the cluster list first.
+    /// Which of its lists are tables, the cluster list first.
     pub(crate) tables: [bool; 2],
-    /// The last backend of each list that is a member, the cluster list first, where there is no room for more; `None`:
-    /// all are.
+    /// The last backend of each list that is a member, the cluster list first, if not all fit; `None`: all are.
     pub(crate) member_ends: [Option<SocketAddr>; 2],
-    /// Whether backends that are in no list, and keep the clients they have, are members where the port has members.
+    /// Whether backends outside the lists that keep their clients are members too, if the port has members.
     pub(crate) has_other_members: bool,
     pub(crate) realized: RealizedPort,
 }
 
-/// What was decided for a port.
+/// The decision for a port.
 struct Decision {
     rows: Vec<Row>,
     weights: BackendWeights,
@@ -142,7 +141,7 @@ struct Decision {
 }
 
 impl Port {
-    /// A port of which nothing is known yet. `nothing`: rows that are none, which all such ports share.
+    /// A port without state. `nothing`: the empty rows that all such ports share.
     pub(crate) fn new(key: PortKey, nothing: &Arc<Rows>) -> Self {
         Self {
             key,
@@ -159,12 +158,12 @@ impl Port {
         }
     }
 
-    /// Forgets its lists, which were those of another Service of that name.
+    /// Drops its lists, which belonged to another Service of that name.
     fn forget_lists(&mut self, nothing: &Arc<Rows>) {
         (self.rows, self.history, self.counted) = (Arc::clone(nothing), ListHistory::default(), 0);
     }
 
-    /// Takes a new decision in, and so many of its rows. A list that would become empty is judged first, by all rows.
+    /// Applies a decision with at most `most` of its rows. A list that would become empty is judged first, by all rows.
     fn apply_decision(&mut self, decision: Decision, most: usize, case: &HoldContext<'_>) {
         let Decision { mut rows, mut weights, policy } = decision;
         let has_list = rows.iter().any(Row::is_chosen);
@@ -185,10 +184,10 @@ impl Port {
         if !has_list {
             (rows, weights) = self.held_rows(self.history.merge_held(rows, policy), case);
         }
-        // As long as the former list is held, its backends count as usable ones that exist somewhere.
+        // While the former list is held, its backends count as usable ones elsewhere.
         self.policy.has_usable_backend |= self.history.hold.is_some();
         let rows = Rows::new(rows, &self.rows, case.now.wall).with_weights(weights);
-        // An equal list keeps its identity, so that every reader shares it.
+        // Equal rows keep their identity, so that all readers share them.
         if rows != *self.rows {
             self.rows = Arc::new(rows);
         }
@@ -199,7 +198,7 @@ impl Port {
         self.share_rows();
     }
 
-    /// Has what the maps hold of the same lists keep no rows of its own: those of before may have been many more.
+    /// Shares the port's rows with the maps' lists if they are equal: the former rows may have been many more.
     fn share_rows(&mut self) {
         let Self { rows, realized, .. } = self;
         for scope in Scope::ALL {
@@ -213,8 +212,8 @@ impl Port {
         }
     }
 
-    /// The rows of a list that is held, or empty. It keeps its weights, so that a hold writes nothing to the maps when
-    /// it begins; the operator's drains are of this moment.
+    /// The rows of a held or empty list. It keeps its weights, so that a hold writes nothing to the maps when it
+    /// begins; the operator's drains are current.
     fn held_rows(&self, mut rows: Vec<Row>, case: &HoldContext<'_>) -> (Vec<Row>, BackendWeights) {
         let drained = weighting::drained_backends(rows.iter().map(Row::backend), &case.key.name, case.drains);
         let weights = self.rows.weights().clone().with_drained(drained);
@@ -222,32 +221,32 @@ impl Port {
         (rows, weights)
     }
 
-    /// Whether no usable endpoint is there, on this node or another, but for those of a list that is held.
+    /// Whether no usable endpoint exists on any node, apart from a held list.
     fn has_no_backend(&self) -> bool {
         self.history.hold.is_some() || !self.policy.has_usable_backend
     }
 
-    /// How many slots the list takes where there is room for its table: one by Maglev has one, and one of backends with
-    /// different weights.
+    /// How many slots the list takes if its table fits: a list with Maglev has a table, and so has one with different
+    /// weights.
     pub(crate) fn desired_places(&self, scope: Scope) -> u32 {
         let backends = self.rows.len(scope);
         let has_table = self.uses_maglev(scope) || !self.rows.is_even(scope);
         if has_table { maglev::table_size(backends) } else { backends }
     }
 
-    /// What its lists are to a piece: each endpoint that is looked at, and the places that may be written.
+    /// The work of its lists in a piece: each endpoint that is examined, and the places that may be written.
     pub(crate) fn work(&self) -> u64 {
         let places: u64 = Scope::ALL.map(|scope| u64::from(self.desired_places(scope))).into_iter().sum();
         self.rows.iter().len() as u64 + places / limits::PLACES_PER_SLOT
     }
 
-    /// Whether all nodes compute the same backend for a client. They do so with one backend too, and the list says so:
-    /// only then a node that has never heard of a connection sends its packets on.
+    /// Whether all nodes compute the same backend for a client. That holds for one backend too, and the word has the
+    /// flag: only then a node forwards the packets of a connection that it does not have.
     fn uses_maglev(&self, scope: Scope) -> bool {
         self.policy.maglev && scope == Scope::Cluster && self.rows.len(scope) > 0
     }
 
-    /// Whether the list stands in the maps as a table, or does when what is planned is written.
+    /// Whether the list is a table in the maps, or will be once the plan is written.
     pub(crate) const fn is_table(&self, scope: Scope) -> bool {
         let [cluster, local] = self.tables;
         match scope {
@@ -256,7 +255,7 @@ impl Port {
         }
     }
 
-    /// Notes as what the list is to stand in the maps.
+    /// Sets whether the list is to be a table in the maps.
     pub(crate) const fn set_table(&mut self, scope: Scope, is_table: bool) {
         let [cluster, local] = &mut self.tables;
         match scope {
@@ -265,20 +264,20 @@ impl Port {
         }
     }
 
-    /// Whether the maps certainly hold the list in so many places.
+    /// Whether the maps certainly hold the list in this many places.
     pub(crate) fn is_realized_in(&self, scope: Scope, places: u32) -> bool {
         let list = self.realized.list(scope);
         !list.uncertain && list.word.count == places && self.rows.has_same_list(scope, &list.rows, scope)
     }
 
-    /// The lists that would be tables if there were room, each with its places.
+    /// The lists that would be tables if these fit, each with its places.
     pub(crate) fn missing_tables(&self) -> impl Iterator<Item = (Scope, u32)> {
         let lacks = |scope: &Scope| self.uses_list(*scope) && !self.is_table(*scope);
         let of_each = Scope::ALL.into_iter().filter(lacks).map(|scope| (scope, self.desired_places(scope)));
         of_each.filter(|(scope, places)| *places > self.rows.len(*scope))
     }
 
-    /// What the word of a list should say beside its range.
+    /// The desired flags of a list's word.
     pub(crate) fn flags(&self, scope: Scope) -> WordFlags {
         let policy = self.policy;
         let affinity = WordFlags::default().with(WordFlags::AFFINITY, policy.affinity_timeout > 0);
@@ -295,18 +294,18 @@ impl Port {
         }
     }
 
-    /// Whether a backend of the cluster list may be on no node. Of a list that is held no slice says that any more: the
-    /// maps do, if they have it.
+    /// Whether a backend of the cluster list may be on no node. The slices no longer show that for a held list, but its
+    /// word in the maps does.
     fn has_off_cluster_backend(&self) -> bool {
         let there = self.realized.cluster.word;
         let is_known = self.history.hold.is_some() && there.count > 0;
         self.policy.has_off_cluster_backend && (!is_known || there.flags.contains(WordFlags::OFF_CLUSTER))
     }
 
-    /// The flags of the word as long as clients of a frontend that has left may still read it. What none of the
-    /// service's own frontends needs stays as it was for those clients: all flags of a list that is not used, how
-    /// clients find their place in it, where its backends are, the way for clients from outside where no frontend is
-    /// for them, the sources where no frontend is a load-balancer address.
+    /// The flags of the word while clients of a removed frontend may still read it. Flags that none of the service's
+    /// own frontends needs stay unchanged for those clients: all flags of an unused list, how clients find their place
+    /// in it, where its backends are, the local list for outside clients without a frontend for them, the sources
+    /// without a load balancer address.
     pub(crate) fn transitional_flags(&self, scope: Scope) -> WordFlags {
         let before = self.realized.list(scope).word.flags;
         match scope {
@@ -326,18 +325,18 @@ impl Port {
         }
     }
 
-    /// The clients that its load-balancer addresses are for.
+    /// The clients that its load balancer addresses admit.
     pub(crate) fn sources(&self) -> &[SourceRange] {
         self.sources.as_deref().unwrap_or_default()
     }
 
-    /// Whether the maps certainly let this source in.
+    /// Whether the maps certainly admit this source.
     pub(crate) fn has_realized_source(&self, range: &SourceRange) -> bool {
         let realized = &self.realized;
         realized.sources.contains(range) && !realized.uncertain_sources.contains(range)
     }
 
-    /// Whether any of the service's own frontends reads that list.
+    /// Whether one of the service's own frontends reads that list.
     pub(crate) fn uses_list(&self, scope: Scope) -> bool {
         match scope {
             Scope::Cluster => self.policy.cluster_used,
@@ -350,46 +349,46 @@ impl Port {
     }
 }
 
-/// Whether the name was given up and taken anew between two decisions, or while no process ran: then nothing says that
-/// the one in between is gone.
+/// Whether the Service was deleted and re-created between two decisions, or while no process ran: then no event reports
+/// that the old one is gone.
 fn is_recreated(before: Option<&ServiceFacts>, now: Option<&ServiceFacts>) -> bool {
     let uid = |facts: Option<&ServiceFacts>| facts?.meta.uid.clone();
     matches!((uid(before), uid(now)), (Some(before), Some(now)) if before != now)
 }
 
-/// One service between the rules and the maps.
+/// One service between its desired state and the maps.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) state: ServiceState,
-    /// What the ports were decided from.
+    /// The facts of the last decision.
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     pub(crate) rank: Option<Rank>,
     pub(crate) desired: Vec<DesiredFrontend>,
-    /// The first `desired_count` are desired, in the order that [`DesiredFrontend::port_position`] means; the rest is leaving.
+    /// The first `desired_count` are desired, in the order of [`DesiredFrontend::position`]; the rest is leaving.
     pub(crate) ports: Vec<Port>,
     pub(crate) desired_count: usize,
-    /// What it covers beside its own frontends.
+    /// What it reserves besides its own frontends.
     pub(crate) reservations: ServiceReservations,
-    /// The frontends that the service claims, in the order of their keys.
+    /// The frontends that the service claims, sorted by key.
     pub(crate) claims: Vec<ClaimRequest>,
-    /// The frontends that are left to the real balancer, sorted.
+    /// The frontends that pass to the real balancer, sorted.
     pub(crate) passing: Vec<FrontendKey>,
-    /// The frontends that are in the maps on this service's behalf.
+    /// The frontends in the maps that belong to this service.
     pub(crate) frontends: SmallSet<FrontendKey>,
     pub(crate) view: Option<Arc<ServiceView>>,
     pub(crate) causes: Vec<Cause>,
-    /// How many of the service's own causes gave way to later ones.
+    /// How many of the service's own causes were dropped for later ones.
     pub(crate) suppressed: u32,
     pub(crate) phase: Phase,
     pub(crate) freshness: Freshness,
     pub(crate) facts_origin: FactsOrigin,
-    /// The facts that it became dirty with, until it is decided what it claims by them.
+    /// The facts that made it dirty, until its claims by them are decided.
     pub(crate) pending_facts: Option<Arc<ServiceFacts>>,
     pub(crate) startup_write: StartupWrite,
-    /// From here its plan goes on.
+    /// Its plan continues here.
     pub(crate) cursor: Cursor,
     pub(crate) ops: u32,
-    /// What kept the last plan from being carried out.
+    /// Why the last plan was not executed.
     pub(crate) error: Option<Arc<str>>,
 }
 
@@ -422,8 +421,8 @@ impl Default for Service {
 }
 
 impl Service {
-    /// Adds a cause. Where there are too many, one that an object of others brought gives way, else the oldest; a cause
-    /// that an object of others brings pushes out none of the service's own.
+    /// Adds a cause. If there are too many, it drops a foreign cause, otherwise the oldest; a foreign cause never
+    /// displaces one of the service's own.
     pub(crate) fn add_cause(&mut self, cause: Cause) {
         if self.causes.len() >= limits::CAUSES_PER_CHANGE_MAX {
             match self.causes.iter().position(Cause::is_foreign) {
@@ -442,8 +441,8 @@ impl Service {
         self.causes.push(cause);
     }
 
-    /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end. The
-    /// ports may have so many rows together, beside what does not count. Returns how many are left out.
+    /// Applies a new decision: existing ports keep their state in the maps, undesired ports move to the end. All ports
+    /// together may have `rows_most` rows besides those that do not count. Returns how many rows are left out.
     pub(crate) fn apply_desired(
         &mut self,
         desired: DesiredService,
@@ -453,25 +452,25 @@ impl Service {
     ) -> usize {
         let before = core::mem::replace(&mut self.facts, facts);
         if is_recreated(before.as_deref(), self.facts.as_deref()) {
-            // The maps have what they have; no client of the new one ever had a list.
+            // The maps keep their state; no client of the new Service ever had a list.
             self.ports.iter_mut().for_each(|port| port.forget_lists(nothing));
         }
         let served = self.ports.get(..self.desired_count).unwrap_or_default();
-        let mut pasts = match (&before, &self.facts) {
+        let mut histories = match (&before, &self.facts) {
             (Some(before), Some(now)) => port_rename::find_renamed(served, &desired.ports, before, now),
             _ => BTreeMap::new(),
         };
         let mut old: BTreeMap<_, _> = self.ports.drain(..).map(|port| (port.key.clone(), port)).collect();
         self.desired_count = desired.ports.len();
-        // There are as many services as a cluster has, and nearly all have one port: no room for three more.
+        // A cluster has many services, and nearly all have one port: do not reserve space for more.
         self.ports.reserve_exact(self.desired_count);
         let mut decisions = Vec::with_capacity(self.desired_count);
         for wanted in desired.ports {
             work::count_work(1 + wanted.rows.len());
-            let past = pasts.remove(&wanted.key);
+            let history = histories.remove(&wanted.key);
             let mut port = old.remove(&wanted.key).unwrap_or_else(|| Port::new(wanted.key, nothing));
-            if let Some(past) = past {
-                past.restore_to(&mut port);
+            if let Some(history) = history {
+                history.restore_to(&mut port);
             }
             port.sources = wanted.sources;
             self.ports.push(port);
@@ -492,7 +491,7 @@ impl Service {
         waiting
     }
 
-    /// Has each port take its decision, with as many rows as it may have, and returns how many rows are left out.
+    /// Applies each port's decision with as many rows as it may have. Returns how many rows are left out.
     fn decide_ports(&mut self, decisions: Vec<Decision>, rows_most: usize, case: &HoldContext<'_>) -> usize {
         let listed = decisions.iter().map(|decision| decision.rows.len());
         let mosts = row_quota::divide_rows(self.ports.iter().zip(listed.clone()), rows_most);
@@ -503,8 +502,8 @@ impl Service {
         waiting
     }
 
-    /// Leaves addresses that a real balancer serves too to that balancer, where no backend is there and the service, or
-    /// else the configuration, asks for it.
+    /// Passes addresses that a real balancer serves too to that balancer, if no backend exists and the service, or else
+    /// the configuration, requests it.
     fn update_passing(&mut self, case: &HoldContext<'_>) {
         self.passing.clear();
         if case.own.unwrap_or(case.policy.on_empty) != OnEmpty::Pass {
@@ -519,7 +518,7 @@ impl Service {
         self.passing.sort_unstable();
     }
 
-    /// The desired frontends of the port at a place. They stand among those of the same port name.
+    /// The desired frontends of the port at a position. They are sorted by port name.
     pub(crate) fn port_frontends(&self, position: usize) -> impl Iterator<Item = &DesiredFrontend> {
         let name = self.ports.get(position).map(|port| &*port.key.name).unwrap_or_default();
         let begin = self.desired.partition_point(|it| &*it.port_name < name);
@@ -527,12 +526,12 @@ impl Service {
         named.filter(move |it| it.position == Some(position))
     }
 
-    /// Whether this frontend is left to the real balancer.
+    /// Whether this frontend passes to the real balancer.
     pub(crate) fn passes(&self, key: &FrontendKey) -> bool {
         self.passing.binary_search(key).is_ok()
     }
 
-    /// Whether any of its ports has a list, held or not, and whether any has one that is not held.
+    /// Whether any of its ports has a list, and whether any has one that is not held.
     pub(crate) fn list_presence(&self) -> ListPresence {
         let has = |port: &&Port| port.rows.has_any_list();
         let mut with = self.ports.iter().filter(has).peekable();
@@ -544,25 +543,24 @@ impl Service {
         self.ports.iter().filter_map(|port| port.history.hold.as_deref())
     }
 
-    /// The holds of all its ports, to change them.
+    /// The holds of all its ports, mutable.
     pub(crate) fn holds_mut(&mut self) -> impl Iterator<Item = &mut Arc<Hold>> {
         self.ports.iter_mut().filter_map(|port| port.history.hold.as_mut())
     }
 
-    /// Takes notice of what a version of a slice says of the last lists, which would be lost otherwise: the next
-    /// version takes its place before any decision was made by this one.
+    /// Records what a version of a slice shows about the last lists: the next version may replace it before a decision
+    /// reads it.
     pub(crate) fn observe_slice(&mut self, slice: &SliceFacts) {
         let AddressType::Ip(family) = slice.address_type else { return };
-        for told in &slice.ports {
-            let Some(transport) = told.protocol.transport() else { continue };
-            let key = PortKey { name: Arc::clone(&told.name), transport, family };
+        for slice_port in &slice.ports {
+            let Some(transport) = slice_port.protocol.transport() else { continue };
+            let key = PortKey { name: Arc::clone(&slice_port.name), transport, family };
             if let Some(port) = self.desired_port_mut(&key) {
-                port.history.last.observe_slice(&slice.endpoints, told.port);
+                port.history.last.observe_slice(&slice.endpoints, slice_port.port);
             }
         }
     }
 
-    /// The hold of one port.
     pub(crate) fn hold_mut(&mut self, key: &PortKey) -> Option<&mut Arc<Hold>> {
         self.desired_port_mut(key)?.history.hold.as_mut()
     }
@@ -573,12 +571,12 @@ impl Service {
         wanted.get_mut(position)
     }
 
-    /// The status of a row that is not as it should be.
+    /// The status of a row that is not as desired.
     pub(crate) fn status(&self) -> Status {
         self.error.clone().map_or(Status::Pending, Status::Error)
     }
 
-    /// Whether the service has left nothing in the maps and claims nothing.
+    /// Whether the service has nothing in the maps and claims nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.claims.is_empty() && self.frontends.is_empty()
     }

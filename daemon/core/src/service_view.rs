@@ -1,6 +1,6 @@
-//! What readers see of one service: its ports with their rows, its frontends with their verdicts.
+//! The readers' view of one service: its ports with their rows, its frontends with their verdicts.
 //!
-//! Invariant: a view never changes, and says nothing of another service but who owns an address that is lost.
+//! Invariant: a view never changes, and shows nothing of another service except the owner of a lost address.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,20 +17,20 @@ use crate::weights::Weight;
 use crate::words;
 
 words! {
-    /// What a new connection to a frontend gets.
+    /// The result of a new connection to a frontend.
     #[derive(PartialOrd, Ord)]
     pub enum Verdict {
         /// A ready backend.
         Serving = "serving",
-        /// A backend that is terminating, because no other is left.
+        /// A terminating backend, because no other is left.
         Draining = "draining",
         /// ECONNREFUSED: no backend is usable anywhere.
         Refusing = "refusing",
-        /// Nothing: the policy is Local, and all usable backends are elsewhere.
+        /// No answer: the policy is Local, and all usable backends are on other nodes.
         Dropping = "dropping",
-        /// The last list, although the slices no longer have a usable endpoint.
+        /// A backend of the last list, although the slices no longer have a usable endpoint.
         Held = "held",
-        /// Not translated: no backend is there, and the real balancer is to answer.
+        /// Not translated: there is no backend, and the real balancer answers.
         Passing = "passing",
         /// Not translated: it is the apiserver's own address.
         Bypassed = "bypassed",
@@ -42,7 +42,7 @@ words! {
 }
 
 impl Verdict {
-    /// How badly off the clients of a frontend are: the higher, the worse.
+    /// How bad the verdict is for clients: higher is worse.
     pub const fn severity(self) -> u8 {
         match self {
             Self::Serving => 0,
@@ -66,45 +66,45 @@ words! {
         NoEndpoints = "no-endpoints",
         /// Endpoints are listed, and none is usable.
         AllUnready = "all-unready",
-        /// Every endpoint was seen terminating before it went.
+        /// Every endpoint was seen terminating before it was removed.
         ScaledDown = "scaled-down",
-        /// All endpoints that are listed stand in slices that a label keeps proxies away from.
+        /// All listed endpoints are in slices that a label hides from proxies.
         Hidden = "hidden",
-        /// The endpoints went without a terminating phase.
+        /// The endpoints were removed without a terminating phase.
         Vanished = "vanished",
-        /// As above, a short time after its source was interrupted.
+        /// Like `Vanished`, shortly after an interruption of its source.
         Resync = "resync",
-        /// As above, together with many other services.
+        /// Like `Vanished`, together with many other services.
         MassLoss = "mass-loss",
-        /// The list was held as long as it may be.
+        /// The hold reached its bound.
         HoldExpired = "hold-expired",
-        /// The list was held until no backend took a probe.
+        /// The hold ended because no backend took a probe.
         ProbesFailed = "probes-failed",
         /// The policy is Local, and no usable endpoint is on this node.
         LocalPolicy = "local-policy",
-        /// Another service has the address.
+        /// Another service owns the address.
         Claimed = "claimed",
-        /// A process of the node listens there.
+        /// A process of the node listens at the address.
         Listener = "listener",
-        /// The address is one that no object may have, or an external IP that the configuration does not allow.
+        /// No object may have the address, or the configuration does not allow it as an external IP.
         Address = "address",
-        /// SCTP where no packets are translated, or a protocol that Kubernetes does not know.
+        /// SCTP without packet translation, or a protocol that Kubernetes does not define.
         Protocol = "protocol",
-        /// The address is how nodes reach the apiserver.
+        /// Nodes reach the apiserver at this address.
         Control = "control",
-        /// The list was held until other pods had the addresses of its last backends.
+        /// The hold ended because other pods have the addresses of its last backends.
         AddressReused = "address-reused",
     }
 }
 
-/// Whether the maps hold what the rules want.
+/// Whether the maps hold the desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Status {
     /// Not yet tried.
     #[default]
     Pending,
     Done,
-    /// The last try failed; it is tried again.
+    /// The last try failed; the engine retries.
     Error(Arc<str>),
 }
 
@@ -113,15 +113,15 @@ words! {
     pub enum ServiceState {
         /// It has frontends.
         Served = "served",
-        /// It has no address that could be a frontend.
+        /// It has no address for a frontend.
         NoAddress = "no-address",
         /// Kubernetes calls it `clusterIP: None`.
         Headless = "headless",
         /// A DNS alias.
         ExternalName = "external-name",
-        /// The label `service-proxy-name` gives it to another proxy.
+        /// The label `service-proxy-name` assigns it to another proxy.
         OtherProxy = "other-proxy",
-        /// Slices are there, the service is not.
+        /// There are slices without their service.
         NoService = "no-service",
     }
 }
@@ -129,15 +129,13 @@ words! {
 /// One port in one family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortView {
-    /// Name, protocol, family.
     pub key: PortKey,
-    /// Its place in the maps, once it has one.
+    /// Its index in the maps, once it has one.
     pub index: Option<PortIndex>,
     /// All endpoints, chosen or not.
     pub rows: Arc<Rows>,
     /// Its last list that was not empty.
     pub last: LastList,
-    /// The list that is held.
     pub hold: Option<Arc<Hold>>,
     /// Why the last hold ended without a list.
     pub ended: Option<Reason>,
@@ -151,7 +149,7 @@ words! {
     /// Why an endpoint is in no list.
     pub enum UnusedReason {
         Unready = "unready",
-        /// Going away, while others are ready or it does not serve any more.
+        /// Terminating, while others are ready or it does not serve any more.
         Terminating = "terminating",
         /// Ready, but the hints name other zones or nodes.
         Zone = "zone",
@@ -159,13 +157,13 @@ words! {
         Remote = "remote",
         /// Ready, but its weight is 0, while others have one.
         Weight = "weight",
-        /// Ready, but an operator has drained it, while others take clients.
+        /// Ready, but drained by an operator, while others take clients.
         Drained = "drained",
     }
 }
 
 impl PortView {
-    /// The slice that a row was taken from, among the service's own or as the hold remembers it.
+    /// The slice of a row: one of the service's own, or of the hold.
     pub fn row_slice<'a>(&'a self, row: &Row, slices: &'a [Arc<SliceFacts>]) -> Option<&'a Arc<SliceFacts>> {
         let held = self.hold.as_ref().filter(|_| row.is_held());
         held.map_or(slices, |hold| &hold.slices).get(usize::from(row.slice))
@@ -187,75 +185,71 @@ impl PortView {
     }
 }
 
-/// One row of the frontends' table. What is written of it for a restart leaves out what only the maps can say.
+/// One row of the frontends' table. The state file omits the fields that depend on the maps.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FrontendView {
-    /// What clients dial; unspecified for a NodePort.
+    /// The address that clients dial; unspecified for a NodePort.
     pub address: IpAddr,
-    /// The port that clients dial.
     pub port: NonZeroU16,
-    /// As the service says it, also where it is not programmed.
+    /// The protocol in the Service, programmed or not.
     pub protocol: Protocol,
-    /// The kind of address.
     pub kind: FrontendType,
     /// The name of the service's port; empty if unnamed.
     pub port_name: Arc<str>,
-    /// Its port among [`ServiceView::desired_ports`]; `None` where nothing can be programmed.
+    /// Its port in [`ServiceView::ports`]; `None` if it cannot be programmed.
     pub position: Option<usize>,
-    /// Which list new connections from this node get.
+    /// The list of new connections from this node.
     pub scope: Scope,
     /// Whether traffic from outside gets the local list.
     pub external_local: bool,
-    /// What a new connection gets.
     pub verdict: Verdict,
-    /// Why, unless serving.
+    /// The reason, unless serving.
     pub reason: Option<Reason>,
-    /// Whether the maps say so.
+    /// Whether the maps hold it.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub status: Status,
-    /// The owner of the address, where it is not this service.
+    /// The owner of the address, if it is another service.
     pub owner: Option<ServiceKey>,
-    /// What the maps still serve here, where that is not what the port's rows say (yet).
+    /// The rows that the maps still serve here, if they differ from the port's.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub applied: Option<Arc<Rows>>,
-    /// Since when verdict, reason and lists are as they are.
+    /// When verdict, reason and lists last changed.
     pub since: Timestamp,
 }
 
 impl FrontendView {
-    /// Whether it needs no explanation: its clients are served, or it is meant to be as it is.
+    /// Whether it needs no explanation: it serves clients, or it is bypassed on purpose.
     pub fn is_healthy(&self) -> bool {
         matches!(self.verdict, Verdict::Serving | Verdict::Bypassed) && self.status == Status::Done
     }
 }
 
-/// One service with all that is known of it.
+/// One service with all of its state.
 #[derive(Clone, Debug)]
 pub struct ServiceView {
     pub key: ServiceKey,
-    /// What the object says; `None` while only slices are known.
+    /// `None` while only slices exist.
     pub facts: Option<Arc<ServiceFacts>>,
     /// Its own slices, by name.
     pub slices: Arc<[Arc<SliceFacts>]>,
-    /// Why it has frontends, or none.
     pub state: ServiceState,
-    /// Its ports, in the order of their keys.
+    /// Its ports, sorted by key.
     pub ports: Box<[PortView]>,
-    /// Its frontends, in the order of the table.
+    /// Its frontends, in table order.
     pub frontends: Box<[FrontendView]>,
-    /// What this node saw of its load balancer, where it has one.
+    /// This node's history of its load balancer, if it has one.
     pub balancer_history: Option<Box<BalancerHistory>>,
 }
 
 impl ServiceView {
-    /// How many bytes it takes in memory, but for what it shares with the tables.
+    /// Memory in bytes, without parts that it shares with the tables.
     pub fn bytes(&self) -> usize {
         let rows = self.ports.iter().map(|port| size_of::<PortView>() + port.rows.bytes());
         size_of::<Self>() + rows.sum::<usize>() + self.frontends.len() * size_of::<FrontendView>()
     }
 
-    /// The frontend with the clients that are worst off: the last of several that are alike.
+    /// The frontend with the worst verdict; the last one of several.
     pub fn worst_frontend(&self) -> Option<&FrontendView> {
         self.frontends.iter().max_by_key(|frontend| frontend.verdict.severity())
     }
@@ -265,7 +259,7 @@ impl ServiceView {
         !self.frontends.iter().all(FrontendView::is_healthy)
     }
 
-    /// Whether it has a load balancer, or asks for one.
+    /// Whether it has or requests a load balancer.
     pub(crate) fn has_balancer(&self) -> bool {
         let facts = self.facts.as_deref();
         facts.is_some_and(|it| {
@@ -273,7 +267,7 @@ impl ServiceView {
         })
     }
 
-    /// The list that this node's own processes and pods get at a frontend: none unless the verdict gives one.
+    /// The list of a frontend for this node's own processes and pods; empty unless the verdict has one.
     pub fn backends<'a>(&'a self, frontend: &'a FrontendView) -> impl Iterator<Item = Row> + use<'a> {
         let scope = frontend.scope;
         let rows: Option<&Rows> = match &frontend.applied {
@@ -283,7 +277,7 @@ impl ServiceView {
         rows.into_iter().flat_map(move |rows| rows.list(scope))
     }
 
-    /// The list that outside traffic gets, where it is not the list that this node itself gets.
+    /// The list of outside traffic, if it differs from this node's own list.
     pub fn external_backends<'a>(
         &'a self,
         frontend: &FrontendView,
@@ -293,7 +287,7 @@ impl ServiceView {
         (!same).then(|| rows.list(Scope::Local))
     }
 
-    /// The rows that a frontend's lists are read off, if its verdict gives it any.
+    /// The rows of a frontend's lists, if its verdict has any.
     pub(crate) fn rows(&self, frontend: &FrontendView) -> Option<&Arc<Rows>> {
         match frontend.verdict {
             Verdict::Serving | Verdict::Draining | Verdict::Held | Verdict::Refusing | Verdict::Dropping => {
@@ -313,7 +307,7 @@ mod tests {
     use crate::weights::BackendWeights;
 
     #[test]
-    fn invariant_10_the_weights_of_its_backends_count_as_bytes_of_a_view() {
+    fn invariant_10_weights_of_backends_count_as_bytes_of_a_view() {
         let bytes = |weight| {
             let weight = Weight::new(weight).unwrap();
             let row = |number: u32| {

@@ -1,8 +1,8 @@
-//! Which services have a given name, in a form that is cheap to copy.
+//! An index from names to services that is cheap to clone.
 //!
-//! Invariant: a clone never sees a later change. Names with the same hash share a place, so a caller has to compare the
-//! names of the services that it finds; the seed keeps authors of objects from choosing names that all share one place.
-//! Without a seed all names share one, which is right and slow.
+//! Invariant: a clone never sees a later change. Names with the same hash share a bucket, so a caller must compare the
+//! names of the services that it finds. The seed keeps authors of objects from choosing names for one bucket. Without a
+//! seed all names share one, which is correct and slow.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,10 +13,10 @@ use crate::op::ServiceId;
 use crate::shared_vec::SharedVec;
 use crate::work;
 
-/// With as many services as there may be, a place has 256 ids, which is what a change copies.
+/// With the maximum number of services a bucket has 256 ids, which a change copies.
 const BUCKETS: u64 = 1 << 12;
 
-/// Names to ids, each id once.
+/// Maps names to ids, each id once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedNames {
     ids: SharedVec<Arc<[ServiceId]>>,
@@ -28,7 +28,7 @@ impl SharedNames {
         Self { ids: SharedVec::default(), seed: Some(seed) }
     }
 
-    /// The ids of the services of this name, in their order, and perhaps of some with other names.
+    /// The ids of the services of this name, sorted, and possibly of others.
     pub(crate) fn candidate_ids(&self, name: &ObjectName) -> &[ServiceId] {
         self.ids_at(self.bucket(name))
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_name_took_comes_back_when_its_last_service_goes() {
+    fn a_name_without_services_leaves_no_entry() {
         let mut names = SharedNames::new(Seed(7));
         let name = ObjectName::new("default", "web").unwrap();
         let ids = [ServiceId(9), ServiceId(2)];
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(
             before.candidate_ids(&name),
             [ServiceId(2), ServiceId(9)],
-            "in their order, whatever comes later"
+            "sorted, whatever changes later"
         );
         assert_eq!((names.candidate_ids(&name).len(), names.ids.iter().count()), (0, 0));
     }

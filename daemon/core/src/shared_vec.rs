@@ -1,7 +1,7 @@
-//! A vector that is cheap to copy; a change copies one chunk and the table of chunks.
+//! A vector that is cheap to clone; a change copies one chunk and the table of chunks.
 //!
-//! Invariant: a clone never sees a later change. The engine keeps one and gives a clone to the readers with each batch.
-//! An element that is removed leaves its position empty: nothing moves.
+//! Invariant: a clone never sees a later change. The engine keeps one and gives readers a clone with each batch.
+//! Removing an element leaves its position empty: nothing moves.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 /// One change copies this many pointers, and the table of chunks, which has as many for 64 thousand elements.
 const CHUNK: usize = 256;
 
-/// Places with or without an element.
+/// Positions with or without an element.
 #[derive(Debug)]
 pub struct SharedVec<T> {
     chunks: Arc<Vec<Arc<Vec<Option<T>>>>>,
@@ -28,24 +28,23 @@ impl<T> Default for SharedVec<T> {
 }
 
 impl<T> SharedVec<T> {
-    /// Whether one is an unchanged clone of the other. If not, their elements may be equal all the same.
+    /// Whether one is an unchanged clone of the other. Two other vectors may still have equal elements.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.chunks, &other.chunks)
     }
 }
 
 impl<T: Clone> SharedVec<T> {
-    /// The element at a place.
     pub fn get(&self, position: usize) -> Option<&T> {
         self.chunks.get(position / CHUNK)?.get(position % CHUNK)?.as_ref()
     }
 
-    /// All elements, in the order of their places.
+    /// All elements in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flat_map(|chunk| chunk.iter().flatten())
     }
 
-    /// All elements with their places, in their order.
+    /// All elements with their positions, in order.
     pub fn iter_indexed(&self) -> impl Iterator<Item = (usize, &T)> {
         let chunks = self.chunks.iter().enumerate();
         chunks.flat_map(|(number, chunk)| {
@@ -54,7 +53,7 @@ impl<T: Clone> SharedVec<T> {
         })
     }
 
-    /// Sets or empties a place.
+    /// Sets or clears a position.
     pub fn set(&mut self, position: usize, element: Option<T>) {
         let chunks = Arc::make_mut(&mut self.chunks);
         while chunks.len() <= position / CHUNK {
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_place_is_empty() {
+    fn a_cleared_position_is_empty() {
         let mut shared_vec = SharedVec::default();
         shared_vec.set(300, Some(1));
         shared_vec.set(300, None);

@@ -1,11 +1,11 @@
 //! SipHash-1-3 over whole words.
 //!
-//! Invariant: only with the key can values be chosen whose hashes are alike. Two values of one type give different
-//! words: each number is a word of its own, and a text says its length first.
+//! Invariant: without the key, colliding values cannot be chosen. Two values of one type give different words: each
+//! number is a word of its own, and a text writes its length first.
 
 use core::hash::Hasher;
 
-/// The state of a hash, as the paper has it: <https://www.aumasson.jp/siphash/siphash.pdf>.
+/// The state of a hash as in the paper: <https://www.aumasson.jp/siphash/siphash.pdf>.
 #[derive(Clone, Copy)]
 pub(crate) struct SipHasher {
     v0: u64,
@@ -56,7 +56,7 @@ impl Hasher for SipHasher {
     #[inline]
     fn finish(&self) -> u64 {
         let mut end = *self;
-        // The last word has the number of bytes at its end, modulo 256.
+        // The last word ends with the number of bytes, modulo 256.
         end.absorb(self.words << 59);
         end.v2 ^= 0xff;
         (0..3).for_each(|_| end.mix());
@@ -95,7 +95,7 @@ impl Hasher for SipHasher {
     }
 }
 
-/// Writes a text in words, the last of which may have bytes of the one before. Its length is for the caller to write.
+/// Writes a text in words; the last one may overlap the one before. The caller writes the length.
 #[inline]
 pub(crate) fn write_text(text: &[u8], state: &mut impl Hasher) {
     let (words, rest) = text.as_chunks();
@@ -105,7 +105,7 @@ pub(crate) fn write_text(text: &[u8], state: &mut impl Hasher) {
     }
 }
 
-/// The word of a text that has less than 8 bytes.
+/// The word of a text with less than 8 bytes.
 #[inline]
 fn short_word(text: &[u8]) -> u64 {
     let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
@@ -128,9 +128,9 @@ mod tests {
         hasher.finish()
     }
 
-    /// The standard library's has a key of zero.
+    /// The standard library's hasher has a key of zero.
     #[test]
-    fn words_give_what_the_standard_library_has_for_them() {
+    fn words_hash_as_in_the_standard_library() {
         for length in 0..40_u64 {
             let words: Vec<u64> =
                 (0..length).map(|at| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -141,9 +141,9 @@ mod tests {
         }
     }
 
-    /// A key as in the paper, of the bytes 0 to 15, and the answers of the standard library's own tests for it.
+    /// The key of the paper, the bytes 0 to 15, and the results of the standard library's own tests.
     #[test]
-    fn a_key_gives_the_answers_that_are_known_of_it() {
+    fn a_known_key_gives_the_known_hashes() {
         let key = 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100;
         assert_eq!(hash(key, |_| ()).to_le_bytes(), [0xdc, 0xc4, 0x0f, 0x05, 0x58, 0x01, 0xac, 0xab]);
         let eight = hash(key, |hasher| hasher.write_u64(0x0706_0504_0302_0100));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_numbers_give_words_that_differ() {
+    fn different_texts_and_numbers_hash_differently() {
         let text = |text: &'static str| hash(7, move |hasher| hasher.write(text.as_bytes()));
         let texts =
             ["", "a", "a\0", "\0", "1234", "12344", "123412344", "12345678", "123456789", "12345678\0"]

@@ -1,18 +1,18 @@
-//! Which slots of one backend array are taken: a buddy allocator.
+//! A buddy allocator for the slots of one backend array.
 //!
-//! Invariant: no two ranges in use overlap, none is lost, and free neighbours join again, so the array never fragments
-//! beyond a factor of two. The caller gives a range back only when no reader sees it any more.
+//! Invariant: no two ranges in use overlap, none is lost, and free neighbours merge again, so the array never fragments
+//! beyond a factor of two. The caller frees a range only when no reader sees it any more.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// The array has no run of slots left that is long enough.
+/// The array has no free run of slots that is long enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no {count} slots left in a row of {capacity}; raise `datapath.limits.backends`")]
+#[error("no run of {count} free slots is left among {capacity}; raise `datapath.limits.backends`")]
 pub struct OutOfSlots {
-    /// How many were wanted.
+    /// The requested slots.
     pub count: u32,
-    /// How many there are in all.
+    /// All slots.
     pub capacity: u32,
 }
 
@@ -42,7 +42,7 @@ impl SlotAllocator {
         wanted.is_some_and(|order| self.free.iter().skip(order).any(|bases| !bases.is_empty()))
     }
 
-    /// Takes a free run of `count` slots, and gives its first slot.
+    /// Allocates a run of `count` slots, and returns its first slot.
     pub fn allocate(&mut self, count: u32) -> Result<u32, OutOfSlots> {
         let no_room = OutOfSlots { count, capacity: self.capacity };
         let wanted = block_order(count).ok_or(no_room)?;
@@ -57,7 +57,7 @@ impl SlotAllocator {
         Ok(base)
     }
 
-    /// Takes the last free run of `count` slots, if any is long enough.
+    /// Allocates the last free run of `count` slots, if any is long enough.
     pub(crate) fn allocate_last(&mut self, count: u32) -> Option<u32> {
         let wanted = block_order(count)?;
         let last = |(order, bases): (usize, &BTreeSet<u32>)| Some((order, *bases.last()?));
@@ -73,7 +73,7 @@ impl SlotAllocator {
         Some(base)
     }
 
-    /// Takes exactly this run, which a restart found in use. `false`: it overlaps one that is taken already.
+    /// Allocates exactly this run, which a restart found in use. `false`: it overlaps an allocated one.
     pub fn reserve(&mut self, base: u32, count: u32) -> bool {
         let Some(wanted) = block_order(count).filter(|order| base.is_multiple_of(1 << order)) else {
             return false;
@@ -94,7 +94,7 @@ impl SlotAllocator {
         true
     }
 
-    /// Gives back a run that [`Self::allocate`] or [`Self::reserve`] gave.
+    /// Frees a run from [`Self::allocate`] or [`Self::reserve`].
     pub fn deallocate(&mut self, base: u32, count: u32) {
         let Some(mut order) = block_order(count) else { return };
         let mut base = base;
@@ -108,12 +108,11 @@ impl SlotAllocator {
         self.insert_free(base, order);
     }
 
-    /// How many slots are taken, counted in whole blocks.
+    /// How many slots are in use, in whole blocks.
     pub const fn used(&self) -> u32 {
         self.used
     }
 
-    /// How many slots there are.
     pub const fn capacity(&self) -> u32 {
         self.capacity
     }

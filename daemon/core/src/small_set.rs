@@ -1,12 +1,12 @@
-//! A sorted set that nearly always has one element: there are as many such sets as a cluster has services, and a tree
-//! keeps room for eleven elements in each.
+//! A sorted set that nearly always has one element: a cluster has one per service, and a tree allocates eleven elements
+//! for each.
 //!
-//! Invariant: it has its elements in their order, each once, whichever way they are kept.
+//! Invariant: the elements are sorted and unique in either form.
 
 use alloc::collections::BTreeSet;
 use core::ops::Bound;
 
-/// A sorted set, small where it has one element.
+/// A sorted set, without a tree for one element.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum SmallSet<T> {
     #[default]
@@ -40,12 +40,11 @@ impl<T: Ord + Copy> SmallSet<T> {
         }
     }
 
-    /// All elements, in their order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.iter_after(None)
     }
 
-    /// The elements behind this one, or all.
+    /// The elements after this one, or all.
     pub(crate) fn iter_after(&self, element: Option<T>) -> impl Iterator<Item = &T> {
         let begin = element.map_or(Bound::Unbounded, Bound::Excluded);
         let (one, many) = match self {
@@ -80,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_as_a_tree_whatever_is_put_in_and_taken_out(
+        fn a_small_set_behaves_like_a_tree(
             steps in proptest::collection::vec((any::<bool>(), 0_u8..4), 0..20),
             after in proptest::option::of(0_u8..4),
         ) {

@@ -1,8 +1,8 @@
-//! Which clients the load-balancer addresses of a service are for.
+//! The clients that the load balancer addresses of a service admit.
 //!
-//! Invariant: a family without a range lets every client in, and so does one with a range of all addresses; where
-//! ranges are given that cannot be read, no client gets in. A client that is in none of the ranges never gets in, also
-//! where there are more of them than one service may have.
+//! Invariant: a family without a range admits every client, and so does a range of all addresses; if all ranges are
+//! invalid, no client is admitted. A client outside all ranges is never admitted, even if the ranges exceed the limit
+//! of a service.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -22,7 +22,7 @@ pub struct SourceRange {
 }
 
 impl SourceRange {
-    /// The network of so many bits that the address is in. `None`: addresses of its family have fewer.
+    /// The network of an address with a prefix length. `None`: addresses of its family have fewer bits.
     pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
         let address = match address {
             IpAddr::V4(address) => {
@@ -39,7 +39,7 @@ impl SourceRange {
         Some(Self { address, bits })
     }
 
-    /// This address and no other.
+    /// A range of one address.
     pub const fn single_host(address: IpAddr) -> Self {
         let bits = match Family::from_address(address) {
             Family::V4 => 32,
@@ -48,7 +48,7 @@ impl SourceRange {
         Self { address, bits }
     }
 
-    /// `None`: this is no network such as 10.0.0.0/8.
+    /// `None` if the text is no network such as 10.0.0.0/8.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = text.split_once('/')?;
         Self::new(address.parse().ok()?, bits.parse().ok()?)
@@ -58,7 +58,7 @@ impl SourceRange {
         self.address
     }
 
-    /// How many bits of the address count.
+    /// The prefix length.
     pub const fn bits(self) -> u8 {
         self.bits
     }
@@ -78,17 +78,17 @@ impl fmt::Display for SourceRange {
     }
 }
 
-/// Ranges as the maps have them: each once, in their order.
+/// Sorted unique ranges, as in the maps.
 pub type SourceRanges = Arc<[SourceRange]>;
 
-/// The ranges of one family that are in no other one. `None`: the family has none.
+/// The ranges of one family that no other range contains. `None`: the family has none.
 fn outermost(service: &ServiceFacts, family: Family) -> Option<Vec<SourceRange>> {
     let is_own = |text: &&Arc<str>| text.contains(':') == (family == Family::V6);
     let texts = || service.source_ranges.iter().filter(is_own);
     texts().next()?;
     let all: BTreeSet<_> = texts().filter_map(|text| SourceRange::parse(text)).collect();
     let mut outermost: Vec<SourceRange> = Vec::with_capacity(all.len());
-    // A range comes before those that are in it.
+    // A range sorts before the ranges that it contains.
     for range in all {
         if !outermost.last().is_some_and(|last| last.contains(range.address)) {
             outermost.push(range);
@@ -102,30 +102,30 @@ fn range_limit(service: &ServiceFacts) -> usize {
     limits::SOURCES_PER_SERVICE_MAX / service.ports.len().max(1)
 }
 
-/// How many of the service's ranges of a family are beyond what it may have; their clients do not get in.
+/// How many of the service's ranges of a family exceed the limit; their clients are denied.
 pub(crate) fn count_excess(service: &ServiceFacts, family: Family) -> usize {
-    // Each is there as a text.
+    // Every range has a text.
     if service.source_ranges.len() <= range_limit(service) {
         return 0;
     }
     outermost(service, family).map_or(0, |ranges| ranges.len().saturating_sub(range_limit(service)))
 }
 
-/// The clients of one family that may use the service's load-balancer addresses; `None`: all of them.
+/// The clients of one family that the service's load balancer addresses admit; `None`: all.
 pub fn allowed_ranges(service: &ServiceFacts, node: &NodeFacts, family: Family) -> Option<SourceRanges> {
     let mut ranges = outermost(service, family)?;
     if ranges.iter().any(|range| range.bits == 0) {
         return None;
     }
     if ranges.len() > range_limit(service) {
-        // The widest are those of most clients.
+        // The widest ranges have the most clients.
         ranges.sort_by_key(|range| range.bits);
         ranges.truncate(range_limit(service));
     }
     let mut ranges: BTreeSet<_> = ranges.into_iter().collect();
     let is_allowed = |address: &IpAddr| ranges.iter().any(|range| range.contains(*address));
     if node.external_addresses().any(|address| is_allowed(&address)) {
-        // What this node sends to an address of the balancer may come back to the node with that address as its source.
+        // Packets that this node sends to a balancer address may return to the node with that address as their source.
         let ingress = service.ingress.iter().filter(|ingress| !ingress.proxied);
         let own = ingress.map(|ingress| ingress.address).filter(|it| Family::from_address(*it) == family);
         ranges.extend(own.map(SourceRange::single_host));

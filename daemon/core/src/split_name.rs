@@ -1,17 +1,17 @@
-//! Names of nodes and pods. A slice keeps what its endpoints' names share once, and what is left of a name is mostly a
-//! few letters and digits, which fit into a number.
+//! Names of nodes and pods, split into shared and unique parts. A slice stores shared parts once. The unique part is
+//! mostly a few letters and digits, which fit into a number.
 //!
-//! Invariant: the parts of a name, one after the other, are the name. Where it is parted depends on the name alone.
+//! Invariant: the parts joined are the name. The split depends on the name alone.
 
 use core::cmp::Ordering;
 use core::fmt;
 
-/// As many letters and digits fit into 32 bits; a controller gives its pods names that end in five.
+/// The letters and digits that fit into 32 bits; controllers end the names of pods with five.
 const SHORT_MAX: usize = 6;
 
 const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// One more than there are letters: 0 is no letter, so a number says how many there are.
+/// One more than there are letters: 0 is no letter, so the number implies the length.
 const BASE: u32 = 37;
 
 /// Up to six letters and digits, as a number.
@@ -39,7 +39,7 @@ fn digit(byte: u8) -> Option<u32> {
     }
 }
 
-/// The part of a name that is its own.
+/// The unique part of a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum UniquePart<'a> {
     Text(&'a str),
@@ -63,7 +63,7 @@ impl UniquePart<'_> {
     }
 }
 
-/// A name in three parts, of which neighbours share the first and the last.
+/// A name in three parts; similar names share the first and the last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SplitName<'a> {
     pub(crate) start: &'a str,
@@ -72,7 +72,7 @@ pub(crate) struct SplitName<'a> {
 }
 
 impl<'a> SplitName<'a> {
-    /// Parted behind the last dash of this much of it; the rest is the end.
+    /// Splits after the last dash within the first `length` bytes; the rest is the end.
     fn split_at_dash(name: &'a str, length: usize) -> Self {
         let (name, end) = name.split_at_checked(length).unwrap_or((name, ""));
         let (start, own) = name.split_at(name.rfind('-').map_or(0, |dash| dash + 1));
@@ -124,7 +124,7 @@ impl fmt::Display for SplitName<'_> {
     }
 }
 
-/// The name of a target: the pods of one controller share what stands before the last dash.
+/// The name of a target: the pods of one controller share the part before the last dash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetName<'a>(pub(crate) SplitName<'a>);
 
@@ -140,7 +140,7 @@ impl fmt::Display for TargetName<'_> {
     }
 }
 
-/// The name of a node: nodes share their domain, and what stands before the last dash in front of it.
+/// The name of a node: nodes share their domain, and the part before the last dash of the host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeName<'a>(pub(crate) SplitName<'a>);
 
@@ -151,7 +151,7 @@ impl<'a> From<&'a str> for NodeName<'a> {
 }
 
 impl NodeName<'_> {
-    /// Where it stands among texts in their order.
+    /// Compares the name with a text in byte order.
     pub fn compare(&self, other: &str) -> Ordering {
         self.0.bytes().cmp(other.bytes())
     }
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// As a slice gives it back.
+    /// The name as a slice returns it.
     fn packed(name: NodeName<'_>) -> NodeName<'_> {
         let UniquePart::Text(text) = name.0.unique else { return name };
         NodeName(SplitName {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_shared_is_a_number_where_it_is_short() {
+    fn a_short_unique_part_is_stored_as_a_number() {
         let own = |name: &'static str| match packed(name.into()).0.unique {
             UniquePart::Text(text) => Err(text),
             UniquePart::Short(short) => Ok(short.0),

@@ -1,23 +1,21 @@
-//! Closed sets of which each member has one spelling, in tables, logs, metrics, JSON and files.
+//! Enums with one spelling per variant for tables, logs, metrics, JSON and files.
 //!
-//! Invariant: no two members of a set are spelled alike, so what is written is read as the same member. A set with two
-//! such members does not compile.
+//! Invariant: no two variants of an enum have the same spelling, so parsing restores the written variant. Otherwise the
+//! enum does not compile.
 
-/// A closed set of words.
+/// An enum with spellings.
 pub trait StrEnum: Copy + 'static {
-    /// Every member, in the order in which people are told of them.
+    /// Every variant, in display order.
     const ALL: &'static [Self];
 
-    /// The one spelling.
     fn spelling(self) -> &'static str;
 
-    /// The member with this spelling.
     fn from_spelling(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|it| it.spelling() == text)
     }
 }
 
-/// Defines a closed set: its members, each with its spelling. They are told in the order in which they stand, or in
+/// Defines an enum with a spelling for each variant. `ALL` lists the variants in the order of their definition, or in
 /// that of `told`.
 #[macro_export]
 macro_rules! words {
@@ -41,10 +39,10 @@ macro_rules! words {
         }
 
         impl $set {
-            /// All of them, in the order in which people are told of them.
+            /// All variants, in display order.
             $seen const ALL: [Self; [$($spelling),+].len()] = [$(Self::$told),+];
 
-            /// The one spelling.
+            /// The spelling.
             $seen const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$member => $spelling,)+
@@ -70,7 +68,6 @@ macro_rules! words {
     };
 }
 
-/// Whether no two of these are equal.
 #[doc(hidden)]
 pub const fn are_distinct(mut spellings: &[&str]) -> bool {
     while let [first, rest @ ..] = spellings {
@@ -101,26 +98,26 @@ mod tests {
     use super::*;
 
     words! {
-        /// The second comes first when it is told.
+        /// The second variant is displayed first.
         #[derive(PartialOrd, Ord)]
-        enum Told {
+        enum Number {
             First = "one",
             Second = "two",
         } told [Second, First]
     }
 
     #[test]
-    fn what_is_written_is_read_as_the_same_member() {
-        assert_eq!(Told::ALL, [Told::Second, Told::First]);
-        assert!(Told::First < Told::Second, "they are ordered as they stand");
-        for member in Told::ALL {
-            assert_eq!(Told::from_spelling(member.spelling()), Some(member));
+    fn a_spelling_parses_to_its_variant() {
+        assert_eq!(Number::ALL, [Number::Second, Number::First]);
+        assert!(Number::First < Number::Second, "variants order by definition");
+        for member in Number::ALL {
+            assert_eq!(Number::from_spelling(member.spelling()), Some(member));
         }
-        assert_eq!(Told::from_spelling("three"), None);
+        assert_eq!(Number::from_spelling("three"), None);
     }
 
     #[test]
-    fn two_that_are_spelled_alike_are_noticed() {
+    fn equal_spellings_are_found() {
         assert!(are_distinct(&["one", "on", "ones", ""]));
         assert!(!are_distinct(&["one", "two", "one"]));
         assert!(!are_distinct(&["", ""]));

@@ -1,24 +1,24 @@
-//! The two clocks of a step: the one that people read, and the one that never steps.
+//! The two clocks of a step: the wall clock, and the one that never steps.
 //!
-//! Invariant: whatever waits counts on the clock of the process. The wall clock is set by people and by others' clocks,
-//! and a step of it ends nothing and prolongs nothing; it counts only for what a former process wrote down.
+//! Invariant: every wait uses the clock of the process. People and other clocks set the wall clock, and a step of it
+//! ends or prolongs no wait; it counts only for times that a former process saved.
 
 use core::time::Duration;
 
 use crate::facts::Timestamp;
 
-/// Seconds on the clock of the process; below zero: before it began.
+/// Seconds on the clock of the process; negative: before its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uptime(pub i64);
 
 impl Uptime {
-    /// So many seconds later.
+    /// This many seconds later.
     #[must_use]
     pub const fn plus(self, seconds: i64) -> Self {
         Self(self.0.saturating_add(seconds))
     }
 
-    /// Seconds since then.
+    /// Seconds since `then`.
     pub const fn since(self, then: Self) -> i64 {
         self.0.saturating_sub(then.0)
     }
@@ -27,25 +27,25 @@ impl Uptime {
 /// The time of a step, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockReading {
-    /// What people read.
+    /// The wall clock.
     pub wall: Timestamp,
-    /// Never steps back; since some fixed moment.
+    /// Since a fixed moment; never steps back.
     pub mono: Duration,
 }
 
 impl ClockReading {
-    /// The time on the clock of the process, to the second.
+    /// The time on the clock of the process, in seconds.
     pub fn uptime(&self) -> Uptime {
         Uptime(i64::try_from(self.mono.as_secs()).unwrap_or(i64::MAX))
     }
 
-    /// How the wall clock, as it stands now, names that time.
+    /// Converts a time of the process to the current wall clock.
     pub fn wall_at(&self, then: Uptime) -> Timestamp {
         Timestamp(self.wall.0.saturating_add(then.since(self.uptime())))
     }
 
-    /// When a time of the wall clock was, on the clock of the process. A time that lies ahead counts as now, because
-    /// the wall clock was set back since.
+    /// Converts a wall clock time to the clock of the process. A future time counts as now, because the wall clock was
+    /// set back since.
     pub fn uptime_at(&self, then: Timestamp) -> Uptime {
         self.uptime().plus(then.0.saturating_sub(self.wall.0).min(0))
     }
@@ -58,7 +58,7 @@ mod tests {
     const NOW: ClockReading = ClockReading { wall: Timestamp(1_000), mono: Duration::from_millis(20_900) };
 
     #[test]
-    fn what_a_former_process_wrote_down_was_before_this_one_and_never_lies_ahead() {
+    fn saved_times_never_lie_in_the_future() {
         for (wall, expected) in [(1_000, 20), (990, 10), (970, -10), (1_001, 20), (i64::MAX, 20)] {
             assert_eq!(NOW.uptime_at(Timestamp(wall)), Uptime(expected), "{wall}");
         }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_are_shown_by_the_wall_clock_as_it_stands() {
+    fn deadlines_follow_the_current_wall_clock() {
         let stepped = ClockReading { wall: Timestamp(4_600), ..NOW };
         assert_eq!(
             (NOW.wall_at(Uptime(30)), stepped.wall_at(Uptime(30))),

@@ -1,14 +1,14 @@
-//! How many services, frontends and endpoints there are in which state, kept up with each service that changes.
+//! The numbers of services, frontends and endpoints by state, updated with each service that changes.
 //!
-//! Invariant: what was added with a view is taken with the same view, so the numbers are those of a count over all
-//! views at any time. They cost a change as much as the service has, and a reader nothing.
+//! Invariant: a view is subtracted exactly as it was added, so the numbers always equal a count over all views. A
+//! change costs as much as its service is large, and reading costs nothing.
 
 use crate::list::{Row, SlotState};
 use crate::op::FrontendType;
 use crate::service_view::{FrontendView, PortView, Reason, ServiceState, ServiceView, Status, Verdict};
 use crate::work;
 
-/// Of all services.
+/// The totals over all services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     services: [u64; ServiceState::ALL.len()],
@@ -19,7 +19,7 @@ pub struct Totals {
     backends: BackendCounts,
 }
 
-/// Frontends, by whether the maps hold what they should.
+/// Frontends by the status of their maps entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatusCounts {
     pub pending: u64,
@@ -27,29 +27,27 @@ pub struct StatusCounts {
     pub error: u64,
 }
 
-/// Endpoints of all ports, by how they are used.
+/// Endpoints of all ports by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendCounts {
-    /// Ready, and in a list.
     pub active: u64,
     /// Terminating, and in a list because no ready one is left.
     pub draining: u64,
-    /// In a list that is held.
+    /// In a held list.
     pub held: u64,
-    /// In no list.
     pub unused: u64,
-    /// Those among them that are drained: in no list, and in one.
+    /// The drained ones of them: in no list, and in one.
     pub drained: [u64; 2],
 }
 
 impl BackendCounts {
-    /// Those that are in a list.
+    /// The endpoints in a list.
     pub const fn used(&self) -> u64 {
         self.active + self.draining + self.held
     }
 }
 
-/// Adds or takes one.
+/// Adds or subtracts one.
 type Step = fn(u64) -> u64;
 
 impl Totals {
@@ -66,17 +64,15 @@ impl Totals {
         self.services.iter().sum()
     }
 
-    /// Services by state.
     pub fn states(&self) -> impl Iterator<Item = (ServiceState, u64)> {
         ServiceState::ALL.into_iter().zip(self.services)
     }
 
-    /// Services with frontends, by the verdict of the worst.
+    /// Services with frontends, by their worst verdict.
     pub fn worst_verdicts(&self) -> impl Iterator<Item = (Verdict, u64)> {
         Verdict::ALL.into_iter().zip(self.worst)
     }
 
-    /// Frontends by type and verdict.
     pub fn frontends(&self) -> impl Iterator<Item = (FrontendType, Verdict, u64)> {
         let types = FrontendType::ALL.into_iter().zip(self.frontends);
         types.flat_map(|(kind, counts)| {
@@ -84,17 +80,15 @@ impl Totals {
         })
     }
 
-    /// Frontends by reason, where they have one.
+    /// Frontends by reason, if they have one.
     pub fn reasons(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.into_iter().zip(self.reasons)
     }
 
-    /// Frontends by status.
     pub const fn statuses(&self) -> StatusCounts {
         self.statuses
     }
 
-    /// Endpoints by use.
     pub const fn backends(&self) -> BackendCounts {
         self.backends
     }
@@ -128,25 +122,25 @@ impl Totals {
 
     fn count_port(&mut self, port: &PortView, step: Step) {
         work::count_work(port.rows.iter().len());
-        let BackendCounts { active, draining, held, unused, drained: [rests, drained] } = &mut self.backends;
+        let BackendCounts { active, draining, held, unused, drained: [unused_drained, drained] } = &mut self.backends;
         let has_drained = !port.rows.weights().has_no_drained();
         for row in port.rows.iter() {
-            let of = match row.state() {
+            let count = match row.state() {
                 _ if !row.is_chosen() => &mut *unused,
                 _ if row.is_held() => &mut *held,
                 SlotState::Active => &mut *active,
                 SlotState::Draining => &mut *draining,
             };
-            *of = step(*of);
+            *count = step(*count);
             if has_drained && port.rows.weights().is_drained(row.backend()) {
-                let of = if Row::is_chosen(&row) { &mut *drained } else { &mut *rests };
-                *of = step(*of);
+                let count = if Row::is_chosen(&row) { &mut *drained } else { &mut *unused_drained };
+                *count = step(*count);
             }
         }
     }
 }
 
-/// Counts at the place that a member has among all.
+/// Counts at the index of a variant.
 fn count_at<T: PartialEq, const N: usize>(counts: &mut [u64; N], all: &[T; N], found: &T, step: Step) {
     all.iter().zip(counts).filter(|(known, _)| *known == found).for_each(|(_, count)| *count = step(*count));
 }

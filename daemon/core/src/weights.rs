@@ -1,7 +1,7 @@
-//! Weights: how many new clients a backend gets beside the others of its list.
+//! Weights: the share of new clients that a backend gets compared with the others of its list.
 //!
-//! Invariant: what is written is understood whole or not at all. A backend with weight 0 leaves a list only while
-//! another one stays in it, so weights never make a list empty.
+//! Invariant: a text of weights is accepted whole or not at all. A backend with weight 0 leaves a list only while
+//! another one stays in it, so weights never empty a list.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -13,7 +13,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::limits;
 use crate::split_name::NodeName;
 
-/// The weight of one backend: 0 is no new client, and 1 is what has no weight of its own.
+/// The weight of one backend: 0 takes no new clients, 1 is the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Weight(u16);
@@ -23,7 +23,7 @@ impl Weight {
     pub const ONE: Self = Self(1);
     pub const MAX: u16 = 256;
 
-    /// `None`: it is more than a weight may be.
+    /// `None` if the number exceeds [`Self::MAX`].
     pub const fn new(number: u16) -> Option<Self> {
         if number <= Self::MAX { Some(Self(number)) } else { None }
     }
@@ -37,7 +37,7 @@ impl Weight {
 type SortedWeights<K> = Box<[(K, Weight)]>;
 
 fn sort_weights<K: Ord>(mut each: Vec<(K, Weight)>) -> SortedWeights<K> {
-    // Of two for the same key the last one counts.
+    // The last one of two for the same key counts.
     each.reverse();
     each.sort_by(|(a, _), (b, _)| a.cmp(b));
     each.dedup_by(|(a, _), (b, _)| a == b);
@@ -49,30 +49,29 @@ fn find_in_sorted<K: Ord>(each: &[(K, Weight)], key: &K) -> Option<Weight> {
     each.get(position).map(|(_, weight)| *weight)
 }
 
-/// What a service, or a slice, says of the weights of its backends.
+/// The weights that a service or a slice sets for its backends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Weights {
     backends: SortedWeights<SocketAddr>,
     /// For all ports of an address.
     addresses: SortedWeights<IpAddr>,
-    /// For all endpoints of the node of that name.
+    /// For all endpoints of the named node.
     nodes: SortedWeights<Arc<str>>,
 }
 
-/// The items that are legal, as the author of another one is told.
+/// The legal items, for the error about an illegal one.
 const LEGAL: &str = "legal are items such as 192.0.2.1=5, 192.0.2.1:8080=0 or node:NAME=3, from 0 to 256";
 
-/// How many characters are shown of an item that cannot be read.
+/// The error shows at most this many characters of an invalid item.
 const EXCERPT_MAX: usize = 60;
 
 impl Weights {
-    /// The weights of backends.
     pub fn from_backends(backends: impl IntoIterator<Item = (SocketAddr, Weight)>) -> Self {
         Self { backends: sort_weights(backends.into_iter().collect()), ..Self::default() }
     }
 
-    /// Reads `ADDRESS=N,ADDRESS:PORT=N,node:NAME=N`, or says what cannot be read and what could.
+    /// Parses `ADDRESS=N,ADDRESS:PORT=N,node:NAME=N`. The error names the invalid item and the legal ones.
     pub fn parse(text: &str) -> Result<Self, String> {
         const MAX: usize = limits::WEIGHTS_PER_SERVICE_MAX;
         let (mut backends, mut addresses, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
@@ -80,16 +79,16 @@ impl Weights {
             if position >= MAX {
                 return Err(format!("it has more than {MAX} weights"));
             }
-            let (whom, weight) = item
+            let (target, weight) = item
                 .rsplit_once('=')
-                .map_or((item, None), |(whom, number)| (whom.trim(), parse_weight(number)));
+                .map_or((item, None), |(target, number)| (target.trim(), parse_weight(number)));
             let weight = weight.ok_or_else(|| invalid_item_reason(item))?;
-            if let Some(name) = whom.strip_prefix("node:").filter(|name| is_node_name(name)) {
+            if let Some(name) = target.strip_prefix("node:").filter(|name| is_node_name(name)) {
                 nodes.push((name.into(), weight));
-            } else if let Ok(address) = whom.parse() {
+            } else if let Ok(address) = target.parse() {
                 addresses.push((address, weight));
             } else {
-                backends.push((whom.parse().map_err(|_| invalid_item_reason(item))?, weight));
+                backends.push((target.parse().map_err(|_| invalid_item_reason(item))?, weight));
             }
         }
         Ok(Self {
@@ -99,7 +98,7 @@ impl Weights {
         })
     }
 
-    /// Each weight with the backend, address or node that has it, in an order of their own, however they were written.
+    /// Each weight with its backend, address or node, in an order independent of the text.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (WeightTarget<'_>, Weight)> {
         let backends =
             self.backends.iter().map(|(backend, weight)| (WeightTarget::Backend(*backend), *weight));
@@ -109,7 +108,7 @@ impl Weights {
         backends.chain(addresses).chain(nodes)
     }
 
-    /// The weight of a backend, if it says any: its own, else that of its address, else that of its node.
+    /// The weight of a backend, if set: its own, else that of its address, else that of its node.
     pub fn find_weight(&self, backend: SocketAddr, node: Option<NodeName<'_>>) -> Option<Weight> {
         find_in_sorted(&self.backends, &backend)
             .or_else(|| find_in_sorted(&self.addresses, &backend.ip()))
@@ -122,7 +121,7 @@ impl Weights {
     }
 }
 
-/// A backend, an address or a node that has a weight.
+/// The target of a weight: a backend, an address or a node.
 pub(crate) enum WeightTarget<'a> {
     Backend(SocketAddr),
     Address(IpAddr),
@@ -143,28 +142,28 @@ fn invalid_item_reason(item: &str) -> String {
     format!("{shown:?} is no weight: {LEGAL}")
 }
 
-/// The weights that a service or a slice has, and why what is written now is not taken.
+/// The weights of a service or a slice, and the error of an invalid text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WeightSetting {
-    /// As they were written last, of what could be read.
+    /// The last valid weights.
     pub weights: Weights,
-    /// What cannot be read, and what could.
+    /// The error: what is invalid and what is legal.
     pub wrong: Option<Arc<str>>,
 }
 
 impl WeightSetting {
-    /// How many bytes its texts have, and how many weights there are.
+    /// The bytes of its texts, and the number of weights.
     pub(crate) fn size(&self) -> (usize, usize) {
-        let text = |(whom, _): (WeightTarget<'_>, Weight)| {
-            if let WeightTarget::Node(name) = whom { name.len() } else { 0 }
+        let text = |(target, _): (WeightTarget<'_>, Weight)| {
+            if let WeightTarget::Node(name) = target { name.len() } else { 0 }
         };
         let wrong = self.wrong.as_deref().map_or(0, str::len);
         (wrong + self.weights.iter().map(text).sum::<usize>(), self.weights.iter().count())
     }
 
-    /// Takes the weights of before, where those of now cannot be read: a slip of the pen must not send clients to a
-    /// backend that is to have none.
+    /// Restores the former weights if the new ones are invalid: a typing error must not send clients to a backend that
+    /// shall get none.
     pub(crate) fn keep_previous(&mut self, before: Option<&Self>) {
         if let (Some(before), true) = (before, self.wrong.is_some()) {
             self.weights = before.weights.clone();
@@ -172,41 +171,41 @@ impl WeightSetting {
     }
 }
 
-/// The backends of a port with other weights than 1, sorted, and those that are drained.
+/// The backends of a port with other weights than 1, sorted, and the drained ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BackendWeights {
     each: Option<Arc<[(SocketAddr, Weight)]>>,
-    /// A start marks them anew, by the drains that it finds.
+    /// A start sets these again from the drains that it finds.
     #[cfg_attr(feature = "serde", serde(skip))]
     drained: Option<Arc<[SocketAddr]>>,
 }
 
 impl BackendWeights {
-    /// Takes weights that are sorted by backend; those of 1 say nothing.
+    /// Takes weights sorted by backend; a weight of 1 is the default and not stored.
     pub(crate) fn new(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Self {
         Self { each: collect_nonempty(each.filter(|(_, weight)| *weight != Weight::ONE)), drained: None }
     }
 
-    /// The same weights, and these backends drained, which are sorted.
+    /// Marks these sorted backends drained.
     #[must_use]
     pub(crate) fn with_drained(self, backends: impl Iterator<Item = SocketAddr>) -> Self {
         Self { drained: collect_nonempty(backends), ..self }
     }
 
-    /// What it says of these backends, which are in order.
+    /// The weights and drains of these sorted backends.
     pub(crate) fn select_backends(&self, these: impl Iterator<Item = SocketAddr> + Clone) -> Self {
         let weight = |backend| Some((backend, find_in_sorted(self.each.as_deref()?, &backend)?));
         let drained = these.clone().filter(|backend| self.is_drained(*backend));
         Self::new(these.filter_map(weight)).with_drained(drained)
     }
 
-    /// Whether an operator has taken new clients from this backend.
+    /// Whether an operator drained this backend.
     pub fn is_drained(&self, backend: SocketAddr) -> bool {
         self.drained.as_ref().is_some_and(|drained| drained.binary_search(&backend).is_ok())
     }
 
-    /// The weight that counts: none of a backend that is drained.
+    /// The effective weight: 0 if the backend is drained.
     pub fn weight(&self, backend: SocketAddr) -> Weight {
         if self.is_drained(backend) {
             return Weight::NONE;
@@ -214,23 +213,22 @@ impl BackendWeights {
         self.each.as_ref().and_then(|each| find_in_sorted(each, &backend)).unwrap_or(Weight::ONE)
     }
 
-    /// How many bytes it takes in memory.
+    /// Memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.each.as_deref().map_or(0, size_of_val) + self.drained.as_deref().map_or(0, size_of_val)
     }
 
-    /// Whether every backend has the same.
+    /// Whether all backends have the same weight.
     pub const fn is_uniform(&self) -> bool {
         self.each.is_none() && self.drained.is_none()
     }
 
-    /// Whether no backend is drained.
     pub(crate) const fn has_no_drained(&self) -> bool {
         self.drained.is_none()
     }
 }
 
-/// What there is, shared; `None`: nothing.
+/// Collects the elements into a shared slice; `None` if there are none.
 fn collect_nonempty<T>(each: impl Iterator<Item = T>) -> Option<Arc<[T]>> {
     let mut each = each.peekable();
     each.peek().is_some().then(|| each.collect())

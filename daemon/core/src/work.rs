@@ -1,9 +1,9 @@
-//! How much was done, counted where it is done, so that a test can tell linear work from quadratic without a clock.
+//! Counts work where it is done, so that a test distinguishes linear from quadratic work without a clock.
 //!
-//! Invariant: outside tests nothing is counted and nothing is paid for it. Loops count what they walk over, and keys
-//! count each comparison, so a search through a list shows even in code that counts nothing itself.
+//! Invariant: outside tests it counts nothing and costs nothing. Loops count their iterations, and keys count each
+//! comparison, so a search through a list shows even in code that counts nothing itself.
 
-/// Counts that so many things were looked at or made.
+/// Counts examined or created items.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) const fn count_work(_: usize) {}
@@ -11,7 +11,7 @@ pub(crate) const fn count_work(_: usize) {}
 #[cfg(test)]
 pub(crate) use tests::{count_work, take};
 
-/// Has keys of a type compare part by part, so that a test can count how often.
+/// Makes keys of a type compare part by part, so that a test can count comparisons.
 macro_rules! counted_key {
     ($key:ident { $($part:ident),+ }) => {
         impl PartialEq for $key {
@@ -52,7 +52,7 @@ mod tests {
         DONE.with(|done| done.set(done.get() + count as u64));
     }
 
-    /// What this thread has done since the last time it asked.
+    /// The work of this thread since the last call.
     pub(crate) fn take() -> u64 {
         DONE.with(Cell::take)
     }

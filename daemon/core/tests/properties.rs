@@ -1,4 +1,4 @@
-//! What holds for any world, whatever happens in it: order does not matter, and no service reaches another one.
+//! Properties of any world and any events: order does not matter, and no service affects another one.
 #![cfg(test)]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use holdfast_core::engine::{Engine, SavedSnapshot};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{Rejection, ServiceFacts, Timestamp};
 use holdfast_core::index::Seed;
-use holdfast_core::keys::{FrontendKey, ObjectName, ServiceKey, Source, Transport};
+use holdfast_core::keys::{Family, FrontendKey, ObjectName, ServiceKey, Source, Transport};
 use holdfast_core::list::SlotState;
 use holdfast_core::maps::{Capacity, DialOutcome, Maps, MemoryMaps};
 use holdfast_core::op::Membership;
@@ -26,7 +26,7 @@ use proptest::prelude::*;
 
 const NOW: ClockReading = ClockReading { wall: Timestamp(1_000), mono: Duration::ZERO };
 
-/// When the sources have had their time.
+/// When the restored wait is over.
 const LATER: ClockReading = ClockReading { wall: Timestamp(2_000), mono: Duration::from_secs(60) };
 
 fn start() -> Engine<MemoryMaps> {
@@ -41,20 +41,19 @@ fn step(engine: &mut Engine<MemoryMaps>) -> (Arc<Snapshot>, Vec<Change>) {
 
 fn rest(engine: &mut Engine<MemoryMaps>) -> Arc<Snapshot> {
     let mut now = NOW;
-    // Some live in very small pieces.
+    // Some engines have very small pieces.
     for _ in 0..2_000 {
         let snapshot = engine.step(now, &mut |_| {});
         match engine.next_due(now.mono) {
             None => return snapshot,
-            // Rows that name a former owner are told anew a moment later.
+            // Rows that name a former owner change again a moment later.
             Some(due) => now.mono = now.mono.max(due),
         }
     }
     panic!("does not come to rest");
 }
 
-/// What was there before decides what is held, so where order must not matter nothing is: every service asks
-/// for kube-proxy's rules.
+/// A hold depends on the past, so where order must not matter there is none: every service requests kube-proxy's rules.
 fn refusing(event: Event) -> Event {
     match event {
         Event::ServiceApplied(facts) => {
@@ -109,7 +108,7 @@ fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [DialOutcome; 3]> {
     dialled().map(|key| (key, ask(key))).collect()
 }
 
-/// All that can be told from outside: answers, members behind each frontend, node addresses, rows. No index, no slot.
+/// Everything visible outside: answers, members behind each frontend, node addresses, rows. No index, no slot.
 #[derive(Debug, PartialEq)]
 struct Picture {
     answers: BTreeMap<FrontendKey, [DialOutcome; 3]>,
@@ -155,7 +154,7 @@ fn from_scratch(events: Vec<Event>) -> Picture {
     picture(&mut engine)
 }
 
-/// The service that an object is of.
+/// The service of an object.
 fn service_of(event: &Event) -> Option<ServiceKey> {
     match event {
         Event::ServiceApplied(facts) => Some(facts.key.clone()),
@@ -167,7 +166,7 @@ fn service_of(event: &Event) -> Option<ServiceKey> {
     }
 }
 
-/// More than fits comes in any order; then all goes but for some services that fit, in any order too.
+/// Objects beyond the limit arrive in any order; then all are deleted except those of some services that fit.
 fn crowded(random: &mut Random, events: &[Event], kept: &[Event], services: usize) -> Picture {
     let maps = MemoryMaps::new(Capacity { services, ..Capacity::default() });
     let mut engine = Engine::start(maps, Seed(7), &Source::ALL).unwrap().0;
@@ -192,7 +191,7 @@ fn crowded(random: &mut Random, events: &[Event], kept: &[Event], services: usiz
     picture
 }
 
-/// The work of a piece: a batch is one of them, or many.
+/// The work of a piece: a batch is one piece, or many.
 fn piece(random: &mut Random) -> u64 {
     [1, 20, 100, u64::MAX][random.below(4)]
 }
@@ -210,7 +209,7 @@ fn lived(random: &mut Random, events: &[Event], restart: bool) -> Engine<MemoryM
     random.shuffle(&mut older);
     let mut newer = events.to_vec();
     random.shuffle(&mut newer);
-    // What the world does not have at the end was there for a while.
+    // Services that the world lacks at the end exist for a while.
     let gone = older.iter().filter_map(|event| match event {
         Event::ServiceApplied(facts) => Some(Event::ServiceDeleted(facts.key.clone(), None)),
         _ => None,
@@ -232,25 +231,25 @@ fn lived(random: &mut Random, events: &[Event], restart: bool) -> Engine<MemoryM
     engine
 }
 
-/// An older world lives, is written down at some moment, and lives on; then the process dies, maybe with the node, and
-/// the next one begins with what was written down and hears of the world as it is now.
+/// An older world runs, is saved at some moment, and runs on; then the process dies, maybe with the node. The next one
+/// restores the saved state and receives the current world.
 fn with_memory(random: &mut Random, events: &[Event]) -> Picture {
     let mut engine = start();
     synced(&mut engine);
-    let mut remembered = SavedSnapshot::default();
+    let mut saved = SavedSnapshot::default();
     let mut older = world(random);
     random.shuffle(&mut older);
     for event in older {
         engine.apply(event);
         if random.chance(300) {
-            remembered = SavedSnapshot::from(&*step(&mut engine).0);
+            saved = SavedSnapshot::from(&*step(&mut engine).0);
         }
     }
     step(&mut engine);
     let maps = if random.chance(500) { engine.into_maps() } else { MemoryMaps::default() };
     let mut engine = Engine::start(maps, Seed(8), &Source::ALL).unwrap().0;
     engine.limit_pieces(piece(random));
-    engine.restore(remembered, NOW);
+    engine.restore(saved, NOW);
     let mut newer = events.to_vec();
     random.shuffle(&mut newer);
     let now = if random.chance(500) { NOW } else { LATER };
@@ -264,7 +263,7 @@ fn with_memory(random: &mut Random, events: &[Event]) -> Picture {
     picture(&mut engine)
 }
 
-/// One thing happens to one service: its object or a slice of its own.
+/// Changes one service: its object or one of its slices.
 fn one_event(random: &mut Random, events: &[Event]) -> (Event, ServiceKey) {
     loop {
         let picked = &events[random.below(events.len())];
@@ -291,7 +290,7 @@ fn one_event(random: &mut Random, events: &[Event]) -> (Event, ServiceKey) {
 fn owners(snapshot: &Snapshot) -> BTreeMap<FrontendKey, ServiceKey> {
     let mut owners = BTreeMap::new();
     for view in snapshot.services.iter() {
-        // An address that this service may not have, or at which an apiserver is, may be another one's.
+        // Another service may have an address that this service may not have, or at which an apiserver is.
         let may_have = |row: &&FrontendView| {
             row.owner.is_none() && row.reason != Some(Reason::Address) && row.verdict != Verdict::Bypassed
         };
@@ -305,7 +304,7 @@ fn owners(snapshot: &Snapshot) -> BTreeMap<FrontendKey, ServiceKey> {
     owners
 }
 
-/// What the cluster's services show on every node alike: no list that was chosen here, and nothing that is held.
+/// Everything of the cluster's services that all nodes show alike: no chosen list, and no hold.
 fn shown_everywhere(snapshot: &Snapshot) -> Vec<String> {
     let own = snapshot.services.iter().filter(|view| view.key.source == Source::Kubernetes);
     let mut shown = Vec::new();
@@ -335,7 +334,7 @@ fn shown_everywhere(snapshot: &Snapshot) -> Vec<String> {
     shown
 }
 
-/// Backends by the service and the frontend that has them.
+/// The backends of each service and frontend.
 fn lists(snapshot: &Snapshot) -> BTreeMap<(ServiceKey, String), Vec<SocketAddr>> {
     let mut lists = BTreeMap::new();
     for view in snapshot.services.iter() {
@@ -358,7 +357,7 @@ proptest! {
     }
 
     #[test]
-    fn invariant_07_what_waited_for_room_ends_as_planning_from_scratch_once_all_fit(seed: u64) {
+    fn invariant_07_waiting_objects_end_as_planning_from_scratch_once_all_fit(seed: u64) {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         let most = 1 + random.below(5);
@@ -380,7 +379,7 @@ proptest! {
     }
 
     #[test]
-    fn invariant_08_what_is_remembered_gives_way_to_what_the_sources_say(seed: u64) {
+    fn invariant_08_the_sources_override_the_restored_state(seed: u64) {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         prop_assert_eq!(with_memory(&mut random, &events), from_scratch(events));
@@ -394,7 +393,7 @@ proptest! {
         events.iter().cloned().for_each(|event| engine.apply(event));
         synced(&mut engine);
         rest(&mut engine);
-        // Some lose their lists first, and are held.
+        // Some services lose their lists first, which are held.
         for _ in 0..random.below(6) {
             engine.apply(one_event(&mut random, &events).0);
             rest(&mut engine);
@@ -410,13 +409,15 @@ proptest! {
                 Cause::MassLoss { .. } => true,
                 _ => false,
             };
-            prop_assert!(!change.causes.is_empty() && change.causes.iter().all(coupled), "{service} changed {change:?}");
+            let is_expected = !change.causes.is_empty() && change.causes.iter().all(coupled);
+            prop_assert!(is_expected, "{service} changed {change:?}");
         }
         let is_taken = |change: &&Change| change.causes.iter().any(|it| matches!(it, Cause::AddressClaimed(..)));
         let taken: Vec<_> = changes.iter().filter(is_taken).map(|change| &change.service).collect();
         let after = (owners(&snapshot), answers(engine.maps()));
         for key in dialled() {
-            let wildcard = FrontendKey { address: holdfast_core::keys::Family::from_address(key.address).unspecified_address(), ..key };
+            let unspecified = Family::from_address(key.address).unspecified_address();
+            let wildcard = FrontendKey { address: unspecified, ..key };
             let owner = |owners: &BTreeMap<FrontendKey, ServiceKey>| {
                 owners.get(&key).or_else(|| owners.get(&wildcard)).cloned()
             };
@@ -429,7 +430,7 @@ proptest! {
     }
 
     #[test]
-    fn a_drain_takes_new_clients_from_what_it_names_alone_and_makes_no_list_empty(seed: u64) {
+    fn a_drain_affects_only_its_backends_and_empties_no_list(seed: u64) {
         let mut random = Random::new(seed);
         let mut engine = start();
         engine.limit_pieces(piece(&mut random));
@@ -451,13 +452,13 @@ proptest! {
     }
 
     #[test]
-    fn nodes_that_know_the_same_have_the_same_digest(seed: u64) {
+    fn nodes_with_equal_objects_have_equal_digests(seed: u64) {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         let mut one = start();
         events.iter().cloned().for_each(|event| one.apply(event));
         synced(&mut one);
-        // Another node, with other sources of its own that say something else.
+        // Another node, with other objects in its own sources.
         let elsewhere = |event: &Event| match event {
             Event::NodeApplied(_) | Event::DrainsApplied(..) => false,
             Event::ServiceApplied(facts) => facts.key.source == Source::Kubernetes,
@@ -472,7 +473,7 @@ proptest! {
     }
 
     #[test]
-    fn what_differs_on_every_node_has_another_digest(seed: u64) {
+    fn a_difference_visible_on_every_node_changes_the_digest(seed: u64) {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         let mut engine = start();

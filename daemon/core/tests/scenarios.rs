@@ -1,4 +1,4 @@
-//! Every scenario file, over every kind of maps in memory, as it is written and with a restart between any two steps.
+//! Every scenario file over every kind of maps in memory, as written and with a restart between any two steps.
 
 #![cfg(test)]
 
@@ -9,7 +9,7 @@ use holdfast_laws::scenario::{
     play,
 };
 
-/// One op in ten fails; three sequences, so that a rule cannot hold by the luck of one.
+/// One op in ten fails; three sequences, so that no rule passes by luck.
 const SEEDS: [u64; 3] = [1, 0x9e37_79b9_7f4a_7c15, 0xdead_beef];
 
 fn folder() -> PathBuf {
@@ -29,8 +29,8 @@ fn scenario(name: &str) -> Scenario {
     Scenario::parse(&text).unwrap()
 }
 
-/// What begins in a configuration needs a daemon that reads it, and runs with the whole daemon.
-const OF_A_CONFIGURATION: [&str; 5] = [
+/// Scenarios with a configuration need a daemon that reads it; they run with the whole daemon.
+const WITH_CONFIGURATION: [&str; 5] = [
     "conflict-order-of-precedence",
     "frontend-addresses-that-nobody-may-have",
     "static-service-bypassed",
@@ -55,10 +55,10 @@ fn every_scenario_holds_over_every_kind_of_maps() {
     let failures: Vec<String> = files.iter().filter_map(check).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let left_out: Vec<_> = left_out.iter().map(|file| file.file_stem().unwrap().to_string_lossy()).collect();
-    assert_eq!(left_out, OF_A_CONFIGURATION);
+    assert_eq!(left_out, WITH_CONFIGURATION);
 }
 
-/// Which object or setting a step is about: those of one keep their order, all others may come in any.
+/// The object or setting of a step: steps of one subject keep their order, all others may come in any order.
 fn subject(command: &Command) -> String {
     match command {
         Command::File(name, _) | Command::Remove(name) => name.clone(),
@@ -67,7 +67,7 @@ fn subject(command: &Command) -> String {
     }
 }
 
-/// Every order of the steps that keeps the order of each subject's own.
+/// Every order of the steps that keeps the order within each subject.
 fn orders(steps: &[Command]) -> Vec<Vec<Command>> {
     if steps.is_empty() {
         return vec![Vec::new()];
@@ -100,7 +100,7 @@ fn check_orders(name: &str, orders_expected: usize) {
     }
 }
 
-/// What readers and the maps show after these steps, but for what depends on the past.
+/// The views and the maps after these steps, without what depends on the past.
 fn last_seen(scenario: &Scenario, steps: &[Command], restarts: Restarts) -> Vec<String> {
     let mut runner = Runner::start(&RulesAlone, &Memory, scenario.sources()).unwrap();
     for step in steps {
@@ -115,7 +115,7 @@ fn last_seen(scenario: &Scenario, steps: &[Command], restarts: Restarts) -> Vec<
     forgetful(&seen)
 }
 
-/// Dumps without the reasons, which depend on the order of the past, and without the padding that depends on them.
+/// Dumps without the reasons, which depend on the past, and without the padding, which depends on the reasons.
 fn forgetful(dumps: &[String]) -> Vec<String> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -149,7 +149,7 @@ fn a_wrong_golden_text_is_a_failure() {
 }
 
 #[test]
-fn bad_scenarios_say_where_and_why() {
+fn an_invalid_scenario_names_its_line_and_fault() {
     let check = |text: &str, expected: &str| {
         assert_eq!(Scenario::parse(text).unwrap_err().to_string(), expected, "{text:?}");
     };

@@ -78,6 +78,6 @@ fn what_the_maps_refused_is_a_difference() {
 fn what_was_not_compared_is_not_equal() {
     let found = verified("memory with kernel", many(1, 1), status(), Err(CheckError::NotYet));
     assert_eq!((&found["equal"], &found["compared_at"]), (&Value::Null, &Value::Null));
-    let why = "the first lists of the sources are not there, or not written yet";
+    let why = "the sources have not sent their first lists, or the maps do not hold them yet";
     assert_eq!(found["error"], why);
 }

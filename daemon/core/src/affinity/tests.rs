@@ -1,11 +1,11 @@
-//! What is a prefix, and what is none.
+//! Which texts are prefixes.
 
 use alloc::string::ToString;
 
 use super::*;
 
 #[test]
-fn prefixes_are_read_and_written_alike() {
+fn a_parsed_prefix_prints_as_the_same_prefix() {
     for (text, ipv4, ipv6) in [
         ("ipv4=24,ipv6=64", 24, 64),
         (" ipv6 = 56 , ipv4 = 8 ", 8, 56),
@@ -21,7 +21,7 @@ fn prefixes_are_read_and_written_alike() {
 }
 
 #[test]
-fn what_is_no_prefix_is_named_with_what_is_legal() {
+fn an_invalid_prefix_item_is_named_with_the_legal_lengths() {
     const LEGAL: &str = "is no prefix: legal are ipv4=8 to ipv4=32 and ipv6=32 to ipv6=128";
     for (text, item) in [
         ("", ""),
@@ -45,7 +45,7 @@ fn what_is_no_prefix_is_named_with_what_is_legal() {
 }
 
 #[test]
-fn what_is_left_out_are_the_other_bits() {
+fn ignored_bits_are_the_rest_of_the_address() {
     let prefixes = Prefixes::parse("ipv4=24,ipv6=48").unwrap();
     assert_eq!(Family::ALL.map(|family| prefixes.ignored_bits(family)), [8, 80]);
     assert_eq!(Family::ALL.map(|family| Prefixes::WHOLE.ignored_bits(family)), [0, 0]);

@@ -1,4 +1,4 @@
-//! The winner is decided by the claims, not by their order.
+//! The claims decide the winner, not their order.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU16;
@@ -14,32 +14,32 @@ const KEY: FrontendKey = FrontendKey {
     transport: Transport::Tcp,
 };
 
-const GIVEN: [AddressOrigin; 3] =
+const ORIGINS: [AddressOrigin; 3] =
     [AddressOrigin::Allocated, AddressOrigin::FromController, AddressOrigin::FromAuthor];
 
 fn by_name(a: ServiceId, b: ServiceId) -> core::cmp::Ordering {
     a.cmp(&b)
 }
 
-/// Source, how it came to the address, and the time of creation.
-type Said = (Source, AddressOrigin, i64);
+/// Source, origin of the address, and creation time.
+type ClaimRank = (Source, AddressOrigin, i64);
 
-fn claim(frontends: &mut Frontends, service: u32, (source, given, created): Said) -> ClaimOutcome {
-    let wanted = ClaimRequest { key: KEY, origin: given };
+fn claim(frontends: &mut Frontends, service: u32, (source, origin, created): ClaimRank) -> ClaimOutcome {
+    let wanted = ClaimRequest { key: KEY, origin };
     frontends.claim(wanted, ServiceId(service), Rank { source, created }, &by_name)
 }
 
 #[track_caller]
-fn check_winner(name: &str, claims: &[Said], winner: u32) {
+fn check_winner(name: &str, claims: &[ClaimRank], winner: u32) {
     let mut frontends = Frontends::new(Seed(0));
-    for (service, said) in (0..).zip(claims) {
-        claim(&mut frontends, service, *said);
+    for (service, rank) in (0..).zip(claims) {
+        claim(&mut frontends, service, *rank);
     }
     assert_eq!(frontends.winner(&KEY), Some(ServiceId(winner)), "{name}");
 }
 
 #[test]
-fn the_winner_is_ruled() {
+fn the_best_claim_by_source_origin_age_and_name_wins() {
     use Source::{ClusterSet, Config, Kubernetes, Manifests};
     let (cluster_ip, status, chosen) =
         (AddressOrigin::Allocated, AddressOrigin::FromController, AddressOrigin::FromAuthor);
@@ -54,10 +54,10 @@ fn the_winner_is_ruled() {
     );
     check_winner("then by name", &[(Kubernetes, chosen, 1), (Kubernetes, chosen, 1)], 0);
     check_winner("a cluster IP, however young", &[(Kubernetes, chosen, 1), (Kubernetes, cluster_ip, 9)], 1);
-    check_winner("what a controller wrote", &[(Kubernetes, chosen, 1), (Kubernetes, status, 9)], 1);
+    check_winner("an address of a controller", &[(Kubernetes, chosen, 1), (Kubernetes, status, 9)], 1);
     check_winner("a cluster IP before it", &[(Kubernetes, status, 1), (Kubernetes, cluster_ip, 9)], 1);
     check_winner("the oldest cluster IP", &[(Manifests, cluster_ip, 9), (Manifests, cluster_ip, 1)], 1);
-    check_winner("who administers the node decides", &[(Kubernetes, cluster_ip, 1), (Config, chosen, 9)], 1);
+    check_winner("the node's administrator", &[(Kubernetes, cluster_ip, 1), (Config, chosen, 9)], 1);
     check_winner("any service before an import", &[(ClusterSet, chosen, 1), (Kubernetes, chosen, 9)], 1);
     check_winner("a manifest's too", &[(ClusterSet, chosen, 1), (Manifests, chosen, 9)], 1);
     check_winner("the oldest import", &[(ClusterSet, chosen, 9), (ClusterSet, chosen, 1)], 1);
@@ -69,8 +69,8 @@ proptest! {
         claims in prop::collection::vec((0_u8..4, 0_u8..3, 0_i64..3), 1..6),
         shuffle in any::<prop::sample::Index>(),
     ) {
-        let rank = |(source, given, created): &(u8, u8, i64)| {
-            (Source::ALL[usize::from(*source)], GIVEN[usize::from(*given)], *created)
+        let rank = |(source, origin, created): &(u8, u8, i64)| {
+            (Source::ALL[usize::from(*source)], ORIGINS[usize::from(*origin)], *created)
         };
         let ranks: Vec<_> = claims.iter().map(rank).collect();
         let mut one = Frontends::new(Seed(1));

@@ -1,8 +1,8 @@
-//! Finds the services of which a list has what was drained or taken back.
+//! Finds the services whose lists have a backend that was drained or undrained.
 //!
-//! Invariant: a drain makes no service dirty but those that have such a backend, and each of these is, although the
-//! walk through all services goes piece by piece: what is decided while it goes on is decided by the drains of then.
-//! Each order has one round of the walk, wherever that stands when it comes, so orders that go on coming hold up none.
+//! Invariant: a drain marks exactly the services with such a backend dirty, although the scan of all services runs in
+//! pieces: a service that is decided during the scan already uses the new drains. Each order gets one round of the
+//! scan, from wherever the scan is when the order arrives, so a stream of orders delays none of them.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -17,22 +17,22 @@ use crate::tables::Tables;
 use crate::work;
 use crate::world::services::Services;
 
-/// A walk through all services, round and round as long as any order has not had its round.
+/// A scan of all services that repeats until every order has had its round.
 #[derive(Debug, Default)]
 pub(crate) struct DrainScan {
-    /// What was drained or taken back of all services.
+    /// The changed drains of all services.
     changed: BTreeMap<Drain, ScanRound>,
-    /// The service that comes next.
+    /// The next service to scan.
     next: u32,
 }
 
 /// The round of the last order for a drain.
 #[derive(Debug)]
 struct ScanRound {
-    turned: Arc<DrainChange>,
-    /// Where it began.
+    change: Arc<DrainChange>,
+    /// The service at which the round began.
     from: u32,
-    /// It has come to the last service, and goes on with the first one.
+    /// The scan has wrapped around to the first service.
     is_late: bool,
 }
 
@@ -41,12 +41,12 @@ impl DrainScan {
         !self.changed.is_empty()
     }
 
-    fn begin_round(&mut self, drain: Drain, turned: Arc<DrainChange>) {
-        let round = ScanRound { turned, from: self.next, is_late: false };
+    fn begin_round(&mut self, drain: Drain, change: Arc<DrainChange>) {
+        let round = ScanRound { change, from: self.next, is_late: false };
         self.changed.insert(drain, round);
     }
 
-    /// Goes to the next of so many services, and ends each round that has come to where it began.
+    /// Moves to the next of `services` services, and ends each round that is back at its start.
     fn advance_cursor(&mut self, services: usize) {
         self.next = self.next.saturating_add(1);
         if self.next as usize >= services {
@@ -57,7 +57,7 @@ impl DrainScan {
         self.changed.retain(|_, round| !round.is_late || next < round.from);
     }
 
-    /// Takes notice of what is about to be drained or taken back. A service that is named is found by its name.
+    /// Records the drains that are about to change. A drain of one service marks it by name, without a scan.
     pub(crate) fn record_changes(
         &mut self,
         drains: &Drains,
@@ -67,27 +67,27 @@ impl DrainScan {
     ) {
         for drain in tables.drains.difference(drains) {
             let is_on = drains.get(&drain).is_some();
-            let turned = Arc::new(DrainChange { drain: drain.clone(), is_on, by: by.clone() });
+            let change = Arc::new(DrainChange { drain: drain.clone(), is_on, by: by.clone() });
             match drain.service() {
-                Some(name) => mark_named_service(name, &turned, tables, services),
-                None => self.begin_round(drain, turned),
+                Some(name) => mark_named_service(name, &change, tables, services),
+                None => self.begin_round(drain, change),
             }
         }
     }
 
-    /// Goes on with the walk, for so much work.
+    /// Continues the scan for `left` units of work.
     pub(crate) fn advance(&mut self, mut left: u64, services: &mut Services) {
         while self.is_under_way() && left > 0 {
             let id = ServiceId(self.next);
             let mut causes = Vec::new();
             if let Some(service) = services.get(id) {
-                let looks = 1 + service.ports.len() * self.changed.len();
-                work::count_work(looks);
-                left = left.saturating_sub(looks as u64);
-                let rounds = self.changed.values().map(|round| &round.turned);
-                causes.extend(rounds.filter(|turned| service.has_drained_backend(&turned.drain)).cloned());
+                let lookups = 1 + service.ports.len() * self.changed.len();
+                work::count_work(lookups);
+                left = left.saturating_sub(lookups as u64);
+                let rounds = self.changed.values().map(|round| &round.change);
+                causes.extend(rounds.filter(|change| service.has_drained_backend(&change.drain)).cloned());
             }
-            causes.into_iter().for_each(|turned| services.mark_dirty(id, Cause::Drained(turned), true));
+            causes.into_iter().for_each(|change| services.mark_dirty(id, Cause::Drained(change), true));
             self.advance_cursor(services.len());
         }
     }
@@ -95,20 +95,20 @@ impl DrainScan {
 
 fn mark_named_service(
     name: &ObjectName,
-    turned: &Arc<DrainChange>,
+    change: &Arc<DrainChange>,
     tables: &Tables,
     services: &mut Services,
 ) {
     for source in Source::ALL {
         let Some(id) = tables.find_id(&ServiceKey { name: name.clone(), source }) else { continue };
-        if services.get(id).is_some_and(|service| service.has_drained_backend(&turned.drain)) {
-            services.mark_dirty(id, Cause::Drained(Arc::clone(turned)), true);
+        if services.get(id).is_some_and(|service| service.has_drained_backend(&change.drain)) {
+            services.mark_dirty(id, Cause::Drained(Arc::clone(change)), true);
         }
     }
 }
 
 impl Service {
-    /// Whether a drain of all services, or of this one, means any of its backends.
+    /// Whether the drain matches any of the service's backends.
     fn has_drained_backend(&self, drain: &Drain) -> bool {
         let has =
             |port: &Port| port.rows.rows_at(drain.address()).any(|row| drain.matches_backend(row.backend()));

@@ -1,4 +1,4 @@
-//! Which backends a drain means, and how many drains there may be.
+//! Which backends a drain matches, and the limit of drains.
 
 use std::string::ToString as _;
 
@@ -28,7 +28,7 @@ fn check(drain: &Drain, service: &str, backend: &str, expected: bool) {
 }
 
 #[test]
-fn a_drain_means_exactly_what_it_names() {
+fn a_drain_matches_only_its_exact_address_port_and_service() {
     let all = drain("10.0.0.5", 0, "");
     check(&all, "default/web", "10.0.0.5:80", true);
     check(&all, "default/web", "10.0.0.50:80", false);
@@ -46,7 +46,7 @@ fn a_drain_means_exactly_what_it_names() {
 }
 
 #[test]
-fn two_drains_meet_where_both_may_mean_a_backend() {
+fn two_drains_overlap_if_both_can_match_a_backend() {
     let check =
         |a: &Drain, b: &Drain, expected| assert_eq!((a.overlaps(b), b.overlaps(a)), (expected, expected));
     let [all, port] = [0, 80].map(|port| drain("10.0.0.5", port, ""));
@@ -60,7 +60,7 @@ fn two_drains_meet_where_both_may_mean_a_backend() {
 }
 
 #[test]
-fn an_address_is_the_same_however_it_is_spelled() {
+fn a_drain_matches_any_spelling_of_its_address() {
     check(&drain("fd00:0:0:0:0:0:0:5", 0, ""), "default/web", "[fd00::5]:80", true);
     check(&drain("::ffff:10.0.0.5", 80, ""), "default/web", "10.0.0.5:80", true);
     assert_eq!(drain("::ffff:10.0.0.5", 80, "").to_string(), "10.0.0.5:80");
@@ -68,7 +68,7 @@ fn an_address_is_the_same_however_it_is_spelled() {
 }
 
 #[test]
-fn what_is_drained_keeps_its_first_order_and_is_taken_back_once() {
+fn a_repeated_drain_keeps_its_first_order_and_is_removed_once() {
     let mut drains = Drains::default();
     let wanted = drain("10.0.0.5", 0, "");
     drains.add(wanted.clone(), by(0)).unwrap();
@@ -80,7 +80,7 @@ fn what_is_drained_keeps_its_first_order_and_is_taken_back_once() {
 }
 
 #[test]
-fn of_several_the_one_that_says_most_is_named() {
+fn the_narrowest_of_several_drains_is_found() {
     let mut drains = Drains::default();
     let backend = "10.0.0.5:80".parse().unwrap();
     for (port, service) in [(0, ""), (80, ""), (0, "default/web"), (80, "default/web")] {
@@ -92,7 +92,7 @@ fn of_several_the_one_that_says_most_is_named() {
 }
 
 #[test]
-fn invariant_10_there_are_no_more_drains_than_may_be() {
+fn invariant_10_drains_beyond_the_limit_are_refused() {
     let mut drains = Drains::default();
     let each = |number: usize| {
         let address = core::net::Ipv4Addr::from_bits(u32::try_from(number).unwrap());
@@ -102,19 +102,19 @@ fn invariant_10_there_are_no_more_drains_than_may_be() {
         drains.add(each(number), by(0)).unwrap();
     }
     assert_eq!(drains.add(each(limits::DRAINS_MAX), by(0)), Err(TooManyDrains));
-    assert_eq!(drains.add(each(0), by(0)), Ok(()), "it is drained already");
+    assert_eq!(drains.add(each(0), by(0)), Ok(()), "the drain exists");
     drains.remove(&each(0)).unwrap();
     assert_eq!(drains.add(each(limits::DRAINS_MAX), by(0)), Ok(()));
     assert_eq!(drains.iter().count(), limits::DRAINS_MAX);
 }
 
 #[test]
-fn the_difference_is_what_began_and_what_ended() {
+fn the_difference_of_drains_is_the_begun_and_ended_ones() {
     let (mut before, mut after) = (Drains::default(), Drains::default());
     let [both, gone, new] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|address| drain(address, 0, ""));
     before.add(both.clone(), by(0)).unwrap();
     before.add(gone.clone(), by(0)).unwrap();
-    // The same drain by another order is the same drain.
+    // The same drain by another order is equal.
     after.add(both, by(7)).unwrap();
     after.add(new.clone(), by(0)).unwrap();
     assert_eq!(before.difference(&after).collect::<alloc::vec::Vec<_>>(), [gone, new]);

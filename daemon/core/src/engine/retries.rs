@@ -1,6 +1,6 @@
 //! When a service is tried again after its ops failed.
 //!
-//! Invariant: each failure in a row doubles the wait up to a bound, and one success forgets them all.
+//! Invariant: each failure in a row doubles the wait up to a bound; a success resets it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::op::ServiceId;
 /// The first wait: long enough for a busy map, short enough to go unnoticed.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 
-/// The longest wait: a full map is looked at twice a minute.
+/// The longest wait: a full map is tried twice a minute.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// All services that wait for another try.
@@ -19,7 +19,7 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Retries {
     waiting: BTreeMap<ServiceId, (Duration, Duration)>,
     due: BTreeSet<(Duration, ServiceId)>,
-    /// Those that wait for something else than room beyond the part of their own namespace.
+    /// The services that wait for something else than their namespace's quota.
     failing: BTreeSet<ServiceId>,
 }
 
@@ -45,7 +45,7 @@ impl Retries {
         }
     }
 
-    /// The services that have waited long enough. They keep their wait, so that the next failure doubles it.
+    /// Takes the services whose wait is over. They keep their wait, so that the next failure doubles it.
     pub(super) fn take_due(&mut self, now: Duration) -> Vec<ServiceId> {
         let mut due = Vec::new();
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
@@ -63,7 +63,7 @@ impl Retries {
         self.waiting.len()
     }
 
-    /// How many wait for something else than room beyond the part of their own namespace.
+    /// How many services wait for something else than their namespace's quota.
     pub(super) fn failing(&self) -> usize {
         self.failing.len()
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_only_room_beyond_its_part_waits_and_does_not_fail() {
+    fn a_service_over_its_quota_waits_and_does_not_fail() {
         let mut retries = Retries::default();
         retries.record_failure(ID, at(0), false);
         assert_eq!((retries.len(), retries.failing()), (1, 1));

@@ -1,4 +1,4 @@
-//! The incident's smallest form, and the order of ops at a take-over, through the whole engine.
+//! The smallest form of the incident, and the order of ops at a take-over, through the whole engine.
 
 use core::num::NonZeroU16;
 use std::{format, vec};
@@ -14,8 +14,8 @@ use crate::snapshot::MapCheck;
 
 use super::*;
 
-/// What maps around others answer as those do.
-macro_rules! answers_as_its_maps {
+/// Forwards the rest of `Maps` to the wrapped maps.
+macro_rules! forward_to_maps {
     () => {
         fn begin_grace(&mut self) -> Grace {
             self.maps.begin_grace()
@@ -35,9 +35,9 @@ macro_rules! answers_as_its_maps {
     };
 }
 
-mod numbers;
-mod parts;
-mod remembered;
+mod quota_ids;
+mod quotas;
+mod restored;
 mod unreadable;
 mod unsourced;
 
@@ -106,7 +106,7 @@ fn check_answer(engine: &Engine<MemoryMaps>, address: &str, backends: &[&str]) {
 }
 
 #[test]
-fn a_service_whose_name_is_a_prefix_takes_nothing_along() {
+fn an_emptied_service_does_not_affect_one_with_a_longer_name() {
     let mut engine = engine(vec![
         service("test", "10.0.0.1"),
         service("test-extended", "10.0.0.2"),
@@ -121,7 +121,7 @@ fn a_service_whose_name_is_a_prefix_takes_nothing_along() {
 }
 
 #[test]
-fn nothing_is_written_before_a_source_has_delivered() {
+fn nothing_is_written_before_a_source_has_synced() {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &Source::ALL).unwrap();
     engine.apply(service("a", "10.0.0.1"));
     let snapshot = engine.step(NOW, &mut |_| ());
@@ -130,14 +130,14 @@ fn nothing_is_written_before_a_source_has_delivered() {
 }
 
 #[test]
-fn all_that_was_written_goes_with_the_service() {
+fn a_deleted_service_leaves_nothing_in_the_maps() {
     let mut engine = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1", "1.1.1.2"])]);
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80", "1.1.1.2:80"]);
     let key = |text| ServiceKey { name: name(text), source: Source::Manifests };
     engine.apply(Event::ServiceDeleted(key("a"), None));
     let slice = SliceKey { name: name("a-1"), source: Source::Manifests };
     engine.apply(Event::SliceDeleted(slice, None));
-    // The frontend goes; its readers have left, and the word goes; the word's readers have left.
+    // The frontend is removed; its readers leave, and the word is wiped; the word's readers leave.
     let snapshot = (0..3).map(|_| engine.step(NOW, &mut |_| ())).last().unwrap();
     assert_eq!((engine.maps().entries(), snapshot.fill.ports, snapshot.fill.slots), (0, 0, [0; 2]));
     assert_eq!(snapshot.services.iter().count(), 0);
@@ -155,7 +155,7 @@ fn a_restart_finds_its_lists_and_writes_nothing() {
 }
 
 #[test]
-fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
+fn invariant_04_a_new_node_address_never_serves_a_removed_node_port() {
     let Event::ServiceApplied(facts) = service("a", "10.0.0.1") else { panic!("a service") };
     let mut facts = (*facts).clone();
     facts.ports[0].node_port = NonZeroU16::new(30_080);
@@ -171,7 +171,7 @@ fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
 }
 
 #[test]
-fn invariant_04_an_address_that_left_the_node_does_not_answer_for_a_new_node_port() {
+fn invariant_04_a_removed_node_address_never_serves_a_new_node_port() {
     let maps = Recording::default();
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let node = |address: &str| {
@@ -194,13 +194,13 @@ fn invariant_04_an_address_that_left_the_node_does_not_answer_for_a_new_node_por
     assert_eq!(names.iter().filter(|name| **name == "insert frontend").count(), 2);
 }
 
-/// Maps that keep the names of the ops, and what they were told is coming.
+/// Maps that record the names of the ops, and the announced and reserved growth.
 #[derive(Default)]
 struct Recording {
     maps: MemoryMaps,
     names: Vec<&'static str>,
-    foreseen: Vec<MapGrowth>,
-    roomy: Vec<MapGrowth>,
+    prepared: Vec<MapGrowth>,
+    reserved: Vec<MapGrowth>,
 }
 
 impl Maps for Recording {
@@ -210,26 +210,26 @@ impl Maps for Recording {
     }
 
     fn prepare(&mut self, coming: &MapGrowth) {
-        assert_eq!(self.names, [""; 0], "written before it was foreseen");
-        self.foreseen.push(*coming);
+        assert_eq!(self.names, [""; 0], "written before the maps were prepared");
+        self.prepared.push(*coming);
     }
 
     fn reserve_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
-        self.roomy.push(*coming);
+        self.reserved.push(*coming);
         Ok(())
     }
 
-    answers_as_its_maps!();
+    forward_to_maps!();
 }
 
-/// Maps that take frontends together, but never this one.
-struct Together {
+/// Maps that accept frontends in batches, but never this one.
+struct BatchMaps {
     maps: MemoryMaps,
     refused: Option<std::net::IpAddr>,
     steps: Vec<usize>,
 }
 
-impl Maps for Together {
+impl Maps for BatchMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         assert!(self.steps.is_empty(), "{} after the first frontend", action.name());
         self.maps.execute(action)
@@ -249,13 +249,13 @@ impl Maps for Together {
         if count == 0 { Err(refused()) } else { Ok(count) }
     }
 
-    answers_as_its_maps!();
+    forward_to_maps!();
 }
 
-/// The service that is refused has an external IP, too, which is not tried after its first address was refused.
-fn start_together(refused: Option<&str>) -> (Engine<Together>, Arc<Snapshot>) {
+/// The refused service also has an external IP, which is not tried after its first address was refused.
+fn start_together(refused: Option<&str>) -> (Engine<BatchMaps>, Arc<Snapshot>) {
     let refused = refused.map(|address| address.parse().unwrap());
-    let maps = Together { maps: MemoryMaps::default(), refused, steps: Vec::new() };
+    let maps = BatchMaps { maps: MemoryMaps::default(), refused, steps: Vec::new() };
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let Event::ServiceApplied(facts) = service("b", "10.0.0.2") else { panic!("a service") };
     let mut facts = (*facts).clone();
@@ -272,18 +272,19 @@ fn start_together(refused: Option<&str>) -> (Engine<Together>, Arc<Snapshot>) {
 }
 
 #[test]
-fn invariant_04_new_frontends_come_together_after_all_lists() {
+fn invariant_04_new_frontends_are_written_in_one_batch_after_all_lists() {
     let (engine, snapshot) = start_together(None);
     assert_eq!(engine.maps().steps, [4]);
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (4, 0));
 }
 
 #[test]
-fn invariant_03_a_frontend_refused_among_others_keeps_only_its_own_service() {
+fn invariant_03_a_refused_frontend_in_a_batch_delays_only_its_service() {
     let (mut engine, snapshot) = start_together(Some("10.0.0.2"));
     assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
-    let answer = |engine: &Engine<Together>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
+    let answer =
+        |engine: &Engine<BatchMaps>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
     assert_eq!(answer(&engine, "10.0.0.2:80"), DialOutcome::Passed);
     assert_eq!(answer(&engine, "198.51.100.2:80"), DialOutcome::Passed);
     assert!(matches!(answer(&engine, "10.0.0.3:80"), DialOutcome::Served(_)));
@@ -302,7 +303,7 @@ fn deleted(name: &str) -> [Event; 2] {
 }
 
 #[test]
-fn frontends_of_many_services_go_together() {
+fn frontends_of_many_services_are_removed_in_one_batch() {
     let (mut engine, _) = start_together(None);
     engine.maps_mut().steps.clear();
     ["a", "b", "c"].into_iter().flat_map(deleted).for_each(|event| engine.apply(event));
@@ -312,7 +313,7 @@ fn frontends_of_many_services_go_together() {
 }
 
 #[test]
-fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
+fn invariant_03_a_refused_removal_in_a_batch_delays_only_its_service() {
     let (mut engine, _) = start_together(None);
     engine.maps_mut().steps.clear();
     engine.maps_mut().refused = Some("10.0.0.2".parse().unwrap());
@@ -320,8 +321,9 @@ fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
     let snapshot = engine.step(NOW, &mut |_| ());
     assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
-    let answer = |engine: &Engine<Together>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
-    assert!(matches!(answer(&engine, "10.0.0.2:80"), DialOutcome::Served(_)), "its list is still there");
+    let answer =
+        |engine: &Engine<BatchMaps>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
+    assert!(matches!(answer(&engine, "10.0.0.2:80"), DialOutcome::Served(_)), "its list stays");
     assert_eq!(answer(&engine, "10.0.0.3:80"), DialOutcome::Passed);
     engine.maps_mut().refused = None;
     engine.maps_mut().steps.clear();
@@ -330,9 +332,9 @@ fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (0, 0));
 }
 
-/// Of two ports that come, one has the index of the port that goes, and none is free for the other.
+/// One of two new ports gets the index of the removed port, and none is free for the other.
 #[test]
-fn invariant_10_what_a_service_leaves_goes_although_something_of_it_finds_no_room() {
+fn invariant_10_a_service_frees_old_ports_although_new_ones_do_not_fit() {
     let capacity = Capacity { ports: 2, ..Capacity::default() };
     let (mut engine, _) = Engine::start(MemoryMaps::new(capacity), Seed(0), &[Source::Manifests]).unwrap();
     let with = |ports: &[(&str, u16)]| {
@@ -355,13 +357,13 @@ fn invariant_10_what_a_service_leaves_goes_although_something_of_it_finds_no_roo
     engine.apply(with(&[("a", 79), ("aa", 78), ("c", 81)]));
     engine.step(NOW, &mut |_| ());
     let there = [78, 79, 80, 81].map(|port| has(&engine, port));
-    assert_eq!(there, [false, false, false, true], "no client of the one that goes meets another port");
+    assert_eq!(there, [false, false, false, true], "no client of the removed port meets another port");
     engine.step(NOW, &mut |_| ());
     assert_eq!([78, 79, 80, 81].map(|port| has(&engine, port)), [false, true, false, true]);
 }
 
 #[test]
-fn a_start_over_empty_maps_says_once_what_is_coming() {
+fn a_start_with_empty_maps_prepares_them_once() {
     let (mut engine, _) = Engine::start(Recording::default(), Seed(0), &[Source::Manifests]).unwrap();
     let mut facts = service_facts("b", "fd00::2");
     facts.cluster_ips.push("10.0.0.2".parse().unwrap());
@@ -375,20 +377,20 @@ fn a_start_over_empty_maps_says_once_what_is_coming() {
     engine.apply(slice("a", &["1.1.1.3"]));
     engine.apply(slice("of-nobody", &["1.1.1.4"]));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().foreseen, [], "not all is known");
+    assert_eq!(engine.maps().prepared, [], "the first list is not whole");
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
     let coming = MapGrowth { frontends: [4, 2], ports: 3, slots: [3, 0], members: 2 };
-    assert_eq!(engine.maps().foreseen, [coming]);
-    assert_eq!(engine.maps().roomy.first(), Some(&coming), "as it was decided");
+    assert_eq!(engine.maps().prepared, [coming]);
+    assert_eq!(engine.maps().reserved.first(), Some(&coming), "as decided");
     engine.apply(service("c", "10.0.0.3"));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().foreseen.len(), 1);
+    assert_eq!(engine.maps().prepared.len(), 1);
 }
 
-/// The configuration delivers at once, and has little; the apiserver's list comes later, and has much.
+/// The configuration syncs at once and is small; the apiserver's list comes later and is large.
 #[test]
-fn a_start_says_what_is_coming_each_time_that_another_source_has_delivered() {
+fn a_start_prepares_the_maps_again_after_each_synced_source() {
     let sources = [Source::Config, Source::Manifests];
     let (mut engine, _) = Engine::start(Counting::default(), Seed(0), &sources).unwrap();
     engine.apply(Event::Synced(Source::Config));
@@ -398,17 +400,17 @@ fn a_start_says_what_is_coming_each_time_that_another_source_has_delivered() {
     engine.step(NOW, &mut |_| ());
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
-    // A list has a whole block of slots.
+    // A list takes a whole block of slots.
     let coming = MapGrowth { frontends: [40, 0], ports: 40, slots: [4, 0], ..MapGrowth::default() };
-    assert_eq!(engine.maps().foreseen, [MapGrowth::default(), coming]);
+    assert_eq!(engine.maps().prepared, [MapGrowth::default(), coming]);
     engine.apply(service("later", "10.0.1.1"));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().foreseen.len(), 2);
+    assert_eq!(engine.maps().prepared.len(), 2);
 }
 
-/// Readiness goes by it: an operator takes kube-proxy away once this daemon is ready.
+/// Readiness depends on it: an operator removes kube-proxy once this daemon is ready.
 #[test]
-fn invariant_08_a_start_is_filling_the_maps_until_all_is_written_that_each_source_has_told() {
+fn invariant_08_a_start_is_filling_until_every_synced_source_is_written() {
     let sources = [Source::Config, Source::Manifests];
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &sources).unwrap();
     engine.limit_pieces(64);
@@ -431,13 +433,13 @@ fn invariant_08_a_start_is_filling_the_maps_until_all_is_written_that_each_sourc
         steps += 1;
     }
     assert!(steps > 3, "{steps}");
-    // What comes later is no part of the start.
+    // Later services are not part of the start.
     (1..=40).for_each(|at| engine.apply(service(&format!("t{at}"), &format!("10.0.1.{at}"))));
     assert!(!engine.step(NOW, &mut |_| ()).filling && !engine.is_written());
 }
 
 #[test]
-fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
+fn a_start_that_finds_its_services_in_the_maps_prepares_nothing() {
     let first = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
     let maps = Recording { maps: first.into_maps(), ..Recording::default() };
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
@@ -445,11 +447,11 @@ fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
     engine.apply(slice("a", &["1.1.1.1"]));
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().foreseen, []);
+    assert_eq!(engine.maps().prepared, []);
 }
 
 #[test]
-fn what_somebody_else_changed_is_found_named_and_repaired() {
+fn changes_by_another_writer_are_found_named_and_repaired() {
     use crate::op::{FrontendType, PortIndex, QuotaId, Word};
 
     let mut engine = engine(vec![
@@ -491,15 +493,15 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
     assert_eq!(engine.maps().dial("10.0.0.9:80".parse().unwrap()), DialOutcome::Passed);
-    assert_eq!(engine.check_maps(), Ok(Vec::new()), "all is as it was");
+    assert_eq!(engine.check_maps(), Ok(Vec::new()), "everything is repaired");
     let snapshot = engine.step(ClockReading { wall: Timestamp(NOW.wall.0 + 60), ..NOW }, &mut |_| ());
     assert_eq!(snapshot.checked, Some(MapCheck { at: Timestamp(NOW.wall.0 + 60), differences: 0 }));
     assert_eq!(snapshot.counters.drift, 4);
 }
 
-/// What a source has that has not told it may be in the maps rightly, and nothing is compared until it has.
+/// The maps may rightly hold objects of a source that has not synced, so nothing is compared before.
 #[test]
-fn a_comparison_that_cannot_begin_yet_does_not_say_that_all_is_equal() {
+fn a_comparison_before_the_first_sync_returns_not_yet() {
     let (mut engine, _) = Engine::start(Recording::default(), Seed(0), &[Source::Manifests]).unwrap();
     engine.apply(service("a", "10.0.0.1"));
     engine.step(NOW, &mut |_| ());
@@ -509,25 +511,25 @@ fn a_comparison_that_cannot_begin_yet_does_not_say_that_all_is_equal() {
     assert_eq!(engine.check_maps(), Ok(Vec::new()));
 }
 
-/// Maps that count what is looked up in them, and cannot be read when they are told so.
+/// Maps that count look-ups, and cannot be read while `is_unreadable`.
 #[derive(Default)]
 struct Counting {
     maps: MemoryMaps,
     looked_up: usize,
     is_unreadable: bool,
-    foreseen: Vec<MapGrowth>,
+    prepared: Vec<MapGrowth>,
 }
 
 impl Maps for Counting {
     fn prepare(&mut self, coming: &MapGrowth) {
-        self.foreseen.push(*coming);
+        self.prepared.push(*coming);
     }
 
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         self.maps.execute(action)
     }
 
-    answers_as_its_maps!();
+    forward_to_maps!();
 
     fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
         self.looked_up += 1;
@@ -536,7 +538,7 @@ impl Maps for Counting {
     }
 }
 
-/// Many small services, and one that has as many frontends.
+/// Many small services, and one with as many frontends.
 fn counting() -> Engine<Counting> {
     let (mut engine, _) = Engine::start(Counting::default(), Seed(0), &[Source::Manifests]).unwrap();
     let address = |number: u32| core::net::Ipv4Addr::from_bits(0x0a00_0000 + number).to_string();
@@ -556,9 +558,9 @@ fn counting() -> Engine<Counting> {
     engine
 }
 
-/// At 100,000 services a look at all of the maps at once would keep each change waiting for a tenth of a second.
+/// With 100,000 services, comparing all maps at once would delay each change by a tenth of a second.
 #[test]
-fn invariant_10_a_comparison_looks_up_no_more_in_one_go_than_a_piece_takes() {
+fn invariant_10_one_step_of_a_comparison_looks_up_at_most_a_piece() {
     let mut engine = counting();
     engine.begin_check();
     let (mut pieces, mut most) = (0, 0);
@@ -576,7 +578,7 @@ fn invariant_10_a_comparison_looks_up_no_more_in_one_go_than_a_piece_takes() {
 }
 
 #[test]
-fn maps_that_cannot_be_read_end_a_comparison_and_the_next_one_begins_anew() {
+fn unreadable_maps_end_a_comparison_and_the_next_one_restarts() {
     let mut engine = counting();
     engine.maps_mut().is_unreadable = true;
     assert_eq!(engine.check_maps().unwrap_err().to_string(), "cannot read: for a test");
@@ -586,7 +588,7 @@ fn maps_that_cannot_be_read_end_a_comparison_and_the_next_one_begins_anew() {
 }
 
 #[test]
-fn a_flag_that_nobody_knows_is_found_and_taken_back() {
+fn an_unknown_flag_is_found_and_removed() {
     use crate::op::WordFlags;
 
     let mut engine = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
@@ -606,7 +608,7 @@ fn a_flag_that_nobody_knows_is_found_and_taken_back() {
 }
 
 #[test]
-fn sources_that_somebody_else_changed_are_written_again() {
+fn sources_changed_by_another_writer_are_rewritten() {
     use crate::op::SourceKey;
     use crate::source_ranges::SourceRange;
 

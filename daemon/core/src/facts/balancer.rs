@@ -1,8 +1,7 @@
-//! What a Service says of its load balancer and of its own deletion: kept only for Services that have a load balancer
-//! or are being deleted.
+//! A Service's load balancer and deletion: stored only for Services that have a load balancer or are being deleted.
 //!
-//! Invariant: every text and every list has a bound, so that no object makes its facts large; what has no room is left
-//! out, and nothing that clients meet is decided by these facts.
+//! Invariant: every text and every list has a bound, so that no object makes its facts large; the excess is dropped.
+//! These facts decide nothing that clients meet.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -10,56 +9,55 @@ use alloc::sync::Arc;
 use super::Timestamp;
 use crate::limits;
 
-/// What is known of a Service of type LoadBalancer, or of any Service with a finalizer or a time of deletion.
+/// Facts on a Service of type LoadBalancer, or on any Service with a finalizer or a deletion time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BalancerFacts {
-    /// When the Service was asked to go; it stays as long as a finalizer does.
+    /// When its deletion was requested; finalizers delay the deletion.
     pub deleted: Option<Timestamp>,
-    /// `metadata.finalizers`, the first [`from_capacity::FINALIZERS_MAX`] of them.
+    /// The first [`limits::FINALIZERS_MAX`] of `metadata.finalizers`.
     pub finalizers: Box<[Arc<str>]>,
-    /// `spec.loadBalancerClass`: which controller is to make the balancer.
+    /// `spec.loadBalancerClass`: selects the controller of the balancer.
     pub class: Option<Arc<str>>,
     /// `spec.allocateLoadBalancerNodePorts: false`: the balancer must reach pods without a NodePort.
     pub without_node_ports: bool,
     /// Entries of `status.loadBalancer.ingress` that have a host name and no address.
     pub hostnames: Box<[Arc<str>]>,
-    /// The writers of the status, of `managedFields`: two of them may undo each other's work.
+    /// The managers in `managedFields` that wrote the status: two of them may undo each other's work.
     pub writers: Box<[Arc<str>]>,
-    /// When one of those writers wrote last, as far as they say.
+    /// When one of those managers wrote last, if they have a time.
     pub written: Option<Timestamp>,
 }
 
-/// What names of load balancers' finalizers begin with, or have in them.
+/// Prefixes and parts of the finalizers that load balancer controllers set.
 const LB_FINALIZER_PREFIXES: [&str; 3] =
     ["service.k8s.aws/", "gke.networking.io/l4-", "svccontroller.k3s.cattle.io/"];
 const LB_FINALIZER_PARTS: [&str; 2] = ["load-balancer", "loadbalancer"];
 
-/// Whether a finalizer of this name is there to have a load balancer removed.
+/// Whether a load balancer controller sets a finalizer of this name.
 fn is_balancer_finalizer(finalizer: &str) -> bool {
     LB_FINALIZER_PREFIXES.iter().any(|begin| finalizer.starts_with(begin))
         || LB_FINALIZER_PARTS.iter().any(|part| finalizer.contains(part))
 }
 
 impl BalancerFacts {
-    /// Whether a controller still has a load balancer to remove before the object may go.
+    /// Whether a controller must still remove a load balancer before the object can go.
     pub fn has_balancer_finalizer(&self) -> bool {
         self.finalizers.iter().any(|name| is_balancer_finalizer(name))
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let texts = self.finalizers.len() + self.hostnames.len() + self.writers.len();
         size_of::<Self>() + texts * super::ENTRY_BYTES
     }
 }
 
-/// A text that is kept of an object: cut at a character's end where it is longer than any real one, and made one line,
-/// in which `?` stands for each character that cannot be seen or that turns the text beside it around.
+/// Cuts a text of an object to a length that no real one exceeds, and makes it one line: `?` replaces each invisible
+/// character and each that reverses the text around it.
 pub fn sanitize_text(text: &str) -> Arc<str> {
     let text = text.get(..text.floor_char_boundary(limits::BALANCER_TEXT_LENGTH_MAX)).unwrap_or_default();
-    // A character that `escape_debug` escapes is not seen as it is, except for those that need an escape only within
-    // quotes.
+    // `escape_debug` escapes what is not visible as it is, and quotes, which are visible.
     let is_seen = |it: char| matches!(it, '"' | '\\' | '\'') || it.escape_debug().count() == 1;
     match text.chars().all(is_seen) {
         true => text.into(),
@@ -76,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finalizers_of_balancers_are_told_from_others() {
+    fn balancer_finalizers_are_recognized() {
         for (name, expected) in [
             ("service.kubernetes.io/load-balancer-cleanup", true),
             ("service.k8s.aws/resources", true),

@@ -1,7 +1,7 @@
 //! The endpoints of one slice, packed: two million of them must fit in a small daemon.
 //!
-//! Invariant: what goes in by [`EndpointsBuilder::push`] comes out by [`EndpointCounts::iter`] unchanged. What endpoints
-//! share is kept once per slice, names in one text; an endpoint refers to it by place.
+//! Invariant: [`Endpoints::iter`] returns exactly what [`EndpointsBuilder::push`] took. Each slice stores shared parts
+//! once and names in one text; an endpoint refers to them by index.
 
 mod builder;
 mod uid;
@@ -30,7 +30,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Ready, serving, not terminating: also what an endpoint without conditions is.
+    /// Ready, serving, not terminating: the default of an endpoint without conditions.
     pub const READY: Self = Self { ready: true, serving: true, terminating: false };
 
     /// Absent means ready, serving and not terminating.
@@ -43,14 +43,14 @@ impl Conditions {
     }
 }
 
-/// The object that an endpoint stands for, usually a Pod.
+/// The object behind an endpoint, usually a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
     /// Nearly always `Pod`.
     pub kind: &'a str,
     pub namespace: &'a str,
     pub name: TargetName<'a>,
-    /// Its uid; empty if the slice does not say.
+    /// Empty if the slice has none.
     pub uid: UidText<'a>,
 }
 
@@ -58,25 +58,21 @@ pub struct Target<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HintSet {
-    /// Zones that this endpoint is meant for.
+    /// The zones that shall use this endpoint.
     pub zones: Box<[Arc<str>]>,
-    /// Nodes that this endpoint is meant for.
+    /// The nodes that shall use this endpoint.
     pub nodes: Box<[Arc<str>]>,
 }
 
-/// One endpoint, going in or coming out.
+/// One endpoint, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint<'a> {
-    /// The first of its addresses, the only one that counts.
+    /// The first of its addresses; Kubernetes ignores the others.
     pub address: IpAddr,
-    /// Ready, serving, terminating.
     pub conditions: Conditions,
-    /// The node that it runs on.
     pub node: Option<NodeName<'a>>,
-    /// The zone that it runs in.
     pub zone: Option<&'a str>,
     pub hints: Option<&'a HintSet>,
-    /// What it stands for.
     pub target: Option<Target<'a>>,
 }
 
@@ -103,7 +99,7 @@ impl TextSpan {
     }
 }
 
-/// What endpoints that are alike share: the parts of names, and what few endpoints of a slice differ in.
+/// The parts that similar endpoints share: the common parts of names, and fields with few values per slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct SharedParts {
     zone: TextSpan,
@@ -112,18 +108,19 @@ struct SharedParts {
     kind: TextSpan,
     namespace: TextSpan,
     target_start: TextSpan,
-    // 0: no hints; else one more than the place in `hints`.
+    // 0: no hints; otherwise the index in `hints` plus one.
     hints: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PackedEndpoint {
-    // The bytes of a usual uid; else, without `UUID`, the offset and length of its text.
+    // The bytes of a usual uid; without the flag `UUID`, the offset and length of its text.
     uid: [u8; 16],
-    // The own parts of the names of node and target: a short one with its flag, else the offset and length of a text.
+    // The unique parts of the names of node and target: a short one with its flag, otherwise offset and length of a
+    // text.
     node: u32,
     target: u32,
-    // The place in `parts`.
+    // The index in `parts`.
     parts: u16,
     flags: u8,
 }
@@ -161,44 +158,40 @@ impl Default for Endpoints {
 }
 
 impl Endpoints {
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.packed.len()
     }
 
-    /// About how much memory they take.
+    /// Approximate memory in bytes.
     pub(crate) const fn bytes(&self) -> usize {
         self.packed.len() * ENDPOINT_BYTES + self.text.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.packed.is_empty()
     }
 
-    /// The family of all of them, if there are any.
+    /// The family of all endpoints, if there are any.
     pub fn family(&self) -> Option<Family> {
         self.address(0).map(Family::from_address)
     }
 
-    /// The endpoint at a place, if there is one.
     pub fn get(&self, position: usize) -> Option<Endpoint<'_>> {
         Some(self.unpack_endpoint(self.address(position)?, self.packed.get(position)?))
     }
 
-    /// All, in order.
     pub fn iter(&self) -> impl Iterator<Item = Endpoint<'_>> {
         (0..self.len()).filter_map(|position| self.get(position))
     }
 
-    /// Addresses and conditions alone, in order: all that choosing needs where no endpoint has hints.
+    /// Addresses and conditions in order: enough to select endpoints if none has hints.
     pub fn iter_brief(&self) -> impl Iterator<Item = (IpAddr, Conditions)> {
         (0..self.len()).filter_map(|position| {
             Some((self.address(position)?, unpack_conditions(self.packed.get(position)?.flags)))
         })
     }
 
-    /// The hints of the endpoint at a place, without looking at anything else of it.
+    /// The hints of one endpoint, without unpacking the rest.
     pub fn hints_for(&self, position: usize) -> Option<&HintSet> {
         if self.hints.is_empty() {
             return None;
@@ -218,19 +211,19 @@ impl Endpoints {
     }
 
     fn unpack_endpoint(&self, address: IpAddr, packed: &PackedEndpoint) -> Endpoint<'_> {
-        let kin = self.shared_parts(packed);
+        let shared = self.shared_parts(packed);
         let node = SplitName {
-            start: kin.node_start.text(&self.text),
+            start: shared.node_start.text(&self.text),
             unique: self.unpack_part(packed.node, packed.flags & NODE_SHORT != 0),
-            end: kin.node_end.text(&self.text),
+            end: shared.node_end.text(&self.text),
         };
         Endpoint {
             address,
             conditions: unpack_conditions(packed.flags),
             node: (!node.is_empty()).then_some(NodeName(node)),
-            zone: kin.zone.optional(&self.text),
-            hints: self.hints_at(kin.hints),
-            target: self.unpack_target(packed, &kin),
+            zone: shared.zone.optional(&self.text),
+            hints: self.hints_at(shared.hints),
+            target: self.unpack_target(packed, &shared),
         }
     }
 
@@ -246,12 +239,12 @@ impl Endpoints {
         }
     }
 
-    fn unpack_target(&self, packed: &PackedEndpoint, kin: &SharedParts) -> Option<Target<'_>> {
+    fn unpack_target(&self, packed: &PackedEndpoint, shared: &SharedParts) -> Option<Target<'_>> {
         let own = self.unpack_part(packed.target, packed.flags & TARGET_SHORT != 0);
-        let name = SplitName { start: kin.target_start.text(&self.text), unique: own, end: "" };
+        let name = SplitName { start: shared.target_start.text(&self.text), unique: own, end: "" };
         (!name.is_empty()).then(|| Target {
-            kind: kin.kind.text(&self.text),
-            namespace: kin.namespace.text(&self.text),
+            kind: shared.kind.text(&self.text),
+            namespace: shared.namespace.text(&self.text),
             name: TargetName(name),
             uid: match packed.uid {
                 uuid if packed.flags & UUID != 0 => UidText::Uuid(uuid),

@@ -1,7 +1,7 @@
-//! The sockets of the node that wait for clients.
+//! The node's listening sockets.
 //!
-//! Invariant: there are at most [`from_capacity::LISTENERS_MAX`]. Of more, none is known, because a part would say that a port
-//! is free which is not.
+//! Invariant: there are at most [`limits::LISTENERS_MAX`]. If the node has more, the set is unknown: a partial set
+//! would report a taken port as free.
 
 use alloc::collections::BTreeSet;
 use core::fmt;
@@ -11,7 +11,7 @@ use core::num::NonZeroU16;
 use crate::keys::{Family, FrontendKey, Transport};
 use crate::limits;
 
-/// A socket that waits for clients at one address, or at all addresses of a family.
+/// A socket that listens at one address, or at all addresses of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listener {
     pub port: NonZeroU16,
@@ -25,25 +25,25 @@ impl fmt::Display for Listener {
     }
 }
 
-/// All of them.
+/// All listening sockets of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listeners(BTreeSet<Listener>);
 
 impl Listeners {
-    /// `None`: there are too many to be known.
+    /// `None` if there are too many.
     pub fn new(all: impl IntoIterator<Item = Listener>) -> Option<Self> {
         let all: BTreeSet<_> = all.into_iter().take(limits::LISTENERS_MAX + 1).collect();
         (all.len() <= limits::LISTENERS_MAX).then_some(Self(all))
     }
 
-    /// The socket that takes the clients of this frontend where no program translates them.
+    /// The socket that takes this frontend's clients if no program translates them.
     pub fn find_listener(&self, key: &FrontendKey) -> Option<Listener> {
         let everywhere = Family::from_address(key.address).unspecified_address();
         let at = |address| Listener { port: key.port, transport: key.transport, address };
         [key.address, everywhere].map(at).into_iter().find(|it| self.0.contains(it))
     }
 
-    /// The ports at which one has a socket that the other does not have.
+    /// The ports at which only one of the two sets has a socket.
     pub(crate) fn changed_ports(&self, other: &Self) -> BTreeSet<NonZeroU16> {
         self.0.symmetric_difference(&other.0).map(|it| it.port).collect()
     }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_sockets_than_are_kept_none_is_known() {
+    fn more_sockets_than_the_limit_are_unknown() {
         let all = |count: usize| {
             (0..count).map(|at| Listener {
                 address: core::net::Ipv4Addr::from_bits(u32::try_from(at).unwrap()).into(),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_turn_where_a_socket_comes_or_goes() {
+    fn changed_ports_are_those_with_a_new_or_closed_socket() {
         let of = |ports: &[u16]| {
             Listeners::new(ports.iter().map(|port| listener("0.0.0.0", *port, Transport::Tcp))).unwrap()
         };

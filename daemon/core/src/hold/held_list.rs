@@ -1,7 +1,7 @@
-//! A list that is held: its backends, what probes found of them, until when it is held, and what ends it before.
+//! A held list: its backends, their probe results, its deadline, and what ends it early.
 //!
-//! Invariant: a hold begins with a list that clients had a moment ago, and goes on only as long as the judgement says
-//! so and a backend is left. Probing itself is the shell's.
+//! Invariant: a hold begins with a list that clients had a moment ago, and continues only while the judgement says so
+//! and a backend is left. The agent sends the probes.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,31 +16,31 @@ use crate::snapshot::Reason;
 use crate::time::Uptime;
 use crate::words;
 
-/// A backend is dropped after so many probes in a row that it did not accept.
+/// A backend is dropped after this many failed probes in a row.
 pub const FAILURES_MAX: u8 = 3;
 
-/// Seconds for which a list is held while none of its backends takes a probe, from its first probe on, or from its
-/// beginning if none can be asked. Longer than a restart of an apiserver, and shorter than the time within which
-/// clients of a rejected service expect to be refused.
+/// Seconds for which a list is held while none of its backends takes a probe. They count from its first probe, or from
+/// the start of the hold if no backend is probeable. Longer than an apiserver's restart, and shorter than clients of a
+/// refused service expect to wait.
 pub const UNANSWERED_LIMIT: i64 = 30;
 
-/// Seconds for which a list is held that a label on its slices hides from proxies. The label says so in words, so less
-/// speaks for an accident than where endpoints are gone. A minute is enough to take a wrong label back, and half of the
-/// time that Kubernetes' own test of that label waits until clients are refused.
+/// Seconds for which a list is held that a label on its slices hides from proxies. The label states an intent, so an
+/// accident is less likely than when endpoints are gone. A minute is enough to remove a wrong label, and half of the
+/// time that Kubernetes' own test of that label allows until clients are refused.
 pub const HIDDEN_LIMIT: i64 = 60;
 
-/// A list whose bound was reached is looked at again so many seconds later, while its source is asked whether the
-/// endpoints are back. An apiserver that is well answers within one.
+/// Seconds after which a list at its bound is judged again, while its source is queried. A healthy apiserver answers
+/// within one.
 pub const QUERY_SECONDS: i64 = 2;
 
 words! {
-    /// How a backend met a probe.
+    /// The result of a probe.
     pub enum ProbeAnswer {
         /// It accepted the connection.
         Accepted = "accepted",
-        /// Its host says that nothing listens there, or a router says that the host is not there.
+        /// Its host reports a closed port, or a router reports that the host is unreachable.
         Refused = "refused",
-        /// Nothing came back, which a filter between the node and the backend can do as well.
+        /// No answer, which a filter between the node and the backend causes as well.
         Silent = "silent",
     }
 }
@@ -51,7 +51,6 @@ pub struct ProbeResult {
     pub service: ServiceKey,
     pub port: PortKey,
     pub backend: SocketAddr,
-    /// How the backend met it.
     pub answer: ProbeAnswer,
 }
 
@@ -61,13 +60,13 @@ words! {
         Due = "due",
         /// At least once.
         Done = "done",
-        /// It was not, and will not be: a probe of it would prove nothing.
+        /// Never: a probe of it would prove nothing.
         Never = "never",
     }
 }
 
 impl ProbeState {
-    /// What is said of a backend before its first probe.
+    /// The state of a backend before its first probe.
     fn initial(row: &Row, transport: Transport) -> Self {
         if is_probeable(row, transport) { Self::Due } else { Self::Never }
     }
@@ -77,41 +76,40 @@ impl ProbeState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HeldBackend {
-    /// As it was last seen in the list.
+    /// The row when the backend was last in the list.
     pub row: Row,
-    /// Whether it was probed.
     pub asked: ProbeState,
     /// It accepted a probe during this hold.
     pub answered: bool,
-    /// How many probes in a row it did not accept, where those count.
+    /// How many counted probes in a row failed.
     pub failures: u8,
-    /// Why it is no longer in the list.
+    /// Why it left the list.
     pub lost: Option<Reason>,
-    /// A pod can have its address, as far as the node knows, or the administrator wrote it. Decided anew after a
-    /// restart, and until then the backend is not probed.
+    /// A pod can have its address, as far as the node can tell, or the administrator wrote it. A restart decides this
+    /// anew, and does not probe the backend before.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub is_open: bool,
-    /// Another object lists its address for another target, so it is asked out of turn, once in a hold, and the
-    /// apiserver is asked whose the address is.
+    /// Another object lists its address for another target. The agent probes the backend urgently, once in a hold, and
+    /// asks the apiserver which pods have the address.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub is_claimed: bool,
 }
 
 impl HeldBackend {
-    /// A backend of which nothing was found yet, and that may not be probed yet.
+    /// A backend without probe results that may not be probed yet.
     pub const fn new(row: Row, asked: ProbeState) -> Self {
         Self { row, asked, answered: false, failures: 0, lost: None, is_open: false, is_claimed: false }
     }
 }
 
-/// Whether a probe of this backend can prove anything. A connection does so for TCP alone; and a backend that was only
-/// draining may be gone by right.
+/// Whether a probe of this backend can prove anything. Only a TCP connection does, and a backend that was only draining
+/// may be gone on purpose.
 fn is_probeable(row: &Row, transport: Transport) -> bool {
     transport == Transport::Tcp && row.conditions().ready
 }
 
-/// The rows that a hold begins with. Where all backends in the list were seen terminating, the ones that rested beside
-/// it are missed.
+/// The rows that a hold begins with. If all backends in the list were seen terminating, the hold keeps the weighted-out
+/// ones instead.
 fn initial_rows(last: &Rows, slices: &[Arc<SliceFacts>]) -> Vec<Row> {
     let mut rows: Vec<Row> = list_members(last, slices).collect();
     let has_ended = |row: &Row| row.was_seen_terminating();
@@ -122,8 +120,7 @@ fn initial_rows(last: &Rows, slices: &[Arc<SliceFacts>]) -> Vec<Row> {
     rows
 }
 
-/// The rows that were in a list, and those that were out of one for their weight alone: the list has them when no other
-/// one is left.
+/// The rows in a list, and the rows that only their weight kept out: the list would use those once no other is left.
 fn list_members<'a>(last: &'a Rows, slices: &'a [Arc<SliceFacts>]) -> impl Iterator<Item = Row> + 'a {
     let node = |row: &Row| slices.get(usize::from(row.slice))?.endpoints.get(usize::from(row.endpoint))?.node;
     let here = last.list(Scope::Local).next().and_then(|row| node(&row));
@@ -138,27 +135,26 @@ fn list_members<'a>(last: &'a Rows, slices: &'a [Arc<SliceFacts>]) -> impl Itera
     })
 }
 
-/// A list that is held.
+/// A held list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hold {
     pub reason: Reason,
     pub begun: Uptime,
-    /// When one of its backends was probed first.
+    /// When one of its backends was first probed.
     pub first_probe: Option<Uptime>,
-    /// From when the bound counts anew, where it was reached while the source could not tell of endpoints.
+    /// When the bound started again, because it was reached while the source was silent.
     pub bound_restarted: Option<Uptime>,
-    /// When the bound was reached last and the source had not said since then whether the endpoints are back.
+    /// When the bound was last reached, if the source has not answered since.
     pub bound_reached: Option<Uptime>,
-    /// For how long.
     pub bound: Bound,
-    /// The slices that the backends were last seen in; their rows point into these.
+    /// The slices in which the backends were last seen; the rows index these.
     pub slices: Arc<[Arc<SliceFacts>]>,
-    /// The backends that the hold began with, in their order, with what probes found.
+    /// The backends at the start of the hold, in order, with their probe results.
     pub backends: Vec<HeldBackend>,
 }
 
 impl Hold {
-    /// Holds a last list, and those that rest beside it.
+    /// Holds the last list and its weighted-out rows.
     fn new(
         last: &Rows,
         slices: Arc<[Arc<SliceFacts>]>,
@@ -179,22 +175,22 @@ impl Hold {
         }
     }
 
-    /// The backends that are still in the list.
+    /// The backends still in the list.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.backends.iter().filter(|it| it.lost.is_none()).map(|it| &it.row)
     }
 
-    /// Whether a backend is still to be probed for the first time.
+    /// Whether a backend awaits its first probe.
     pub fn awaits_first_probe(&self) -> bool {
         self.backends.iter().any(|it| it.asked == ProbeState::Due && it.lost.is_none())
     }
 
-    /// The backends to probe: none of a list that is never let go, because no answer would change anything.
+    /// The backends to probe. An unlimited hold has none, because no result would change it.
     pub fn probe_targets(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
         self.probeable_backends(transport).map(|it| it.row.backend())
     }
 
-    /// The backends to probe out of turn: none in a mass loss, which ends by no claim.
+    /// The backends to probe urgently. A mass loss has none, because no claim ends it.
     pub fn urgent_probe_targets(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
         let is_hurried = self.bound != Bound::MassLoss;
         self.probeable_backends(transport)
@@ -208,29 +204,29 @@ impl Hold {
         left.filter(move |it| is_probed && it.is_open && is_probeable(&it.row, transport))
     }
 
-    /// Backends that could be asked, and may not be, because no pod can have their addresses.
+    /// Probeable backends that may not be probed, because no pod can have their addresses.
     pub fn unprobeable_targets(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
         let left = self.backends.iter().filter(|it| it.lost.is_none() && !it.is_open);
         left.filter(move |it| is_probeable(&it.row, transport)).map(|it| it.row.backend())
     }
 
-    /// Notes which of the backends have addresses that pods can have.
+    /// Records which backends have addresses that pods can have.
     pub(crate) fn set_probeable(hold: &mut Arc<Self>, is_open: impl Fn(SocketAddr) -> bool) {
         let differs = |it: &HeldBackend| it.is_open != is_open(it.row.backend());
-        // Readers share it, so it is copied only where it changes.
+        // Readers share the hold, so it is copied only if it changes.
         if hold.backends.iter().any(differs) {
             let backends = &mut Arc::make_mut(hold).backends;
             backends.iter_mut().for_each(|it| it.is_open = is_open(it.row.backend()));
         }
     }
 
-    /// When the hold ends at the latest, as things stand.
+    /// The latest end of the hold, as of now.
     pub fn deadline(&self, policy: &Policy) -> Option<Uptime> {
         let bound = self.bound_time(policy)?;
         Some(self.bound_reached.map_or(bound, |at| bound.max(at.plus(QUERY_SECONDS))))
     }
 
-    /// When the hold reaches its bound. A backend that is still to be asked has not failed to answer.
+    /// When the hold reaches its bound. A backend that awaits its first probe does not count as silent.
     pub(crate) fn bound_time(&self, policy: &Policy) -> Option<Uptime> {
         let limit = match self.bound {
             Bound::Unlimited => return None,
@@ -246,17 +242,17 @@ impl Hold {
         Some(if is_silent { limit.min(unanswered) } else { limit })
     }
 
-    /// The bound that the hold has reached just now and that it outlives until its source has answered.
+    /// The bound that the hold has just reached and outlives until its source answers.
     pub(crate) fn outlived_bound(&self, policy: &Policy, now: Uptime) -> Option<Uptime> {
         self.bound_time(policy).filter(|_| self.bound_reached == Some(now))
     }
 
-    /// Whether the first probe was made and its time is not noted yet.
+    /// Whether the first probe was made and its time is not recorded yet.
     fn needs_probe_time(&self) -> bool {
         self.first_probe.is_none() && self.backends.iter().any(|it| it.asked == ProbeState::Done)
     }
 
-    /// Why the hold is over, if it is.
+    /// Why the hold ends now, if it does.
     fn end_reason(&self, policy: &Policy, now: Uptime) -> Option<Reason> {
         if self.rows().next().is_none() {
             return self.backends.iter().rev().find_map(|it| it.lost).or(Some(Reason::HoldExpired));
@@ -268,11 +264,10 @@ impl Hold {
         self.deadline(policy).is_some_and(|until| until <= now)
     }
 
-    /// Makes the hold part of a mass loss, unless it is held for longer or shorter than that by right. `true`: it was
-    /// not part of one before.
+    /// Makes the hold part of a mass loss, unless its own bound overrides that. `true`: it was not part of one before.
     pub(crate) fn join_mass_loss(hold: &mut Arc<Self>) -> bool {
         let joins = hold.bound == Bound::Guarded;
-        // Readers share it, so it is copied only where it changes.
+        // Readers share the hold, so it is copied only if it changes.
         if joins {
             let held = Arc::make_mut(hold);
             (held.reason, held.bound) = (Reason::MassLoss, Bound::MassLoss);
@@ -280,26 +275,26 @@ impl Hold {
         joins
     }
 
-    /// Lets go of the backends that are listed as unusable now, where the evidence decides: the cluster says of these
-    /// that they must not get traffic.
+    /// Drops the backends that are listed as unusable now, if the evidence decides: the cluster wants no traffic to
+    /// them.
     fn drop_unready(hold: &mut Arc<Self>, listed: &[Row]) {
         let is_unready = |it: &HeldBackend| it.lost.is_none() && Row::find(listed, &it.row).is_some();
         let by_evidence = matches!(hold.bound, Bound::Guarded | Bound::MassLoss);
-        // Readers share it, so it is copied only where it changes.
+        // Readers share the hold, so it is copied only if it changes.
         if by_evidence && hold.backends.iter().any(is_unready) {
             let backends = &mut Arc::make_mut(hold).backends;
             backends.iter_mut().filter(|it| is_unready(it)).for_each(|it| it.lost = Some(Reason::AllUnready));
         }
     }
 
-    /// Takes notice of a probe. `true`: something is different now.
+    /// Records a probe. `true`: the hold changed.
     pub(crate) fn record_probe(&mut self, backend: SocketAddr, answer: ProbeAnswer) -> bool {
         let Some(held) = self.backend(backend) else { return false };
         let before = *held;
         held.asked = ProbeState::Done;
         match answer {
             ProbeAnswer::Accepted => (held.answered, held.failures) = (true, 0),
-            // A filter answers nothing, so silence proves something only of a backend that did answer.
+            // A filter drops silently, so silence counts only against a backend that answered before.
             ProbeAnswer::Silent if !held.answered => {}
             ProbeAnswer::Refused | ProbeAnswer::Silent => held.failures += 1,
         }
@@ -309,8 +304,8 @@ impl Hold {
         before != *held
     }
 
-    /// Whether it is news that another object lists a held address for another target, be that so or not. `true`: no
-    /// object did so before for this backend in this hold, and the hold has a bound.
+    /// Whether an object newly lists a held address for another target, true or not. `true`: it is the first such
+    /// object for this backend in this hold, and the hold has a bound.
     pub(crate) fn is_new_claim(&self, backend: SocketAddr, by: Target<'_>) -> bool {
         let held = self.position(backend).and_then(|position| self.backends.get(position));
         let Some(held) = held.filter(|held| held.lost.is_none() && !held.is_claimed) else { return false };
@@ -318,7 +313,7 @@ impl Hold {
         self.bound != Bound::Unlimited && !by.uid.is_empty() && self.target(&held.row).is_some_and(is_other)
     }
 
-    /// Has the backend probed out of turn.
+    /// Has the backend probed urgently.
     pub(crate) fn mark_claimed(&mut self, backend: SocketAddr) {
         if let Some(held) = self.backend(backend) {
             held.is_claimed = true;
@@ -342,26 +337,26 @@ impl Hold {
     }
 }
 
-/// What is kept of the lists of one port, so that an empty one can be judged.
+/// The history of one port's lists, by which an empty one is judged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListHistory {
     /// The last list that was not empty.
     pub(crate) last: LastList,
-    /// That list, while it is held.
+    /// The hold, while there is one.
     pub(crate) hold: Option<Arc<Hold>>,
     /// Why the last hold ended without a list.
     pub(crate) end_reason: Option<Reason>,
-    /// What the evidence said of the empty list when it was judged last; `None`: it has a backend, or never had one.
+    /// The evidence at the last judgement; `None`: the list has a backend, or never had one.
     pub(crate) evidence: Option<Reason>,
 }
 
 impl ListHistory {
-    /// Holds nothing any more: the list has a backend again, or no service asks for the port any more.
+    /// Ends the hold: the list has a backend again, or the service dropped the port.
     pub(crate) fn release(&mut self) {
         (self.hold, self.end_reason, self.evidence) = (None, None, None);
     }
 
-    /// Judges a list that becomes empty, or that is held and might be let go. A list that was empty before stays empty.
+    /// Judges a list that becomes empty, or whose hold may end. A list that was empty before stays empty.
     pub(crate) fn judge_empty(&mut self, empty: EmptyList<'_>, case: &HoldContext<'_>) {
         self.last.observe(empty.listed);
         let Some(last) = self.last.rows() else { return };
@@ -391,12 +386,12 @@ impl ListHistory {
         (listed, case): (&[Row], &HoldContext<'_>),
     ) {
         let is_same = hold.bound == bound || (hold.bound, bound) == (Bound::MassLoss, Bound::Guarded);
-        // Readers share it, so it is copied only where it changes.
+        // Readers share the hold, so it is copied only if it changes.
         let now = case.now.uptime();
         if !is_same {
             let held = Arc::make_mut(&mut hold);
             if held.bound == Bound::Unlimited {
-                // Without a bound no backend was ever probed, so the time until now proves nothing.
+                // An unlimited hold probes no backend, so the time until now proves nothing.
                 held.begun = now;
             }
             (held.reason, held.bound) = (reason, bound);
@@ -418,7 +413,7 @@ impl ListHistory {
         self.hold = self.end_reason.is_none().then_some(hold);
     }
 
-    /// Why no backend is there, as far as the past tells. `None`: the list never had one.
+    /// Why the list has no backend, by its history. `None`: it never had one.
     pub(crate) fn empty_reason(&self) -> Option<Reason> {
         let seen = match self.evidence? {
             seen @ (Reason::AllUnready | Reason::ScaledDown) => seen,
@@ -428,8 +423,8 @@ impl ListHistory {
         self.hold.as_ref().map(|hold| hold.reason).or(ended).or(Some(seen))
     }
 
-    /// Gives the rows that are held and those that are listed, sorted; a backend that is both is shown as it is held. A
-    /// list that no frontend uses any more is not held.
+    /// The held rows merged with the listed ones, sorted; a held row replaces a listed one. Lists that no frontend uses
+    /// any more are not held.
     pub(crate) fn merge_held(&self, listed: Vec<Row>, policy: PortPolicy) -> Vec<Row> {
         let Some(hold) = &self.hold else { return listed };
         let used = |row: &Row| row.restrict_lists(policy.cluster_used, policy.local_used);

@@ -1,7 +1,7 @@
-//! The judgement of a list that has no backend any more: refused, or held, why and for how long.
+//! Judges a list without a backend: refused, or held for which reason and how long.
 //!
-//! Invariant: pure. The same evidence gives the same judgement, and every hold has a bound, but for the service that is
-//! the node's own way to the apiserver. Losses of many services at once are the ledger's ([`super::ledger`]).
+//! Invariant: pure. The same evidence gives the same judgement, and every hold has a bound, except that of the node's
+//! own path to the apiserver. The ledger judges losses of many services at once ([`super::ledger`]).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ use crate::time::{ClockReading, Uptime};
 use crate::words;
 use crate::work;
 
-/// For so many seconds after an interruption of a source, a loss may come of that interruption.
+/// For this many seconds after a source's interruption, a loss may be its consequence.
 pub const RESYNC_WINDOW: i64 = 60;
 
 /// Losses up to this number are no mass loss, however few services there are.
@@ -28,7 +28,7 @@ words! {
     /// What happens when a list of backends would become empty.
     #[derive(Default)]
     pub enum OnEmpty {
-        /// Decide by the evidence: what was lost by mistake is held, what was scaled down is refused.
+        /// Decide by the evidence: hold what was lost by mistake, refuse what was scaled down.
         #[default]
         Auto = "auto",
         /// Refuse at once.
@@ -43,13 +43,13 @@ words! {
 /// The numbers of `[hold]`; times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The setting of every service that has none of its own.
+    /// The setting of services without their own.
     pub on_empty: OnEmpty,
     /// How long a list is held.
     pub limit: i64,
-    /// Which share of the services must have lost their lists to make it a mass loss, in millionths.
+    /// The share of the services that must lose their lists to make a mass loss, in millionths.
     pub mass_loss_share: u32,
-    /// Within how many seconds that has to happen.
+    /// The window for these losses, in seconds.
     pub mass_loss_window: i64,
     /// How long a list is held in a mass loss.
     pub mass_loss_limit: i64,
@@ -68,53 +68,53 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether it is a mass loss when `lost` of `populated` services with a list lost theirs.
+    /// Whether it is a mass loss if `lost` of `populated` services lost their lists.
     pub fn is_mass_loss(&self, lost: usize, populated: usize) -> bool {
         let share = populated as u64 * u64::from(self.mass_loss_share) / 1_000_000;
         lost > MASS_LOSS_MIN && lost as u64 > share
     }
 }
 
-/// What is known when a list has no backend any more.
+/// The evidence when a list has no backend any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// The service's own setting, if it has one that can be understood.
+    /// The service's own setting, if it has a valid one.
     pub own: Option<OnEmpty>,
-    /// The setting for services that have none of their own.
+    /// The setting of services without their own.
     pub fallback: OnEmpty,
-    /// The node reaches the apiserver by this service.
+    /// The node reaches the apiserver through this service.
     pub is_control: bool,
     /// Endpoints are listed, and each member of the last list is listed as unusable now or was seen terminating. An
-    /// unready endpoint that was no member says nothing about those that went.
+    /// unready endpoint that was no member does not explain a lost one.
     pub is_unready: bool,
     /// The traffic policy is Local, and an endpoint on another node is usable.
     pub has_remote_backend: bool,
     /// Every member of the last list was seen terminating.
     pub is_scaled_down: bool,
-    /// A member of the last list stands in a slice with the label that keeps proxies away.
+    /// A slice with the label that hides it from proxies lists a member of the last list.
     pub is_hidden: bool,
-    /// The source was interrupted a short time ago.
+    /// The source was interrupted recently.
     pub is_resync: bool,
 }
 
 impl Evidence {
-    /// What became of the backends of the list.
+    /// What happened to the backends of the list.
     pub(super) fn reason(self) -> Reason {
         classify(self)
     }
 }
 
-/// What the evidence says.
+/// The result of the judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// New connections are refused at once.
     Refuse,
-    /// New connections go to the last list, for this reason and for so long.
+    /// New connections go to the last list, for this reason and up to this bound.
     Hold(Reason, Bound),
 }
 
 impl Judgement {
-    /// Every reason for which a list is held: those that [`judge`] gives, and that of many losses at once.
+    /// Every reason to hold a list: those that [`judge`] returns, and a mass loss.
     pub const REASONS: [Reason; 7] = [
         Reason::Vanished,
         Reason::Hidden,
@@ -129,19 +129,19 @@ impl Judgement {
 words! {
     /// For how long a list is held.
     pub enum Bound {
-        /// [`Policy::parse_limit`], or [`super::HIDDEN_LIMIT`] if a label hides it, or [`super::UNANSWERED_LIMIT`] if no
-        /// backend took a probe and none is still to be asked.
+        /// [`Policy::limit`], or [`super::HIDDEN_LIMIT`] if a label hides it, or [`super::UNANSWERED_LIMIT`] if no
+        /// backend took a probe and none awaits one.
         Guarded = "guarded",
-        /// [`Policy::parse_limit`], because the service asks for it.
+        /// [`Policy::limit`], because the service asks for it.
         Limit = "limit",
-        /// As long as [`Policy::mass_loss_limit`] says.
+        /// [`Policy::mass_loss_limit`].
         MassLoss = "mass-loss",
-        /// As long as it takes.
+        /// No limit.
         Unlimited = "unlimited",
     }
 }
 
-/// Judges a list that has no backend any more.
+/// Judges a list without a backend.
 pub fn judge(evidence: Evidence) -> Judgement {
     let seen = classify(evidence);
     let is_explicit = matches!(evidence.own, Some(OnEmpty::Refuse | OnEmpty::Hold));
@@ -171,7 +171,7 @@ fn classify(evidence: Evidence) -> Reason {
     }
 }
 
-/// The addresses in slices that a label keeps proxies away from, looked for when a list is judged first.
+/// The addresses in slices with the label that hides them from proxies, collected when a list is first judged.
 #[derive(Debug, Default)]
 pub(crate) struct HiddenAddresses {
     slices: Vec<Arc<SliceFacts>>,
@@ -179,19 +179,19 @@ pub(crate) struct HiddenAddresses {
 }
 
 impl HiddenAddresses {
-    /// The addresses of a service, as many as a service may have rows.
+    /// The hidden addresses of a service, at most as many as a service may have rows.
     pub(crate) fn from_slices(slices: &[Arc<SliceFacts>]) -> Self {
         let slices = slices.iter().filter(|slice| slice.headless).cloned().collect();
         Self { slices, addresses: OnceCell::new() }
     }
 
-    /// How many of these addresses a decision looks at.
+    /// How many of these addresses a decision looks up.
     pub(crate) fn lookup_cost(slices: &[Arc<SliceFacts>]) -> usize {
         let each = slices.iter().filter(|slice| slice.headless).map(|slice| slice.endpoints.len());
         each.sum::<usize>().min(limits::ROWS_PER_SERVICE_MAX)
     }
 
-    /// The addresses in their order.
+    /// The addresses, sorted.
     fn addresses(&self) -> &[IpAddr] {
         self.addresses.get_or_init(|| {
             let each = self.slices.iter().flat_map(|slice| slice.endpoints.iter_brief());
@@ -204,50 +204,48 @@ impl HiddenAddresses {
     }
 }
 
-/// The lists of a port that have no backend any more.
+/// The lists of a port without a backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EmptyList<'a> {
-    /// The endpoints that are listed for the port, in their order. None of them is chosen.
+    /// The endpoints listed for the port, in order; none is chosen.
     pub(crate) listed: &'a [Row],
-    /// The port's protocol.
     pub(crate) transport: Transport,
-    /// The lists had a backend until now, held or not.
+    /// The lists had a backend before, held or not.
     pub(crate) had_list: bool,
     /// The traffic policy is Local, and an endpoint on another node is usable.
     pub(crate) has_remote_backend: bool,
 }
 
-/// Whether a source can tell that the endpoints of a held list are back.
+/// Whether a source can report that the endpoints of a held list are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceLiveness {
-    /// Its files are on this node, so whatever it has to tell has come.
+    /// Its files are on this node, so all of its reports have arrived.
     Always,
     /// It cannot, or could not until a moment ago.
     Silent,
-    /// It seems well, and answered a question that was put at this time; none: no answer is young enough.
+    /// It seems healthy, and answered a query of this time; `None`: it has no recent answer.
     Queried(Option<Uptime>),
 }
 
-/// What one service's empty lists are judged by, beside the lists themselves.
+/// The context in which the empty lists of one service are judged.
 pub(crate) struct HoldContext<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) own: Option<OnEmpty>,
     pub(crate) is_resync: bool,
-    /// Whether the source could tell that the endpoints are back.
+    /// Whether the source could report that the endpoints are back.
     pub(crate) liveness: SourceLiveness,
     pub(crate) now: ClockReading,
-    /// The service's slices, as they were when its last lists were made.
+    /// The service's slices when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,
-    /// Addresses of endpoints in slices that a label keeps proxies away from now.
+    /// The addresses in slices that a label hides from proxies now.
     pub(crate) hidden: HiddenAddresses,
     pub(crate) key: ServiceKey,
     pub(crate) settings: &'a Settings,
-    /// The drains in force.
     pub(crate) drains: &'a Drains,
 }
 
 impl HoldContext<'_> {
-    /// What is known of a list that has no backend any more, by the last list and by the endpoints that are listed now.
+    /// The evidence about a list without a backend, from the last list and the endpoints listed now.
     pub(super) fn evidence(&self, last: &LastList, empty: &EmptyList<'_>) -> Evidence {
         Evidence {
             own: self.own,
@@ -261,7 +259,7 @@ impl HoldContext<'_> {
         }
     }
 
-    /// Whether the node reaches the apiserver by this list.
+    /// Whether the node reaches the apiserver through this list.
     fn is_control(&self, last: &Rows) -> bool {
         let is_named = self.key.name.namespace() == "default" && self.key.name.name() == "kubernetes";
         let is_own = is_named && self.key.source != Source::ClusterSet;

@@ -1,8 +1,8 @@
-//! The ledger over all services: the lists that are held, what may end each hold, and the lists that were lost lately.
+//! The ledger over all services: the held lists, what may end each hold, and the recent losses.
 //!
-//! Invariant: what it says follows from what was entered, in whatever order a batch was entered. It is as large as the
-//! held lists, the losses within the window and the namespaces that claimed something lately, and a deadline is
-//! forgotten when it has passed. It decides nothing about a service's lists; it names the services to look at again.
+//! Invariant: its answers depend on the entries, not on their order within a batch. Its size is bounded by the held
+//! lists, the losses within the window and the namespaces with recent claims; it drops a deadline that has passed. It
+//! decides nothing about a service's lists, it names the services to judge again.
 
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -19,34 +19,34 @@ use crate::list::Row;
 use crate::op::ServiceId;
 use crate::time::Uptime;
 
-/// Claims of one namespace that are heard within [`CLAIMS_WINDOW`]: a claim lists a held address for another
-/// target, and makes the service that holds the address dirty. Fewer pods take over addresses of others in that time.
+/// How many claims of one namespace count within [`CLAIMS_WINDOW`]. A claim lists a held address for another target,
+/// and makes the holding service dirty. Fewer pods take over addresses of others in that time.
 const CLAIMS_MAX: usize = 16;
 
-/// Holders of claimed addresses that are looked at for one namespace within [`CLAIMS_WINDOW`], be it a claim or not: an
-/// address has one holder or a few, unless a tenant gave it to many of its own services.
+/// How many holders of addresses are looked up for one namespace within [`CLAIMS_WINDOW`], claim or not. An address has
+/// one holder or a few, unless a tenant gave it to many of its own services.
 const LOOKUPS_MAX: usize = 64 * CLAIMS_MAX;
 
-/// Seconds after which the claims of all namespaces are counted from zero again.
+/// Seconds after which the claims of all namespaces count from zero again.
 const CLAIMS_WINDOW: i64 = 10;
 
-/// How many holders were looked at for a namespace, and how many of its claims were heard.
+/// How many holders were looked up for a namespace, and how many of its claims were accepted.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClaimBudget {
-    looks: usize,
+    lookups: usize,
     accepted: usize,
 }
 
-/// All holds, found by what may end them, and all losses that are recent.
+/// All holds, indexed by what may end them, and all recent losses.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// When holds reach their bounds, so that their services are decided for again.
+    /// When holds reach their bounds and their services must be decided again.
     due: BTreeSet<(Uptime, ServiceId)>,
     held: Arc<BTreeSet<ServiceId>>,
     addresses: BTreeMap<SocketAddr, BTreeSet<ServiceId>>,
     service_addresses: BTreeMap<ServiceId, Vec<SocketAddr>>,
     losses: Losses,
-    /// What was made of the claims of each namespace since `claims_since`.
+    /// The budget that each namespace has used since `claims_since`.
     claims: BTreeMap<Arc<str>, ClaimBudget>,
     claims_since: Uptime,
     /// Sources that were interrupted since the last decision.
@@ -56,37 +56,37 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Notes that a source was interrupted, resumed or listed whole: a loss that it tells next may come of that.
+    /// Records that a source was interrupted, resumed or relisted: its next loss may be a consequence.
     pub(crate) fn record_interruption(&mut self, source: Source) {
         self.interrupted_now.insert(source);
     }
 
-    /// Whether a loss may come of an interruption of this source.
+    /// Whether a loss may be a consequence of this source's interruption.
     pub(crate) fn is_resync(&self, source: Source, now: Uptime) -> bool {
         self.interrupted.get(&source).is_some_and(|at| now.since(*at) < RESYNC_WINDOW)
     }
 
-    /// Notes that a source cannot tell of endpoints, or can again.
+    /// Records that a source stopped or resumed reporting endpoints.
     pub(crate) fn set_silent(&mut self, source: Source, is_silent: bool) {
         self.silence.record_report(source, is_silent);
     }
 
-    /// Whether this source can tell that the endpoints of a held list are back.
+    /// Whether this source can report that the endpoints of a held list are back.
     pub(crate) fn source_liveness(&self, source: Source, now: Uptime) -> SourceLiveness {
         self.silence.source_liveness(source, now)
     }
 
-    /// Puts a question to a source, on behalf of a hold that reached its bound at that time.
+    /// Queries a source for a hold that reached its bound at that time.
     pub(crate) fn query_source(&mut self, source: Source, bound: Uptime, now: Uptime) {
         self.silence.query_source(source, bound, now);
     }
 
-    /// Notes that a source has answered the question that was put at that time.
+    /// Records that a source has answered the query of that time.
     pub(crate) fn record_answer(&mut self, source: Source, put: Uptime) {
         self.silence.record_answer(source, put);
     }
 
-    /// When each source was asked last whether endpoints are back.
+    /// When each source was last queried for endpoints.
     pub(crate) const fn queries(&self) -> &BTreeMap<Source, Uptime> {
         self.silence.queries()
     }
@@ -103,8 +103,8 @@ impl Ledger {
         }
     }
 
-    /// The services that hold an address at any port, as many as may be looked at for this namespace, which counts
-    /// them; `None`: it is held by none.
+    /// The services that hold an address at any port, as many as this namespace may still look up, which counts against
+    /// its budget; `None`: no service holds it.
     pub(crate) fn look_up_holders(
         &mut self,
         address: IpAddr,
@@ -115,19 +115,19 @@ impl Ledger {
         let mut holders = held.flat_map(|(at, ids)| ids.iter().map(move |id| (*at, *id))).peekable();
         holders.peek()?;
         let claims = self.claims.entry(Arc::clone(namespace)).or_default();
-        let looked_at: Vec<_> = holders.take(LOOKUPS_MAX.saturating_sub(claims.looks)).collect();
-        claims.looks += looked_at.len();
+        let looked_at: Vec<_> = holders.take(LOOKUPS_MAX.saturating_sub(claims.lookups)).collect();
+        claims.lookups += looked_at.len();
         Some(looked_at)
     }
 
-    /// Services that hold an address at any port, each once, as many as are looked at for one answer.
+    /// The services that hold an address at any port, each once, limited for one answer.
     pub(crate) fn holders(&self, address: IpAddr) -> BTreeSet<ServiceId> {
         let at = |port| SocketAddr::new(address, port);
         let held = self.addresses.range(at(u16::MIN)..=at(u16::MAX));
         held.flat_map(|(_, ids)| ids.iter().copied()).take(LOOKUPS_MAX).collect()
     }
 
-    /// Counts a claim of this namespace; returns whether it is heard.
+    /// Counts a claim of this namespace; returns whether it is within the budget.
     pub(crate) fn accept_claim(&mut self, namespace: &Arc<str>) -> bool {
         let claims = self.claims.entry(Arc::clone(namespace)).or_default();
         let hears = claims.accepted < CLAIMS_MAX;
@@ -135,7 +135,7 @@ impl Ledger {
         hears
     }
 
-    /// The next service of which a hold has reached its bound.
+    /// Takes the next service with a hold at its bound.
     pub(crate) fn take_due(&mut self, now: Uptime) -> Option<ServiceId> {
         while let Some((due, id)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             self.due.remove(&(due, id));
@@ -151,12 +151,12 @@ impl Ledger {
         self.addresses.is_empty()
     }
 
-    /// Services of which some list is held.
+    /// The services with a held list.
     pub(crate) fn held_services(&self) -> Arc<BTreeSet<ServiceId>> {
         Arc::clone(&self.held)
     }
 
-    /// Enters the lists and the holds of a remembered service, before anything is decided.
+    /// Adds the lists and the holds of a restored service, before any decision.
     pub(crate) fn restore_service<'a>(
         &mut self,
         (id, namespace): (ServiceId, &Arc<str>),
@@ -168,7 +168,7 @@ impl Ledger {
         self.index_holds(id, holds, policy);
     }
 
-    /// Keeps account of what a decision made of a service's lists, before and after, and of its holds.
+    /// Records how a decision changed a service's lists and holds.
     pub(crate) fn account_decision<'a>(
         &mut self,
         (id, namespace): (ServiceId, &Arc<str>),
@@ -180,7 +180,7 @@ impl Ledger {
         if holds.clone().next().is_some() || self.held.contains(&id) {
             self.index_holds(id, holds.clone(), policy);
         }
-        // Losses are read off the holds, which outlive a restart: so a loss before a restart counts after it.
+        // Losses are derived from holds, which survive a restart, so a loss before a restart still counts.
         let is_lost = |hold: &&Hold| {
             now.since(hold.begun) <= policy.mass_loss_window
                 && matches!(hold.bound, Bound::Guarded | Bound::MassLoss)
@@ -188,12 +188,12 @@ impl Ledger {
         self.losses.set_loss(id, namespace, holds.filter(is_lost).map(|hold| hold.begun).max());
     }
 
-    /// Every mass loss of which there is anything new to say.
+    /// Every new or grown mass loss.
     pub(crate) fn judge_mass_losses(&mut self, policy: &Policy, now: Uptime) -> Vec<MassLoss> {
         self.losses.judge_losses(policy, now)
     }
 
-    /// Enters when the holds of a service end, and which addresses they hold now.
+    /// Indexes the deadlines of a service's holds, and the addresses that they hold now.
     pub(crate) fn index_holds<'a>(
         &mut self,
         id: ServiceId,
@@ -214,7 +214,7 @@ impl Ledger {
             self.due.extend(hold.deadline(policy).map(|until| (until, id)));
             addresses.extend(hold.rows().map(Row::backend));
         }
-        // Readers share `held_services`, so it is copied only when a service comes or goes.
+        // Readers share `held_services`, so it is copied only if a service enters or leaves.
         match (is_held, self.held.contains(&id)) {
             (true, false) => drop(Arc::make_mut(&mut self.held).insert(id)),
             (false, true) => drop(Arc::make_mut(&mut self.held).remove(&id)),

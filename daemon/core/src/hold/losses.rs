@@ -1,10 +1,10 @@
-//! The lists that were lost lately, counted by namespace: what one tenant empties is no mass loss of another tenant.
+//! The recently lost lists, counted by namespace: what one tenant empties is no mass loss of another tenant.
 //!
 //! Invariant: a namespace takes part in a mass loss if the losses over several namespaces amount to one, and still
-//! would without any single other of these namespaces; or if all of its own services have lost their lists. Each time
-//! the namespace that has most left may be left out: what one tenant has is no reason to let others' lists go. The
-//! answer follows from what was entered, in whatever order. The memory that this takes is bounded by the namespaces
-//! with a list and the losses within the window.
+//! would without any single other of these namespaces; or if all of its own services have lost their lists. In each
+//! test the namespace with the most remaining services may be left out as well: one tenant's services must not end the
+//! holds of others. The result depends on the entries, not on their order. The namespaces with a list and the losses
+//! within the window bound the memory.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -14,19 +14,18 @@ use super::judge::Policy;
 use crate::op::ServiceId;
 use crate::time::Uptime;
 
-/// What a service has of lists.
+/// Whether a service has lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListPresence {
-    /// Some list, held or not.
+    /// A list, held or not.
     pub(crate) any: bool,
     /// A list that is not held.
     pub(crate) unheld: bool,
 }
 
-/// So many services lost their lists that all of them are held for that.
+/// So many services lost their lists that all of these lists are held.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MassLoss {
-    /// How many services lost their lists.
     pub(crate) lost: usize,
     /// How many services had a list.
     pub(crate) populated: usize,
@@ -41,15 +40,15 @@ struct Tenant {
     populated: usize,
     /// How many have a list that is not held.
     unheld: usize,
-    /// The services that lost their lists within the window, and have not got them back.
+    /// The services that lost their lists within the window and have none again.
     lost: BTreeSet<ServiceId>,
-    /// All services in `lost` are part of a mass loss, except those that came since.
+    /// All services in `lost` are part of a mass loss, except those added since.
     is_mass: bool,
     has_new_loss: bool,
 }
 
 impl Tenant {
-    /// Whether no service of the namespace has a list that is not held, and enough of them have lost theirs.
+    /// Whether no service of the namespace has a list that is not held, and enough of them lost theirs.
     fn lost_all(&self, policy: &Policy) -> bool {
         self.unheld == 0 && policy.is_mass_loss(self.lost.len(), self.populated)
     }
@@ -58,7 +57,7 @@ impl Tenant {
         self.populated == 0 && self.lost.is_empty()
     }
 
-    /// Notes whether the namespace takes part in a mass loss. `true`: there is something new to tell of it.
+    /// Sets whether the namespace takes part in a mass loss. `true`: that is new, or has a new loss.
     fn set_mass_loss(&mut self, is_mass: bool) -> bool {
         let was_mass = core::mem::replace(&mut self.is_mass, is_mass);
         is_mass && (core::mem::take(&mut self.has_new_loss) || !was_mass)
@@ -70,7 +69,7 @@ impl Tenant {
 enum LossSpan {
     NoNamespace,
     AllNamespaces,
-    /// One namespace alone: without its own losses, those of the others would be no mass loss.
+    /// One namespace alone: without its losses, those of the others would be no mass loss.
     Only(Arc<str>),
 }
 
@@ -84,7 +83,7 @@ impl LossSpan {
     }
 }
 
-/// Services that lost their lists within the window of a mass loss, and have not got them back.
+/// The services that lost their lists within the window of a mass loss and have none again.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     order: BTreeSet<(Uptime, ServiceId)>,
@@ -92,12 +91,12 @@ pub(super) struct Losses {
     tenants: BTreeMap<Arc<str>, Tenant>,
     /// Services with a list, over all namespaces.
     populated: usize,
-    /// The policy by which losses were judged last; `None`: something was entered since.
+    /// The policy of the last judgement; `None`: an entry changed since.
     judged: Option<Policy>,
 }
 
 impl Losses {
-    /// Counts a change of what a service has of lists.
+    /// Counts a change of a service's lists.
     pub(super) fn count_lists(
         &mut self,
         namespace: &Arc<str>,
@@ -117,7 +116,7 @@ impl Losses {
         self.forget_empty(namespace);
     }
 
-    /// Notes when a service last lost a list that is held for that; `None`: it has no such list.
+    /// Records when a service last lost a list that is held now; `None`: it has no such list.
     pub(super) fn set_loss(&mut self, id: ServiceId, namespace: &Arc<str>, lost: Option<Uptime>) {
         if lost.is_none() && !self.services.contains_key(&id) {
             return;
@@ -133,7 +132,7 @@ impl Losses {
         self.judged = None;
     }
 
-    /// Forgets the losses before the window.
+    /// Drops the losses before the window.
     fn expire(&mut self, now: Uptime, window: i64) {
         while let Some((_, id)) = self.order.first().copied().filter(|(at, _)| now.since(*at) > window) {
             self.remove(id);
@@ -156,7 +155,7 @@ impl Losses {
         }
     }
 
-    /// Every mass loss of which there is anything new to say: the one that spans namespaces, then those of one alone.
+    /// Every new or grown mass loss: the one over several namespaces first, then those of single ones.
     pub(super) fn judge_losses(&mut self, policy: &Policy, now: Uptime) -> Vec<MassLoss> {
         self.expire(now, policy.mass_loss_window);
         if self.judged.replace(*policy) == Some(*policy) {
@@ -189,9 +188,9 @@ impl Losses {
     fn span(&self, policy: &Policy) -> LossSpan {
         let most = self.largest_namespace(None);
         let is_mass = |without: Option<&Arc<str>>| {
-            let of_others = if most == without { self.largest_namespace(most) } else { most };
+            let largest_other = if most == without { self.largest_namespace(most) } else { most };
             self.is_mass_without([without, None], policy)
-                || self.is_mass_without([without, of_others], policy)
+                || self.is_mass_without([without, largest_other], policy)
         };
         if !is_mass(None) {
             return LossSpan::NoNamespace;
@@ -206,7 +205,7 @@ impl Losses {
         }
     }
 
-    /// Whether the losses are a mass loss over all namespaces but these.
+    /// Whether the losses are a mass loss over all namespaces except these.
     fn is_mass_without(&self, namespaces: [Option<&Arc<str>>; 2], policy: &Policy) -> bool {
         let left_out =
             || namespaces.into_iter().flatten().filter_map(|namespace| self.tenants.get(namespace));
@@ -216,9 +215,9 @@ impl Losses {
             .is_mass_loss(self.services.len().saturating_sub(lost), self.populated.saturating_sub(populated))
     }
 
-    /// The namespace that has most services which lost nothing, beside this one.
-    fn largest_namespace(&self, beside: Option<&Arc<str>>) -> Option<&Arc<str>> {
-        let others = self.tenants.iter().filter(|(namespace, _)| Some(*namespace) != beside);
+    /// The namespace with the most services that lost nothing, except `except`.
+    fn largest_namespace(&self, except: Option<&Arc<str>>) -> Option<&Arc<str>> {
+        let others = self.tenants.iter().filter(|(namespace, _)| Some(*namespace) != except);
         others
             .max_by_key(|(_, it)| it.populated.saturating_sub(it.lost.len()))
             .map(|(namespace, _)| namespace)

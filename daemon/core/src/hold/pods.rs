@@ -1,7 +1,7 @@
-//! Pods that an apiserver has at a held address, and what they prove.
+//! The pods that an apiserver reports at a held address, and what they prove.
 //!
-//! Invariant: an object that lists a held address proves nothing, but kubelet writes which address a pod has, and no
-//! tenant does. So an address leaves a hold if a pod runs there, and the pod of the held endpoint does not.
+//! Invariant: an object that lists a held address proves nothing. But kubelet, and no tenant, writes which address a
+//! pod has, so an address leaves a hold if a pod runs there and the held endpoint's pod does not.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,19 +13,19 @@ use crate::facts::Target;
 use crate::facts::endpoints::UidText;
 use crate::snapshot::Reason;
 
-/// The kind of targets that have addresses of pods.
+/// The kind of targets with pod addresses.
 const POD: &str = "Pod";
 
-/// Which pods run at one address.
+/// The pods that run at one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodsAt {
     pub address: IpAddr,
-    /// Their uids. A pod in the network of its node has no address of its own, and is left out.
+    /// Their uids, without pods in the host network, which have no address of their own.
     pub uids: Vec<Arc<str>>,
 }
 
 impl PodsAt {
-    /// Whether another pod runs where this target was.
+    /// Whether another pod runs at this target's address.
     fn has_replaced(&self, target: Target<'_>) -> bool {
         let is_target = |uid: &Arc<str>| UidText::parse(uid) == target.uid;
         is_pod(target) && !self.uids.is_empty() && !self.uids.iter().any(is_target)
@@ -37,7 +37,7 @@ fn is_pod(target: Target<'_>) -> bool {
 }
 
 impl Hold {
-    /// The addresses that another object lists too: whose they are now is worth a question to the apiserver.
+    /// The held addresses that another object lists too, for a query to the apiserver.
     pub fn disputed_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let is_disputed = |it: &&HeldBackend| it.lost.is_none() && it.is_claimed;
         let has_pod = |it: &&HeldBackend| self.target(&it.row).is_some_and(is_pod);
@@ -46,7 +46,7 @@ impl Hold {
         left.filter(move |_| is_bound).map(|it| it.row.address)
     }
 
-    /// Takes the backends at this address out of the list if another pod has it. `true`: one was there.
+    /// Drops the backends at this address if another pod has it. `true`: one was dropped.
     pub(crate) fn drop_reused(hold: &mut Arc<Self>, pods: &PodsAt) -> bool {
         let is_left = |it: &HeldBackend| {
             let target = hold.target(&it.row);
@@ -55,7 +55,7 @@ impl Hold {
                 && target.is_some_and(|it| pods.has_replaced(it))
         };
         let left: Vec<bool> = hold.backends.iter().map(is_left).collect();
-        // Readers share it, so it is copied only where it changes.
+        // Readers share the hold, so it is copied only if it changes.
         if hold.bound == Bound::Unlimited || !left.contains(&true) {
             return false;
         }

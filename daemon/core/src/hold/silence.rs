@@ -1,11 +1,9 @@
-//! Which sources cannot tell now whether the endpoints of a held list are back, and what they answered when they were
-//! asked.
+//! The sources that cannot report endpoints of held lists now, and their answers to queries.
 //!
-//! Invariant: a source counts as silent from the step in which that was told until it tells again, and then for as long
-//! as it was silent once more, but for no longer than [`RESYNC_WINDOW`]: what mends an accident is written a moment
-//! after the apiserver is back. So a watch that breaks again and again, and is whole in between, prolongs little. A
-//! question that is older than [`ANSWER_SECONDS`], or than a standstill of this process, is put again, and its answer
-//! counts for nothing.
+//! Invariant: a source counts as silent from the step in which that was reported until it reports endpoints again, and
+//! then for as long as the silence lasted, at most [`RESYNC_WINDOW`]: a repair is written a moment after the apiserver
+//! is back. So a watch that breaks again and again, and is whole in between, adds little. A query is repeated if it is
+//! older than [`ANSWER_SECONDS`] or than a standstill of this process, and its answer does not count.
 
 use alloc::collections::BTreeMap;
 
@@ -13,28 +11,28 @@ use super::judge::{RESYNC_WINDOW, SourceLiveness};
 use crate::keys::Source;
 use crate::time::Uptime;
 
-/// So long an answer counts, and so long one question is waited for. Longer than it takes the nodes of a large cluster
-/// to ask one after the other, to find that one apiserver hangs, and to ask the next one.
+/// How long an answer counts, and how long a query waits for one. The nodes of a large cluster need less to query one
+/// apiserver after the other, find that one hangs, and query the next one.
 const ANSWER_SECONDS: i64 = 30;
 
-/// A process that decides nothing for so long stood still. It decides each second, and no step takes as long.
+/// A gap of this length between decisions means a standstill. The process decides each second, and no step takes as
+/// long.
 const STANDSTILL_SECONDS: i64 = 5;
 
-/// What is known of the silence of each source.
+/// The silence of each source.
 #[derive(Debug, Default)]
 pub(super) struct SourceSilence {
-    /// What was told since the last decision: whether the source is silent.
+    /// The reports since the last decision: whether the source is silent.
     reports: BTreeMap<Source, bool>,
     since: BTreeMap<Source, Uptime>,
-    /// How long a source that tells again still counts as silent.
+    /// Until when a source that reports again still counts as silent.
     until: BTreeMap<Source, Uptime>,
-    /// When each source was asked last.
+    /// When each source was last queried.
     queries: BTreeMap<Source, Uptime>,
-    /// When the question was put that a source has answered last.
+    /// The time of the last query that a source has answered.
     answers: BTreeMap<Source, Uptime>,
-    /// The last decision.
     decided: Uptime,
-    /// When this process went on after it had stood still.
+    /// When this process resumed after a standstill.
     resumed: Uptime,
 }
 
@@ -43,7 +41,7 @@ impl SourceSilence {
         self.reports.insert(source, is_silent);
     }
 
-    /// Dates what was told since the last decision.
+    /// Dates the reports since the last decision.
     pub(super) fn apply_reports(&mut self, now: Uptime) {
         let before = core::mem::replace(&mut self.decided, now);
         if now.since(before) > STANDSTILL_SECONDS {
@@ -59,7 +57,7 @@ impl SourceSilence {
         }
     }
 
-    /// Puts a question to the source, unless a young one waits for its answer that was put at that time or later.
+    /// Queries the source, unless a recent query from `since` or later still waits for its answer.
     pub(super) fn query_source(&mut self, source: Source, since: Uptime, now: Uptime) {
         let is_open =
             |put: &Uptime| *put >= since && self.is_young(*put, now) && self.answers.get(&source) < Some(put);
@@ -67,13 +65,13 @@ impl SourceSilence {
         self.queries.insert(source, question);
     }
 
-    /// Notes that the source has answered the question that was put at that time.
+    /// Records that the source has answered the query of that time.
     pub(super) fn record_answer(&mut self, source: Source, put: Uptime) {
         let answered = self.answers.entry(source).or_insert(put);
         *answered = put.max(*answered);
     }
 
-    /// When each source was asked last.
+    /// When each source was last queried.
     pub(super) const fn queries(&self) -> &BTreeMap<Source, Uptime> {
         &self.queries
     }
@@ -103,10 +101,10 @@ mod tests {
 
     const SOURCE: Source = Source::Kubernetes;
 
-    /// Whether the source counts as silent at these seconds, after what was told at others.
-    fn at(told: &[(i64, bool)], seconds: &[i64]) -> alloc::vec::Vec<bool> {
+    /// Whether the source counts as silent at these seconds, after reports at others.
+    fn at(reports: &[(i64, bool)], seconds: &[i64]) -> alloc::vec::Vec<bool> {
         let mut silence = SourceSilence::default();
-        for (second, is_silent) in told {
+        for (second, is_silent) in reports {
             silence.record_report(SOURCE, *is_silent);
             silence.apply_reports(Uptime(*second));
         }
@@ -114,18 +112,18 @@ mod tests {
     }
 
     #[test]
-    fn a_source_counts_as_silent_until_it_has_told_for_as_long_again_or_for_a_minute() {
+    fn a_source_stays_silent_as_long_again_but_at_most_a_minute() {
         assert_eq!(at(&[], &[0]), [false]);
         assert_eq!(at(&[(0, true)], &[0, 1_000_000]), [true, true]);
         assert_eq!(at(&[(0, true), (5, false)], &[5, 9, 10]), [true, true, false]);
         assert_eq!(at(&[(0, true), (300, false)], &[359, 360]), [true, false]);
-        // Every failed try tells once more that it is silent, and every watch that it is not.
+        // Each failed try reports the silence again, and each watch its end.
         assert_eq!(at(&[(0, true), (50, true), (60, false), (62, false)], &[119, 120]), [true, false]);
         assert_eq!(at(&[(0, true), (60, false), (70, true), (71, false)], &[119, 120]), [true, false]);
     }
 
-    /// What the source was asked, and has answered, after what was done at each second: it was asked on behalf of a
-    /// hold that is due then, or it answered the question of that time.
+    /// Checks the last query and the answer that counts after these steps. Each step queries the source for a hold that
+    /// is due at that second, or records an answer to the query of that time.
     #[track_caller]
     fn check_asked(done: &[(i64, Option<i64>)], now: i64, expected: (i64, Option<i64>)) {
         let mut silence = SourceSilence::default();
@@ -141,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_for_its_own_question_and_for_thirty_seconds() {
+    fn an_answer_counts_for_its_own_query_and_thirty_seconds() {
         check_asked(&[(10, None)], 11, (10, None));
         check_asked(&[(10, None), (11, Some(10))], 40, (10, Some(10)));
         check_asked(&[(10, None), (11, Some(10))], 41, (10, None));
@@ -150,26 +148,26 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_put_again_when_it_is_answered_older_or_too_old() {
+    fn a_query_is_repeated_when_answered_older_than_the_loss_or_expired() {
         let mut silence = SourceSilence::default();
         let mut ask = |since, now| {
             silence.apply_reports(Uptime(now));
             silence.query_source(SOURCE, Uptime(since), Uptime(now));
             silence.queries().get(&SOURCE).copied()
         };
-        assert_eq!([ask(5, 10), ask(5, 12)], [Some(Uptime(10)); 2], "one question is enough");
-        assert_eq!(ask(11, 13), Some(Uptime(13)), "a later loss wants a later answer");
+        assert_eq!([ask(5, 10), ask(5, 12)], [Some(Uptime(10)); 2], "one query is enough");
+        assert_eq!(ask(11, 13), Some(Uptime(13)), "a later loss needs a later answer");
         for now in 14..=43 {
             assert_eq!(ask(11, now), Some(Uptime(13)), "{now}");
         }
         assert_eq!(ask(11, 44), Some(Uptime(44)));
         silence.record_answer(SOURCE, Uptime(44));
         silence.query_source(SOURCE, Uptime(11), Uptime(45));
-        assert_eq!(silence.queries().get(&SOURCE), Some(&Uptime(45)), "an answer ends a question");
+        assert_eq!(silence.queries().get(&SOURCE), Some(&Uptime(45)), "an answer ends a query");
     }
 
     #[test]
-    fn nothing_that_was_asked_before_a_standstill_counts_after_it() {
+    fn answers_from_before_a_standstill_do_not_count() {
         for (standstill, put_again) in [(5, 10), (6, 16)] {
             let mut silence = SourceSilence::default();
             silence.apply_reports(Uptime(5));
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_tells_again_within_the_same_batch_was_never_silent() {
+    fn a_source_that_recovers_within_one_batch_was_never_silent() {
         let mut silence = SourceSilence::default();
         silence.record_report(SOURCE, true);
         silence.record_report(SOURCE, false);

@@ -1,4 +1,4 @@
-//! Keys that an author may choose, knowing all of this code but the seed.
+//! Keys of an author who has all of this code, but not the seed.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,18 +11,18 @@ use crate::claims::reservations::Reservation;
 use crate::facts::ObjectKey;
 use crate::keys::{Family, FrontendKey, ObjectName, ServiceKey, SliceKey, Source, Transport};
 
-/// How many keys a set has. A power of two, so that it is also how many places a table of them has.
+/// The number of keys, a power of two and therefore also the number of places of their table.
 const KEYS: u32 = 1 << 12;
 
-/// Each key is inserted, found and removed. Each of these comes by one entry, and by few others.
+/// Each key is inserted, found and removed, and each of these visits one entry and few others.
 const STEPS_PER_KEY_MAX: u64 = 8;
 
-/// Of as many keys as places, drawn at random, about 8 share the fullest place.
+/// If as many random keys as places are drawn, about 8 share the fullest place.
 const CROWD_MAX: usize = 16;
 
 const SEEDS: [u128; 3] = [0, 7, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210];
 
-/// How many keys share the fullest of so many places.
+/// How many keys share the fullest of `places` places.
 fn crowd<K: Hash>(seed: Seed, keys: &[K], places: u64) -> usize {
     let mut counts = std::collections::HashMap::<u64, usize>::new();
     keys.iter().for_each(|key| *counts.entry(seed.hash(key) % places).or_default() += 1);
@@ -54,7 +54,7 @@ fn frontend(address: IpAddr, port: u16, transport: Transport) -> FrontendKey {
     FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport }
 }
 
-/// An address whose author chose its end.
+/// An address with an end that its author chose.
 fn v6(number: u32, end: u64) -> IpAddr {
     Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(number) << 64 | u128::from(end)).into()
 }
@@ -67,11 +67,11 @@ fn name(namespace: &str, name: &str) -> ObjectName {
     ObjectName::new(namespace, name).unwrap()
 }
 
-/// With the first end a product in a former hash was zero, whatever its seed.
+/// The first end made a product of a former hash zero for every seed.
 const ENDS: [u64; 4] = [0xdd50_7cc9_b729_acc0, 0xdd50_7cc9_b729_acc1, 0, u64::MAX];
 
 #[test]
-fn invariant_10_frontends_that_were_chosen_to_collide_do_not() {
+fn invariant_10_frontends_chosen_to_collide_do_not() {
     for end in ENDS {
         check("ends of IPv6", |number| frontend(v6(number, end), 80, Transport::Tcp));
         check("the first half", |number| {
@@ -84,14 +84,14 @@ fn invariant_10_frontends_that_were_chosen_to_collide_do_not() {
         let port = u16::try_from(number * 8 + 1).unwrap();
         frontend(v4(0x0a00_0001), port, Transport::ALL[number as usize % 3])
     });
-    // Address and port take each other's place.
+    // The address and the port swap their parts.
     check("sums", |number| {
         frontend(v4(number << 16), u16::try_from(0xf000 - number).unwrap(), Transport::Tcp)
     });
 }
 
 #[test]
-fn invariant_10_covers_and_addresses_that_were_chosen_to_collide_do_not() {
+fn invariant_10_reservations_chosen_to_collide_do_not() {
     for end in ENDS {
         check("covers", |number| Reservation::Address(v6(number, end)));
         check("undecided", |number| (v6(number, end), 0_u16));
@@ -107,7 +107,7 @@ fn invariant_10_covers_and_addresses_that_were_chosen_to_collide_do_not() {
     check("undecided node ports", |number| (v4(0), u16::try_from(number * 16).unwrap()));
 }
 
-/// Names of which nearly all is alike, at any place of a word.
+/// Names that are nearly equal, with the difference at any byte of a word.
 fn names() -> impl Iterator<Item = (usize, impl Fn(u32) -> String)> {
     [0, 1, 7, 8, 9, 15, 16, 17, 40].into_iter().map(|length| {
         let text = move |number: u32| format!("{}{number:05}{}", "a".repeat(length), "z".repeat(length));
@@ -116,7 +116,7 @@ fn names() -> impl Iterator<Item = (usize, impl Fn(u32) -> String)> {
 }
 
 #[test]
-fn invariant_10_names_of_objects_that_were_chosen_to_collide_do_not() {
+fn invariant_10_object_names_chosen_to_collide_do_not() {
     let source = Source::Kubernetes;
     for (length, text) in names() {
         let what = format!("names of {}", 5 + 2 * length);
@@ -129,7 +129,7 @@ fn invariant_10_names_of_objects_that_were_chosen_to_collide_do_not() {
         });
         check(&what, |number| ObjectKey::File(source, text(number).into()));
     }
-    // The same text, cut elsewhere.
+    // The same text, split elsewhere.
     let text = "a-".repeat(31);
     check("cuts", |number| {
         let (cut, rest) = (1 + number as usize % 60, number / 60);
@@ -138,19 +138,23 @@ fn invariant_10_names_of_objects_that_were_chosen_to_collide_do_not() {
 }
 
 #[test]
-fn invariant_10_numbers_that_are_given_out_do_not_collide_in_any_step() {
+fn invariant_10_allocated_numbers_do_not_collide_at_any_stride() {
     for shift in 0..20 {
         check("numbers", |number| number << shift);
     }
 }
 
-/// A set that collides under one seed is what an author could make who knew it.
+/// An author who had the seed could make such a set.
 #[test]
 fn invariant_10_keys_that_collide_by_one_seed_are_spread_by_another() {
     let places = 1 << 8;
     let all = (0_u32..1 << 17).map(|number| frontend(v6(number, 1), 80, Transport::Tcp));
     let chosen: Vec<_> = all.filter(|key| Seed(0).hash(key).is_multiple_of(places)).take(256).collect();
-    assert_eq!((chosen.len(), crowd(Seed(0), &chosen, places)), (256, 256), "they collide by the known seed");
+    assert_eq!(
+        (chosen.len(), crowd(Seed(0), &chosen, places)),
+        (256, 256),
+        "they collide with the known seed"
+    );
     for bit in 0..u128::BITS {
         let crowd = crowd(Seed(1 << bit), &chosen, places);
         assert!(crowd <= CROWD_MAX, "bit {bit} of the seed does not count: {crowd} keys at one place");
@@ -158,7 +162,7 @@ fn invariant_10_keys_that_collide_by_one_seed_are_spread_by_another() {
 }
 
 #[test]
-fn a_seed_is_shown_to_nobody() {
+fn a_seed_is_hidden_in_debug_output() {
     assert_eq!(format!("{:?}", Seed(0x1234)), "Seed(..)");
     let index = Index::<u32, u32>::new(Seed(0x1234));
     assert!(!format!("{index:?}").contains("4660"), "{index:?}");

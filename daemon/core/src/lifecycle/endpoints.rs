@@ -1,8 +1,8 @@
-//! What is wrong with the endpoints of one service, as far as its slices and what this node saw can tell.
+//! Faults of one service's endpoints, as far as its slices and this node's history show them.
 //!
-//! Invariant: pure, and each finding names what it rests on, up to a bound. What only a reading can tell (the manager
-//! of a slice, whether an Endpoints object was cut) is an argument that may be missing; then there is no finding about
-//! it. Ages are at least as long as they are said to be: any change of an endpoint begins its age anew.
+//! Invariant: pure, and each finding lists its evidence, up to a bound. Facts that take another read (the manager of a
+//! slice, whether an Endpoints object was truncated) are optional arguments; without them there is no finding. Real
+//! ages are at least as long as the shown ones: any change of an endpoint restarts its age.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -19,20 +19,20 @@ use crate::time::Uptime;
 use crate::words;
 
 words! {
-    /// What can be found.
+    /// The kinds of findings.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum EndpointFindingId {
-        /// Two targets are said to have one address: one of them is gone.
+        /// Two targets are listed with one address: one of them is gone.
         Stale = "slices.stale",
-        /// Two slices of the service list one address, and have done so for long.
+        /// Two slices of the service have listed one address for a long time.
         Duplicates = "slices.duplicates",
-        /// Slices of the service are written by more than one manager.
+        /// More than one manager writes slices of the service.
         Manager = "slices.manager",
-        /// A slice of a service with an address is labelled as not for proxies.
+        /// A label hides a slice from proxies although the service has an address.
         Hidden = "slices.hidden",
-        /// Readers of the Endpoints object see only a part of the endpoints.
+        /// The Endpoints object lists only a part of the endpoints.
         Truncated = "endpoints.truncated",
-        /// An endpoint has been listed for long, and was never ready.
+        /// An endpoint has been listed for a long time and was never ready.
         NeverReady = "endpoints.never-ready",
         /// An endpoint becomes ready and unready again and again.
         Flapping = "endpoints.flapping",
@@ -41,30 +41,30 @@ words! {
     }
 }
 
-/// What a finding rests on.
+/// The evidence of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EndpointEvidence {
     /// The endpoint's address; `None`: the finding is not about single endpoints.
     pub address: Option<IpAddr>,
-    /// The slices that the finding rests on: the service's own first, then the one that contradicts it.
+    /// The slices of the finding: the service's own first, then the one that contradicts it.
     pub slices: Vec<SliceKey>,
-    /// For how many seconds at least; `None`: not known.
+    /// Minimum age in seconds; `None`: unknown.
     pub age: Option<i64>,
 }
 
-/// Something that is wrong with endpoints.
+/// A fault of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointFinding {
     pub id: EndpointFindingId,
     pub severity: Severity,
     pub confidence: Confidence,
-    /// The first [`from_capacity::DIFF_ENTRIES_MAX`], in order.
+    /// The first [`limits::NAMED_MAX`], in order.
     pub evidence: Vec<EndpointEvidence>,
     /// How many more there are.
     pub more: usize,
 }
 
-/// The finding, if anything speaks for it.
+/// Builds the finding, if there is evidence.
 fn build_finding(
     id: EndpointFindingId,
     severity: Severity,
@@ -77,10 +77,10 @@ fn build_finding(
     (!evidence.is_empty()).then_some(EndpointFinding { id, severity, confidence, evidence, more })
 }
 
-/// What a backend is dialled by: two targets cannot share it, though all on a node's own network share its address.
+/// The address that clients dial: two targets cannot share it, though all in a node's own network share its IP address.
 type DialTarget = (SocketAddr, crate::keys::Protocol);
 
-/// The ready endpoints of a slice that say which target they are, at each of its ports.
+/// The ready endpoints of a slice with a known target, at each of its ports.
 fn ready_targets(slice: &SliceFacts) -> impl Iterator<Item = (DialTarget, UidText<'_>)> {
     let ready = slice.endpoints.iter().filter(|it| it.conditions.ready && !it.conditions.terminating);
     let known = ready.filter_map(|it| Some((it.address, it.target.map(|target| target.uid)?)));
@@ -91,8 +91,8 @@ fn ready_targets(slice: &SliceFacts) -> impl Iterator<Item = (DialTarget, UidTex
     })
 }
 
-/// Addresses that two targets are said to have at the same port, both ready: one of the two is gone. `all`: the slices
-/// of all services, among them the own ones. What another namespace alone says may be made up by a tenant.
+/// Addresses that two ready targets have at the same port: one of them is gone. `all`: the slices of all services,
+/// including `own`. A tenant may have made up what only another namespace lists.
 pub fn find_stale<'a>(
     own: &'a [Arc<SliceFacts>],
     all: impl IntoIterator<Item = &'a SliceFacts>,
@@ -102,7 +102,7 @@ pub fn find_stale<'a>(
     {
         owners.entry(place).or_insert((uid, &slice.key));
     }
-    // Of a million endpoints few are at these addresses, and to look at addresses alone is a fifth of the work.
+    // Few of a million endpoints have these addresses, and comparing addresses alone is a fifth of the work.
     let addresses: BTreeSet<IpAddr> = owners.keys().map(|place| place.0.ip()).collect();
     let is_near = |slice: &&SliceFacts| slice.endpoints.iter_brief().any(|(at, _)| addresses.contains(&at));
     let near = all.into_iter().filter(is_near);
@@ -120,15 +120,15 @@ pub fn find_stale<'a>(
     build_finding(EndpointFindingId::Stale, Severity::Error, confidence, evidence)
 }
 
-/// Seconds since the slice that was written later was written, by the apiserver's clock.
+/// Seconds since the later write of the two slices, by the apiserver's clock.
 fn write_age(a: &SliceFacts, b: &SliceFacts, now: Timestamp) -> Option<i64> {
     let written = |slice: &SliceFacts| slice.meta.writer.as_ref().and_then(|writer| writer.at);
     let later = written(a)?.max(written(b)?);
     Some(now.0.saturating_sub(later.0).max(0))
 }
 
-/// Addresses that two slices of the service list at a port of the same name, for longer than a move takes. Two slices
-/// that say different conditions for one address are an error, not just a slow move.
+/// Addresses that two slices of the service list at a port of the same name for longer than a move takes. Different
+/// conditions for one address make it an error, not just a slow move.
 pub fn find_duplicates(own: &[Arc<SliceFacts>], now: Timestamp) -> Option<EndpointFinding> {
     let mut known = BTreeMap::<(IpAddr, &str, &crate::keys::Protocol), (&SliceFacts, Endpoint<'_>)>::new();
     let mut evidence = Vec::new();
@@ -152,7 +152,7 @@ pub fn find_duplicates(own: &[Arc<SliceFacts>], now: Timestamp) -> Option<Endpoi
     build_finding(EndpointFindingId::Duplicates, severity, Confidence::Certain, evidence)
 }
 
-/// Slices that proxies leave alone because of a label, though their service has an address.
+/// Slices that a label hides from proxies, though their service has an address.
 pub fn find_hidden(own: &[Arc<SliceFacts>], is_headless: bool) -> Option<EndpointFinding> {
     let hidden = own.iter().filter(|slice| slice.headless && !is_headless);
     let evidence = hidden.map(|slice| EndpointEvidence {
@@ -163,9 +163,8 @@ pub fn find_hidden(own: &[Arc<SliceFacts>], is_headless: bool) -> Option<Endpoin
     build_finding(EndpointFindingId::Hidden, Severity::Error, Confidence::Certain, evidence)
 }
 
-/// Slices of more than one manager: each takes the other's for its own, or leaves them to rot. `managed`: the label
-/// `endpointslice.kubernetes.io/managed-by` of each slice, as a reading has found it; a slice without the label says
-/// nothing.
+/// Slices of more than one manager: each adopts the other's slices, or leaves them outdated. `managed`: the label
+/// `endpointslice.kubernetes.io/managed-by` of each slice as read; a slice without the label does not count.
 pub fn find_managers<'a>(
     managed: impl IntoIterator<Item = (&'a SliceKey, Option<&'a str>)>,
 ) -> Option<EndpointFinding> {
@@ -185,8 +184,8 @@ pub fn find_managers<'a>(
     build_finding(EndpointFindingId::Manager, Severity::Warning, Confidence::Certain, evidence)
 }
 
-/// Whether the Endpoints object has only a part of the addresses. `over_capacity`: its annotation
-/// `endpoints.kubernetes.io/over-capacity`, as a reading has found it.
+/// Whether the Endpoints object lists only a part of the addresses. `over_capacity`: its annotation
+/// `endpoints.kubernetes.io/over-capacity` as read.
 pub fn find_truncated(over_capacity: Option<&str>) -> Option<EndpointFinding> {
     let evidence = Vec::new();
     let more = 0;
@@ -196,7 +195,7 @@ pub fn find_truncated(over_capacity: Option<&str>) -> Option<EndpointFinding> {
     over_capacity.map(|_| EndpointFinding { id, severity, confidence, evidence, more })
 }
 
-/// A change of an endpoint's readiness, as the history has it.
+/// A change of an endpoint's readiness in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReadinessChange {
     pub address: IpAddr,
@@ -204,7 +203,7 @@ pub struct ReadinessChange {
     pub is_ready: bool,
 }
 
-/// Endpoints with a readiness that changed again and again lately. A change that is told twice counts once.
+/// Endpoints whose readiness changed again and again recently. A change that is listed twice counts once.
 pub fn find_flapping(turns: &[ReadinessChange], now: Uptime) -> Option<EndpointFinding> {
     let is_late = |it: &&ReadinessChange| now.since(it.at) < limits::READY_FLAPS_WITHIN;
     let mut late: Vec<_> = turns.iter().filter(is_late).collect();
@@ -233,7 +232,7 @@ fn filter_by_age(
     long.map(|(row, age)| EndpointEvidence { address: Some(row.address), slices: Vec::new(), age: Some(age) })
 }
 
-/// Endpoints that were listed long ago and never seen ready. `turns`: the history, which does not go back for ever.
+/// Endpoints that were listed long ago and never seen ready. `turns`: the history, which is limited.
 pub fn find_never_ready(
     rows: impl IntoIterator<Item = Row>,
     turns: &[ReadinessChange],

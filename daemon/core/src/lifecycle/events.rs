@@ -1,47 +1,45 @@
-//! What others say of a load balancer: Events by their meaning, and whether its controller is alive.
+//! The Events of a load balancer by their meaning, and whether its controller is alive.
 //!
 //! Invariant: the order of Events makes no difference, and no time in an Event can make anything older than it is or
-//! lie ahead. Events that were not read have said nothing, which does not mean that there were none.
+//! lie in the future. Unread Events count as unknown, not as absent.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::facts::Timestamp;
 
-/// What an Event about a load balancer means. Only the reader of Events knows their words; here there are only
-/// meanings.
+/// The meaning of an Event about a load balancer. Only the reader of Events parses their text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Meaning {
-    /// A controller begins to bring the balancer in line with the Service.
+    /// A controller starts to reconcile the balancer with the Service.
     Ensuring,
-    /// The balancer is in line with the Service.
+    /// The balancer matches the Service.
     Ensured,
-    /// A balancer is being made.
+    /// A balancer is being created.
     Creating,
-    /// A balancer is made.
+    /// A balancer was created.
     Created,
-    /// The balancer knows the nodes as they are.
+    /// The balancer has the current nodes.
     Updated,
-    /// The balancer could not be told of the nodes as they are.
+    /// The balancer could not be updated with the current nodes.
     UpdateFailed,
-    /// The balancer could not be made or changed, or no address could be had for it.
+    /// The balancer could not be created or changed, or there was no address for it.
     SyncFailed,
     /// The balancer is being removed.
     Deleting,
     /// The balancer is removed.
     Deleted,
-    /// The balancer could not be removed, whatever the Event was called.
+    /// The balancer could not be removed, whatever the Event's name.
     DeleteFailed,
-    /// No node or no helper is there that could take its traffic.
+    /// No node or helper can take its traffic.
     NoNodes,
     /// An address was chosen.
     AddressAssigned,
-    /// A controller said something else about it, so a controller is there.
+    /// A controller wrote another Event about it, so a controller exists.
     Other,
 }
 
 impl Meaning {
-    /// All of them.
     pub const ALL: [Self; 13] = [
         Self::Ensuring,
         Self::Ensured,
@@ -59,47 +57,47 @@ impl Meaning {
     ];
 }
 
-/// One Event about a Service, as far as it is about the load balancer. It must be about this very object: the reader of
-/// Events leaves out those of a former one of the same name.
+/// One Event about a Service's load balancer. It must be about this very object: the reader of Events skips those of an
+/// earlier object of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalancerEvent {
     pub meaning: Meaning,
-    /// When it was said first and last, by the clock of the Event's writer.
+    /// The first and the last occurrence, by the clock of the Event's writer.
     pub first: Timestamp,
     pub last: Timestamp,
-    /// How often it was said; 0, which no apiserver writes, is once.
+    /// The number of occurrences; 0, which no apiserver writes, counts as 1.
     pub count: u32,
-    /// Nothing that was said later has ended it.
+    /// No later Event has ended it.
     pub is_open: bool,
-    /// Why, by an id that means something to the reader that knows the words.
+    /// An id of the cause, defined by the reader of Events.
     pub cause: Option<Arc<str>>,
-    /// Whether a deletion with this cause may leave something at the provider, because that is still in use or a
-    /// permission is missing.
+    /// Whether a failed deletion with this cause may leave resources at the provider, because they are still in use or
+    /// a permission is missing.
     pub strands: bool,
 }
 
-/// What Events say.
+/// The Events as read.
 #[derive(Clone, Copy, Debug)]
 pub enum EventReading<'a> {
-    /// They were not read, or may not be.
+    /// They were not read, or access is denied.
     NotRead,
-    /// These and no others were there. Events live for an hour; their reader bounds how many.
+    /// All Events that exist. Events live for an hour; their reader limits the number.
     All(&'a [BalancerEvent]),
 }
 
 /// Whether the controller of load balancers is alive, by its Lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControllerLiveness {
-    /// No Lease was read, or none says so.
+    /// No Lease was read, or none shows it.
     #[default]
     Unknown,
-    /// It has renewed its Lease.
+    /// It renewed its Lease.
     Alive,
-    /// Its Lease has run out.
+    /// Its Lease has expired.
     Silent,
 }
 
-/// Seconds from a time in an Event until now; `None`: the Event says none. A time that lies ahead counts as now.
+/// Seconds from a time in an Event until now; `None`: the Event has no time. A future time counts as now.
 fn event_age(at: Timestamp, now: Timestamp) -> Option<i64> {
     (at.0 > 0).then(|| now.0.saturating_sub(at.0).max(0))
 }
@@ -108,19 +106,19 @@ fn event_age(at: Timestamp, now: Timestamp) -> Option<i64> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AgedEvent<'a> {
     pub(super) event: &'a BalancerEvent,
-    /// Since it was said last.
+    /// Since the last occurrence.
     pub(super) age: Option<i64>,
-    /// Since it was said first.
+    /// Since the first occurrence.
     pub(super) oldest: Option<i64>,
 }
 
 impl AgedEvent<'_> {
-    /// Whether it was said later than the other; `None`: there is no other.
+    /// Whether it is later than the other; `None`: there is no other.
     pub(super) fn is_after(&self, other: Option<&Self>) -> bool {
         other.is_none_or(|other| self.recency() < other.recency())
     }
 
-    /// Whether it was said later than the other, or at the same time.
+    /// Whether it is not earlier than the other.
     pub(super) fn is_not_before(&self, other: Option<&Self>) -> bool {
         other.is_none_or(|other| self.recency() <= other.recency())
     }
@@ -130,7 +128,7 @@ impl AgedEvent<'_> {
     }
 }
 
-/// All that was told, each kind looked up by what it means.
+/// All Events, looked up by their meaning.
 #[derive(Clone, Debug)]
 pub(super) struct EventLog<'a> {
     /// `None`: Events were not read.
@@ -138,18 +136,18 @@ pub(super) struct EventLog<'a> {
 }
 
 impl<'a> EventLog<'a> {
-    pub(super) fn new(heard: EventReading<'a>, now: Timestamp) -> Self {
-        let EventReading::All(told) = heard else { return Self { all: None } };
-        let aged = |told: &'a BalancerEvent| {
-            let last = event_age(told.last, now);
-            // A first time after the last one is as wrong as one that lies ahead.
-            let oldest = event_age(told.first, now).max(last);
-            AgedEvent { event: told, age: last, oldest }
+    pub(super) fn new(reading: EventReading<'a>, now: Timestamp) -> Self {
+        let EventReading::All(events) = reading else { return Self { all: None } };
+        let aged = |event: &'a BalancerEvent| {
+            let last = event_age(event.last, now);
+            // A first time after the last one is as wrong as a future one.
+            let oldest = event_age(event.first, now).max(last);
+            AgedEvent { event, age: last, oldest }
         };
-        Self { all: Some(told.iter().map(aged).collect()) }
+        Self { all: Some(events.iter().map(aged).collect()) }
     }
 
-    /// Whether Events were read and there was none at all.
+    /// Whether Events were read and none exists.
     pub(super) fn has_none(&self) -> bool {
         self.all.as_ref().is_some_and(Vec::is_empty)
     }
@@ -166,18 +164,18 @@ impl<'a> EventLog<'a> {
         self.all.iter().flatten().copied()
     }
 
-    /// The latest with one of these meanings. Of several at the same time the one that tells most is taken, so that
-    /// their order makes no difference.
+    /// The latest Event with one of these meanings. Among several at the same time it takes the most informative, so
+    /// that their order makes no difference.
     pub(super) fn latest_event(&self, meanings: &[Meaning]) -> Option<AgedEvent<'a>> {
         select_latest(self.iter().filter(|it| meanings.contains(&it.event.meaning)))
     }
 
-    /// Like [`Self::latest`], among those that nothing has ended.
+    /// Like [`Self::latest_event`], among the Events that nothing has ended.
     pub(super) fn latest_open(&self, meanings: &[Meaning]) -> Option<AgedEvent<'a>> {
         select_latest(self.iter().filter(|it| it.event.is_open && meanings.contains(&it.event.meaning)))
     }
 
-    /// How often the same thing was said, and for how long, over all Events that say it with this cause.
+    /// The occurrences of open Events with these meanings and this cause, and the age of the oldest.
     pub(super) fn count_repeats(&self, meanings: &[Meaning], cause: Option<&str>) -> (u32, Option<i64>) {
         let same = |it: &AgedEvent<'_>| {
             it.event.is_open && meanings.contains(&it.event.meaning) && it.event.cause.as_deref() == cause

@@ -1,7 +1,7 @@
-//! What is wrong with a load balancer.
+//! Faults of a load balancer.
 //!
-//! Invariant: a finding that rests on silence is made only where Events were read and said nothing; no balancer is
-//! called stuck because no Event called it done. A finding that needs no Event is made without them, and says so.
+//! Invariant: a finding about missing Events requires that Events were read; a balancer is not stuck just because no
+//! Event reports it done. A finding that needs no Event is made without them, and says so.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,71 +13,71 @@ use crate::facts::{BalancerFacts, ServiceFacts};
 use crate::words;
 
 words! {
-    /// What can be found.
+    /// The kinds of findings.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum FindingId {
-        /// It is made, and nothing says why it has no address: the status was not written, or the address was taken
-        /// back.
+        /// It was made and has no address for no known reason: the status was not written, or the address was
+        /// withdrawn.
         EnsuredNoIngress = "lb.ensured-no-ingress",
         /// It could not be made, again and again.
         Failing = "lb.failing",
-        /// There is no node that could take its traffic.
+        /// No node can take its traffic.
         NoNodes = "lb.no-nodes",
         /// No controller acts on it.
         NoController = "lb.no-controller",
         /// No controller acts on its class.
         ClassUnserved = "lb.class-unserved",
-        /// It is being made for too long, without an error.
+        /// It takes too long to be made, without an error.
         StuckEnsuring = "lb.stuck-ensuring",
-        /// It works, and not with the newest Service or nodes.
+        /// It works, but not with the newest Service or nodes.
         Degraded = "lb.degraded",
-        /// It is being removed for too long.
+        /// Its removal takes too long.
         DeleteStuck = "lb.delete-stuck",
-        /// What it was made of may stay at the provider, and cost money.
+        /// Resources of it may remain at the provider, and cost money.
         OrphanRisk = "lb.orphan-risk",
         /// Its address changes again and again: two controllers write it.
         Flapping = "lb.flapping",
-        /// It has no address for a long time, whatever the reason.
+        /// It has had no address for a long time, whatever the reason.
         Pending = "lb.pending",
     }
 }
 
 words! {
-    /// How bad it is.
+    /// The severity of a finding.
     #[derive(PartialOrd, Ord)]
     pub enum Severity {
-        /// Worth to know.
+        /// Good to know.
         Notice = "notice",
-        /// Something does not work as asked for.
+        /// Something does not work as requested.
         Warning = "warning",
-        /// Clients or operators wait for something that will not come by itself.
+        /// Clients or operators wait for something that needs intervention.
         Error = "error",
     }
 }
 
 words! {
-    /// How sure it is.
+    /// The confidence of a finding.
     pub enum Confidence {
-        /// An Event says so, or it stands in the object.
+        /// An Event or the object says so.
         Certain = "certain",
-        /// Nothing else that was looked at explains it.
+        /// No other input explains it.
         Likely = "likely",
         /// Events were not read, and might say more.
         WithoutEvents = "without-events",
     }
 }
 
-/// Something that is wrong with a load balancer.
+/// A fault of a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub id: FindingId,
     pub severity: Severity,
     pub confidence: Confidence,
-    /// For how many seconds, where that is known.
+    /// Age in seconds, if known.
     pub age: Option<i64>,
-    /// Why: the id of the cause that the Events came with.
+    /// The id of the cause in the Events.
     pub cause: Option<Arc<str>>,
-    /// How often Events told it; 0: never.
+    /// How often Events reported it; 0: never.
     pub count: u32,
 }
 
@@ -87,25 +87,25 @@ impl Finding {
     }
 }
 
-/// Whether the age is known, and is at least that.
+/// Whether the age is known and at least that long.
 fn is_at_least(age: Option<i64>, at_least: i64) -> bool {
     age.is_some_and(|age| age >= at_least)
 }
 
-/// What the findings of one load balancer are made from.
+/// The inputs for the findings of one load balancer.
 struct FindingInput<'a> {
     case: &'a BalancerInput<'a>,
     known: &'a EventLog<'a>,
     state: BalancerState,
-    /// For how many seconds the state is what it is.
+    /// Seconds since the state began.
     age: Option<i64>,
     facts: &'a ServiceFacts,
     phase: BalancerPhase,
-    /// For how many seconds the object shows what it shows.
+    /// Seconds since the object shows its phase.
     shown_age: Option<i64>,
 }
 
-/// All that is wrong, the most specific first.
+/// All findings, the most specific first.
 pub(super) fn find_all(
     case: &BalancerInput<'_>,
     known: &EventLog<'_>,
@@ -148,7 +148,7 @@ impl FindingInput<'_> {
         self.facts.balancer.as_deref().is_some_and(BalancerFacts::has_balancer_finalizer)
     }
 
-    /// The age of the Event that called the balancer done, if nothing was begun or has failed since.
+    /// The age of the Event that reports the balancer done, unless a later one begins or fails.
     fn done_event_age(&self) -> Option<i64> {
         let done = self.known.latest_event(&[Meaning::Ensured])?;
         let others = [Meaning::Ensuring, Meaning::Creating, Meaning::SyncFailed];
@@ -162,7 +162,7 @@ impl FindingInput<'_> {
             .then(|| Finding::new(FindingId::EnsuredNoIngress, Severity::Error, age))
     }
 
-    /// A retry that has begun is part of failing, until an Event calls it done.
+    /// A retry that has begun counts as failing until an Event reports it done.
     fn find_failing(&self) -> Option<Finding> {
         const FAILED: [Meaning; 1] = [Meaning::SyncFailed];
         let failed = self.known.latest_open(&FAILED).filter(|_| self.is_pending())?;
@@ -177,14 +177,14 @@ impl FindingInput<'_> {
 
     fn find_no_nodes(&self) -> Option<Finding> {
         let asks = matches!(self.phase, BalancerPhase::Pending | BalancerPhase::Addressed);
-        let told = self.known.latest_open(&[Meaning::NoNodes]).filter(|_| asks)?;
-        let cause = told.event.cause.clone();
-        let count = told.event.count.max(1);
-        Some(Finding { cause, count, ..Finding::new(FindingId::NoNodes, Severity::Error, told.oldest) })
+        let open = self.known.latest_open(&[Meaning::NoNodes]).filter(|_| asks)?;
+        let cause = open.event.cause.clone();
+        let count = open.event.count.max(1);
+        Some(Finding { cause, count, ..Finding::new(FindingId::NoNodes, Severity::Error, open.oldest) })
     }
 
-    /// No controller acts on the balancer: Events were read and there was none. A finalizer shows that a controller was
-    /// there once: only a Lease that has run out tells that it is gone.
+    /// No controller acts on the balancer: Events were read and there was none. A finalizer shows that a controller
+    /// existed: then only an expired Lease proves that it is gone.
     fn find_unserved(&self, of_a_class: bool, id: FindingId) -> Option<Finding> {
         let is_dead = self.case.controller == ControllerLiveness::Silent && !of_a_class;
         let is_nobodys = !self.has_finalizer() || is_dead;
@@ -197,7 +197,7 @@ impl FindingInput<'_> {
         is_so.then(|| Finding { confidence, ..Finding::new(id, Severity::Error, self.shown_age) })
     }
 
-    /// This is never found without Events: an error in an Event that was not read is no silence.
+    /// Never found without Events: an unread Event may report an error.
     fn find_stuck_ensuring(&self) -> Option<Finding> {
         let is_at_work = matches!(self.state, BalancerState::Ensuring | BalancerState::Creating);
         let is_explained = self.done_event_age().is_some()
@@ -217,8 +217,8 @@ impl FindingInput<'_> {
     }
 
     fn find_degraded(&self) -> Option<Finding> {
-        let told = self.known.latest_open(&DEGRADING).filter(|_| self.state == BalancerState::Degraded)?;
-        let cause = told.event.cause.clone();
+        let open = self.known.latest_open(&DEGRADING).filter(|_| self.state == BalancerState::Degraded)?;
+        let cause = open.event.cause.clone();
         let (count, oldest) = self.known.count_repeats(&DEGRADING, cause.as_deref());
         is_at_least(oldest, limits::DEGRADED_AFTER).then(|| Finding {
             cause,
@@ -227,7 +227,7 @@ impl FindingInput<'_> {
         })
     }
 
-    /// The time counts from when the Service was asked to go, however often its removal was tried.
+    /// The time counts from the deletion request, however often the removal was tried.
     fn find_delete_stuck(&self) -> Option<Finding> {
         let is_so =
             self.phase == BalancerPhase::Leaving && is_at_least(self.shown_age, limits::DELETE_STUCK_AFTER);
@@ -263,7 +263,7 @@ impl FindingInput<'_> {
         })
     }
 
-    /// How sure a finding is that rests on the object alone.
+    /// The confidence of a finding from the object alone.
     fn object_confidence(&self) -> Confidence {
         if self.known.was_read() { Confidence::Certain } else { Confidence::WithoutEvents }
     }

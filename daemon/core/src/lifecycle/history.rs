@@ -1,26 +1,25 @@
-//! What this node saw of a load balancer itself: since when it is as it is, and when its address changed last.
+//! The load balancer as this node saw it: when its phase began, and when its address last changed.
 //!
-//! Invariant: what was seen is kept only for Services that have a load balancer, has a fixed size, and counts on the
-//! clock that never steps. A change that was not seen to happen is as old as the object says, by the wall clock of that
-//! moment.
+//! Invariant: only Services with a load balancer have a history. It has a fixed size and uses the clock that never
+//! steps. A change that the node did not observe is as old as the object says, by the wall clock of that moment.
 
 use crate::facts::{BalancerFacts, ServiceFacts, ServiceType, Timestamp};
 use crate::time::{ClockReading, Uptime};
 
 use super::limits;
 
-/// What the object alone says of its load balancer.
+/// The phase of a load balancer by the object alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalancerPhase {
-    /// It has none and asks for none.
+    /// The Service has and requests none.
     None,
-    /// It asks for one and has no address.
+    /// The Service requests one and has no address.
     Pending,
-    /// It has an address, or a name that stands for one.
+    /// It has an address or a host name.
     Addressed,
-    /// It is going, or asks for none any more, and a finalizer is left.
+    /// It is being deleted or is no longer requested, and a finalizer remains.
     Leaving,
-    /// It is to go, and nothing keeps it.
+    /// It is being deleted, and no finalizer remains.
     Left,
 }
 
@@ -44,24 +43,23 @@ fn hostnames(facts: &ServiceFacts) -> &[alloc::sync::Arc<str>] {
     facts.balancer.as_deref().map_or(&[], |balancer| &balancer.hostnames)
 }
 
-/// Whether the status has an address, or a name that stands for one.
+/// Whether the status has an address or a host name.
 fn has_address(facts: &ServiceFacts) -> bool {
     !facts.ingress.is_empty() || !hostnames(facts).is_empty()
 }
 
-/// What this node saw of one load balancer; kept with the view of its service.
+/// This node's history of one load balancer; stored with the view of its service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalancerHistory {
-    /// Since when the phase is what it is.
+    /// When the phase began.
     pub since: Uptime,
     /// The last changes of the address, the latest first.
     changes: [Option<Uptime>; limits::FLAPS_MIN],
 }
 
 impl BalancerHistory {
-    /// What is seen of these facts. `before`: the facts before, and what was seen of them; `is_live`: they were told
-    /// while their source was being followed, so that an object without any before is new. Gives `None` where the
-    /// Service has no load balancer and asks for none.
+    /// The history after these facts. `before`: the former facts and their history; `is_live`: the source was being
+    /// watched, so an object without former facts is new. `None`: the Service has and requests no load balancer.
     pub(crate) fn observe(
         before: Option<(&ServiceFacts, Option<&Self>)>,
         facts: &ServiceFacts,
@@ -89,20 +87,20 @@ impl BalancerHistory {
         Some(Self { since, changes: if has_changed { push_change(changes, now.uptime()) } else { changes } })
     }
 
-    /// Seconds since the phase is what it is.
+    /// Seconds since the phase began.
     pub(super) const fn age(&self, now: Uptime) -> i64 {
         let age = now.since(self.since);
         if age < 0 { 0 } else { age }
     }
 
-    /// Whether the address changed too often lately.
+    /// Whether the address changed too often recently.
     pub(super) fn is_flapping(&self, now: Uptime) -> bool {
         let is_late = |at: &Option<Uptime>| at.is_some_and(|at| now.since(at) < limits::FLAPS_WITHIN);
         self.changes.iter().all(is_late)
     }
 }
 
-/// The changes with this one as the latest; the oldest has no room any more.
+/// Adds this change as the latest, and drops the oldest.
 fn push_change(
     mut changes: [Option<Uptime>; limits::FLAPS_MIN],
     at: Uptime,
@@ -114,19 +112,19 @@ fn push_change(
     changes
 }
 
-/// Since when the phase is what it is as far as the object says; without a word, since now.
+/// When the phase began according to the object, or now if the object has no time.
 fn phase_start(phase: BalancerPhase, facts: &ServiceFacts, now: ClockReading) -> Uptime {
     phase_age(phase, facts, now.wall).map_or(now.uptime(), |age| now.uptime().plus(age.saturating_neg()))
 }
 
-/// For how many seconds the phase is what it is as far as the object says. A time that lies ahead counts as now.
+/// Seconds since the phase began according to the object. A future time counts as now.
 pub(super) fn phase_age(phase: BalancerPhase, facts: &ServiceFacts, now: Timestamp) -> Option<i64> {
     let balancer = facts.balancer.as_deref();
     let at = match phase {
         BalancerPhase::None => None,
         BalancerPhase::Pending => facts.meta.created,
         BalancerPhase::Addressed => balancer.and_then(|it| it.written).or(facts.meta.created),
-        // A changed type does not say when it changed.
+        // A changed type has no time of its change.
         BalancerPhase::Leaving | BalancerPhase::Left => balancer.and_then(|it| it.deleted),
     };
     at.filter(|at| at.0 > 0).map(|at| now.0.saturating_sub(at.0).max(0))

@@ -1,8 +1,7 @@
-//! How far a load balancer has come.
+//! The state of a load balancer.
 //!
-//! Invariant: the same facts and the same words give the same state, in whatever order they were told. What an Event
-//! says never takes back what the object shows: with an address in the status it is ready, whether an Event said so or
-//! not.
+//! Invariant: the same facts and Events give the same state, in any order. An Event never overrides the object: with an
+//! address in the status the balancer is ready, whether an Event reported it or not.
 
 use super::events::{AgedEvent, EventLog};
 use super::history::phase_age;
@@ -11,43 +10,42 @@ use crate::facts::{BalancerFacts, ServiceFacts};
 use crate::words;
 
 words! {
-    /// How far a load balancer has come.
+    /// The progress of a load balancer.
     pub enum BalancerState {
-        /// The Service asks for none.
+        /// The Service requests none.
         None = "none",
-        /// It is left to a controller of its own class, which has said nothing.
+        /// A controller of its own class owns it, and has not acted.
         Foreign = "foreign",
         /// No controller has acted on it.
         Requested = "requested",
-        /// A controller is at work on it.
+        /// A controller works on it.
         Ensuring = "ensuring",
-        /// A balancer is being made.
+        /// A balancer is being created.
         Creating = "creating",
-        /// It could not be made; it is tried again.
+        /// It could not be made; the controller retries.
         Failing = "failing",
         /// It has an address.
         Ready = "ready",
         /// It has an address, and a change is being written.
         Updating = "updating",
-        /// It has an address, and does not follow the Service or the nodes.
+        /// It has an address, but not the newest Service or nodes.
         Degraded = "degraded",
         /// It is being removed.
         Deleting = "deleting",
-        /// It could not be removed; it is tried again.
+        /// It could not be removed; the controller retries.
         DeleteFailing = "delete-failing",
-        /// It is removed, or the Service is.
+        /// It or the Service was deleted.
         Deleted = "deleted",
     }
 }
 
-/// The meanings of Events that say that something was done.
+/// The meanings of Events that report a completed step.
 const RESULTS: [Meaning; 4] =
     [Meaning::Ensured, Meaning::Updated, Meaning::Created, Meaning::AddressAssigned];
 
-/// A state, and for how many seconds; `None`: not known.
+/// A state and its age in seconds; `None`: unknown.
 type StateAge = (BalancerState, Option<i64>);
 
-/// The state of a load balancer.
 pub(super) fn determine_state(case: &BalancerInput<'_>, known: &EventLog<'_>) -> StateAge {
     let removed = || known.latest_event(&[Meaning::Deleted]);
     let Some(facts) = case.facts else { return (BalancerState::Deleted, removed().and_then(|it| it.age)) };
@@ -61,7 +59,7 @@ pub(super) fn determine_state(case: &BalancerInput<'_>, known: &EventLog<'_>) ->
     }
 }
 
-/// For how many seconds the object shows what it shows.
+/// Seconds since the object shows its phase.
 pub(super) fn shown_age(case: &BalancerInput<'_>, facts: &ServiceFacts) -> Option<i64> {
     match case.history {
         Some(seen) => Some(seen.age(case.now.uptime())),
@@ -69,7 +67,7 @@ pub(super) fn shown_age(case: &BalancerInput<'_>, facts: &ServiceFacts) -> Optio
     }
 }
 
-/// A Service that asks for no load balancer may have had one a moment ago.
+/// A Service that requests no load balancer may have had one a moment ago.
 fn unrequested_state(known: &EventLog<'_>) -> StateAge {
     let begun = known.latest_event(&[Meaning::Ensuring, Meaning::Creating]);
     match known.latest_event(&[Meaning::Deleted]).filter(|it| it.is_not_before(begun.as_ref())) {
@@ -85,7 +83,7 @@ fn leaving_state(known: &EventLog<'_>, age: Option<i64>) -> StateAge {
     }
 }
 
-/// The meanings of Events by which an address is not what was asked for.
+/// The meanings of Events that degrade a balancer with an address.
 pub(super) const DEGRADING: [Meaning; 3] = [Meaning::UpdateFailed, Meaning::SyncFailed, Meaning::NoNodes];
 
 fn addressed_state(
@@ -103,8 +101,8 @@ fn addressed_state(
     }
 }
 
-/// The Event of a change that was begun and that no Event has called done. Where no Event ever calls anything done, as
-/// with controllers that leave the balancer to others, none is waited for.
+/// The Event of a change that no later Event reports done. Some controllers leave the balancer to others and never
+/// report anything done; then no change counts as unfinished.
 fn unfinished_update<'a>(
     facts: &ServiceFacts,
     known: &EventLog<'a>,

@@ -1,9 +1,9 @@
-//! Life cycles as tables: what the object says, what was told, what comes of it.
+//! Life cycles as tables: an object, its Events, and the result.
 
 mod endpoints;
 mod findings;
+mod history;
 mod properties;
-mod seen;
 mod states;
 
 use alloc::borrow::ToOwned;
@@ -22,15 +22,15 @@ pub(super) const NOW: ClockReading = ClockReading { wall: Timestamp(WALL), mono:
 
 const CLEANUP: &str = "service.kubernetes.io/load-balancer-cleanup";
 
-/// `lb`: of that type; `cleanup`, `other`: finalizers; `class`; `ip`, `host`: entries of the status; `age=`,
-/// `deleted=`, `written=`: so many seconds ago.
-pub(super) fn service(said: &str) -> ServiceFacts {
+/// `lb`: of type LoadBalancer; `cleanup`, `other`: finalizers; `class`; `ip`, `host`: entries of the status; `age=`,
+/// `deleted=`, `written=`: this many seconds ago.
+pub(super) fn service(words: &str) -> ServiceFacts {
     let name = ObjectName::new("shop", "web").unwrap();
     let key = ServiceKey { name, source: Source::Kubernetes };
     let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
     let mut balancer = BalancerFacts::default();
     let mut finalizers: Vec<Arc<str>> = Vec::new();
-    for word in said.split_whitespace() {
+    for word in words.split_whitespace() {
         let (word, ago) = word.split_once('=').unwrap_or((word, "0"));
         let then = Some(Timestamp(WALL - ago.parse::<i64>().unwrap()));
         match word {
@@ -51,18 +51,18 @@ pub(super) fn service(said: &str) -> ServiceFacts {
     facts
 }
 
-/// `Ensuring-40`: said 40 seconds ago; `SyncFailed-38x7!`: the last of seven times, and open;
-/// `SyncFailed-38/90!:quota`: first 90 seconds ago, with its cause; `DeleteFailed-5!:held*`: a cause that strands what
-/// is removed; `Ensured-?`: at no time.
-pub(super) fn statements(said: &str) -> Vec<BalancerEvent> {
-    said.split_whitespace().map(one_statement).collect()
+/// `Ensuring-40`: 40 seconds ago; `SyncFailed-38x7!`: the last of seven, and open; `SyncFailed-38/90!:quota`: first 90
+/// seconds ago, with its cause; `DeleteFailed-5!:held*`: a cause that leaves resources at the provider; `Ensured-?`:
+/// without a time.
+pub(super) fn parse_events(text: &str) -> Vec<BalancerEvent> {
+    text.split_whitespace().map(parse_event).collect()
 }
 
-fn one_statement(said: &str) -> BalancerEvent {
-    let (said, cause) = said.split_once(':').map_or((said, None), |(said, cause)| (said, Some(cause)));
-    let (said, is_open) = said.strip_suffix('!').map_or((said, false), |said| (said, true));
-    let (said, count) = said.split_once('x').unwrap_or((said, "1"));
-    let (word, ago) = said.split_once('-').unwrap();
+fn parse_event(text: &str) -> BalancerEvent {
+    let (text, cause) = text.split_once(':').map_or((text, None), |(text, cause)| (text, Some(cause)));
+    let (text, is_open) = text.strip_suffix('!').map_or((text, false), |text| (text, true));
+    let (text, count) = text.split_once('x').unwrap_or((text, "1"));
+    let (word, ago) = text.split_once('-').unwrap();
     let (last, first) = ago.split_once('/').unwrap_or((ago, ago));
     let at = |ago: &str| Timestamp(ago.parse::<i64>().map_or(-62_135_596_800, |ago| WALL - ago));
     let meaning = Meaning::ALL.into_iter().find(|it| alloc::format!("{it:?}") == word);
@@ -77,14 +77,14 @@ fn one_statement(said: &str) -> BalancerEvent {
     }
 }
 
-/// `events`: as [`statement`] reads them; `-`: they were not read.
+/// `events`: for [`parse_events`]; `-`: they were not read.
 pub(super) fn look(object: &str, events: &str, controller: ControllerLiveness) -> BalancerStatus {
-    let (facts, told) = (service(object), if events == "-" { Vec::new() } else { statements(events) });
-    let heard = if events == "-" { EventReading::NotRead } else { EventReading::All(&told) };
+    let (facts, all) = (service(object), if events == "-" { Vec::new() } else { parse_events(events) });
+    let reading = if events == "-" { EventReading::NotRead } else { EventReading::All(&all) };
     assess_balancer(&BalancerInput {
         facts: Some(&facts),
         history: None,
-        events: heard,
+        events: reading,
         controller,
         now: NOW,
     })
@@ -96,7 +96,6 @@ pub(super) fn shown(findings: &[Finding]) -> Vec<String> {
     findings.iter().map(word).collect()
 }
 
-/// Seconds in the state.
 pub(super) fn seconds(found: &BalancerStatus) -> Option<i64> {
     found.since.map(|since| WALL - since.0)
 }

@@ -1,4 +1,4 @@
-//! What a table promises, and that no version breaks it.
+//! The promises of a table, in every version.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,7 +19,7 @@ fn table(backends: &[SocketAddr], places: u32) -> Vec<u32> {
     super::table(backends.iter().map(|backend| (*backend, 1)), places)
 }
 
-/// For each place, the backend that has it.
+/// For each place, its backend.
 fn spread(backends: &[SocketAddr]) -> Vec<SocketAddr> {
     let places = table_size(u32::try_from(backends.len()).unwrap());
     table(backends, places).iter().map(|number| backends[*number as usize]).collect()
@@ -42,7 +42,7 @@ fn the_shares_of_two_backends_differ_by_one_place_at_most() {
     }
 }
 
-/// How many places of the others move when this backend leaves, of all.
+/// The fraction of places of other backends that move when this backend leaves.
 fn moved(before: &[SocketAddr], gone: SocketAddr) -> f64 {
     let after: Vec<_> = before.iter().filter(|backend| **backend != gone).copied().collect();
     let (before, after) = (spread(before), spread(&after));
@@ -60,7 +60,7 @@ fn a_backend_that_leaves_moves_few_places_of_the_others() {
 }
 
 #[test]
-fn a_table_has_room_for_a_hundred_places_of_each_backend_as_long_as_it_can() {
+fn a_table_has_a_hundred_places_per_backend_while_that_fits() {
     let of = |backends| table_size(backends);
     assert_eq!([0, 1, 2, 163].map(of), [0, 1, PLACES_SMALL, PLACES_SMALL]);
     assert_eq!([164, 6_552].map(of), [PLACES_LARGE; 2]);
@@ -82,7 +82,7 @@ fn the_shares_follow_the_weights() {
 }
 
 #[test]
-fn a_weight_that_is_not_nothing_has_a_place() {
+fn a_backend_with_any_weight_has_a_place() {
     for (heavy, count) in [(256, 64), (256, 162), (256, 6_551)] {
         let weights = (0..).map(|at| if at == 5 { 1 } else { heavy });
         let backends = backends(count + 1);
@@ -91,15 +91,15 @@ fn a_weight_that_is_not_nothing_has_a_place() {
     }
 }
 
-/// A table of these ways, and how many places were looked at for it.
-fn filled(walks: Vec<Permutation>, places: u32) -> (Vec<u32>, u64) {
+/// A table of these permutations, and the number of look-ups for it.
+fn filled(permutations: Vec<Permutation>, places: u32) -> (Vec<u32>, u64) {
     work::take();
-    (super::fill(walks, places), work::take())
+    (super::fill(permutations, places), work::take())
 }
 
-/// A tenant finds addresses with such ways by trying some millions.
+/// A tenant finds addresses with such permutations by trying some millions.
 #[test]
-fn invariant_10_backends_whose_ways_are_the_same_cost_little_more_than_others() {
+fn invariant_10_backends_with_equal_permutations_cost_little_more_than_others() {
     const PLACES: u32 = PLACES_LARGE;
     for weights in [[1, 1], [1, 256]] {
         let weight = |at: usize| weights[at % 2];
@@ -108,21 +108,21 @@ fn invariant_10_backends_whose_ways_are_the_same_cost_little_more_than_others() 
         let same = |at| Permutation { next: 0, step: 1, places: PLACES, weight: weight(at), taken: 0 };
         let (_, honest) = filled(honest, PLACES);
         let (table, chosen) = filled((0..1_000).map(same).collect(), PLACES);
-        assert!(chosen <= 4 * honest, "{chosen} looks, and {honest} where nobody chose");
+        assert!(chosen <= 4 * honest, "{chosen} look-ups, and {honest} for random addresses");
         assert!((0..1_000).all(|number| table.contains(&number)), "each has a place");
     }
 }
 
 #[test]
-fn weights_that_are_all_nothing_are_all_alike() {
+fn weights_that_are_all_zero_count_as_equal() {
     let backends = backends(2);
     let of = |weight| super::table(backends.iter().map(|backend| (*backend, weight)), PLACES_SMALL);
     assert_eq!(of(0), of(1));
 }
 
-/// One backend gets a tenth more: of the others' places few move.
+/// One backend gets a tenth more: few places move between the others.
 #[test]
-fn a_weight_that_changes_moves_what_it_must() {
+fn a_changed_weight_moves_few_places_between_other_backends() {
     let backends = backends(10);
     let of = |first| {
         let weights = (0..).map(|at| if at == 0 { first } else { 100 });
@@ -137,13 +137,13 @@ fn a_weight_that_changes_moves_what_it_must() {
 }
 
 #[test]
-fn a_list_of_one_or_none_has_as_many_places() {
+fn a_list_of_one_backend_or_none_has_no_table() {
     assert_eq!(table(&backends(0), 0), []);
     assert_eq!(table(&backends(1), 1), [0]);
     assert_eq!(table(&[], PLACES_SMALL).len(), PLACES_SMALL as usize);
 }
 
-/// Nodes of several versions serve beside each other while a cluster is upgraded.
+/// Nodes of several versions serve together while a cluster is upgraded.
 #[test]
 fn a_table_is_the_same_in_every_version() {
     let digest = |backends: &[SocketAddr]| {

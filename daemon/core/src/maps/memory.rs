@@ -1,9 +1,8 @@
 //! Maps in memory, shaped like the kernel's: flat arrays, ranges, words, frontends.
 //!
 //! Invariant: a reader may look between any two ops, and may look up a word now and its slots later, as a program on
-//! another CPU would. A wiped range shows no backend, so a reader that should not be there is found out. Maps in memory
-//! can do nothing that the kernel's could not. What is found by a key is kept sorted: a table of hashes would need a
-//! secret here too.
+//! another CPU would. A wiped range has no backend, which exposes a reader that should have left. Maps in memory can do
+//! nothing that the kernel's cannot. Keys are in sorted maps, because a hash table would need a secret here too.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -17,31 +16,31 @@ use crate::op::{
     SourceKey, Word, WordFlags,
 };
 
-/// Where a client dials from: a process or pod of this node, or outside.
+/// The origin of a client: a process or pod of this node, or outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     /// On this node.
     Local,
-    /// From an address that every service allows.
+    /// At an address that every service allows.
     Outside,
-    /// By a packet from this address, which is not of this node.
+    /// A packet from this address outside the node.
     From(IpAddr),
 }
 
-/// What a client meets.
+/// The outcome for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialOutcome {
-    /// No frontend: the packet goes where it was sent.
+    /// No frontend: the packet continues to its destination.
     Passed,
-    /// It ends with ECONNREFUSED.
+    /// ECONNREFUSED.
     Refused,
-    /// It waits in vain.
+    /// A timeout.
     Dropped,
-    /// It is led to one of these slots.
+    /// A backend in one of these slots.
     Served(Vec<Slot>),
 }
 
-/// A reader that is not done yet.
+/// A reader that has not finished.
 #[derive(Debug)]
 pub struct UnfinishedRead {
     ticket: u64,
@@ -49,7 +48,7 @@ pub struct UnfinishedRead {
     progress: ReadProgress,
 }
 
-/// How far a reader has come.
+/// The progress of a reader.
 #[derive(Debug)]
 enum ReadProgress {
     Frontend(FrontendValue, Client),
@@ -66,7 +65,7 @@ pub struct MemoryMaps {
     members: BTreeMap<MemberKey, SlotState>,
     sources: BTreeSet<SourceKey>,
     node_addresses: BTreeSet<IpAddr>,
-    // Tickets of readers under way, and the next ticket: a grace period is over when all older tickets are back.
+    // Tickets of active readers, and the next ticket: a grace period is over once all older tickets are returned.
     readers: BTreeSet<u64>,
     next_ticket: u64,
     capacity: Capacity,
@@ -79,7 +78,7 @@ impl Default for MemoryMaps {
 }
 
 impl MemoryMaps {
-    /// Empty maps of a given size.
+    /// Empty maps of a given capacity.
     pub fn new(capacity: Capacity) -> Self {
         Self {
             frontends: BTreeMap::new(),
@@ -95,7 +94,7 @@ impl MemoryMaps {
         }
     }
 
-    /// What a client meets that dials now and is done before the next op.
+    /// The outcome for a client that dials now and finishes before the next op.
     pub fn lookup(&self, address: IpAddr, port: u16, transport: Transport, client: Client) -> DialOutcome {
         let Some(value) = self.frontend(address, port, transport) else {
             return DialOutcome::Passed;
@@ -111,7 +110,7 @@ impl MemoryMaps {
         }
     }
 
-    /// Begins a dial: the client has read the frontend, and reads the word and the slots at some later time.
+    /// Begins a dial: the client has read the frontend, and reads the word and the slots later.
     pub fn begin_dial(
         &mut self,
         address: IpAddr,
@@ -130,7 +129,7 @@ impl MemoryMaps {
         })
     }
 
-    /// Begins a read: the client has read the word, and reads the slots at some later time.
+    /// Begins a read: the client has read the word, and reads the slots later.
     pub fn begin_read(
         &mut self,
         address: IpAddr,
@@ -143,24 +142,24 @@ impl MemoryMaps {
         Some(UnfinishedRead { progress: found, ..reading })
     }
 
-    /// The backends in the slots that the client finds now, wiped ones left out.
+    /// The backends in the slots that the client finds now, without wiped ones.
     pub fn end_read(&mut self, reading: &UnfinishedRead) -> Vec<Slot> {
         self.readers.remove(&reading.ticket);
         self.word_backends(self.resolve_word(reading), reading.family)
     }
 
-    /// Forgets all readers, as if their processes had ended: a grace period is over at once.
+    /// Drops all readers, as if their processes had ended: grace periods end at once.
     pub fn forget_readers(&mut self) {
         self.readers.clear();
     }
 
-    /// Whether a backend is known as a member of a port's list.
+    /// The state of a member; `None`: the maps do not have it.
     pub fn member(&self, key: &MemberKey) -> Option<SlotState> {
         self.members.get(key).copied()
     }
 
-    /// How many entries a walk over the maps would find: frontends, words, slots, members, sources and facts, but not
-    /// the node's addresses. 0 when all is clean.
+    /// Counts the entries of a dump: frontends, words, slots, members, sources and facts, but not the node's addresses.
+    /// 0 when everything is clean.
     pub fn entries(&self) -> usize {
         let words = self.words.iter().flatten().filter(|word| **word != Word::EMPTY).count();
         let slots = self.slots.iter().flatten().flatten().count();
@@ -179,12 +178,12 @@ impl MemoryMaps {
         self.word(value.port, value.kind.list_scope(cluster.flags, client != Client::Local))
     }
 
-    /// Whether the client may dial this frontend: only addresses of a load balancer are for some clients alone.
+    /// Whether the client may dial this frontend: only load balancer addresses have source ranges.
     fn allows_client(&self, value: FrontendValue, client: Client) -> bool {
         let Client::From(address) = client else { return true };
-        let looks = self.word(value.port, Scope::Cluster).flags.contains(WordFlags::SOURCES);
+        let has_sources = self.word(value.port, Scope::Cluster).flags.contains(WordFlags::SOURCES);
         let own = |source: &SourceKey| source.port == value.port && source.range.contains(address);
-        value.kind != FrontendType::LoadBalancer || !looks || self.sources.iter().any(own)
+        value.kind != FrontendType::LoadBalancer || !has_sources || self.sources.iter().any(own)
     }
 
     fn frontend(&self, address: IpAddr, port: u16, transport: Transport) -> Option<&FrontendValue> {
@@ -210,7 +209,7 @@ impl MemoryMaps {
     /// The backends in the slots of a word, each once.
     fn word_backends(&self, word: Word, family: Family) -> Vec<Slot> {
         let mut slots = self.word_slots(word, family);
-        // Only in a table may a backend stand twice: in a list that would be an error, which a reader is to see.
+        // Only a table may list a backend twice. In a plain list that is an error, which readers shall see.
         if word.flags.contains(WordFlags::TABLE) {
             slots.sort_unstable();
             slots.dedup();
@@ -356,9 +355,9 @@ impl Maps for MemoryMaps {
     }
 }
 
-/// `10.96.0.10:80` and the like, for tests that ask as a client would.
+/// Addresses like `10.96.0.10:80`, for tests that dial like a client.
 impl MemoryMaps {
-    /// As [`Self::lookup`], for TCP from this node.
+    /// Like [`Self::lookup`], for TCP from this node.
     pub fn dial(&self, address: SocketAddr) -> DialOutcome {
         self.lookup(address.ip(), address.port(), Transport::Tcp, Client::Local)
     }

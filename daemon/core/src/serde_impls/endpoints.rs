@@ -1,9 +1,9 @@
-//! Writes and reads the endpoints of a slice. Names and hints that endpoints share stand once, before the endpoints,
-//! which refer to them by place.
+//! Serializes the endpoints of a slice. Names and hints that endpoints share are written once, before the endpoints,
+//! which refer to them by index.
 //!
-//! Invariant: endpoints that are read pass the builder, which refuses what cannot be a backend. The packed form in
-//! memory may change without this form. Texts are read where they stand: a file has millions of them, and most are
-//! merely compared.
+//! Invariant: deserialized endpoints pass the builder, which refuses those that cannot be backends. The packed form in
+//! memory may change without this format. Texts are borrowed from the input: a file has millions of them, and most are
+//! only compared.
 
 use alloc::borrow::Cow;
 use alloc::string::ToString;
@@ -54,7 +54,7 @@ enum UidForm<'a> {
     Text(BorrowedText<'a>),
 }
 
-/// A text that is not copied when it is read.
+/// A text that is borrowed from the input.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -77,9 +77,9 @@ impl<'de> Deserialize<'de> for Endpoints {
         let family = form.endpoints.first().map_or(Family::V4, |it| Family::from_address(it.address));
         let mut builder = EndpointsBuilder::new(family);
         for endpoint in &form.endpoints {
-            let endpoint = form
-                .decode_endpoint(endpoint)
-                .ok_or_else(|| D::Error::custom("no such place among the names"))?;
+            let endpoint = form.decode_endpoint(endpoint).ok_or_else(|| {
+                D::Error::custom("an endpoint refers to a name or hint that the slice lacks")
+            })?;
             builder.push(endpoint).map_err(D::Error::custom)?;
         }
         Ok(builder.finish())
@@ -112,8 +112,8 @@ impl<'a> EndpointsForm<'a> {
         self.intern_text(|known| *known == *name, || name.into())
     }
 
-    /// Searches from the end, because the last names come again soonest: the endpoints of a slice have few nodes, zones
-    /// and kinds.
+    /// Searches from the end, because the latest names repeat first: the endpoints of a slice have few nodes, zones and
+    /// kinds.
     fn intern_text(&mut self, is: impl Fn(&str) -> bool, text: impl FnOnce() -> Cow<'a, str>) -> u32 {
         let known = self.names.iter().rposition(|known| is(&known.0));
         to_index(known.unwrap_or_else(|| {
@@ -130,7 +130,7 @@ impl<'a> EndpointsForm<'a> {
         }))
     }
 
-    /// `None`: the endpoint refers to a place that does not exist.
+    /// `None`: the endpoint refers to an index that does not exist.
     fn decode_endpoint<'b>(&'b self, form: &'b EndpointForm<'_>) -> Option<Endpoint<'b>> {
         let named = |place: u32| self.names.get(usize::try_from(place).ok()?).map(|name| &*name.0);
         let node = form.node.map(|place| named(place).map(NodeName::from));

@@ -1,15 +1,14 @@
-//! The members of a port: backends of its lists that the maps know by their address.
+//! The members of a port: backends of its lists that the maps find by address.
 //!
-//! Invariant: a backend in a list whose clients are to find it again is a member; how many members lists need follows
-//! from their blocks alone. Where there is no room for a list to grow, the backends of its part that has a place are
-//! members, and no others.
+//! Invariant: a backend in a list whose clients must find it again is a member. The blocks of lists alone determine how
+//! many members they need. If a grown list does not fit, exactly the backends in the part that fits are members.
 
 use super::{Port, RealizedPort};
 use crate::list::{Row, Rows, Scope};
 use crate::op::{Membership, WordFlags};
 
 impl RealizedPort {
-    /// The members that its lists need, as [`Port::listed_members`] of these lists.
+    /// The members that its lists need, like [`Port::listed_members`].
     pub(crate) fn listed_members(&self) -> u32 {
         let flags = self.cluster.word.flags;
         let is_sticky =
@@ -19,7 +18,7 @@ impl RealizedPort {
     }
 }
 
-/// So many members for each slot of the blocks of two lists.
+/// One member of each kind for each slot in the blocks of two lists.
 fn count_block_members(cluster: &Rows, local: &Rows, kinds: u32) -> u32 {
     let slots = block_size(cluster.len(Scope::Cluster)).saturating_add(block_size(local.len(Scope::Local)));
     slots.saturating_mul(kinds)
@@ -30,7 +29,7 @@ const fn block_size(backends: u32) -> u32 {
 }
 
 impl Port {
-    /// Whether the maps are to know the backend as such a member.
+    /// Whether the maps shall have the backend as such a member.
     pub(crate) fn is_member(&self, row: &Row, membership: Membership) -> bool {
         match membership {
             Membership::List(scope) if self.policy.affinity_timeout > 0 => {
@@ -46,14 +45,14 @@ impl Port {
         }
     }
 
-    /// Whether the row is in the list, and not beyond the members that there is room for.
+    /// Whether the row is in the list and within the members that fit.
     fn has_room_for(&self, row: &Row, scope: Scope) -> bool {
         let [cluster, local] = self.member_ends;
         let end = if scope == Scope::Cluster { cluster } else { local };
         row.is_in(scope) && end.is_none_or(|end| row.backend() <= end)
     }
 
-    /// Notes that there is room for so many members of the list; `None`: for all.
+    /// Sets how many members of the list fit; `None`: all.
     pub(crate) fn set_member_end(&mut self, scope: Scope, members: Option<u32>) {
         let last = |members: u32| self.rows.list(scope).nth(members.checked_sub(1)? as usize);
         let last = members.and_then(last).map(|row| row.backend());
@@ -61,31 +60,31 @@ impl Port {
         *if scope == Scope::Cluster { cluster } else { local } = last;
     }
 
-    /// The block of the backends that the maps have of a list, be it a table or not.
+    /// The block of a list's backends in the maps, table or not.
     pub(crate) fn realized_block(&self, scope: Scope) -> u32 {
         let list = self.realized.list(scope);
         block_size(list.word.count.min(list.rows.len(scope)))
     }
 
-    /// The members that its lists need if none of them takes a larger block than it has.
+    /// The members that its lists need if none takes a larger block than it has.
     pub(crate) fn truncated_members(&self) -> u32 {
         let part = |scope| block_size(self.rows.len(scope)).min(self.realized_block(scope));
         let slots = part(Scope::Cluster).saturating_add(part(Scope::Local));
         slots.saturating_mul(self.member_kinds())
     }
 
-    /// How many kinds of members the port has, beside those of tables.
+    /// How many kinds of members the port has, without those of tables.
     fn member_kinds(&self) -> u32 {
         u32::from(self.policy.affinity_timeout > 0) + u32::from(self.policy.keeps_members)
     }
 
-    /// The members that its lists need, but for those of tables: as many of each kind as there are slots in their
+    /// The members that its lists need, without those of tables: as many of each kind as there are slots in their
     /// blocks.
     pub(crate) fn listed_members(&self) -> u32 {
         count_block_members(&self.rows, &self.rows, self.member_kinds())
     }
 
-    /// The other backends that are members where there is room.
+    /// The other backends that become members if they fit.
     pub(crate) fn other_members(&self) -> u32 {
         if self.member_kinds() == 0 {
             return 0;

@@ -1,4 +1,4 @@
-//! Where a service stands between its source and the maps.
+//! The phase of a service between its source and the maps.
 //!
 //! Invariant: an unfinished service is dirty, and one whose decision is awaited is stale.
 
@@ -6,26 +6,26 @@ use alloc::sync::Arc;
 
 use super::{Cursor, Service};
 
-/// How far a service is on its way to the maps.
+/// The progress of a service towards the maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The maps and the readers have what was decided, or what the maps took of it.
+    /// The maps and the readers have the decision, or the part that the maps accepted.
     #[default]
     Settled,
     /// It waits for its piece, or is in it.
     Dirty,
-    /// A piece was too small for it, so it goes on with a later one.
+    /// It was too heavy for a piece and continues in a later one.
     Unfinished,
 }
 
-/// Whether the last decision for a service still stands. A claim won or lost needs no new decision.
+/// Whether the last decision for a service is current. A claim won or lost needs no new decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Freshness {
     #[default]
     Current,
     /// The service's own facts, the node or the settings changed.
     Stale,
-    /// The same, and other services wait for the new decision.
+    /// Stale, and other services wait for the new decision.
     Awaited,
 }
 
@@ -37,13 +37,13 @@ pub(crate) enum StartupWrite {
     Pending,
 }
 
-/// How the source told the facts of a service.
+/// How the source delivered the facts of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FactsOrigin {
-    /// In its first list, or a former process remembered them.
+    /// In its first list, or restored from a former process.
     #[default]
     List,
-    /// While every source was followed.
+    /// While every source was being watched.
     Watch,
 }
 
@@ -53,22 +53,22 @@ impl Service {
         self.phase != Phase::Settled
     }
 
-    /// Whether what the service wants has to be decided again.
+    /// Whether the service needs a new decision.
     pub(crate) fn is_stale(&self) -> bool {
         self.freshness != Freshness::Current
     }
 
-    /// Whether the service goes on with a later piece.
+    /// Whether the service continues in a later piece.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.phase == Phase::Unfinished
     }
 
-    /// Leaves the rest of its plan to a later piece.
+    /// Defers the rest of its plan to a later piece.
     pub(crate) fn defer(&mut self, cursor: Cursor) {
         (self.phase, self.cursor) = (Phase::Unfinished, cursor);
     }
 
-    /// Notes what kept its plan from being carried out; that is told with its next view.
+    /// Records why its plan was not executed; its next view shows that.
     pub(crate) fn record_error(&mut self, error: Arc<str>) {
         self.error = Some(error);
         if self.is_unfinished() {

@@ -1,9 +1,8 @@
-//! A port that gets another name, while clients go on dialling the same number with the same protocol.
+//! A port that is renamed while clients keep dialling the same number and protocol.
 //!
-//! Invariant: what is known of a number's list goes along with the number, so a rename is never taken for the loss of a
-//! list. A number that keeps its name, and a name with a new number, keep what is theirs. In the maps the port under
-//! its new name is another port, so that no frontend that still leads to the former port meets a list that is not its
-//! own.
+//! Invariant: the history of a number's list moves with the number, so a rename never counts as the loss of a list. A
+//! number that keeps its name, and a name with a new number, keep their histories. In the maps the renamed port is
+//! another port, so that a frontend that still leads to the former port never meets another port's list.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -16,7 +15,7 @@ use crate::keys::{PortKey, Transport};
 use crate::list::Rows;
 use crate::resolve::DesiredPort;
 
-/// What a port knows of its own lists.
+/// The history of a port's own lists.
 pub(super) struct PortHistory {
     rows: Arc<Rows>,
     history: ListHistory,
@@ -33,8 +32,8 @@ impl PortHistory {
     }
 }
 
-/// The pasts of those wanted ports that clients knew, by their numbers, under another name. They are found in sorted
-/// sets, because a service may have thousands of ports, all of them renamed at once.
+/// The histories of desired ports whose numbers had another name before. The look-ups use sorted sets, because a
+/// service may rename thousands of ports at once.
 pub(super) fn find_renamed(
     ports: &[Port],
     wanted: &[DesiredPort],
@@ -57,12 +56,12 @@ pub(super) fn find_renamed(
             }
         }
     }
-    let past = |key: &PortKey| {
+    let history = |key: &PortKey| {
         let former = |number| formers.get(&(key.transport, key.family, number));
         let position = now.port_numbers(key).filter_map(former).min().filter(|_| !stay.contains(key))?;
         Some((key.clone(), PortHistory::from_port(ports.get(*position)?)))
     };
-    wanted.iter().filter_map(|port| past(&port.key)).collect()
+    wanted.iter().filter_map(|port| history(&port.key)).collect()
 }
 
 /// The numbers that clients dial, by name and protocol.

@@ -1,9 +1,9 @@
-//! How many rows the ports of a service have, where all services ask for more than there may be.
+//! Divides the rows among a service's ports if all services together request more than the limit.
 //!
-//! Invariant: a port has what it counts for already, and one row for each of its lists, before any port has more; so no
-//! list loses what it has or is empty for want of room. What a port counts for is what it lists or, where that is more,
-//! its last list, which is kept while there is none; and where there is room it is a whole block, as in the maps, so
-//! that a list which needs no larger block changes whatever others ask for.
+//! Invariant: each port gets what it already counts for, and one row for each of its lists, before any port gets more,
+//! so no limit shrinks or empties a list. A port counts for its listed rows or, if that is more, for its last list,
+//! which is stored while there is none. If it fits, it counts for a whole block, as in the maps, so that a list within
+//! its block changes independently of other services.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use crate::list::{Row, Rows, Scope};
 use crate::resolve::endpoint_rows;
 use crate::weights::BackendWeights;
 
-/// How many rows each of these ports may have, which list so many. Beside what does not count they may have `most`
+/// How many rows each of these ports may have for its listed rows. Besides those that do not count they may have `most`
 /// together.
 pub(super) fn divide_rows<'a>(
     ports: impl Iterator<Item = (&'a Port, usize)> + Clone,
@@ -27,15 +27,15 @@ pub(super) fn divide_rows<'a>(
     ports.zip(more).map(|((port, _), more)| own(port).saturating_add(more)).collect()
 }
 
-/// Leaves out the rows of a port that are beyond its part, and their weights: those that clients on this node get come
-/// first, then others that are in a list, and among these the ones that were in a list before.
+/// Truncates the rows of a port to its quota, and their weights. Rows for clients on this node come first, then others
+/// in a list, and among these the ones that were in a list before.
 pub(super) fn truncate_rows(rows: &mut Vec<Row>, weights: &mut BackendWeights, most: usize, before: &Rows) {
     if rows.len() <= most {
         return;
     }
     let was_chosen = |row: &Row| before.find(row.backend()).is_some_and(|row| row.is_chosen());
     rows.sort_by_cached_key(|row| (rank(row), !was_chosen(row)));
-    // Hints may keep the backends of this node from the cluster list, which is not to be empty for that.
+    // Hints may exclude the backends of this node from the cluster list, which must not become empty by that.
     let clusters = rows.iter().position(|row| row.is_in(Scope::Cluster)).filter(|place| *place >= most);
     if let (Some(place), Some(last)) = (clusters, most.checked_sub(1)) {
         rows.swap(place, last);
@@ -55,14 +55,14 @@ fn rank(row: &Row) -> u8 {
 }
 
 impl Port {
-    /// How many rows it counts for, beside those that do not count.
+    /// How many rows it counts for, without the free ones.
     fn rows_counted(&self) -> usize {
         self.counted.saturating_sub(limits::FREE_ROWS_PER_PORT)
     }
 }
 
 impl Service {
-    /// How many rows its ports count for, beside those that do not count.
+    /// How many rows its ports count for, without the free ones.
     pub(crate) fn rows_counted(&self) -> usize {
         self.ports.iter().take(self.desired_count).map(Port::rows_counted).sum()
     }

@@ -1,4 +1,4 @@
-//! The allocator against a model that knows each slot.
+//! The allocator against a model of each slot.
 
 use alloc::vec::Vec;
 
@@ -8,16 +8,16 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Take(u32),
-    TakeLast(u32),
-    GiveBack(usize),
+    Allocate(u32),
+    AllocateLast(u32),
+    Free(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        (1_u32..40).prop_map(Step::Take),
-        (1_u32..40).prop_map(Step::TakeLast),
-        any::<usize>().prop_map(Step::GiveBack),
+        (1_u32..40).prop_map(Step::Allocate),
+        (1_u32..40).prop_map(Step::AllocateLast),
+        any::<usize>().prop_map(Step::Free),
     ]
 }
 
@@ -37,16 +37,16 @@ proptest! {
         let mut held: Vec<(u32, u32)> = Vec::new();
         for step in steps {
             match step {
-                Step::Take(count) => held.extend(ranges.allocate(count).ok().map(|base| (base, count))),
-                Step::TakeLast(count) => {
+                Step::Allocate(count) => held.extend(ranges.allocate(count).ok().map(|base| (base, count))),
+                Step::AllocateLast(count) => {
                     prop_assert_eq!(ranges.has_run(count), ranges.clone().allocate_last(count).is_some());
                     held.extend(ranges.allocate_last(count).map(|base| (base, count)));
                 }
-                Step::GiveBack(position) if !held.is_empty() => {
+                Step::Free(position) if !held.is_empty() => {
                     let (base, count) = held.swap_remove(position % held.len());
                     ranges.deallocate(base, count);
                 }
-                Step::GiveBack(_) => {}
+                Step::Free(_) => {}
             }
             check_apart(&held, ranges.capacity());
             let blocks: u32 = held.iter().map(|(_, count)| count.next_power_of_two()).sum();
@@ -55,11 +55,11 @@ proptest! {
         for (base, count) in held.drain(..) {
             ranges.deallocate(base, count);
         }
-        prop_assert_eq!(ranges.allocate(1 << 10), Ok(0), "free neighbours did not join again");
+        prop_assert_eq!(ranges.allocate(1 << 10), Ok(0), "free neighbours did not merge");
     }
 
     #[test]
-    fn a_restart_reserves_what_was_taken(counts in prop::collection::vec(1_u32..40, 1..20)) {
+    fn a_restart_reserves_the_ranges_in_use(counts in prop::collection::vec(1_u32..40, 1..20)) {
         let mut before = SlotAllocator::new(1 << 12);
         let held: Vec<_> = counts.iter().map(|count| (before.allocate(*count).unwrap(), *count)).collect();
         let mut after = SlotAllocator::new(1 << 12);
@@ -68,12 +68,12 @@ proptest! {
             prop_assert!(!after.reserve(*base, *count), "reserved twice");
         }
         prop_assert_eq!(after.used(), before.used());
-        prop_assert_eq!(after.allocate(3), before.allocate(3), "the two must go on alike");
+        prop_assert_eq!(after.allocate(3), before.allocate(3), "the two must continue alike");
     }
 }
 
 #[test]
-fn a_full_array_says_so() {
+fn a_full_array_returns_out_of_slots() {
     let mut ranges = SlotAllocator::new(8);
     assert_eq!(ranges.allocate(5), Ok(0));
     assert_eq!(ranges.allocate(1), Err(OutOfSlots { count: 1, capacity: 8 }));
@@ -82,13 +82,13 @@ fn a_full_array_says_so() {
 }
 
 #[test]
-fn a_run_at_a_crooked_base_is_not_reserved() {
-    assert!(!SlotAllocator::new(64).reserve(3, 4), "this allocator never gives such a run");
+fn a_run_at_an_unaligned_base_is_not_reserved() {
+    assert!(!SlotAllocator::new(64).reserve(3, 4), "the allocator never returns such a run");
     assert!(!SlotAllocator::new(64).reserve(64, 1), "beyond the array");
 }
 
 #[test]
-fn the_last_run_is_the_last_that_is_free() {
+fn allocate_last_returns_the_last_free_run() {
     let mut ranges = SlotAllocator::new(16);
     assert_eq!(
         (ranges.allocate_last(3), ranges.allocate_last(1), ranges.allocate_last(4)),

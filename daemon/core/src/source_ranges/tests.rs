@@ -1,4 +1,4 @@
-//! Which addresses a source range has, and which ranges a service allows on a node.
+//! The addresses of a source range, and the ranges that a service admits on a node.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -21,7 +21,7 @@ fn check(text: &str, inside: &[&str], outside: &[&str]) {
 }
 
 #[test]
-fn a_range_has_the_addresses_of_its_network_and_no_others() {
+fn a_range_contains_exactly_its_network() {
     check("10.0.0.0/8", &["10.0.0.0", "10.255.255.255"], &["9.255.255.255", "11.0.0.0", "::a00:0"]);
     check("203.0.113.9/32", &["203.0.113.9"], &["203.0.113.8"]);
     check("0.0.0.0/0", &["0.0.0.0", "255.255.255.255"], &["::"]);
@@ -39,7 +39,7 @@ fn host_bits_are_no_part_of_a_range() {
 }
 
 #[test]
-fn a_text_that_is_no_range_is_not_read_as_one() {
+fn a_text_that_is_no_network_is_not_parsed() {
     for text in ["10.0.0.0", "10.0.0.0/33", "::/129", "10.0.0.0/-1", "x/8", "10.0.0.0/8/8", ""] {
         assert_eq!(SourceRange::parse(text), None, "{text:?}");
     }
@@ -89,18 +89,18 @@ fn a_node_within_the_ranges_adds_the_addresses_of_the_balancer() {
 }
 
 #[test]
-fn ranges_that_cannot_be_read_let_no_client_in() {
+fn invalid_ranges_admit_no_client() {
     check_ranges(&["ten/8"], Some(&[]), None);
     check_ranges(&["ten:/8"], None, Some(&[]));
 }
 
 #[test]
-fn a_range_inside_of_another_one_takes_no_room() {
+fn a_range_inside_another_range_is_dropped() {
     let all = ["10.1.0.0/16", "10.0.0.0/8", "10.255.0.0/16", "11.0.0.0/8", "10.0.0.0/9"];
     check_ranges(&all, Some(&["10.0.0.0/8", "11.0.0.0/8"]), None);
 }
 
-/// So many ranges of single addresses, after one of many.
+/// `count` ranges of single addresses, then one of many.
 fn many(count: usize, ports: u16) -> ServiceFacts {
     let name = ObjectName::new("default", "web").unwrap();
     let port = |number: u16| crate::facts::ServicePort {
@@ -118,7 +118,7 @@ fn many(count: usize, ports: u16) -> ServiceFacts {
 }
 
 #[test]
-fn invariant_10_of_more_ranges_than_one_service_may_have_the_widest_count() {
+fn invariant_10_the_widest_ranges_count_beyond_the_limit() {
     for (count, ports, expected) in [(1_000, 8, 1_001), (1_000, 9, 910), (1_000, 1_000, 8)] {
         let service = many(count, ports);
         let ranges = allowed_ranges(&service, &NodeFacts::default(), Family::V4).unwrap();
@@ -128,7 +128,7 @@ fn invariant_10_of_more_ranges_than_one_service_may_have_the_widest_count() {
             "{ports}"
         );
         assert!(ranges.len() * usize::from(ports) <= limits::SOURCES_PER_SERVICE_MAX);
-        assert!(ranges.iter().any(|range| range.bits() == 24), "the one of many is let in");
+        assert!(ranges.iter().any(|range| range.bits() == 24), "the widest range is admitted");
         assert_eq!(count_excess(&service, Family::V6), 0);
     }
 }

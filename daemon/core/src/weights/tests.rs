@@ -1,4 +1,4 @@
-//! Which weights can be written, and which backends get them.
+//! Which weights are legal, and which backends get them.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -18,7 +18,7 @@ fn of(text: &str, backend: &str, node: Option<&str>) -> u16 {
 }
 
 #[test]
-fn the_weight_that_says_most_counts() {
+fn the_narrowest_weight_counts() {
     let text = "node:worker-1=3, 192.0.2.1=5 ,192.0.2.1:8080=0,[2001:db8::1]:80=256,2001:db8::2=7";
     assert_eq!(of(text, "192.0.2.1:8080", Some("worker-1")), 0);
     assert_eq!(of(text, "192.0.2.1:8081", Some("worker-1")), 5);
@@ -30,12 +30,12 @@ fn the_weight_that_says_most_counts() {
 }
 
 #[test]
-fn of_two_for_the_same_the_last_one_counts() {
+fn the_last_of_two_weights_for_one_target_counts() {
     assert_eq!(of("192.0.2.1=5,192.0.2.1=2", "192.0.2.1:80", None), 2);
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_nothing_of_it_is_taken() {
+fn an_invalid_weight_is_named_and_no_weight_is_taken() {
     for (text, shown) in [
         ("192.0.2.1=5,192.0.2.2", "\"192.0.2.2\" is no weight"),
         ("192.0.2.1=257", "\"192.0.2.1=257\" is no weight"),
@@ -48,12 +48,12 @@ fn what_cannot_be_read_is_named_and_nothing_of_it_is_taken() {
         ("web-0=1", "\"web-0=1\" is no weight"),
         ("", "\"\" is no weight"),
     ] {
-        let said = Weights::parse(text).unwrap_err();
-        assert!(said.starts_with(shown), "{text}: {said}");
+        let error = Weights::parse(text).unwrap_err();
+        assert!(error.starts_with(shown), "{text}: {error}");
     }
 }
 
-/// What waits for room has its place in memory counted.
+/// A waiting object counts with its memory.
 #[test]
 fn invariant_10_the_text_of_weights_counts_as_bytes_of_its_service() {
     let bytes = |weights: Option<WeightSetting>, maglev: Option<&str>| {
@@ -74,11 +74,11 @@ fn invariant_10_the_text_of_weights_counts_as_bytes_of_its_service() {
 }
 
 #[test]
-fn no_more_is_read_than_a_service_may_have() {
+fn more_weights_than_the_limit_are_refused() {
     let all = |count: usize| "192.0.2.1=1,".repeat(count - 1) + "192.0.2.1=1";
     assert!(Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX)).is_ok());
-    let said: String = Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX + 1)).unwrap_err();
-    assert_eq!(said, "it has more than 1024 weights");
+    let error: String = Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX + 1)).unwrap_err();
+    assert_eq!(error, "it has more than 1024 weights");
     assert_eq!(Weight::new(257), None);
     let longest = format!("node:{}=1", "n".repeat(limits::NAME_LENGTH_MAX));
     assert!(Weights::parse(&longest).is_ok());

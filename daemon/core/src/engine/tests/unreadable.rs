@@ -1,4 +1,4 @@
-//! A source that cannot be read: a folder that is missing, or that does not answer.
+//! An unreadable source: a folder that is missing or does not respond.
 
 use std::vec;
 
@@ -6,14 +6,14 @@ use crate::facts::{ObjectKey, Rejection};
 
 use super::*;
 
-/// What is told of a folder of this source that cannot be read.
+/// The rejection of an unreadable folder of this source.
 pub(super) fn unreadable(source: Source) -> Event {
     let object = ObjectKey::File(source, "folder".into());
     Event::Rejected(Rejection { object, origin: None, reason: "there is none".into(), partial: false })
 }
 
 #[test]
-fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed_for_it() {
+fn invariant_08_an_unreadable_source_adds_objects_and_removes_none() {
     let former = engine(vec![
         service("a", "10.0.0.1"),
         slice("a", &["1.1.1.1"]),
@@ -21,8 +21,8 @@ fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed
         slice("b", &["1.1.1.2"]),
     ]);
     let (mut engine, _) = Engine::start(former.into_maps(), Seed(0), &[Source::Manifests]).unwrap();
-    let told = [service("a", "10.0.0.1"), slice("a", &["1.1.1.9"]), service("c", "10.0.0.3")];
-    told.into_iter().chain([slice("c", &["1.1.1.3"])]).for_each(|event| engine.apply(event));
+    let events = [service("a", "10.0.0.1"), slice("a", &["1.1.1.9"]), service("c", "10.0.0.3")];
+    events.into_iter().chain([slice("c", &["1.1.1.3"])]).for_each(|event| engine.apply(event));
     engine.step(NOW, &mut |_| ());
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     engine.apply(unreadable(Source::Manifests));
@@ -43,13 +43,13 @@ fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed
 }
 
 #[test]
-fn a_source_that_cannot_be_read_keeps_no_other_from_being_whole() {
+fn an_unreadable_source_does_not_delay_the_others() {
     let sources = [Source::Config, Source::Manifests];
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &sources).unwrap();
-    let told = [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)];
-    told.into_iter().for_each(|event| engine.apply(event));
+    let events = [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)];
+    events.into_iter().for_each(|event| engine.apply(event));
     assert!(!engine.step(NOW, &mut |_| ()).is_readable_synced());
-    assert!(!engine.has_initial_state() && !engine.is_written(), "it may be about to tell");
+    assert!(!engine.has_initial_state() && !engine.is_written(), "it may be about to sync");
     engine.apply(unreadable(Source::Config));
     let snapshot = engine.step(NOW, &mut |_| ());
     assert!(

@@ -1,5 +1,4 @@
-//! Source ranges without room: they keep back the clients in them, and nothing else of the service or of its other
-//! ports.
+//! Source ranges that do not fit: only clients in them are denied, the service and its other ports work.
 
 use std::borrow::ToOwned;
 use std::vec;
@@ -11,7 +10,7 @@ use super::*;
 
 const VIP: &str = "203.0.113.9";
 
-/// Maps without room for source ranges, as long as that is said.
+/// Maps that refuse source ranges unless `has_room`.
 #[derive(Default)]
 struct Full {
     maps: MemoryMaps,
@@ -28,10 +27,10 @@ impl Maps for Full {
         }
     }
 
-    answers_as_its_maps!();
+    forward_to_maps!();
 }
 
-/// A balancer's service with these ranges and two ports.
+/// A load balancer's service with these ranges and two ports.
 fn balanced(ranges: &[&str]) -> Event {
     let facts = service_facts("a", "10.0.0.1");
     let port = |name: &str, number: u16| ServicePort {
@@ -58,7 +57,7 @@ fn endpoints(address: &str) -> Event {
 }
 
 #[test]
-fn a_range_without_room_freezes_no_list_of_any_port_and_no_address_but_the_balancers() {
+fn a_range_that_does_not_fit_blocks_only_load_balancer_addresses() {
     for before in [None, Some(&[][..]), Some(&["192.0.2.0/24"][..])] {
         let (mut engine, _) =
             Engine::start(Full { has_room: true, ..Full::default() }, Seed(0), &[Source::Manifests]).unwrap();
@@ -81,7 +80,7 @@ fn a_range_without_room_freezes_no_list_of_any_port_and_no_address_but_the_balan
         assert!(served(&engine, 80) && served(&engine, 81), "{before:?}");
         let view = snapshot.services.iter().next().unwrap();
         let failed = view.frontends.iter().any(|row| matches!(row.status, Status::Error(_)));
-        assert!(failed && snapshot.fill.retries == 1, "{before:?}: it is said, and tried again");
+        assert!(failed && snapshot.fill.retries == 1, "{before:?}: it is shown, and retried");
         engine.maps_mut().has_room = true;
         let snapshot =
             engine.step(ClockReading { mono: NOW.mono + Duration::from_secs(60), ..NOW }, &mut |_| ());

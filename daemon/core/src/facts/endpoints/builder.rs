@@ -1,8 +1,8 @@
 //! Packs the endpoints of one slice.
 //!
-//! Invariant: what cannot be a backend is refused with its reason, and leaves the others as they are. Equal endpoints
-//! in equal order are packed alike. Names are found in sorted maps: a slice's author chooses them, and has no key to
-//! guess there.
+//! Invariant: an endpoint that cannot be a backend is refused with its reason and does not affect the others. Equal
+//! endpoints in equal order are packed alike. Names are in sorted maps: a slice's author chooses them, and a sorted map
+//! has no hash key to attack.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::split_name::{ShortText, SplitName, UniquePart};
 /// The longest name of a Kubernetes object.
 const NAME_MAX: usize = 255;
 
-/// Why an endpoint cannot be taken. The slice's others can.
+/// Why an endpoint is refused; the slice's others count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// Not of the slice's family.
@@ -33,7 +33,7 @@ pub enum EndpointError {
     /// A name longer than any Kubernetes name.
     #[error("a node, zone or target name has {0} characters; at most 255 are legal")]
     NameTooLong(usize),
-    /// See [`from_capacity::ENDPOINTS_PER_SLICE_MAX`] and [`from_capacity::SLICE_TEXT_BYTES_MAX`].
+    /// See [`limits::ENDPOINTS_PER_SLICE_MAX`] and [`limits::SLICE_TEXT_BYTES_MAX`].
     #[error(
         "the slice has more endpoints, zones, kinds or text than fit ({} endpoints)",
         limits::ENDPOINTS_PER_SLICE_MAX
@@ -41,7 +41,7 @@ pub enum EndpointError {
     TooMany,
 }
 
-/// Takes endpoints one by one and refuses those that cannot be backends.
+/// Adds endpoints one by one and refuses those that cannot be backends.
 #[derive(Debug)]
 pub struct EndpointsBuilder {
     family: Family,
@@ -51,9 +51,9 @@ pub struct EndpointsBuilder {
     parts: Vec<SharedParts>,
     hints: Vec<HintSet>,
     text: String,
-    // Names that are in `text`; a slice's endpoints share few nodes and zones.
+    // Names in `text`; a slice's endpoints share few nodes and zones.
     names: BTreeMap<Box<str>, TextSpan>,
-    // Places in `kin`.
+    // Indices in `parts`.
     places: BTreeMap<SharedParts, u16>,
 }
 
@@ -62,7 +62,7 @@ fn has_hints(hints: &HintSet) -> bool {
 }
 
 impl EndpointsBuilder {
-    /// For a slice of one family.
+    /// A builder for a slice of one family.
     pub fn new(family: Family) -> Self {
         Self {
             family,
@@ -77,19 +77,19 @@ impl EndpointsBuilder {
         }
     }
 
-    /// Adds one endpoint, or says why it cannot be a backend.
+    /// Adds one endpoint, or returns why it cannot be a backend.
     pub fn push(&mut self, endpoint: Endpoint<'_>) -> Result<(), EndpointError> {
         self.check_address(endpoint.address)?;
         let node = endpoint.node.map(|node| node.0).unwrap_or_default();
         let target = endpoint.target.filter(|target| !target.name.0.is_empty());
         let name = target.map(|target| target.name.0).unwrap_or_default();
-        let kin = self.intern_parts(&endpoint, &node, target)?;
+        let shared = self.intern_parts(&endpoint, &node, target)?;
         let (uid, uuid) = self.pack_uid(target)?;
         let (target, target_short) = self.pack_part(&name)?;
         let (node, node_short) = self.pack_part(&node)?;
         let short = u8::from(target_short) * TARGET_SHORT + u8::from(node_short) * NODE_SHORT;
         let flags = pack_conditions(endpoint.conditions) + uuid + short;
-        self.packed.push(PackedEndpoint { uid, node, target, parts: kin, flags });
+        self.packed.push(PackedEndpoint { uid, node, target, parts: shared, flags });
         match endpoint.address {
             IpAddr::V4(address) => self.v4.push(address),
             IpAddr::V6(address) => self.v6.push(address),
@@ -97,10 +97,10 @@ impl EndpointsBuilder {
         Ok(())
     }
 
-    /// The endpoints, packed for good.
+    /// The packed endpoints.
     pub fn finish(self) -> Endpoints {
         Endpoints {
-            // All are of one family; without any, it does not matter which.
+            // All are of one family; an empty slice may have either.
             addresses: if self.v6.is_empty() {
                 Addresses::V4(self.v4.into())
             } else {
@@ -126,7 +126,7 @@ impl EndpointsBuilder {
         Ok(())
     }
 
-    /// The place of what it shares with those that are alike.
+    /// The index of the parts that the endpoint shares with similar ones.
     fn intern_parts(
         &mut self,
         endpoint: &Endpoint<'_>,
@@ -136,7 +136,7 @@ impl EndpointsBuilder {
         if let Some(place) = self.reuse_last_parts(endpoint, node, target) {
             return Ok(place);
         }
-        let kin = SharedParts {
+        let shared = SharedParts {
             zone: self.intern_name(endpoint.zone.unwrap_or_default())?,
             node_start: self.intern_name(node.start)?,
             node_end: self.intern_name(node.end)?,
@@ -145,11 +145,11 @@ impl EndpointsBuilder {
             target_start: self.intern_name(target.map_or("", |it| it.name.0.start))?,
             hints: self.intern_hints(endpoint.hints)?,
         };
-        self.insert_parts(kin)
+        self.insert_parts(shared)
     }
 
-    /// What the endpoint before shares, if this one shares the same: most endpoints of a slice do, and to compare their
-    /// texts costs less than to look each of them up.
+    /// The parts of the last endpoint, if this one has the same: most endpoints of a slice do, and comparing texts
+    /// costs less than looking up each.
     fn reuse_last_parts(
         &self,
         endpoint: &Endpoint<'_>,
@@ -157,30 +157,30 @@ impl EndpointsBuilder {
         target: Option<Target<'_>>,
     ) -> Option<u16> {
         let place = self.packed.last()?.parts;
-        let kin = self.parts.get(usize::from(place))?;
+        let shared = self.parts.get(usize::from(place))?;
         let is = |name: TextSpan, text: &str| name.text(&self.text) == text;
-        let hints = self.hints.get(usize::from(kin.hints).wrapping_sub(1));
-        let is_same = is(kin.zone, endpoint.zone.unwrap_or_default())
-            && is(kin.node_start, node.start)
-            && is(kin.node_end, node.end)
-            && is(kin.kind, target.map_or("", |it| it.kind))
-            && is(kin.namespace, target.map_or("", |it| it.namespace))
-            && is(kin.target_start, target.map_or("", |it| it.name.0.start))
+        let hints = self.hints.get(usize::from(shared.hints).wrapping_sub(1));
+        let is_same = is(shared.zone, endpoint.zone.unwrap_or_default())
+            && is(shared.node_start, node.start)
+            && is(shared.node_end, node.end)
+            && is(shared.kind, target.map_or("", |it| it.kind))
+            && is(shared.namespace, target.map_or("", |it| it.namespace))
+            && is(shared.target_start, target.map_or("", |it| it.name.0.start))
             && hints == endpoint.hints.filter(|it| has_hints(it));
         is_same.then_some(place)
     }
 
-    fn insert_parts(&mut self, kin: SharedParts) -> Result<u16, EndpointError> {
-        if let Some(place) = self.places.get(&kin) {
+    fn insert_parts(&mut self, shared: SharedParts) -> Result<u16, EndpointError> {
+        if let Some(place) = self.places.get(&shared) {
             return Ok(*place);
         }
         let place = u16::try_from(self.parts.len()).map_err(|_| EndpointError::TooMany)?;
-        self.parts.push(kin);
-        self.places.insert(kin, place);
+        self.parts.push(shared);
+        self.places.insert(shared, place);
         Ok(place)
     }
 
-    /// The own part of a name: as a number if it is short, which is the second one here, else as a place in the text.
+    /// Packs the unique part of a name: a short one as a number (`true`), otherwise as a span of the text.
     fn pack_part(&mut self, name: &SplitName<'_>) -> Result<(u32, bool), EndpointError> {
         if name.len() > NAME_MAX {
             return Err(EndpointError::NameTooLong(name.len()));
@@ -205,7 +205,7 @@ impl EndpointsBuilder {
         Ok((uid, 0))
     }
 
-    /// Adds a name to the text, unless it is there.
+    /// Appends a name to the text, unless the text has it.
     fn intern_name(&mut self, name: &str) -> Result<TextSpan, EndpointError> {
         if name.is_empty() {
             return Ok(TextSpan::default());

@@ -1,4 +1,4 @@
-//! What goes in comes out, whatever it is.
+//! Pushed endpoints come out unchanged.
 
 use std::string::String;
 use std::vec::Vec;
@@ -33,7 +33,7 @@ fn written() -> impl Strategy<Value = Written> {
 
 proptest! {
     #[test]
-    fn what_is_pushed_comes_out(all in proptest::collection::vec(written(), 0..20)) {
+    fn pushed_endpoints_come_out_unchanged(all in proptest::collection::vec(written(), 0..20)) {
         let hints: Vec<HintSet> = all
             .iter()
             .map(|it| HintSet { zones: it.4.iter().map(|it| Arc::from(it.as_str())).collect(), nodes: Box::default() })
@@ -85,7 +85,7 @@ fn absent_conditions_mean_ready() {
 }
 
 #[test]
-fn what_cannot_be_a_backend_is_refused_alone() {
+fn an_invalid_endpoint_is_refused_and_the_others_stay() {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for address in ["0.0.0.0", "224.0.0.1", "::1"] {
         assert!(builder.push(plain(address)).is_err(), "{address}");
@@ -98,7 +98,7 @@ fn what_cannot_be_a_backend_is_refused_alone() {
 }
 
 #[test]
-fn what_endpoints_share_is_kept_once_in_whatever_order_they_come() {
+fn shared_parts_are_stored_once_in_any_order_of_endpoints() {
     let zones = ["a", "b"].map(|zone| HintSet { zones: [zone.into()].into(), nodes: Box::default() });
     let [a, b] = &zones;
     let endpoint = |nth: u8, hints| {
@@ -116,7 +116,7 @@ fn what_endpoints_share_is_kept_once_in_whatever_order_they_come() {
 }
 
 #[test]
-fn invariant_10_endpoints_of_one_slice() {
+fn invariant_10_endpoints_beyond_the_limit_of_a_slice_are_refused() {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for _ in 0..limits::ENDPOINTS_PER_SLICE_MAX {
         builder.push(plain("1.1.1.1")).unwrap();

@@ -1,8 +1,8 @@
-//! Uids of objects: 16 bytes where they have the usual form, text where not.
+//! Uids of objects: 16 bytes in the usual form, otherwise text.
 //!
 //! Invariant: a uid is shown as it was written.
 
-/// A uid as text, whether it is kept as 16 bytes or as it was written.
+/// A uid, stored as 16 bytes or as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UidText<'a> {
     /// The usual form, `8-4-4-4-12` hexadecimal digits in lower case.
@@ -12,12 +12,12 @@ pub enum UidText<'a> {
 }
 
 impl<'a> UidText<'a> {
-    /// Whether the slice does not say it.
+    /// Whether the slice has no uid.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Text(""))
     }
 
-    /// Keeps the usual form as bytes, anything else as it is.
+    /// Packs the usual form into bytes; keeps any other text.
     pub fn parse(text: &'a str) -> Self {
         parse_uuid(text).map_or(Self::Text(text), Self::Uuid)
     }

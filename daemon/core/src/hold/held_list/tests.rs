@@ -1,4 +1,4 @@
-//! How a hold ends, and what probes make of it.
+//! How a hold ends, and the effect of probes.
 
 use std::vec;
 
@@ -47,37 +47,37 @@ fn every_bound_ends_its_hold() {
 }
 
 #[test]
-fn who_takes_a_probe_is_held_to_the_limit() {
+fn a_list_that_takes_a_probe_is_held_to_the_limit() {
     let mut hold = hold(Bound::Guarded);
     assert!(hold.record_probe(A.parse().unwrap(), ProbeAnswer::Accepted));
     assert_eq!((end(&mut hold, 219), end(&mut hold, 220)), (None, Some(Reason::HoldExpired)));
 }
 
 #[test]
-fn what_a_label_hides_is_held_for_a_minute_although_it_takes_probes() {
+fn a_hidden_list_is_held_for_a_minute_although_it_takes_probes() {
     let mut hold = Hold { reason: Reason::Hidden, ..hold(Bound::Guarded) };
     assert!(hold.record_probe(A.parse().unwrap(), ProbeAnswer::Accepted));
     assert_eq!((end(&mut hold, 159), end(&mut hold, 160)), (None, Some(Reason::HoldExpired)));
     let policy = Policy { limit: 20, ..Policy::default() };
-    assert_eq!(hold.deadline(&policy), Some(Uptime(120)), "a shorter limit of the operator's counts");
+    assert_eq!(hold.deadline(&policy), Some(Uptime(120)), "the operator's shorter limit counts");
     hold.bound = Bound::Limit;
-    assert_eq!(end(&mut hold, 219), None, "the service asks for the whole limit");
+    assert_eq!(end(&mut hold, 219), None, "the service requests the whole limit");
 }
 
-/// How long a list is held of which these two were asked when they say.
+/// Checks how long a list is held whose backends were probed at these seconds, without an answer.
 #[track_caller]
-fn check_silence(asked: &[(&str, i64)], last: i64) {
+fn check_silence(probed: &[(&str, i64)], last: i64) {
     let mut hold = hold(Bound::Guarded);
-    for (backend, at) in asked {
+    for (backend, at) in probed {
         hold.record_probe(backend.parse().unwrap(), ProbeAnswer::Silent);
-        assert_eq!(end(&mut hold, *at), None, "{asked:?}");
+        assert_eq!(end(&mut hold, *at), None, "{probed:?}");
     }
     let ends = (end(&mut hold, last), end(&mut hold, last + 1));
-    assert_eq!(ends, (None, Some(Reason::HoldExpired)), "{asked:?}");
+    assert_eq!(ends, (None, Some(Reason::HoldExpired)), "{probed:?}");
 }
 
 #[test]
-fn nobody_who_was_not_asked_is_taken_for_silent() {
+fn a_backend_that_awaits_its_first_probe_is_not_silent() {
     check_silence(&[], 219);
     check_silence(&[(A, 101)], 219);
     check_silence(&[(A, 101), (B, 101)], 130);
@@ -87,13 +87,13 @@ fn nobody_who_was_not_asked_is_taken_for_silent() {
 }
 
 #[test]
-fn whom_nothing_can_be_asked_is_held_for_thirty_seconds() {
+fn a_udp_list_is_held_for_thirty_seconds() {
     let mut udp = hold_of(Bound::Guarded, Transport::Udp);
     assert_eq!((end(&mut udp, 129), end(&mut udp, 130)), (None, Some(Reason::HoldExpired)));
 }
 
 #[test]
-fn who_was_given_up_is_waited_for_no_longer() {
+fn a_dropped_backend_does_not_delay_the_end_of_the_hold() {
     let mut hold = hold(Bound::Guarded);
     hold.record_probe(A.parse().unwrap(), ProbeAnswer::Silent);
     assert_eq!(end(&mut hold, 100), None);
@@ -101,7 +101,7 @@ fn who_was_given_up_is_waited_for_no_longer() {
     assert_eq!((end(&mut hold, 129), end(&mut hold, 130)), (None, Some(Reason::HoldExpired)));
 }
 
-/// Probes of both backends; what is left in the list, and why the hold ends if it does.
+/// Probes both backends; checks how many are left in the list, and why the hold ends if it does.
 #[track_caller]
 fn check_probes(name: &str, a: &[ProbeAnswer], b: &[ProbeAnswer], left: usize, expected: Option<Reason>) {
     let mut hold = hold(Bound::Guarded);
@@ -115,31 +115,31 @@ fn check_probes(name: &str, a: &[ProbeAnswer], b: &[ProbeAnswer], left: usize, e
 }
 
 #[test]
-fn three_failures_in_a_row_drop_a_backend_and_the_last_one_ends_the_hold() {
+fn three_failures_drop_a_backend_and_the_last_backend_ends_the_hold() {
     use ProbeAnswer::{Accepted as Y, Refused as N, Silent as S};
     check_probes("none", &[], &[], 2, None);
     check_probes("two are not enough", &[N, N], &[], 2, None);
     check_probes("refused thrice", &[N, N, N], &[], 1, None);
     check_probes("not in a row", &[N, N, Y, N, N], &[], 2, None);
-    check_probes("silence of one who never answered", &[S, S, S, S], &[], 2, None);
-    check_probes("silence of one who did", &[Y, S, S, S], &[], 1, None);
+    check_probes("silence of a backend that never answered", &[S, S, S, S], &[], 2, None);
+    check_probes("silence of a backend that answered", &[Y, S, S, S], &[], 1, None);
     check_probes("all of them", &[N, N, N], &[Y, S, N, S], 0, Some(Reason::ProbesFailed));
-    check_probes("a dropped one does not come back", &[N, N, N, Y], &[], 1, None);
+    check_probes("a dropped backend does not come back", &[N, N, N, Y], &[], 1, None);
 }
 
 #[test]
-fn only_tcp_backends_that_were_ready_are_probed_and_none_for_control() {
+fn only_ready_tcp_backends_are_probed_and_none_of_an_unlimited_hold() {
     let count = |bound, transport| hold_of(bound, transport).probe_targets(transport).count();
     assert_eq!(count(Bound::Guarded, Transport::Tcp), 2);
     assert_eq!(count(Bound::Guarded, Transport::Udp), 0);
     assert_eq!(count(Bound::Unlimited, Transport::Tcp), 0);
 }
 
-/// A backend of a last list: its node, its weight, the lists that it is in, and those that a hold has it in.
+/// A backend of a last list: its node, its weight, its lists, and its lists in a hold.
 type Member = (&'static str, &'static str, u16, &'static [Scope], &'static [Scope]);
 
 #[test]
-fn a_hold_has_those_that_rest_too_in_the_lists_that_would_get_them() {
+fn a_hold_adds_weighted_out_rows_to_lists_that_would_use_them() {
     use crate::list::Scope::{Cluster, Local};
 
     let case: [Member; 5] = [

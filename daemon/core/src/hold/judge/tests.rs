@@ -23,7 +23,7 @@ fn check(name: &str, evidence: Evidence, expected: Judgement) {
 }
 
 #[test]
-fn what_was_lost_is_held_and_what_was_ended_is_refused() {
+fn a_lost_list_is_held_and_a_scaled_down_one_refused() {
     let listed = Evidence { is_unready: true, ..NOTHING };
     let scaled = Evidence { is_scaled_down: true, ..NOTHING };
     let resync = Evidence { is_resync: true, ..NOTHING };
@@ -44,7 +44,7 @@ fn what_was_lost_is_held_and_what_was_ended_is_refused() {
 }
 
 #[test]
-fn the_way_to_the_apiserver_is_held_without_limit_whatever_the_evidence() {
+fn the_path_to_the_apiserver_is_held_without_limit_on_any_evidence() {
     let control = Judgement::Hold(Reason::Control, Bound::Unlimited);
     for position in 0..8 {
         let evidence = Evidence {
@@ -56,13 +56,13 @@ fn the_way_to_the_apiserver_is_held_without_limit_whatever_the_evidence() {
         };
         check("control", evidence, control);
         check("control, others refuse", Evidence { fallback: OnEmpty::Refuse, ..evidence }, control);
-        check("asks to be decided for", Evidence { own: Some(OnEmpty::Auto), ..evidence }, control);
-        check("asks to be refused", Evidence { own: Some(OnEmpty::Refuse), ..evidence }, Judgement::Refuse);
+        check("requests auto", Evidence { own: Some(OnEmpty::Auto), ..evidence }, control);
+        check("requests refuse", Evidence { own: Some(OnEmpty::Refuse), ..evidence }, Judgement::Refuse);
     }
 }
 
 #[test]
-fn a_service_s_own_setting_wins_over_the_evidence_and_over_the_fallback() {
+fn a_services_own_setting_overrides_the_evidence_and_the_default() {
     let scaled = Evidence { is_scaled_down: true, ..NOTHING };
     let limit = |reason| Judgement::Hold(reason, Bound::Limit);
     for fallback in OnEmpty::ALL {
@@ -77,7 +77,7 @@ fn a_service_s_own_setting_wins_over_the_evidence_and_over_the_fallback() {
     check("fallback", Evidence { fallback: OnEmpty::Hold, ..scaled }, limit(Reason::ScaledDown));
 }
 
-/// All evidence that there can be.
+/// All possible evidence.
 fn every_evidence() -> impl Iterator<Item = Evidence> {
     let asked = [None].into_iter().chain(OnEmpty::ALL.map(Some));
     let settings = asked.flat_map(|own| OnEmpty::ALL.map(|fallback| (own, fallback)));
@@ -96,7 +96,7 @@ fn every_evidence() -> impl Iterator<Item = Evidence> {
     })
 }
 
-/// What must be true of every judge, whatever else it says. Gives the rules that this one breaks.
+/// Returns the rules that every judge must follow and this one breaks.
 fn broken_rules(judge: fn(Evidence) -> Judgement) -> Vec<&'static str> {
     let mut broken = Vec::new();
     for evidence in every_evidence() {
@@ -172,7 +172,7 @@ fn a_mass_loss_is_more_than_three_services_and_more_than_the_share() {
 }
 
 #[test]
-fn settings_are_spelled_in_one_way() {
+fn each_on_empty_setting_has_one_spelling() {
     for setting in OnEmpty::ALL {
         assert_eq!(OnEmpty::from_spelling(setting.as_str()), Some(setting));
     }
@@ -180,7 +180,7 @@ fn settings_are_spelled_in_one_way() {
 }
 
 #[test]
-fn every_reason_for_which_a_list_is_held_is_one_that_can_be_counted() {
+fn judgement_reasons_are_exactly_the_reasons_to_hold() {
     let mut seen = vec![Reason::MassLoss];
     for position in 0..32 {
         let evidence = Evidence {

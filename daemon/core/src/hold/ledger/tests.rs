@@ -1,4 +1,4 @@
-//! Interruptions and claims, and holds that are found by what may end them.
+//! Interruptions, claims, and the index of holds by what may end them.
 
 use std::vec;
 
@@ -37,7 +37,7 @@ fn hold(begun: i64, bound: Bound) -> Hold {
 }
 
 #[test]
-fn a_hold_is_found_by_its_address_and_by_its_deadline_as_long_as_it_is_there() {
+fn a_hold_is_found_by_address_and_deadline_until_it_ends() {
     let (mut ledger, id, address) = (Ledger::default(), ServiceId(0), A.parse::<SocketAddr>().unwrap());
     let (namespace, lists) = (Arc::from("default"), (ListPresence::default(), ListPresence::default()));
     let hold = hold(100, Bound::Guarded);
@@ -62,13 +62,13 @@ fn an_interruption_counts_from_the_decision_after_it_and_for_a_minute() {
 }
 
 #[test]
-fn invariant_10_a_namespace_is_heard_so_often_within_a_time() {
+fn invariant_10_claims_of_a_namespace_beyond_its_budget_are_ignored() {
     let (mut ledger, one, other) = (Ledger::default(), Arc::from("one"), Arc::from("other"));
     ledger.begin_decision(Uptime(100));
-    let heard = (0..100).filter(|_| ledger.accept_claim(&one)).count();
-    assert_eq!((heard, ledger.accept_claim(&other)), (CLAIMS_MAX, true));
+    let accepted = (0..100).filter(|_| ledger.accept_claim(&one)).count();
+    assert_eq!((accepted, ledger.accept_claim(&other)), (CLAIMS_MAX, true));
     ledger.begin_decision(Uptime(100 + CLAIMS_WINDOW - 1));
     assert!(!ledger.accept_claim(&one));
     ledger.begin_decision(Uptime(100 + CLAIMS_WINDOW));
-    assert!(ledger.accept_claim(&one) && ledger.claims.len() == 1, "and nobody else is remembered");
+    assert!(ledger.accept_claim(&one) && ledger.claims.len() == 1, "other namespaces are dropped");
 }

@@ -16,7 +16,7 @@ const POLICY: Policy = Policy {
 const LIVE: ListPresence = ListPresence { any: true, unheld: true };
 const HELD: ListPresence = ListPresence { any: true, unheld: false };
 
-/// So many services with a list in each namespace, named by its number.
+/// Namespaces with this many services that have a list each, named by their number.
 struct LossesHarness {
     losses: Losses,
     namespaces: Vec<Arc<str>>,
@@ -32,7 +32,7 @@ impl LossesHarness {
         fixture
     }
 
-    /// A service of that namespace loses its list, and is held.
+    /// A service of that namespace loses its list, which is held.
     fn lose(&mut self, id: u32, namespace: usize, at: i64) {
         let namespace = &self.namespaces[namespace];
         self.losses.count_lists(namespace, (LIVE, HELD));
@@ -43,7 +43,7 @@ impl LossesHarness {
         self.losses.judge_losses(&POLICY, Uptime(now))
     }
 
-    /// The services that take part in any mass loss.
+    /// The services in any mass loss.
     fn joined(&mut self, now: i64) -> Vec<u32> {
         let all = self.judge(now).into_iter().flat_map(|mass| mass.services);
         let mut all: Vec<_> = all.map(|id| id.0).collect();
@@ -52,7 +52,7 @@ impl LossesHarness {
     }
 }
 
-/// Services of the first namespaces, in turns, lose their lists at these times.
+/// Services of these namespaces, in turn, lose their lists at these times.
 fn spread(populated: &[usize], lost: &[i64]) -> LossesHarness {
     let mut fixture = LossesHarness::new(populated);
     for (id, at) in (0..).zip(lost) {
@@ -82,7 +82,7 @@ fn losses_before_the_window_count_no_more() {
 }
 
 #[test]
-fn a_mass_loss_is_told_once_and_again_of_each_namespace_that_loses_more() {
+fn a_mass_loss_is_reported_once_and_again_after_more_losses() {
     let mut fixture = spread(&[4, 4, 4], &[100; 8]);
     assert_eq!(fixture.joined(100).len(), 8);
     assert_eq!(fixture.joined(101), [0_u32; 0]);
@@ -91,12 +91,12 @@ fn a_mass_loss_is_told_once_and_again_of_each_namespace_that_loses_more() {
 }
 
 #[test]
-fn what_one_namespace_loses_counts_for_it_alone() {
+fn losses_of_one_namespace_do_not_make_a_mass_loss_of_others() {
     let mut fixture = LossesHarness::new(&[100, 5, 5]);
     (0..60).for_each(|id| fixture.lose(id, 0, 100));
     assert_eq!(fixture.joined(100), [0_u32; 0], "a part of one");
     fixture.lose(60, 1, 100);
-    assert_eq!(fixture.joined(100), (0..60).collect::<Vec<_>>(), "and of another, for which it is none");
+    assert_eq!(fixture.joined(100), (0..60).collect::<Vec<_>>(), "and of another, which has no mass loss");
     fixture.lose(61, 2, 100);
     fixture.lose(62, 2, 100);
     assert_eq!(fixture.joined(100), [0_u32; 0]);
@@ -104,9 +104,9 @@ fn what_one_namespace_loses_counts_for_it_alone() {
     assert_eq!(fixture.joined(100), [60, 61, 62, 63], "as many without the large one");
 }
 
-/// As a controller that goes wrong does it, beside a tenant that has far more services than all others.
+/// The losses of a faulty controller, next to a tenant with far more services than all others.
 #[test]
-fn what_one_namespace_has_does_not_make_the_losses_of_others_few() {
+fn a_large_namespace_does_not_hide_the_mass_loss_of_others() {
     for (namespaces, each, lost, others) in [(20, 15, 12, 1_000), (4, 6, 2, 100), (20, 15, 3, 1_000)] {
         let mut fixture = LossesHarness::new(&[&vec![each; namespaces][..], &[others]].concat());
         let ids = 0..u32::try_from(namespaces * lost).unwrap();
@@ -114,14 +114,14 @@ fn what_one_namespace_has_does_not_make_the_losses_of_others_few() {
         let is_mass = lost * 4 > each;
         let expected: Vec<_> = ids.filter(|_| is_mass).collect();
         assert_eq!(fixture.joined(100), expected, "{lost} of {each}, and {others}");
-        // The tenant loses some itself, and that takes nothing from the others.
+        // The tenant loses some lists too, which does not affect the others.
         fixture.lose(10_000, namespaces, 101);
         assert_eq!(fixture.joined(101), if is_mass { vec![10_000] } else { vec![] });
     }
 }
 
 #[test]
-fn all_of_one_namespace_is_a_mass_loss_of_it() {
+fn a_namespace_that_loses_all_lists_has_a_mass_loss() {
     for (populated, expected) in [(3, 0), (4, 4)] {
         let mut fixture = LossesHarness::new(&[populated, 500]);
         let count = u32::try_from(populated).unwrap();
@@ -133,7 +133,7 @@ fn all_of_one_namespace_is_a_mass_loss_of_it() {
 }
 
 #[test]
-fn another_policy_judges_anew() {
+fn a_new_policy_judges_the_losses_again() {
     let mut fixture = spread(&[9, 9, 9], &[100; 6]);
     assert_eq!(fixture.joined(100), [0_u32; 0]);
     let policy = Policy { mass_loss_share: 0, ..POLICY };
@@ -141,7 +141,7 @@ fn another_policy_judges_anew() {
 }
 
 #[test]
-fn nothing_is_remembered_of_namespaces_that_have_nothing() {
+fn an_empty_namespace_leaves_no_entry() {
     let mut fixture = spread(&[1, 1], &[100, 100]);
     fixture.judge(100);
     for (id, namespace) in fixture.namespaces.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What contradicts itself in endpoints, and what only looks as if it did.
+//! Contradictions of endpoints, and what only looks like one.
 
 use alloc::borrow::ToOwned;
 use alloc::string::ToString;
@@ -20,13 +20,13 @@ const READY: Conditions = Conditions::READY;
 const UNREADY: Conditions = Conditions { ready: false, serving: false, terminating: false };
 const GOING: Conditions = Conditions { ready: false, serving: true, terminating: true };
 
-/// `shop/web-1 8080`, and endpoints such as `10.0.0.1=uid`; `!` behind one: not ready.
-fn slice(said: &str, endpoints: &[&str]) -> Arc<SliceFacts> {
-    let (name, port) = said.split_once(' ').unwrap();
+/// `shop/web-1 8080`, and endpoints such as `10.0.0.1=uid`; a trailing `!` means not ready, `u` after the port UDP.
+fn slice(text: &str, endpoints: &[&str]) -> Arc<SliceFacts> {
+    let (name, port) = text.split_once(' ').unwrap();
     let (namespace, name) = name.split_once('/').unwrap();
     let mut builder = EndpointsBuilder::new(Family::V4);
-    for said in endpoints {
-        let (address, uid) = said.split_once('=').unwrap();
+    for endpoint in endpoints {
+        let (address, uid) = endpoint.split_once('=').unwrap();
         let (uid, conditions) = uid.strip_suffix('!').map_or((uid, READY), |uid| (uid, UNREADY));
         let target = Target { kind: "Pod", namespace, name: "web-1".into(), uid: UidText::parse(uid) };
         let address = address.parse().unwrap();
@@ -48,7 +48,6 @@ fn slice(said: &str, endpoints: &[&str]) -> Arc<SliceFacts> {
     })
 }
 
-/// Addresses, slices and ages.
 fn shown(found: Option<&EndpointFinding>) -> Vec<String> {
     let line = |it: &EndpointEvidence| {
         let slices: Vec<_> = it.slices.iter().map(ToString::to_string).collect();
@@ -91,7 +90,7 @@ fn an_address_with_two_targets_at_one_port_is_stale() {
     check_owners(&both, &[], &["10.0.0.1 shop/web-1+shop/web-2"]);
 }
 
-/// All pods on a node's own network have the address of the node.
+/// All pods in a node's own network have the address of the node.
 #[test]
 fn one_address_at_two_ports_or_protocols_may_be_two_pods() {
     let own = [slice("shop/web-1 8080", &["10.0.0.1=u1"])];
@@ -100,7 +99,7 @@ fn one_address_at_two_ports_or_protocols_may_be_two_pods() {
 }
 
 #[test]
-fn what_another_namespace_says_is_no_certainty() {
+fn a_contradiction_from_another_namespace_is_only_likely() {
     let own = [slice("shop/web-1 8080", &["10.0.0.1=u1"])];
     let forged = [slice("tenant/mine 8080", &["10.0.0.1=u2"])];
     let found = check_owners(&own, &forged, &["10.0.0.1 shop/web-1+tenant/mine"]).unwrap();
@@ -127,7 +126,7 @@ fn check_duplicates(ages: [Option<i64>; 2], second: &[&str], expected: &[&str], 
 }
 
 #[test]
-fn an_address_in_two_slices_is_found_when_it_lasts_longer_than_a_move() {
+fn an_address_in_two_slices_is_found_after_five_minutes() {
     let same = ["10.0.0.1=u1"];
     check_duplicates([Some(900), Some(299)], &same, &[], Severity::Warning);
     check_duplicates(
@@ -143,13 +142,13 @@ fn an_address_in_two_slices_is_found_when_it_lasts_longer_than_a_move() {
         Severity::Error,
     );
     check_duplicates([Some(900), Some(300)], &["10.0.0.2=u1"], &[], Severity::Warning);
-    // One of the slices does not say since when.
+    // One of the slices has no time of its last write.
     check_duplicates([Some(900), None], &same, &[], Severity::Warning);
     check_duplicates([Some(-900), Some(-900)], &same, &[], Severity::Warning);
 }
 
 #[test]
-fn a_slice_that_is_not_for_proxies_hides_its_endpoints() {
+fn a_hidden_slice_of_a_service_with_an_address_is_found() {
     let mut labelled = slice("shop/web-1 8080", &["10.0.0.1=u1"]);
     Arc::make_mut(&mut labelled).headless = true;
     let own = [labelled, slice("shop/web-2 8080", &["10.0.0.2=u2"])];
@@ -159,7 +158,7 @@ fn a_slice_that_is_not_for_proxies_hides_its_endpoints() {
 }
 
 #[test]
-fn two_managers_are_found_and_who_says_nothing_is_none() {
+fn two_managers_are_found_and_missing_labels_are_ignored() {
     let keys =
         [slice("shop/a 1", &[]), slice("shop/b 1", &[]), slice("shop/c 1", &[])].map(|it| it.key.clone());
     let of = |managers: [Option<&'static str>; 3]| managers_of(&keys, managers);
@@ -174,12 +173,12 @@ fn managers_of(keys: &[SliceKey], managed: [Option<&'static str>; 3]) -> Vec<Str
 }
 
 #[test]
-fn an_endpoints_object_that_was_cut_says_so() {
+fn a_truncated_endpoints_object_is_found() {
     assert_eq!(find_truncated(Some("truncated")).map(|it| it.id), Some(EndpointFindingId::Truncated));
     assert_eq!(find_truncated(None), None);
 }
 
-/// `+`: ready, `-`: not; at these seconds.
+/// Readiness at these seconds, in both orders.
 #[track_caller]
 fn check_flaps(turns: &[(i64, bool)], now: i64, expected: &[&str]) {
     let address = [10, 0, 0, 1].into();
@@ -200,12 +199,12 @@ fn an_endpoint_that_changes_four_times_in_ten_minutes_is_flapping() {
     check_flaps(&four[..3], 50, &[]);
     check_flaps(&four, 609, &["10.0.0.1  599"]);
     check_flaps(&four, 610, &[]);
-    // What is told twice is one change.
+    // Equal changes count once.
     check_flaps(&[(10, true), (11, true), (12, true), (13, true)], 50, &[]);
     check_flaps(&[], 50, &[]);
 }
 
-/// A row that has been like that for so long.
+/// A row that has been like that for `ago` seconds.
 fn rows(conditions: Conditions, ago: i64) -> Rows {
     let row = Row::new([10, 0, 0, 1].into(), NonZeroU16::new(80).unwrap(), conditions, 0, 0);
     Rows::new(vec![row], &Rows::default(), Timestamp(WALL - ago))
@@ -235,7 +234,7 @@ fn an_endpoint_that_terminates_longer_than_pods_do_is_found() {
 }
 
 #[test]
-fn invariant_10_endpoints_named_in_one_finding() {
+fn invariant_10_a_finding_names_a_limited_number_of_endpoints() {
     let many: Vec<_> = (0..50).map(|nth| alloc::format!("10.0.0.{nth}=u{nth}")).collect();
     let others: Vec<_> = (0..50).map(|nth| alloc::format!("10.0.0.{nth}=other")).collect();
     let texts = |all: &[String]| all.iter().map(|it| it.clone().leak() as &str).collect::<Vec<_>>();

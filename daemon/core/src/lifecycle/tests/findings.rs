@@ -1,4 +1,4 @@
-//! Each finding at its limit, and what must not be found.
+//! Each finding at its threshold, and cases without a finding.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn check(object: &str, events: &str, expected: &[&str]) -> Vec<Finding> {
 }
 
 #[test]
-fn no_controller_is_found_where_nobody_said_a_word() {
+fn no_controller_is_found_if_no_event_exists() {
     check("lb age=59", "", &[]);
     let found = check("lb age=60", "", &["no-controller error"]);
     assert_eq!((found[0].confidence, found[0].age), (Confidence::Likely, Some(60)));
@@ -24,7 +24,7 @@ fn no_controller_is_found_where_nobody_said_a_word() {
     check("lb age=90", "Other-80", &[]);
     check("lb age=90 ip", "", &[]);
     check("lb class age=90", "", &["class-unserved error"]);
-    // A controller has put a finalizer, and is alive as far as is known.
+    // A controller set a finalizer, and is alive or unknown.
     check("lb cleanup age=90", "", &[]);
     for controller in [ControllerLiveness::Unknown, ControllerLiveness::Alive] {
         check_with("lb cleanup age=90", "", controller, &[]);
@@ -41,7 +41,7 @@ fn no_controller_is_found_where_nobody_said_a_word() {
 }
 
 #[test]
-fn who_was_not_asked_has_not_said_no() {
+fn unread_events_do_not_count_as_absent() {
     for object in
         ["lb age=500", "lb class age=500", "lb cleanup age=500", "lb age=9000 ip", "cleanup age=9000"]
     {
@@ -57,12 +57,12 @@ fn who_was_not_asked_has_not_said_no() {
 }
 
 #[test]
-fn a_class_that_nobody_serves_is_found() {
+fn a_class_without_a_controller_is_found() {
     check("lb class age=59", "", &[]);
     check("lb class age=600", "", &["class-unserved error", "pending warning"]);
     check("lb class age=90", "Other-80", &[]);
     check("lb class age=90 host", "", &[]);
-    // The Lease is that of a controller that serves no class.
+    // The Lease belongs to a controller that serves no class.
     check_with("lb class cleanup age=90", "", ControllerLiveness::Silent, &[]);
 }
 
@@ -74,24 +74,24 @@ fn a_balancer_without_an_error_and_without_an_address_is_stuck() {
     check("lb cleanup age=310", "Creating-300", &["stuck-ensuring warning"]);
     check("lb cleanup age=9000 ip", "Ensuring-3000", &[]);
     check("lb cleanup age=9000 host", "Ensuring-3000 Other-2900", &[]);
-    // An Event lives for an hour, and a controller that fails says so every five minutes.
+    // An Event lives for an hour, and a failing controller writes one every five minutes.
     check("lb cleanup age=4000", "", &["stuck-ensuring error", "pending warning"]);
     check("lb cleanup age=400", "Ensuring-?", &[]);
 }
 
 #[test]
-fn a_failure_is_found_when_it_comes_again_or_stays() {
+fn a_repeated_or_lasting_failure_is_found() {
     check("lb cleanup age=100", "SyncFailed-38x2!", &[]);
     check("lb cleanup age=100", "SyncFailed-38x3!", &["failing error"]);
     check("lb cleanup age=100", "SyncFailed-38/119!", &[]);
     check("lb cleanup age=130", "SyncFailed-38/120!", &["failing error"]);
     check("lb cleanup age=100", "SyncFailed-38x3", &[]);
-    let said = "Ensuring-40x8 SyncFailed-38x7!:cloud.rate_limited";
-    let found = check("lb cleanup age=600", said, &["failing error", "pending warning"]);
+    let events = "Ensuring-40x8 SyncFailed-38x7!:cloud.rate_limited";
+    let found = check("lb cleanup age=600", events, &["failing error", "pending warning"]);
     assert_eq!((found[0].cause.as_deref(), found[0].count), (Some("cloud.rate_limited"), 7));
-    // Each message is an Event of its own: the same cause is counted over all of them.
-    let said = "SyncFailed-38!:quota SyncFailed-58!:quota SyncFailed-78!:quota";
-    check("lb cleanup age=100", said, &["failing error"]);
+    // Each message is an Event of its own: the same cause counts over all of them.
+    let events = "SyncFailed-38!:quota SyncFailed-58!:quota SyncFailed-78!:quota";
+    check("lb cleanup age=100", events, &["failing error"]);
     check("lb cleanup age=100", "SyncFailed-38!:quota SyncFailed-58!:dns SyncFailed-78!:rights", &[]);
 }
 
@@ -103,7 +103,7 @@ fn a_pause_between_two_tries_is_no_recovery() {
 }
 
 #[test]
-fn an_address_that_nobody_wrote_is_found_a_minute_after_it_was_called_done() {
+fn a_missing_address_is_found_a_minute_after_ensured() {
     check("lb cleanup age=100", "Ensuring-70 Ensured-59", &[]);
     check("lb cleanup age=100", "Ensuring-70 Ensured-60", &["ensured-no-ingress error"]);
     check("lb cleanup age=700", "Ensuring-690 Ensured-650", &["ensured-no-ingress error", "pending warning"]);
@@ -131,12 +131,12 @@ fn degraded_begins_at_two_minutes() {
 }
 
 #[test]
-fn a_deletion_that_does_not_end_is_found_with_its_newest_failure() {
+fn a_stuck_deletion_is_found_with_its_newest_failure() {
     check("lb cleanup deleted=599", "", &[]);
     check("lb cleanup deleted=600", "Deleting-599", &["delete-stuck warning"]);
     check("lb other deleted=600 ip", "", &["delete-stuck warning"]);
-    let said = "DeleteFailed-30x9!:cloud.dependency*";
-    let found = check("lb cleanup deleted=700", said, &["delete-stuck warning", "orphan-risk notice"]);
+    let events = "DeleteFailed-30x9!:cloud.dependency*";
+    let found = check("lb cleanup deleted=700", events, &["delete-stuck warning", "orphan-risk notice"]);
     assert_eq!(found[0].cause.as_deref(), Some("cloud.dependency"));
     check("lb cleanup deleted=90", "DeleteFailed-30!:cloud.dependency*", &["orphan-risk notice"]);
     check("lb cleanup deleted=90", "DeleteFailed-30!:cloud.rate_limited", &[]);
@@ -144,7 +144,6 @@ fn a_deletion_that_does_not_end_is_found_with_its_newest_failure() {
     check("lb age=90 ip", "DeleteFailed-30!:cloud.dependency*", &[]);
 }
 
-/// With its cause of the catalogue's first case.
 #[test]
 fn k3s_never_says_ensured_and_nothing_is_wrong() {
     check("lb age=9000 ip", "Ensuring-3000 Other-2900", &[]);

@@ -1,4 +1,4 @@
-//! What holds for any object, any words and any times.
+//! Properties for any object, any Events and any times.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn any_time() -> impl Strategy<Value = Timestamp> {
     ]
 }
 
-fn any_statement() -> impl Strategy<Value = BalancerEvent> {
+fn any_event() -> impl Strategy<Value = BalancerEvent> {
     let cause = prop_oneof![Just(None), Just(Some(Arc::from("a"))), Just(Some(Arc::from("b")))];
     let meaning = (0..Meaning::ALL.len()).prop_map(|nth| Meaning::ALL[nth]);
     (meaning, any_time(), any_time(), any::<u32>(), any::<bool>(), cause, any::<bool>()).prop_map(
@@ -54,65 +54,67 @@ fn any_now() -> impl Strategy<Value = ClockReading> {
         .prop_map(|(wall, mono)| ClockReading { wall, mono: Duration::from_secs(mono) })
 }
 
-/// A finding that says that something does not move.
-fn is_of_silence(it: &Finding) -> bool {
+/// Whether the finding reports that nothing moves.
+fn reports_silence(it: &Finding) -> bool {
     matches!(it.id, FindingId::NoController | FindingId::ClassUnserved | FindingId::StuckEnsuring)
 }
 
 proptest! {
     #[test]
-    fn the_order_of_what_was_told_makes_no_difference(
+    fn the_order_of_events_makes_no_difference(
         facts in any_object(),
-        told in prop::collection::vec(any_statement(), 0..8),
+        events in prop::collection::vec(any_event(), 0..8),
         places in prop::collection::vec(any::<prop::sample::Index>(), 8),
         controller in any_controller(),
         now in any_now(),
     ) {
-        let mut other = told.clone();
+        let mut other = events.clone();
         for (position, place) in places.iter().enumerate().take(other.len()) {
             let place = place.index(other.len());
             other.swap(position, place);
         }
-        let look = |told| {
-            assess_balancer(&BalancerInput { facts: Some(&facts), history: None, events: EventReading::All(told), controller, now })
+        let look = |events| {
+            let events = EventReading::All(events);
+            assess_balancer(&BalancerInput { facts: Some(&facts), history: None, events, controller, now })
         };
-        prop_assert_eq!(look(&told), look(&other));
-        // What is written down follows the wall clock, and does not lie ahead of it.
-        prop_assert!(look(&told).since.is_none_or(|since| since <= now.wall));
+        prop_assert_eq!(look(&events), look(&other));
+        // The start of the state uses the wall clock, and is never in the future.
+        prop_assert!(look(&events).since.is_none_or(|since| since <= now.wall));
     }
 
     #[test]
-    fn without_events_only_what_the_object_shows_is_found(
+    fn without_events_only_findings_of_the_object_are_made(
         facts in any_object(),
         controller in any_controller(),
         now in any_now(),
     ) {
         let seen = BalancerHistory::observe(None, &facts, false, now);
         for seen in [None, seen.as_ref()] {
-            let case = BalancerInput { facts: Some(&facts), history: seen, events: EventReading::NotRead, controller, now };
+            let events = EventReading::NotRead;
+            let case = BalancerInput { facts: Some(&facts), history: seen, events, controller, now };
             let legal = [FindingId::Pending, FindingId::DeleteStuck, FindingId::Flapping];
             prop_assert!(assess_balancer(&case).findings.iter().all(|it| legal.contains(&it.id)));
         }
     }
 
-    /// Also if the Event that called it done was lost.
+    /// Even if the `Ensured` Event was lost.
     #[test]
-    fn nothing_with_an_address_is_ever_stuck_and_a_missing_word_makes_nothing_so(
+    fn a_balancer_with_an_address_is_never_stuck_even_without_ensured(
         facts in any_object(),
-        told in prop::collection::vec(any_statement(), 0..8),
+        events in prop::collection::vec(any_event(), 0..8),
         controller in any_controller(),
         now in any_now(),
     ) {
-        let case = |heard| BalancerInput { facts: Some(&facts), history: None, events: heard, controller, now };
+        let case = |events| BalancerInput { facts: Some(&facts), history: None, events, controller, now };
         if BalancerPhase::from_facts(&facts) != BalancerPhase::Pending {
-            prop_assert!(!assess_balancer(&case(EventReading::All(&told))).findings.iter().any(is_of_silence));
-            let left: Vec<_> = told.iter().filter(|it| it.meaning != Meaning::Ensured).cloned().collect();
-            prop_assert!(!assess_balancer(&case(EventReading::All(&left))).findings.iter().any(is_of_silence));
+            prop_assert!(!assess_balancer(&case(EventReading::All(&events))).findings.iter().any(reports_silence));
+            let left: Vec<_> = events.iter().filter(|it| it.meaning != Meaning::Ensured).cloned().collect();
+            prop_assert!(!assess_balancer(&case(EventReading::All(&left))).findings.iter().any(reports_silence));
         }
     }
 
     #[test]
-    fn what_is_seen_has_an_age_at_any_time(
+    fn a_history_has_an_age_at_any_time(
         objects in prop::collection::vec((any_object(), any::<bool>()), 1..8),
         times in prop::collection::vec(any_now(), 8),
     ) {

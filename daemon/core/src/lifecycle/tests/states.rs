@@ -1,4 +1,4 @@
-//! Each way in which a state is recognised.
+//! Every way to recognise a state.
 
 use super::*;
 
@@ -9,17 +9,17 @@ fn check(object: &str, events: &str, expected: BalancerState, since: Option<i64>
 }
 
 #[test]
-fn none_asks_for_no_load_balancer() {
+fn a_service_that_requests_no_load_balancer_is_none() {
     check("age=100", "", BalancerState::None, None);
     check("age=100", "-", BalancerState::None, None);
     check("age=100 other", "", BalancerState::None, None);
     check("age=100", "Ensuring-50", BalancerState::None, None);
-    // Addresses that were left behind change nothing.
+    // Leftover addresses change nothing.
     check("age=100 ip", "", BalancerState::None, None);
 }
 
 #[test]
-fn foreign_is_of_another_class_and_nobody_has_said_a_word() {
+fn a_balancer_of_a_class_without_events_is_foreign() {
     check("lb class age=30", "", BalancerState::Foreign, Some(30));
     check("lb class age=30", "-", BalancerState::Foreign, Some(30));
     check("lb class age=30", "Other-10", BalancerState::Ensuring, Some(30));
@@ -29,16 +29,16 @@ fn foreign_is_of_another_class_and_nobody_has_said_a_word() {
 }
 
 #[test]
-fn requested_has_no_finalizer_no_event_and_no_address() {
+fn a_balancer_without_finalizer_event_and_address_is_requested() {
     check("lb age=5", "", BalancerState::Requested, Some(5));
     check("lb age=5", "-", BalancerState::Requested, Some(5));
     check("lb", "", BalancerState::Requested, None);
-    // It was something else before, and is asked for again.
+    // It had another type before, and is requested again.
     check("lb age=900", "Deleted-600", BalancerState::Ensuring, Some(900));
 }
 
 #[test]
-fn ensuring_was_begun_and_has_no_result() {
+fn a_begun_balancer_without_a_result_is_ensuring() {
     check("lb cleanup age=100", "Ensuring-40", BalancerState::Ensuring, Some(40));
     check("lb cleanup age=100", "Ensuring-40 Ensured-60", BalancerState::Ensuring, Some(40));
     check("lb cleanup age=100", "Ensuring-40 SyncFailed-60!", BalancerState::Ensuring, Some(40));
@@ -49,14 +49,14 @@ fn ensuring_was_begun_and_has_no_result() {
 }
 
 #[test]
-fn creating_is_what_old_controllers_say() {
+fn a_creating_event_of_an_old_controller_is_creating() {
     check("lb age=100", "Creating-40", BalancerState::Creating, Some(40));
     check("lb age=100", "Ensuring-41 Creating-40", BalancerState::Creating, Some(40));
     check("lb age=100", "Creating-40 Created-30", BalancerState::Ensuring, Some(100));
 }
 
 #[test]
-fn failing_is_newest_and_nothing_has_ended_it() {
+fn an_open_failure_as_the_newest_event_is_failing() {
     check("lb cleanup age=600", "Ensuring-40x8 SyncFailed-38x7!", BalancerState::Failing, Some(38));
     check("lb cleanup age=600", "Ensuring-40x8 SyncFailed-38/590x7!", BalancerState::Failing, Some(590));
     check("lb cleanup age=600", "Ensuring-38 SyncFailed-38!", BalancerState::Failing, Some(38));
@@ -67,31 +67,31 @@ fn failing_is_newest_and_nothing_has_ended_it() {
 }
 
 #[test]
-fn ready_has_an_address_whatever_was_told() {
+fn an_address_without_an_open_failure_is_ready() {
     check("lb age=600 ip", "", BalancerState::Ready, Some(600));
     check("lb age=600 ip", "-", BalancerState::Ready, Some(600));
     check("lb age=600 host", "", BalancerState::Ready, Some(600));
     check("lb age=600 written=500 ip", "", BalancerState::Ready, Some(500));
     check("lb age=600 ip", "Ensuring-500 Ensured-490", BalancerState::Ready, Some(600));
-    // A balancer that is made elsewhere is never called done.
+    // No Event reports a balancer done that another controller makes.
     check("lb age=600 ip", "Ensuring-500 Other-400", BalancerState::Ready, Some(600));
     check("lb age=600 ip", "AddressAssigned-590", BalancerState::Ready, Some(600));
     check("lb age=600 ip", "SyncFailed-30 Ensured-20", BalancerState::Ready, Some(600));
 }
 
 #[test]
-fn updating_was_begun_after_it_was_done() {
+fn ensuring_after_a_result_with_an_address_is_updating() {
     check("lb age=600 ip", "Ensured-490 Ensuring-20", BalancerState::Updating, Some(20));
     check("lb age=600 ip", "Updated-490 Ensuring-20", BalancerState::Updating, Some(20));
     check("lb age=600 ip", "Ensuring-490 Ensured-490", BalancerState::Ready, Some(600));
     check("lb age=600 ip", "Ensured-490 Ensuring-20 Updated-10", BalancerState::Ready, Some(600));
-    // The event of its end was lost; the status was written since.
+    // The Event of its end was lost; the status was written since.
     check("lb age=600 written=5 ip", "Ensured-490 Ensuring-20", BalancerState::Ready, Some(5));
     check("lb age=600 ip", "Ensured-490 Ensuring-?", BalancerState::Ready, Some(600));
 }
 
 #[test]
-fn degraded_has_an_address_and_an_open_failure() {
+fn an_address_with_an_open_failure_is_degraded() {
     for failed in ["UpdateFailed", "SyncFailed", "NoNodes"] {
         check("lb age=600 ip", &alloc::format!("{failed}-30/90!"), BalancerState::Degraded, Some(90));
         check("lb age=600 ip", &alloc::format!("{failed}-30 Ensured-20"), BalancerState::Ready, Some(600));
@@ -106,17 +106,17 @@ fn degraded_has_an_address_and_an_open_failure() {
 }
 
 #[test]
-fn deleting_is_asked_to_go_and_kept_by_a_finalizer() {
+fn a_deleted_service_with_a_finalizer_is_deleting() {
     check("lb cleanup age=600 deleted=20", "", BalancerState::Deleting, Some(20));
     check("lb other age=600 deleted=20 ip", "-", BalancerState::Deleting, Some(20));
     check("lb cleanup age=600 deleted=20", "Deleting-19", BalancerState::Deleting, Some(20));
-    // Another type now.
+    // The type changed.
     check("cleanup age=600", "Deleting-19", BalancerState::Deleting, None);
     check("cleanup age=600 deleted=20", "", BalancerState::Deleting, Some(20));
 }
 
 #[test]
-fn delete_failing_is_deleting_with_an_open_failure() {
+fn a_deletion_with_an_open_failure_is_delete_failing() {
     check("lb cleanup age=600 deleted=80", "DeleteFailed-20/70x3!", BalancerState::DeleteFailing, Some(70));
     check("cleanup age=600", "DeleteFailed-20!", BalancerState::DeleteFailing, Some(20));
     check("lb cleanup age=600 deleted=80", "DeleteFailed-20", BalancerState::Deleting, Some(80));
@@ -124,15 +124,15 @@ fn delete_failing_is_deleting_with_an_open_failure() {
 }
 
 #[test]
-fn deleted_is_said_to_be_or_nothing_keeps_it() {
+fn a_deleted_event_or_a_deletion_without_finalizers_is_deleted() {
     check("lb age=600 deleted=20", "", BalancerState::Deleted, Some(20));
     check("age=600", "Deleting-30 Deleted-20", BalancerState::Deleted, Some(20));
     check("age=600", "Deleted-20 Ensuring-10", BalancerState::None, None);
-    let told = statements("Deleted-7");
+    let events = parse_events("Deleted-7");
     let case = BalancerInput {
         facts: None,
         history: None,
-        events: EventReading::All(&told),
+        events: EventReading::All(&events),
         controller: ControllerLiveness::Unknown,
         now: NOW,
     };
@@ -146,11 +146,11 @@ fn deleted_is_said_to_be_or_nothing_keeps_it() {
 }
 
 #[test]
-fn times_of_other_clocks_lie_never_ahead_and_a_wrong_one_is_none() {
+fn future_event_times_count_as_now_and_invalid_ones_as_none() {
     check("lb age=-500", "", BalancerState::Requested, Some(0));
     check("lb cleanup age=100", "Ensuring--3600", BalancerState::Ensuring, Some(0));
     check("lb cleanup age=100", "Ensuring-? SyncFailed-30!", BalancerState::Failing, Some(30));
     check("lb cleanup age=100", "Ensuring-30 SyncFailed-?!", BalancerState::Ensuring, Some(30));
-    // What was said first was not said after what was said last.
+    // The first occurrence cannot be later than the last.
     check("lb cleanup age=600", "SyncFailed-38/2!", BalancerState::Failing, Some(38));
 }

@@ -1,4 +1,4 @@
-//! The memory maps keep the promises that the kernel's maps keep.
+//! The maps in memory keep the promises of the kernel's maps.
 
 use core::num::NonZeroU16;
 
@@ -31,7 +31,7 @@ fn check_answer(name: &str, maps: &MemoryMaps, client: Client, expected: &DialOu
 }
 
 #[test]
-fn an_empty_list_answers_by_its_flags() {
+fn an_empty_list_refuses_or_drops_by_its_flags() {
     let none = WordFlags::default();
     let (refused, dropped) = (DialOutcome::Refused, DialOutcome::Dropped);
     let cluster_ip = maps(FrontendType::ClusterIp, none);
@@ -46,7 +46,7 @@ fn an_empty_list_answers_by_its_flags() {
 }
 
 #[test]
-fn a_node_port_answers_on_node_addresses_only() {
+fn a_node_port_is_served_at_node_addresses_only() {
     let mut maps = MemoryMaps::default();
     let any = FrontendKey { address: Family::V4.unspecified_address(), ..VIP };
     maps.execute(&Action::InsertFrontend(
@@ -62,19 +62,19 @@ fn a_node_port_answers_on_node_addresses_only() {
 }
 
 #[test]
-fn a_grace_period_waits_for_readers_under_way_and_no_others() {
+fn a_grace_period_waits_for_current_readers_only() {
     let mut maps = maps(FrontendType::ClusterIp, WordFlags::default());
     let reading = maps.begin_read(VIP.address, 80, Transport::Tcp, Client::Local).unwrap();
     let grace = maps.begin_grace();
     let later = maps.begin_read(VIP.address, 80, Transport::Tcp, Client::Local).unwrap();
     assert!(!maps.is_grace_over(grace));
     maps.end_read(&reading);
-    assert!(maps.is_grace_over(grace), "a reader that came later sees nothing of what was freed");
+    assert!(maps.is_grace_over(grace), "a later reader sees nothing of the freed slots");
     maps.end_read(&later);
 }
 
 #[test]
-fn a_dump_tells_orphans_from_ports() {
+fn a_dump_separates_orphans_from_ports() {
     let mut maps = maps(FrontendType::ClusterIp, WordFlags::default());
     maps.execute(&Action::WriteFacts(PortIndex(9), PortFacts { affinity_timeout: 5, ignored_bits: 8 }))
         .unwrap();

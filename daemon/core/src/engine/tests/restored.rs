@@ -1,4 +1,4 @@
-//! A start with what a former process wrote down.
+//! A start with the saved state of a former process.
 
 use std::borrow::ToOwned;
 use std::vec;
@@ -11,7 +11,7 @@ use super::*;
 
 const LATER: ClockReading = ClockReading { wall: Timestamp(5_000), mono: Duration::from_secs(4) };
 
-/// What the process knew at its end, and the maps that it left.
+/// The saved state of a process, and the maps that it left.
 fn former() -> (SavedSnapshot, MemoryMaps) {
     let mut engine = engine(vec![
         service("a", "10.0.0.1"),
@@ -26,16 +26,16 @@ fn former() -> (SavedSnapshot, MemoryMaps) {
     (SavedSnapshot::from(&*snapshot), engine.into_maps())
 }
 
-fn start(maps: MemoryMaps, remembered: SavedSnapshot) -> Engine<MemoryMaps> {
+fn start(maps: MemoryMaps, saved: SavedSnapshot) -> Engine<MemoryMaps> {
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
-    engine.restore(remembered, NOW);
+    engine.restore(saved, NOW);
     engine
 }
 
 #[test]
-fn what_is_remembered_serves_at_once_where_the_maps_are_bare() {
+fn restored_services_serve_at_once_if_the_maps_are_empty() {
     let mut engine = start(MemoryMaps::default(), former().0);
-    assert_eq!(engine.next_due(Duration::ZERO), Some(GRACE_POLL), "only readers are waited for");
+    assert_eq!(engine.next_due(Duration::ZERO), Some(GRACE_POLL), "it waits only for readers");
     let snapshot = engine.step(NOW, &mut |_| ());
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
@@ -44,41 +44,41 @@ fn what_is_remembered_serves_at_once_where_the_maps_are_bare() {
 }
 
 #[test]
-fn what_the_maps_hold_serves_on_until_the_sources_had_their_time() {
-    let (mut remembered, maps) = former();
-    // What was written down is older than what the maps hold.
-    remembered.services.retain(|view| view.key.name.name() != "a");
-    let mut engine = start(maps, remembered);
+fn the_maps_serve_unchanged_until_the_restored_wait_is_over() {
+    let (mut saved, maps) = former();
+    // The saved state is older than the maps.
+    saved.services.retain(|view| view.key.name.name() != "a");
+    let mut engine = start(maps, saved);
     let snapshot = engine.step(NOW, &mut |_| ());
     assert!(!snapshot.programmed);
-    assert_eq!(engine.next_due(NOW.mono), Some(RESTORED_WAIT), "then it is time");
+    assert_eq!(engine.next_due(NOW.mono), Some(RESTORED_WAIT), "then it may write");
     let snapshot = engine.step(LATER, &mut |_| ());
     assert!(snapshot.programmed);
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
 }
 
-/// The maps that a former process wrote to after its last snapshot, and what it had written down before.
+/// A start with maps that a former process wrote after its last save, and that save.
 fn newer(events: Vec<Event>) -> Engine<MemoryMaps> {
-    let (remembered, maps) = former();
-    let mut engine = start(maps, remembered.clone());
+    let (saved, maps) = former();
+    let mut engine = start(maps, saved.clone());
     events.into_iter().for_each(|event| engine.apply(event));
     engine.apply(Event::Resumed(Source::Manifests));
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
-    start(engine.into_maps(), remembered)
+    start(engine.into_maps(), saved)
 }
 
 /// The disk may have been full for days.
 #[test]
-fn what_is_remembered_replaces_no_list_that_the_maps_have_otherwise() {
+fn a_restored_list_replaces_no_different_list_in_the_maps() {
     let mut engine = newer(vec![slice("a", &["1.1.1.9"])]);
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.9:80"]);
-    let mut told = Vec::new();
-    let snapshot = engine.step(LATER, &mut |change| told.push(change.service.name.name().to_owned()));
+    let mut changed = Vec::new();
+    let snapshot = engine.step(LATER, &mut |change| changed.push(change.service.name.name().to_owned()));
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.9:80"]);
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
     assert!(snapshot.programmed && engine.has_initial_state());
-    assert_eq!(told, ["b", "lost"], "what is as it was remembered goes on");
+    assert_eq!(changed, ["b", "lost"], "unchanged services continue");
     engine.apply(Event::Resumed(Source::Manifests));
     engine.apply(slice("a", &["1.1.1.10"]));
     engine.apply(Event::Synced(Source::Manifests));
@@ -86,9 +86,9 @@ fn what_is_remembered_replaces_no_list_that_the_maps_have_otherwise() {
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.10:80"]);
 }
 
-/// A folder that cannot be read says nothing new of what is remembered.
+/// An unreadable folder confirms nothing of the restored state.
 #[test]
-fn what_is_only_remembered_of_an_unreadable_source_replaces_no_newer_list() {
+fn a_restored_list_of_an_unreadable_source_replaces_no_newer_list() {
     let mut engine = newer(vec![slice("a", &["1.1.1.9"])]);
     engine.apply(super::unreadable::unreadable(Source::Manifests));
     let snapshot = engine.step(LATER, &mut |_| ());
@@ -98,7 +98,7 @@ fn what_is_only_remembered_of_an_unreadable_source_replaces_no_newer_list() {
 }
 
 #[test]
-fn what_is_remembered_takes_no_address_that_another_service_has_in_the_maps() {
+fn a_restored_service_takes_no_address_of_another_service() {
     let gone = ServiceKey { name: name("a"), source: Source::Manifests };
     let mut engine =
         newer(vec![Event::ServiceDeleted(gone, None), service("z", "10.0.0.1"), slice("z", &["1.1.1.7"])]);
@@ -107,7 +107,7 @@ fn what_is_remembered_takes_no_address_that_another_service_has_in_the_maps() {
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.7:80"]);
 }
 
-/// Maps that are bare because another version's programs serve from its own.
+/// Empty maps, because another version's programs serve from their own maps.
 struct Waiting(MemoryMaps);
 
 impl Maps for Waiting {
@@ -137,22 +137,22 @@ impl Maps for Waiting {
 }
 
 #[test]
-fn what_another_versions_programs_serve_is_not_replaced_by_what_is_remembered_before_its_time() {
+fn restored_services_wait_while_another_versions_programs_serve() {
     let maps = Waiting(MemoryMaps::default());
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     engine.restore(former().0, NOW);
     let snapshot = engine.step(NOW, &mut |_| ());
-    assert!(!snapshot.programmed && !engine.is_written(), "what serves is never older");
-    assert_eq!(engine.next_due(NOW.mono), Some(RESTORED_WAIT), "then it is time");
+    assert!(!snapshot.programmed && !engine.is_written(), "the other version's maps are never older");
+    assert_eq!(engine.next_due(NOW.mono), Some(RESTORED_WAIT), "then it may write");
     assert!(engine.step(LATER, &mut |_| ()).programmed);
     assert!(engine.is_written());
 }
 
 #[test]
-fn invariant_08_nothing_found_is_removed_for_what_is_remembered() {
-    let (mut remembered, maps) = former();
-    remembered.services.clear();
-    let mut engine = start(maps, remembered);
+fn invariant_08_a_restored_state_removes_nothing_from_the_maps() {
+    let (mut saved, maps) = former();
+    saved.services.clear();
+    let mut engine = start(maps, saved);
     engine.step(LATER, &mut |_| ());
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     engine.apply(Event::Synced(Source::Manifests));
@@ -161,9 +161,9 @@ fn invariant_08_nothing_found_is_removed_for_what_is_remembered() {
 }
 
 #[test]
-fn times_and_reasons_survive() {
-    let (remembered, maps) = former();
-    let mut engine = start(maps, remembered);
+fn times_and_reasons_survive_a_restart() {
+    let (saved, maps) = former();
+    let mut engine = start(maps, saved);
     for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), service("lost", "10.0.0.3")] {
         engine.apply(event);
     }
@@ -177,14 +177,14 @@ fn times_and_reasons_survive() {
     };
     assert_eq!(row("a"), (Verdict::Serving, None, Timestamp(1_000)));
     assert_eq!(row("lost"), (Verdict::Refusing, Some(Reason::Vanished), Timestamp(1_000)));
-    assert!(snapshot.services.iter().all(|view| view.key.name.name() != "b"), "nobody spoke of it");
+    assert!(snapshot.services.iter().all(|view| view.key.name.name() != "b"), "no source has it");
     assert_eq!(snapshot.stale_since, None);
 }
 
 #[test]
-fn a_source_that_resumes_tells_differences_only() {
-    let (remembered, maps) = former();
-    let mut engine = start(maps, remembered);
+fn a_resumed_source_changes_only_what_differs() {
+    let (saved, maps) = former();
+    let mut engine = start(maps, saved);
     engine.apply(Event::Resumed(Source::Manifests));
     engine.apply(slice("b", &["1.1.1.9"]));
     engine.apply(Event::Synced(Source::Manifests));
@@ -195,9 +195,9 @@ fn a_source_that_resumes_tells_differences_only() {
 }
 
 #[test]
-fn invariant_06_what_cannot_be_understood_after_a_restart_stays_as_it_is_remembered() {
-    let (remembered, maps) = former();
-    let mut engine = start(maps, remembered);
+fn invariant_06_a_rejected_object_keeps_its_restored_version() {
+    let (saved, maps) = former();
+    let mut engine = start(maps, saved);
     let object = ObjectKey::Slice(SliceKey { name: name("a-1"), source: Source::Manifests });
     engine.apply(service("a", "10.0.0.1"));
     engine.apply(Event::Rejected(Rejection {
@@ -215,9 +215,9 @@ fn invariant_06_what_cannot_be_understood_after_a_restart_stays_as_it_is_remembe
 }
 
 #[test]
-fn invariant_06_a_file_that_cannot_be_read_keeps_all_that_is_remembered_of_it() {
-    let (mut remembered, maps) = former();
-    for view in remembered.services.iter_mut().map(Arc::make_mut) {
+fn invariant_06_an_unreadable_file_keeps_its_restored_objects() {
+    let (mut saved, maps) = former();
+    for view in saved.services.iter_mut().map(Arc::make_mut) {
         let of = |meta: &Meta| Meta { origin: Some("b.yaml".into()), ..meta.clone() };
         if view.key.name.name() == "b" {
             view.facts =
@@ -227,28 +227,28 @@ fn invariant_06_a_file_that_cannot_be_read_keeps_all_that_is_remembered_of_it() 
             view.slices = slices.collect();
         }
     }
-    let mut engine = start(maps, remembered);
+    let mut engine = start(maps, saved);
     let file = ObjectKey::File(Source::Manifests, "b.yaml".into());
     let rejection = Rejection { object: file.clone(), origin: None, reason: "bad".into(), partial: false };
     engine.apply(Event::Rejected(rejection));
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
-    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), DialOutcome::Passed, "of no file");
+    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), DialOutcome::Passed, "it is in no file");
     engine.apply(Event::RejectionEnded(file));
     engine.step(NOW, &mut |_| ());
     assert_eq!(
         engine.maps().dial("10.0.0.2:80".parse().unwrap()),
         DialOutcome::Passed,
-        "the file is whole without it"
+        "the file no longer has it"
     );
 }
 
 const BOTH: [Source; 2] = [Source::Manifests, Source::Kubernetes];
 
-/// A source that does not answer keeps nothing of the others from clients.
+/// An unresponsive source withholds nothing of the others from clients.
 #[test]
-fn invariant_08_what_a_source_asks_for_is_added_before_the_others_have_spoken() {
+fn invariant_08_a_synced_source_is_added_before_the_others_sync() {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &BOTH).unwrap();
     for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])] {
         engine.apply(event);
@@ -258,18 +258,21 @@ fn invariant_08_what_a_source_asks_for_is_added_before_the_others_have_spoken() 
     engine.apply(Event::Synced(Source::Manifests));
     let snapshot = engine.step(NOW, &mut |_| ());
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
-    assert!(snapshot.programmed && !snapshot.is_synced() && !engine.is_written(), "another's maps serve on");
+    assert!(
+        snapshot.programmed && !snapshot.is_synced() && !engine.is_written(),
+        "the former maps keep serving"
+    );
     engine.apply(Event::ServiceDeleted(ServiceKey { name: name("a"), source: Source::Manifests }, None));
     engine.step(NOW, &mut |_| ());
     assert_eq!(
         engine.maps().dial("10.0.0.1:80".parse().unwrap()),
         DialOutcome::Passed,
-        "its own source says so"
+        "its own source deleted it"
     );
 }
 
 #[test]
-fn invariant_08_nothing_found_is_removed_before_every_source_has_spoken() {
+fn invariant_08_leftovers_stay_until_every_source_has_synced() {
     let (mut engine, _) = Engine::start(former().1, Seed(0), &BOTH).unwrap();
     for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.9"]), Event::Synced(Source::Manifests)] {
         engine.apply(event);
@@ -284,7 +287,7 @@ fn invariant_08_nothing_found_is_removed_before_every_source_has_spoken() {
     assert!(engine.is_written());
 }
 
-/// Services come before their slices; until those are there, a service has no backend.
+/// Services come before their slices; until those arrive, a service has no backend.
 #[test]
 fn invariant_08_half_of_a_first_list_changes_nothing() {
     let mut former = former().1;
@@ -297,7 +300,7 @@ fn invariant_08_half_of_a_first_list_changes_nothing() {
             engine.step(now, &mut |_| ());
             assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), before);
         }
-        assert_eq!(engine.next_due(LATER.mono), None, "nothing is tried again and again meanwhile");
+        assert_eq!(engine.next_due(LATER.mono), None, "the engine does not retry meanwhile");
         engine.apply(slice("a", &["1.1.1.1"]));
         engine.apply(Event::Synced(Source::Manifests));
         engine.step(LATER, &mut |_| ());
@@ -305,11 +308,11 @@ fn invariant_08_half_of_a_first_list_changes_nothing() {
     }
 }
 
-/// What a source of lower precedence is given first changes hands in place: an address is never missing in between.
+/// The address moves in place from the source of lower precedence, so it is never missing in between.
 #[test]
-fn invariant_08_an_address_that_two_sources_claim_goes_to_the_better_one_in_place() {
+fn invariant_08_an_address_moves_in_place_to_the_preferred_source() {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &BOTH).unwrap();
-    let of_cluster = |event| match event {
+    let from_cluster = |event| match event {
         Event::ServiceApplied(facts) => {
             let key = ServiceKey { source: Source::Kubernetes, ..facts.key.clone() };
             Event::ServiceApplied(Arc::new(ServiceFacts { key, ..(*facts).clone() }))
@@ -320,7 +323,7 @@ fn invariant_08_an_address_that_two_sources_claim_goes_to_the_better_one_in_plac
         }
         other => other,
     };
-    for event in [service("b", "10.0.0.1"), slice("b", &["1.1.1.2"])].map(of_cluster) {
+    for event in [service("b", "10.0.0.1"), slice("b", &["1.1.1.2"])].map(from_cluster) {
         engine.apply(event);
     }
     engine.apply(Event::Synced(Source::Kubernetes));

@@ -1,4 +1,4 @@
-//! What a node itself sees of load balancers, by a clock that never steps.
+//! The history that a node keeps of load balancers, by a clock that never steps.
 
 use super::*;
 use crate::time::Uptime;
@@ -14,17 +14,17 @@ fn addressed(last: u8) -> ServiceFacts {
 }
 
 #[test]
-fn no_load_balancer_is_nothing_to_see() {
+fn a_service_without_a_load_balancer_has_no_history() {
     assert_eq!(BalancerHistory::observe(None, &service("age=100"), true, NOW), None);
     let (old, seen) =
         (service("lb age=100"), BalancerHistory::observe(None, &service("lb age=100"), true, NOW));
     assert_eq!(BalancerHistory::observe(Some((&old, seen.as_ref())), &service("age=100"), true, NOW), None);
 }
 
-/// The time of creation is by the apiserver's clock.
+/// The creation time is by the apiserver's clock.
 #[test]
-fn a_service_that_comes_while_it_is_watched_is_new_whatever_its_creation_says() {
-    for (said, is_live, expected) in [
+fn a_service_added_during_a_watch_is_new_whatever_its_creation_time() {
+    for (object, is_live, expected) in [
         ("lb age=3600", true, 5_000),
         ("lb age=3600", false, 1_400),
         ("lb age=-3600", false, 5_000),
@@ -34,13 +34,13 @@ fn a_service_that_comes_while_it_is_watched_is_new_whatever_its_creation_says() 
         ("lb cleanup age=900 deleted=50", false, 4_950),
         ("cleanup age=900", false, 5_000),
     ] {
-        let seen = BalancerHistory::observe(None, &service(said), is_live, NOW).unwrap();
-        assert_eq!(seen.since, Uptime(expected), "{said} {is_live}");
+        let seen = BalancerHistory::observe(None, &service(object), is_live, NOW).unwrap();
+        assert_eq!(seen.since, Uptime(expected), "{object} {is_live}");
     }
 }
 
 #[test]
-fn what_is_remembered_is_as_old_as_the_object_says() {
+fn a_restored_service_is_as_old_as_its_object_says() {
     let facts = service("lb age=900");
     let seen = BalancerHistory::observe(Some((&facts, None)), &facts, false, NOW).unwrap();
     assert_eq!(seen.since, Uptime(4_100));
@@ -60,7 +60,7 @@ fn a_step_of_the_wall_clock_makes_nothing_older_or_younger() {
 }
 
 #[test]
-fn a_phase_begins_when_it_is_seen_to_begin() {
+fn a_phase_begins_when_the_node_sees_the_change() {
     let (asked, made) = (service("lb age=100"), addressed(1));
     let first = BalancerHistory::observe(None, &asked, true, at(100, 1_000)).unwrap();
     let same = BalancerHistory::observe(Some((&asked, Some(&first))), &asked, true, at(150, 1_050)).unwrap();
@@ -73,7 +73,7 @@ fn a_phase_begins_when_it_is_seen_to_begin() {
 }
 
 #[test]
-fn another_object_of_the_same_name_begins_anew() {
+fn a_recreated_service_starts_a_new_history() {
     let (mut old, mut new) = (addressed(1), addressed(2));
     (old.meta.uid, new.meta.uid) = (Some("a".into()), Some("b".into()));
     let mut seen = BalancerHistory::observe(None, &old, true, at(100, 1_000)).unwrap();
@@ -85,7 +85,7 @@ fn another_object_of_the_same_name_begins_anew() {
     assert!(!seen.is_flapping(Uptime(110)));
 }
 
-/// Whether changes of the address at these seconds are too many at the end.
+/// Checks whether changes of the address at these seconds are too many at the end.
 #[track_caller]
 fn check_flaps(changes: &[u64], end: u64, expected: bool) {
     let mut old = addressed(0);
@@ -112,7 +112,7 @@ fn an_address_that_changes_three_times_in_ten_minutes_is_flapping() {
 }
 
 #[test]
-fn a_name_that_stands_for_an_address_counts_like_one() {
+fn changing_hostnames_flap_like_addresses() {
     let mut old = service("lb age=600 host");
     let mut seen = BalancerHistory::observe(None, &old, true, at(0, 1_000)).unwrap();
     for mono in 1..=3 {

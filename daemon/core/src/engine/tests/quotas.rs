@@ -1,8 +1,8 @@
-//! A service that lacks room beyond the part of its own namespace waits; nothing has failed.
+//! A service over its namespace's quota waits; nothing has failed.
 
 use super::*;
 
-/// Maps that take no source, for this reason.
+/// Maps that refuse every source, for this reason.
 struct Sourceless {
     maps: MemoryMaps,
     why: MapError,
@@ -16,11 +16,11 @@ impl Maps for Sourceless {
         }
     }
 
-    answers_as_its_maps!();
+    forward_to_maps!();
 }
 
-/// What is told of a service with a range of clients, after some tries, by maps that refuse its range.
-fn told(why: MapError) -> Arc<Snapshot> {
+/// The snapshot of a service with a source range after some tries, with maps that refuse the range.
+fn snapshot_after(why: MapError) -> Arc<Snapshot> {
     let maps = Sourceless { maps: MemoryMaps::default(), why };
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let ingress = crate::facts::Ingress { address: [198, 51, 100, 1].into(), proxied: false };
@@ -42,17 +42,17 @@ fn told(why: MapError) -> Arc<Snapshot> {
 }
 
 #[test]
-fn who_lacks_room_beyond_its_part_of_the_ranges_has_nothing_counted_as_failed() {
-    let snapshot = told(MapError::Quota { op: "insert source", cause: "for a test".to_owned() });
+fn a_service_over_its_quota_of_ranges_waits_without_failed_ops() {
+    let snapshot = snapshot_after(MapError::Quota { op: "insert source", cause: "for a test".to_owned() });
     let fill = snapshot.fill;
     assert_eq!((fill.retries, fill.failing, snapshot.counters.ops_failed), (1, 0, 0));
-    let snapshot = told(MapError::Refused { op: "insert source", cause: "for a test".to_owned() });
+    let snapshot = snapshot_after(MapError::Refused { op: "insert source", cause: "for a test".to_owned() });
     let fill = snapshot.fill;
     assert_eq!((fill.retries, fill.failing, snapshot.counters.ops_failed), (1, 1, 6));
 }
 
 #[test]
-fn who_lacks_slots_beyond_its_part_waits_and_does_not_fail() {
+fn a_service_over_its_quota_of_slots_waits_and_does_not_fail() {
     let maps = MemoryMaps::new(Capacity { slots: 1 << 12, ..Capacity::default() });
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let endpoints: Vec<String> = (0..1_024).map(|it| format!("1.1.{}.{}", it / 256, it % 256)).collect();
@@ -66,5 +66,5 @@ fn who_lacks_slots_beyond_its_part_waits_and_does_not_fail() {
         let fill = engine.step(NOW, &mut |_| ()).fill;
         fills.push((fill.retries, fill.failing));
     }
-    assert_eq!(fills, [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0), (2, 1)], "the last one finds no room at all");
+    assert_eq!(fills, [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0), (2, 1)], "the last one does not fit at all");
 }
