@@ -456,7 +456,7 @@ fn excess_frontends_reason(facts: &ServiceFacts, settings: &Settings) -> Option<
     let is_ours = || frontends::service_state(Some(facts), settings) == ServiceState::Served;
     (wanted > MAX && is_ours()).then(|| {
         alloc::format!(
-            "its ports and addresses make {wanted} frontends, of which the first {MAX} are served and {} are left out, \
+            "its ports times addresses make {wanted} frontends: the first {MAX} are served and {} are left out, \
              external IPs first; spread them over several services",
             wanted - MAX
         )
@@ -469,7 +469,7 @@ fn waiting_frontends_reason(beyond: usize, settings: &Settings) -> Option<String
     (beyond > 0).then(|| {
         alloc::format!(
             "{beyond} of its frontends wait for room: all services may ask for {most} together, twice \
-             `datapath.limits.frontends`, and a namespace leaves others a part of the rest; delete some, or raise it"
+             `datapath.limits.frontends`, and each namespace leaves a part to others; delete some, or raise it"
         )
     })
 }
@@ -490,7 +490,7 @@ fn waiting_rows_reason(beyond: usize) -> Option<String> {
     (beyond > 0).then(|| {
         alloc::format!(
             "{beyond} of its ports times endpoints wait for room: all services may ask for twice \
-             `datapath.limits.backends` together, and a namespace leaves others a part of the rest; delete some, or \
+             `datapath.limits.backends` together, and each namespace leaves a part to others; delete some, or \
              raise it"
         )
     })
@@ -504,7 +504,7 @@ fn excess_ranges_reason(facts: &ServiceFacts) -> Option<String> {
     (beyond > 0).then(|| {
         alloc::format!(
             "its ports times source ranges of a family are more than {MAX}, so the clients of {beyond} ranges, the \
-             narrowest, do not get in; join neighbouring ranges, or spread the ports over several services"
+             narrowest, are denied; join neighbouring ranges, or spread the ports over several services"
         )
     })
 }

@@ -164,8 +164,8 @@ impl Tables {
             alloc::format!("{most} services are known, as many as `datapath.limits.services` allows")
         } else {
             alloc::format!(
-                "{own} services of this namespace are known and leave {left} to all others, which is their part of \
-                 `datapath.limits.services`"
+                "this namespace has reached its quota of `datapath.limits.services`: {own} of its services are known \
+                 and leave {left} to all others"
             )
         };
         alloc::format!("{WAITING_PREFIX}: {known}; delete some, or raise it").into()

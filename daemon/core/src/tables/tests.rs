@@ -252,7 +252,7 @@ fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() 
     };
     assert!(had(&tables, "tenant").abs_diff(part) <= 1, "{}", had(&tables, "tenant"));
     let reason = Arc::clone(&tables.rejections().named.values().next().unwrap().reason);
-    assert!(reason.contains("of this namespace are known and leave 1"), "{reason}");
+    assert!(reason.contains("of its services are known and leave 1"), "{reason}");
     // What others bring has room at once, although the tenant's services wait.
     (0..50).for_each(|number| apply(&mut tables, unserved("others", number).1));
     assert_eq!(had(&tables, "others"), 50);

@@ -526,7 +526,7 @@ fn invariant_10_ports_times_addresses_of_one_service() {
     assert_eq!((whole(0), whole(24), whole(25), whole(26)), (300, 300, 92, 0), "address by address");
     assert!(rows.frontends.iter().all(|row| row.status == Status::Done));
     let named: Vec<_> = snapshot.rejections.named.values().map(|it| (&*it.reason, it.partial)).collect();
-    let reason = "its ports and addresses make 90600 frontends, of which the first 8192 are served and 82408 are left out, \
+    let reason = "its ports times addresses make 90600 frontends: the first 8192 are served and 82408 are left out, \
                   external IPs first; spread them over several services";
     assert_eq!(named, [(reason, true)]);
     assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "nobody else notices");
