@@ -286,7 +286,7 @@ mod tests {
 
     /// More names than slots: each is set, removed or replaced repeatedly.
     #[test]
-    fn what_is_found_by_a_name_is_what_a_walk_finds() {
+    fn a_lookup_by_name_finds_what_a_scan_finds() {
         let mut views = ServiceViews::new(Seed(7));
         let mut before = views.clone();
         for turn in 0..60_000_usize {

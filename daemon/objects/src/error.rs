@@ -15,10 +15,7 @@ const SHOWN_LENGTH_MAX: usize = 60;
 pub enum ObjectError {
     /// An illegal name.
     #[error("{field}: {error}")]
-    Name {
-        field: String,
-        error: InvalidName,
-    },
+    Name { field: String, error: InvalidName },
     /// A required field.
     #[error("{field} is missing; {legal}")]
     Missing {
@@ -27,50 +24,24 @@ pub enum ObjectError {
         legal: &'static str,
     },
     #[error("{field} is {shown}, which is not an IP address")]
-    Address {
-        field: String,
-        shown: String,
-    },
+    Address { field: String, shown: String },
     #[error("{field} is {shown}, which is not a CIDR such as 10.0.0.0/8")]
-    Cidr {
-        field: String,
-        shown: String,
-    },
+    Cidr { field: String, shown: String },
     /// A number out of its range.
     #[error("{field} is {value}; {legal} is legal")]
-    Range {
-        field: String,
-        value: i64,
-        legal: &'static str,
-    },
+    Range { field: String, value: i64, legal: &'static str },
     /// A word that is not legal in the field.
     #[error("{field} is {shown}; {legal} are legal")]
-    Word {
-        field: String,
-        shown: String,
-        legal: &'static str,
-    },
+    Word { field: String, shown: String, legal: &'static str },
     /// More entries than a limit allows.
     #[error("{field} has {count} entries; at most {count_max} are legal")]
-    TooMany {
-        field: &'static str,
-        count: usize,
-        count_max: usize,
-    },
+    TooMany { field: &'static str, count: usize, count_max: usize },
     /// More endpoints than a slice with so many ports may have.
     #[error("endpoints has {count} entries; at most {count_max} count where a slice has {ports} ports")]
-    TooManyAtPorts {
-        count: usize,
-        count_max: usize,
-        ports: usize,
-    },
+    TooManyAtPorts { count: usize, count_max: usize, ports: usize },
     /// A text longer than a limit allows.
     #[error("{field} has {length} characters; at most {length_max} are legal")]
-    TooLong {
-        field: String,
-        length: usize,
-        length_max: usize,
-    },
+    TooLong { field: String, length: usize, length_max: usize },
     /// Two ports that endpoints could not distinguish.
     #[error("{field} repeats the name and protocol of an earlier port; each pair must be unique")]
     PortRepeated {
@@ -87,10 +58,7 @@ pub enum ObjectError {
     },
     /// An endpoint that no backend can come from.
     #[error("{field}: {error}")]
-    Endpoint {
-        field: String,
-        error: EndpointError,
-    },
+    Endpoint { field: String, error: EndpointError },
     /// A value of the wrong type.
     #[error("{path}: {reason}")]
     Shape {

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn all_services_of_a_namespace_have_one_number_and_two_namespaces_have_two() {
+    fn a_namespace_has_one_number_of_its_own() {
         let mut residents = QuotaIds::default();
         let own = moved_in(&mut residents, "prod");
         assert_eq!(moved_in(&mut residents, "prod"), own);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_the_same_again_after_all_have_gone() {
+    fn a_namespace_gets_its_number_again_after_leaving() {
         let mut residents = QuotaIds::default();
         let own = moved_in(&mut residents, "prod");
         residents.remove_service("prod");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_namespaces_as_there_are_numbers_have_one_each_and_more_share() {
+    fn namespaces_share_numbers_only_when_none_is_left() {
         let mut residents = QuotaIds::default();
         let name = |number: u16| format!("n{number}");
         let shares: Vec<QuotaId> =
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_came_free_goes_to_no_other_namespace_while_there_are_new_ones() {
+    fn a_freed_number_is_not_reused_while_new_ones_are_left() {
         let mut residents = QuotaIds::default();
         let [gone, newcomer] = alike();
         let before = moved_in(&mut residents, &gone);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_new_number_the_one_that_has_been_free_for_longest_comes_first() {
+    fn the_longest_free_number_is_reused_first() {
         let mut residents = QuotaIds::default();
         let name = |number: u16| format!("n{number}");
         let shares: Vec<QuotaId> =
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_a_start_found_is_of_the_one_who_had_it_and_of_others_last() {
+    fn a_number_that_a_start_found_goes_to_its_former_namespace() {
         let mut residents = QuotaIds::default();
         let [own, newcomer] = alike();
         let numbers = [own.as_str(), "b"].map(|name| moved_in(&mut QuotaIds::default(), name));

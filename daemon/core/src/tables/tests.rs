@@ -78,7 +78,7 @@ fn a_slice_may_come_before_its_service_and_stay_after_it() {
 }
 
 #[test]
-fn names_that_contain_each_other_do_not_meet() {
+fn services_with_similar_names_share_no_slices() {
     let mut tables = tables();
     for text in ["a", "a-b", "a-", "a0", "b"] {
         check(&mut tables, service(text, "1"), &[&format!("{text}:")]);
@@ -100,7 +100,7 @@ fn a_slice_that_changes_its_label_leaves_the_old_service() {
 }
 
 #[test]
-fn what_is_unchanged_touches_nothing() {
+fn an_unchanged_object_marks_nothing_dirty() {
     let mut tables = tables();
     check(&mut tables, service("a", "1"), &["a:"]);
     check(&mut tables, service("a", "1"), &[]);
@@ -146,7 +146,7 @@ fn admitted(tables: &mut Tables) -> Vec<String> {
 }
 
 #[test]
-fn invariant_07_of_one_service_the_first_slices_by_name_are_used_in_whatever_order_they_come() {
+fn invariant_07_the_first_slices_by_name_are_used_in_any_order_of_arrival() {
     let name = |number: usize| format!("s{number:05}");
     let most = limits::SLICES_PER_SERVICE_MAX;
     let orders: [Vec<usize>; 3] = [
@@ -179,7 +179,7 @@ fn invariant_07_of_one_service_the_first_slices_by_name_are_used_in_whatever_ord
 }
 
 #[test]
-fn a_slice_that_leaves_for_a_service_without_room_leaves_all_the_same() {
+fn a_slice_relabelled_to_a_waiting_service_leaves_its_old_service() {
     let mut tables = Tables::new(Seed(0), &[], 1);
     check(&mut tables, slice("s", "a"), &["a?:s"]);
     check(&mut tables, slice("s", "b"), &["a?:"]);
@@ -188,7 +188,7 @@ fn a_slice_that_leaves_for_a_service_without_room_leaves_all_the_same() {
 }
 
 #[test]
-fn invariant_08_what_waits_is_gone_once_its_source_no_longer_has_it() {
+fn invariant_08_a_waiting_object_is_dropped_when_its_source_deletes_it() {
     let mut tables = Tables::new(Seed(0), &[Source::Manifests], 1);
     check(&mut tables, service("a", "1"), &["a:"]);
     let facts = |name: &str| Arc::new(slice_facts(name, "b", Source::Manifests));
@@ -211,7 +211,7 @@ fn invariant_08_what_waits_is_gone_once_its_source_no_longer_has_it() {
 }
 
 #[test]
-fn invariant_10_services_past_the_limit_are_named_and_their_ids_are_reused() {
+fn invariant_10_services_beyond_the_limit_are_named_and_ids_are_reused() {
     let mut tables = Tables::new(Seed(0), &[], 1);
     check(&mut tables, service("a", "1"), &["a:"]);
     check(&mut tables, service("b", "1"), &[]);
@@ -239,7 +239,7 @@ fn unserved(namespace: &str, number: usize) -> (ServiceKey, Event) {
 }
 
 #[test]
-fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() {
+fn invariant_10_a_namespace_with_many_services_leaves_ids_to_others() {
     let most = limits::QUOTA_CAPACITY_MIN as usize;
     let part = most * limits::QUOTA_REST_FACTOR as usize / (limits::QUOTA_REST_FACTOR as usize + 1);
     let mut tables = Tables::new(Seed(0), &[], most);
@@ -275,7 +275,7 @@ fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() 
 }
 
 #[test]
-fn what_the_administrator_wrote_down_has_room_as_long_as_there_is_any() {
+fn the_administrators_services_get_ids_while_any_are_free() {
     let most = limits::QUOTA_CAPACITY_MIN as usize;
     let mut tables = Tables::new(Seed(0), &[], most);
     (0..most).for_each(|number| tables.apply(service(&format!("s{number}"), "1"), &mut |_, _| ()));
@@ -283,7 +283,7 @@ fn what_the_administrator_wrote_down_has_room_as_long_as_there_is_any() {
 }
 
 #[test]
-fn what_had_room_in_a_former_process_has_it_again_whatever_its_namespace_has() {
+fn restored_services_keep_their_ids_beyond_their_namespaces_quota() {
     let most = limits::QUOTA_CAPACITY_MIN as usize;
     let mut tables = Tables::new(Seed(0), &[Source::Kubernetes], most);
     for number in 0..most {

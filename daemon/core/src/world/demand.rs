@@ -253,7 +253,7 @@ mod tests {
     use crate::world::tests::{retried, told};
 
     #[test]
-    fn a_service_that_wants_more_is_decided_for_anew_once_another_asks_for_less() {
+    fn a_waiting_service_is_decided_again_when_another_asks_for_less() {
         let (tables, mut services) = told(&["a", "b"]);
         let mut demand = Demand::new(Seed(0), 1 << 10);
         let mut count = |demand: &mut Demand, id, rows, wants_more| {

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_again_and_again_is_first_only_once_in_a_round() {
+    fn a_returning_namespace_comes_first_only_once_per_round() {
         let mut queue = FairQueue::default();
         push(&mut queue, "patient", 0..100);
         assert_eq!(take(&mut queue, 1, 10), [0]);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_namespace_the_first_comes_first_and_who_is_put_back_before() {
+    fn a_namespaces_services_keep_their_order_and_a_returned_one_leads() {
         let mut queue = FairQueue::default();
         push(&mut queue, "a", 0..3);
         assert_eq!(take(&mut queue, 1, 1), [0]);

@@ -329,7 +329,7 @@ mod tests {
     use crate::world::tests::{ip, told};
 
     #[test]
-    fn a_claim_that_is_taken_back_goes_to_its_heir() {
+    fn a_withdrawn_claim_goes_to_its_heir() {
         let (tables, mut services) = told(&["a", "b"]);
         let [a, b] = [ServiceId(0), ServiceId(1)];
         let rank = tables.get(a).unwrap().facts.as_deref().map(Rank::for_service);

@@ -99,7 +99,7 @@ mod tests {
     use crate::world::tests::{retried, told};
 
     #[test]
-    fn as_many_services_are_tried_again_as_room_came_free_for() {
+    fn each_freed_unit_of_capacity_retries_one_service() {
         let (tables, mut services) = told(&["a", "b", "c"]);
         let space = Space::new(Seed(0), Capacity::default());
         let mut shortage = Shortage::default();

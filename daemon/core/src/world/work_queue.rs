@@ -313,7 +313,7 @@ mod tests {
     const B: ServiceId = ServiceId(1);
 
     #[test]
-    fn a_start_is_open_once_all_awaited_decisions_are_made_and_over_once_all_is_written() {
+    fn a_start_opens_after_all_decisions_and_ends_after_all_writes() {
         let (tables, mut services) = told(&["a", "b"]);
         let mut queue = WorkQueue::new(Seed(0));
         queue.begin_start(&mut services, &|_, _| true);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_waits_for_the_decisions_that_are_awaited_and_is_planned_after_them() {
+    fn a_removal_is_planned_after_all_awaited_decisions() {
         let (tables, mut services) = told(&["a", "b"]);
         let mut queue = WorkQueue::new(Seed(0));
         queue.await_undecided(&mut services, &|id, _| id == A);

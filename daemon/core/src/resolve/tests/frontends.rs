@@ -126,7 +126,7 @@ fn balancers() {
 }
 
 #[test]
-fn the_external_policy_counts_only_where_somebody_outside_can_come() {
+fn the_external_policy_applies_only_to_services_reachable_from_outside() {
     check("no outside", &service("etp"), &["ClusterIP 10.0.0.1 80/TCP"]);
     let rows = ["ClusterIP 10.0.0.1 80/TCP", "NodePort 0.0.0.0 8080/TCP +local"];
     check("NodePort", &service("etp np"), &rows);
@@ -214,7 +214,7 @@ fn rows_are_in_the_order_of_the_table() {
 
 /// A service with few frontends can have all of its namespace's part of external IPs.
 #[test]
-fn external_ips_beyond_their_part_are_left_out_although_all_frontends_fit() {
+fn external_ips_beyond_their_quota_are_left_out_although_all_frontends_fit() {
     let facts = ServiceFacts { external_ips: ips(&["10.9.0.1", "10.9.0.2", "10.9.0.3"]), ..service("") };
     let has = |it: &DesiredFrontend| it.address == ips(&["10.9.0.3"])[0];
     let part = |chosen, has| FrontendQuota { most: 100, external_ips: chosen, is_present: has };

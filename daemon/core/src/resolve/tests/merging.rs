@@ -24,7 +24,7 @@ fn duplicates_across_slices() {
 }
 
 #[test]
-fn sockets_stay_with_whoever_serves_in_any_slice_or_gets_clients_all_the_same() {
+fn sockets_keep_a_backend_that_serves_in_any_slice_or_is_listed() {
     for (kept, endpoints) in [
         (true, ["1 - R", ""]),
         (true, ["1 - T", ""]),

@@ -73,7 +73,7 @@ fn namespaces_take_turns_and_within_one_the_oldest_comes_first() {
 }
 
 #[test]
-fn what_changes_while_it_waits_gets_room_as_it_is_in_the_end() {
+fn a_waiting_object_is_admitted_in_its_last_version() {
     let mut waiting = AdmissionQueue::default();
     let a = key("ns/a", Source::Kubernetes);
     waiting.put_service(service("ns/a", 1, Source::Kubernetes));
@@ -94,7 +94,7 @@ fn what_changes_while_it_waits_gets_room_as_it_is_in_the_end() {
 }
 
 #[test]
-fn surplus_slices_wait_for_places_in_their_own_service_and_get_them_by_name() {
+fn surplus_slices_wait_at_their_service_and_are_admitted_by_name() {
     let mut waiting = AdmissionQueue::default();
     let a = key("ns/a", Source::Kubernetes);
     for name in ["s3", "s1", "s2"] {
@@ -108,7 +108,7 @@ fn surplus_slices_wait_for_places_in_their_own_service_and_get_them_by_name() {
 }
 
 #[test]
-fn invariant_10_what_waits_has_a_bound_and_who_has_most_gives_way() {
+fn invariant_10_the_admission_queue_is_bounded_and_evicts_the_largest_namespace() {
     let mut waiting = AdmissionQueue::default();
     waiting.put_service(service("quiet/only", 999, Source::Kubernetes));
     let many = limits::WAITING_BYTES_MAX / OBJECT_BYTES + 100;
@@ -145,7 +145,7 @@ fn large() -> SliceFacts {
 
 /// What waits of one service beyond the bound is not asked for again, for it would fill the same room.
 #[test]
-fn invariant_10_what_one_service_has_beyond_the_bound_is_not_asked_for_again() {
+fn invariant_10_an_evicted_part_of_one_oversized_service_causes_no_relist() {
     let (of, large) = (key("noise/many", Source::Kubernetes), large());
     for without_room in [false, true] {
         let mut waiting = AdmissionQueue::default();

@@ -47,7 +47,7 @@ const BARRED: (Verdict, Option<Reason>, Option<ServiceKey>) =
     (Verdict::Unprogrammed, Some(Reason::Address), None);
 
 #[test]
-fn a_tenant_who_chose_the_node_and_a_node_port_of_another_sees_whose_it_is() {
+fn an_external_ip_at_anothers_node_port_names_its_owner() {
     let owned = || {
         let facts = service("owner", "10.0.0.8", &[]);
         let port = ServicePort { node_port: NonZeroU16::new(30_080), ..facts.ports[0].clone() };
@@ -71,7 +71,7 @@ fn a_tenant_who_chose_the_node_and_a_node_port_of_another_sees_whose_it_is() {
 }
 
 #[test]
-fn what_the_node_has_or_is_given_later_is_as_little_a_tenants() {
+fn an_address_that_the_node_gets_later_is_no_tenants_either() {
     let mut rig = Rig::new();
     let nowhere = || node_at(&[], &[]);
     let is_served = |met: (Verdict, Option<Reason>, Option<ServiceKey>)| met.0 == Verdict::Refusing;
@@ -96,7 +96,7 @@ fn what_the_node_has_or_is_given_later_is_as_little_a_tenants() {
 }
 
 #[test]
-fn a_balancers_address_is_what_a_status_says_whenever_it_comes_and_however_old_the_other_is() {
+fn a_status_address_beats_a_chosen_one_of_any_age() {
     let balanced = |port: u16, address: &str| {
         let facts = service("owner", "10.0.0.8", &[]);
         let port = ServicePort { port: port.try_into().unwrap(), ..facts.ports[0].clone() };
@@ -145,7 +145,7 @@ fn allowing(first: &str, last: &str) -> Event {
 
 /// As keepalived's address is where NodePorts answer at all addresses of the node.
 #[test]
-fn an_address_of_the_node_that_the_administrator_named_by_itself_may_be_chosen() {
+fn a_node_address_that_the_administrator_listed_exactly_may_be_chosen() {
     for (first, last, port, is_served) in [
         ("192.0.2.7", "192.0.2.7", 80, true),
         ("192.0.2.7", "192.0.2.7", 10_250, false),
@@ -177,7 +177,7 @@ const HELD_BY_A_PROCESS: (Verdict, Option<Reason>, Option<ServiceKey>) =
 
 /// As an ingress of a bare cluster has it: the node's own address, at 80 and 443.
 #[test]
-fn an_external_ip_of_the_node_is_served_where_no_process_listens() {
+fn an_external_ip_of_the_node_is_served_at_ports_without_listener() {
     let sockets = [("0.0.0.0", 22), ("192.0.2.7", 9100), ("127.0.0.1", 8080), ("192.0.2.8", 81), ("::", 53)];
     let served = (Verdict::Refusing, Some(Reason::NoEndpoints), None);
     for (address, port, expected) in [
@@ -240,7 +240,7 @@ fn a_process_that_listens_later_keeps_its_port_until_it_ends() {
 }
 
 #[test]
-fn a_process_keeps_no_client_from_what_the_apiserver_or_the_administrator_gave() {
+fn a_listener_takes_no_allocated_or_administrators_frontend() {
     let mut rig = Rig::new();
     let events =
         [node_at(&["192.0.2.7"], &[]), listening(&[("0.0.0.0", 80)]), chosen(80, &[], &["192.0.2.7"])];

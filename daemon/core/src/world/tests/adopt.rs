@@ -49,7 +49,7 @@ fn invariant_08_an_unchanged_port_is_found_again_without_an_op() {
 }
 
 #[test]
-fn an_index_of_another_kind_of_frontend_is_not_taken_over() {
+fn an_index_with_another_kind_of_frontend_is_not_adopted() {
     // Its clients would get the new lists by the rules of the old kind until the frontend is written.
     let mut rig = found(FrontendType::ExternalIp);
     let snapshot = rig.turn(vec![applied(service("a", "10.0.0.9", &[])), slice("a", &["1.1.1.1"])]);
@@ -61,7 +61,7 @@ fn an_index_of_another_kind_of_frontend_is_not_taken_over() {
 
 /// Any tenant may name any external IP, so a namespace would have the part of another one that it names.
 #[test]
-fn a_namespace_keeps_the_number_that_is_found_only_at_an_address_of_the_same_kind() {
+fn a_start_restores_a_namespaces_number_from_frontends_of_the_same_kind() {
     for (kind, keeps) in [
         (FrontendType::ClusterIp, true),
         (FrontendType::ExternalIp, false),
@@ -75,7 +75,7 @@ fn a_namespace_keeps_the_number_that_is_found_only_at_an_address_of_the_same_kin
 }
 
 #[test]
-fn what_nobody_takes_over_goes() {
+fn leftovers_that_no_service_adopts_are_removed() {
     let mut rig = found(FrontendType::ClusterIp);
     rig.turn(vec![]);
     assert_eq!(names(&rig), ["remove frontend"]);
@@ -86,7 +86,7 @@ fn what_nobody_takes_over_goes() {
 }
 
 #[test]
-fn an_index_that_lost_a_frontend_is_not_taken_over() {
+fn an_index_that_lost_a_frontend_is_not_adopted() {
     // A client that has read that frontend may not have read the word yet.
     let mut rig = found_all(FrontendType::ClusterIp, &["10.0.0.8", "10.0.0.9"]);
     rig.refuse = |op| matches!(op.action, Action::RemoveFrontend(_));
@@ -96,7 +96,7 @@ fn an_index_that_lost_a_frontend_is_not_taken_over() {
 }
 
 #[test]
-fn an_index_of_another_policy_is_not_taken_over() {
+fn an_index_of_another_policy_is_not_adopted() {
     let mut rig = found(FrontendType::ExternalIp);
     let facts = service("a", "10.0.0.1", &["10.0.0.9"]);
     let snapshot = rig.turn(vec![applied(ServiceFacts { external_policy: local(), ..facts })]);

@@ -68,7 +68,7 @@ fn dialled(snapshot: &Snapshot, namespace: &str, number: u32) -> usize {
 }
 
 #[test]
-fn invariant_10_frontends_that_all_services_ask_for_have_a_bound() {
+fn invariant_10_the_frontend_demand_of_all_services_is_bounded() {
     let mut rig = rig();
     let all = (0..200).map(|number| applied(asking("tenant", number, 1_000)));
     let snapshot = rig.turn(all.collect());
@@ -83,7 +83,7 @@ fn invariant_10_frontends_that_all_services_ask_for_have_a_bound() {
 }
 
 #[test]
-fn invariant_10_who_asks_beside_a_crowd_is_served_and_who_is_served_keeps_it() {
+fn invariant_10_frontends_alongside_a_demanding_namespace_are_served_and_stay() {
     let mut rig = rig();
     rig.turn(vec![applied(asking("prod", 0, 40))]);
     let snapshot = rig.turn(crowd("tenant", 0..200, 1_000));
@@ -111,7 +111,7 @@ fn invariant_10_who_asks_beside_a_crowd_is_served_and_who_is_served_keeps_it() {
 }
 
 #[test]
-fn invariant_10_who_waits_to_ask_is_decided_for_as_room_comes_back() {
+fn invariant_10_waiting_frontend_demand_is_decided_again_when_capacity_returns() {
     let mut rig = rig();
     rig.turn(crowd("tenant", 0..5, 300));
     let rest = |rig: &mut Rig| (0..8).map(|_| rig.turn(vec![])).last().unwrap();
@@ -134,7 +134,7 @@ fn invariant_10_who_waits_to_ask_is_decided_for_as_room_comes_back() {
 }
 
 #[test]
-fn invariant_08_a_restart_takes_from_nobody_what_the_maps_have() {
+fn invariant_08_a_restart_keeps_every_frontend_in_the_maps() {
     let mut rig = rig();
     let prod = || (0..10).map(|number| applied(asking("prod", number, 9)));
     rig.turn(prod().collect());
@@ -156,7 +156,7 @@ fn invariant_08_a_restart_takes_from_nobody_what_the_maps_have() {
 /// Of a service that may not ask for all of its frontends, no other one takes the rest: not its other cluster IP, and
 /// what can be dialled comes before what cannot.
 #[test]
-fn invariant_02_what_is_left_out_of_a_service_belongs_to_no_other() {
+fn invariant_02_a_services_truncated_frontends_go_to_no_other() {
     let both = |at: &str, external: &str, number: u32, namespace: &str| ServiceFacts {
         cluster_ips: vec![ip(&format!("10.0.0.{at}")), ip(&format!("fd00::{at}"))],
         ip_families: Family::ALL.to_vec(),
@@ -187,7 +187,7 @@ fn invariant_02_what_is_left_out_of_a_service_belongs_to_no_other() {
 
 /// A service that waited before a restart, and is decided for first, has nothing of what its neighbours have.
 #[test]
-fn invariant_08_a_restart_takes_from_no_neighbour_what_the_maps_have() {
+fn invariant_08_a_restart_keeps_the_frontends_of_neighbours() {
     let mut rig = rig();
     rig.turn((1..=10).map(|number| applied(asking("prod", number, 9))).collect());
     let crowds = || {
@@ -220,14 +220,14 @@ fn work_beside(waiting: u32, room: u32) -> u64 {
 }
 
 #[test]
-fn invariant_10_room_that_comes_back_costs_as_much_however_many_wait() {
+fn invariant_10_freed_demand_costs_the_same_however_many_wait() {
     let (few, many) = (work_beside(40, 50), work_beside(160, 50));
     assert!(many * 10 <= few * 12, "{many} instead of {few}");
 }
 
 /// Services that wait are made and ordered whole before they are cut.
 #[test]
-fn invariant_10_a_decision_of_what_is_left_out_takes_part_of_a_piece() {
+fn invariant_10_deciding_truncated_frontends_counts_as_work_of_a_piece() {
     let mut rig = rig();
     rig.world.queue.most = limits::PIECE_WORK;
     for number in 0..40 {
@@ -245,7 +245,7 @@ fn invariant_10_a_decision_of_what_is_left_out_takes_part_of_a_piece() {
 
 /// Eight ninths of 1,152 are 1,024.
 #[test]
-fn invariant_10_one_namespace_has_frontends_up_to_its_part_and_not_one_less() {
+fn invariant_10_one_namespace_gets_exactly_its_quota_of_frontends() {
     let mut rig = Rig::with(Capacity { slots: 256, ports: 1 << 11, ..Capacity::default() });
     let settings = Settings { frontends_max: Some(1_152), ..Settings::default() };
     let all = (0..12).map(|number| applied(asking("tenant", number, 100)));

@@ -30,7 +30,7 @@ fn found(rig: &Rig, snapshot: &Snapshot, name: &str) -> (BalancerState, Option<i
 }
 
 #[test]
-fn an_address_that_comes_and_goes_is_seen_from_turn_to_turn() {
+fn a_balancer_address_that_flaps_is_recorded() {
     let mut rig = Rig::new();
     let snapshot = rig.turn(vec![balanced("a", -9_000, &[])]);
     assert_eq!(
@@ -67,7 +67,7 @@ fn a_step_of_the_wall_clock_makes_no_load_balancer_late() {
 
 /// What was seen is not written down, so the object's own times count.
 #[test]
-fn after_a_restart_a_load_balancer_is_as_old_as_the_object_says() {
+fn a_load_balancers_age_survives_a_restart() {
     let mut rig = Rig::new();
     rig.now = 10_000;
     let events = vec![balanced("a", 7_000, &[]), balanced("b", 9_990, &["203.0.113.7"])];
@@ -95,7 +95,7 @@ fn after_a_restart_a_load_balancer_is_as_old_as_the_object_says() {
 }
 
 #[test]
-fn who_asks_for_no_load_balancer_is_not_followed() {
+fn a_service_without_load_balancer_has_no_history() {
     let mut rig = Rig::new();
     let snapshot = rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
     assert_eq!(view(&snapshot, "a").balancer_history, None);
@@ -107,7 +107,7 @@ fn who_asks_for_no_load_balancer_is_not_followed() {
 
 /// A finalizer keeps an object that was asked to go.
 #[test]
-fn a_deletion_that_hangs_is_seen() {
+fn a_stuck_deletion_is_recorded() {
     let mut rig = Rig::new();
     rig.turn(vec![balanced("a", 100, &["203.0.113.7"])]);
     let finalizers = ["service.kubernetes.io/load-balancer-cleanup".into()].into();

@@ -49,7 +49,7 @@ fn invariant_10_causes_of_one_change() {
 }
 
 #[test]
-fn what_others_claim_takes_no_place_of_a_services_own_causes() {
+fn claims_of_others_do_not_displace_a_services_own_causes() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
     let id = rig.id("a");
@@ -65,7 +65,7 @@ fn what_others_claim_takes_no_place_of_a_services_own_causes() {
 }
 
 #[test]
-fn invariant_10_frontends_past_the_setting_show_it_and_harm_nobody() {
+fn invariant_10_frontends_beyond_the_limit_show_the_error_and_harm_no_other() {
     let mut rig = Rig::new();
     let settings =
         |frontends_max| Event::SettingsApplied(Arc::new(Settings { frontends_max, ..Settings::default() }));
@@ -235,7 +235,7 @@ fn served(snapshot: &Snapshot) -> Vec<std::string::String> {
 }
 
 #[test]
-fn invariant_10_room_of_a_service_that_goes_is_given_in_turns() {
+fn invariant_10_capacity_of_a_deleted_service_is_given_in_turns() {
     let mut rig = Rig::new();
     rig.world = World::new(Seed(0), Capacity { services: 2, ..Capacity::default() }, &[SOURCE]);
     rig.world.apply(Event::Synced(SOURCE));
@@ -265,7 +265,7 @@ fn invariant_10_room_of_a_service_that_goes_is_given_in_turns() {
 }
 
 #[test]
-fn invariant_10_frontends_that_come_free_are_given_in_turns_and_at_once() {
+fn invariant_10_freed_frontends_are_given_in_turns_at_once() {
     let mut rig = Rig::new();
     let settings = Settings { frontends_max: Some(2), ..Settings::default() };
     rig.turn(vec![Event::SettingsApplied(Arc::new(settings))]);
@@ -289,7 +289,7 @@ fn invariant_10_frontends_that_come_free_are_given_in_turns_and_at_once() {
 
 /// Two services have all frontends that the limit allows; one is of another tenant, and more of that tenant's wait.
 #[test]
-fn invariant_10_a_service_that_moves_has_the_room_that_it_leaves() {
+fn invariant_10_a_service_that_moves_reuses_its_own_capacity() {
     let mut rig = Rig::new();
     let settings = Settings { frontends_max: Some(2), ..Settings::default() };
     rig.turn(vec![Event::SettingsApplied(Arc::new(settings))]);
@@ -329,7 +329,7 @@ fn of_ports(namespace: &str, name: u8, address: &str, ports: u16) -> [Event; 2] 
 
 /// One namespace asks for more than there is, of frontends or of indices, before others ask and after.
 #[test]
-fn invariant_10_frontends_and_indices_of_one_namespace_leave_room_to_another() {
+fn invariant_10_frontends_and_indices_of_one_namespace_leave_capacity_to_another() {
     for (ports, frontends) in [(2_048, 1 << 20), (1 << 13, 2_048)] {
         let mut rig = Rig::with(Capacity { slots: 1 << 16, ports, ..Capacity::default() });
         let settings = Settings { frontends_max: Some(frontends), ..Settings::default() };
@@ -357,7 +357,7 @@ fn invariant_10_frontends_and_indices_of_one_namespace_leave_room_to_another() {
 
 /// Each object is small, and each namespace leaves the next one a ninth part of what it found.
 #[test]
-fn invariant_10_external_ips_of_many_namespaces_keep_no_cluster_ip_out() {
+fn invariant_10_external_ips_of_many_namespaces_displace_no_cluster_ip() {
     let external = |place: u32| core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(0xc612_0000 + place));
     let of = |namespace: &str, number: u8| {
         let [service, slice] = of_ports(namespace, number, &format!("10.1.{number}.1"), 8);
@@ -389,7 +389,7 @@ fn invariant_10_external_ips_of_many_namespaces_keep_no_cluster_ip_out() {
 
 /// A name is a part of what tells a port from others, so `a` is a new port; ports are planned in the order of names.
 #[test]
-fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backends() {
+fn invariant_10_a_port_without_capacity_stops_no_other_port() {
     let port = |name: &str, number| ServicePort {
         name: name.into(),
         protocol: Protocol::TCP,
@@ -439,7 +439,7 @@ fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backe
 
 /// No index is free, so the port with the new name has the one of the former name, and with it the frontend.
 #[test]
-fn invariant_10_a_port_with_another_name_needs_no_index_more() {
+fn invariant_10_a_renamed_port_needs_no_second_index() {
     let mut rig = Rig::with(Capacity { slots: 64, ports: 2, ..Capacity::default() });
     rig.turn(vec![applied(service("crowd", "10.0.0.9", &[]))]);
     for (round, name) in ["http", "api", "zzz", "api"].into_iter().enumerate() {
@@ -465,7 +465,7 @@ fn invariant_10_a_port_with_another_name_needs_no_index_more() {
 }
 
 #[test]
-fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rejected() {
+fn invariant_06_last_good_versions_survive_a_restart_among_many_rejections() {
     let bad = |name: &str| {
         let object = ObjectKey::Slice(slice_facts(name, "victim", &[]).key);
         Event::Rejected(Rejection { object, origin: None, reason: "bad".into(), partial: false })

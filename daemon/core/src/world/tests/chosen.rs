@@ -62,7 +62,7 @@ fn life(end: u64) -> u64 {
 }
 
 #[test]
-fn invariant_10_external_ips_that_were_chosen_to_collide_cost_what_others_do() {
+fn invariant_10_external_ips_chosen_to_collide_cost_no_more_than_others() {
     let (chosen, others) = (life(END), life(END ^ 1));
     assert!(chosen * 100 <= others * 101, "{chosen} steps for chosen addresses, {others} for others");
 }

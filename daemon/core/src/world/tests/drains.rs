@@ -51,7 +51,7 @@ fn because(snapshot: &Snapshot, name: &str, backend: &str) -> Option<UnusedReaso
 }
 
 #[test]
-fn a_drained_backend_gets_nobody_and_is_told_from_one_without_weight() {
+fn a_drained_backend_gets_no_clients_and_differs_from_weight_zero() {
     let mut rig = Rig::new();
     rig.turn(vec![plain("a", "10.0.0.1"), two("a")]);
     let snapshot = rig.turn(vec![draining(&["1.1.1.1"])]);
@@ -90,7 +90,7 @@ fn a_drain_that_changes_nothing_for_clients_writes_nothing() {
 }
 
 #[test]
-fn a_drain_counts_whatever_the_weights_say() {
+fn a_drain_overrides_weights() {
     let mut rig = Rig::with(Capacity { slots: 1 << 18, ports: 64, ..Capacity::default() });
     let weights = crate::weights::Weights::parse("1.1.1.1=5,1.1.1.3=0").unwrap();
     let asked = crate::weights::WeightSetting { weights, wrong: None };
@@ -105,7 +105,7 @@ fn a_drain_counts_whatever_the_weights_say() {
 
 /// The names are those of the incident.
 #[test]
-fn a_drain_of_one_service_touches_no_service_of_a_name_that_looks_like_it() {
+fn a_drain_touches_no_service_of_a_similar_name() {
     let names = ["kubernetes", "kubernetes-intranet", "kube", "kubernetes-"];
     let mut rig = Rig::new();
     let each = names.iter().zip(1_u8..);
@@ -142,7 +142,7 @@ fn a_drain_touches_only_services_that_have_the_backend() {
 
 /// Each of the two is worth one look, and neither is lost.
 #[test]
-fn two_orders_before_the_services_are_looked_at_both_count() {
+fn two_drain_changes_before_the_scan_both_count() {
     let mut rig = Rig::new();
     rig.turn(vec![
         plain("a", "10.0.0.1"),
@@ -157,7 +157,7 @@ fn two_orders_before_the_services_are_looked_at_both_count() {
 }
 
 #[test]
-fn a_walk_through_many_services_goes_piece_by_piece() {
+fn a_drain_scan_over_many_services_proceeds_in_pieces() {
     const SERVICES: usize = 100;
     let mut rig = Rig::new();
     let address = |at: usize| std::format!("10.0.0.{at}");
@@ -187,7 +187,7 @@ fn a_walk_through_many_services_goes_piece_by_piece() {
 
 /// Whatever comes after it, and wherever the walk stands.
 #[test]
-fn each_order_has_its_round_however_many_follow() {
+fn each_drain_change_is_scanned_however_many_follow() {
     const SERVICES: usize = 40;
     let mut rig = Rig::new();
     let all = (1..SERVICES).flat_map(|at| {
@@ -216,7 +216,7 @@ fn each_order_has_its_round_however_many_follow() {
 }
 
 #[test]
-fn a_walk_costs_what_it_looks_at() {
+fn a_drain_scan_counts_its_work() {
     let mut rig = Rig::with(Capacity { slots: 1 << 14, ports: 1 << 12, ..Capacity::default() });
     let many = |range: core::ops::Range<u16>| {
         let all = range.flat_map(|at| {
@@ -268,7 +268,7 @@ fn a_backend_of_a_held_list_can_be_drained_and_comes_back() {
 }
 
 #[test]
-fn a_hold_that_begins_while_a_backend_is_drained_writes_nothing() {
+fn a_hold_that_begins_during_a_drain_writes_nothing() {
     let mut rig = Rig::new();
     rig.turn(vec![settings(OnEmpty::Hold), plain("a", "10.0.0.1"), two("a"), draining(&["1.1.1.1"])]);
     let snapshot = rig.turn(vec![Event::SliceApplied(Arc::new(slice_facts("a", "a", &[])))]);
@@ -294,7 +294,7 @@ fn one_ends_and_all_vanishes() -> [Event; 2] {
 }
 
 #[test]
-fn invariant_07_a_list_is_missed_for_who_rested_beside_it_however_it_was_told() {
+fn invariant_07_unlisted_members_are_missed_too_after_a_restart_or_update() {
     let weights = crate::weights::Weights::parse("1.1.1.2=0").unwrap();
     let asked = crate::weights::WeightSetting { weights, wrong: None };
     let weighing = ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &[]) };
@@ -315,7 +315,7 @@ fn invariant_07_a_list_is_missed_for_who_rested_beside_it_however_it_was_told() 
 
 /// A drain that the start finds is no change, and no record tells one.
 #[test]
-fn invariant_8_a_restart_between_any_two_orders_is_no_change() {
+fn invariant_08_a_restart_between_two_drain_changes_changes_nothing() {
     let objects = || vec![plain("a", "10.0.0.1"), two("a"), plain("b", "10.0.0.2"), two("b")];
     let mut before = Rig::new();
     before.turn(objects());

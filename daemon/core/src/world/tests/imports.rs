@@ -54,7 +54,7 @@ fn owned(snapshot: &Snapshot) -> (Verdict, Option<ServiceKey>) {
 }
 
 #[test]
-fn an_import_is_served_at_its_addresses_beside_a_service_of_its_name() {
+fn an_import_is_served_alongside_a_service_of_its_name() {
     let mut rig = Rig::new();
     let snapshot = rig.turn(vec![
         applied(import("web", &[SHARED, "fd00::9"], 1)),
@@ -77,7 +77,7 @@ fn an_import_is_served_at_its_addresses_beside_a_service_of_its_name() {
 
 /// In either order, and however old the import is.
 #[test]
-fn whatever_a_service_claims_no_import_has() {
+fn no_import_takes_a_frontend_that_a_service_claims() {
     let node_port = |facts: ServiceFacts| {
         let port = ServicePort { node_port: NonZeroU16::new(80), ..facts.ports[0].clone() };
         ServiceFacts { ports: vec![port], ..facts }
@@ -140,7 +140,7 @@ fn a_service_takes_over_an_imports_address_in_one_write() {
 }
 
 #[test]
-fn the_older_of_two_imports_has_the_address_in_whatever_order_they_come() {
+fn the_older_of_two_imports_wins_in_any_order() {
     let [older, younger] =
         [("older", 1), ("younger", 2)].map(|(name, at)| applied(import(name, &[SHARED], at)));
     for order in [[older.clone(), younger.clone()], [younger, older]] {
@@ -159,7 +159,7 @@ fn the_older_of_two_imports_has_the_address_in_whatever_order_they_come() {
 }
 
 #[test]
-fn no_import_has_what_is_the_nodes_the_apiservers_or_not_allowed() {
+fn no_import_takes_node_apiserver_or_disallowed_addresses() {
     let mut rig = Rig::new();
     let node = NodeFacts {
         node_port_addresses: [ip("192.168.0.1")].into(),
@@ -194,7 +194,7 @@ fn no_import_has_what_is_the_nodes_the_apiservers_or_not_allowed() {
 
 /// The node gets the address of an import later, as a cloud may give it.
 #[test]
-fn what_becomes_the_nodes_is_no_imports_any_more() {
+fn an_import_loses_an_address_that_becomes_the_nodes() {
     let mut rig = Rig::new();
     rig.turn(vec![
         applied(import("imported", &[SHARED], 1)),
@@ -208,7 +208,7 @@ fn what_becomes_the_nodes_is_no_imports_any_more() {
 
 /// At a start without a state the few imports come first, and the Services have many pages.
 #[test]
-fn an_import_waits_until_the_services_have_come() {
+fn an_import_waits_until_services_are_synced() {
     let mut rig = at_a_start();
     let imports = vec![
         applied(import("imported", &[SHARED], 1)),
@@ -247,7 +247,7 @@ fn removed(rig: &Rig) -> Vec<IpAddr> {
 
 /// A node that boots while no apiserver answers.
 #[test]
-fn invariant_08_what_is_remembered_of_imports_is_served_before_any_list() {
+fn invariant_08_restored_imports_are_served_before_any_list() {
     let mut before = Rig::new();
     let snapshot = before.turn(vec![
         applied(import("imported", &[SHARED], 1)),
@@ -276,7 +276,7 @@ fn invariant_08_what_is_remembered_of_imports_is_served_before_any_list() {
 
 /// The state is lost, and an apiserver does not have the kind, or not yet.
 #[test]
-fn invariant_08_what_a_start_found_of_imports_stays_until_a_list_says_otherwise() {
+fn invariant_08_imports_that_a_start_found_stay_until_a_complete_list() {
     let imported = || {
         [applied(import("imported", &[SHARED], 1)), slice_of("imported", Source::ClusterSet, &["1.1.1.1"])]
     };
@@ -303,7 +303,7 @@ fn invariant_08_what_a_start_found_of_imports_stays_until_a_list_says_otherwise(
 
 /// A tenant of `default` may call a ServiceImport as it likes.
 #[test]
-fn no_import_is_how_this_node_reaches_the_apiserver() {
+fn no_import_counts_as_the_path_to_the_apiserver() {
     let mut rig = Rig::new();
     let of = |endpoints: &[&str]| slice_of("kubernetes", Source::ClusterSet, endpoints);
     rig.turn(vec![settings(OnEmpty::Auto), applied(import("kubernetes", &[SHARED], 1)), of(&["1.1.1.1"])]);
@@ -316,7 +316,7 @@ fn no_import_is_how_this_node_reaches_the_apiserver() {
 
 /// The imports have come, and their slices do not.
 #[test]
-fn invariant_08_half_of_a_first_list_empties_nothing() {
+fn invariant_08_a_partial_first_list_empties_nothing() {
     let mut rig = at_a_start();
     let half = vec![
         applied(import("imported", &[SHARED], 1)),

@@ -160,13 +160,13 @@ fn start_over(services: u32) -> u64 {
 }
 
 #[test]
-fn invariant_10_a_start_is_linear_in_the_services_that_the_maps_hold() {
+fn invariant_10_a_start_is_linear_in_the_services_of_the_maps() {
     let (small, large) = (start_over(1_000), start_over(2_000));
     assert!(large * 10 <= small * 24, "twice as many services cost {large} instead of {small}");
 }
 
 #[test]
-fn invariant_10_what_one_object_asks_for_beyond_its_bound_costs_nothing() {
+fn invariant_10_demand_of_one_object_beyond_its_bound_costs_nothing() {
     let of = |ports, addresses| Size { ports, addresses, ..ONE };
     let (small, large) = (of(300, 300), of(1_000, 400));
     let (a, b) = (small.life(), large.life());
@@ -174,7 +174,7 @@ fn invariant_10_what_one_object_asks_for_beyond_its_bound_costs_nothing() {
 }
 
 #[test]
-fn invariant_10_ports_times_endpoints_of_one_service_beyond_their_bound_cost_nothing() {
+fn invariant_10_rows_of_one_service_beyond_their_bound_cost_nothing() {
     let work_of = |slices| {
         let size = Size { ports: 50, slices, endpoints: 200, ..ONE };
         let mut world = World::new(Seed(0), Capacity::default(), &[SOURCE]);
@@ -222,7 +222,7 @@ fn work_beside(hides: bool, slices: u32, of: Size) -> u64 {
 }
 
 #[test]
-fn invariant_10_what_a_decision_looks_at_beside_its_rows_takes_part_of_a_piece() {
+fn invariant_10_a_decisions_lookups_count_as_work_of_a_piece() {
     let rows = limits::ROWS_PER_SERVICE_MAX as u64;
     let hidden = work_beside(true, 7, Size { endpoints: 10_000, ..ONE });
     assert!((rows..2 * rows).contains(&hidden), "{hidden} for addresses that a label hides");
@@ -249,7 +249,7 @@ fn work_of_names(ports: u32) -> u64 {
 }
 
 #[test]
-fn invariant_10_names_of_all_ports_of_a_service_change_in_linear_work() {
+fn invariant_10_renaming_all_ports_takes_linear_work() {
     let (small, large) = (work_of_names(200), work_of_names(400));
     assert!(large * 10 <= small * 22, "{small} for 200 ports, {large} for 400");
 }

@@ -11,7 +11,7 @@ type Loss<'a> = (&'a str, Vec<Event>, Vec<Event>, (Verdict, Option<Reason>, usiz
 
 /// An unready endpoint is a rollout or a crash loop, and nothing that the lost backends have a part in.
 #[test]
-fn only_backends_seen_unready_or_terminating_themselves_were_meant_to_go() {
+fn only_backends_seen_unready_or_terminating_count_as_scaled_down() {
     let beside = |conditions| listed("beside", &[("1.1.1.7", conditions)]);
     let held = |left| (Verdict::Held, Some(Reason::Vanished), left);
     let refused = |reason| (Verdict::Refusing, Some(reason), 0);
@@ -54,7 +54,7 @@ fn check_named(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<Reaso
 }
 
 #[test]
-fn an_unready_endpoint_beside_a_held_list_does_not_end_the_hold() {
+fn an_unready_endpoint_alongside_a_held_list_does_not_end_the_hold() {
     let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
     let held = || {
         let mut rig = rig();
@@ -80,14 +80,14 @@ fn an_unready_endpoint_beside_a_held_list_does_not_end_the_hold() {
 }
 
 #[test]
-fn a_service_that_asks_to_be_refused_says_that_its_backends_vanished() {
+fn a_service_with_on_empty_refuse_reports_vanished_backends() {
     let mut rig = rig();
     rig.turn(vec![super::settings(OnEmpty::Refuse), listed("beside", &[("1.1.1.7", SICK)])]);
     check(&rig.turn(vec![gone("a")]), "a", (Verdict::Refusing, Some(Reason::Vanished), 0));
 }
 
 #[test]
-fn losses_beside_unready_endpoints_are_part_of_a_mass_loss() {
+fn losses_alongside_unready_endpoints_count_as_a_mass_loss() {
     let mut rig = rig();
     let names = ["c", "d", "e", "f"];
     let service = |name: &&str| applied(service(name, &std::format!("10.0.1.{}", name.as_bytes()[0]), &[]));

@@ -33,7 +33,7 @@ fn by_default() -> Event {
 }
 
 #[test]
-fn who_asks_for_it_gets_a_table() {
+fn a_service_with_the_annotation_gets_a_maglev_table() {
     let mut rig = rig();
     rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
     assert_eq!(list(&rig, "a"), (PLACES, true));
@@ -42,7 +42,7 @@ fn who_asks_for_it_gets_a_table() {
 }
 
 #[test]
-fn a_service_that_says_nothing_follows_the_configuration() {
+fn a_service_without_the_annotation_follows_the_configuration() {
     let mut rig = rig();
     rig.turn(vec![
         by_default(),
@@ -58,7 +58,7 @@ fn a_service_that_says_nothing_follows_the_configuration() {
 
 /// Nodes that do not hear of a change at the same moment choose alike all the same, whoever is left.
 #[test]
-fn one_backend_needs_no_table_and_is_chosen_by_maglev_all_the_same() {
+fn a_single_backend_needs_no_table_and_is_selected_by_maglev() {
     let mut rig = rig();
     rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1"])]);
     assert_eq!(list(&rig, "a"), (1, true));
@@ -103,7 +103,7 @@ fn elsewhere(name: &str, number: u8) -> Vec<Event> {
 }
 
 #[test]
-fn tables_of_one_namespace_take_no_room_of_others() {
+fn tables_of_one_namespace_leave_slots_to_others() {
     let mut rig = slots(1 << 17);
     for (name, number) in [("a", 1), ("b", 2), ("c", 3)] {
         rig.turn(vec![asking(name, number, Some("true")), slice(name, &["1.1.1.1", "1.1.1.2"])]);
@@ -122,7 +122,7 @@ fn tables_of_one_namespace_take_no_room_of_others() {
 }
 
 #[test]
-fn where_there_is_no_room_for_a_table_the_list_is_served() {
+fn without_slots_for_a_table_the_plain_list_is_served() {
     let mut rig = slots(256);
     let snapshot = rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
     assert_eq!(list(&rig, "a"), (2, true));
@@ -147,7 +147,7 @@ fn invariant_08_a_table_is_found_again_without_an_op() {
 
 /// A word that was damaged says that its list is longer than it is, and no table has that length.
 #[test]
-fn a_word_that_counts_more_slots_than_its_list_has_is_written_anew() {
+fn a_word_longer_than_its_list_is_rewritten() {
     let mut before = rig();
     before.turn(vec![asking("a", 1, Some("false")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
     let mut dump = before.dump();
@@ -162,7 +162,7 @@ fn a_word_that_counts_more_slots_than_its_list_has_is_written_anew() {
 }
 
 #[test]
-fn a_table_in_another_order_is_written_anew() {
+fn a_table_in_another_order_is_rewritten() {
     let mut before = rig();
     before.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2", "1.1.1.3"])]);
     let mut dump = before.dump();

@@ -83,7 +83,7 @@ fn check_changes(rig: &mut Rig) {
 }
 
 #[test]
-fn invariant_10_a_list_changes_however_many_namespaces_have_taken_the_room_for_members() {
+fn invariant_10_a_list_changes_while_other_namespaces_fill_the_members() {
     for namespaces in [1, 8, 40] {
         let mut rig = rig();
         rig.turn(sticky("web", 1, 0..4, 0..0).into());
@@ -93,7 +93,7 @@ fn invariant_10_a_list_changes_however_many_namespaces_have_taken_the_room_for_m
 }
 
 #[test]
-fn invariant_10_a_list_changes_after_a_restart_while_the_room_for_members_is_taken() {
+fn invariant_10_a_list_changes_after_a_restart_with_all_members_taken() {
     let mut before = rig();
     before.turn(sticky("web", 1, 0..4, 4..6).into());
     before.turn(greedy(40).collect());
@@ -121,7 +121,7 @@ fn invariant_10_a_start_counts_the_members_that_lists_need() {
 }
 
 #[test]
-fn invariant_10_members_of_one_namespace_leave_room_to_another() {
+fn invariant_10_members_of_one_namespace_leave_capacity_to_another() {
     let mut rig = rig();
     rig.turn(greedy(1).collect());
     let (used, most) = (rig.world.space.members.used(), limits::counted_members_max(SLOTS));
@@ -133,7 +133,7 @@ fn invariant_10_members_of_one_namespace_leave_room_to_another() {
 }
 
 #[test]
-fn invariant_10_a_list_without_room_for_its_members_is_not_begun_and_says_so() {
+fn invariant_10_a_list_without_members_is_not_written_and_says_why() {
     let mut rig = rig();
     let snapshot = rig.turn(greedy(1).collect());
     let at = |number: u8| std::format!("10.1.0.{number}");
@@ -153,7 +153,7 @@ fn invariant_10_a_list_without_room_for_its_members_is_not_begun_and_says_so() {
 /// All slots are taken by lists that need no members, so that no list grows; a list that is to grow becomes another one
 /// again and again.
 #[test]
-fn invariant_10_a_list_that_may_not_grow_follows_its_backends_with_as_many_as_its_block_holds() {
+fn invariant_10_a_list_that_cannot_grow_fills_its_block() {
     let mut rig = rig();
     rig.turn(sticky("web", 1, 0..4, 0..0).into());
     filled(&mut rig, 12);
@@ -173,7 +173,7 @@ fn invariant_10_a_list_that_may_not_grow_follows_its_backends_with_as_many_as_it
 
 /// All room for members is taken, so that no list grows; one that is to grow becomes another one again and again.
 #[test]
-fn invariant_10_a_list_without_room_for_more_members_follows_its_backends_with_as_many_as_it_has() {
+fn invariant_10_a_list_without_more_members_changes_within_its_members() {
     for weighs in [false, true] {
         let mut rig = Rig::with(Capacity { slots: 1 << 16, ports: 64, ..Capacity::default() });
         let address = |backend| core::net::Ipv4Addr::from_bits(0x0101_0000 + backend);
@@ -209,7 +209,7 @@ fn invariant_10_a_list_without_room_for_more_members_follows_its_backends_with_a
 
 /// The list of all nodes finds no slots, while that of this node changes again and again.
 #[test]
-fn invariant_10_a_list_that_changes_beside_one_without_a_place_leaves_no_members() {
+fn invariant_10_a_list_alongside_an_unplaced_one_leaks_no_members() {
     let with = |here: u32, others: u32| {
         let [Event::ServiceApplied(facts), Event::SliceApplied(slice)] = sticky("web", 1, 0..1, 0..0) else {
             unreachable!()
@@ -236,7 +236,7 @@ fn invariant_10_a_list_that_changes_beside_one_without_a_place_leaves_no_members
 }
 
 #[test]
-fn invariant_10_all_room_for_members_comes_back() {
+fn invariant_10_all_members_come_free() {
     let mut rig = rig();
     rig.turn(sticky("web", 1, 0..3, 3..5).into());
     let own = rig.world.space.members.used();

@@ -102,7 +102,7 @@ fn invariant_04_range_then_word_then_frontend() {
 }
 
 #[test]
-fn invariant_04_clients_that_return_from_the_local_list_meet_no_other_one() {
+fn invariant_04_clients_leaving_the_local_list_never_read_another() {
     let mut rig = Rig::new();
     let facts = |internal_policy| ServiceFacts {
         internal_policy,
@@ -125,7 +125,7 @@ fn invariant_04_clients_that_return_from_the_local_list_meet_no_other_one() {
 }
 
 #[test]
-fn invariant_04_clients_that_turn_to_the_local_list_meet_none_that_is_out_of_use() {
+fn invariant_04_clients_turning_to_the_local_list_read_no_stale_one() {
     let mut rig = Rig::new();
     let facts = |internal_policy, external_policy, external: &[&str]| ServiceFacts {
         kind: ServiceType::LoadBalancer,
@@ -146,7 +146,7 @@ fn invariant_04_clients_that_turn_to_the_local_list_meet_none_that_is_out_of_use
 }
 
 #[test]
-fn invariant_04_a_port_that_is_renamed_keeps_its_list_until_every_reader_has_left() {
+fn invariant_04_a_renamed_port_keeps_its_list_until_readers_leave() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(service("a", "10.0.0.9", &[])), slice("a", &["1.1.1.1"])]);
     let mut renamed = service("a", "10.0.0.9", &[]);
@@ -193,7 +193,7 @@ fn udp_slice(first: Option<bool>, others: &[&str]) -> Event {
 }
 
 #[test]
-fn who_serves_is_a_member_from_before_the_word_that_says_so_until_it_serves_nowhere() {
+fn a_serving_backend_is_a_member_before_its_word_and_until_it_stops() {
     let mut rig = Rig::new();
     let mut facts = service("a", "10.0.0.1", &[]);
     facts.ports[0].protocol = Protocol::UDP;
@@ -229,7 +229,7 @@ fn who_serves_is_a_member_from_before_the_word_that_says_so_until_it_serves_nowh
 
 /// A client with affinity that is led to a member which is no member any more would choose anew.
 #[test]
-fn invariant_04_members_come_before_the_list_that_has_them_and_go_after_it() {
+fn invariant_04_members_are_written_before_their_list_and_removed_after() {
     let mut rig = Rig::new();
     let sticky = ServiceFacts { affinity_timeout: Some(60), ..service("a", "10.0.0.1", &[]) };
     rig.turn(vec![applied(sticky), slice("a", &["1.1.1.1", "1.1.1.2"])]);

@@ -56,7 +56,7 @@ fn a_port_with_a_backend_that_names_no_node_is_marked() {
 }
 
 #[test]
-fn what_is_said_follows_the_endpoints_and_the_setting() {
+fn the_off_cluster_flag_follows_endpoints_and_settings() {
     let mut rig = rig(SOURCE, &["@1.1.1.1"]);
     for (event, expected) in [
         (slice("a", &["@1.1.1.1", "1.1.1.2"]), true),

@@ -50,7 +50,7 @@ fn rest(rig: &mut Rig) -> (Snapshot, usize) {
 }
 
 #[test]
-fn a_bystander_is_served_by_the_next_piece_whatever_else_waits() {
+fn a_small_service_is_served_by_the_next_piece_among_many_waiting() {
     let mut rig = rig();
     rig.turn(crowd("tenant", 1_000));
     let snapshot = rig.turn(vec![applied(service("bystander", "10.0.0.1", &[]))]);
@@ -63,7 +63,7 @@ fn a_bystander_is_served_by_the_next_piece_whatever_else_waits() {
 
 /// A process that began with what is written down now would go on from the version, and never hear of the rest.
 #[test]
-fn invariant_08_views_that_are_behind_say_no_version_until_they_have_caught_up() {
+fn invariant_08_lagging_views_have_no_version_to_resume_from() {
     let mut rig = rig();
     let version = |snapshot: &Snapshot| SavedSnapshot::from(snapshot).progress.len();
     let told = |version: &str| Event::Progress(WatchKind::Services, version.into());
@@ -78,7 +78,7 @@ fn invariant_08_views_that_are_behind_say_no_version_until_they_have_caught_up()
 }
 
 #[test]
-fn invariant_08_without_the_apiserver_as_a_source_its_versions_are_forgotten_with_its_objects() {
+fn invariant_08_without_apiserver_source_its_objects_and_versions_are_forgotten() {
     let remembered = || SavedSnapshot {
         progress: [(WatchKind::Services, "7".into()), (WatchKind::Slices, "7".into())].into(),
         ..SavedSnapshot::default()
@@ -91,7 +91,7 @@ fn invariant_08_without_the_apiserver_as_a_source_its_versions_are_forgotten_wit
 }
 
 #[test]
-fn a_service_heavier_than_a_piece_lets_others_go_between() {
+fn a_service_heavier_than_a_piece_lets_others_in_between() {
     let mut rig = rig();
     let addresses: Vec<_> = (1..=200).map(|last| format!("192.0.2.{last}")).collect();
     let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
@@ -119,7 +119,7 @@ fn a_service_heavier_than_a_piece_lets_others_go_between() {
 }
 
 #[test]
-fn a_change_in_the_midst_of_a_heavy_service_counts() {
+fn a_change_while_a_heavy_service_is_realized_counts() {
     let mut rig = rig();
     let addresses: Vec<_> = (1..=100).map(|last| format!("192.0.2.{last}")).collect();
     let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
@@ -137,7 +137,7 @@ fn a_change_in_the_midst_of_a_heavy_service_counts() {
 }
 
 #[test]
-fn invariant_04_a_frontend_that_changes_hands_is_never_missing_between_two_pieces() {
+fn invariant_04_a_frontend_with_a_new_owner_never_misses_between_pieces() {
     let mut rig = rig();
     let shared = "192.0.2.1";
     rig.turn(vec![applied(service("owner", "10.0.0.1", &[shared])), slice("owner", &["1.1.1.1"])]);
@@ -167,7 +167,7 @@ fn invariant_04_a_frontend_that_changes_hands_is_never_missing_between_two_piece
 }
 
 #[test]
-fn a_removal_that_waited_for_a_claim_that_did_not_come_goes_on() {
+fn a_removal_continues_when_the_awaited_claim_does_not_come() {
     let mut rig = rig();
     rig.turn(vec![applied(service("owner", "10.0.0.1", &["192.0.2.1"]))]);
     rest(&mut rig);
@@ -192,7 +192,7 @@ fn a_removal_that_waited_for_a_claim_that_did_not_come_goes_on() {
 }
 
 #[test]
-fn invariant_08_a_start_gives_no_frontend_to_one_who_is_about_to_lose_it() {
+fn invariant_08_a_start_gives_no_frontend_to_a_later_loser() {
     let shared = "192.0.2.1";
     let of = |name: &str, created| {
         let meta = Meta { created: Some(Timestamp(created)), ..Meta::default() };
@@ -223,7 +223,7 @@ fn invariant_08_a_start_gives_no_frontend_to_one_who_is_about_to_lose_it() {
 }
 
 #[test]
-fn invariant_08_what_a_start_found_is_removed_only_when_all_are_decided() {
+fn invariant_08_leftovers_are_removed_only_when_all_services_are_decided() {
     let mut before = rig();
     before.turn(crowd("tenant", 100));
     rest(&mut before);
@@ -299,7 +299,7 @@ fn check_while(rig: &mut Rig, dump: Dump, mut between: impl FnMut(&mut Rig, usiz
 }
 
 #[test]
-fn what_is_written_while_all_is_compared_is_no_drift() {
+fn a_write_during_a_comparison_is_no_drift() {
     let mut rig = rig();
     rig.turn(crowd("default", 100));
     rest(&mut rig);
@@ -320,7 +320,7 @@ fn what_is_written_while_all_is_compared_is_no_drift() {
 }
 
 #[test]
-fn what_somebody_else_changed_is_found_by_whichever_piece() {
+fn a_foreign_change_is_found_in_any_piece() {
     let mut rig = rig();
     rig.turn(crowd("default", 100));
     rest(&mut rig);
@@ -339,7 +339,7 @@ fn what_somebody_else_changed_is_found_by_whichever_piece() {
 }
 
 #[test]
-fn a_start_is_over_although_something_that_it_began_with_has_gone() {
+fn a_start_ends_although_a_service_was_deleted_meanwhile() {
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 14, ..Capacity::default() });
     rig.world.queue.most = SMALL;
     let mut events = crowd("tenant", 20);
@@ -351,7 +351,7 @@ fn a_start_is_over_although_something_that_it_began_with_has_gone() {
 }
 
 #[test]
-fn what_changes_while_a_start_gathers_is_decided_again() {
+fn a_service_that_changes_during_a_start_is_decided_again() {
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 14, ..Capacity::default() });
     rig.world.queue.most = SMALL;
     rig.turn(crowd("default", 20));

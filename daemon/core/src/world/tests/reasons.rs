@@ -41,7 +41,7 @@ fn check(name: &str, steps: &[&[(&str, Conditions)]], expected: (Verdict, Option
 
 /// As where each backend fails its health check: what becomes of the list is the service's own setting.
 #[test]
-fn a_list_of_which_no_backend_is_ready_any_more_goes_by_its_own_setting() {
+fn an_all_unready_list_follows_its_own_setting() {
     let refused = (Verdict::Refusing, Some(Reason::AllUnready));
     for (on_empty, expected) in [
         (None, refused),
@@ -61,7 +61,7 @@ fn a_list_of_which_no_backend_is_ready_any_more_goes_by_its_own_setting() {
 }
 
 #[test]
-fn reasons_follow_what_was_seen() {
+fn reasons_follow_the_observed_endpoints() {
     let refused = |reason| (Verdict::Refusing, Some(reason));
     let a = |conditions| ("1.1.1.1", conditions);
     let b = |conditions| ("1.1.1.2", conditions);
@@ -90,7 +90,7 @@ fn reasons_follow_what_was_seen() {
 
 /// A controller alone writes that label on slices of a service that is served, so it is no sign of intent.
 #[test]
-fn who_stands_in_a_slice_that_is_not_for_proxies_any_more_is_held_and_the_label_is_named() {
+fn endpoints_of_a_newly_hidden_slice_are_held_with_reason_hidden() {
     let labelled = |endpoints: &[&str]| {
         Event::SliceApplied(Arc::new(SliceFacts { headless: true, ..slice_facts("a", "a", endpoints) }))
     };
@@ -112,7 +112,7 @@ fn who_stands_in_a_slice_that_is_not_for_proxies_any_more_is_held_and_the_label_
 }
 
 #[test]
-fn a_hold_against_a_label_ends_at_its_bound_and_the_label_is_still_named() {
+fn a_hold_for_a_hidden_slice_expires_with_reason_hidden() {
     let mut rig = Rig::new();
     let facts = service("a", "10.0.0.1", &[]);
     rig.turn(vec![settings(OnEmpty::Auto), applied(facts), slice("a", &["1.1.1.1"])]);
@@ -127,7 +127,7 @@ fn a_hold_against_a_label_ends_at_its_bound_and_the_label_is_still_named() {
 
 /// An operator who reads that it was scaled down looks no further.
 #[test]
-fn who_stands_only_in_slices_that_are_not_for_proxies_is_said_to_be_hidden() {
+fn endpoints_only_in_hidden_slices_give_the_reason_hidden() {
     let hidden = |endpoints: &[&str]| {
         Event::SliceApplied(Arc::new(SliceFacts { headless: true, ..slice_facts("a", "a", endpoints) }))
     };
@@ -154,7 +154,7 @@ fn who_stands_only_in_slices_that_are_not_for_proxies_is_said_to_be_hidden() {
 }
 
 #[test]
-fn only_remote_ones_are_dropped_not_refused() {
+fn only_remote_backends_under_local_policy_drop_instead_of_refusing() {
     let mut rig = Rig::new();
     let facts = ServiceFacts { internal_policy: local(), ..service("a", "10.0.0.1", &[]) };
     let snapshot = rig.turn(vec![applied(facts), slice("a", &["1.1.1.1"])]);
@@ -164,7 +164,7 @@ fn only_remote_ones_are_dropped_not_refused() {
 }
 
 #[test]
-fn outside_lists_are_null_empty_or_another_list() {
+fn external_lists_are_null_empty_or_another_list() {
     let mut rig = Rig::new();
     let facts = |external_policy| ServiceFacts { external_policy, ..service("a", "10.0.0.1", &["10.0.0.9"]) };
     let mut external = |policy, endpoints: &[&str]| {
@@ -182,7 +182,7 @@ fn outside_lists_are_null_empty_or_another_list() {
 
 /// An author of the list of apiservers could otherwise take any Service away from every node.
 #[test]
-fn a_cluster_ip_is_no_apiservers_whatever_the_cluster_lists() {
+fn a_cluster_ip_never_counts_as_a_reported_apiserver() {
     let mut rig = Rig::new();
     let named: BTreeSet<SocketAddr> = ["10.0.0.1:80", "10.0.0.9:80"].map(|it| it.parse().unwrap()).into();
     let settings = crate::facts::Settings { reported_apiservers: named, ..Default::default() };

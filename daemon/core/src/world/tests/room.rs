@@ -47,7 +47,7 @@ fn full() -> Rig {
 }
 
 #[test]
-fn invariant_10_tables_that_are_made_anew_before_readers_leave_take_room_for_one_more() {
+fn invariant_10_replaced_tables_exceed_the_budget_by_at_most_one() {
     let mut rig = full();
     let most = limits::table_slots_of_namespace_max(1 << 18) + BLOCK;
     for round in 3..40 {
@@ -64,14 +64,14 @@ fn invariant_10_tables_that_are_made_anew_before_readers_leave_take_room_for_one
 }
 
 #[test]
-fn a_table_of_a_full_namespace_is_made_anew() {
+fn a_table_of_a_namespace_at_its_quota_is_replaced() {
     let mut rig = full();
     rig.turn(weighing("b", 2, 7));
     assert_eq!(NAMES.map(|name| count(&rig, name)), [PLACES; 4]);
 }
 
 #[test]
-fn a_service_without_room_for_its_table_gets_one_when_another_leaves() {
+fn a_service_waiting_for_a_table_gets_one_when_another_leaves() {
     let mut rig = full();
     rig.turn(weighing("e", 5, 2));
     assert_eq!(count(&rig, "e"), 2);
@@ -81,7 +81,7 @@ fn a_service_without_room_for_its_table_gets_one_when_another_leaves() {
 }
 
 #[test]
-fn a_service_that_finds_no_room_for_its_table_again_writes_nothing() {
+fn a_service_whose_table_still_does_not_fit_writes_nothing() {
     let mut rig = full();
     rig.turn(weighing("e", 5, 2));
     rig.retry(rig.id("e"));
@@ -99,7 +99,7 @@ fn a_service_that_finds_no_room_for_its_table_again_writes_nothing() {
 
 /// The budget has room, and the maps have none in one piece.
 #[test]
-fn a_table_that_found_no_run_of_slots_is_made_when_there_is_one() {
+fn a_table_is_built_when_a_run_of_slots_comes_free() {
     let mut rig = slots(1 << 16);
     let taken = [1 << 15, 1 << 14, 1 << 13].map(|count| {
         let base = rig.world.space.slots(Family::V4).allocate(count).unwrap();
@@ -132,7 +132,7 @@ fn tables_that_a_start_finds_are_counted() {
 
 /// The maps grow by what is coming.
 #[test]
-fn invariant_10_no_more_tables_are_coming_than_there_may_be() {
+fn invariant_10_the_growth_estimate_respects_the_table_limit() {
     let mut rig = slots(1 << 18);
     let number = |number: u16| NonZeroU16::new(1_000 + number).unwrap();
     let name = |it: u16| -> Arc<str> { std::format!("p{it}").into() };
@@ -189,7 +189,7 @@ pub(super) fn found(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
 }
 
 #[test]
-fn invariant_10_a_list_that_needs_no_larger_block_changes_when_all_slots_are_taken() {
+fn invariant_10_a_list_changes_within_its_block_when_slots_are_full() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     rig.turn(listed("web", 1, 0..3));
     filled(&mut rig, 12);
@@ -208,7 +208,7 @@ fn invariant_10_a_list_that_needs_no_larger_block_changes_when_all_slots_are_tak
 }
 
 #[test]
-fn invariant_10_lists_of_one_namespace_leave_room_to_another() {
+fn invariant_10_lists_of_one_namespace_leave_slots_to_another() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     filled(&mut rig, 1);
     let left = rig.world.space.headroom(Family::V4);
@@ -220,7 +220,7 @@ fn invariant_10_lists_of_one_namespace_leave_room_to_another() {
 }
 
 #[test]
-fn invariant_10_all_room_comes_back() {
+fn invariant_10_all_slots_and_indices_come_free() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     rig.turn(listed("web", 1, 0..3));
     filled(&mut rig, 3);
@@ -240,7 +240,7 @@ fn invariant_10_all_room_comes_back() {
 
 /// No slot is left for a list of its own, so the port with the new name has what the one of the former name had.
 #[test]
-fn invariant_10_a_port_with_another_name_needs_no_slots_more() {
+fn invariant_10_a_renamed_port_needs_no_more_slots() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     let named = |name: &str, backends| {
         let [Event::ServiceApplied(facts), Event::SliceApplied(slice)] =
@@ -269,7 +269,7 @@ fn invariant_10_a_port_with_another_name_needs_no_slots_more() {
 
 /// Clients would be led to backends of a service that is gone, by a list that follows nothing, without an end.
 #[test]
-fn invariant_02_an_address_whose_new_owner_finds_no_room_leads_nowhere_and_gives_its_room_back() {
+fn invariant_02_an_address_whose_new_owner_finds_no_capacity_is_removed() {
     let b = || vec![applied(service("b", "10.0.0.1", &[])), slice("b", &["2.2.2.2"])];
     let leaves = || vec![deleted("a")];
     let together = || [leaves(), b()].concat();

@@ -107,7 +107,7 @@ fn rest(rig: &mut Rig) -> Snapshot {
 }
 
 #[test]
-fn invariant_10_rows_that_all_services_list_have_a_bound() {
+fn invariant_10_the_row_demand_of_all_services_is_bounded() {
     let mut rig = rig();
     let snapshot = rig.turn(crowd("tenant", 0..12).collect());
     let (shown, kept) = rows(&snapshot, "tenant");
@@ -124,7 +124,7 @@ fn invariant_10_rows_that_all_services_list_have_a_bound() {
 }
 
 #[test]
-fn invariant_10_who_lists_beside_a_crowd_is_served_and_who_is_served_keeps_it() {
+fn invariant_10_rows_alongside_a_demanding_namespace_are_served_and_stay() {
     let mut rig = rig();
     rig.turn(small("prod", 0, 0..40).into());
     rig.turn(crowd("tenant", 0..4).collect());
@@ -149,7 +149,7 @@ fn invariant_10_who_lists_beside_a_crowd_is_served_and_who_is_served_keeps_it() 
 }
 
 #[test]
-fn invariant_10_who_waits_to_list_more_is_decided_for_as_room_comes_back() {
+fn invariant_10_waiting_row_demand_is_decided_again_when_capacity_returns() {
     let mut rig = rig();
     rig.turn(crowd("tenant", 0..2).collect());
     rig.turn(small("tenant", 9, 0..1_000).into());
@@ -184,7 +184,7 @@ fn invariant_10_last_lists_count_as_much_as_lists() {
 }
 
 #[test]
-fn invariant_10_what_the_maps_hold_keeps_no_rows_of_before() {
+fn invariant_10_realized_lists_keep_no_former_rows_in_memory() {
     let mut rig = rig();
     let with = |endpoints| listing(("tenant", 0), 0..1, 0..endpoints, |it| it == 0);
     rig.turn(vec![asking("tenant", 0, 1), with(1_000)]);
@@ -196,7 +196,7 @@ fn invariant_10_what_the_maps_hold_keeps_no_rows_of_before() {
 }
 
 #[test]
-fn invariant_08_a_restart_takes_from_no_list_what_the_maps_have() {
+fn invariant_08_a_restart_keeps_every_list_in_the_maps() {
     let mut rig = rig();
     let prod = || small("prod", 0, 0..900).into_iter();
     rig.turn(prod().collect());
@@ -218,7 +218,7 @@ fn invariant_08_a_restart_takes_from_no_list_what_the_maps_have() {
 
 /// Hints lead clients of this node elsewhere, while policy Local leads others to the backends here.
 #[test]
-fn a_list_that_is_cut_leaves_each_scope_a_backend() {
+fn a_truncated_list_keeps_a_backend_per_scope() {
     let mut rig = rig();
     rig.turn(crowd("tenant", 0..3).collect());
     let zone = |name: &str| crate::facts::HintSet { zones: [name.into()].into(), nodes: [].into() };

@@ -62,7 +62,7 @@ fn allowed(ranges: Option<&[&str]>) -> [bool; 3] {
 }
 
 #[test]
-fn invariant_04_ranges_change_and_no_client_notices_for_a_moment_what_is_not_so() {
+fn invariant_04_source_ranges_change_without_a_wrong_verdict_in_between() {
     let both: &[&str] = &["192.0.2.0/24", "198.51.100.0/24"];
     // `None`: the service has no VIP.
     let versions: [Option<&[&str]>; 11] = [
@@ -107,7 +107,7 @@ fn invariant_04_ranges_change_and_no_client_notices_for_a_moment_what_is_not_so(
 }
 
 #[test]
-fn invariant_04_sources_then_word_then_frontend_and_back_a_grace_period_apart() {
+fn invariant_04_sources_precede_word_and_frontend_and_leave_after_grace() {
     let mut rig = Rig::new();
     rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
     let first = ["insert source", "write range", "publish word", "insert frontend", "insert frontend"];
@@ -134,7 +134,7 @@ fn invariant_04_sources_then_word_then_frontend_and_back_a_grace_period_apart() 
 
 /// A service that names ranges again within a grace period: those of before are still in the maps then.
 #[test]
-fn invariant_04_sources_of_before_let_nobody_in_when_the_word_asks_for_sources_again() {
+fn invariant_04_stale_sources_admit_no_client_when_sources_return() {
     let mut rig = Rig::new();
     let mut maps = MemoryMaps::default();
     let mut play = |rig: &Rig, allowed: [[bool; 3]; 2]| play(rig, &mut maps, allowed);
@@ -154,7 +154,7 @@ fn is_source(op: &Op) -> bool {
 }
 
 #[test]
-fn a_vip_is_not_served_before_its_sources_are_there() {
+fn a_load_balancer_address_is_served_only_after_its_sources() {
     let mut rig = Rig::new();
     rig.refuse = is_source;
     let facts = balanced(&[VIP], &["192.0.2.0/24"]);
@@ -170,7 +170,7 @@ fn a_vip_is_not_served_before_its_sources_are_there() {
 
 /// As where other services' ranges have filled the map.
 #[test]
-fn a_range_without_room_keeps_back_no_list_and_no_range_that_is_revoked() {
+fn a_range_without_capacity_delays_no_list_and_no_revocation() {
     let mut rig = Rig::new();
     rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
     rig.refuse = |op| matches!(op.action, Action::InsertSource(..));
@@ -179,7 +179,7 @@ fn a_range_without_room_keeps_back_no_list_and_no_range_that_is_revoked() {
 }
 
 #[test]
-fn a_source_whose_op_was_refused_may_be_there_and_is_removed_all_the_same() {
+fn a_source_of_a_refused_op_is_removed_nevertheless() {
     let mut rig = Rig::new();
     rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
     rig.refuse = is_source;
@@ -192,7 +192,7 @@ fn a_source_whose_op_was_refused_may_be_there_and_is_removed_all_the_same() {
 }
 
 #[test]
-fn only_ports_with_an_address_of_a_balancer_have_sources() {
+fn only_ports_with_a_load_balancer_address_have_sources() {
     let mut rig = Rig::new();
     rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[], &["192.0.2.0/24"]))]);
     assert!(!rig.log.iter().any(is_source), "{:?}", rig.log);
@@ -202,7 +202,7 @@ fn only_ports_with_an_address_of_a_balancer_have_sources() {
 }
 
 #[test]
-fn a_node_within_the_ranges_lets_the_address_of_the_balancer_in() {
+fn a_node_within_the_ranges_adds_the_balancers_address() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(balanced(&[VIP], &["192.0.2.0/24"])), applied(service("b", "10.0.0.2", &[]))]);
     let node = |addresses: &[&str]| {
@@ -254,7 +254,7 @@ fn found(range: &str) -> Rig {
 }
 
 #[test]
-fn invariant_08_sources_that_a_start_finds_are_taken_over() {
+fn invariant_08_sources_that_a_start_finds_are_adopted() {
     let mut rig = found("192.0.2.0/24");
     let bare = ServiceFacts { cluster_ips: vec![], ..balanced(&[VIP], &["192.0.2.0/24"]) };
     rig.turn(vec![applied(bare.clone())]);

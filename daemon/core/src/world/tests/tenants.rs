@@ -73,7 +73,7 @@ fn claims(changes: &[Change]) -> usize {
 }
 
 #[test]
-fn invariant_05_who_lists_a_held_address_for_another_target_ends_no_hold() {
+fn invariant_05_a_slice_listing_a_held_address_ends_no_hold() {
     for uid in ["one", "", "two"] {
         let mut rig = peopled(&[("default", 2)]);
         rig.turn(vec![emptied("default", 1)]);
@@ -89,7 +89,7 @@ fn invariant_05_who_lists_a_held_address_for_another_target_ends_no_hold() {
 }
 
 #[test]
-fn who_lists_an_address_that_is_held_as_control_is_not_heard_and_a_mass_loss_goes_on() {
+fn claims_end_neither_the_apiservers_hold_nor_a_mass_loss() {
     let mut rig = peopled(&[("default", 5)]);
     let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
     let hold = Policy::default();
@@ -107,7 +107,7 @@ fn who_lists_an_address_that_is_held_as_control_is_not_heard_and_a_mass_loss_goe
 }
 
 #[test]
-fn invariant_10_claims_of_one_namespace_are_bounded_and_others_are_still_heard() {
+fn invariant_10_claims_of_one_namespace_are_bounded_and_others_still_count() {
     let mut rig = peopled(&[("default", 200)]);
     let all: Vec<String> = (1..=60).map(|number| format!("1.1.1.{number}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -128,7 +128,7 @@ fn invariant_10_claims_of_one_namespace_are_bounded_and_others_are_still_heard()
 /// A slice may list one address a thousand times at a hundred ports of one number, and its tenant may hold that address
 /// by many services.
 #[test]
-fn invariant_10_what_one_slice_claims_is_looked_at_within_a_bound() {
+fn invariant_10_the_claims_of_one_slice_are_bounded() {
     let mut rig = peopled(&[("default", 2)]);
     let names: Vec<_> = (1..=150_u8).map(|number| key_in(TENANT, &format!("t-{number}"))).collect();
     let served = |(at, name): (usize, &ObjectName)| {
@@ -151,7 +151,7 @@ fn invariant_10_what_one_slice_claims_is_looked_at_within_a_bound() {
 }
 
 #[test]
-fn what_one_namespace_empties_prolongs_no_hold_of_another() {
+fn empty_lists_of_one_namespace_prolong_no_hold_of_another() {
     let mut rig = peopled(&[(TENANT, 60), ("default", 2), ("shop", 3)]);
     rig.turn(vec![emptied("default", 61)]);
     let snapshot = rig.turn((1..=60).map(|number| emptied(TENANT, number)).collect());
@@ -173,7 +173,7 @@ fn losses_of_some_services_of_one_namespace_are_no_mass_loss() {
 
 /// As a controller that goes wrong does it, or an apiserver with an old disk.
 #[test]
-fn a_loss_that_spans_namespaces_is_a_mass_loss_of_all_of_them() {
+fn a_loss_across_namespaces_is_a_mass_loss_of_each() {
     let namespaces = [("a", 3), ("b", 1), ("c", 40), ("d", 2), ("e", 2)];
     let mut rig = peopled(&namespaces);
     // A part of each namespace, and of some all.
@@ -188,7 +188,7 @@ fn a_loss_that_spans_namespaces_is_a_mass_loss_of_all_of_them() {
 
 /// In the incident, every node lost the lists of `default`; its way to the apiserver is no part of the count.
 #[test]
-fn a_namespace_whose_other_services_are_held_as_control_can_lose_all() {
+fn the_apiservers_hold_does_not_count_towards_a_mass_loss() {
     let mut rig = peopled(&[("default", 5), ("shop", 40)]);
     let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
     rig.turn(vec![Event::SettingsApplied(Arc::new(Settings { bypass, ..Settings::default() }))]);
@@ -232,7 +232,7 @@ fn probed(rig: &mut Rig, address: &str, node: NodeFacts, bypass: &[&str], source
 }
 
 #[test]
-fn only_addresses_that_pods_can_have_are_probed() {
+fn only_possible_pod_addresses_are_probed() {
     let node = || NodeFacts {
         name: "here".into(),
         node_port_addresses: [ip("192.0.2.1")].into(),

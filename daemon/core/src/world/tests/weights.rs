@@ -35,7 +35,7 @@ fn two() -> Event {
 }
 
 #[test]
-fn the_places_of_a_list_follow_the_weights() {
+fn the_slots_of_a_list_follow_the_weights() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
     assert_eq!(shares(&rig), [(ip("1.1.1.1"), 700), (ip("1.1.1.2"), 299)]);
@@ -44,7 +44,7 @@ fn the_places_of_a_list_follow_the_weights() {
 }
 
 #[test]
-fn who_has_no_weight_gets_nobody_while_another_backend_does() {
+fn a_backend_of_weight_zero_gets_no_clients_while_another_has_weight() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
@@ -54,7 +54,7 @@ fn who_has_no_weight_gets_nobody_while_another_backend_does() {
 }
 
 #[test]
-fn a_backend_without_weight_is_told_from_one_that_is_not_ready() {
+fn a_backend_of_weight_zero_differs_from_an_unready_one() {
     let mut rig = rig();
     let snapshot = rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     let service = view(&snapshot, "a");
@@ -87,13 +87,13 @@ fn serving_of_two(conditions: Conditions) -> usize {
 
 /// The flow of a client stays with a backend that serves, whatever its weight.
 #[test]
-fn a_backend_without_weight_is_one_that_serves() {
+fn a_backend_of_weight_zero_counts_as_serving() {
     assert_eq!(serving_of_two(Conditions::READY), 2);
 }
 
 /// Where addresses are published that are not ready, they are ready without serving.
 #[test]
-fn a_backend_without_weight_that_is_published_unready_is_one_that_serves() {
+fn an_unready_published_backend_of_weight_zero_counts_as_serving() {
     assert_eq!(serving_of_two(Conditions { serving: false, ..Conditions::READY }), 2);
 }
 
@@ -107,7 +107,7 @@ fn listed(rig: &Rig) -> (Vec<IpAddr>, bool) {
 
 /// In a table no program can search: it asks for the member.
 #[test]
-fn the_backends_of_a_table_are_members_as_long_as_it_is_one() {
+fn the_backends_of_a_table_are_members_while_it_exists() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
     assert_eq!(listed(&rig), (vec![ip("1.1.1.1"), ip("1.1.1.2")], true));
@@ -125,7 +125,7 @@ fn sticky(text: &str) -> Event {
 
 /// A client that has it comes back to it, and none is led there who does not.
 #[test]
-fn with_affinity_a_backend_without_weight_stays_a_member_of_its_list() {
+fn with_affinity_a_backend_of_weight_zero_stays_a_member() {
     let mut rig = rig();
     rig.turn(vec![sticky("1.1.1.1=1"), two()]);
     let both = vec![ip("1.1.1.1"), ip("1.1.1.2")];
@@ -139,14 +139,14 @@ fn with_affinity_a_backend_without_weight_stays_a_member_of_its_list() {
 
 /// Clients that are not remembered are led by the list alone, which no program looks through.
 #[test]
-fn without_affinity_a_backend_without_weight_is_no_member() {
+fn without_affinity_a_backend_of_weight_zero_is_no_member() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     assert_eq!(listed(&rig), (vec![], false));
 }
 
 #[test]
-fn a_backend_without_weight_that_is_not_ready_is_no_member() {
+fn an_unready_backend_of_weight_zero_is_no_member() {
     let mut rig = rig();
     let mut endpoints = EndpointsBuilder::new(Family::V4);
     for (address, ready) in [("1.1.1.1", false), ("1.1.1.2", true)] {
@@ -161,7 +161,7 @@ fn a_backend_without_weight_that_is_not_ready_is_no_member() {
 }
 
 #[test]
-fn weights_that_cannot_be_read_leave_those_of_before() {
+fn invalid_weights_keep_the_previous_ones() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     let snapshot = rig.turn(vec![weighing("1.1.1.1=zero")]);
@@ -181,7 +181,7 @@ fn slice_weighing(slice: &str, endpoints: &[&str], text: &str) -> Event {
 }
 
 #[test]
-fn the_weights_of_a_slice_hold_for_its_own_endpoints_alone() {
+fn a_slices_weights_apply_only_to_its_own_endpoints() {
     let mut rig = rig();
     let plain = applied(service("a", "10.0.0.1", &[]));
     let other = Event::SliceApplied(Arc::new(slice_facts("a-1", "a", &["1.1.1.1"])));
@@ -200,7 +200,7 @@ fn the_weights_of_a_slice_hold_for_its_own_endpoints_alone() {
 }
 
 #[test]
-fn the_word_of_the_service_goes_before_that_of_the_slice() {
+fn the_services_weights_win_over_the_slices() {
     let mut rig = rig();
     rig.turn(vec![
         weighing("1.1.1.1=70"),
@@ -210,7 +210,7 @@ fn the_word_of_the_service_goes_before_that_of_the_slice() {
 }
 
 #[test]
-fn weights_of_a_slice_that_cannot_be_read_leave_those_of_before() {
+fn invalid_weights_of_a_slice_keep_the_previous_ones() {
     let mut rig = rig();
     let slice = |text| slice_weighing("a", &["1.1.1.1", "1.1.1.2"], text);
     rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("1.1.1.1=0")]);
@@ -224,7 +224,7 @@ fn weights_of_a_slice_that_cannot_be_read_leave_those_of_before() {
 
 /// Of an address in two slices the row that counts is of one of them.
 #[test]
-fn an_endpoint_in_two_slices_has_the_weight_of_the_one_that_counts() {
+fn an_endpoint_in_two_slices_has_the_winning_slices_weight() {
     let mut rig = rig();
     let plain = applied(service("a", "10.0.0.1", &[]));
     let first = slice_weighing("a-1", &["1.1.1.1", "1.1.1.2"], "1.1.1.1=3");
@@ -233,7 +233,7 @@ fn an_endpoint_in_two_slices_has_the_weight_of_the_one_that_counts() {
 }
 
 #[test]
-fn a_list_that_is_held_keeps_its_weights_and_is_not_written_anew() {
+fn a_held_list_keeps_its_weights_and_is_not_rewritten() {
     let mut rig = rig();
     rig.turn(vec![settings(OnEmpty::Hold), weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
     let snapshot = rig.turn(vec![Event::SliceApplied(Arc::new(slice_facts("a", "a", &[])))]);
@@ -258,7 +258,7 @@ fn the_list_of_this_node_has_weights_too() {
 
 /// A start finds the places, and not the weights that they were made by.
 #[test]
-fn a_list_with_weights_is_served_on_by_a_start_and_written_anew() {
+fn a_start_keeps_serving_a_weighted_list_and_rewrites_it() {
     let mut before = rig();
     before.turn(vec![weighing("1.1.1.1=3"), two()]);
     let mut again = rig();
