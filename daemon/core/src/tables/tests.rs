@@ -1,4 +1,4 @@
-//! Which objects touch which services.
+//! Which objects affect which services.
 
 use std::format;
 use std::string::String;
@@ -50,8 +50,8 @@ fn tables() -> Tables {
     Tables::new(Seed(0), &[], limits::SERVICES_MAX)
 }
 
-/// Checks which services the event touches, and what each is afterwards: `name:slices`, or `name?:slices` without its
-/// Service.
+/// Checks which services the event marks dirty, and their state afterwards: `name:slices`, or `name?:slices` without
+/// the Service.
 #[track_caller]
 fn check(tables: &mut Tables, event: Event, touched: &[&str]) {
     let what = format!("{event:?}");
@@ -131,7 +131,7 @@ fn a_slice_belongs_to_a_service_of_its_own_source() {
     assert_eq!(tables.get(ServiceId(0)).unwrap().slices.len(), 0);
 }
 
-/// Gives room to the services that wait for it, and shows each as `check` does.
+/// Admits waiting services, and shows each as `check` does.
 fn admitted(tables: &mut Tables) -> Vec<String> {
     let mut ids = Vec::new();
     tables.admit(&mut |id, _| ids.push(id));
@@ -230,7 +230,7 @@ fn invariant_10_services_beyond_the_limit_are_named_and_ids_are_reused() {
     assert_eq!(rejections.waiting, 1);
 }
 
-/// One Service of a tenant's namespace that no client can ever dial.
+/// A Service of a tenant's namespace that no client can dial.
 fn unserved(namespace: &str, number: usize) -> (ServiceKey, Event) {
     let name = ObjectName::new(namespace, &format!("s{number:05}")).unwrap();
     let key = ServiceKey { name, source: Source::Kubernetes };
@@ -253,10 +253,10 @@ fn invariant_10_a_namespace_with_many_services_leaves_ids_to_others() {
     assert!(had(&tables, "tenant").abs_diff(part) <= 1, "{}", had(&tables, "tenant"));
     let reason = Arc::clone(&tables.rejections().named.values().next().unwrap().reason);
     assert!(reason.contains("of its services are known and leave 1"), "{reason}");
-    // What others bring has room at once, although the tenant's services wait.
+    // Others' objects are admitted at once although the tenant's services wait.
     (0..50).for_each(|number| apply(&mut tables, unserved("others", number).1));
     assert_eq!(had(&tables, "others"), 50);
-    // What waits and is told again does not come in beside itself.
+    // A redelivered object that waits is not admitted twice.
     apply(&mut tables, unserved("tenant", most + 4).1);
     let before = had(&tables, "tenant");
     tables.admit(&mut |_, _| ());
@@ -267,7 +267,7 @@ fn invariant_10_a_namespace_with_many_services_leaves_ids_to_others() {
     assert!(tables.forget(id));
     tables.admit(&mut |_, _| ());
     assert!(had(&tables, "tenant") < before, "others have come meanwhile, and its part is smaller");
-    // The last rooms go to namespaces that have none.
+    // The last ids go to namespaces that have none.
     for namespace in 0..most {
         apply(&mut tables, unserved(&format!("n{namespace}"), 0).1);
     }

@@ -1,4 +1,4 @@
-//! Which addresses are barred as frontends, as a table.
+//! Which addresses are denied as frontends, as a table.
 
 use alloc::vec;
 use core::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The 32 rows of kube-proxy's `TestCategorizeEndpoints`, and the corner cases behind them.
+//! The 32 rows of kube-proxy's `TestCategorizeEndpoints`, and further corner cases.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn a_service_without_slices_has_no_backend() {
     assert!(!desired.ports[0].policy.has_usable_backend);
 }
 
-/// A cluster without zones hints at none, and a node without a zone is in none.
+/// A cluster without zones has no zone hints, and a node without a zone is in none.
 #[test]
 fn a_node_without_a_zone_matches_no_empty_zone_hint() {
     let own: Arc<str> = "".into();

@@ -1,9 +1,9 @@
-//! Which addresses a service is dialled at, in which order, and which list each gets.
+//! The frontends of a service, their order, and the list of each.
 
 use super::*;
 use crate::facts::Ingress;
 
-/// `type address port/protocol`, with `+local` where outside traffic gets the local list.
+/// `type address port/protocol`, with `+local` if outside traffic gets the local list.
 fn shown(facts: &ServiceFacts, settings: &Settings) -> Vec<String> {
     let desired = resolve(
         Some(facts),
@@ -212,7 +212,7 @@ fn rows_are_in_the_order_of_the_table() {
     check("type, then address as a number, IPv4 first", &facts, &rows);
 }
 
-/// A service with few frontends can have all of its namespace's part of external IPs.
+/// A service with few frontends may use its namespace's whole quota of external IPs.
 #[test]
 fn external_ips_beyond_their_quota_are_left_out_although_all_frontends_fit() {
     let facts = ServiceFacts { external_ips: ips(&["10.9.0.1", "10.9.0.2", "10.9.0.3"]), ..service("") };

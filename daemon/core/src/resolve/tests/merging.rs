@@ -1,4 +1,4 @@
-//! Which slices count, and which one wins where they disagree.
+//! Which slices count, and which one wins if they disagree.
 
 use super::*;
 

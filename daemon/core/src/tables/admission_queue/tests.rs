@@ -1,4 +1,4 @@
-//! Which service has the next turn, and which objects give way.
+//! Which service is admitted next, and which objects are evicted.
 
 use alloc::format;
 use alloc::string::String;
@@ -39,7 +39,7 @@ fn slice(service: &ServiceKey, name: &str) -> Arc<SliceFacts> {
     })
 }
 
-/// The order in which all services that wait get room; each counts for its namespace from then on.
+/// The order in which all waiting services are admitted; each counts for its namespace from then on.
 fn order(mut waiting: AdmissionQueue) -> Vec<String> {
     let mut residents = QuotaIds::default();
     let mut order = Vec::new();
@@ -129,7 +129,7 @@ fn invariant_10_the_admission_queue_is_bounded_and_evicts_the_largest_namespace(
     assert!(waiting.sources_to_relist().is_empty(), "each source is asked once");
 }
 
-/// A slice of 1,000 endpoints, each with a long name of its node.
+/// A slice of 1,000 endpoints, each with a long node name.
 fn large() -> SliceFacts {
     let of = key("noise/many", Source::Kubernetes);
     let mut endpoints = EndpointsBuilder::new(Family::V4);
@@ -143,7 +143,7 @@ fn large() -> SliceFacts {
     SliceFacts { endpoints: endpoints.finish(), ..(*slice(&of, "s")).clone() }
 }
 
-/// What waits of one service beyond the bound is not asked for again, for it would fill the same room.
+/// The evicted part is not relisted, because it would exceed the bound again.
 #[test]
 fn invariant_10_an_evicted_part_of_one_oversized_service_causes_no_relist() {
     let (of, large) = (key("noise/many", Source::Kubernetes), large());

@@ -1,4 +1,4 @@
-//! Which objects are named where names are scarce, and what is counted.
+//! Which objects are named if there are too many, and the counters.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ fn put(rejected: &mut RejectionTable, namespace: &str, number: usize) {
     rejected.put(Rejection { object, origin: None, reason: "bad".into(), partial: false });
 }
 
-/// Named and counted.
+/// How many are named, and how many counted.
 fn shown(rejected: &mut RejectionTable) -> (usize, usize) {
     let shared = rejected.publish(0);
     (shared.named.len(), shared.more)

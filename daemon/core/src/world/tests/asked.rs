@@ -1,4 +1,4 @@
-//! What all services ask for together has a bound, whatever the maps hold.
+//! The demand of all services together is bounded, whatever the maps hold.
 
 use core::net::Ipv4Addr;
 use core::ops::Range;
@@ -9,9 +9,9 @@ use crate::facts::Ingress;
 use crate::snapshot::{Status, Verdict};
 use crate::work;
 
-/// As many frontends as the maps may have.
+/// The most frontends in the maps.
 const MAX: usize = 100;
-/// As many as may be asked for.
+/// The most frontends that may be asked for.
 const MOST: usize = limits::frontend_demand_max(MAX);
 
 fn rig() -> Rig {
@@ -28,7 +28,7 @@ fn key(namespace: &str, number: u32) -> ServiceKey {
     ServiceKey { name: ObjectName::new(namespace, &format!("s-{number:03}")).unwrap(), source: SOURCE }
 }
 
-/// A service with a cluster IP and so many addresses of balancers less one, all of its own.
+/// A service with `frontends` addresses of its own: a cluster IP and load-balancer addresses.
 fn asking(namespace: &str, number: u32, frontends: u32) -> ServiceFacts {
     let place = u32::try_from(namespace.len()).unwrap() << 21 | number << 13;
     let address = |it: u32| IpAddr::V4(Ipv4Addr::from_bits(0x6400_0000 + place + it));
@@ -40,7 +40,7 @@ fn asking(namespace: &str, number: u32, frontends: u32) -> ServiceFacts {
     }
 }
 
-/// Services that ask for so many frontends each, and of which the maps hold nothing.
+/// Services with so many frontends each, of which the maps hold none.
 fn crowd(namespace: &str, numbers: Range<u32>, frontends: u32) -> Vec<Event> {
     let port = || ServicePort {
         protocol: Protocol::Other("X".into()),
@@ -153,8 +153,8 @@ fn invariant_08_a_restart_keeps_every_frontend_in_the_maps() {
     assert!((MOST * 8 / 9..=MOST + 30).contains(&sum), "{sum}: what nobody asks for again is room");
 }
 
-/// Of a service that may not ask for all of its frontends, no other one takes the rest: not its other cluster IP, and
-/// what can be dialled comes before what cannot.
+/// No other service takes the truncated frontends of a service, such as its other cluster IP. Frontends that clients
+/// can dial come first.
 #[test]
 fn invariant_02_a_services_truncated_frontends_go_to_no_other() {
     let both = |at: &str, external: &str, number: u32, namespace: &str| ServiceFacts {
@@ -185,7 +185,7 @@ fn invariant_02_a_services_truncated_frontends_go_to_no_other() {
     assert!(rig.dump().frontends.iter().all(|(key, _)| key.address != ip("fd00::7")));
 }
 
-/// A service that waited before a restart, and is decided for first, has nothing of what its neighbours have.
+/// A service that waited before the restart is decided first, and takes nothing from its neighbours.
 #[test]
 fn invariant_08_a_restart_keeps_the_frontends_of_neighbours() {
     let mut rig = rig();
@@ -208,7 +208,7 @@ fn invariant_08_a_restart_keeps_the_frontends_of_neighbours() {
     assert_eq!(each, [9; 10]);
 }
 
-/// What it costs that room for so many frontends comes back, while so many services wait.
+/// The work of releasing `room` frontends while so many services wait.
 fn work_beside(waiting: u32, room: u32) -> u64 {
     let mut rig = rig();
     rig.turn(crowd("prod", 0..1, room));
@@ -225,7 +225,7 @@ fn invariant_10_freed_demand_costs_the_same_however_many_wait() {
     assert!(many * 10 <= few * 12, "{many} instead of {few}");
 }
 
-/// Services that wait are made and ordered whole before they are cut.
+/// The frontends of waiting services are all built and sorted before truncation.
 #[test]
 fn invariant_10_deciding_truncated_frontends_counts_as_work_of_a_piece() {
     let mut rig = rig();

@@ -1,4 +1,4 @@
-//! Everything has a bound, and what is past it is named, without harm to the rest.
+//! Everything is bounded; what exceeds a bound is named and harms nothing else.
 
 use super::*;
 use crate::facts::{ObjectKey, Rejection, Settings};
@@ -123,7 +123,7 @@ fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
     let mut port = Port::new(key, &Arc::default());
     port.policy.cluster_used = true;
     for (length, is_written) in [(1 << 10, true), (1 << 20, false)] {
-        // A former process may have written down what no slice of today can ask for.
+        // A former process may have saved a list that no slice of today can produce.
         port.rows = Arc::new(Rows::restore(&(0..length).map(row).collect::<Vec<_>>()).unwrap());
         let capacity = Capacity { slots: 1 << 20, ports: 64, ..Capacity::default() };
         let placed = Rig::with(capacity).world.space.place_list(&port, Scope::Cluster, QuotaId::default());
@@ -131,8 +131,8 @@ fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
     }
 }
 
-/// A service of ports p0 and on, and a slice of so many endpoints for all of them, the last one ready and
-/// the others not.
+/// A service of ports p0 and on, and slices of so many endpoints for all of them; the last endpoint is ready, the
+/// others not.
 fn wide(ports: u16, slices: u32, endpoints: u32) -> Vec<Event> {
     let name = |number: u16| -> Arc<str> { format!("p{number}").into() };
     let number = |number: u16| NonZeroU16::new(1_000 + number).unwrap();
@@ -220,7 +220,7 @@ fn invariant_06_a_rejected_object_keeps_its_last_good_version() {
     assert!(snapshot.rejections.named.is_empty(), "good again, though nothing changed");
 }
 
-/// A service of a namespace, with its own address, created then.
+/// A service of a namespace with its own address and creation time.
 fn tenant(namespace: &str, number: u8, created: i64) -> ServiceFacts {
     let key = ServiceKey { name: ObjectName::new(namespace, &format!("s{number}")).unwrap(), source: SOURCE };
     let meta = Meta { created: Some(Timestamp(created)), ..Meta::default() };
@@ -287,7 +287,7 @@ fn invariant_10_freed_frontends_are_given_in_turns_at_once() {
     assert_eq!(served(&gone(&all[3])), ["many/s3", "one/s5"]);
 }
 
-/// Two services have all frontends that the limit allows; one is of another tenant, and more of that tenant's wait.
+/// Two services use all frontends of the limit. One belongs to another tenant, of which more services wait.
 #[test]
 fn invariant_10_a_service_that_moves_reuses_its_own_capacity() {
     let mut rig = Rig::new();
@@ -308,7 +308,7 @@ fn invariant_10_a_service_that_moves_reuses_its_own_capacity() {
     }
 }
 
-/// A service of so many ports, each of which takes an index and a frontend.
+/// A service of so many ports, each with an index and a frontend.
 fn of_ports(namespace: &str, name: u8, address: &str, ports: u16) -> [Event; 2] {
     let name = ObjectName::new(namespace, &format!("s-{name}")).unwrap();
     let port = |number: u16| (format!("p{number:04}").into(), NonZeroU16::new(1_000 + number).unwrap());
@@ -327,7 +327,7 @@ fn of_ports(namespace: &str, name: u8, address: &str, ports: u16) -> [Event; 2] 
     [applied(facts), Event::SliceApplied(Arc::new(slice))]
 }
 
-/// One namespace asks for more than there is, of frontends or of indices, before others ask and after.
+/// One namespace asks for more frontends or indices than there are, before and after others ask.
 #[test]
 fn invariant_10_frontends_and_indices_of_one_namespace_leave_capacity_to_another() {
     for (ports, frontends) in [(2_048, 1 << 20), (1 << 13, 2_048)] {
@@ -355,7 +355,7 @@ fn invariant_10_frontends_and_indices_of_one_namespace_leave_capacity_to_another
     }
 }
 
-/// Each object is small, and each namespace leaves the next one a ninth part of what it found.
+/// Each object is small, and each namespace leaves the next one a ninth of what it found.
 #[test]
 fn invariant_10_external_ips_of_many_namespaces_displace_no_cluster_ip() {
     let external = |place: u32| core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(0xc612_0000 + place));
@@ -387,7 +387,7 @@ fn invariant_10_external_ips_of_many_namespaces_displace_no_cluster_ip() {
     assert_eq!(at_external(&rig), 10_000, "others have the room that came back");
 }
 
-/// A name is a part of what tells a port from others, so `a` is a new port; ports are planned in the order of names.
+/// A port's name is part of its key, so `a` is a new port; ports are planned in the order of names.
 #[test]
 fn invariant_10_a_port_without_capacity_stops_no_other_port() {
     let port = |name: &str, number| ServicePort {
@@ -437,7 +437,7 @@ fn invariant_10_a_port_without_capacity_stops_no_other_port() {
     assert_eq!((rig.dump().frontends.len(), list(&rig)), (2, vec![ip("1.1.1.2")]), "room came back");
 }
 
-/// No index is free, so the port with the new name has the one of the former name, and with it the frontend.
+/// No index is free, so the port of the new name gets the index of the old one, and with it the frontend.
 #[test]
 fn invariant_10_a_renamed_port_needs_no_second_index() {
     let mut rig = Rig::with(Capacity { slots: 64, ports: 2, ..Capacity::default() });

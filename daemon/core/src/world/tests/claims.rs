@@ -39,7 +39,7 @@ fn every_loser_shows_the_new_owner() {
     check_row(&third, "c", Verdict::Conflict, Some("a"));
 }
 
-/// So many services of which each claims the same twenty ports at one address.
+/// Services that all claim the same twenty ports at one address.
 fn crowd(services: u8) -> Rig {
     let mut rig = Rig::with(Capacity { slots: 256, ports: 8_192, ..Capacity::default() });
     rig.turn((0..services).map(|number| of_crowd(number, true)).collect());
@@ -58,7 +58,7 @@ fn of_crowd(number: u8, claims: bool) -> Event {
     applied(ServiceFacts { meta, ports: (0..20).map(port).collect(), ..facts })
 }
 
-/// The oldest of a hundred is rewritten again and again, with the address and without it.
+/// The oldest of a hundred is rewritten repeatedly, with and without the address.
 #[test]
 fn a_loser_with_a_new_owner_makes_no_change_record() {
     let mut rig = crowd(100);
@@ -86,7 +86,7 @@ fn invariant_10_a_handover_plans_no_service_that_loses_either_way() {
             assert_eq!(rig.planned, 2, "round {round}: its owner before and its owner now");
         }
         let work = crate::work::take();
-        // The former owner has let go.
+        // The former owner is done.
         rig.now -= 1;
         rig.turn(vec![]);
         let late = rig.turn(vec![]);
@@ -127,7 +127,7 @@ fn a_frontend_is_removed_when_its_heir_leaves_before_the_handover() {
     assert_eq!(rig.log.iter().filter(|op| of_shared(op)).count(), 1, "{:?}", rig.log);
 }
 
-/// A Service of one port, with a node port or an address that it chose.
+/// A Service of one port, with a node port or a chosen address.
 fn covering(name: &str, at: i64, port: u16, node_port: Option<u16>, external: &[&str]) -> ServiceFacts {
     let meta = Meta { created: Some(Timestamp(at)), ..Meta::default() };
     let facts = service(name, &std::format!("10.0.0.{at}"), external);
@@ -175,8 +175,8 @@ fn no_other_service_takes_a_reserved_frontend_in_any_order() {
     }
 }
 
-/// Two services want a port of an external address, and then it becomes the ClusterIP of a third one: the heir of the
-/// first lets go of it as well, in the same batch.
+/// Two services claim a port of an external address that then becomes a third one's ClusterIP: the heir of the first
+/// loses it in the same batch.
 #[test]
 fn losing_a_reserved_frontend_has_one_cause() {
     let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! What a refused op leaves behind, and that it goes.
+//! The traces of refused ops, and their removal.
 
 use super::*;
 use crate::keys::Transport;

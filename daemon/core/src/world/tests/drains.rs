@@ -1,4 +1,4 @@
-//! What a drain makes of lists, which services it touches, and what a restart finds of it.
+//! How a drain changes lists, which services it touches, and what a restart finds of it.
 
 use std::string::String;
 
@@ -39,7 +39,7 @@ fn two(name: &str) -> Event {
     slice(name, &["1.1.1.1", "1.1.1.2"])
 }
 
-/// The backends that a client of the first port may get, by the maps.
+/// The backends in the maps for clients of a port.
 fn listed(rig: &Rig, port: usize) -> Vec<IpAddr> {
     rig.dump().ports[port].backends(Scope::Cluster).keys().map(|slot| slot.address).collect()
 }
@@ -72,12 +72,12 @@ fn drains_make_no_list_empty() {
     assert_eq!(listed(&rig, 0), [ip("1.1.1.1"), ip("1.1.1.2")], "all count alike");
     assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), None);
     assert!(view(&snapshot, "a").ports[0].rows.weights().is_drained("1.1.1.1:8080".parse().unwrap()));
-    // The other one leaves.
+    // The other backend leaves.
     rig.turn(vec![draining(&["1.1.1.1"]), slice("a", &["1.1.1.1"])]);
     assert_eq!(listed(&rig, 0), [ip("1.1.1.1")]);
 }
 
-/// Of most services on a node that is drained there is no other backend.
+/// Most services on a drained node have no other backend.
 #[test]
 fn a_drain_that_changes_nothing_for_clients_writes_nothing() {
     let mut rig = Rig::new();
@@ -103,7 +103,7 @@ fn a_drain_overrides_weights() {
     assert!(shares[0] > 4 * shares[1] && shares.len() == 2, "its weight is as it was: {shares:?}");
 }
 
-/// The names are those of the incident.
+/// The names are those of an incident.
 #[test]
 fn a_drain_touches_no_service_of_a_similar_name() {
     let names = ["kubernetes", "kubernetes-intranet", "kube", "kubernetes-"];
@@ -116,7 +116,7 @@ fn a_drain_touches_no_service_of_a_similar_name() {
     for other in &names[1..] {
         assert_eq!(because(&snapshot, other, "1.1.1.1:8080"), None, "{other}");
     }
-    // Whatever it is decided for later.
+    // Later decisions must agree.
     let snapshot =
         rig.turn(names.iter().map(|name| slice(name, &["1.1.1.1", "1.1.1.2", "1.1.1.3"])).collect());
     assert_eq!(because(&snapshot, "kubernetes", "1.1.1.1:8080"), Some(UnusedReason::Drained));
@@ -140,7 +140,7 @@ fn a_drain_touches_only_services_that_have_the_backend() {
     assert!(!turned.is_on);
 }
 
-/// Each of the two is worth one look, and neither is lost.
+/// Each change takes one scan, and neither is lost.
 #[test]
 fn two_drain_changes_before_the_scan_both_count() {
     let mut rig = Rig::new();
@@ -168,7 +168,7 @@ fn a_drain_scan_over_many_services_proceeds_in_pieces() {
     rig.turn(vec![draining(&["1.1.1.1"])]);
     assert!(rig.planned < 10, "{}", rig.planned);
     assert!(rig.world.has_dirty());
-    // What is decided meanwhile is decided by the new drains, and a further order has a round of its own.
+    // Services decided meanwhile use the new drains, and a further change has a scan of its own.
     rig.turn(vec![slice("s99", &["1.1.1.1", "1.1.1.2", "1.1.1.3"]), draining(&["1.1.1.1", "1.1.1.3"])]);
     let mut turns = 0;
     let snapshot = loop {
@@ -185,7 +185,7 @@ fn a_drain_scan_over_many_services_proceeds_in_pieces() {
     assert_eq!(because(&snapshot, "s99", "1.1.1.3:8080"), Some(UnusedReason::Drained));
 }
 
-/// Whatever comes after it, and wherever the walk stands.
+/// Whatever follows, and wherever the scan is.
 #[test]
 fn each_drain_change_is_scanned_however_many_follow() {
     const SERVICES: usize = 40;
@@ -195,7 +195,7 @@ fn each_drain_change_is_scanned_however_many_follow() {
         [plain(&name, &std::format!("10.0.0.{at}")), two(&name)]
     });
     rig.turn(all.collect());
-    // A piece of the walk is about three services.
+    // A piece of the scan is about three services.
     rig.world.queue.most = 6;
     let mut others = vec![String::from("1.1.1.1")];
     let is_drained = |snapshot: &Snapshot, at: usize| {
@@ -279,7 +279,7 @@ fn a_hold_that_begins_during_a_drain_writes_nothing() {
     assert_eq!(listed(&rig, 0), [ip("1.1.1.1"), ip("1.1.1.2")], "it was held with the others");
 }
 
-/// The list of two when one backend ends, which nothing was decided by if both come in one turn, and then no list.
+/// One of two backends ends, and then the slice is deleted. In one turn, no decision is made between the two.
 fn one_ends_and_all_vanishes() -> [Event; 2] {
     let mut endpoints = EndpointsBuilder::new(Family::V4);
     let ends = Conditions { ready: false, serving: false, terminating: true };
@@ -294,7 +294,7 @@ fn one_ends_and_all_vanishes() -> [Event; 2] {
 }
 
 #[test]
-fn invariant_07_unlisted_members_are_missed_too_after_a_restart_or_update() {
+fn invariant_07_a_vanished_weightless_backend_is_held_when_the_listed_one_ended() {
     let weights = crate::weights::Weights::parse("1.1.1.2=0").unwrap();
     let asked = crate::weights::WeightSetting { weights, wrong: None };
     let weighing = ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &[]) };
@@ -313,14 +313,14 @@ fn invariant_07_unlisted_members_are_missed_too_after_a_restart_or_update() {
     }
 }
 
-/// A drain that the start finds is no change, and no record tells one.
+/// A drain that the start finds is no change and makes no record.
 #[test]
 fn invariant_08_a_restart_between_two_drain_changes_changes_nothing() {
     let objects = || vec![plain("a", "10.0.0.1"), two("a"), plain("b", "10.0.0.2"), two("b")];
     let mut before = Rig::new();
     before.turn(objects());
     let snapshot = before.turn(vec![draining(&["1.1.1.1 of a"])]);
-    // The file of the table does not have what is drained.
+    // The saved rows do not contain drains.
     let mut remembered = SavedSnapshot::from(&snapshot);
     for view in remembered.services.iter_mut().map(Arc::make_mut) {
         for port in &mut view.ports {

@@ -1,4 +1,4 @@
-//! Lists that would become empty are held, and let go of.
+//! Holds of lists that would become empty: begin, end and restart.
 
 use std::boxed::Box;
 
@@ -10,8 +10,8 @@ use crate::op::FrontendType;
 use crate::snapshot::{Reason, Verdict};
 use crate::weights::{WeightSetting, Weights};
 
-/// A world in which the evidence decides, with two services that have a list: tests look at `a`, and `b` only fills the
-/// node.
+/// A world in which the evidence decides, with two services that have a list: tests check `a`; `b` only adds to the
+/// node's services.
 pub(super) fn rig() -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![
@@ -143,7 +143,7 @@ fn failed_probes_drop_backend_after_backend_and_the_last_ends_the_hold() {
     check(&rig.turn(refused("1.1.1.2:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
 }
 
-/// A service with a backend that is to have clients only when the other one is gone.
+/// A service with a backend that gets clients only when the other one is gone.
 fn with_standby() -> Event {
     let asked = WeightSetting { weights: Weights::parse("1.1.1.2=0").unwrap(), wrong: None };
     applied(ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &["10.0.0.9"]) })
@@ -153,7 +153,7 @@ pub(super) fn chosen(snapshot: &Snapshot) -> Vec<IpAddr> {
     view(snapshot, "a").ports[0].rows.list(Scope::Cluster).map(|row| row.address).collect()
 }
 
-/// Weights never make a list empty, whatever accident befalls it.
+/// Weights never make a list empty.
 #[test]
 fn a_standby_of_a_held_list_serves_when_all_others_fail_probes() {
     let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
@@ -226,7 +226,7 @@ fn a_deleted_service_is_removed_at_once_and_returns_without_a_list() {
     assert_ne!(view(&snapshot, "a").frontends[0].verdict, Verdict::Held);
 }
 
-/// The service `a` as it was created for this time.
+/// The service `a` with this UID.
 fn created(uid: &str) -> Event {
     let meta = Meta { uid: Some(uid.into()), ..Meta::default() };
     applied(ServiceFacts { meta, ..service("a", "10.0.0.1", &["10.0.0.9"]) })
@@ -266,7 +266,7 @@ fn a_loss_shortly_after_an_interruption_has_its_own_reason() {
     check(&rig.turn(vec![gone("b")]), "b", (Verdict::Held, Some(Reason::Vanished), 1));
 }
 
-/// What empties slices by mistake takes the apiserver away as well, and then the write that mends them is not heard.
+/// A fault that empties slices may also stop the apiserver, and then the repair is not delivered.
 #[test]
 fn no_hold_expires_while_its_source_is_silent() {
     let held = |rig: &mut Rig| check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
@@ -280,7 +280,7 @@ fn no_hold_expires_while_its_source_is_silent() {
     rig.turn(vec![Event::Recovered(SOURCE)]);
     rig.now += 57;
     held(&mut rig);
-    // By then the source has told again for a minute and for the time of a hold, and nothing of these endpoints.
+    // By then the source has delivered again for a minute plus the time of a hold, without these endpoints.
     rig.now += 122;
     check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
     let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
@@ -289,7 +289,7 @@ fn no_hold_expires_while_its_source_is_silent() {
     check(&rig.turn(refused("1.1.1.1:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
 }
 
-/// As when the address of an apiserver is forgotten, or `endpoints` under [apiserver] no longer has it.
+/// For example when an apiserver's address is forgotten or removed from `endpoints` under [apiserver].
 #[test]
 fn a_hold_starts_when_a_list_stops_being_the_apiservers() {
     let mut rig = rig();
@@ -330,7 +330,7 @@ fn the_apiservers_list_is_held_until_it_returns() {
     );
 }
 
-/// The one slice of a service, in which 1.1.1.1 is the pod with this UID.
+/// The only slice of a service, in which 1.1.1.1 is the pod with this UID.
 fn with_target(service: &str, uid: &str) -> Event {
     let target = crate::facts::Target {
         kind: "Pod",
@@ -460,7 +460,7 @@ fn an_empty_local_list_alone_is_not_held() {
     );
 }
 
-/// A new process that begins with what the former one wrote down.
+/// A new process that starts from the saved state of the former one.
 pub(super) fn restarted(rig: &Rig, snapshot: &Snapshot) -> Rig {
     let mut next = Rig::new();
     next.world = World::new(Seed(0), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);

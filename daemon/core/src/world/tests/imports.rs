@@ -1,4 +1,4 @@
-//! ServiceImports: their addresses are given out by no apiserver, so whatever else claims one of these has it.
+//! ServiceImports: no apiserver allocates their addresses, so every other claim on an address wins.
 
 use super::*;
 use crate::address_policy::ExternalIps;
@@ -45,7 +45,7 @@ fn found(snapshot: &Snapshot, key: &ServiceKey) -> Arc<ServiceView> {
     snapshot.services.iter().find(|view| view.key == *key).cloned().unwrap()
 }
 
-/// Whether the ServiceImport `imported` has its address, and which service has it otherwise.
+/// The verdict of the ServiceImport `imported`, and the other owner of its address.
 fn owned(snapshot: &Snapshot) -> (Verdict, Option<ServiceKey>) {
     let view = found(snapshot, &key("imported", Source::ClusterSet));
     let row = row(&view, SHARED);
@@ -121,7 +121,7 @@ fn no_import_takes_a_frontend_that_a_service_claims() {
     }
 }
 
-/// A client never meets a moment without the address, and the import's own list is not touched.
+/// The address never goes missing, and the import's own list is not touched.
 #[test]
 fn a_service_takes_over_an_imports_address_in_one_write() {
     let mut rig = Rig::new();
@@ -192,7 +192,7 @@ fn no_import_takes_node_apiserver_or_disallowed_addresses() {
     check(SHARED, ExternalIps::All, (Verdict::Refusing, Some(Reason::NoEndpoints)));
 }
 
-/// The node gets the address of an import later, as a cloud may give it.
+/// A node may get the address later, for example in a cloud.
 #[test]
 fn an_import_loses_an_address_that_becomes_the_nodes() {
     let mut rig = Rig::new();
@@ -206,7 +206,7 @@ fn an_import_loses_an_address_that_becomes_the_nodes() {
     assert_eq!(owned(&snapshot), (Verdict::Unprogrammed, None));
 }
 
-/// At a start without a state the few imports come first, and the Services have many pages.
+/// At a start without saved state the few imports arrive first, and the Services have many pages.
 #[test]
 fn an_import_waits_until_services_are_synced() {
     let mut rig = at_a_start();
@@ -222,7 +222,7 @@ fn an_import_waits_until_services_are_synced() {
     assert_eq!(owned(&snapshot), (Verdict::Conflict, Some(key("own", Source::Kubernetes))));
 }
 
-/// A node of which no source has told anything.
+/// A node whose sources have delivered nothing.
 fn at_a_start() -> Rig {
     let mut rig = at_a_start_of(&[Source::Kubernetes, Source::ClusterSet]);
     rig.world.apply(settings(OnEmpty::Refuse));
@@ -257,7 +257,7 @@ fn invariant_08_restored_imports_are_served_before_any_list() {
     ]);
     let mut next = at_a_start_of(&[Source::Config, Source::Kubernetes, Source::ClusterSet]);
     let mut remembered = SavedSnapshot::from(&snapshot);
-    // Of the Service that has the other one's address nothing is remembered: it was too large.
+    // The Service that owns the other address was too large to be saved.
     remembered.services.retain(|view| view.key.name != name("own"));
     next.world.restore_services(remembered, next.clock());
     let snapshot = next.turn(vec![settings(OnEmpty::Refuse), Event::Synced(Source::Config)]);
@@ -274,7 +274,7 @@ fn invariant_08_restored_imports_are_served_before_any_list() {
     assert_eq!(owned(&snapshot), (Verdict::Serving, None));
 }
 
-/// The state is lost, and an apiserver does not have the kind, or not yet.
+/// The saved state is lost, and the apiserver lacks the kind.
 #[test]
 fn invariant_08_imports_that_a_start_found_stay_until_a_complete_list() {
     let imported = || {
@@ -301,7 +301,7 @@ fn invariant_08_imports_that_a_start_found_stay_until_a_complete_list() {
     assert_eq!(names, ["insert frontend"], "its port is taken over; its namespace has another number");
 }
 
-/// A tenant of `default` may call a ServiceImport as it likes.
+/// A tenant of `default` may choose any name for a ServiceImport.
 #[test]
 fn no_import_counts_as_the_path_to_the_apiserver() {
     let mut rig = Rig::new();
@@ -314,7 +314,7 @@ fn no_import_counts_as_the_path_to_the_apiserver() {
     assert_ne!(row.reason, Some(Reason::Control));
 }
 
-/// The imports have come, and their slices do not.
+/// The imports have arrived, their slices have not.
 #[test]
 fn invariant_08_a_partial_first_list_empties_nothing() {
     let mut rig = at_a_start();

@@ -1,4 +1,4 @@
-//! What one service costs grows no faster than the service, counted and not timed.
+//! The work of one service grows no faster than the service: counted, not timed.
 
 use core::net::Ipv4Addr;
 use std::format;
@@ -7,7 +7,7 @@ use super::*;
 use crate::snapshot::Status;
 use crate::work;
 
-/// How large a service is.
+/// The size of a service.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     ports: u16,
@@ -24,7 +24,7 @@ impl Size {
         if self.ports == 1 { "".into() } else { format!("p{port:04}").into() }
     }
 
-    /// `first`: from which address on, so that a change moves every row.
+    /// `first`: the first address, so that a change moves every row.
     fn service(self, first: u32) -> Event {
         let port = |number: u16| ServicePort {
             name: self.port_name(number),
@@ -66,7 +66,7 @@ impl Size {
         (0..self.slices).map(move |slice| self.slice(slice, first))
     }
 
-    /// Comes, moves all of its rows, changes all of its endpoints, is refused for a while, is found by a restart, goes.
+    /// Added, all rows moved, all endpoints changed, refused for a while, found by a restart, deleted.
     fn life(self) -> u64 {
         let capacity = Capacity { slots: 1 << 20, ports: 1 << 14, ..Capacity::default() };
         let mut rig = Rig::with(capacity);
@@ -129,7 +129,7 @@ fn invariant_10_work_is_linear_in_the_slices_of_a_service() {
     check(of(200), of(400));
 }
 
-/// What a start over the maps of so many services costs, each of which is a piece of its own.
+/// The work of a start over the maps of so many services, each a piece of its own.
 fn start_over(services: u32) -> u64 {
     let names: Vec<_> = (0..services).map(|number| format!("s-{number}")).collect();
     let events = || {
@@ -189,8 +189,8 @@ fn invariant_10_rows_of_one_service_beyond_their_bound_cost_nothing() {
     assert!(large * 10 <= small * 12, "300,000 rows cost {small}, 600,000 cost {large}");
 }
 
-/// What the next decisions cost that one piece makes: six services have lost their lists, and each of them has so many
-/// slices, which a label hides, or else whose ports are those of no service.
+/// The work of one piece of decisions: six services have lost their lists, and each has so many slices that a label
+/// hides or whose ports belong to no service.
 fn work_beside(hides: bool, slices: u32, of: Size) -> u64 {
     let mut rig = Rig::new();
     rig.world.queue.most = limits::PIECE_WORK;
@@ -230,7 +230,7 @@ fn invariant_10_a_decisions_lookups_count_as_work_of_a_piece() {
     assert!((rows..5 * rows).contains(&ports), "{ports} for ports that are nobody's");
 }
 
-/// What it costs that a service names so many ports anew, in the reverse order, where no index is free.
+/// The work of renaming so many ports in reverse order while no index is free.
 fn work_of_names(ports: u32) -> u64 {
     let named = |letter: char, number: u32| ServicePort {
         name: format!("{letter}{number:05}").into(),

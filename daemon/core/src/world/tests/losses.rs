@@ -1,15 +1,15 @@
-//! Which losses were meant: what the lost backends themselves were last seen as decides, and no other endpoint.
+//! Which losses were intended: the last conditions of the lost backends decide, and no other endpoint's.
 
 use super::holds::{GOING, SICK, check, gone, listed, probed, restarted, rig};
 use super::*;
 use crate::hold::ProbeAnswer;
 use crate::snapshot::{Reason, Verdict};
 
-/// What is listed of a service with 1.1.1.1 and 1.1.1.2 in the slice `a`, before its list is empty and then; and what
-/// becomes of it.
+/// The endpoints of a service with 1.1.1.1 and 1.1.1.2 in the slice `a`, before and when its list becomes empty; and
+/// the result.
 type Loss<'a> = (&'a str, Vec<Event>, Vec<Event>, (Verdict, Option<Reason>, usize));
 
-/// An unready endpoint is a rollout or a crash loop, and nothing that the lost backends have a part in.
+/// An unready endpoint is a rollout or a crash loop, and says nothing of the lost backends.
 #[test]
 fn only_backends_seen_unready_or_terminating_count_as_scaled_down() {
     let beside = |conditions| listed("beside", &[("1.1.1.7", conditions)]);

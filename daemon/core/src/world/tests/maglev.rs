@@ -1,4 +1,4 @@
-//! Tables of Maglev: who gets one, what they may take, and what a restart makes of them.
+//! Maglev tables: which services get one, their limits, and restarts.
 
 use super::*;
 use crate::op::{DumpPort, WordFlags};
@@ -6,7 +6,7 @@ use crate::work;
 
 const PLACES: u32 = 16_381;
 
-/// A service for clients from outside that says this of Maglev.
+/// A service for clients from outside with this Maglev annotation.
 fn asking(name: &str, number: u8, word: Option<&str>) -> Event {
     let address = std::format!("192.0.2.{number}");
     let facts = service(name, &std::format!("10.0.0.{number}"), &[&address]);
@@ -21,7 +21,7 @@ fn rig() -> Rig {
     slots(1 << 18)
 }
 
-/// The cluster list of the service's one port: how many slots it has, and whether they are chosen by Maglev.
+/// The cluster list of the service's only port: its number of slots, and whether Maglev selects from it.
 fn list(rig: &Rig, name: &str) -> (u32, bool) {
     let service = rig.world.services.get(rig.id(name)).unwrap();
     let word = service.ports[0].realized.list(Scope::Cluster).word;
@@ -56,7 +56,7 @@ fn a_service_without_the_annotation_follows_the_configuration() {
     assert_eq!(["a", "b", "c"].map(|name| list(&rig, name)), [(PLACES, true), (2, false), (PLACES, true)]);
 }
 
-/// Nodes that do not hear of a change at the same moment choose alike all the same, whoever is left.
+/// Nodes that learn of a change at different times still select the same backend.
 #[test]
 fn a_single_backend_needs_no_table_and_is_selected_by_maglev() {
     let mut rig = rig();
@@ -68,7 +68,7 @@ fn a_single_backend_needs_no_table_and_is_selected_by_maglev() {
     assert_eq!(list(&rig, "a"), (1, true));
 }
 
-/// Processes of this node, and pods that are served by their sockets, draw their backend.
+/// Processes of this node and pods served by their sockets select at random.
 #[test]
 fn a_service_for_the_cluster_alone_has_no_table() {
     let mut rig = rig();
@@ -145,7 +145,7 @@ fn invariant_08_a_table_is_found_again_without_an_op() {
     assert_eq!(restarted(&dump).log, []);
 }
 
-/// A word that was damaged says that its list is longer than it is, and no table has that length.
+/// A damaged word is longer than its list, and no table has that length.
 #[test]
 fn a_word_longer_than_its_list_is_rewritten() {
     let mut before = rig();

@@ -1,4 +1,4 @@
-//! The room for members: a namespace that takes it keeps no list of another as it was, and does not get all of it.
+//! The capacity for members: a namespace that fills it stops no other's lists, and does not get all of it.
 
 use core::ops::Range;
 
@@ -9,13 +9,13 @@ use crate::snapshot::Status;
 const SLOTS: u32 = 1 << 10;
 const LEAVING: Conditions = Conditions { ready: false, serving: true, terminating: true };
 
-/// Maps that take as many members as those of the kernel, and no more.
+/// Maps with the kernel's capacity for members.
 fn rig() -> Rig {
     let rig = Rig::with(Capacity { slots: SLOTS, ports: 1 << 14, ..Capacity::default() });
     Rig { members_max: SLOTS as usize, ..rig }
 }
 
-/// A service by UDP with affinity, its list, and backends that leave and still serve.
+/// A UDP service with affinity, its list, and backends that leave but still serve.
 fn sticky(namespace: &str, number: u8, backends: Range<u32>, leaving: Range<u32>) -> [Event; 2] {
     let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
     let mut builder = EndpointsBuilder::new(Family::V4);
@@ -43,8 +43,8 @@ fn sticky(namespace: &str, number: u8, backends: Range<u32>, leaving: Range<u32>
     [applied(facts), Event::SliceApplied(Arc::new(slice))]
 }
 
-/// What namespaces ask for that take all they can have, each named by a number of letters: lists, and one backend in a
-/// list beside many that leave.
+/// Services of namespaces that take all they can, each named by a number of letters: lists, and one listed backend
+/// among many that leave.
 fn greedy(namespaces: usize) -> impl Iterator<Item = Event> {
     let of_one = |number: u8| {
         let many = 1 << (6 - u32::from(number) / 32);
@@ -67,8 +67,8 @@ fn members_of(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
     rig.members.iter().filter(of_list).map(|it| it.backend.ip()).collect()
 }
 
-/// A list is replaced again and again, by another backend or by all others, while those of before still serve, and all
-/// that others have changes too.
+/// A list is replaced repeatedly, in part and as a whole, while its former backends still serve and others' lists
+/// change.
 fn check_changes(rig: &mut Rig) {
     for round in 1..20 {
         let first = if round % 5 == 0 { 100 * round } else { round };
@@ -150,8 +150,7 @@ fn invariant_10_a_list_without_members_is_not_written_and_says_why() {
     }
 }
 
-/// All slots are taken by lists that need no members, so that no list grows; a list that is to grow becomes another one
-/// again and again.
+/// Lists without members take all slots, so no list can grow; one that wants to grow is replaced repeatedly.
 #[test]
 fn invariant_10_a_list_that_cannot_grow_fills_its_block() {
     let mut rig = rig();
@@ -171,7 +170,7 @@ fn invariant_10_a_list_that_cannot_grow_fills_its_block() {
     assert_eq!((members_of(&rig, "web", 1), rig.members.len()), (found(&rig, "web", 1), 8));
 }
 
-/// All room for members is taken, so that no list grows; one that is to grow becomes another one again and again.
+/// All members are taken, so no list can grow; one that wants to grow is replaced repeatedly.
 #[test]
 fn invariant_10_a_list_without_more_members_changes_within_its_members() {
     for weighs in [false, true] {
@@ -207,7 +206,7 @@ fn invariant_10_a_list_without_more_members_changes_within_its_members() {
     }
 }
 
-/// The list of all nodes finds no slots, while that of this node changes again and again.
+/// The cluster list finds no slots while the local list changes repeatedly.
 #[test]
 fn invariant_10_a_list_alongside_an_unplaced_one_leaks_no_members() {
     let with = |here: u32, others: u32| {

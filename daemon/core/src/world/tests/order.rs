@@ -1,11 +1,11 @@
-//! The order of ops: what clients can still reach is not emptied.
+//! The order of ops: nothing that clients can still reach is emptied.
 
 use super::*;
 use crate::change::Cause;
 use crate::list::Scope;
 use crate::op::{Membership, WordFlags};
 
-/// The places in the log of what empties a list, and of what takes the shared frontend away from it.
+/// The positions in the log of the op that empties a list, and of the op that removes or moves the shared frontend.
 fn positions(log: &[Op], scope: Scope) -> (Option<usize>, Option<usize>) {
     let empties =
         |op: &Op| matches!(op.action, Action::PublishWord(_, it, word) if it == scope && word.count == 0);
@@ -135,7 +135,7 @@ fn invariant_04_clients_turning_to_the_local_list_read_no_stale_one() {
     };
     let cluster = TrafficPolicy::Cluster;
     rig.turn(vec![applied(facts(cluster, local(), &["10.0.0.9"])), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
-    // Readers may still have the frontend that has gone, so its flag stays; the list it led to is written no more.
+    // Readers may still use the removed frontend, so its flag stays; its list is no longer written.
     rig.turn(vec![applied(facts(cluster, local(), &[])), slice("a", &["@1.1.1.3", "1.1.1.4"])]);
     rig.turn(vec![applied(facts(local(), cluster, &["10.0.0.9"]))]);
     let published = rig.log.iter().filter_map(|op| match op.action {
@@ -170,7 +170,7 @@ fn invariant_04_the_local_list_stays_while_readers_are_sent_there() {
     assert!(matches!(causes[..], [Cause::ReadersLeft]), "{causes:?}");
 }
 
-/// As `slice`, over UDP, with the first endpoint terminating and serving or not.
+/// As `slice`, over UDP; `first`: the first endpoint terminates, serving or not.
 fn udp_slice(first: Option<bool>, others: &[&str]) -> Event {
     let mut facts = slice_facts("a", "a", others);
     let mut builder = EndpointsBuilder::new(Family::V4);
@@ -193,7 +193,7 @@ fn udp_slice(first: Option<bool>, others: &[&str]) -> Event {
 }
 
 #[test]
-fn a_serving_backend_is_a_member_before_its_word_and_until_it_stops() {
+fn a_serving_backend_is_a_member_before_its_word_until_it_stops() {
     let mut rig = Rig::new();
     let mut facts = service("a", "10.0.0.1", &[]);
     facts.ports[0].protocol = Protocol::UDP;
@@ -227,7 +227,7 @@ fn a_serving_backend_is_a_member_before_its_word_and_until_it_stops() {
     assert_eq!(rig.log.len(), 0, "nothing of it is left to remove: {:?}", rig.log);
 }
 
-/// A client with affinity that is led to a member which is no member any more would choose anew.
+/// A client with affinity whose backend is no member would be given another one.
 #[test]
 fn invariant_04_members_are_written_before_their_list_and_removed_after() {
     let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! A batch in pieces: which services wait for which, and what a client meets between two pieces.
+//! A batch in pieces: which services wait for which, and what clients get between two pieces.
 
 use std::format;
 use std::string::String;
@@ -10,7 +10,7 @@ use crate::hold::OnEmpty;
 use crate::maps::{MapError, Maps};
 use crate::snapshot::{Status, Verdict};
 
-/// Room for a service or two.
+/// The work of a service or two.
 const SMALL: u64 = 64;
 
 fn in_namespace(namespace: &str, facts: ServiceFacts) -> ServiceFacts {
@@ -38,7 +38,7 @@ fn rig() -> Rig {
     rig
 }
 
-/// Pieces until nothing is dirty.
+/// Runs pieces until nothing is dirty.
 fn rest(rig: &mut Rig) -> (Snapshot, usize) {
     for pieces in 0..10_000 {
         let snapshot = rig.turn(vec![]);
@@ -61,7 +61,7 @@ fn a_small_service_is_served_by_the_next_piece_among_many_waiting() {
     assert_eq!(snapshot.services.iter().count(), 1_001);
 }
 
-/// A process that began with what is written down now would go on from the version, and never hear of the rest.
+/// A process that resumed from the version would never receive the rest.
 #[test]
 fn invariant_08_lagging_views_have_no_version_to_resume_from() {
     let mut rig = rig();
@@ -173,7 +173,7 @@ fn a_removal_continues_when_the_awaited_claim_does_not_come() {
     rest(&mut rig);
     let mut events = vec![deleted("owner")];
     events.extend(crowd("tenant", 100));
-    // Asks for the address at another number.
+    // It asks for the address at another port.
     let mut other = in_namespace("tenant", service("other", "10.0.0.2", &["192.0.2.1"]));
     other.ports[0].port = NonZeroU16::new(81).unwrap();
     events.push(applied(other));
@@ -260,7 +260,7 @@ fn losses_in_many_pieces_are_one_mass_loss() {
     assert!(rows.iter().all(|row| *row == expected), "{rows:?}");
 }
 
-/// Maps that say this, whatever is written meanwhile.
+/// Maps that return this dump, whatever is written meanwhile.
 struct Said(Dump);
 
 impl Maps for Said {
@@ -285,7 +285,7 @@ impl Maps for Said {
     }
 }
 
-/// Compares in pieces; between two of them something happens.
+/// Compares in pieces, and calls `between` after each.
 fn check_while(rig: &mut Rig, dump: Dump, mut between: impl FnMut(&mut Rig, usize)) -> (usize, Vec<String>) {
     rig.world.realized.begin_check();
     let mut maps = Said(dump);

@@ -1,4 +1,4 @@
-//! Before a held list goes at its bound, an apiserver is asked whether the endpoints are back.
+//! Before a hold expires, the apiserver is asked whether the endpoints are back.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::world::SavedSnapshot;
 
 const APISERVER: Source = Source::Kubernetes;
 
-/// A world with a service by UDP whose one endpoint the apiserver has just lost.
+/// A world with a UDP service whose only endpoint the apiserver has just lost.
 struct Lost {
     rig: Rig,
     last: Snapshot,
@@ -69,18 +69,18 @@ impl Lost {
         self
     }
 
-    /// The process stands still, and goes on.
+    /// The process stands still, and continues.
     fn stand_still(&mut self, seconds: i64) -> &mut Self {
         self.rig.now += seconds - 1;
         self.wait(1)
     }
 
-    /// When the apiserver was asked last.
+    /// When the apiserver was last queried.
     fn question(&self) -> Option<Uptime> {
         self.last.queries.get(&APISERVER).copied()
     }
 
-    /// Waits until the apiserver is asked once more.
+    /// Waits until the apiserver is queried again.
     fn ask_again(&mut self) -> &mut Self {
         let before = self.question();
         for _ in 0..40 {
@@ -144,7 +144,7 @@ fn the_apiserver_is_queried_once_and_again_only_after_the_interval() {
 }
 
 #[test]
-fn an_apiserver_without_an_answer_restarts_the_holds_bound() {
+fn a_silent_apiserver_restarts_the_holds_bound() {
     let mut lost = Lost::new();
     lost.wait(UNANSWERED_LIMIT).tell(vec![Event::Silent(APISERVER)]).wait(300).is_held();
     lost.tell(vec![Event::Recovered(APISERVER)]).wait(59 + UNANSWERED_LIMIT).is_held();

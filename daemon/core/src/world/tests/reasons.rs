@@ -1,4 +1,4 @@
-//! Why no backend is there: what was there before decides.
+//! Why there is no backend: the endpoints before decide.
 
 use alloc::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn with(endpoints: &[(&str, Conditions)]) -> Event {
     Event::SliceApplied(Arc::new(SliceFacts { endpoints: builder.finish(), ..slice_facts("a", "a", &[]) }))
 }
 
-/// Each step is what the slice lists; the last row is looked at.
+/// Each step is a state of the slice; the last row is checked.
 #[track_caller]
 fn check(name: &str, steps: &[&[(&str, Conditions)]], expected: (Verdict, Option<Reason>)) {
     let mut rig = Rig::new();
@@ -39,7 +39,7 @@ fn check(name: &str, steps: &[&[(&str, Conditions)]], expected: (Verdict, Option
     assert_eq!((row.verdict, row.reason), expected, "{name}");
 }
 
-/// As where each backend fails its health check: what becomes of the list is the service's own setting.
+/// Every backend fails its health check: the service's own setting decides.
 #[test]
 fn an_all_unready_list_follows_its_own_setting() {
     let refused = (Verdict::Refusing, Some(Reason::AllUnready));
@@ -88,7 +88,7 @@ fn reasons_follow_the_observed_endpoints() {
     check("a mark is taken back by being ready again", &back, refused(Reason::Vanished));
 }
 
-/// A controller alone writes that label on slices of a service that is served, so it is no sign of intent.
+/// Only a controller labels the slices of a served service, so the label shows no intent.
 #[test]
 fn endpoints_of_a_newly_hidden_slice_are_held_with_reason_hidden() {
     let labelled = |endpoints: &[&str]| {
@@ -125,7 +125,7 @@ fn a_hold_for_a_hidden_slice_expires_with_reason_hidden() {
     assert_eq!((row.verdict, row.reason), (Verdict::Refusing, Some(Reason::Hidden)));
 }
 
-/// An operator who reads that it was scaled down looks no further.
+/// An operator who reads "scaled down" looks no further.
 #[test]
 fn endpoints_only_in_hidden_slices_give_the_reason_hidden() {
     let hidden = |endpoints: &[&str]| {
@@ -180,7 +180,7 @@ fn external_lists_are_null_empty_or_another_list() {
     assert_eq!(external(local(), &[]), None, "nobody anywhere");
 }
 
-/// An author of the list of apiservers could otherwise take any Service away from every node.
+/// The author of the apiservers' slice could otherwise bypass any Service on every node.
 #[test]
 fn a_cluster_ip_never_counts_as_a_reported_apiserver() {
     let mut rig = Rig::new();

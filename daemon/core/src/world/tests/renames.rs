@@ -1,4 +1,4 @@
-//! Ports that get another name while their number and protocol stay.
+//! Ports that get another name and keep number and protocol.
 
 use super::*;
 use crate::keys::Transport;
@@ -47,7 +47,7 @@ fn rig(begin: Vec<Event>) -> Rig {
     rig
 }
 
-/// What clients of 10.0.0.1 get at a port, and why.
+/// Checks the verdict, reason and backends of a port of 10.0.0.1.
 #[track_caller]
 fn check(snapshot: &Snapshot, number: u16, verdict: Verdict, reason: Option<Reason>, backends: &[u16]) {
     let view = view(snapshot, "a");
@@ -71,8 +71,7 @@ fn a_renamed_port_keeps_its_list_until_the_slices_follow() {
     serving(&rig.turn(vec![listed(&[("web", 8080)])]), 80, 8080);
 }
 
-/// A source that repeats itself says nothing new: all evidence is the slice as it is now, under a name that the
-/// service's port no longer has.
+/// A redelivered slice is no new evidence: the slice has a name that the service's port lost.
 #[test]
 fn a_slice_delivered_twice_counts_once() {
     for times in 1..=3 {

@@ -1,4 +1,4 @@
-//! Held addresses that another pod has got.
+//! Held addresses that another pod reuses.
 
 use std::boxed::Box;
 
@@ -14,7 +14,7 @@ fn of_cluster(name: &str) -> ServiceKey {
     ServiceKey { source: Source::Kubernetes, ..service_key(name) }
 }
 
-/// The one slice of a service of the cluster, with targets of this kind at these addresses.
+/// The only slice of a service of the cluster, with targets of this kind at these addresses.
 fn targets(service: &str, kind: &str, endpoints: &[(&str, &str)]) -> Event {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for (address, uid) in endpoints {
@@ -43,7 +43,7 @@ fn heard(address: &str, uids: &[&str]) -> Event {
     Event::PodsObserved(Box::new(PodsAt { address: ip(address), uids }))
 }
 
-/// Two services of the cluster: `a` with two endpoints, which it is about to lose, and `b` beside it.
+/// Two services of the cluster: `a` with two endpoints, which it will lose, and `b`.
 fn rig(kind: &str) -> Rig {
     let mut rig = Rig::new();
     let mut events = vec![settings(OnEmpty::Auto)];
@@ -91,7 +91,7 @@ fn only_an_address_reused_by_another_pod_leaves_the_hold() {
 }
 
 #[test]
-fn a_backend_that_is_no_pod_stays_held_when_its_address_is_reused() {
+fn a_non_pod_backend_stays_held_when_its_address_is_reused() {
     let mut rig = rig("VirtualMachine");
     check(&rig.turn(vec![targets("a", "VirtualMachine", &[])]), HELD);
     rig.turn(vec![pods("b", &[("1.1.1.1", "b-2")])]);

@@ -1,4 +1,4 @@
-//! The room that tables share: how much of it they may take, and what becomes of a service that finds none.
+//! The slots for Maglev tables: their limits, and services whose table does not fit.
 
 use super::*;
 use crate::op::WordFlags;
@@ -10,7 +10,7 @@ fn slots(slots: u32) -> Rig {
     Rig::with(Capacity { slots, ports: 256, ..Capacity::default() })
 }
 
-/// A service with two backends, of which the first has this weight, so that it asks for a table.
+/// A service with two backends; the first has this weight, which requires a table.
 fn weighing(name: &str, number: u8, weight: u16) -> Vec<Event> {
     let facts = service(name, &std::format!("10.0.0.{number}"), &[]);
     let weights = crate::weights::Weights::parse(&std::format!("1.1.1.1={weight}")).unwrap();
@@ -18,7 +18,7 @@ fn weighing(name: &str, number: u8, weight: u16) -> Vec<Event> {
     vec![applied(ServiceFacts { weights: Some(asked.into()), ..facts }), slice(name, &["1.1.1.1", "1.1.1.2"])]
 }
 
-/// How many slots the cluster list of the service's one port has.
+/// How many slots the cluster list of the service's only port has.
 fn count(rig: &Rig, name: &str) -> u32 {
     let word = rig.world.services.get(rig.id(name)).unwrap().ports[0].realized.list(Scope::Cluster).word;
     assert_eq!(word.flags.contains(WordFlags::TABLE), word.count == PLACES);
@@ -29,7 +29,7 @@ fn used(rig: &Rig) -> u32 {
     rig.world.space.used(Family::V4)
 }
 
-/// Goes on until nothing waits for readers any more.
+/// Continues until no grace period is left.
 pub(super) fn rest(rig: &mut Rig) {
     for _ in 0..20 {
         rig.grace();
@@ -38,7 +38,7 @@ pub(super) fn rest(rig: &mut Rig) {
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Four services; their tables together are all that their namespace may have.
+/// Four services whose tables use up their namespace's quota.
 fn full() -> Rig {
     let mut rig = slots(1 << 18);
     rig.turn(NAMES.iter().zip(1..).flat_map(|(name, number)| weighing(name, number, 2)).collect());
@@ -87,7 +87,7 @@ fn a_service_whose_table_still_does_not_fit_writes_nothing() {
     rig.retry(rig.id("e"));
     rig.turn(vec![]);
     assert_eq!((rig.log.len(), rig.planned), (0, 1));
-    // Room comes free, but none for a table.
+    // Capacity comes free, but not for a table.
     rig.turn(vec![applied(service("f", "10.0.0.6", &[])), slice("f", &["1.1.1.1"])]);
     rig.turn(vec![slice("f", &["1.1.1.2"])]);
     for _ in 0..4 {
@@ -97,7 +97,7 @@ fn a_service_whose_table_still_does_not_fit_writes_nothing() {
     assert_eq!(count(&rig, "e"), 2);
 }
 
-/// The budget has room, and the maps have none in one piece.
+/// The budget allows the table, but no run of slots is long enough.
 #[test]
 fn a_table_is_built_when_a_run_of_slots_comes_free() {
     let mut rig = slots(1 << 16);
@@ -115,7 +115,6 @@ fn a_table_is_built_when_a_run_of_slots_comes_free() {
     assert_eq!((count(&rig, "a"), used(&rig)), (PLACES, BLOCK));
 }
 
-/// A start finds tables, and what they take counts.
 #[test]
 fn tables_that_a_start_finds_are_counted() {
     let before = full();
@@ -130,7 +129,7 @@ fn tables_that_a_start_finds_are_counted() {
     assert_eq!(tables.iter().filter(|count| **count == PLACES).count(), 4);
 }
 
-/// The maps grow by what is coming.
+/// The maps grow by the estimate.
 #[test]
 fn invariant_10_the_growth_estimate_respects_the_table_limit() {
     let mut rig = slots(1 << 18);
@@ -152,7 +151,7 @@ fn invariant_10_the_growth_estimate_respects_the_table_limit() {
     assert!(v4 <= limits::table_slots_max(1 << 18), "{v4} slots are coming");
 }
 
-/// A service with a list of so many backends, the first at this address.
+/// A service with a list of these backends.
 fn listed(namespace: &str, number: u8, backends: std::ops::Range<u32>) -> Vec<Event> {
     let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
     let key = ServiceKey { name: name.clone(), source: SOURCE };
@@ -195,7 +194,7 @@ fn invariant_10_a_list_changes_within_its_block_when_slots_are_full() {
     filled(&mut rig, 12);
     assert!(rig.world.space.headroom(Family::V4) <= 1);
     for round in 1..20 {
-        // All that others have changes too.
+        // The others' lists change too.
         let others = (0..40).flat_map(|number| listed("t", number, round..round + 16));
         rig.turn(others.chain(listed("web", 1, round..round + 4 - round % 2)).collect());
         rest(&mut rig);
@@ -238,7 +237,7 @@ fn invariant_10_all_slots_and_indices_come_free() {
     assert_eq!(rig.world.space.lists[0].used(), 4);
 }
 
-/// No slot is left for a list of its own, so the port with the new name has what the one of the former name had.
+/// No slot is free for a second list, so the port of the new name gets the slots of the old one.
 #[test]
 fn invariant_10_a_renamed_port_needs_no_more_slots() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
@@ -267,13 +266,13 @@ fn invariant_10_a_renamed_port_needs_no_more_slots() {
     }
 }
 
-/// Clients would be led to backends of a service that is gone, by a list that follows nothing, without an end.
+/// Clients would reach backends of a deleted service through a list that no longer changes.
 #[test]
 fn invariant_02_an_address_whose_new_owner_finds_no_capacity_is_removed() {
     let b = || vec![applied(service("b", "10.0.0.1", &[])), slice("b", &["2.2.2.2"])];
     let leaves = || vec![deleted("a")];
     let together = || [leaves(), b()].concat();
-    // In one piece, and the winner before and after the one that leaves.
+    // In one piece, and with the winner before and after the leaving service.
     for turns in [vec![together()], vec![b(), leaves()], vec![leaves(), b()]] {
         let mut rig = Rig::with(Capacity { slots: 256, ports: 2, ..Capacity::default() });
         rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1"])]);

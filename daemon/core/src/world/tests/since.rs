@@ -1,4 +1,4 @@
-//! `since` moves when verdict, reason or a list of the row changed, and at no other time.
+//! `since` changes only if the verdict, the reason or a list of the row does.
 
 use super::*;
 

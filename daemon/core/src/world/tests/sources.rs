@@ -1,5 +1,4 @@
-//! The clients that the addresses of a load balancer are for: none of them is kept out, and no other one is let in, not
-//! even for a moment.
+//! The source ranges of a load balancer: no allowed client is denied and no other one admitted, not even for a moment.
 
 use super::*;
 use crate::facts::Ingress;
@@ -12,7 +11,7 @@ use std::format;
 
 const VIP: &str = "10.0.0.9";
 
-/// Clients, and the ranges that each of them is in.
+/// Clients, and the ranges that contain each of them.
 const CLIENTS: [(&str, &[&str]); 3] =
     [("192.0.2.1", &["192.0.2.0/24"]), ("198.51.100.1", &["198.51.100.0/24"]), ("203.0.113.1", &[])];
 
@@ -29,13 +28,13 @@ fn names(log: &[Op]) -> Vec<&'static str> {
     log.iter().map(|op| op.action.name()).collect()
 }
 
-/// What each client meets at the VIP.
+/// The outcome for each client at the VIP.
 fn met(maps: &MemoryMaps) -> [DialOutcome; 3] {
     CLIENTS.map(|(client, _)| maps.lookup(ip(VIP), 80, Transport::Tcp, Client::From(ip(client))))
 }
 
-/// Plays what was written, and looks after each op: a client that may come in before and after is never kept out, and
-/// one that may not is never let in.
+/// Replays the ops and checks after each: a client allowed before and after is never denied, and one allowed neither
+/// before nor after is never admitted.
 #[track_caller]
 fn play(rig: &Rig, maps: &mut MemoryMaps, allowed: [[bool; 3]; 2]) {
     let [before, after] = allowed;
@@ -55,7 +54,7 @@ fn play(rig: &Rig, maps: &mut MemoryMaps, allowed: [[bool; 3]; 2]) {
     }
 }
 
-/// Which clients may come in by these ranges at a VIP.
+/// Which clients these ranges of a VIP allow.
 fn allowed(ranges: Option<&[&str]>) -> [bool; 3] {
     let is_in = |ranges: &[&str], of: &[&str]| ranges.is_empty() || of.iter().any(|it| ranges.contains(it));
     CLIENTS.map(|(_, of)| ranges.is_some_and(|ranges| is_in(ranges, of)))
@@ -132,7 +131,7 @@ fn invariant_04_sources_precede_word_and_frontend_and_leave_after_grace() {
     assert_eq!(names(&rig.log), ["remove source"]);
 }
 
-/// A service that names ranges again within a grace period: those of before are still in the maps then.
+/// A service that adds ranges again within a grace period: the former ones are still in the maps.
 #[test]
 fn invariant_04_stale_sources_admit_no_client_when_sources_return() {
     let mut rig = Rig::new();
@@ -168,7 +167,7 @@ fn a_load_balancer_address_is_served_only_after_its_sources() {
     assert_eq!(row(&view(&snapshot, "a"), VIP).status, Status::Done);
 }
 
-/// As where other services' ranges have filled the map.
+/// Other services' ranges have filled the map.
 #[test]
 fn a_range_without_capacity_delays_no_list_and_no_revocation() {
     let mut rig = Rig::new();
@@ -245,7 +244,7 @@ fn left(flags: WordFlags, range: &str) -> Dump {
     }
 }
 
-/// A world that has found such a port, and knows the number of its namespace: a balancer's address does not say it.
+/// A world that found such a port and has its namespace's number, which no load-balancer address implies.
 fn found(range: &str) -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![applied(super::service("other", "10.9.9.9", &[]))]);
@@ -270,7 +269,7 @@ fn invariant_08_sources_that_a_start_finds_are_adopted() {
     assert_eq!(names(&rig.log), ["publish word", "remove source"], "nobody asks for the port");
 }
 
-/// A list that may not grow keeps no range in force: a narrowed one is that of all clients from then on.
+/// A list that cannot grow delays no revoked range: a narrowed range applies to all clients at once.
 #[test]
 fn invariant_04_sources_change_while_a_list_finds_no_room() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 14, ..Capacity::default() });

@@ -1,4 +1,4 @@
-//! What a tenant with every right in one namespace cannot do to the holds of another.
+//! A tenant with all rights in one namespace cannot affect the holds of another.
 
 use std::format;
 use std::string::String;
@@ -17,7 +17,7 @@ fn key_in(namespace: &str, name: &str) -> ObjectName {
     ObjectName::new(namespace, name).unwrap()
 }
 
-/// The service of that name in a namespace, and a slice of it with one backend that is this pod's.
+/// A service in a namespace, and its slice with one backend of this pod.
 fn served(namespace: &str, number: u8, source: Source) -> [Event; 2] {
     let name = key_in(namespace, &format!("s-{number}"));
     let key = ServiceKey { name: name.clone(), source };
@@ -45,7 +45,7 @@ fn emptied(namespace: &str, number: u8) -> Event {
     pods(key_in(namespace, &format!("s-{number}")), SOURCE, &[], "one")
 }
 
-/// So many services in each namespace, numbered on, an hour after the start.
+/// So many services in each namespace, numbered consecutively, an hour after the start.
 fn peopled(namespaces: &[(&str, u8)]) -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![super::settings(OnEmpty::Auto)]);
@@ -126,7 +126,7 @@ fn invariant_10_claims_of_one_namespace_are_bounded_and_others_still_count() {
 }
 
 /// A slice may list one address a thousand times at a hundred ports of one number, and its tenant may hold that address
-/// by many services.
+/// with many services.
 #[test]
 fn invariant_10_the_claims_of_one_slice_are_bounded() {
     let mut rig = peopled(&[("default", 2)]);
@@ -171,12 +171,12 @@ fn losses_of_some_services_of_one_namespace_are_no_mass_loss() {
     assert_eq!(held(&snapshot, TENANT), vec![Reason::MassLoss; 60]);
 }
 
-/// As a controller that goes wrong does it, or an apiserver with an old disk.
+/// For example by a faulty controller, or an apiserver with an old disk.
 #[test]
 fn a_loss_across_namespaces_is_a_mass_loss_of_each() {
     let namespaces = [("a", 3), ("b", 1), ("c", 40), ("d", 2), ("e", 2)];
     let mut rig = peopled(&namespaces);
-    // A part of each namespace, and of some all.
+    // Some services of each namespace, and all of some namespaces.
     let lost = [("a", 1), ("a", 2), ("b", 4), ("c", 5), ("c", 6), ("c", 7), ("d", 45), ("d", 46), ("e", 47)];
     let hold = Policy { mass_loss_share: 100_000, ..Policy::default() };
     rig.turn(vec![Event::SettingsApplied(Arc::new(Settings { hold, ..Settings::default() }))]);
@@ -186,7 +186,7 @@ fn a_loss_across_namespaces_is_a_mass_loss_of_each() {
     assert_eq!(counts.map(|held| held.len()), [2, 1, 3, 2, 1]);
 }
 
-/// In the incident, every node lost the lists of `default`; its way to the apiserver is no part of the count.
+/// In the incident every node lost the lists of `default`; the apiserver's own list is not counted.
 #[test]
 fn the_apiservers_hold_does_not_count_towards_a_mass_loss() {
     let mut rig = peopled(&[("default", 5), ("shop", 40)]);
@@ -246,12 +246,12 @@ fn only_possible_pod_addresses_are_probed() {
         ("169.254.169.254", 0),
         ("198.51.100.7", 0),
         ("10.0.0.2", 0),
-        // An external IP is what any tenant may write, so it must not keep probes from another tenant's pod.
+        // Any tenant may list an external IP, so it must not stop probes of another tenant's pod.
         ("10.0.0.77", 1),
     ] {
         let apiserver = &["198.51.100.7:6443"];
         assert_eq!(probed(&mut rig, address, node(), apiserver, Source::Kubernetes).0, expected, "{address}");
-        // What the administrator writes is probed wherever it is.
+        // Backends of the administrator's services are probed at any address.
         assert_eq!(probed(&mut rig, address, node(), apiserver, Source::Manifests).0, 1, "{address}");
     }
 }
