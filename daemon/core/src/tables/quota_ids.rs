@@ -191,7 +191,7 @@ mod tests {
         assert!(shares.contains(&another));
         residents.remove_service("another");
         assert_eq!(residents.numbers[&another].namespace_count, 1);
-        assert!(residents.former_ids.is_empty(), "a number that somebody has is nobody else's");
+        assert!(residents.former_ids.is_empty(), "a number in use is no namespace's former one");
     }
 
     /// Two namespaces whose names hash to the same number.
@@ -223,8 +223,8 @@ mod tests {
         [7, 3, 5].into_iter().for_each(|number| residents.remove_service(&name(number)));
         assert_eq!(moved_in(&mut residents, "x"), shares[7]);
         assert_eq!(moved_in(&mut residents, "y"), shares[3]);
-        assert_eq!(moved_in(&mut residents, &name(5)), shares[5], "whoever comes back has its own");
-        assert!(!residents.has_id(&name(7)), "what is another's now is forgotten");
+        assert_eq!(moved_in(&mut residents, &name(5)), shares[5], "a returning namespace gets its own");
+        assert!(!residents.has_id(&name(7)), "a reassigned number is forgotten");
         assert!(shares.contains(&moved_in(&mut residents, &name(7))));
         assert!(residents.former_ids.is_empty());
     }

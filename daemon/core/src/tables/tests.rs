@@ -201,7 +201,7 @@ fn invariant_08_a_waiting_object_is_dropped_when_its_source_deletes_it() {
         frontends: Box::default(),
         balancer_history: None,
     };
-    assert!(tables.restore_service(&view).is_none(), "there is no room");
+    assert!(tables.restore_service(&view).is_none(), "there is no capacity");
     assert_eq!(tables.rejections().waiting, 2);
     check(&mut tables, slice("s2", "b"), &[]);
     check(&mut tables, Event::Synced(Source::Manifests), &[]);

@@ -108,11 +108,7 @@ mod tests {
             shortage.record_plan::<()>(id, &Err(PlanError::Frontends(1)), &tables, &mut services);
         }
         shortage.retry_waiting(&tables, &mut services, &space);
-        assert_eq!(
-            retried(&services),
-            [],
-            "room that came free before anything was lacking is room for none"
-        );
+        assert_eq!(retried(&services), [], "capacity freed before any shortage retries nothing");
         shortage.without_room.record_freed(2);
         shortage.retry_waiting(&tables, &mut services, &space);
         assert_eq!(retried(&services), [ServiceId(0), ServiceId(1)]);

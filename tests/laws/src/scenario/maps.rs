@@ -31,7 +31,7 @@ pub(super) fn maps(dump: &Dump) -> String {
     for (frontends, port) in ports {
         let _fits = writeln!(text, "{}\n{}", frontends.join(", "), lists(dump, port));
     }
-    let _fits = dump.orphans.iter().try_for_each(|_| writeln!(text, "a port that nobody can dial"));
+    let _fits = dump.orphans.iter().try_for_each(|_| writeln!(text, "a port that no client can dial"));
     if !dump.node_addresses.is_empty() {
         let addresses: Vec<String> = dump.node_addresses.iter().map(ToString::to_string).collect();
         let _fits = writeln!(text, "node addresses {}", addresses.join(" "));

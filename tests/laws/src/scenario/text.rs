@@ -75,7 +75,7 @@ impl Scenario {
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         if !text.starts_with("# ") {
-            let message = "a scenario begins with a paragraph that says the rule: `# …`".to_owned();
+            let message = "a scenario begins with a paragraph that states the rule: `# …`".to_owned();
             return Err(ScenarioError { line: 1, message });
         }
         let mut steps: Vec<Step> = Vec::new();

@@ -201,7 +201,7 @@ impl Crowd {
         self.rest()?;
         let lost: Vec<_> = before.difference(&self.with_room()).cloned().collect();
         if is_remembered && self.limit >= limit && !lost.is_empty() {
-            return Err(format!("a restart took the room of {lost:?}"));
+            return Err(format!("a restart lost {lost:?}"));
         }
         Ok(())
     }
@@ -285,11 +285,11 @@ impl Crowd {
         let known: BTreeSet<_> = in_table.union(&waiting).cloned().collect();
         if known != said {
             let lost: Vec<_> = said.symmetric_difference(&known).collect();
-            return Err(format!("neither in the table nor waiting, or there and gone: {lost:?}"));
+            return Err(format!("neither in the table nor waiting, or there although deleted: {lost:?}"));
         }
         let shown = self.with_room();
         match before.iter().find(|key| !shown.contains(*key)) {
-            Some(lost) => Err(format!("{lost} lost its room")),
+            Some(lost) => Err(format!("{lost} lost its id")),
             None => Ok(()),
         }
     }
@@ -302,7 +302,7 @@ impl Crowd {
         match most {
             None if starved > 0 => Err(format!("{starved} rows have errors without any limit")),
             Some(most) if starved > 0 && used < most => {
-                Err(format!("{starved} rows have no room, and {used} of {most} frontends are used"))
+                Err(format!("{starved} rows have no capacity, and {used} of {most} frontends are used"))
             }
             _ => Ok(()),
         }
@@ -330,7 +330,9 @@ impl Crowd {
         let (known, named) = (self.with_room().len(), self.snapshot.rejections.named.len());
         let dump = self.engine.maps_mut().dump().map_err(|error| error.to_string())?;
         if known + named > 0 || dump != (Dump { sources: Some(Vec::new()), ..Dump::default() }) {
-            return Err(format!("all is gone, and {known} services, {named} names and {dump:?} are left"));
+            return Err(format!(
+                "everything is deleted, and {known} services, {named} names and {dump:?} are left"
+            ));
         }
         Ok(())
     }

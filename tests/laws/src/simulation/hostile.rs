@@ -320,7 +320,7 @@ impl Lives {
                 let (alone, beside) = (met(&self.alone), met(&self.beside));
                 if alone != beside {
                     return Err(format!(
-                        "{client:?} client of {dialled} meets {beside:?}, and alone {alone:?}"
+                        "{client:?} client of {dialled} gets {beside:?}, and alone {alone:?}"
                     ));
                 }
             }

@@ -42,7 +42,7 @@ impl Simulation {
                 let wanted = model_of(self).answer(dialled.key, *client);
                 if wanted != *actual {
                     return Err(format!(
-                        "at rest, {client:?} client of {} meets {actual:?}, not {wanted:?}",
+                        "at rest, {client:?} client of {} gets {actual:?}, not {wanted:?}",
                         dialled.key
                     ));
                 }
@@ -172,7 +172,7 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
         let Some((service, _)) = homes.get(&source.port) else { continue };
         let facts = model.facts.services.get(*service);
         if facts.is_none_or(|facts| facts.source_ranges.is_empty()) {
-            return Err(format!("nobody asks for {source:?}"));
+            return Err(format!("no service asks for {source:?}"));
         }
     }
     let all =

@@ -171,7 +171,7 @@ fn look_at_answer(view: &ServiceView, row: &FrontendView, watch: &mut Watch) {
     let served = !matches!(verdict, Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed);
     if served && row.status == Status::Done && (&from_here, &from_there) != (local, outside) {
         let what = format!(
-            "{key} of {} shows {:?}, but clients meet {local:?} and {outside:?}",
+            "{key} of {} shows {:?}, but clients get {local:?} and {outside:?}",
             view.key,
             said(view, row)
         );

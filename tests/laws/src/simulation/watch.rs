@@ -170,7 +170,7 @@ impl Watch {
                 let wanted = self.model.answer(key, client);
                 let why = why.map_or_else(|| "the step".to_owned(), |action| format!("{action:?}"));
                 let what = format!(
-                    "after {why}, {client:?} client of {key} meets {now:?}; before it was {before:?}, wanted is {wanted:?} of {:?}; it points to {:?} and was held by {:#?}",
+                    "after {why}, {client:?} client of {key} gets {now:?}; before it was {before:?}, wanted is {wanted:?} of {:?}; it points to {:?} and was held by {:#?}",
                     self.model.owner(key),
                     self.pointing.get(&key),
                     dialled.holders

@@ -57,7 +57,7 @@ fn families() {
     check("dual stack", &with(&["10.0.0.1", "fd00::1"], &[four, six]), &both);
     check("the other way round", &with(&["fd00::1", "10.0.0.1"], &[six, four]), &both);
     check("the place of the family counts", &with(&["10.0.0.1"], &[six, four]), &[]);
-    check("a manifest that nobody defaulted", &manifest(with(&["10.0.0.1", "fd00::1"], &[])), &both);
+    check("a manifest without defaults", &manifest(with(&["10.0.0.1", "fd00::1"], &[])), &both);
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn a_waiting_object_is_admitted_in_its_last_version() {
     assert_eq!(waiting.len(), 1);
     waiting.put_service(service("ns/a", 5, Source::Kubernetes));
     assert_eq!(waiting.next_service(&QuotaIds::default(), &|_, _| true), Some(a.clone()));
-    assert_eq!(waiting.next_service(&QuotaIds::default(), &|_, _| false), None, "no namespace has room");
+    assert_eq!(waiting.next_service(&QuotaIds::default(), &|_, _| false), None, "no namespace has capacity");
     let guest = waiting.remove(&a).unwrap();
     assert_eq!(guest.slices.len(), 1);
     assert_eq!(guest.facts, Some(service("ns/a", 5, Source::Kubernetes)));
@@ -120,7 +120,7 @@ fn invariant_10_the_admission_queue_is_bounded_and_evicts_the_largest_namespace(
     assert!(waiting.find_waiting(&key("quiet/only", Source::Kubernetes)).is_some());
     assert!(waiting.find_waiting(&key("noise/s000000", Source::Kubernetes)).is_some(), "the oldest stay");
     assert!(waiting.find_waiting(&key(&format!("noise/s{:06}", many - 1), Source::Kubernetes)).is_none());
-    assert!(waiting.sources_to_relist().is_empty(), "no source is asked while there is no room");
+    assert!(waiting.sources_to_relist().is_empty(), "no source relists while the queue is full");
     while waiting.bytes > limits::WAITING_BYTES_MAX / 2 {
         let next = waiting.next_service(&QuotaIds::default(), &|_, _| true).unwrap();
         waiting.remove(&next).unwrap();

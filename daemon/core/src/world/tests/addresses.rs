@@ -255,5 +255,9 @@ fn a_listener_takes_no_allocated_or_administrators_frontend() {
     let usual = settings(OnEmpty::Refuse);
     let taken = [usual, listening(&[("0.0.0.0", 30_080)]), owner, chosen(30_080, &["192.0.2.7"], &[])];
     let conflict = (Verdict::Conflict, Some(Reason::Claimed), Some(service_key("owner")));
-    assert_eq!(met(&rig.turn(taken.into()), "192.0.2.7"), conflict, "another Service's node port says more");
+    assert_eq!(
+        met(&rig.turn(taken.into()), "192.0.2.7"),
+        conflict,
+        "another Service's node port takes precedence"
+    );
 }

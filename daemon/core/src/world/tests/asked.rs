@@ -94,7 +94,7 @@ fn invariant_10_frontends_alongside_a_demanding_namespace_are_served_and_stay() 
     rig.turn(crowded.collect());
     let moved = ServiceFacts { cluster_ips: vec![ip("10.0.0.9")], ..asking("prod", 0, 44) };
     let snapshot = rig.turn(vec![applied(moved)]);
-    assert_eq!(dialled(&snapshot, "prod", 0), 44, "one that takes the place of another needs no room");
+    assert_eq!(dialled(&snapshot, "prod", 0), 44, "a replacement needs no capacity");
     let mut none = asking("prod", 0, 44);
     none.ingress.insert(0, Ingress { address: ip("10.0.0.8"), proxied: false });
     none.ingress.insert(0, Ingress { address: ip("10.0.0.7"), proxied: false });
@@ -122,15 +122,15 @@ fn invariant_10_waiting_frontend_demand_is_decided_again_when_capacity_returns()
     rig.turn(gone("tenant", 0..1));
     let snapshot = rest(&mut rig);
     let sum = asked(&snapshot, "tenant");
-    assert!((MOST / 9 * 8..=MOST + 60).contains(&sum), "{sum}: another one has the room");
+    assert!((MOST / 9 * 8..=MOST + 60).contains(&sum), "{sum}: another service has the capacity");
     rig.turn(gone("tenant", 1..5));
     let snapshot = rest(&mut rig);
     assert_eq!((asked(&snapshot, "tenant"), dialled(&snapshot, "tenant", 60)), (2 * 55 + 10, 10));
-    assert!(snapshot.rejections.named.is_empty(), "nobody waits");
+    assert!(snapshot.rejections.named.is_empty(), "no service waits");
     rig.turn(gone("tenant", 5..61));
     rest(&mut rig);
     let snapshot = rig.turn(vec![applied(asking("prod", 0, 300))]);
-    assert_eq!(asked(&snapshot, "prod"), MOST * 8 / 9 + 1, "all room came back");
+    assert_eq!(asked(&snapshot, "prod"), MOST * 8 / 9 + 1, "all capacity came free");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn invariant_08_a_restart_keeps_every_frontend_in_the_maps() {
     later.turn([limit()].into_iter().chain(crowds()).collect());
     let snapshot = (0..8).map(|_| later.turn(vec![])).last().unwrap();
     let sum: usize = ["a", "bb", "ccc"].into_iter().map(|namespace| asked(&snapshot, namespace)).sum();
-    assert!((MOST * 8 / 9..=MOST + 30).contains(&sum), "{sum}: what nobody asks for again is room");
+    assert!((MOST * 8 / 9..=MOST + 30).contains(&sum), "{sum}: leftovers without demand come free");
 }
 
 /// No other service takes the truncated frontends of a service, such as its other cluster IP. Frontends that clients

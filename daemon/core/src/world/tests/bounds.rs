@@ -107,7 +107,7 @@ fn invariant_10_slots_and_port_indices() {
     ]);
     let status = |name, address| row(&view(&snapshot, name), address).status.clone();
     assert_eq!(status("a", "10.0.0.1"), Status::Done);
-    assert!(matches!(status("b", "10.0.0.2"), Status::Error(_)), "no room for three slots");
+    assert!(matches!(status("b", "10.0.0.2"), Status::Error(_)), "three slots do not fit");
     assert!(matches!(status("c", "10.0.0.3"), Status::Error(_)), "no third index");
 }
 
@@ -172,17 +172,17 @@ fn invariant_10_ports_times_endpoints_of_one_service() {
     assert_eq!(rows(&snapshot), [25_000, MAX - 25_000 - MAX / 4, MAX / 8, MAX / 8], "in their order");
     let shown = view(&snapshot, "wide");
     let ready = shown.ports.iter().map(|port| port.rows.len(Scope::Cluster));
-    assert_eq!(ready.collect::<Vec<_>>(), [5; 4], "whoever is ready has a place in each list");
+    assert_eq!(ready.collect::<Vec<_>>(), [5; 4], "ready endpoints are in each list");
     let named: Vec<_> = snapshot.rejections.named.values().map(|it| (&*it.reason, it.partial)).collect();
     let reason = "its ports times endpoints are more than 65536, so 3 of its ports have only a part of their endpoints, ready \
                   ones first; spread them over several services";
     assert_eq!(named, [(reason, true)]);
-    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "nobody else notices");
+    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "no other service notices");
     let snapshot = rig.turn(vec![wide(4, 1, 1).swap_remove(0)]);
     assert_eq!(snapshot.rejections.named.len(), 1, "its object comes again, and is still named");
     let snapshot = rig.turn(vec![wide(2, 1, 1).swap_remove(0)]);
     assert_eq!(rows(&snapshot), [25_000; 2]);
-    assert!(snapshot.rejections.named.is_empty(), "what fits again is no longer named");
+    assert!(snapshot.rejections.named.is_empty(), "a service that fits again is no longer named");
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn invariant_10_frontends_and_indices_of_one_namespace_leave_capacity_to_another
         assert_eq!(count(&rig), crowd + 150);
         rig.turn(of_ports("web", 1, "10.2.0.2", 150).into());
         (0..3).for_each(|_| _ = rig.grace());
-        assert!(count(&rig) >= crowd + 150, "a service that moves has room");
+        assert!(count(&rig) >= crowd + 150, "a service that moves fits");
         let gone = (0..30).map(|it| of_ports("crowd", it, "10.1.0.1", 1)).map(|[service, _]| service);
         let gone = gone.filter_map(|event| match event {
             Event::ServiceApplied(facts) => Some(Event::ServiceDeleted(facts.key.clone(), None)),
@@ -351,7 +351,7 @@ fn invariant_10_frontends_and_indices_of_one_namespace_leave_capacity_to_another
         rig.turn(gone.collect());
         (0..3).for_each(|_| _ = rig.grace());
         rig.turn((0..18).flat_map(|it| of_ports("late", it, &format!("10.3.0.{it}"), 100)).collect());
-        assert!(count(&rig) > 1_600, "{} after room came back", count(&rig));
+        assert!(count(&rig) > 1_600, "{} after capacity came free", count(&rig));
     }
 }
 
@@ -384,7 +384,7 @@ fn invariant_10_external_ips_of_many_namespaces_displace_no_cluster_ip() {
     });
     rig.turn(gone.into());
     (0..6).for_each(|_| _ = rig.grace());
-    assert_eq!(at_external(&rig), 10_000, "others have the room that came back");
+    assert_eq!(at_external(&rig), 10_000, "others have the freed capacity");
 }
 
 /// A port's name is part of its key, so `a` is a new port; ports are planned in the order of names.
@@ -427,14 +427,14 @@ fn invariant_10_a_port_without_capacity_stops_no_other_port() {
             .collect::<Vec<_>>()
     };
     assert_eq!(list(&rig), [ip("1.1.1.2")]);
-    assert_eq!(rig.dump().frontends.len(), 2, "nobody is led to a port that is not there");
+    assert_eq!(rig.dump().frontends.len(), 2, "no frontend points to a missing port");
     rig.turn(vec![Event::ServiceDeleted(service("crowd", "10.0.0.9", &[]).key, None)]);
     for _ in 0..3 {
         rig.grace();
     }
     rig.retry(rig.id("web"));
     rig.turn(vec![]);
-    assert_eq!((rig.dump().frontends.len(), list(&rig)), (2, vec![ip("1.1.1.2")]), "room came back");
+    assert_eq!((rig.dump().frontends.len(), list(&rig)), (2, vec![ip("1.1.1.2")]), "capacity came free");
 }
 
 /// No index is free, so the port of the new name gets the index of the old one, and with it the frontend.
@@ -529,9 +529,9 @@ fn invariant_10_ports_times_addresses_of_one_service() {
     let reason = "its ports times addresses make 90600 frontends: the first 8192 are served and 82408 are left out, \
                   external IPs first; spread them over several services";
     assert_eq!(named, [(reason, true)]);
-    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "nobody else notices");
+    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "no other service notices");
     let snapshot = rig.turn(vec![applied(ServiceFacts { external_ips: vec![external(0)], ..large })]);
-    assert!(snapshot.rejections.named.is_empty(), "what fits again is no longer named");
+    assert!(snapshot.rejections.named.is_empty(), "a service that fits again is no longer named");
 }
 
 #[test]

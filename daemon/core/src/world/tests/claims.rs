@@ -92,7 +92,7 @@ fn invariant_10_a_handover_plans_no_service_that_loses_either_way() {
         let late = rig.turn(vec![]);
         assert_eq!((rig.planned, rig.changes.len()), (0, 0));
         check_row(&late, &std::format!("s{:03}", services - 1), Verdict::Conflict, Some("s000"));
-        assert_eq!(rig.world.owners.due(), None, "nothing is left to be told");
+        assert_eq!(rig.world.owners.due(), None, "no row is left to update");
         work
     };
     let (few, many) = (toggled(100), toggled(200));

@@ -202,7 +202,7 @@ fn endpoints_that_come_back_unready_end_a_hold() {
     rig.turn(vec![gone("a")]);
     let snapshot = rig.turn(vec![listed("a", &[("1.1.1.1", SICK)])]);
     check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 1));
-    assert_eq!(chosen(&snapshot), [ip("1.1.1.2")], "the cluster says that the other one is unready");
+    assert_eq!(chosen(&snapshot), [ip("1.1.1.2")], "the other endpoint is unready");
     let snapshot = rig.turn(vec![listed("a", &[("1.1.1.1", SICK), ("1.1.1.2", SICK)])]);
     check(&snapshot, "a", (Verdict::Refusing, Some(Reason::AllUnready), 0));
     check(&rig.turn(vec![gone("a")]), "a", (Verdict::Refusing, Some(Reason::Vanished), 0));
@@ -369,7 +369,7 @@ fn many_services_that_lose_their_lists_at_once_are_held_longer() {
     for name in names {
         check(&snapshot, name, (Verdict::Held, Some(Reason::MassLoss), 1));
     }
-    assert_eq!(rig.changes.len(), 4, "those before are told as well");
+    assert_eq!(rig.changes.len(), 4, "earlier losers change too");
     rig.now += 500;
     check(&rig.turn(vec![]), "c", (Verdict::Held, Some(Reason::MassLoss), 1));
     rig.now += 100;

@@ -96,7 +96,7 @@ fn no_import_takes_a_frontend_that_a_service_claims() {
         ("another port of a cluster IP", other_port(of_cluster("own", SHARED, &[]))),
         ("an external IP", of_cluster("own", "10.0.0.2", &[SHARED])),
         ("a balancer's address", balancer(of_cluster("own", "10.0.0.2", &[]))),
-        ("a node port beside it", node_port(of_cluster("own", SHARED, &[]))),
+        ("a node port at the same address", node_port(of_cluster("own", SHARED, &[]))),
     ] {
         let own = facts.key.clone();
         let theirs = || applied(facts.clone());
@@ -294,7 +294,7 @@ fn invariant_08_imports_that_a_start_found_stay_until_a_complete_list() {
     assert_eq!(emptied.world.adopt(&before.dump()), []);
     emptied.turn(vec![Event::Synced(Source::Kubernetes), Event::Absent(Source::ClusterSet)]);
     emptied.turn(vec![Event::Synced(Source::ClusterSet)]);
-    assert_eq!(removed(&emptied), [ip(SHARED)], "the list says that it is gone");
+    assert_eq!(removed(&emptied), [ip(SHARED)], "the complete list lacks it");
     let told = imported().into_iter().chain([Event::Synced(Source::ClusterSet)]).collect();
     assert_eq!(owned(&later.turn(told)), (Verdict::Serving, None));
     let names: Vec<_> = later.log.iter().map(|op| op.action.name()).collect();

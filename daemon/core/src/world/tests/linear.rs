@@ -227,7 +227,7 @@ fn invariant_10_a_decisions_lookups_count_as_work_of_a_piece() {
     let hidden = work_beside(true, 7, Size { endpoints: 10_000, ..ONE });
     assert!((rows..2 * rows).contains(&hidden), "{hidden} for addresses that a label hides");
     let ports = work_beside(false, 200, Size { ports: 1_000, ..ONE });
-    assert!((rows..5 * rows).contains(&ports), "{ports} for ports that are nobody's");
+    assert!((rows..5 * rows).contains(&ports), "{ports} for ports of no service");
 }
 
 /// The work of renaming so many ports in reverse order while no index is free.

@@ -17,9 +17,9 @@ fn only_backends_seen_unready_or_terminating_count_as_scaled_down() {
     let refused = |reason| (Verdict::Refusing, Some(reason), 0);
     let both = |a, b| listed("a", &[("1.1.1.1", a), ("1.1.1.2", b)]);
     let cases: Vec<Loss<'_>> = vec![
-        ("deleted beside an unready one", vec![beside(SICK)], vec![gone("a")], held(2)),
-        ("emptied beside an unready one", vec![beside(SICK)], vec![listed("a", &[])], held(2)),
-        ("beside one that terminates", vec![beside(GOING)], vec![gone("a")], held(2)),
+        ("deleted alongside an unready one", vec![beside(SICK)], vec![gone("a")], held(2)),
+        ("emptied alongside an unready one", vec![beside(SICK)], vec![listed("a", &[])], held(2)),
+        ("alongside a terminating one", vec![beside(GOING)], vec![gone("a")], held(2)),
         ("the unready one comes with the loss", vec![], vec![beside(SICK), gone("a")], held(2)),
         ("another one is listed in its place", vec![], vec![listed("a", &[("1.1.1.7", SICK)])], held(2)),
         ("one unready, one gone", vec![], vec![listed("a", &[("1.1.1.1", SICK)])], held(1)),
@@ -32,7 +32,7 @@ fn only_backends_seen_unready_or_terminating_count_as_scaled_down() {
         ),
         ("unready and terminating", vec![], vec![both(SICK, GOING)], refused(Reason::AllUnready)),
         (
-            "terminated beside an unready one",
+            "terminated alongside an unready one",
             vec![beside(SICK)],
             vec![both(GOING, GOING), gone("a")],
             refused(Reason::AllUnready),

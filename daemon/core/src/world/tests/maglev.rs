@@ -38,7 +38,7 @@ fn a_service_with_the_annotation_gets_a_maglev_table() {
     rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
     assert_eq!(list(&rig, "a"), (PLACES, true));
     rig.turn(vec![asking("a", 1, Some("false"))]);
-    assert_eq!(list(&rig, "a"), (2, false), "a list without a table is written anew");
+    assert_eq!(list(&rig, "a"), (2, false), "a plain list is written");
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn tables_of_one_namespace_leave_slots_to_others() {
     assert_eq!(counts, [PLACES, PLACES, 2, PLACES]);
     rig.turn(vec![deleted("a")]);
     rig.turn(vec![slice("c", &["1.1.1.1", "1.1.1.3"])]);
-    assert_eq!(list(&rig, "c"), (2, true), "clients may still read the table that goes");
+    assert_eq!(list(&rig, "c"), (2, true), "clients may still read the old table");
     (0..4).for_each(|_| drop(rig.grace()));
-    assert_eq!(list(&rig, "c"), (PLACES, true), "a table that went has given its room back");
+    assert_eq!(list(&rig, "c"), (PLACES, true), "a removed table has released its slots");
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn invariant_10_a_list_without_members_is_not_written_and_says_why() {
     let refused = (0..200).filter(|number| matches!(row(&snapshot, *number), Status::Error(_)));
     let refused: Vec<_> = refused.collect();
     assert!(refused.len() > 50, "{refused:?}");
-    assert_eq!(rig.dump().frontends.len(), 200 - refused.len(), "no client is led to what is not there");
+    assert_eq!(rig.dump().frontends.len(), 200 - refused.len(), "no frontend points to a missing list");
     for number in refused {
         assert_eq!((found(&rig, "t", number), members_of(&rig, "t", number)), (vec![], vec![]));
     }
@@ -159,7 +159,7 @@ fn invariant_10_a_list_that_cannot_grow_fills_its_block() {
     for round in 1..40 {
         let snapshot = rig.turn(sticky("web", 1, 100 * round..100 * round + 8, 0..0).into());
         let view = snapshot.services.iter().find(|view| view.key.name.namespace() == "web").unwrap();
-        assert!(matches!(view.frontends[0].status, Status::Error(_)), "it says that it is not whole");
+        assert!(matches!(view.frontends[0].status, Status::Error(_)), "its status says that it is truncated");
         rest(&mut rig);
         let members = members_of(&rig, "web", 1);
         assert_eq!((&found(&rig, "web", 1)[..], members.len()), (&members[..4], 8));

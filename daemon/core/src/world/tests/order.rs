@@ -216,7 +216,7 @@ fn a_serving_backend_is_a_member_before_its_word_until_it_stops() {
         Action::InsertMember(key, _) | Action::RemoveMember(key) => key.membership == Membership::Serving,
         _ => true,
     };
-    assert!(rig.log.iter().all(no_list), "nobody asks for lists without affinity: {:?}", rig.log);
+    assert!(rig.log.iter().all(no_list), "no list without affinity: {:?}", rig.log);
 
     rig.turn(vec![udp_slice(Some(true), &["1.1.1.2"])]);
     assert!(!rig.log.iter().any(|op| is_about(op, false, "1.1.1.1")), "it serves: {:?}", rig.log);

@@ -115,7 +115,11 @@ fn a_service_heavier_than_a_piece_lets_others_in_between() {
         rest(&mut rig);
         rig.grace();
     }
-    assert_eq!(find(&rig.turn(vec![]), "tenant", "heavy").map(|view| view.key.clone()), None, "all is gone");
+    assert_eq!(
+        find(&rig.turn(vec![]), "tenant", "heavy").map(|view| view.key.clone()),
+        None,
+        "everything is removed"
+    );
 }
 
 #[test]
@@ -153,7 +157,7 @@ fn invariant_04_a_frontend_with_a_new_owner_never_misses_between_pieces() {
     let mut ops: Vec<Op> = Vec::new();
     rig.turn(events);
     ops.extend(rig.log.iter().filter(|op| is_of_shared(op)).cloned());
-    assert_eq!(ops, [], "who is about to claim it is not decided");
+    assert_eq!(ops, [], "the next claimant is undecided");
     while rig.world.has_dirty() {
         rig.turn(vec![]);
         ops.extend(rig.log.iter().filter(|op| is_of_shared(op)).cloned());
@@ -163,7 +167,7 @@ fn invariant_04_a_frontend_with_a_new_owner_never_misses_between_pieces() {
         rig.grace();
         rest(&mut rig);
     }
-    assert_eq!(rig.dump().frontends.len(), 102, "and the owner's own is gone");
+    assert_eq!(rig.dump().frontends.len(), 102, "and the former owner's own is removed");
 }
 
 #[test]
@@ -236,7 +240,7 @@ fn invariant_08_leftovers_are_removed_only_when_all_services_are_decided() {
         later.turn(vec![]);
         removed += later.log.iter().filter(|op| matches!(op.action, Action::RemoveFrontend(_))).count();
     }
-    assert_eq!(removed, 1, "the one that nobody asks for");
+    assert_eq!(removed, 1, "the one without a claim");
 }
 
 #[test]

@@ -81,9 +81,9 @@ fn reasons_follow_the_observed_endpoints() {
     let one_by_one: [&[_]; 4] = [&[a(READY), b(READY)], &[a(LEAVING), b(READY)], &[b(LEAVING)], &[]];
     check("the last list counts, not those before", &one_by_one, refused(Reason::ScaledDown));
     let other: [&[_]; 2] = [&[a(READY), b(SICK)], &[b(SICK)]];
-    check("another one that is unready says nothing", &other, refused(Reason::Vanished));
+    check("another unready endpoint does not count", &other, refused(Reason::Vanished));
     let not_a_member: [&[_]; 3] = [&[a(READY), b(LEAVING)], &[b(GOING)], &[]];
-    check("who was no member does not count", &not_a_member, refused(Reason::Vanished));
+    check("a backend that was no member does not count", &not_a_member, refused(Reason::Vanished));
     let back: [&[_]; 4] = [&[a(READY)], &[a(GOING)], &[a(READY)], &[]];
     check("a mark is taken back by being ready again", &back, refused(Reason::Vanished));
 }
@@ -138,9 +138,9 @@ fn endpoints_only_in_hidden_slices_give_the_reason_hidden() {
     let gone = || with(&[("1.1.1.1", SICK)]);
     for (what, slices, expected) in [
         ("from the beginning", vec![hidden(&["1.1.1.1"])], Reason::Hidden),
-        ("nobody is hidden", vec![hidden(&[])], Reason::NoEndpoints),
+        ("no endpoint is hidden", vec![hidden(&[])], Reason::NoEndpoints),
         ("those of the other family", vec![six(&["1.1.1.1"])], Reason::NoEndpoints),
-        ("who is listed is not hidden", vec![gone(), hidden(&["1.1.1.2"]), gone()], Reason::AllUnready),
+        ("a listed endpoint is not hidden", vec![gone(), hidden(&["1.1.1.2"]), gone()], Reason::AllUnready),
     ] {
         let mut rig = Rig::new();
         let mut last = rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
@@ -177,7 +177,7 @@ fn external_lists_are_null_empty_or_another_list() {
     assert_eq!(external(local(), &["1.1.1.1", "@1.1.1.2"]), Some(1));
     assert_eq!(external(local(), &["1.1.1.1"]), Some(0), "dropped outside");
     assert_eq!(external(local(), &["@1.1.1.2"]), None, "the same list");
-    assert_eq!(external(local(), &[]), None, "nobody anywhere");
+    assert_eq!(external(local(), &[]), None, "no backend anywhere");
 }
 
 /// The author of the apiservers' slice could otherwise bypass any Service on every node.

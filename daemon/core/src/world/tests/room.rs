@@ -59,7 +59,7 @@ fn invariant_10_replaced_tables_exceed_the_budget_by_at_most_one() {
         }
     }
     rest(&mut rig);
-    assert_eq!(NAMES.map(|name| count(&rig, name)), [PLACES; 4], "each finds its room again");
+    assert_eq!(NAMES.map(|name| count(&rig, name)), [PLACES; 4], "each table fits again");
     assert_eq!(used(&rig), 4 * BLOCK);
 }
 
@@ -77,7 +77,7 @@ fn a_service_waiting_for_a_table_gets_one_when_another_leaves() {
     assert_eq!(count(&rig, "e"), 2);
     rig.turn(vec![deleted("a")]);
     rest(&mut rig);
-    assert_eq!(count(&rig, "e"), PLACES, "nothing was said of it meanwhile");
+    assert_eq!(count(&rig, "e"), PLACES, "no event concerned it meanwhile");
 }
 
 #[test]

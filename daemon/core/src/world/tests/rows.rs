@@ -158,12 +158,12 @@ fn invariant_10_waiting_row_demand_is_decided_again_when_capacity_returns() {
     let snapshot = rest(&mut rig);
     assert_eq!(led_to(&rig, "tenant", 9).len(), 1_000);
     assert_eq!(rows(&snapshot, "tenant"), (limits::ROWS_PER_SERVICE_MAX + 1_000, 0), "the other one too");
-    assert!(snapshot.rejections.named.is_empty(), "nobody waits");
+    assert!(snapshot.rejections.named.is_empty(), "no service waits");
     [1, 9].into_iter().for_each(|number| drop(rig.turn(gone("tenant", number))));
     rest(&mut rig);
     let snapshot = rig.turn(crowd("prod", 0..2).collect());
     let (shown, _) = rows(&snapshot, "prod");
-    assert!(shown >= MOST * 8 / 9, "{shown}: all room came back");
+    assert!(shown >= MOST * 8 / 9, "{shown}: all capacity came free");
 }
 
 /// Each port of a service has its list once, and loses it.
@@ -180,7 +180,7 @@ fn invariant_10_last_lists_count_as_much_as_lists() {
         assert!(rows(&snapshot, "tenant").0 > 0);
     }
     rig.turn(crowd("prod", 0..1).collect());
-    assert!(led_to(&rig, "prod", 0).len() > 100, "a part is left to others all the same");
+    assert!(led_to(&rig, "prod", 0).len() > 100, "a part is left to others nevertheless");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn invariant_08_a_restart_keeps_every_list_in_the_maps() {
     later.turn(crowds().collect());
     let snapshot = rest(&mut later);
     let sum: usize = ["a", "bb", "ccc"].into_iter().map(|namespace| rows(&snapshot, namespace).0).sum();
-    assert!(sum >= MOST - MOST / 9 / 9 / 9, "{sum}: what nobody lists again is room");
+    assert!(sum >= MOST - MOST / 9 / 9 / 9, "{sum}: leftovers without rows come free");
 }
 
 /// Hints send clients of this node elsewhere, while policy Local uses the backends here.

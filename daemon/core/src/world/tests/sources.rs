@@ -222,7 +222,7 @@ fn a_node_within_the_ranges_adds_the_balancers_address() {
         [format!("{:?}", Action::InsertSource(key, rig.world.tables.quota(rig.id("a"))))]
     );
     let touched: Vec<_> = rig.changes.iter().map(|change| change.service.clone()).collect();
-    assert_eq!(touched, [service_key("a")], "nobody else is decided again");
+    assert_eq!(touched, [service_key("a")], "no other service is decided again");
     rig.turn(vec![node(&["198.51.100.7"])]);
     assert_eq!(changed(&rig), [format!("{:?}", Action::RemoveSource(key))]);
 }
@@ -266,7 +266,7 @@ fn invariant_08_sources_that_a_start_finds_are_adopted() {
     let mut rig = found("198.51.100.0/24");
     rig.turn(vec![]);
     rig.grace();
-    assert_eq!(names(&rig.log), ["publish word", "remove source"], "nobody asks for the port");
+    assert_eq!(names(&rig.log), ["publish word", "remove source"], "no frontend uses the port");
 }
 
 /// A list that cannot grow delays no revoked range: a narrowed range applies to all clients at once.

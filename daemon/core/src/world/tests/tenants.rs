@@ -80,7 +80,7 @@ fn invariant_05_a_slice_listing_a_held_address_ends_no_hold() {
         let claim = || pods(key_in(TENANT, "nobody"), SOURCE, &["1.1.1.1"], uid);
         assert_eq!(held(&rig.turn(vec![claim()]), "default"), [Reason::Vanished], "{uid}");
         let first = claims(&rig.changes);
-        assert_eq!(first, usize::from(uid == "two"), "it is told, and asked now");
+        assert_eq!(first, usize::from(uid == "two"), "a claim by another pod is recorded and probed");
         for _ in 0..3 {
             assert_eq!(held(&rig.turn(vec![claim()]), "default"), [Reason::Vanished], "{uid}");
             assert_eq!(claims(&rig.changes), 0, "once in a hold");
@@ -100,7 +100,7 @@ fn claims_end_neither_the_apiservers_hold_nor_a_mass_loss() {
     let snapshot = rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
     let mass = [Reason::MassLoss; 4];
     assert_eq!(held(&snapshot, "default"), [&[Reason::Control], &mass[..]].concat());
-    assert_eq!(claims(&rig.changes), 4, "an apiserver is asked whose the others are");
+    assert_eq!(claims(&rig.changes), 4, "the apiserver is asked about the others");
     let ports = snapshot.services.iter().flat_map(|view| view.ports.iter());
     let holds = ports.filter_map(|port| port.hold.as_ref());
     assert_eq!(holds.map(|hold| hold.urgent_probe_targets(Transport::Tcp).count()).sum::<usize>(), 0);
@@ -116,9 +116,9 @@ fn invariant_10_claims_of_one_namespace_are_bounded_and_others_still_count() {
     rig.turn((1..=60).map(|number| emptied("default", number)).collect());
     rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
     let heard = claims(&rig.changes);
-    assert!((1..=20).contains(&heard), "{heard} of one namespace");
+    assert!((1..=20).contains(&heard), "{heard} claims of one namespace");
     rig.turn(vec![pods(key_in("other", "nobody"), SOURCE, &["1.1.1.60"], "two")]);
-    assert_eq!(claims(&rig.changes), 1, "who writes nothing else is heard");
+    assert_eq!(claims(&rig.changes), 1, "another namespace's first claim counts");
     rig.now += 10;
     rig.turn(vec![]);
     rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);

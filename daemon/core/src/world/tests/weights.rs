@@ -134,7 +134,7 @@ fn with_affinity_a_backend_of_weight_zero_stays_a_member() {
     assert_eq!(listed(&rig), (both, false));
     assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
     rig.turn(vec![slice("a", &["1.1.1.2"])]);
-    assert_eq!(listed(&rig), (vec![ip("1.1.1.2")], false), "one that has gone is none");
+    assert_eq!(listed(&rig), (vec![ip("1.1.1.2")], false), "a removed backend is no member");
 }
 
 /// Without affinity, clients are sent by the list alone, which no program searches.
@@ -217,9 +217,9 @@ fn invalid_weights_of_a_slice_keep_the_previous_ones() {
     rig.turn(vec![slice("1.1.1.1=zero")]);
     assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
     rig.turn(vec![slice("1.1.1.1=zero")]);
-    assert_eq!(rig.log, [], "told again");
+    assert_eq!(rig.log, [], "delivered again");
     rig.turn(vec![two()]);
-    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 500), (ip("1.1.1.2"), 500)], "it says nothing any more");
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 500), (ip("1.1.1.2"), 500)], "it has no weights any more");
 }
 
 /// An address in two slices has one row, from one of them.
