@@ -1,7 +1,7 @@
-//! The endpoints of one port, merged and chosen: rows, and the two lists that are read off them.
+//! The endpoints of one port, merged: rows, and the two lists that their bits select.
 //!
-//! Invariant: rows are sorted by address and port, each pair once. A list is the rows with its bit; so a list and what
-//! was not chosen for it can never disagree.
+//! Invariant: rows are sorted by address and port, each pair once. A list is the rows with its bit, so rows and lists
+//! never disagree.
 
 mod columns;
 mod last_list;
@@ -36,23 +36,20 @@ impl Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SlotState {
     Active,
-    /// Serving and terminating, chosen because nothing is ready.
+    /// Serving and terminating, selected because no endpoint is ready.
     Draining,
 }
 
-/// One place in a list, as the datapath keeps it.
+/// One slot of a list in the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
-    /// The backend's address.
     pub address: IpAddr,
-    /// The backend's port.
     pub port: NonZeroU16,
-    /// Why it is there.
+    /// Why the backend is in the list.
     pub state: SlotState,
 }
 
 impl Slot {
-    /// Address and port.
     pub const fn backend(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port.get())
     }
@@ -67,7 +64,7 @@ pub struct Rows {
     local: Summary,
 }
 
-/// Facts about a list that are needed once for each frontend that leads to it.
+/// Summary of a list, read once for each frontend that uses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Summary {
     len: u32,
@@ -90,7 +87,7 @@ impl Summary {
 }
 
 impl Rows {
-    /// Takes rows that are sorted and unique; keeps the time of those that did not change.
+    /// Takes sorted, unique rows, and keeps the timestamps of unchanged ones.
     pub fn new(mut rows: Vec<Row>, before: &Self, now: Timestamp) -> Self {
         let now = u32::try_from(now.0).unwrap_or(u32::MAX);
         let mut old = before.rows.iter().peekable();
@@ -102,14 +99,13 @@ impl Rows {
         Self::with_summaries(&rows)
     }
 
-    /// Rows that a former process wrote down. `None`: they are not sorted, or not unique.
+    /// Restores the rows of a former process. `None`: they are not sorted, or not unique.
     pub fn restore(rows: &[Row]) -> Option<Self> {
         let sorted = rows.is_sorted_by(|a, b| a.position() < b.position());
         sorted.then(|| Self::with_summaries(rows))
     }
 
-    /// The rows of a list that was found in the maps: chosen, with nothing else known. In a table backends stand more
-    /// than once.
+    /// The rows of a list found in the maps; only their backends and states are known. Maglev tables repeat backends.
     pub(crate) fn from_slots(slots: &[Slot], scope: Scope) -> Self {
         let mut slots = slots.to_vec();
         slots.sort_unstable();
@@ -130,23 +126,21 @@ impl Rows {
         Self { rows: Columns::from_rows(rows), weights: BackendWeights::default(), cluster, local }
     }
 
-    /// The same rows with these weights.
     #[must_use]
     pub fn with_weights(self, weights: BackendWeights) -> Self {
         Self { weights, ..self }
     }
 
-    /// The weights of its backends.
     pub const fn weights(&self) -> &BackendWeights {
         &self.weights
     }
 
-    /// How many new clients the backend gets beside others.
+    /// The backend's share of new clients.
     pub fn weight(&self, backend: SocketAddr) -> Weight {
         self.weights.weight(backend)
     }
 
-    /// Whether all backends of that list get as many new clients.
+    /// Whether all backends of that list have the same weight.
     pub fn is_even(&self, scope: Scope) -> bool {
         let mut each = self.list(scope).map(|row| self.weight(row.backend()));
         self.weights.is_uniform() || each.next().is_none_or(|first| each.all(|weight| weight == first))
@@ -159,7 +153,7 @@ impl Rows {
         }
     }
 
-    /// Whether a backend that is as fit as those of the list is out of it for its weight: clients that have it keep it.
+    /// Whether a backend as fit as the listed ones is left out for its weight alone: its clients stay with it.
     pub fn is_weighted_out(&self, row: &Row, scope: Scope) -> bool {
         let conditions = row.conditions();
         let is_fit = if self.is_draining(scope) {
@@ -171,7 +165,7 @@ impl Rows {
         is_fit && !is_listed && self.weight(row.backend()) == Weight::NONE
     }
 
-    /// Whether clients are led to the backend, or would be if the others of the cluster list were gone.
+    /// Whether clients reach the backend, or would if the other backends of the cluster list were gone.
     pub(crate) fn is_member(&self, row: &Row) -> bool {
         row.is_chosen() || self.is_weighted_out(row, Scope::Cluster)
     }
@@ -181,7 +175,6 @@ impl Rows {
         self.rows.iter()
     }
 
-    /// The row at a place among all.
     pub fn get(&self, place: usize) -> Option<Row> {
         self.rows.get(place)
     }
@@ -193,17 +186,15 @@ impl Rows {
         here.take_while(move |row| row.address == address)
     }
 
-    /// How much memory they take.
+    /// Memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.rows.bytes() + self.weights.bytes()
     }
 
-    /// How many backends that list has.
     pub const fn len(&self, scope: Scope) -> u32 {
         self.summary(scope).len
     }
 
-    /// Whether that list has no backend.
     pub const fn is_empty(&self, scope: Scope) -> bool {
         self.len(scope) == 0
     }
@@ -223,8 +214,8 @@ impl Rows {
         self.list(scope).map(Row::slot)
     }
 
-    /// The slots of that list as they stand in a range of so many: each backend once, as many as the range holds or,
-    /// where there are as many slots as tables have, as a table.
+    /// The slots of that list in a range of this length: each backend once, as many as fit, or a Maglev table if the
+    /// range has a table's length.
     pub fn slots_in_range(&self, scope: Scope, places: u32) -> impl Iterator<Item = Slot> {
         let is_table = maglev::is_table(places, self.len(scope));
         let backends: Vec<_> = if is_table { self.slots(scope).collect() } else { Vec::new() };
@@ -234,7 +225,7 @@ impl Rows {
         self.slots(scope).take(if is_table { 0 } else { places as usize }).chain(table)
     }
 
-    /// The row of a backend, chosen or not.
+    /// The row of a backend, in a list or not.
     pub fn find(&self, backend: SocketAddr) -> Option<Row> {
         self.rows.get(self.rows.find_position((backend.ip(), backend.port()))?)
     }
@@ -244,12 +235,12 @@ impl Rows {
         self.summary(scope).is_draining
     }
 
-    /// Whether the list is one that is held.
+    /// Whether the list is held.
     pub const fn is_held(&self, scope: Scope) -> bool {
         self.summary(scope).is_held
     }
 
-    /// Whether both are the same list of the same backends in the same states, which clients get in the same shares.
+    /// Whether both lists have the same backends in the same states with the same shares of new clients.
     pub fn has_same_list(&self, scope: Scope, other: &Self, other_scope: Scope) -> bool {
         let is_even = self.is_even(scope) && other.is_even(other_scope);
         let weight = |rows: &Self, row: &Row| (!is_even).then(|| rows.weight(row.backend()));

@@ -1,8 +1,8 @@
-//! Resolves one service, its slices, the node and the settings into what is desired, as a pure function.
+//! Resolves one service, its slices, the node and the settings into the desired frontends and backends, as a pure
+//! function.
 //!
-//! Invariant: no other service goes in, so none can change the result, but for how many frontends the service may have
-//! where all ask for more than there may be. The chosen endpoints are exactly those that kube-proxy chooses. The claims
-//! decide which of two services owns an address that both claim.
+//! Invariant: other services change the result only through [`FrontendQuota`]. The endpoints are exactly those that
+//! kube-proxy selects. Claims decide which of two services owns an address that both list.
 
 mod denied_address;
 pub(crate) mod endpoint_rows;
@@ -32,13 +32,12 @@ use crate::work;
 pub struct DesiredService {
     /// Why the service has frontends, or none.
     pub state: ServiceState,
-    /// Its ports, sorted by key.
+    /// Sorted by key.
     pub ports: Vec<DesiredPort>,
-    /// Its frontends, in the order of the table.
+    /// In table order.
     pub frontends: Vec<DesiredFrontend>,
-    /// The cluster IPs and node ports that are left out, so that no other service takes what is behind them.
+    /// The cluster IPs and node ports beyond the quota, reserved so that no other service takes them.
     pub reserved: Vec<DesiredFrontend>,
-    /// What is left out of it.
     pub cut: Truncation,
 }
 
@@ -49,27 +48,27 @@ impl DesiredService {
     }
 }
 
-/// What is left out of what a service asks for.
+/// How much of a service is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Truncation {
-    /// How many ports have only some of their endpoints, because there are too many.
+    /// Ports that have only some of their endpoints.
     pub ports: usize,
-    /// How many frontends are beyond the service's part.
+    /// Frontends beyond the service's quota.
     pub frontends: usize,
-    /// How many of those are, because external IPs of all services together have their half.
+    /// Those left out because external IPs of all services have reached their half.
     pub external_ips: usize,
-    /// How many rows are beyond it, which is found out when the ports take them.
+    /// Rows beyond the quota; the plan counts them when ports take their rows.
     pub rows: usize,
 }
 
-/// The part of all frontends that a service may have.
+/// How many frontends a service may have.
 #[derive(Clone, Copy)]
 pub struct FrontendQuota<'a> {
-    /// How many; all that it has already stay, however many those are.
+    /// The limit; frontends that the service already has stay even beyond it.
     pub most: usize,
-    /// How many of them may be at external IPs.
+    /// How many may be at external IPs.
     pub external_ips: usize,
-    /// Which of its frontends it has already: these come first.
+    /// Whether the service already has this frontend; such frontends come first.
     pub is_present: &'a dyn Fn(&DesiredFrontend) -> bool,
 }
 
@@ -83,7 +82,7 @@ impl core::fmt::Debug for FrontendQuota<'_> {
 }
 
 impl FrontendQuota<'_> {
-    /// As many as one service may have.
+    /// The limit of a single service.
     pub const WHOLE: Self =
         Self { most: limits::FRONTENDS_PER_SERVICE_MAX, external_ips: usize::MAX, is_present: &|_| false };
 }
@@ -94,11 +93,11 @@ pub struct DesiredPort {
     pub key: PortKey,
     /// All endpoints, merged, with the lists marked.
     pub rows: Vec<Row>,
-    /// How many new clients its backends get beside each other.
+    /// The backends' shares of new clients.
     pub weights: BackendWeights,
-    /// Which lists its frontends use, and what happens when the lists are empty.
+    /// Which lists its frontends use, and how they treat empty lists.
     pub policy: PortPolicy,
-    /// The clients that may use the port's load-balancer addresses, if it has any; `None`: all clients.
+    /// The clients that may use the port's load-balancer addresses; `None`: all clients.
     pub sources: Option<SourceRanges>,
 }
 
@@ -115,19 +114,19 @@ pub struct PortPolicy {
     pub internal_local: bool,
     /// Some frontend is for traffic from outside.
     pub has_external_frontend: bool,
-    /// Some frontend is an address of a load balancer.
+    /// Some frontend is a load-balancer address.
     pub has_lb_frontend: bool,
     /// Traffic from outside uses the local list.
     pub external_local: bool,
     /// Session affinity in seconds; 0: none.
     pub affinity_timeout: u32,
-    /// How many last bits of a client's address do not count for it.
+    /// How many trailing bits of a client's address affinity ignores.
     pub ignored_bits: u8,
-    /// Clients from outside have their place in the cluster list computed.
+    /// Clients from outside get their backend from a Maglev table.
     pub maglev: bool,
     /// The maps keep every serving backend as a member, in a list or not.
     pub keeps_members: bool,
-    /// Not each backend of the cluster list is known to be on a node of the cluster, and the maps are to say that.
+    /// The maps must record that some backend of the cluster list may run outside the cluster.
     pub has_off_cluster_backend: bool,
 }
 
@@ -136,25 +135,23 @@ pub struct PortPolicy {
 pub struct DesiredFrontend {
     /// Unspecified for a NodePort.
     pub address: IpAddr,
-    /// The port that clients dial.
     pub port: NonZeroU16,
-    /// The protocol as the service says it.
+    /// The protocol as the service spells it.
     pub protocol: Protocol,
-    /// The kind of address.
     pub kind: FrontendType,
     /// Empty if unnamed.
     pub port_name: Arc<str>,
-    /// No tenant may have the address, so it is shown and never programmed.
+    /// No tenant may have the address, so the frontend is shown and never programmed.
     pub denied: bool,
-    /// The transport that is programmed; `None`: the frontend is only shown.
+    /// The programmed transport; `None`: the frontend is only shown.
     pub transport: Option<Transport>,
-    /// The position of its port in [`DesiredService::desired_ports`]; `None` if nothing can be programmed.
+    /// The position of its port in [`DesiredService::ports`]; `None`: there is nothing to program.
     pub position: Option<usize>,
-    /// Which list this node's own connections get.
+    /// The list for this node's own connections.
     pub scope: Scope,
-    /// Whether traffic from outside gets the local list.
+    /// Traffic from outside gets the local list.
     pub external_local: bool,
-    /// There is no backend, and the frontend is left to the real load balancer.
+    /// There is no backend, and traffic passes to the real load balancer.
     pub passes: bool,
 }
 
@@ -165,7 +162,6 @@ impl DesiredFrontend {
     }
 }
 
-/// What one service should have in the maps.
 pub fn resolve(
     service: Option<&ServiceFacts>,
     slices: &[Arc<SliceFacts>],
@@ -207,8 +203,8 @@ pub fn resolve(
     DesiredService { state, ports, frontends, reserved: covering, cut }
 }
 
-/// Whether a backend of the cluster list may be on no node of the cluster. An empty list, which may be held, says
-/// nothing of that; nor does a node's name in slices of other clusters, and a block of the configuration names none.
+/// Whether a backend of the cluster list may run outside the cluster. An empty list may be held, so it counts as a yes.
+/// Slices of other clusters and blocks of the configuration name no node of this cluster.
 fn has_off_cluster_backend(port: &DesiredPort, service: &ServiceFacts, slices: &[Arc<SliceFacts>]) -> bool {
     let mut listed = port.rows.iter().filter(|row| row.is_in(Scope::Cluster)).peekable();
     let knows_nodes = matches!(service.key.source, Source::Manifests | Source::Kubernetes);
@@ -268,7 +264,7 @@ fn desired_ports(
     keys.into_iter().map(port).collect()
 }
 
-/// Gives the ports with load-balancer addresses their sources. All such ports of one family share them.
+/// Sets the sources of ports with load-balancer addresses. All such ports of one family share them.
 fn set_sources(ports: &mut [DesiredPort], service: &ServiceFacts, node: &NodeFacts) {
     for family in Family::ALL {
         let sources = source_ranges::allowed_ranges(service, node, family);
@@ -296,7 +292,7 @@ fn port_policy(service: &ServiceFacts, external: bool) -> PortPolicy {
     }
 }
 
-/// How many last bits of a client's address do not count: none where clients are not kept.
+/// How many trailing bits of a client's address affinity ignores; 0 without affinity.
 fn ignored_prefix_bits(service: &ServiceFacts, family: Family) -> u8 {
     let prefixes = service.affinity_prefixes().filter(|_| service.affinity_timeout.is_some());
     prefixes.unwrap_or(Prefixes::WHOLE).ignored_bits(family)

@@ -1,6 +1,6 @@
-//! What readers see: one consistent view of all services, published with each batch.
+//! One consistent view of all services for readers, published with each batch.
 //!
-//! Invariant: a snapshot never changes. It shares everything that did not change with the one before it.
+//! Invariant: a snapshot never changes. It shares unchanged parts with the one before it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -22,41 +22,40 @@ use crate::shared_vec::SharedVec;
 use crate::time::{ClockReading, Uptime};
 use crate::totals::Totals;
 
-/// Everything that rejected itself, named up to a bound.
+/// Everything that is rejected, named up to a limit.
 #[derive(Clone, Debug, Default)]
 pub struct Rejections {
-    /// The named ones.
     pub named: BTreeMap<ObjectKey, Rejection>,
     /// How many more are rejected now.
     pub more: usize,
-    /// How many objects wait for room; each of them is rejected until it has it.
+    /// How many objects wait for capacity; each of them is rejected until admitted.
     pub waiting: usize,
-    /// How many rejections since the start had no room by name when they came.
+    /// How many rejections since the start came when the named ones were full.
     pub dropped: u64,
-    /// How many rejections there were since the start.
+    /// Rejections since the start.
     pub total: u64,
 }
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Batches that were applied.
+    /// Applied batches.
     pub batches: u64,
-    /// Events that were applied.
+    /// Applied events.
     pub events: u64,
     /// Ops that the maps accepted.
     pub ops: u64,
-    /// Ops that the maps refused, but for those beyond the part of a namespace.
+    /// Ops that the maps refused, except those beyond a namespace's quota.
     pub ops_failed: u64,
-    /// Ops that were not even tried because their owner was not dirty. Must stay 0.
+    /// Ops that were skipped because their owner was not dirty. Must stay 0.
     pub cross_service: u64,
-    /// Steps that the rules left out because what they were about was not there, though it always is. Must stay 0.
+    /// Steps that were skipped because their subject was missing. Must stay 0.
     pub impossible: u64,
-    /// Things in the maps that another writer had changed.
+    /// Map entries that another writer had changed.
     pub drift: u64,
-    /// Change records that were made.
+    /// Change records made.
     pub changes: u64,
-    /// Change records for which the recorder had no room.
+    /// Change records that the recorder dropped because it was full.
     pub changes_dropped: u64,
 }
 
@@ -65,28 +64,28 @@ pub struct Counters {
 pub struct Fill {
     /// Frontends in the maps.
     pub frontends: usize,
-    /// Port indices in use, those in their grace period included.
+    /// Port indices in use, including those in their grace period.
     pub ports: usize,
     /// Slots of IPv4 and IPv6 in use, in whole blocks.
     pub slots: [u64; 2],
-    /// Members that lists have or may come to have; what is a member for its table alone is left out.
+    /// Members that lists have or may come to have, without those that only Maglev tables have.
     pub members: u32,
-    /// Services waiting for another try.
+    /// Services that wait for a retry.
     pub retries: usize,
-    /// Those of them that wait for something else than room beyond the part of their own namespace.
+    /// Those that do not wait merely for their namespace's quota.
     pub failing: usize,
 }
 
-/// How a comparison of the maps with what was written to them went.
+/// The result of comparing the maps with what was written to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapCheck {
     pub at: Timestamp,
-    /// Things that another writer had changed.
+    /// Entries that another writer had changed.
     pub differences: usize,
 }
 
-/// All services, by their ids and by their names; cheap to copy. What readers ask of all of them is known without a
-/// look at each: how many there are of what, which need an explanation, and which have a load balancer.
+/// All services, by id and by name; cheap to copy. It maintains totals, the services that need an explanation and those
+/// with a load balancer, so that readers need not visit every service.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceViews {
     views: SharedVec<Arc<ServiceView>>,
@@ -110,13 +109,12 @@ impl ServiceViews {
         self.views.iter()
     }
 
-    /// The services of exactly this name, one for each source that has it.
+    /// The services of exactly this name, one per source.
     pub fn find_by_name(&self, name: &ObjectName) -> impl Iterator<Item = &Arc<ServiceView>> {
         let near = self.names.candidate_ids(name).iter().filter_map(|id| self.get(*id));
         near.filter(move |view| view.key.name == *name)
     }
 
-    /// How many of what there are.
     pub const fn totals(&self) -> &Totals {
         &self.totals
     }
@@ -126,17 +124,17 @@ impl ServiceViews {
         self.with_problems.iter().filter_map(|id| self.get(id))
     }
 
-    /// The services with a load balancer, those that ask for one, and those with a port for its health checks.
+    /// The services that have or request a load balancer, or have a health-check port.
     pub fn with_balancer(&self) -> impl Iterator<Item = &Arc<ServiceView>> {
         self.with_balancer.iter().filter_map(|id| self.get(id))
     }
 
-    /// Whether one is an unchanged clone of the other. If not, they may say the same all the same.
+    /// Whether one is an unchanged clone of the other. If not, their contents may still be equal.
     pub fn is_same(&self, other: &Self) -> bool {
         self.views.is_same(&other.views)
     }
 
-    /// Sets a service's view, or takes it away.
+    /// Sets or removes a service's view.
     pub fn set(&mut self, id: ServiceId, view: Option<Arc<ServiceView>>) {
         let before = self.get(id).cloned();
         let [old, new] = [&before, &view].map(|view| view.as_ref().map(|view| &view.key.name));
@@ -155,65 +153,60 @@ impl ServiceViews {
 /// One consistent view of everything.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// All services that are known, in no meaningful order.
+    /// All known services, in no meaningful order.
     pub services: ServiceViews,
-    /// How often each source was asked to tell everything once more, because something that it told found no room.
+    /// How often each source was asked to relist, because an object of it found no capacity.
     pub relist_requests: BTreeMap<Source, u64>,
-    /// When each source was asked last whether the endpoints of held lists are back, if it ever was.
+    /// When each source was last asked whether the endpoints of held lists are back.
     pub queries: BTreeMap<Source, Uptime>,
-    /// Everything that rejected itself.
     pub rejections: Arc<Rejections>,
-    /// The own node.
     pub node: Arc<NodeFacts>,
-    /// The sockets of the node that wait for clients; `None`: they are not known.
+    /// The listening sockets of the node; `None`: unknown.
     pub listeners: Option<Arc<Listeners>>,
     /// The settings in force.
     pub settings: Arc<Settings>,
     /// The drains in force.
     pub drains: Arc<Drains>,
-    /// Sources that must deliver before anything is removed, and whether they have.
+    /// Sources that must sync before anything is removed, and whether they have.
     pub sources: BTreeMap<Source, bool>,
-    /// Sources that have not delivered because they cannot be read: nothing but removals waits for them.
+    /// Sources that have not synced because they cannot be read: only removals wait for them.
     pub unreadable: BTreeSet<Source>,
-    /// Services of which some list is held.
+    /// Services with a held list.
     pub held: Arc<BTreeSet<ServiceId>>,
-    /// Up to which version of the apiserver each kind is known.
+    /// The last apiserver version received for each kind.
     pub progress: BTreeMap<WatchKind, Arc<str>>,
-    /// When the sources last confirmed to a former process what is shown; `None` once every source has delivered to
-    /// this one.
+    /// When the sources last confirmed this state to a former process; `None` once every source has synced with this
+    /// one.
     pub stale_since: Option<Timestamp>,
-    /// Whether the maps follow the rules: from the first whole list on, or from what was remembered.
+    /// Whether the maps follow the rules, from the first complete list or the restored state on.
     pub programmed: bool,
-    /// Whether something of the first lists is still to be written, or of what was remembered, for the first time.
+    /// Whether objects of the first lists or the restored state have yet to be written for the first time.
     pub filling: bool,
-    /// Whether services are still to be carried out, so that the views say less than the sources have told.
+    /// Whether services have yet to be realized, so that the views lag behind the sources.
     pub behind: bool,
-    /// Counters since the start.
     pub counters: Counters,
-    /// How full the maps are.
     pub fill: Fill,
-    /// The last comparison of the maps with what was written, once there was one.
+    /// The last comparison of the maps with what was written, if any.
     pub checked: Option<MapCheck>,
-    /// When it was published.
     pub published: Timestamp,
-    /// When it was published, on the clock that holds are counted on.
+    /// When it was published, on the clock that times holds.
     pub mono: Duration,
 }
 
 impl Snapshot {
-    /// Whether every source has delivered.
+    /// Whether every source has synced.
     pub fn is_synced(&self) -> bool {
         !self.sources.is_empty() && self.sources.values().all(|synced| *synced)
     }
 
-    /// Whether every source has delivered that can be read.
+    /// Whether every readable source has synced.
     pub fn is_readable_synced(&self) -> bool {
         let mut sources = self.sources.iter();
         !self.sources.is_empty()
             && sources.all(|(source, synced)| *synced || self.unreadable.contains(source))
     }
 
-    /// Whether the snapshot says anything that the one before did not, beyond the time and that the engine still runs.
+    /// Whether anything changed since the earlier snapshot, except the time and the batch count.
     pub fn differs_from(&self, before: &Self) -> bool {
         let Self {
             services,
@@ -246,8 +239,8 @@ impl Snapshot {
         !(shares_all && is_as_it_was)
     }
 
-    /// Up to which version of the apiserver the views have all objects of each kind. Nothing while the views are
-    /// behind: a process that went on from the version would never hear of the changes that the views lack.
+    /// The apiserver version up to which the views have all objects of each kind. Empty while the views lag: a process
+    /// that resumed from the version would miss the changes that the views lack.
     pub fn resumable_progress(&self) -> BTreeMap<WatchKind, Arc<str>> {
         if self.behind { BTreeMap::new() } else { self.progress.clone() }
     }
@@ -257,13 +250,13 @@ impl Snapshot {
         ClockReading { wall: self.published, mono: self.mono }
     }
 
-    /// When a hold ends at the latest, by the wall clock as it stands.
+    /// The latest end of a hold, on the current wall clock.
     pub fn hold_until(&self, hold: &Hold) -> Option<Timestamp> {
         hold.deadline(&self.settings.hold).map(|until| self.clock().wall_at(until))
     }
 
-    /// When the sources last confirmed what it says: a process that only remembered confirms nothing, however long it
-    /// ran.
+    /// When the sources last confirmed the state. A process that only restored state confirms nothing, however long it
+    /// runs.
     pub fn confirmed_at(&self) -> Timestamp {
         self.stale_since.unwrap_or(self.published)
     }
@@ -291,9 +284,9 @@ mod tests {
         })
     }
 
-    /// More names than places, each set, taken away or replaced by another one again and again.
+    /// More names than slots: each is set, removed or replaced repeatedly.
     #[test]
-    fn what_is_found_by_a_name_is_what_a_walk_finds() {
+    fn a_lookup_by_name_finds_what_a_scan_finds() {
         let mut views = ServiceViews::new(Seed(7));
         let mut before = views.clone();
         for turn in 0..60_000_usize {

@@ -1,7 +1,7 @@
 //! The facts of all objects, and which slices belong to which service.
 //!
-//! Invariant: a service is found by its exact key only, and a slice belongs to the one service that its label names, in
-//! its own namespace and source.
+//! Invariant: a service is found by its exact key only. A slice belongs to the one service that its label names, in its
+//! own namespace and source.
 
 mod admission;
 mod admission_queue;
@@ -40,17 +40,17 @@ use quota_ids::QuotaIds;
 use rejection_table::RejectionTable;
 use restored_objects::UnconfirmedIndex;
 
-/// How many characters are shown of a word that is not a legal one.
+/// How many characters of an invalid annotation a message quotes.
 const EXCERPT_MAX: usize = 40;
 
-/// One service with its own slices; the object itself may not have come yet.
+/// One service with its slices; the service object itself may be missing.
 #[derive(Debug)]
 pub(crate) struct KnownService {
     pub(crate) key: ServiceKey,
-    /// The number of its namespace, once the object itself has come.
+    /// The number of its namespace, set once the service object arrives.
     pub(crate) quota: QuotaId,
     pub(crate) facts: Option<Arc<ServiceFacts>>,
-    /// In the order of their names.
+    /// Sorted by name.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
     /// What the last decision left out.
     pub(crate) truncation: Truncation,
@@ -62,11 +62,11 @@ pub(crate) struct Tables {
     services: Vec<Option<KnownService>>,
     free: Vec<ServiceId>,
     services_max: usize,
-    /// Room came free that waiting services may have, and none has looked for it since.
+    /// Capacity came free, and no waiting service has tried to take it yet.
     has_free_capacity: bool,
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
     pub(crate) node: Arc<NodeFacts>,
-    /// `None`: they are not known.
+    /// `None`: unknown.
     pub(crate) listeners: Option<Arc<Listeners>>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) drains: Arc<Drains>,
@@ -74,21 +74,20 @@ pub(crate) struct Tables {
     admission_queue: AdmissionQueue,
     quota_ids: QuotaIds,
     pub(crate) synced: BTreeMap<Source, bool>,
-    /// Sources that have delivered nothing whole and that nothing waits for.
+    /// Sources without a complete list that nothing waits for.
     absent: BTreeSet<Source>,
-    /// Sources that cannot be read, so that they have delivered nothing whole yet: removals wait for them, and nothing
-    /// else does.
+    /// Sources without a complete list because they cannot be read: only removals wait for them.
     unreadable: BTreeSet<Source>,
     pub(crate) progress: BTreeMap<WatchKind, Arc<str>>,
-    /// When the sources last confirmed, to a former process, what this one began with.
+    /// When the sources last confirmed the restored state to a former process.
     pub(crate) restored_at: Option<Timestamp>,
     unconfirmed: UnconfirmedIndex,
-    /// Steps that were left out, because something was missing that always is there.
+    /// Steps that were skipped because their subject was missing.
     pub(crate) impossible: u64,
 }
 
 impl Tables {
-    /// Empty tables that wait for the first whole list of these sources.
+    /// Empty tables that wait for the first complete list of these sources.
     pub(crate) fn new(seed: Seed, sources: &[Source], services_max: usize) -> Self {
         Self {
             names: Index::new(seed),
@@ -114,17 +113,16 @@ impl Tables {
         }
     }
 
-    /// What decides whether a frontend is the node's own.
+    /// The facts that decide whether a frontend is the node's own.
     pub(crate) fn host_facts(&self) -> (&Settings, &NodeFacts, Option<&Listeners>) {
         (&self.settings, &self.node, self.listeners.as_deref())
     }
 
-    /// The number of a service's namespace.
     pub(crate) fn quota(&self, id: ServiceId) -> QuotaId {
         self.get(id).map(|known| known.quota).unwrap_or_default()
     }
 
-    /// Takes one event in and calls back with each service that it touches.
+    /// Applies one event and calls `dirty` for each service that it affects.
     pub(crate) fn apply(&mut self, event: Event, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         match event {
             Event::ServiceApplied(facts) => self.service_applied(facts, dirty),
@@ -136,14 +134,14 @@ impl Tables {
             Event::NodeApplied(node) => self.node_applied(node, dirty),
             Event::ListenersApplied(listeners) => self.listeners_applied(listeners, dirty),
             Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
-            // Which services that touches is found out piece by piece.
+            // The work queue finds the affected services step by step.
             Event::DrainsApplied(drains, _) => self.drains = drains,
             Event::Resumed(source) => self.unconfirmed.confirm_all(source),
             Event::Synced(source) => self.source_synced(source, dirty),
             Event::Absent(source) => {
                 self.absent.extend(Some(source).filter(|source| self.synced.get(source) == Some(&false)));
             }
-            // These concern what was decided, not what the objects say.
+            // These concern decisions, not objects.
             Event::Interrupted(_)
             | Event::Silent(_)
             | Event::Recovered(_)
@@ -156,28 +154,26 @@ impl Tables {
         }
     }
 
-    /// Sources that are to tell everything once more: something of theirs found no room, not even to wait.
+    /// Sources that must relist: an object of theirs was evicted from the admission queue.
     pub(crate) fn sources_to_relist(&mut self) -> BTreeSet<Source> {
         self.admission_queue.sources_to_relist()
     }
 
-    /// What readers see of what is rejected.
     pub(crate) fn rejections(&mut self) -> Arc<Rejections> {
         self.rejections.publish(self.admission_queue.len())
     }
 
-    /// What is known under an id.
     pub(crate) fn get(&self, id: ServiceId) -> Option<&KnownService> {
         self.services.get(id.0 as usize)?.as_ref()
     }
 
-    /// A slice that is known, and its service.
+    /// A slice and its service.
     pub(crate) fn slice(&self, key: &SliceKey) -> Option<(&Arc<SliceFacts>, ServiceId)> {
         let (slice, service) = self.slices.get(key)?;
         Some((slice, (*service)?))
     }
 
-    /// The id of a service that is known.
+    /// The id of a known service.
     pub(crate) fn find_id(&self, key: &ServiceKey) -> Option<ServiceId> {
         self.names.get(key).copied()
     }
@@ -187,7 +183,7 @@ impl Tables {
         (0..).zip(&self.services).filter(|(_, known)| known.is_some()).map(|(id, _)| ServiceId(id))
     }
 
-    /// Gives back the id of a service of which nothing is known any more. `false`: something is still known of it.
+    /// Frees the id of a service that has neither facts nor slices. `false`: it still has some.
     pub(crate) fn forget(&mut self, id: ServiceId) -> bool {
         let gone = |known: &KnownService| known.facts.is_none() && known.slices.is_empty();
         let Some(position) = self.services.get_mut(id.0 as usize).filter(|it| it.as_ref().is_some_and(gone))
@@ -279,14 +275,14 @@ impl Tables {
 
     fn node_applied(&mut self, node: Arc<NodeFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         let moved = self.node.node_port_addresses != node.node_port_addresses;
-        // At which addresses NodePorts answer matters to all decisions only if some address is bypassed.
+        // NodePort addresses matter to all decisions only if some address is bypassed.
         let same_addresses = self.settings.apiservers().next().is_none() || !moved;
         let same_place = self.node.name == node.name && self.node.zone == node.zone && same_addresses;
         let turned = &(&self.node.node_port_addresses ^ &node.node_port_addresses)
             | &(&self.node.addresses ^ &node.addresses);
         self.node = node;
-        // A node within a service's source ranges has the addresses of the service's balancer added to them; and no
-        // service of a tenant gets what is the node's own.
+        // If the node is within a service's source ranges, the service's balancer addresses are added to them. No
+        // tenant's service gets the node's own addresses.
         let is_concerned = |facts: &ServiceFacts| {
             moved && !facts.source_ranges.is_empty()
                 || unallocated_addresses(facts).any(|address| turned.contains(&address))
@@ -298,7 +294,7 @@ impl Tables {
         self.ids().filter(is_touched).for_each(|id| dirty(id, Cause::NodeApplied));
     }
 
-    /// A socket that comes or goes matters to services with an external IP of the node at its port.
+    /// An opened or closed socket affects services with an external IP of the node at its port.
     fn listeners_applied(&mut self, now: Option<Arc<Listeners>>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         let before = mem::replace(&mut self.listeners, now);
         let turned = match (&before, &self.listeners) {
@@ -322,7 +318,7 @@ impl Tables {
         }
     }
 
-    /// Notes what a decision left out of a service. A rejection of the whole object says more than that, so it stays.
+    /// Records what a decision left out of a service. A rejection of the whole object takes precedence and stays.
     pub(crate) fn record_truncation(&mut self, id: ServiceId, cut: Truncation) {
         let Some(known) = self.service_mut(id).filter(|known| known.truncation != cut) else { return };
         known.truncation = cut;
@@ -349,8 +345,7 @@ impl Tables {
         self.rejections.put(rejection);
     }
 
-    /// Notes that a source told of an object, understood or deleted: it is neither rejected nor merely remembered any
-    /// more.
+    /// Records that a source delivered or deleted an object: it is neither rejected nor unconfirmed any more.
     fn confirm_object(&mut self, object: impl FnOnce() -> ObjectKey) {
         if !self.rejections.is_empty() || !self.unconfirmed.is_empty() {
             let object = object();
@@ -360,7 +355,7 @@ impl Tables {
     }
 }
 
-/// The facts, with the weights of before where those of now cannot be read.
+/// Keeps the previous weights if the new ones cannot be read.
 fn keep_old_weights(before: Option<&ServiceFacts>, mut facts: Arc<ServiceFacts>) -> Arc<ServiceFacts> {
     if facts.weights.as_ref().is_some_and(|asked| asked.wrong.is_some()) {
         let kept = before.and_then(|before| before.weights.as_deref());
@@ -369,7 +364,7 @@ fn keep_old_weights(before: Option<&ServiceFacts>, mut facts: Arc<ServiceFacts>)
     facts
 }
 
-/// The same of a slice. What was known of it as another service's counts too: the endpoints are the slice's own.
+/// The same for a slice, even if it belonged to another service before: the endpoints are its own.
 fn keep_old_slice_weights(before: Option<&SliceFacts>, mut facts: Arc<SliceFacts>) -> Arc<SliceFacts> {
     if facts.weights.as_ref().is_some_and(|asked| asked.wrong.is_some()) {
         let kept = before.and_then(|before| before.weights.as_deref());
@@ -378,13 +373,13 @@ fn keep_old_slice_weights(before: Option<&SliceFacts>, mut facts: Arc<SliceFacts
     facts
 }
 
-/// The service that a slice's label names: in the slice's own namespace and source.
+/// The service that a slice's label names, in the slice's own namespace and source.
 pub(crate) fn owning_service(slice: &SliceFacts) -> Option<ServiceKey> {
     let name = slice.key.name.sibling(slice.service.as_ref()?).ok()?;
     Some(ServiceKey { name, source: slice.key.source })
 }
 
-/// What the service asks for where a list would become empty, if that can be followed.
+/// The service's setting for an empty list, if it is valid.
 pub(crate) fn on_empty_setting(facts: &ServiceFacts) -> Option<OnEmpty> {
     let is_shared = facts.kind == ServiceType::LoadBalancer
         || !facts.external_ips.is_empty()
@@ -392,7 +387,7 @@ pub(crate) fn on_empty_setting(facts: &ServiceFacts) -> Option<OnEmpty> {
     OnEmpty::from_spelling(facts.on_empty.as_deref()?).filter(|asked| *asked != OnEmpty::Pass || is_shared)
 }
 
-/// What of a service counts for nothing; the rest of it is served.
+/// What is ignored of a service; the rest of it is served.
 fn partial_rejection(facts: &ServiceFacts, settings: &Settings, cut: Truncation) -> Option<Rejection> {
     let reasons = [
         on_empty_error(facts),
@@ -414,7 +409,7 @@ fn partial_rejection(facts: &ServiceFacts, settings: &Settings, cut: Truncation)
     })
 }
 
-/// The annotation that cannot be followed; the service is served as if it were not there.
+/// An invalid on-empty annotation; the service is served without it.
 fn on_empty_error(facts: &ServiceFacts) -> Option<String> {
     let word = facts.on_empty.as_deref().filter(|_| on_empty_setting(facts).is_none())?;
     Some(match OnEmpty::from_spelling(word) {
@@ -433,7 +428,7 @@ fn maglev_error(facts: &ServiceFacts) -> Option<String> {
     Some(alloc::format!("maglev {:?} is ignored: legal are true and false", excerpt(word)))
 }
 
-/// The same for the prefixes by which clients are kept.
+/// The same for the prefixes of session affinity.
 fn prefix_error(facts: &ServiceFacts) -> Option<String> {
     let wrong = Prefixes::parse(facts.affinity_prefix.as_deref()?).err()?;
     Some(alloc::format!(
@@ -445,13 +440,13 @@ fn excerpt(word: &str) -> String {
     word.chars().take(EXCERPT_MAX).collect()
 }
 
-/// Weights that cannot be read: those of before stay.
+/// Weights that cannot be read; the previous ones stay.
 fn weights_error(facts: &ServiceFacts) -> Option<String> {
     let wrong = facts.weights.as_ref()?.wrong.as_ref()?;
     Some(alloc::format!("its weights stay as they were: {wrong}"))
 }
 
-/// Ports times addresses beyond what one service may have.
+/// Ports times addresses beyond the limit of one service.
 fn excess_frontends_reason(facts: &ServiceFacts, settings: &Settings) -> Option<String> {
     const MAX: usize = limits::FRONTENDS_PER_SERVICE_MAX;
     if frontends::frontends_upper_bound(facts) <= MAX {
@@ -461,25 +456,25 @@ fn excess_frontends_reason(facts: &ServiceFacts, settings: &Settings) -> Option<
     let is_ours = || frontends::service_state(Some(facts), settings) == ServiceState::Served;
     (wanted > MAX && is_ours()).then(|| {
         alloc::format!(
-            "its ports and addresses make {wanted} frontends, of which the first {MAX} are served and {} are left out, \
+            "its ports times addresses make {wanted} frontends: the first {MAX} are served and {} are left out, \
              external IPs first; spread them over several services",
             wanted - MAX
         )
     })
 }
 
-/// Frontends beyond the service's part of what all services together may ask for.
+/// Frontends beyond the service's quota.
 fn waiting_frontends_reason(beyond: usize, settings: &Settings) -> Option<String> {
     let most = limits::frontend_demand_max(settings.frontends_max?);
     (beyond > 0).then(|| {
         alloc::format!(
             "{beyond} of its frontends wait for room: all services may ask for {most} together, twice \
-             `datapath.limits.frontends`, and a namespace leaves others a part of the rest; delete some, or raise it"
+             `datapath.limits.frontends`, and each namespace leaves a part to others; delete some, or raise it"
         )
     })
 }
 
-/// Ports times endpoints beyond what one service may have.
+/// Ports times endpoints beyond the limit of one service.
 fn excess_rows_reason(cut: usize) -> Option<String> {
     const MAX: usize = limits::ROWS_PER_SERVICE_MAX;
     (cut > 0).then(|| {
@@ -490,18 +485,18 @@ fn excess_rows_reason(cut: usize) -> Option<String> {
     })
 }
 
-/// Ports times endpoints beyond the service's part of what all services together may ask for.
+/// Ports times endpoints beyond the service's quota.
 fn waiting_rows_reason(beyond: usize) -> Option<String> {
     (beyond > 0).then(|| {
         alloc::format!(
             "{beyond} of its ports times endpoints wait for room: all services may ask for twice \
-             `datapath.limits.backends` together, and a namespace leaves others a part of the rest; delete some, or \
+             `datapath.limits.backends` together, and each namespace leaves a part to others; delete some, or \
              raise it"
         )
     })
 }
 
-/// Ports times source ranges beyond what one service may have.
+/// Ports times source ranges beyond the limit of one service.
 fn excess_ranges_reason(facts: &ServiceFacts) -> Option<String> {
     const MAX: usize = limits::SOURCES_PER_SERVICE_MAX;
     let beyond: usize =
@@ -509,12 +504,12 @@ fn excess_ranges_reason(facts: &ServiceFacts) -> Option<String> {
     (beyond > 0).then(|| {
         alloc::format!(
             "its ports times source ranges of a family are more than {MAX}, so the clients of {beyond} ranges, the \
-             narrowest, do not get in; join neighbouring ranges, or spread the ports over several services"
+             narrowest, are denied; join neighbouring ranges, or spread the ports over several services"
         )
     })
 }
 
-/// The addresses of a service that the apiserver does not give out.
+/// The addresses of a service that the apiserver does not allocate.
 fn unallocated_addresses(facts: &ServiceFacts) -> impl Iterator<Item = IpAddr> {
     let of_import = facts.cluster_ips.iter().filter(|_| facts.kind == ServiceType::ClusterSetIp);
     let ingress = facts.ingress.iter().map(|ingress| ingress.address);

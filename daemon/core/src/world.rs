@@ -1,9 +1,8 @@
-//! All state of the rules, each part with its owner, and what an event does to it.
+//! All state of the rules, each part with its owner, and how events change it.
 //!
-//! Invariant: only the engine asks for a step, in the order that stands in `engine`. A service is planned when its
-//! source has delivered its first list, or when what a former process wrote down stands in for it; what a start found
-//! in the maps is removed only when every source has delivered. A piece is bounded by the work in it, so that events
-//! are taken between two pieces.
+//! Invariant: only the engine calls the steps, in the order given in `engine`. A service is planned once its source has
+//! synced or its restored state stands in. Entries that a start found in the maps are removed only when every source
+//! has synced. A piece is bounded by its work, and events are applied between two pieces.
 
 mod adopt;
 mod budget;
@@ -55,25 +54,25 @@ pub use restore::SavedSnapshot;
 /// All state of the rules.
 #[derive(Debug)]
 pub(crate) struct World {
-    /// What the sources say.
+    /// The objects of the sources.
     pub(crate) tables: Tables,
-    /// What each service wants, and has in the maps.
+    /// What each service desires, and has in the maps.
     pub(crate) services: services::Services,
     /// Which service owns a frontend.
     pub(crate) owners: owners::Owners,
-    /// What is taken of the maps.
+    /// Which parts of the maps are allocated.
     pub(crate) space: space::Space,
     /// How much services ask for.
     demand: demand::Demand,
-    /// What found no room.
+    /// The services that found no capacity.
     shortage: shortage::Shortage,
-    /// What the maps hold beside what services have in them.
+    /// What the maps hold besides the services' own.
     pub(crate) realized: realize::RealizedState,
-    /// What was drained or taken back, while its services are looked for.
+    /// Changed drains whose services are still being searched.
     drain_scan: DrainScan,
-    /// The lists that are held, and those that were lost lately.
+    /// The held lists, and recent losses.
     ledger: Ledger,
-    /// The order in which services are carried out.
+    /// The order in which services are realized.
     pub(crate) queue: work_queue::WorkQueue,
     /// What readers see.
     pub(crate) report: report::Report,
@@ -98,7 +97,7 @@ impl World {
         }
     }
 
-    /// Takes one event in: what it says beside the objects, then the objects, then who waits for new decisions.
+    /// Applies one event: first to everything but the objects, then to the objects, then to waiting services.
     pub(crate) fn apply(&mut self, event: Event) {
         let Self { tables, services, owners, drain_scan: drained, ledger, queue, .. } = self;
         let mut concerns_all = false;
@@ -139,17 +138,17 @@ impl World {
         }
     }
 
-    /// Whether anything is dirty, of this piece or of later ones, or is about to become so.
+    /// Whether any service is dirty, in this piece or a later one, or about to be.
     pub(crate) fn has_dirty(&self) -> bool {
         self.queue.has_dirty(&self.services) || self.drain_scan.is_under_way()
     }
 
-    /// Whether all that was known at the start is written, and is all there is to know now.
+    /// Whether everything known at the start is written, and is as complete as it can be.
     pub(crate) fn has_initial_state(&self) -> bool {
         self.queue.is_programmed() && self.tables.is_complete()
     }
 
-    /// Has the tables take an event in, and marks the services that it touches.
+    /// Applies an event to the tables, and marks the services that it affects.
     fn enter_event(&mut self, event: Event) {
         let Self { tables, services, queue, report, .. } = self;
         let facts_origin = if tables.is_synced() { FactsOrigin::Watch } else { FactsOrigin::List };

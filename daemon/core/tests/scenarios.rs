@@ -153,7 +153,7 @@ fn an_invalid_scenario_names_its_line_and_fault() {
     let check = |text: &str, expected: &str| {
         assert_eq!(Scenario::parse(text).unwrap_err().to_string(), expected, "{text:?}");
     };
-    check("show frontends\n", "line 1: a scenario begins with a paragraph that says the rule: `# …`");
+    check("show frontends\n", "line 1: a scenario begins with a paragraph that states the rule: `# …`");
     check("# a\n\nlook\n", "line 3: \"look\" is no step");
     check("# a\n\n  lost\n", "line 3: \"  lost\" is no step");
     check("# a\nshow nothing\n", "line 2: there is no view \"nothing\"");

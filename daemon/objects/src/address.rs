@@ -1,12 +1,12 @@
-//! Addresses and networks as leniently as kube-proxy parses them.
+//! Parses addresses and networks as leniently as kube-proxy does.
 //!
-//! Invariant: what comes out is canonical: decimal IPv4 without leading zeros, IPv4-mapped IPv6 as IPv4, networks
-//! without host bits. Zones (`fe80::1%eth0`) are refused, as by Kubernetes.
+//! Invariant: results are canonical: decimal IPv4 without leading zeros, IPv4-mapped IPv6 as IPv4, networks without
+//! host bits. Zones (`fe80::1%eth0`) are refused, as in Kubernetes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Reads an address; IPv4 parts and IPv6 groups may have leading zeros.
+/// Parses an address; IPv4 parts and IPv6 groups may have leading zeros.
 pub(super) fn parse(text: &str) -> Option<IpAddr> {
     let address = match text.find(['.', ':']).and_then(|index| text.as_bytes().get(index)) {
         Some(b'.') => IpAddr::V4(parse_v4(text)?),
@@ -16,7 +16,7 @@ pub(super) fn parse(text: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Reads a network and gives its canonical spelling.
+/// Parses a network and returns its canonical spelling.
 pub(super) fn parse_cidr(text: &str) -> Option<Arc<str>> {
     let (address, length) = text.trim().split_once('/')?;
     let length = parse_decimal(length)?;

@@ -1,128 +1,77 @@
-//! Why an object cannot be taken: what is wrong, in which field, and what would be legal.
+//! Why an object is rejected: what is wrong, in which field, and what would be legal.
 //!
-//! Invariant: text of the object is shown quoted and cut, so that the legal values stay in sight.
+//! Invariant: object text is quoted and truncated, so that the legal values stay visible.
 
 use std::net::IpAddr;
 
 use holdfast_core::facts::endpoints::EndpointError;
 use holdfast_core::keys::{Family, InvalidName};
 
-/// Characters shown of a value that is wrong; enough to find it in the object.
+/// How many characters of a wrong value are shown.
 const SHOWN_LENGTH_MAX: usize = 60;
 
-/// Why an object, or an endpoint, cannot be taken.
+/// Why an object or an endpoint is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// A name that no object can have.
+    /// An illegal name.
     #[error("{field}: {error}")]
-    Name {
-        /// Where it stands.
-        field: String,
-        /// What is wrong with it.
-        error: InvalidName,
-    },
-    /// A field without which the object means nothing.
+    Name { field: String, error: InvalidName },
+    /// A required field.
     #[error("{field} is missing; {legal}")]
     Missing {
-        /// Where it should stand.
         field: String,
-        /// What it should say.
+        /// What it should contain.
         legal: &'static str,
     },
-    /// Not an address.
     #[error("{field} is {shown}, which is not an IP address")]
-    Address {
-        /// Where it stands.
-        field: String,
-        shown: String,
-    },
-    /// Not a network.
+    Address { field: String, shown: String },
     #[error("{field} is {shown}, which is not a CIDR such as 10.0.0.0/8")]
-    Cidr {
-        /// Where it stands.
-        field: String,
-        shown: String,
-    },
+    Cidr { field: String, shown: String },
     /// A number out of its range.
     #[error("{field} is {value}; {legal} is legal")]
-    Range {
-        /// Where it stands.
-        field: String,
-        value: i64,
-        legal: &'static str,
-    },
-    /// A word that is not in the vocabulary.
+    Range { field: String, value: i64, legal: &'static str },
+    /// A word that is not legal in the field.
     #[error("{field} is {shown}; {legal} are legal")]
-    Word {
-        /// Where it stands.
-        field: String,
-        shown: String,
-        legal: &'static str,
-    },
+    Word { field: String, shown: String, legal: &'static str },
     /// More entries than a limit allows.
     #[error("{field} has {count} entries; at most {count_max} are legal")]
-    TooMany {
-        field: &'static str,
-        /// How many it has.
-        count: usize,
-        /// How many it may have.
-        count_max: usize,
-    },
-    /// More endpoints than a slice may have at so many ports.
+    TooMany { field: &'static str, count: usize, count_max: usize },
+    /// More endpoints than a slice with so many ports may have.
     #[error("endpoints has {count} entries; at most {count_max} count where a slice has {ports} ports")]
-    TooManyAtPorts {
-        /// How many it has.
-        count: usize,
-        /// How many count.
-        count_max: usize,
-        ports: usize,
-    },
+    TooManyAtPorts { count: usize, count_max: usize, ports: usize },
     /// A text longer than a limit allows.
     #[error("{field} has {length} characters; at most {length_max} are legal")]
-    TooLong {
-        /// Where it stands.
-        field: String,
-        /// How long it is.
-        length: usize,
-        /// How long it may be.
-        length_max: usize,
-    },
-    /// Two ports that endpoints could not tell apart.
+    TooLong { field: String, length: usize, length_max: usize },
+    /// Two ports that endpoints could not distinguish.
     #[error("{field} repeats the name and protocol of an earlier port; each pair must be unique")]
     PortRepeated {
-        /// Where the second one stands.
+        /// The field of the second one.
         field: String,
     },
-    /// A cluster IP that is not of the family given for its place.
+    /// A cluster IP of another family than `ipFamilies` gives at its index.
     #[error("spec.clusterIPs[{index}] is {address}, but spec.ipFamilies[{index}] is {family}")]
     FamilyMismatch {
-        /// The place of the cluster IP in the list.
         index: usize,
         address: IpAddr,
-        /// The family that stands at the same place.
+        /// The family at that index.
         family: Family,
     },
     /// An endpoint that no backend can come from.
     #[error("{field}: {error}")]
-    Endpoint {
-        field: String,
-        /// What is wrong with it.
-        error: EndpointError,
-    },
-    /// A value of another type than the field has.
+    Endpoint { field: String, error: EndpointError },
+    /// A value of the wrong type.
     #[error("{path}: {reason}")]
     Shape {
-        /// Where it stands.
         path: String,
-        /// What was found, what is legal.
+        /// The value found, and what is legal.
         reason: String,
     },
-    /// An object of a version that is not read.
+    /// An object of an unsupported version.
     #[error("apiVersion is {shown}; {legal} is legal for this kind")]
     Version {
-        /// The version that the object names, quoted; empty if it names none.
+        /// The object's version, quoted; empty if it names none.
         shown: String,
-        /// The version that is read.
+        /// The supported version.
         legal: &'static str,
     },
 }
@@ -141,7 +90,7 @@ impl ObjectError {
     }
 }
 
-/// A value of an object, quoted and cut.
+/// Quotes and truncates a value of an object.
 pub fn quote_value(text: &str) -> String {
     match text.char_indices().nth(SHOWN_LENGTH_MAX) {
         None => format!("{text:?}"),

@@ -1,8 +1,8 @@
-//! ServiceImports of the Multi-Cluster Services API: what a proxy needs of them.
+//! Parses ServiceImports of the Multi-Cluster Services API.
 //!
-//! Invariant: a ServiceImport is taken whole or not at all, by the rules of a Service, and has no addresses but those
-//! in `spec.ips`: no node ports, no external IPs, no load balancer, whatever else its author writes. `ipFamilies` and
-//! `trafficDistribution` are not read: each address says its family, and slices bring hints.
+//! Invariant: a ServiceImport is accepted whole or not at all, by the rules of a Service. Its only addresses are those
+//! in `spec.ips`: no node ports, external IPs or load balancer, whatever its author writes. `ipFamilies` and
+//! `trafficDistribution` are not read: each address implies its family, and slices bring hints.
 
 use holdfast_core::facts::{Rejection, ServiceFacts, ServicePort, ServiceType};
 use holdfast_core::keys::ServiceKey;
@@ -11,7 +11,7 @@ use super::service::{self, addresses};
 use super::wire::{ImportSpecWire, ImportWire, MetaWire};
 use super::{ObjectError, Provenance};
 
-/// What a ServiceImport says, or why it cannot be taken.
+/// Parses a ServiceImport, or rejects it.
 pub fn parse_import(wire: &ImportWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
     let read = |key, metadata: &MetaWire<'_>| import_facts(key, metadata, wire, provenance);
     service::parse_whole(wire.metadata.as_ref(), provenance, read)
@@ -37,7 +37,7 @@ fn import_facts(
     Ok(facts)
 }
 
-/// Whether pods are found by name alone, so that there is nothing to serve.
+/// Whether clients find the pods by name alone, so that there is nothing to serve.
 fn is_headless(spec: &ImportSpecWire<'_>) -> Result<bool, ObjectError> {
     match spec.kind.as_deref().unwrap_or_default() {
         "ClusterSetIP" => Ok(false),
@@ -46,7 +46,7 @@ fn is_headless(spec: &ImportSpecWire<'_>) -> Result<bool, ObjectError> {
     }
 }
 
-/// The ports without a node port, which the API does not have: no apiserver would give it out.
+/// Parses the ports without node ports, which the API does not have: no apiserver would allocate them.
 fn import_ports(spec: &ImportSpecWire<'_>) -> Result<Vec<ServicePort>, ObjectError> {
     let ports = service::parse_ports(spec.ports.as_deref().unwrap_or_default())?;
     Ok(ports.into_iter().map(|port| ServicePort { node_port: None, ..port }).collect())

@@ -1,22 +1,22 @@
-//! Texts that most objects have in common, such as the names of writers and of ports: kept once, and shared.
+//! Interns short texts that many objects share, such as the names of writers and ports.
 //!
-//! Invariant: what is given is what was asked for, to the byte. Each thread remembers a fixed number of short texts;
-//! what tenants write may push out others, and costs no more memory than without.
+//! Invariant: the result equals the input. Each thread caches a fixed number of short texts; tenants' texts may evict
+//! others, but never take more memory than without the cache.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Places for texts: a cluster has some dozens of writers and of names of ports.
+/// A cluster has some dozens of writers and port names.
 const CACHE_ENTRIES: usize = 128;
 
-/// Longer texts are not looked for: what many objects share is a word or two.
+/// Longer texts are not cached: shared texts are a word or two.
 const INTERNED_LENGTH_MAX: usize = 64;
 
 thread_local! {
     static KNOWN: [Cell<Option<Arc<str>>>; CACHE_ENTRIES] = const { [const { Cell::new(None) }; CACHE_ENTRIES] };
 }
 
-/// The text, shared with whatever else of this thread had the same lately.
+/// Returns the text, shared with a recent equal one of this thread.
 pub fn intern_text(text: &str) -> Arc<str> {
     if text.len() > INTERNED_LENGTH_MAX {
         return text.into();
@@ -29,7 +29,7 @@ pub fn intern_text(text: &str) -> Arc<str> {
     })
 }
 
-/// FNV-1a: a few texts that share a place cost what they would cost without.
+/// FNV-1a. Colliding texts cost no more than without the cache.
 fn cache_index(text: &str) -> usize {
     let mixed =
         text.bytes().fold(0x811c_9dc5_u32, |mixed, byte| (mixed ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -49,7 +49,7 @@ mod tests {
         }
     }
 
-    /// More texts than places.
+    /// More texts than cache entries.
     #[test]
     fn no_text_is_taken_for_another() {
         let texts: Vec<String> = (0..10 * CACHE_ENTRIES).map(|number| format!("writer-{number}")).collect();

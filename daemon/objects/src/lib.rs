@@ -1,8 +1,7 @@
-//! Turns Kubernetes objects on the wire into facts, as tolerantly as kube-proxy reads them, and folders of manifests
-//! into events.
+//! Parses Kubernetes objects into facts, as tolerantly as kube-proxy, and folders of manifests into events.
 //!
 //! Invariant: the crate is pure: no file, no socket, no clock. The same object always gives the same facts, or one
-//! rejection that names the object and says what is wrong and what is legal. No object can harm another.
+//! rejection that names the object, the fault and the legal values. No object affects another.
 
 mod address;
 mod error;
@@ -43,14 +42,14 @@ pub use wire::{
 /// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// Kind `Service` of `v1`; where the source is that of ServiceImports, kind `ServiceImport`.
+    /// Kind `Service` of `v1`; from the source of ServiceImports, kind `ServiceImport`.
     Service,
     /// Kind `EndpointSlice` of `discovery.k8s.io/v1`.
     Slice,
 }
 
 impl ObjectKind {
-    /// The only `apiVersion` of this kind that is read.
+    /// The only supported `apiVersion` of this kind.
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::Service => "v1",
@@ -66,7 +65,7 @@ impl ObjectKind {
     }
 }
 
-/// Written as Kubernetes spells it.
+/// The kind as Kubernetes spells it.
 impl fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -76,27 +75,25 @@ impl fmt::Display for ObjectKind {
     }
 }
 
-/// How fields that an object leaves out are filled in.
+/// Who fills in fields that an object leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defaulting {
-    /// The reader fills them in, as the apiserver would have done when it stored the object.
+    /// The reader fills them in, as the apiserver would when storing the object.
     AsApiserver,
-    /// The apiserver has filled them in: a field that is still absent is absent, and only kube-proxy's rules for absent
-    /// values hold.
+    /// The apiserver has filled them in. For fields that are still absent, only kube-proxy's rules apply.
     Done,
 }
 
-/// Where an object was read, and how its gaps are filled.
+/// Where an object was read, and how to fill in absent fields.
 #[derive(Clone, Debug)]
 pub struct Provenance {
     pub source: Source,
     /// The file or apiserver endpoint.
     pub origin: Option<Arc<str>>,
-    /// How fields that the object leaves out are filled in.
     pub defaulting: Defaulting,
 }
 
-/// Reads one object into its wire type; an error names the path of the value that does not fit.
+/// Reads one object into its wire type; an error gives the path of the wrong value.
 pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, ObjectError> {
     Wire::deserialize(value.clone()).or_else(|_| {
         // Only an object that does not fit pays for the path.
@@ -105,7 +102,7 @@ pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, Obj
     })
 }
 
-/// The rejection of an object that does not even fit its wire type, under the object's name if that is legal.
+/// Rejects an object that does not fit its wire type, under its name if that is legal.
 pub fn reject_object(
     kind: ObjectKind,
     value: &Value,
@@ -121,8 +118,7 @@ pub fn reject_object(
     build_rejection(object, error, provenance, false)
 }
 
-/// The name of an object; if that is not legal, a rejection that can only say where the object was read and how it
-/// spells its name.
+/// The name of an object, or a rejection with the object's origin and quoted name.
 fn require_name(
     kind: ObjectKind,
     wire: &MetaWire<'_>,
@@ -161,7 +157,7 @@ fn build_rejection(
     }
 }
 
-/// Cuts a reason to the length that a rejection may carry.
+/// Truncates a reason to the length limit of a rejection.
 pub fn truncate_reason(reason: &str) -> Arc<str> {
     match reason.char_indices().nth(limits::REJECTION_REASON_LENGTH_MAX) {
         None => reason.into(),

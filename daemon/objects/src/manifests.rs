@@ -1,6 +1,6 @@
-//! What a folder of manifests says, without a file system: the same texts of all files give the same events.
+//! Reads a folder of manifests without a file system: the same texts give the same events.
 //!
-//! Invariant: pure; the caller has the files and decides when to look at them.
+//! Invariant: pure; the caller has the files and decides when to scan them.
 
 mod decode;
 mod folder;
@@ -19,19 +19,19 @@ pub use folder::{Folder, FolderScan, file_rejection_event};
 /// The largest file that is read. A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 
-/// A folder with all of its files at hand, as tests have it.
+/// A folder whose files are all in memory, for tests.
 #[derive(Debug)]
 pub struct TextFolder {
     folder: Folder,
 }
 
 impl TextFolder {
-    /// A folder of which nothing is known yet; the path is for messages.
+    /// An empty folder; the path is for messages.
     pub fn new(path: &str) -> Self {
         Self { folder: Folder::new(path) }
     }
 
-    /// Takes all files that there are now, by name, and gives what that changed.
+    /// Replaces all files, and returns the resulting events.
     pub fn replace_files(&mut self, files: &BTreeMap<Arc<str>, Vec<u8>>) -> Vec<Event> {
         let read = |(name, bytes): (&Arc<str>, &Vec<u8>)| (Arc::clone(name), decode_file(name, bytes));
         let present = Ok(files.keys().cloned().collect());

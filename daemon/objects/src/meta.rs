@@ -1,6 +1,6 @@
-//! Names, versions and writers of objects.
+//! Parses names, versions and writers of objects.
 //!
-//! Invariant: the last writer is the entry of `managedFields` with the greatest time; of equal times, the later entry.
+//! Invariant: the last writer is the entry of `managedFields` with the latest time; of equal times, the later entry.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::intern::intern_text;
 use super::wire::{ManagedFieldsWire, MetaWire, Text, TimeWire};
 use super::{Defaulting, ObjectError, Provenance};
 
-/// The namespace that the apiserver uses when a request names none.
+/// The namespace of objects that name none.
 const NAMESPACE_DEFAULT: &str = "default";
 
 pub(super) fn object_name(
@@ -42,7 +42,7 @@ pub(super) fn parse_meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result
     })
 }
 
-/// A text as it is kept; `None` if it is empty. Every text that is only shown, never served, enters here.
+/// The text, sanitized; `None` if it is empty. Every text that is shown but never served passes here.
 pub(super) fn non_empty_text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
     wire.filter(|text| !text.is_empty()).map(|text| sanitize_text(text))
 }
@@ -58,7 +58,7 @@ fn creation_time(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> 
     }
 }
 
-/// A time that cannot be read is none, as for kube-proxy.
+/// As in kube-proxy, a time that cannot be parsed counts as none.
 fn trigger_time(wire: &MetaWire<'_>) -> TriggerTime {
     let text = wire.annotations.as_ref().and_then(|annotations| annotations.triggered.as_deref());
     TriggerTime(text.and_then(rfc3339::parse_micros))

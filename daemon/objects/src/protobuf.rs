@@ -1,11 +1,11 @@
-//! Protobuf as it lies in memory: numbered fields, one after another.
+//! Reads Protobuf in place: numbered fields, one after another.
 //!
-//! Invariant: no length is believed before it was compared with the bytes that are there, nothing is copied but a text
-//! that is no UTF-8, and no message is looked into but by its reader, so what is nested deeply costs nothing.
+//! Invariant: every length is checked against the bytes present. Only text that is not UTF-8 is copied. Nested messages
+//! are parsed only on demand, so deep nesting costs nothing.
 
 use std::borrow::Cow;
 
-/// A number has seven bits in each byte, and at most 64 of them.
+/// A varint has seven bits per byte and at most 64 bits.
 const NUMBER_BYTES_MAX: usize = 10;
 
 /// Why bytes are not a message.
@@ -23,13 +23,13 @@ pub enum DecodeError {
     Mistyped(u32),
 }
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValue<'a> {
     Number(u64),
     /// A text, bytes, or another message.
     Bytes(&'a [u8]),
-    /// Four or eight bytes, which no field has that is read.
+    /// Four or eight bytes; no field of this type is read.
     Fixed,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A text as an apiserver's own JSON has it: it takes any bytes from an object's author, also in a text.
+    /// A text as in the apiserver's own JSON: the apiserver accepts any bytes from an object's author, also in texts.
     pub fn text(self) -> Result<Cow<'a, str>, DecodeError> {
         let bytes = self.bytes()?;
         Ok(str::from_utf8(bytes).map_or_else(|_| Cow::Owned(replace_invalid(bytes)), Cow::Borrowed))
@@ -61,7 +61,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Negative numbers of 32 bits are written as those of 64 are.
+    /// Negative 32-bit numbers are encoded like 64-bit ones.
     pub const fn number(self) -> Result<i64, DecodeError> {
         match self.value {
             FieldValue::Number(number) => Ok(number.cast_signed()),
@@ -74,7 +74,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The text, with a mark for each byte that is none of a character.
+/// Replaces each invalid byte by U+FFFD.
 fn replace_invalid(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -84,28 +84,28 @@ fn replace_invalid(bytes: &[u8]) -> String {
     text
 }
 
-/// The beginning of a field.
+/// The header of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldHeader {
     pub number: u32,
-    /// How many bytes the beginning itself has.
+    /// The length of the header in bytes.
     pub length: usize,
     pub kind: WireKind,
 }
 
-/// What follows the beginning of a field.
+/// What follows the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireKind {
-    /// Nothing: the number was part of the beginning.
+    /// Nothing: the header contains the number.
     Number(u64),
     /// So many bytes of a text, bytes, or another message.
     Bytes(u64),
-    /// So many bytes that nothing reads.
+    /// So many bytes to skip.
     Fixed(u64),
 }
 
 impl FieldHeader {
-    /// Reads the beginning of a field; [`DecodeError::Truncation`] if there are too few bytes for it.
+    /// Reads a header; [`DecodeError::Cut`] if it is incomplete.
     pub fn read(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (key, key_length) = read_varint(bytes)?;
         let field = u32::try_from(key >> 3).map_err(|_| DecodeError::Number)?;
@@ -124,12 +124,12 @@ impl FieldHeader {
     }
 }
 
-/// A number, and how many bytes it has.
+/// A number and its length in bytes.
 fn read_varint(bytes: &[u8]) -> Result<(u64, usize), DecodeError> {
     let mut value = 0;
     for (at, byte) in bytes.iter().take(NUMBER_BYTES_MAX).enumerate() {
         let bits = u64::from(byte & 0x7f);
-        // The tenth byte has room for the last bit only.
+        // The tenth byte holds only the last bit.
         if at + 1 == NUMBER_BYTES_MAX && *byte > 1 {
             return Err(DecodeError::Number);
         }
@@ -141,7 +141,7 @@ fn read_varint(bytes: &[u8]) -> Result<(u64, usize), DecodeError> {
     Err(if bytes.len() < NUMBER_BYTES_MAX { DecodeError::Cut } else { DecodeError::Number })
 }
 
-/// The fields of a message that are still to be read.
+/// The unread fields of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],
@@ -153,12 +153,12 @@ impl<'a> Fields<'a> {
         Self { rest: message, may_be_cut: false }
     }
 
-    /// The fields of the beginning of a message: the one that is cut is given as far as it is there.
+    /// The fields of a truncated message; the truncated field is returned as far as it goes.
     pub const fn from_prefix(message: &'a [u8]) -> Self {
         Self { rest: message, may_be_cut: true }
     }
 
-    /// The fields of a message within this one, which is cut where this one is.
+    /// The fields of a message inside this one, truncated where this one is.
     pub const fn nested_fields(self, message: &'a [u8]) -> Self {
         Self { rest: message, ..self }
     }
@@ -193,7 +193,7 @@ impl<'a> Fields<'a> {
         Ok(value)
     }
 
-    /// The last of the fields of this number, as a message that is no part of what holds it.
+    /// The last field of this number, as an independent message.
     pub fn last_bytes(mut self, number: u32) -> Result<Option<&'a [u8]>, DecodeError> {
         let mut last = None;
         while let Some(field) = self.next_field()? {
@@ -252,7 +252,7 @@ mod tests {
         check_malformed(&[0x0f], DecodeError::Kind(7));
     }
 
-    /// As Go's encoder of JSON has it: a mark for each byte, and not one for what begins a character.
+    /// As Go's JSON encoder does: one mark per byte, even if several bytes begin a character.
     #[test]
     fn a_text_that_is_no_utf8_is_read_as_the_apiserver_writes_it_in_json() {
         let [field] = read(&[0x0a, 6, b'a', 0xff, 0xe2, 0x82, b'b', 0xc3]).unwrap()[..] else {

@@ -1,8 +1,8 @@
-//! Services: what kube-proxy reads of them, and what else is served or shown.
+//! Parses Services: what kube-proxy reads, and what else is served or shown.
 //!
-//! Invariant: a Service is taken whole or not at all; a wrong address or port rejects it, because half of what was
-//! asked for would look like all of it. `targetPort`, `selector`, `appProtocol` and `trafficDistribution` are not read;
-//! they reach a proxy only through slices.
+//! Invariant: a Service is accepted whole or not at all; a wrong address or port rejects it, because half of a request
+//! would look like all of it. `targetPort`, `selector`, `appProtocol` and `trafficDistribution` are not read; they
+//! reach a proxy only through slices.
 
 pub(super) mod addresses;
 mod balancer;
@@ -26,23 +26,23 @@ use super::{ObjectError, ObjectKind, Provenance, meta};
 /// The apiserver's default for `sessionAffinity: ClientIP`, three hours.
 const AFFINITY_TIMEOUT_DEFAULT: u32 = 10_800;
 
-/// The apiserver's bound, one day.
+/// The apiserver's limit, one day.
 const AFFINITY_TIMEOUT_MAX: u32 = 86_400;
 
-/// The length of a DNS label, the bound that Kubernetes sets for a port's name.
+/// The length of a DNS label, Kubernetes' limit for a port's name.
 pub(super) const PORT_NAME_LENGTH_MAX: usize = 63;
 
-/// More than any protocol's name has: Kubernetes knows three protocols, of 3 and 4 letters.
+/// Longer than any protocol's name: Kubernetes has three, of 3 and 4 letters.
 pub(super) const PROTOCOL_LENGTH_MAX: usize = 32;
 
-/// What a Service says, or why it cannot be taken.
+/// Parses a Service, or rejects it.
 pub fn parse_service(wire: &ServiceWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
     parse_whole(wire.metadata.as_ref(), provenance, |key, metadata| {
         service_facts(key, metadata, wire, provenance)
     })
 }
 
-/// What an object says that becomes a service, whole as `service_facts` reads it, or why it cannot be taken.
+/// Parses an object that becomes a service with `service_facts`, or rejects it.
 pub(super) fn parse_whole(
     metadata: Option<&MetaWire<'_>>,
     provenance: &Provenance,
@@ -85,7 +85,7 @@ fn service_facts(
     Ok(facts)
 }
 
-/// Reads what labels and annotations say, of a Service or a ServiceImport.
+/// Reads the labels and annotations of a Service or a ServiceImport.
 pub(super) fn read_metadata(
     facts: &mut ServiceFacts,
     metadata: &MetaWire<'_>,
@@ -103,8 +103,7 @@ pub(super) fn read_metadata(
     Ok(())
 }
 
-/// The weights of a Service or a slice as they are written, or why they cannot be read. `None`: it says nothing of
-/// them.
+/// The weights of a Service or a slice, or why they cannot be parsed; `None` without the annotation.
 pub(super) fn parse_weights(notes: &AnnotationsWire<'_>) -> Option<Box<WeightSetting>> {
     const MAX: usize = limits::WEIGHTS_BYTES_MAX;
     let text = notes.weights.as_deref().filter(|text| !text.is_empty())?;

@@ -1,8 +1,8 @@
-//! `EndpointSlice`s: what kube-proxy reads of them.
+//! Parses `EndpointSlice`s as kube-proxy reads them.
 //!
-//! Invariant: an endpoint that cannot be a backend is skipped, named and counted, and the others are read. A fault in
-//! what belongs to the whole slice (address type, ports, labels) rejects the slice. Only the first address of an
-//! endpoint is read; `appProtocol` and `hostname` are not.
+//! Invariant: an endpoint that cannot be a backend is skipped, reported and counted, and the others are read. A fault
+//! of the whole slice (address type, ports, labels) rejects it. Only the first address of an endpoint is read;
+//! `appProtocol` and `hostname` are not.
 
 use std::sync::Arc;
 
@@ -20,11 +20,10 @@ use super::service::{
 use super::wire::{EndpointWire, HintWire, LabelsWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
 use super::{Defaulting, ObjectError, ObjectKind, Provenance, address, meta};
 
-/// How many skipped endpoints are named with their reasons; a rejection has room for few.
+/// How many skipped endpoints a rejection names with their reasons.
 const SKIPPED_NAMED_MAX: usize = 3;
 
-/// The facts of a slice, with the rejection of its skipped endpoints and of weights that cannot be read; `Err` rejects
-/// the whole slice.
+/// Parses a slice, with a rejection of skipped endpoints and wrong weights; `Err` rejects the whole slice.
 pub fn parse_slice(
     wire: &SliceWire<'_>,
     provenance: &Provenance,
@@ -71,14 +70,14 @@ fn slice_facts(
     Ok((facts, skipped))
 }
 
-/// Weights that cannot be read: those of before stay.
+/// Weights that cannot be parsed; the previous ones stay.
 fn weights_error(facts: &SliceFacts) -> Option<String> {
     let wrong = facts.weights.as_ref()?.wrong.as_ref()?;
     Some(format!("its weights stay as they were: {wrong}"))
 }
 
-/// The service that a slice belongs to, by the label of the slice's source. A slice may have the labels of both: for
-/// its ServiceImport, and for the Service that a controller has derived from that.
+/// The service named by the label of the slice's source. A slice may have both labels: for its ServiceImport, and for
+/// the Service that a controller derived from it.
 fn service_name(key: &SliceKey, labels: &LabelsWire<'_>) -> Result<Option<Arc<str>>, ObjectError> {
     let (label, field) = match key.source {
         Source::ClusterSet => (&labels.import_name, "the label multicluster.kubernetes.io/service-name"),
@@ -108,7 +107,7 @@ fn parse_ports(wires: &[SlicePortWire<'_>], defaulting: Defaulting) -> Result<Bo
     ports.filter_map(Result::transpose).collect()
 }
 
-/// `None` for a port that kube-proxy ignores: one without a name, or without a number.
+/// `None` for a port that kube-proxy ignores, because it has no name or no number.
 fn parse_port(
     index: usize,
     wire: &SlicePortWire<'_>,
@@ -183,7 +182,7 @@ fn parse_endpoints<'a>(
     Ok((builder.finish(), skipped))
 }
 
-/// `hints` holds those of an endpoint before: the next one's are mostly the same, and are then not copied.
+/// `hints` are the previous endpoint's: equal ones are shared, not copied.
 fn parse_endpoint(
     index: usize,
     wire: &EndpointWire<'_>,

@@ -1,4 +1,4 @@
-//! Each rule of decoding is a row.
+//! Each rule of parsing is a row.
 
 mod imports;
 mod services;

@@ -1,7 +1,7 @@
-//! The parts of Kubernetes objects that are read, as they stand on the wire.
+//! The wire format of the parts of Kubernetes objects that are read.
 //!
-//! Invariant: every field may be absent or null, and unknown fields are skipped, not kept. So an object fails to fit
-//! only if a field that is read has another type.
+//! Invariant: every field may be absent or null, and unknown fields are skipped. So an object fails to fit only if a
+//! field that is read has another type.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A text, borrowed from the input unless it has escapes: most of an object is texts, and most are only looked at.
+/// A text, borrowed from the input unless it has escapes: most of an object is text that is only compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text<'a>(Cow<'a, str>);
 
@@ -66,17 +66,17 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 }
 
-/// A moment, in either spelling that Kubernetes has for it.
+/// A time in either of Kubernetes' encodings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimeWire<'a> {
-    /// As JSON and YAML have it, such as `2026-01-08T11:11:55Z`; it may be no time at all.
+    /// In JSON and YAML, such as `2026-01-08T11:11:55Z`; it may be invalid.
     Rfc3339(Text<'a>),
-    /// As protobuf has it: seconds since 1970.
+    /// In protobuf: seconds since 1970.
     UnixSeconds(i64),
 }
 
 impl TimeWire<'_> {
-    /// The moment in whole seconds, if it is one.
+    /// The time in whole seconds, if it is valid.
     pub fn timestamp(&self) -> Option<Timestamp> {
         match self {
             Self::Rfc3339(text) => rfc3339::parse(text),
@@ -91,8 +91,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for TimeWire<'a> {
     }
 }
 
-/// Defines the parts of objects that are read. A part is read from a map alone: serde's derived code would read a list
-/// too, field by position, so `labels: ["web"]` would name a service.
+/// Defines the wire types. Each reads only from a map: serde's derived code would also accept a list, field by
+/// position, so `labels: ["web"]` would name a service.
 macro_rules! wire {
     ($($(#[$about:meta])* pub struct $wire:ident $(<$text:lifetime>)? { $($fields:tt)* })*) => {$(
         wire!(@ $(#[$about])* $wire $(<$text> "'de: 'a")? { $($fields)* });
@@ -111,7 +111,7 @@ macro_rules! wire {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
-                // The derived function, which `remote` keeps beside the trait.
+                // The derived function, which `remote` makes inherent.
                 $wire::deserialize(MapAccessDeserializer::new(fields))
             }
         }
@@ -125,7 +125,7 @@ macro_rules! wire {
     };
 }
 
-/// The fields of one wire type.
+/// The visitor of one wire type.
 struct Fields<Wire>(PhantomData<Wire>);
 
 wire! {
@@ -135,7 +135,6 @@ wire! {
         pub status: Option<ServiceStatusWire<'a>>,
     }
 
-    /// A ServiceImport.
     pub struct ImportWire<'a> {
         pub metadata: Option<MetaWire<'a>>,
         pub spec: Option<ImportSpecWire<'a>>,
@@ -144,7 +143,7 @@ wire! {
     pub struct SliceWire<'a> {
         pub metadata: Option<MetaWire<'a>>,
         pub address_type: Option<Text<'a>>,
-        /// `endpoints`: absent, null, or a list. The facts keep the difference.
+        /// `endpoints`: absent, null, or a list; the facts preserve the difference.
         #[serde(deserialize_with = "present")]
         pub endpoints: Option<Option<Vec<EndpointWire<'a>>>>,
         pub ports: Option<Vec<SlicePortWire<'a>>>,
@@ -160,20 +159,19 @@ wire! {
         pub creation_timestamp: Option<TimeWire<'a>>,
         pub deletion_timestamp: Option<TimeWire<'a>>,
         pub finalizers: Option<Vec<Text<'a>>>,
-        /// `labels`, the few that are read.
+        /// The labels that are read.
         pub labels: Option<LabelsWire<'a>>,
-        /// `annotations`, the few that are read.
+        /// The annotations that are read.
         pub annotations: Option<AnnotationsWire<'a>>,
         /// `managedFields`, without the fields themselves.
         pub managed_fields: Option<Vec<ManagedFieldsWire<'a>>>,
     }
 
-    /// The labels that are read.
     pub struct LabelsWire<'a> {
-        /// On a slice: the service that it belongs to.
+        /// On a slice: its service.
         #[serde(rename = "kubernetes.io/service-name")]
         pub service_name: Option<Text<'a>>,
-        /// On a slice: the ServiceImport that it belongs to.
+        /// On a slice: its ServiceImport.
         #[serde(rename = "multicluster.kubernetes.io/service-name")]
         pub import_name: Option<Text<'a>>,
         /// On a Service: another proxy serves it.
@@ -184,21 +182,20 @@ wire! {
         pub headless: Option<Text<'a>>,
     }
 
-    /// The annotations that are read.
     pub struct AnnotationsWire<'a> {
         /// On a Service: what to do when no backend is left.
         #[serde(rename = "holdfast.io/on-empty")]
         pub on_empty: Option<Text<'a>>,
-        /// On a Service: whether all nodes compute the same backend for a client.
+        /// On a Service: whether all nodes select the same backend for a client.
         #[serde(rename = "holdfast.io/maglev")]
         pub maglev: Option<Text<'a>>,
         /// On a Service: how much of a client's address counts for session affinity.
         #[serde(rename = "holdfast.io/session-affinity-prefix")]
         pub affinity_prefix: Option<Text<'a>>,
-        /// On a Service or a slice: how many new clients its backends get beside each other.
+        /// On a Service or a slice: its backends' shares of new clients.
         #[serde(rename = "holdfast.io/weights")]
         pub weights: Option<Text<'a>>,
-        /// On a slice: when that happened of which this version tells.
+        /// On a slice: the time of the change that triggered this version.
         #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
         pub triggered: Option<Text<'a>>,
     }
@@ -288,7 +285,7 @@ wire! {
 
     /// One entry of a slice's `endpoints`.
     pub struct EndpointWire<'a> {
-        /// `addresses`; only the first counts.
+        /// Only the first counts.
         pub addresses: Option<Vec<Text<'a>>>,
         pub conditions: Option<ConditionsWire>,
         pub node_name: Option<Text<'a>>,
@@ -324,7 +321,7 @@ wire! {
     }
 }
 
-/// Keeps null apart from absent.
+/// Distinguishes null from absent.
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use holdfast_core::event::Event;
 
-/// Events as text: what, which, where from, and what was wrong.
+/// Events as text: kind, object, origin and rejection.
 pub fn shown(events: &[Event]) -> String {
     events.iter().fold(String::new(), |mut text, event| {
         let _always_fits = writeln!(text, "{}", show(event));

@@ -1,7 +1,7 @@
-//! Maps that fail on purpose, a share of the time, from a seed.
+//! Maps that fail on purpose, at a given rate, from a seed.
 //!
-//! Invariant: the same seed fails the same ops. Half of the failed ops take effect all the same, as an interrupted
-//! system call may. Reading never fails here, because a start treats a failed read as fatal.
+//! Invariant: the same seed fails the same ops. Half of the failed ops take effect nevertheless, as an interrupted
+//! system call may. Reads never fail here, because a start treats a failed read as fatal.
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::maps::{Capacity, MapError, Maps};
@@ -10,9 +10,9 @@ use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, Grace, MapGrowth,
 /// How often ops fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// Where the sequence of faults begins.
+    /// The seed of the sequence of faults.
     pub seed: u64,
-    /// Of a thousand ops, how many fail.
+    /// How many of a thousand ops fail.
     pub per_mille: u16,
 }
 
@@ -30,23 +30,22 @@ impl<M> FaultyMaps<M> {
         Self { inner, state: faults.seed | 1, per_mille: faults.per_mille, hears: |_, _| () }
     }
 
-    /// The same maps, of which the inner ones hear of each op that fails.
+    /// The same maps; `hears` is called for each op that fails.
     #[must_use]
     pub fn hearing(self, hears: fn(&mut M, &Action)) -> Self {
         Self { hears, ..self }
     }
 
-    /// From now on, this many ops of a thousand fail.
+    /// Sets how many of a thousand ops fail from now on.
     pub fn set_per_mille(&mut self, per_mille: u16) {
         self.per_mille = per_mille;
     }
 
-    /// The maps themselves.
     pub fn inner(&self) -> &M {
         &self.inner
     }
 
-    /// The maps themselves, for readers that hold a ticket.
+    /// The inner maps, for readers that hold a ticket.
     pub fn inner_mut(&mut self) -> &mut M {
         &mut self.inner
     }

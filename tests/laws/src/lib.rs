@@ -1,8 +1,8 @@
-//! Lives of the rules and ways to look at them, for tests of core and of everything above it: worlds made of facts,
-//! scenarios, simulation, witnesses between ops.
+//! Simulations of the rules and ways to observe them, for tests of core and everything above it: generated worlds,
+//! scenarios, simulations, witnesses between ops.
 //!
-//! Invariant: a seed or a count decides everything, and nothing here needs more than the rules and the objects that
-//! they are about, so the laws are checked without a kernel, a network or the shell.
+//! Invariant: a seed or a count decides everything. The crate needs only the rules and their objects, so the laws are
+//! checked without a kernel, a network or the daemon around them.
 
 pub mod events;
 pub mod faulty;

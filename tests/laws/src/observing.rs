@@ -1,7 +1,7 @@
-//! Maps with a witness who looks before and after each op that has an effect.
+//! Maps with a witness that looks before and after each op with an effect.
 //!
-//! Invariant: the witness sees the maps exactly as a client would between two ops. For faults wrap these maps in
-//! [`crate::faulty::FaultyMaps`]; the witness then sees only what took effect.
+//! Invariant: the witness sees the maps exactly as a client would between two ops. For faults, wrap these maps in
+//! [`crate::faulty::FaultyMaps`]; the witness then sees only ops that took effect.
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::maps::{Capacity, MapError, Maps};
@@ -9,9 +9,9 @@ use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, Grace, PortIndex}
 
 /// Looks at maps between ops.
 pub trait Witness<M>: Send {
-    /// The op is about to be executed.
+    /// Called before the op is executed.
     fn before(&mut self, maps: &M, action: &Action);
-    /// The op was executed.
+    /// Called after the op was executed.
     fn after(&mut self, maps: &M, action: &Action);
 }
 
@@ -24,7 +24,6 @@ pub struct ObservingMaps<M, W> {
 }
 
 impl<M, W> ObservingMaps<M, W> {
-    /// Puts a witness beside maps.
     pub fn new(maps: M, witness: W) -> Self {
         Self { maps, witness, left: None }
     }
@@ -42,7 +41,6 @@ impl<M, W> ObservingMaps<M, W> {
         &self.witness
     }
 
-    /// Both, to change.
     pub fn both_mut(&mut self) -> (&mut M, &mut W) {
         (&mut self.maps, &mut self.witness)
     }

@@ -1,29 +1,29 @@
 //! Scenarios: one text file is specification, test and documentation of one rule.
 //!
-//! A file begins with a paragraph that says the rule. Steps follow: a word at the left margin, its text indented by two
-//! spaces. `show` steps hold what must be seen; `BLESS=1` rewrites them. Invariant: a step says only what happens
-//! outside the daemon, and a dump says only what a reader or a client can tell, so every scenario holds over all maps,
+//! A file begins with a paragraph that states the rule. Steps follow: a word at the left margin, its text indented by
+//! two spaces. `show` steps contain the expected output; `BLESS=1` rewrites them. Invariant: a step changes only the
+//! world outside the daemon, and a dump shows only what readers and clients see. So every scenario holds over all maps,
 //! with failing maps, and with a restart between any two steps. Time passes only in a `time` step.
 //!
 //! | step | what happens |
 //! |---|---|
-//! | `file NAME` + YAML or JSON | a manifest is written into the folder, or replaced |
-//! | `remove NAME` | it is removed |
+//! | `file NAME` + YAML or JSON | writes or replaces a manifest in the folder |
+//! | `remove NAME` | removes it |
 //! | `cluster` + YAML | an apiserver sends these objects, new or changed, as one group |
-//! | `cluster delete KIND NAMESPACE/NAME` | it sends a deletion |
-//! | `config` + TOML | the configuration's `[[service]]` blocks are these |
+//! | `cluster delete KIND NAMESPACE/NAME` | the apiserver sends a deletion |
+//! | `config` + TOML | sets the configuration's `[[service]]` blocks |
 //! | `node name=N zone=Z addresses=A,B` | the own node; `addresses` answer NodePorts |
 //! | `settings bypass=A:P,… proxy_name=N frontends_max=N external_ips=none\|FIRST-LAST,…` | the settings |
-//! | `settings maglev=true` | the one of Maglev |
-//! | `settings on_empty=W limit=30s` | those of holds; `refuse` unless said |
-//! | `settings mass_loss_share=25% mass_loss_window=30s mass_loss_limit=600s` | those of mass-loss |
-//! | `drain A[:P] [of NAMESPACE/NAME]`, `undrain …` | an operator drains backends, or takes that back |
+//! | `settings maglev=true` | the setting of Maglev |
+//! | `settings on_empty=W limit=30s` | the settings of holds; `refuse` by default |
+//! | `settings mass_loss_share=25% mass_loss_window=30s mass_loss_limit=600s` | the settings of mass losses |
+//! | `drain A[:P] [of NAMESPACE/NAME]`, `undrain …` | an operator drains backends, or ends that |
 //! | `probe NAMESPACE/NAME A:P accepted`, `refused`, `silent` | a held backend is probed |
 //! | `interrupted` | every source may miss something for a while |
 //! | `time +5s` | five seconds pass |
-//! | `restart` | the daemon ends and starts again on the same maps, with what it wrote down |
-//! | `show frontends`, `backends`, `services`, `balancers`, `rejected`, `maps` | what must be seen now |
-//! | `keep running: REASON_KEY` | this scenario has no meaning with a restart at every step |
+//! | `restart` | the daemon restarts on the same maps, with its saved state |
+//! | `show frontends`, `backends`, `services`, `balancers`, `rejected`, `maps` | the expected output |
+//! | `keep running: REASON` | this scenario has no meaning with a restart at every step |
 
 mod clients;
 mod daemon;
@@ -43,7 +43,7 @@ pub use text::{Command, Scenario, ScenarioError, Step};
 
 use std::path::Path;
 
-/// Whether the daemon is started anew between every two steps.
+/// Whether the daemon restarts between every two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restarts {
     /// Only where a step says so.
@@ -52,7 +52,7 @@ pub enum Restarts {
     BetweenSteps,
 }
 
-/// Runs a scenario and gives what each `show` step saw. At the end everything goes, and nothing may be left.
+/// Runs a scenario and returns each `show` step's output. At the end everything is deleted, and nothing may be left.
 pub fn play(
     scenario: &Scenario,
     daemon: &dyn Daemon,
@@ -76,7 +76,7 @@ pub fn play(
     Ok(seen)
 }
 
-/// Plays a file over every kind of maps, with and without restarts, and compares. `Err` is what to print.
+/// Runs a file over every kind of maps, with and without restarts, and compares. `Err` is the text to print.
 pub fn check(path: &Path, daemon: &dyn Daemon, makers: &[&dyn MapMaker], bless: bool) -> Result<(), String> {
     let named = |message: &dyn std::fmt::Display| format!("{}: {message}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;

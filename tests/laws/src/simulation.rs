@@ -1,9 +1,9 @@
-//! A simulated life of the whole engine: random events, accidents and purposes, faults, crashes, restarts and slow
+//! Simulates the whole engine: random events, accidents and intended losses, faults, crashes, restarts and slow
 //! clients, from a seed.
 //!
-//! Invariant: after every op and every step, each client meets an answer that is legal by an independent model; no list
-//! becomes empty without a classification, and no hold outlives its bound; at rest, maps and snapshot say exactly what
-//! the model says, and nothing is leaked. The same seed lives the same life.
+//! Invariant: after every op and step, each client gets an answer that an independent model allows. No list becomes
+//! empty without a classification, and no hold outlives its bound. At rest, maps and snapshot equal the model, and
+//! nothing is leaked. The same seed gives the same simulation.
 
 pub mod crowd;
 mod happenings;
@@ -40,13 +40,13 @@ use rows::Rows;
 pub use rows::Turned;
 use watch::{CLIENTS, SlowClient, Watch};
 
-/// Clients that take their time at once.
+/// How many slow clients run at once.
 const SLOW_CLIENTS_MAX: usize = 3;
 
-/// Small, so that places are reused soon.
+/// Small, so that slots are reused soon.
 const CAPACITY: Capacity = Capacity { slots: 1 << 12, ports: 1 << 10, services: 64 };
 
-/// What went wrong, and how to see it again.
+/// A violation, and how to reproduce it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "step {step} of seed {seed}: {what}\nsee it again: simulate --seed {seed} --steps {step} --faults {faults}"
@@ -54,25 +54,25 @@ const CAPACITY: Capacity = Capacity { slots: 1 << 12, ports: 1 << 10, services: 
 pub struct Violation {
     pub seed: u64,
     pub step: u64,
-    /// Of a thousand ops, how many failed at most.
+    /// The highest number of failed ops in a thousand.
     pub faults: u16,
-    /// What was wrong.
+    /// The violation.
     pub what: String,
 }
 
-/// What happened in a life.
+/// The counts of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub steps: u64,
-    /// Events that the engine took.
+    /// Events that the engine applied.
     pub events: u64,
     /// Ops that had an effect.
     pub ops: u64,
     /// Crashes, each with a restart.
     pub crashes: u64,
-    /// Times at which everything had come to rest and was compared in its whole.
+    /// How often everything was at rest and compared completely.
     pub rests: u64,
-    /// How often a row turned to a verdict for a reason.
+    /// How often a row changed to a verdict and reason.
     pub turned: Turned,
 }
 
@@ -87,25 +87,25 @@ pub struct Simulation {
     slow: Vec<SlowClient>,
     resend: Vec<Event>,
     clock: Duration,
-    /// How far the wall clock was set, ahead or back.
+    /// How far the wall clock was set ahead or back.
     ahead: i64,
-    /// Answers of probes that have not come yet.
+    /// Answers of probes still under way.
     lagging: Vec<ProbeResult>,
     /// The engine has decided since it started.
     is_open: bool,
     snapshot: Arc<Snapshot>,
-    /// What a process that starts now finds on the disk.
+    /// The saved state for the next process.
     disk: Option<(SavedSnapshot, Memory)>,
     rows: Rows,
     report: Report,
 }
 
-/// Lives so many steps.
+/// Runs so many steps.
 pub fn simulate(seed: u64, steps: u64, faults: u16) -> Result<Report, Violation> {
     simulate_by(policy::rule, seed, steps, faults)
 }
 
-/// Lives so many steps; `rule` says what is expected of lists without a backend.
+/// Runs so many steps; `rule` decides what becomes of lists without a backend.
 pub fn simulate_by(rule: Rule, seed: u64, steps: u64, faults: u16) -> Result<Report, Violation> {
     let fail = |step, what| Violation { seed, step, faults, what };
     let mut simulation = Simulation::new(rule, seed, faults).map_err(|what| fail(0, what))?;
@@ -116,7 +116,6 @@ pub fn simulate_by(rule: Rule, seed: u64, steps: u64, faults: u16) -> Result<Rep
 }
 
 impl Simulation {
-    /// Nothing has happened yet.
     pub fn new(rule: Rule, seed: u64, faults: u16) -> Result<Self, String> {
         let mut simulation = Self {
             engine: start(empty_maps(rule, seed), seed)?,
@@ -137,7 +136,7 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// One thing happens.
+    /// Runs one random step.
     pub fn step(&mut self) -> Result<(), String> {
         self.report.steps += 1;
         match self.random.below(10_000) {
@@ -152,7 +151,7 @@ impl Simulation {
         self.verdict()
     }
 
-    /// Comes to rest, clears everything away, and tells what happened.
+    /// Comes to rest, deletes everything, and returns the counts.
     pub fn end(mut self) -> Result<Report, String> {
         self.rest()?;
         self.clear()?;
@@ -179,7 +178,7 @@ impl Simulation {
         ClockReading { wall: Timestamp(1_000_000_000 + seconds + self.ahead), mono: self.clock }
     }
 
-    /// Some object changes, and the engine is told; or a source goes on with its first list.
+    /// Changes some object and delivers the event; or a source continues its first list.
     fn happen(&mut self) {
         if self.resend.is_empty() {
             return match self.random.below(1_000) {
@@ -199,7 +198,7 @@ impl Simulation {
             let Some(event) = self.resend.pop() else { break };
             self.tell(event);
         }
-        // The model knows whole worlds only: what happens between two sources has tests of its own.
+        // The model has only complete worlds; partial syncs have tests of their own.
         if self.resend.iter().all(|event| matches!(event, Event::Synced(_))) {
             std::mem::take(&mut self.resend).into_iter().for_each(|event| self.tell(event));
         }
@@ -262,7 +261,7 @@ impl Simulation {
         snapshot
     }
 
-    /// Now and then, what a restart finds is what readers see now.
+    /// Sometimes saves the current state for the next restart.
     fn write_down(&mut self, snapshot: &Snapshot) {
         if self.random.chance(50) {
             let memory = self.watch().model.history.memory();
@@ -270,7 +269,7 @@ impl Simulation {
         }
     }
 
-    /// A slow client begins, or comes to its end.
+    /// A slow client starts or ends.
     fn dial(&mut self) {
         let which = self.random.below(SLOW_CLIENTS_MAX);
         if which < self.slow.len() {
@@ -294,7 +293,7 @@ impl Simulation {
         self.engine.maps_mut().set_per_mille(per_mille);
     }
 
-    /// The process dies, maybe in the middle of a step; the world goes on; a new one starts with the same maps.
+    /// The process dies, maybe within a step; the world goes on; a new one starts with the same maps.
     fn crash(&mut self) -> Result<(), String> {
         self.report.crashes += 1;
         self.watch().faulty = true;
@@ -318,7 +317,7 @@ impl Simulation {
         self.send_everything();
         if let Some(remembered) = remembered {
             self.engine.restore(remembered, now);
-            // An engine that remembers may begin before its sources have spoken, with what it remembers.
+            // An engine with restored state may start before its sources deliver.
             while !self.resend.is_empty() {
                 self.happen();
             }
@@ -327,7 +326,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Every source begins with its whole list, in any order.
+    /// Every source starts with its complete list, in any order.
     fn send_everything(&mut self) {
         let facts = self.watch().model.facts.clone();
         let services = facts.services.into_values().map(Event::ServiceApplied);
@@ -353,7 +352,7 @@ fn start(maps: FaultyMaps<Observed>, seed: u64) -> Result<Living, String> {
     if errors.is_empty() { Ok(engine) } else { Err(format!("found at the start: {errors:?}")) }
 }
 
-/// An op must have a cause that names its own service.
+/// Every cause of an op must name the op's own service.
 fn foreign_cause(change: &Change, history: &History) -> Option<String> {
     let own = |cause: &Cause| match cause {
         Cause::ServiceApplied(facts) => facts.key == change.service,
@@ -366,7 +365,7 @@ fn foreign_cause(change: &Change, history: &History) -> Option<String> {
         Cause::AddressClaimed(address, by) => {
             history.claims.contains(&(change.service.clone(), *address, by.clone()))
         }
-        // No apiserver answers whose an address is in these lives.
+        // No apiserver answers who has an address in these simulations.
         Cause::AddressReused(_) => false,
         Cause::MassLoss { .. } => history.joined.contains(&change.service),
         Cause::Drained(turned) => turned.drain.service().is_none_or(|named| *named == change.service.name),

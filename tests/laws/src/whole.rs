@@ -1,4 +1,4 @@
-//! A step of the engine for callers that have no events to take between two pieces.
+//! A step of the engine for callers without events between two pieces.
 
 use std::sync::Arc;
 

@@ -20,7 +20,6 @@ const NODES: u32 = 100;
 /// So many services with so many endpoints each.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// How many services.
     pub services: u32,
     /// Endpoints of each.
     pub endpoints: u32,
@@ -40,7 +39,7 @@ impl Shape {
         std::iter::once(applied).chain(slices).collect()
     }
 
-    /// One slice, at some version. The first endpoint's address differs from version to version.
+    /// One slice at a version. The first endpoint's address differs from version to version.
     pub fn slice(self, service: u32, slice: u32, version: u32) -> Event {
         let first = slice * ENDPOINTS_PER_SLICE;
         let count = (self.endpoints - first).min(ENDPOINTS_PER_SLICE);
@@ -80,7 +79,7 @@ impl Shape {
         }))
     }
 
-    /// The events that take everything away again.
+    /// The deletion of everything.
     pub fn deletions(self) -> Vec<Event> {
         let slices = self.endpoints.div_ceil(ENDPOINTS_PER_SLICE);
         let of = |service| {
@@ -96,10 +95,10 @@ pub fn cluster_ip(service: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0x0a60_0000 + 1 + service))
 }
 
-/// Where the service of [`served_by`] is dialled.
+/// The address and port of the service of [`served_by`].
 pub const SERVED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 95, 0, 1)), 80);
 
-/// One service more, on [`SERVED`], with a real backend.
+/// One more service, at [`SERVED`], with a real backend.
 pub fn served_by(backend: SocketAddr) -> [Event; 2] {
     let number = |port| NonZeroU16::new(port).unwrap_or(NonZeroU16::MIN);
     let mut builder = EndpointsBuilder::new(Family::from_address(backend.ip()));

@@ -1,7 +1,7 @@
-//! Rows as they are kept: addresses apart from the rest, because one of IPv4 takes a quarter of what any address takes,
-//! and a node may keep millions.
+//! Rows in compact form: addresses apart from the rest, because an IPv4 address takes a quarter of an `IpAddr` and a
+//! node may keep millions.
 //!
-//! Invariant: what goes in comes out, in its order. Equal rows are kept alike.
+//! Invariant: reading returns the rows as stored, in their order. Equal rows have equal forms.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -85,7 +85,7 @@ impl Columns {
         self.rest.len()
     }
 
-    /// How much memory they take.
+    /// Memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.addresses.bytes() + size_of_val(&*self.rest)
     }
@@ -102,7 +102,7 @@ impl Columns {
         Iter { addresses, rest: self.rest.iter() }
     }
 
-    /// Where the row of this address and port is, if rows are in the order of these.
+    /// The position of this address and port; the rows must be sorted by them.
     pub(super) fn find_position(&self, wanted: (IpAddr, u16)) -> Option<usize> {
         let (mut from, mut to) = (0, self.len());
         while from < to {
@@ -116,7 +116,7 @@ impl Columns {
         None
     }
 
-    /// How many rows have a lower address, if rows are in the order of these.
+    /// How many rows have a lower address; the rows must be sorted.
     pub(super) fn partition_point(&self, address: IpAddr) -> usize {
         match &self.addresses {
             RowAddresses::V4(all) => all.partition_point(|it| IpAddr::V4(*it) < address),
@@ -129,7 +129,6 @@ impl Columns {
     }
 }
 
-/// Addresses one after the other.
 #[derive(Clone, Debug)]
 enum AddressIter<'a> {
     V4(slice::Iter<'a, Ipv4Addr>),
@@ -145,7 +144,6 @@ impl AddressIter<'_> {
     }
 }
 
-/// The rows one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Iter<'a> {
     addresses: AddressIter<'a>,
@@ -190,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out(rows in proptest::collection::vec(row(), 0..20), bits in any::<u8>()) {
+        fn columns_return_the_rows_they_were_given(rows in proptest::collection::vec(row(), 0..20), bits in any::<u8>()) {
             let mut rows = rows;
             rows.sort_by_key(Row::position);
             rows.dedup_by_key(|row| row.position());

@@ -1,7 +1,7 @@
-//! A port's memory of its last list that was not empty.
+//! A port's last list that was not empty.
 //!
-//! Invariant: the rows are those of that list; what changes afterwards is only which of them were seen terminating. Its
-//! members are the backends in it and those that were out of it for their weight alone: with them it is not empty.
+//! Invariant: the rows are those of that list; later only their terminating marks change. Its members are its backends
+//! and those left out for their weight alone: each of them would make the list non-empty.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,30 +11,30 @@ use core::num::NonZeroU16;
 use super::{Row, Rows};
 use crate::facts::{Conditions, Endpoints};
 
-/// A port's memory of its last list that was not empty.
+/// A port's last list that was not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastList {
     rows: Option<Arc<Rows>>,
 }
 
 impl LastList {
-    /// The memory that a former process wrote down.
+    /// Restores the list that a former process wrote.
     pub const fn restore(rows: Option<Arc<Rows>>) -> Self {
         Self { rows }
     }
 
-    /// The rows as they were then, with the members that were seen terminating since.
+    /// The rows of that time, with the members marked that were seen terminating since.
     pub const fn rows(&self) -> Option<&Arc<Rows>> {
         self.rows.as_ref()
     }
 
-    /// Takes a list that is not empty.
+    /// Records a list that is not empty.
     pub(crate) fn record_list(&mut self, now: &Arc<Rows>) {
         self.rows = Some(Arc::clone(now));
     }
 
-    /// Takes notice of endpoints while the list is empty: marks the members that are seen terminating, and unmarks
-    /// none, because a member that is ready again makes the list non-empty.
+    /// Marks members that are seen terminating while the list is empty. It unmarks none, because a member that is ready
+    /// again makes the list non-empty.
     pub(crate) fn observe(&mut self, listed: &[Row]) {
         let (Some(last), false) = (&self.rows, listed.is_empty()) else { return };
         let terminating =
@@ -44,8 +44,8 @@ impl LastList {
         self.mark_terminating(told);
     }
 
-    /// Takes notice of the endpoints of a slice that no decision was made by: marks the members that the slice called
-    /// terminating, and unmarks those that it called ready, because with them the list would not have been empty.
+    /// Applies a slice that no decision has used: marks members that it lists as terminating, and unmarks those that it
+    /// lists as ready, because with them the list would not have been empty.
     pub(crate) fn observe_slice(&mut self, endpoints: &Endpoints, port: NonZeroU16) {
         let Some(last) = &self.rows else { return };
         let told = |(address, told): (IpAddr, Conditions)| {
@@ -57,7 +57,7 @@ impl LastList {
         self.mark_terminating(told);
     }
 
-    /// Marks which of the rows at these places were seen terminating; nothing is copied where that is known already.
+    /// Marks which of the rows at these positions were seen terminating; copies nothing if nothing changes.
     fn mark_terminating(&mut self, told: Vec<(usize, bool)>) {
         let Some(last) = &mut self.rows else { return };
         let is_news = |(at, ends): &(usize, bool)| {
@@ -72,27 +72,26 @@ impl LastList {
         }
     }
 
-    /// Whether a member of that list has one of these addresses, which are in order.
+    /// Whether a member has one of these sorted addresses.
     pub(crate) fn has_member_in(&self, sorted: &[IpAddr]) -> bool {
         !sorted.is_empty() && self.members().any(|row| sorted.binary_search(&row.address).is_ok())
     }
 
-    /// Whether there ever was a list with a backend in it.
+    /// Whether there ever was a non-empty list.
     pub(crate) const fn has_list(&self) -> bool {
         self.rows.is_some()
     }
 
-    /// How many rows it keeps.
     pub(crate) fn row_count(&self) -> usize {
         self.rows.as_ref().map_or(0, |rows| rows.iter().len())
     }
 
-    /// Whether every member of that list was seen terminating.
+    /// Whether every member was seen terminating.
     pub(crate) fn was_scaled_down(&self) -> bool {
         self.has_list() && self.members().all(|row| row.was_seen_terminating())
     }
 
-    /// Whether every member of that list is one of these endpoints, which are in order, or was seen terminating.
+    /// Whether every member is one of these sorted endpoints or was seen terminating.
     pub(crate) fn is_accounted_for(&self, listed: &[Row]) -> bool {
         self.members().all(|row| row.was_seen_terminating() || Row::find(listed, &row).is_some())
     }

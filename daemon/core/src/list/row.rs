@@ -1,6 +1,6 @@
-//! One endpoint of one port: what it is, and which lists it is in.
+//! One endpoint of one port, and which lists it is in.
 //!
-//! Invariant: that a row is in a list, is held or was seen terminating is a bit of its own; none follows from another.
+//! Invariant: list membership, a hold and seen terminating are separate bits; none follows from another.
 
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
@@ -15,9 +15,9 @@ pub struct Row {
     pub address: IpAddr,
     pub port: NonZeroU16,
     pub(super) bits: u8,
-    /// The place of its slice among the service's slices.
+    /// The position of its slice in the service.
     pub slice: u16,
-    /// Its place in that slice.
+    /// Its position in that slice.
     pub endpoint: u16,
     pub(super) since: u32,
 }
@@ -29,7 +29,7 @@ const IN_CLUSTER: u8 = 1 << 3;
 const IN_LOCAL: u8 = 1 << 4;
 const SEEN_TERMINATING: u8 = 1 << 5;
 const HELD: u8 = 1 << 6;
-/// Another slice says that the endpoint serves; the slice that counts says that it does not.
+/// Another slice lists the endpoint as serving; the winning slice does not.
 const SERVES_IN_OTHER_SLICE: u8 = 1 << 7;
 
 const fn scope_bit(scope: Scope) -> u8 {
@@ -48,7 +48,6 @@ impl Row {
         Self { address, port, bits, slice, endpoint, since: 0 }
     }
 
-    /// Ready, serving, terminating.
     pub const fn conditions(&self) -> Conditions {
         Conditions {
             ready: self.bits & READY != 0,
@@ -57,7 +56,6 @@ impl Row {
         }
     }
 
-    /// Whether this row is in that list.
     pub const fn is_in(&self, scope: Scope) -> bool {
         self.bits & scope_bit(scope) != 0
     }
@@ -72,20 +70,18 @@ impl Row {
         self.bits & HELD != 0
     }
 
-    /// Whether sockets may stay with the backend: it serves in any slice of its service, whatever else is said of it,
-    /// or is held, or clients are or may be led to it all the same: a ready one that does not serve is published, and
-    /// may be out of the lists for its weight alone.
+    /// Whether sockets may stay with the backend: it is listed or held, or serves in any slice. A ready backend that
+    /// does not serve is published too, and may be out of the lists for its weight alone.
     pub const fn keeps_clients(&self) -> bool {
         self.bits & (READY | SERVING | SERVES_IN_OTHER_SLICE | HELD | IN_CLUSTER | IN_LOCAL) != 0
     }
 
-    /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held backend gets traffic
-    /// as if nothing had happened.
+    /// Ready rows are active; a listed row that is not ready is there by fallback. A hold keeps its backends active.
     pub const fn state(&self) -> SlotState {
         if self.bits & (READY | HELD) != 0 { SlotState::Active } else { SlotState::Draining }
     }
 
-    /// When the row changed last.
+    /// When the row last changed.
     pub fn since(&self) -> Timestamp {
         Timestamp(i64::from(self.since))
     }
@@ -95,12 +91,11 @@ impl Row {
         self.bits & SEEN_TERMINATING != 0
     }
 
-    /// Address and port.
     pub const fn backend(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port.get())
     }
 
-    /// As the datapath keeps it.
+    /// The row as a slot of the datapath.
     pub const fn slot(self) -> Slot {
         Slot { address: self.address, port: self.port, state: self.state() }
     }
@@ -110,20 +105,19 @@ impl Row {
         self.bits |= scope_bit(scope);
     }
 
-    /// Takes notice of what another slice says of the same endpoint.
+    /// Records that another slice lists the endpoint as serving.
     pub(crate) const fn merge_serving(&mut self, other: &Self) {
         if self.bits & SERVING == 0 && other.bits & SERVING != 0 {
             self.bits |= SERVES_IN_OTHER_SLICE;
         }
     }
 
-    /// The row, seen terminating or not.
     pub(super) const fn with_terminating_seen(self, is_seen: bool) -> Self {
         let seen = if is_seen { SEEN_TERMINATING } else { 0 };
         Self { bits: self.bits & !SEEN_TERMINATING | seen, ..self }
     }
 
-    /// The row, taken out of the lists that are `false` here.
+    /// Removes the row from the lists that are `false` here.
     pub(crate) const fn restrict_lists(self, cluster: bool, local: bool) -> Self {
         let cluster = if cluster { 0 } else { IN_CLUSTER };
         let local = if local { 0 } else { IN_LOCAL };
@@ -135,7 +129,7 @@ impl Row {
         Self { bits: self.bits | HELD, ..self }
     }
 
-    /// The row of the same address and port among rows that are in order.
+    /// Finds the row of the same address and port among sorted rows.
     pub(crate) fn find<'a>(sorted: &'a [Self], row: &Self) -> Option<&'a Self> {
         let found = sorted.binary_search_by(|other| other.position().cmp(&row.position()));
         sorted.get(found.ok()?)

@@ -1,7 +1,7 @@
-//! Which addresses an object may have dialled as frontends.
+//! Which addresses an object may claim as frontends.
 //!
-//! Invariant: an address that means this host, this link or a group of hosts is no frontend, whatever an object says:
-//! the author of a Service would otherwise take a node's own loopback or a cloud's metadata server. Only the
+//! Invariant: an address that means this host, this link or a group of hosts is never programmed, whatever an object
+//! lists. Otherwise the author of a Service could take over a node's loopback or a cloud's metadata server. Only the
 //! administrator's `[[service]]` blocks may have loopback and link-local addresses.
 
 use core::net::IpAddr;
@@ -19,7 +19,7 @@ pub(crate) fn is_denied(
 ) -> bool {
     let is_tenants = service.key.source.is_tenant_writable();
     match kind {
-        // The address of a NodePort stands for all addresses that the node has.
+        // A NodePort stands for all addresses of the node.
         FrontendType::NodePort => false,
         _ if service.kind == ServiceType::Static => is_unassignable(address),
         FrontendType::ExternalIp | FrontendType::ClusterSetIp

@@ -1,10 +1,9 @@
 //! The endpoints of each port of a service, from all of its slices.
 //!
-//! Invariant: no more than [`from_capacity::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their
-//! order have all of their endpoints as long as there is room. Half of the room is divided evenly among the ports, so
-//! that none has nothing. A port that is cut short keeps the endpoints that are most likely to get traffic here. So an
-//! object that asks for too much makes lists shorter, never empty. No more ports of slices are looked at than
-//! [`from_capacity::SLICE_PORTS_PER_SERVICE_MAX`], slice by slice.
+//! Invariant: a service gets at most [`limits::ROWS_PER_SERVICE_MAX`] rows. Ports get all of their endpoints in order
+//! while capacity lasts; half of the capacity is divided evenly, so that no port is empty. A truncated port keeps the
+//! endpoints most likely to get traffic here: too large an object makes lists shorter, never empty. A decision reads at
+//! most [`limits::SLICE_PORTS_PER_SERVICE_MAX`] ports of slices, slice by slice.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,10 +16,10 @@ use crate::limits;
 use crate::list::Row;
 use crate::work;
 
-/// A slice that lists endpoints for a port of the service, with its place and the number of its own port.
+/// A slice with endpoints for a port: the slice's position, the slice, and its own port number.
 type PortSlice<'a> = (u16, &'a SliceFacts, NonZeroU16);
 
-/// Gives each port its rows, and returns how many ports have only a part of theirs.
+/// Fills in each port's rows and returns how many ports are truncated.
 pub(super) fn fill_rows(ports: &mut [DesiredPort], slices: &[Arc<SliceFacts>], node: &NodeFacts) -> usize {
     if ports.is_empty() {
         return 0;
@@ -46,8 +45,8 @@ pub(super) fn fill_rows(ports: &mut [DesiredPort], slices: &[Arc<SliceFacts>], n
     if listed.is_truncated { ports.len() } else { cut }
 }
 
-/// How much of the room each port has that wants so much: all of it in the order of the ports, as long as there is
-/// room, and of half of the room an even part whatever those before it want.
+/// Divides the capacity among ports. Each port gets what it wants in order while capacity lasts; half of the capacity
+/// is split evenly, whatever earlier ports want.
 pub(crate) fn divide_capacity(wanted: &[usize], room: usize) -> Vec<usize> {
     let share = room / 2 / wanted.len().max(1);
     let mut left = room;
@@ -61,7 +60,7 @@ pub(crate) fn divide_capacity(wanted: &[usize], room: usize) -> Vec<usize> {
     each.collect()
 }
 
-/// How many ports of slices a decision looks at.
+/// How many ports of slices a decision reads.
 pub(crate) fn count_slice_ports(slices: &[Arc<SliceFacts>]) -> usize {
     slices.iter().filter(|slice| has_endpoints(slice)).map(|slice| slice.ports.len()).sum()
 }
@@ -70,10 +69,10 @@ fn has_endpoints(slice: &SliceFacts) -> bool {
     !slice.headless && !slice.endpoints.is_empty()
 }
 
-/// The parts of each port of the service, so that none has to look through all slices.
+/// The slices of each port, so that no port searches all slices.
 struct PortSlices<'a> {
     parts: Vec<Vec<PortSlice<'a>>>,
-    /// The slices have so many ports that the last slices were not looked at.
+    /// The last slices were skipped because the slices have too many ports.
     is_truncated: bool,
 }
 
@@ -105,7 +104,7 @@ impl<'a> PortSlices<'a> {
         self.parts.get(port).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// How many rows a port has, before those are merged that several slices list.
+    /// How many rows a port has before duplicates are merged.
     fn row_count(&self, port: usize) -> usize {
         self.port_slices(port).iter().map(|(_, slice, _)| slice.endpoints.len()).sum()
     }
@@ -121,7 +120,7 @@ impl<'a> PortSlices<'a> {
         rows
     }
 
-    /// The first rows of a port by the rank of their endpoints, `most` of them.
+    /// The first `most` rows of a port by the rank of their endpoints.
     fn top_ranked(&self, port: usize, ranks: &[RankedEndpoints], most: usize) -> Vec<Row> {
         let ranked = |rank: usize| {
             self.port_slices(port).iter().flat_map(move |(position, slice, number)| {
@@ -136,10 +135,10 @@ impl<'a> PortSlices<'a> {
     }
 }
 
-/// How many ranks endpoints have: ready here, ready elsewhere, serving, others.
+/// The ranks of endpoints: ready here, ready elsewhere, serving, others.
 const RANKS: usize = 4;
 
-/// The places of a slice's endpoints by rank.
+/// The positions of a slice's endpoints by rank.
 type RankedEndpoints = [Vec<u16>; RANKS];
 
 fn rank_endpoints(slice: &Arc<SliceFacts>, node: &NodeFacts) -> RankedEndpoints {
@@ -161,9 +160,8 @@ fn rank(endpoint: &Endpoint<'_>, node: &NodeFacts) -> usize {
     }
 }
 
-/// Orders rows by address and port; of rows with the same address and port, the one that wins comes first. The order is
-/// one of numbers, and the sort makes use of the order that each slice has already, because a service may have tens of
-/// thousands of rows. All rows of a port are of one family.
+/// Orders rows by address and port, and puts the winner of duplicates first. The key is numeric and each slice is
+/// already sorted, which makes sorting tens of thousands of rows cheap. All rows of a port are of one family.
 fn sort_key(row: &Row) -> (u128, u64) {
     let address = match row.address {
         IpAddr::V4(address) => address.to_bits().into(),
@@ -177,12 +175,12 @@ fn sort_key(row: &Row) -> (u128, u64) {
     (address, fields.into_iter().fold(rest, |sum, field| sum << 16 | field))
 }
 
-/// The union over the slices, each address and port once.
+/// Merges the rows of all slices, each address and port once.
 ///
-/// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
-/// serving, then the first slice by name. If the endpoint serves in another slice, the row that wins keeps that.
+/// Where slices disagree about an endpoint, one that is not terminating wins, then a ready one, then a serving one,
+/// then the first slice by name. The winner records whether the endpoint serves in another slice.
 fn merge_rows(mut rows: Vec<Row>) -> Vec<Row> {
-    // One slice with ascending addresses is the common case, and needs neither sorting nor merging.
+    // The common case: one slice with ascending addresses needs neither sorting nor merging.
     if rows.is_sorted_by(|a: &Row, b| (a.address, a.port) < (b.address, b.port)) {
         return rows;
     }

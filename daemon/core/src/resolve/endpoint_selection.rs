@@ -1,7 +1,7 @@
-//! Which endpoints of a port get traffic: kube-proxy's rules, exactly.
+//! Which endpoints of a port get traffic, exactly by kube-proxy's rules.
 //!
-//! Invariant: the cluster list honours hints, the local list never does. A list that would have no ready endpoint falls
-//! back, whatever the other list does, to endpoints that are serving and terminating.
+//! Invariant: the cluster list honours hints, the local list never does. A list without ready endpoints falls back to
+//! endpoints that are serving and terminating, whatever the other list does.
 
 use alloc::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::PortPolicy;
 use crate::facts::{Endpoint, HintSet, NodeFacts, SliceFacts};
 use crate::list::{Row, Scope};
 
-/// Marks in each row the lists that it is in, and returns whether a usable backend exists anywhere.
+/// Marks the lists that each row is in, and returns whether any usable backend exists.
 pub fn select_endpoints(
     rows: &mut [Row],
     slices: &[Arc<SliceFacts>],
@@ -43,7 +43,7 @@ enum Topology {
     SameNode,
 }
 
-/// Hints count only if every ready endpoint has one, and one of them names this node, or else its zone.
+/// Hints count only if every ready endpoint has one and one of them names this node, or else its zone.
 fn topology(rows: &[Row], slices: &[Arc<SliceFacts>], node: &NodeFacts) -> Topology {
     let ready = || rows.iter().filter(|row| row.conditions().ready).map(|row| hints(row, slices));
     let all_and_any = |all: &dyn Fn(&HintSet) -> bool, any: &dyn Fn(&HintSet) -> bool| {
@@ -99,7 +99,7 @@ fn is_local(row: &Row, slices: &[Arc<SliceFacts>], node: &NodeFacts) -> bool {
     endpoint(row, slices).and_then(|it| it.node).is_some_and(|it| it == *node.name)
 }
 
-/// Whether the endpoint says on which node it is.
+/// Whether the endpoint names its node.
 pub(super) fn has_node(row: &Row, slices: &[Arc<SliceFacts>]) -> bool {
     endpoint(row, slices).is_some_and(|it| it.node.is_some())
 }

@@ -1,7 +1,7 @@
-//! Which addresses and ports a service is dialled at, per family.
+//! The addresses and ports of a service, per family.
 //!
-//! Invariant: one row for each address, port and protocol of a service, up to [`from_capacity::FRONTENDS_PER_SERVICE_MAX`] of
-//! them; the work is linear in the number of rows that are made.
+//! Invariant: each address, port and protocol of a service makes one row, up to [`limits::FRONTENDS_PER_SERVICE_MAX`].
+//! The work is linear in the number of rows.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -19,7 +19,7 @@ use crate::op::FrontendType;
 use crate::snapshot::ServiceState;
 use crate::work;
 
-/// Whether the service is ours to serve.
+/// Whether this proxy serves the service.
 pub(crate) fn service_state(service: Option<&ServiceFacts>, settings: &Settings) -> ServiceState {
     let Some(service) = service else { return ServiceState::NoService };
     let ours = service.key.source == Source::Config || service.proxy_name == settings.service_proxy_name;
@@ -31,8 +31,8 @@ pub(crate) fn service_state(service: Option<&ServiceFacts>, settings: &Settings)
     }
 }
 
-/// Whether `externalTrafficPolicy: Local` is in force: it counts only for a service that can be reached from outside,
-/// at an address of either family.
+/// Whether `externalTrafficPolicy: Local` applies: it counts only for a service with an address for traffic from
+/// outside, of either family.
 pub(super) fn is_external_local(service: &ServiceFacts) -> bool {
     let accessible = match service.kind {
         ServiceType::NodePort | ServiceType::LoadBalancer => true,
@@ -42,7 +42,7 @@ pub(super) fn is_external_local(service: &ServiceFacts) -> bool {
     accessible && service.external_policy == TrafficPolicy::Local
 }
 
-/// All frontends that fit, each once, in the order of the table.
+/// All frontends that fit, each once, in table order.
 pub(super) fn desired_frontends(service: &ServiceFacts, settings: &Settings) -> Vec<DesiredFrontend> {
     let numbers = DialPorts::from_service(service);
     let addresses = frontend_addresses(service, settings);
@@ -52,21 +52,21 @@ pub(super) fn desired_frontends(service: &ServiceFacts, settings: &Settings) -> 
         };
         numbers.for_address(it).iter().map(of)
     });
-    // Frontends beyond the limit are not even made: one object may ask for millions.
+    // Frontends beyond the limit are never built: one object may ask for millions.
     let most = addresses.iter().map(|it| numbers.for_address(it).len()).fold(0, usize::saturating_add);
     let mut found = Vec::with_capacity(most.min(limits::FRONTENDS_PER_SERVICE_MAX));
     found.extend(all.flatten().take(limits::FRONTENDS_PER_SERVICE_MAX));
     work::count_work(found.len());
-    // Of two rows that are alike, the one that can be dialled stays: an external IP of 0.0.0.0, which is barred, looks
-    // like the address of the NodePorts.
+    // Of two equal rows the one that clients can dial stays: a denied external IP of 0.0.0.0 equals the NodePorts'
+    // address.
     found.sort_by(|a, b| dedup_order(a).cmp(&dedup_order(b)));
     found.dedup_by(|a, b| (a.address, a.port, &a.protocol) == (b.address, b.port, &b.protocol));
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
     found
 }
 
-/// Leaves out what is beyond the service's part, and returns it, with how many of that are because there are enough at
-/// external IPs. What it has already stays first, then what clients can dial, then the addresses count in their order.
+/// Removes and returns the frontends beyond the quota, and counts those removed because there are enough at external
+/// IPs. Present frontends stay first, then those that clients can dial, then by kind of address.
 pub(super) fn apply_quota(
     found: &mut Vec<DesiredFrontend>,
     part: FrontendQuota<'_>,
@@ -96,7 +96,7 @@ pub(super) fn apply_quota(
     (beyond, chosen)
 }
 
-/// What is the service's own although it is left out: its cluster IPs, each by one of its ports, and its node ports.
+/// The cluster IPs, each with one of its ports, and node ports: they remain the service's own although left out.
 pub(super) fn reserved_frontends(mut beyond: Vec<DesiredFrontend>) -> Vec<DesiredFrontend> {
     beyond.retain(|it| matches!(it.kind, FrontendType::ClusterIp | FrontendType::NodePort));
     beyond.sort_by_key(|it| (it.kind.table_order(), it.address, it.transport.is_none()));
@@ -116,8 +116,8 @@ pub(crate) fn count_frontends(service: &ServiceFacts, settings: &Settings) -> us
     frontend_addresses(service, settings).iter().map(|it| numbers.for_address(it).len()).sum()
 }
 
-/// No fewer than [`count_frontends`] gives, counted without looking at any address: nearly all services ask for so few that it
-/// need not be known how many exactly.
+/// An upper bound of [`count_frontends`] that reads no address: nearly all services ask for so few that the exact
+/// number does not matter.
 pub(crate) fn frontends_upper_bound(service: &ServiceFacts) -> usize {
     // A cluster IP and the address of NodePorts, in each family.
     let own = 2 * Family::ALL.len();
@@ -126,10 +126,10 @@ pub(crate) fn frontends_upper_bound(service: &ServiceFacts) -> usize {
     addresses.saturating_mul(service.ports.len())
 }
 
-/// A port of the service with the number that clients dial; `None` where the address brings its own number.
+/// A port with the number that clients dial; `None`: the address has its own number.
 type NumberedPort<'a> = (Option<NonZeroU16>, &'a ServicePort);
 
-/// The ports of a service by the number that is dialled: each number and protocol once.
+/// The ports of a service by dialled number, each number and protocol once.
 struct DialPorts<'a> {
     own: Vec<NumberedPort<'a>>,
     node: Vec<NumberedPort<'a>>,
@@ -159,8 +159,7 @@ impl<'a> DialPorts<'a> {
     }
 }
 
-/// Keeps one of several ports that are dialled alike, the first by the bytes of its name. The ports that are kept stay
-/// in the order of the object.
+/// Keeps the first by name of ports with the same number and protocol. The rest stays in the object's order.
 fn dedup_ports(mut ports: Vec<NumberedPort<'_>>) -> Vec<NumberedPort<'_>> {
     if ports.len() < 2 {
         return ports;
@@ -175,26 +174,25 @@ fn dedup_ports(mut ports: Vec<NumberedPort<'_>>) -> Vec<NumberedPort<'_>> {
     ports
 }
 
-/// One address that a service is dialled at.
+/// One address of a service.
 struct FrontendAddress {
     kind: FrontendType,
     ip: IpAddr,
-    /// The number that the address itself brings.
+    /// The address's own number.
     port: Option<NonZeroU16>,
     /// Shown and never programmed.
     denied: bool,
 }
 
 impl FrontendAddress {
-    /// What tells addresses apart. The address of NodePorts is like no other one, because it stands for all of the
-    /// node.
+    /// Equal for equal addresses. The NodePorts' address equals no other, because it stands for all of the node.
     fn identity(&self) -> impl Ord + use<> {
         (self.ip, self.port, self.kind == FrontendType::NodePort)
     }
 }
 
-/// Each address once, in the order in which they count: ClusterIP or ClusterSetIP, NodePort, LoadBalancer, ExternalIP,
-/// Static. Where a service has an address twice, one that can be dialled counts.
+/// Each address once, by rank: ClusterIP or ClusterSetIP, NodePort, LoadBalancer, ExternalIP, Static. Of duplicates,
+/// one that clients can dial stays.
 fn frontend_addresses(service: &ServiceFacts, settings: &Settings) -> Vec<FrontendAddress> {
     let visible = Family::ALL.map(|family| is_visible(service, family));
     let [v4, v6] = visible;
@@ -260,8 +258,9 @@ fn build_frontend(
     })
 }
 
-/// The cluster IP of one family: with `ipFamilies`, the address at that family's place; without, the first address
-/// alone, or in manifests and ServiceImports, which no apiserver has defaulted, the first of that family.
+/// The cluster IP of one family. With `ipFamilies` it is the address at the family's position. Without, the apiserver's
+/// Services have only their first address; manifests and ServiceImports, which no apiserver defaulted, have the first
+/// of the family.
 fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
     let own = |address: &IpAddr| Family::from_address(*address) == family;
     if service.ip_families.is_empty() {

@@ -1,4 +1,4 @@
-//! What is desired of one service, in a small language of rows.
+//! Resolves services that a small language of rows describes.
 //!
 //! An endpoint is `last hints conditions`, as in `3 a/n1 R@`: address 0.0.0.3, hints (zones, then nodes after `/`, `-`
 //! for none), then `R` ready, `N` not ready but serving, `X` not serving, `T` serving and terminating, `D` terminating
@@ -31,7 +31,7 @@ pub(super) fn node(zone: &str, name: &str) -> NodeFacts {
     NodeFacts { name: name.into(), zone, ..NodeFacts::default() }
 }
 
-/// An unnamed TCP port 80 with a cluster IP; words: `itp` and `etp` turn a policy to Local, `np` gives a node port.
+/// An unnamed TCP port 80 with a cluster IP; `itp` and `etp` set a policy to Local, `np` adds a node port.
 pub(super) fn service(words: &str) -> ServiceFacts {
     let has = |word| words.split(' ').any(|it| it == word);
     let policy = |word| if has(word) { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
@@ -68,7 +68,7 @@ fn hints(text: &str) -> Option<HintSet> {
     (text != "-").then(|| HintSet { zones: list(zones), nodes: list(nodes) })
 }
 
-/// A slice of the unnamed TCP port 80, on a node named `here`.
+/// A slice of the unnamed TCP port 80; `@` means the node named `here`.
 pub(super) fn slice(name: &str, endpoints: &str, here: &str) -> SliceFacts {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for text in endpoints.split(';').map(str::trim).filter(|text| !text.is_empty()) {

@@ -1,6 +1,6 @@
-//! What weights and drains make of the lists of a port.
+//! Applies weights and drains to the lists of a port.
 //!
-//! Invariant: a list that had a backend has one afterwards.
+//! Invariant: a list that had a backend keeps one.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,8 +13,8 @@ use crate::list::{Row, Scope};
 use crate::weights::{BackendWeights, Weight, Weights};
 use crate::work;
 
-/// The weights that are asked for a port's backends: what the service says of one, else what the slice says that its
-/// endpoint was taken from, which no other slice's endpoint can get.
+/// The requested weights of a port's backends. The service's own weight for a backend wins over the weight in the slice
+/// of the endpoint; another slice's weights never apply.
 pub(super) fn assign_weights(
     rows: &[Row],
     slices: &[Arc<SliceFacts>],
@@ -33,7 +33,7 @@ pub(super) fn assign_weights(
     BackendWeights::new(rows.iter().map(|row| (row.backend(), weight(row).unwrap_or(Weight::ONE))))
 }
 
-/// Those of a service's backends that are drained, in their order.
+/// The drained ones of a service's backends, in their order.
 pub(crate) fn drained_backends<'a>(
     backends: impl ExactSizeIterator<Item = SocketAddr>,
     service: &'a ObjectName,
@@ -44,7 +44,7 @@ pub(crate) fn drained_backends<'a>(
     backends.into_iter().flatten().filter(move |backend| drains.is_drained(service, *backend))
 }
 
-/// Takes backends that are to have no new clients out of the lists in which others stay.
+/// Removes backends of weight 0 from each list that keeps other backends.
 pub(crate) fn drop_weightless(rows: &mut [Row], weights: &BackendWeights) {
     if weights.is_uniform() {
         return;

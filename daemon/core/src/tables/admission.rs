@@ -1,9 +1,9 @@
-//! The room that objects have: a service has an id, a slice a place among its service's slices.
+//! Admits objects within limits: a service gets an id, a slice a position among its service's slices.
 //!
-//! Invariant: a service keeps its room until it goes. Waiting services get freed room in turns ([`super::admission_queue`]),
-//! before any newcomer. A namespace leaves room to the others, whatever its services are: also one that no client can
-//! dial has an id. Of one service's slices the first by name have the places, in whatever order they came. Room in the
-//! maps is given out by the plan, not here.
+//! Invariant: a service keeps its id until it is deleted. Waiting services get freed ids in turns
+//! ([`super::admission_queue`]), before any new one. A namespace leaves ids to others, even for services that no client
+//! can dial. Of a service's slices the first by name get the positions, in whatever order they arrive. The plan
+//! allocates capacity in the maps, not this module.
 
 use alloc::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::op::{QuotaId, ServiceId};
 use crate::resolve::Truncation;
 
 impl Tables {
-    /// The id of a service, given out now if it has none. `None`: there is no room for it.
+    /// The id of a service, allocated if it has none. `None`: there is no capacity.
     pub(super) fn find_or_allocate_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
         self.find_id(key).or_else(|| self.allocate_id(key))
     }
 
-    /// The id of a service that has none, given out now. `None`: it has to wait for room.
+    /// Allocates an id for a service that has none. `None`: it must wait.
     pub(super) fn allocate_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
         let others_first = self.has_free_capacity && self.admission_queue.has_queue();
         let is_room = self.has_capacity_for(key.source, key.name.namespace());
@@ -30,18 +30,18 @@ impl Tables {
         if waits { None } else { self.insert_service(key) }
     }
 
-    /// The id of a service that had one in a former process: it has room again, whatever its namespace has.
+    /// The id of a service that had one in a former process, whatever its namespace's quota.
     pub(super) fn restore_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
         self.find_id(key).or_else(|| self.insert_service(key))
     }
 
-    /// How many services there is room for.
+    /// How many more services fit.
     fn free_capacity(&self) -> usize {
         self.services_max.saturating_sub(self.services.len().saturating_sub(self.free.len()))
     }
 
-    /// Whether a namespace may have one service more: it leaves some room to others, and its first is what was left.
-    /// What the administrator wrote down has no part: it is bounded by the limit alone.
+    /// Whether a namespace may have one more service: beyond its first, it must leave a part of the capacity to others.
+    /// The administrator's own services are bounded by the limit alone.
     fn has_capacity_for(&self, source: Source, namespace: &str) -> bool {
         let own = self.quota_ids.service_count(namespace);
         let rest = self.free_capacity().checked_sub(1);
@@ -74,8 +74,8 @@ impl Tables {
         Some(id)
     }
 
-    /// Gives a service the number of its namespace once its object has come. Before that the service has nothing in the
-    /// maps, and nothing says yet which number the namespace had in a former process.
+    /// Assigns the number of its namespace to a service once the service object arrives. Until then the service has
+    /// nothing in the maps, and the namespace's former number may be unknown.
     pub(super) fn assign_quota(&mut self, id: ServiceId) {
         let known = self.services.get_mut(id.0 as usize).and_then(Option::as_mut);
         if let Some(known) = known.filter(|known| known.quota == QuotaId::default()) {
@@ -83,27 +83,27 @@ impl Tables {
         }
     }
 
-    /// Notes that a start has found that number in the maps.
+    /// Reserves a number that a start found in the maps.
     pub(crate) fn reserve_quota(&mut self, share: QuotaId) {
         self.quota_ids.reserve_id(share);
     }
 
-    /// Whether it is known which number that namespace has.
+    /// Whether that namespace's number is known.
     pub(crate) fn has_quota(&self, namespace: &str) -> bool {
         self.quota_ids.has_id(namespace)
     }
 
-    /// Notes that a start has found that number at a frontend of that namespace.
+    /// Records that a start found that number at a frontend of that namespace.
     pub(crate) fn record_quota_owner(&mut self, namespace: &str, share: QuotaId) {
         self.quota_ids.record_owner(namespace, share);
     }
 
-    /// Notes that a service has given up its room.
+    /// Records that a service gave up its id.
     pub(super) fn release_service(&mut self, key: &ServiceKey) {
         self.quota_ids.remove_service(key.name.namespace());
     }
 
-    /// Gives free room to the waiting services, in turn. Their objects, stored while they waited, are applied now.
+    /// Admits waiting services in turn while capacity lasts, and applies their stored objects.
     pub(crate) fn admit(&mut self, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         for _ in 0..limits::ADMITTED_PER_BATCH {
             let Some((key, guest)) = self.next_to_admit() else {
@@ -116,7 +116,7 @@ impl Tables {
         }
     }
 
-    /// Takes out the waiting service that has the next turn, of those that may have room now.
+    /// Removes the next waiting service that fits from the queue.
     fn next_to_admit(&mut self) -> Option<(ServiceKey, WaitingService)> {
         if !self.has_free_capacity || self.free_capacity() == 0 {
             return None;
@@ -164,14 +164,14 @@ impl Tables {
             alloc::format!("{most} services are known, as many as `datapath.limits.services` allows")
         } else {
             alloc::format!(
-                "{own} services of this namespace are known and leave {left} to all others, which is their part of \
-                 `datapath.limits.services`"
+                "this namespace has reached its quota of `datapath.limits.services`: {own} of its services are known \
+                 and leave {left} to all others"
             )
         };
         alloc::format!("{WAITING_PREFIX}: {known}; delete some, or raise it").into()
     }
 
-    /// Gives a slice its place by its name; if no place is left, the last slice by name waits.
+    /// Inserts a slice by its name; if there are too many, the last by name waits.
     pub(super) fn put_slice(
         &mut self,
         id: ServiceId,
@@ -206,7 +206,7 @@ impl Tables {
         dirty(id, Cause::SliceApplied(facts));
     }
 
-    /// Removes a slice from a service, and gives its place to the next slice that waits.
+    /// Removes a slice from a service, and inserts the next waiting slice.
     pub(super) fn drop_slice(
         &mut self,
         id: ServiceId,

@@ -1,10 +1,10 @@
-//! Objects that have come and have no room: services beyond the most that may be known, with their slices, and slices
-//! beyond the most of one service.
+//! Objects that wait for capacity: services beyond the limit with their slices, and slices beyond the limit of one
+//! service.
 //!
-//! Invariant: what waits has a bound of its own; beyond it the namespace that has most waiting gives up its youngest,
-//! so one tenant's thousands never take the place of another tenant's one. Room goes by turns: sources in their
-//! precedence, then services with their object before those with slices alone, then the namespace that has the fewest
-//! with room, then the oldest, then the name. A service that has room never loses it to another one.
+//! Invariant: the queue is bounded. Beyond the bound the namespace with the most bytes waiting loses its youngest
+//! service, so one tenant's thousands never displace another tenant's one. Admission order: the source's precedence,
+//! services with their object before those with slices alone, the namespace with the fewest admitted services, age,
+//! name. An admitted service never loses its id to another.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -14,16 +14,16 @@ use crate::facts::{ServiceFacts, SliceFacts};
 use crate::keys::{ServiceKey, SliceKey, Source};
 use crate::limits;
 
-/// The place of a service among those of its namespace: precedence of its source, whether only slices are there, its
-/// age, its name.
+/// A service's position in its namespace's queue: precedence of its source, whether it has only slices, its age, its
+/// name.
 type AdmissionRank = (Source, bool, i64, ServiceKey);
 
-/// What waits of one service.
+/// The waiting objects of one service.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingService {
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     pub(crate) slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
-    /// `Some`: the service itself has no room; `None`: only these slices have none.
+    /// `Some`: the service itself waits; `None`: only these slices do.
     rank: Option<AdmissionRank>,
     bytes: usize,
 }
@@ -39,13 +39,13 @@ struct NamespaceQueue {
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionQueue {
     namespaces: BTreeMap<Arc<str>, NamespaceQueue>,
-    /// The service at which each waiting slice waits.
+    /// The service of each waiting slice.
     slice_services: BTreeMap<SliceKey, ServiceKey>,
     services: usize,
     bytes: usize,
-    /// Services without room.
+    /// Services that wait themselves.
     queued: usize,
-    /// Sources of objects for which there was no room to wait either.
+    /// Sources of objects that the queue evicted.
     evicted_sources: BTreeSet<Source>,
 }
 
@@ -55,13 +55,12 @@ impl AdmissionQueue {
         self.services + self.slice_services.len()
     }
 
-    /// Whether some service waits for room, so that no newer one may take it.
+    /// Whether some service waits, so that no newer one may overtake it.
     pub(crate) const fn has_queue(&self) -> bool {
         self.queued > 0
     }
 
-    /// Sources of which something was turned away and that may tell it again now, because at most half of what may wait
-    /// does. Each is given once.
+    /// Takes the sources of evicted objects, which may relist now. Empty while the queue is more than half full.
     pub(crate) fn sources_to_relist(&mut self) -> BTreeSet<Source> {
         if self.bytes > limits::WAITING_BYTES_MAX / 2 {
             return BTreeSet::new();
@@ -69,26 +68,26 @@ impl AdmissionQueue {
         core::mem::take(&mut self.evicted_sources)
     }
 
-    /// Lets a service without room wait.
+    /// Enqueues a service.
     pub(crate) fn put_service(&mut self, facts: Arc<ServiceFacts>) {
         let key = facts.key.clone();
         self.update_waiting(&key, true, |guest| guest.set_facts(Some(facts)));
         self.evict_over_limit();
     }
 
-    /// Lets a slice wait: with its service, if that is `without_room`, else for a place among the service's slices.
+    /// Enqueues a slice: with its service if that is `without_room`, else for a position among the service's slices.
     pub(crate) fn put_slice(&mut self, service: &ServiceKey, facts: Arc<SliceFacts>, without_room: bool) {
         self.slice_services.insert(facts.key.clone(), service.clone());
         self.update_waiting(service, without_room, |guest| guest.put_slice(facts));
         self.evict_over_limit();
     }
 
-    /// Takes out the object of a service that is gone. Its slices go on waiting.
+    /// Removes the object of a deleted service; its slices keep waiting.
     pub(crate) fn take_service(&mut self, key: &ServiceKey) {
         self.update_waiting(key, true, |guest| guest.set_facts(None));
     }
 
-    /// Takes out a slice that is gone, or no longer of that service.
+    /// Removes a slice that was deleted or left that service.
     pub(crate) fn take_slice(&mut self, key: &SliceKey) {
         if let Some(service) = self.slice_services.remove(key) {
             let has_queued = self.find_waiting(&service).is_some_and(|guest| guest.rank.is_some());
@@ -96,7 +95,7 @@ impl AdmissionQueue {
         }
     }
 
-    /// The first slice by name that waits for a place in a service that has room.
+    /// Takes the first slice by name that waits at an admitted service.
     pub(crate) fn next_slice(&mut self, service: &ServiceKey) -> Option<Arc<SliceFacts>> {
         let (key, facts) = self.find_waiting(service)?.slices.first_key_value()?;
         let key = key.clone();
@@ -105,7 +104,7 @@ impl AdmissionQueue {
         Some(facts)
     }
 
-    /// The service that has the next turn, of those that there is room for.
+    /// The service whose turn is next, among those that fit.
     pub(crate) fn next_service(
         &self,
         residents: &QuotaIds,
@@ -120,7 +119,7 @@ impl AdmissionQueue {
         Some(key.clone())
     }
 
-    /// Whether the service itself waits for room.
+    /// Whether the service itself waits.
     pub(crate) fn is_queued(&self, key: &ServiceKey) -> bool {
         self.queued > 0 && self.find_waiting(key).is_some_and(|guest| guest.rank.is_some())
     }
@@ -129,7 +128,7 @@ impl AdmissionQueue {
         self.namespaces.get(key.name.namespace())?.entries.get(key)
     }
 
-    /// Changes what waits of a service, and its place.
+    /// Changes the waiting objects of a service and updates its rank.
     fn update_waiting(
         &mut self,
         key: &ServiceKey,
@@ -172,7 +171,7 @@ impl AdmissionQueue {
         namespace.entries.insert(key.clone(), guest);
     }
 
-    /// Takes out all that waits of a service.
+    /// Removes all waiting objects of a service.
     pub(crate) fn remove(&mut self, key: &ServiceKey) -> Option<WaitingService> {
         self.find_waiting(key)?;
         let guest = self.detach_waiting(key);
@@ -182,7 +181,7 @@ impl AdmissionQueue {
         Some(guest)
     }
 
-    /// Beyond the bound, has the namespace with most bytes waiting give up its youngest service.
+    /// While over the bound, evicts the youngest service of the namespace with the most bytes.
     fn evict_over_limit(&mut self) {
         while self.bytes > limits::WAITING_BYTES_MAX {
             let most = self.namespaces.values().max_by_key(|namespace| namespace.bytes);
@@ -196,9 +195,9 @@ impl AdmissionQueue {
         }
     }
 
-    /// Gives up a service without room as a whole. Slices that wait for places in a service that has room go one by
-    /// one, the last by name first, and so do those of a service that takes half of the memory alone: else just that
-    /// would have its source asked for it once more, and again and again.
+    /// Evicts a waiting service as a whole. Slices that wait at an admitted service go one at a time, the last by name
+    /// first. So do those of a service with over half of the memory: evicting them all would let its source relist them
+    /// again and again.
     fn evict_service(&mut self, key: &ServiceKey) {
         let Some(guest) = self.find_waiting(key) else { return };
         let goes_bit_by_bit = guest.rank.is_none() || guest.bytes > limits::WAITING_BYTES_MAX / 2;
@@ -209,7 +208,7 @@ impl AdmissionQueue {
     }
 }
 
-// Each change costs as much as what it changes: thousands of slices may wait of one service.
+// Each change costs only its own size: thousands of slices may wait at one service.
 impl WaitingService {
     fn set_facts(&mut self, facts: Option<Arc<ServiceFacts>>) {
         let bytes =
@@ -232,7 +231,7 @@ impl WaitingService {
     }
 }
 
-/// Names, metadata and places in the maps of one object.
+/// Names, metadata and map nodes of one object.
 const OBJECT_BYTES: usize = 1_024;
 
 fn admission_rank(key: &ServiceKey, facts: Option<&ServiceFacts>) -> AdmissionRank {

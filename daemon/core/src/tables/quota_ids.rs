@@ -1,11 +1,10 @@
-//! The namespaces of the services that have room: how many services each namespace has, and the number by which it has
-//! its share of what programs divide.
+//! The namespaces of admitted services: how many services each has, and the number under which the programs count its
+//! quota.
 //!
-//! Invariant: two namespaces have the same number only where there are more of them than numbers. A client is counted
-//! under the number that the namespace had when the client came, however long it stays. So a namespace keeps its number
-//! over restarts, because the maps say which one it was, and gets it again when it comes back. A number that a
-//! namespace had goes to another one only when no new number is left, and then the one that has been free for longest
-//! goes first.
+//! Invariant: two namespaces share a number only if there are more namespaces than numbers. The programs count a client
+//! under its namespace's number at its first packet for as long as it stays. So a namespace keeps its number over
+//! restarts, which find it in the maps, and gets it again when it returns. A freed number goes to another namespace
+//! only if no new one is left, the longest free one first.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -17,7 +16,7 @@ use crate::op::QuotaId;
 #[derive(Debug)]
 struct NamespaceUsage {
     services: usize,
-    /// `None` before the object of one of its services has come.
+    /// `None` until the object of one of its services arrives.
     quota: Option<QuotaId>,
 }
 
@@ -26,9 +25,9 @@ struct NamespaceUsage {
 struct QuotaIdUsage {
     /// How many namespaces have it.
     namespace_count: usize,
-    /// The namespace that had it last, if it is known.
+    /// The namespace that had it last, if known.
     last_namespace: Option<Arc<str>>,
-    /// How many numbers had come free when this one did; 0 if a start found it.
+    /// The value of the `freed` counter when it came free; 0 if a start found it.
     freed: u64,
 }
 
@@ -36,13 +35,13 @@ struct QuotaIdUsage {
 pub(crate) struct QuotaIds {
     namespaces: BTreeMap<Arc<str>, NamespaceUsage>,
     numbers: BTreeMap<QuotaId, QuotaIdUsage>,
-    /// The number that each of these namespaces gets again when it comes back.
+    /// The number that each of these namespaces gets again when it returns.
     former_ids: BTreeMap<Arc<str>, QuotaId>,
     freed: u64,
 }
 
 impl QuotaIds {
-    /// Notes that a service of that namespace has room now.
+    /// Counts one more admitted service of that namespace.
     pub(crate) fn add_service(&mut self, namespace: &str) {
         match self.namespaces.get_mut(namespace) {
             Some(resident) => resident.services += 1,
@@ -52,7 +51,7 @@ impl QuotaIds {
         }
     }
 
-    /// Notes that a service of that namespace has given up its room.
+    /// Counts one admitted service of that namespace less.
     pub(crate) fn remove_service(&mut self, namespace: &str) {
         let Some(resident) = self.namespaces.get_mut(namespace) else { return };
         resident.services -= 1;
@@ -66,12 +65,12 @@ impl QuotaIds {
         }
     }
 
-    /// How many services of it have room.
+    /// How many admitted services it has.
     pub(crate) fn service_count(&self, namespace: &str) -> usize {
         self.namespaces.get(namespace).map_or(0, |resident| resident.services)
     }
 
-    /// The number of a namespace that has room, given now if it has none.
+    /// The number of a namespace with an admitted service, assigned if it has none.
     pub(crate) fn assign_id(&mut self, namespace: &str) -> QuotaId {
         let share = self.namespaces.get(namespace).and_then(|resident| resident.quota);
         let former = || self.former_ids.get(namespace).copied();
@@ -88,14 +87,14 @@ impl QuotaIds {
         share
     }
 
-    /// Notes that a start has found that number in the maps, so that some namespace had it.
+    /// Reserves a number that a start found in the maps, because some namespace had it.
     pub(crate) fn reserve_id(&mut self, share: QuotaId) {
         if (1..=limits::QUOTA_IDS_MAX).contains(&share.0) {
             self.numbers.entry(share).or_default();
         }
     }
 
-    /// Notes which namespace had a number that a start has found.
+    /// Records the namespace of a number that a start found.
     pub(crate) fn record_owner(&mut self, namespace: &str, share: QuotaId) {
         if self.has_id(namespace) {
             return;
@@ -109,7 +108,7 @@ impl QuotaIds {
         }
     }
 
-    /// Whether it is known which number that namespace has or gets again.
+    /// Whether that namespace has or would get again a known number.
     pub(crate) fn has_id(&self, namespace: &str) -> bool {
         let resident = self.namespaces.get(namespace);
         resident.is_some_and(|it| it.quota.is_some()) || self.former_ids.contains_key(namespace)
@@ -126,8 +125,8 @@ impl QuotaIds {
         }
     }
 
-    /// The number for a namespace without one: the first that no namespace had yet, counted from a beginning that the
-    /// name gives; else the one that has been free for longest; where all are taken, the one at that beginning.
+    /// Picks a number for a namespace without one: the first unused one from a hash of the name on, else the one free
+    /// for longest, else the hash's own.
     fn pick_id(&self, namespace: &str) -> QuotaId {
         let begin = digest::hash_namespace(namespace) % u64::from(limits::QUOTA_IDS_MAX);
         let numbered = |step: u16| {
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn all_services_of_a_namespace_have_one_number_and_two_namespaces_have_two() {
+    fn a_namespace_has_one_number_of_its_own() {
         let mut residents = QuotaIds::default();
         let own = moved_in(&mut residents, "prod");
         assert_eq!(moved_in(&mut residents, "prod"), own);
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_the_same_again_after_all_have_gone() {
+    fn a_namespace_gets_its_number_again_after_leaving() {
         let mut residents = QuotaIds::default();
         let own = moved_in(&mut residents, "prod");
         residents.remove_service("prod");
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_namespaces_as_there_are_numbers_have_one_each_and_more_share() {
+    fn namespaces_share_numbers_only_when_none_is_left() {
         let mut residents = QuotaIds::default();
         let name = |number: u16| format!("n{number}");
         let shares: Vec<QuotaId> =
@@ -192,10 +191,10 @@ mod tests {
         assert!(shares.contains(&another));
         residents.remove_service("another");
         assert_eq!(residents.numbers[&another].namespace_count, 1);
-        assert!(residents.former_ids.is_empty(), "a number that somebody has is nobody else's");
+        assert!(residents.former_ids.is_empty(), "a number in use is no namespace's former one");
     }
 
-    /// Two names of namespaces that ask for the same number.
+    /// Two namespaces whose names hash to the same number.
     fn alike() -> [alloc::string::String; 2] {
         let mut names = BTreeMap::new();
         let found = (0..).map(|it| format!("n-{it}")).find_map(|name| {
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_came_free_goes_to_no_other_namespace_while_there_are_new_ones() {
+    fn a_freed_number_is_not_reused_while_new_ones_are_left() {
         let mut residents = QuotaIds::default();
         let [gone, newcomer] = alike();
         let before = moved_in(&mut residents, &gone);
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_new_number_the_one_that_has_been_free_for_longest_comes_first() {
+    fn the_longest_free_number_is_reused_first() {
         let mut residents = QuotaIds::default();
         let name = |number: u16| format!("n{number}");
         let shares: Vec<QuotaId> =
@@ -224,14 +223,14 @@ mod tests {
         [7, 3, 5].into_iter().for_each(|number| residents.remove_service(&name(number)));
         assert_eq!(moved_in(&mut residents, "x"), shares[7]);
         assert_eq!(moved_in(&mut residents, "y"), shares[3]);
-        assert_eq!(moved_in(&mut residents, &name(5)), shares[5], "whoever comes back has its own");
-        assert!(!residents.has_id(&name(7)), "what is another's now is forgotten");
+        assert_eq!(moved_in(&mut residents, &name(5)), shares[5], "a returning namespace gets its own");
+        assert!(!residents.has_id(&name(7)), "a reassigned number is forgotten");
         assert!(shares.contains(&moved_in(&mut residents, &name(7))));
         assert!(residents.former_ids.is_empty());
     }
 
     #[test]
-    fn a_number_that_a_start_found_is_of_the_one_who_had_it_and_of_others_last() {
+    fn a_number_that_a_start_found_goes_to_its_former_namespace() {
         let mut residents = QuotaIds::default();
         let [own, newcomer] = alike();
         let numbers = [own.as_str(), "b"].map(|name| moved_in(&mut QuotaIds::default(), name));

@@ -1,8 +1,7 @@
-//! What is rejected now.
+//! The objects that are rejected now.
 //!
-//! Invariant: each object counts once, for as long as it is rejected; a rejection that has no room by name takes the
-//! first room that comes free. Where names are scarce every namespace gets its share of them, so one tenant's noise
-//! never hides another tenant's only rejection.
+//! Invariant: each object counts once while it is rejected. An unnamed rejection becomes named as soon as one ends.
+//! Every namespace gets its share of the names, so one tenant's noise never hides another tenant's only rejection.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -11,7 +10,7 @@ use crate::facts::{ObjectKey, Rejection};
 use crate::limits;
 use crate::snapshot::Rejections;
 
-/// All rejections. Those that are named are shared with readers, so they are few.
+/// All rejections. The named ones are shared with readers, so they are few.
 #[derive(Debug, Default)]
 pub(crate) struct RejectionTable {
     shared: Arc<Rejections>,
@@ -21,7 +20,6 @@ pub(crate) struct RejectionTable {
 }
 
 impl RejectionTable {
-    /// What readers see.
     pub(crate) fn publish(&mut self, waiting: usize) -> Arc<Rejections> {
         let more = self.unnamed.len();
         if (self.shared.more, self.shared.waiting) != (more, waiting) {
@@ -53,7 +51,7 @@ impl RejectionTable {
         }
     }
 
-    /// Notes that the object is not rejected any more.
+    /// Records that the object is no longer rejected.
     pub(crate) fn end(&mut self, object: &ObjectKey) {
         if self.unnamed.remove(object).is_some() || !self.shared.named.contains_key(object) {
             return;
@@ -82,7 +80,7 @@ impl RejectionTable {
         Some(taken)
     }
 
-    /// Takes a name from the namespace that has most, if this object's own has fewer.
+    /// Takes a named position from the namespace with the most, if this object's namespace has fewer.
     fn displace(&mut self, object: &ObjectKey) -> bool {
         let own = self.named_counts.get(namespace_label(object)).copied().unwrap_or_default();
         let Some((most, _)) =

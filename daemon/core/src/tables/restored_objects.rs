@@ -1,8 +1,7 @@
-//! Objects that only a former process saw: they stand until their source confirms them or ends its first list without
-//! them.
+//! Objects of a former process: they stay until their source confirms them or completes its first list without them.
 //!
-//! Invariant: an object that its source rejects is not gone, and stays as it is remembered for as long as the rejection
-//! of it, or of the file that it came from, lasts.
+//! Invariant: an object that its source rejects still exists. It stays as restored while it, or the file that it came
+//! from, is rejected.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -18,7 +17,6 @@ use crate::keys::Source;
 use crate::op::ServiceId;
 use crate::snapshot::ServiceView;
 
-/// A remembered object.
 #[derive(Debug)]
 enum RestoredObject {
     Service(Arc<ServiceFacts>),
@@ -26,7 +24,7 @@ enum RestoredObject {
 }
 
 impl RestoredObject {
-    /// The version and origin remembered.
+    /// The version and origin of the object.
     fn meta(&self) -> &Meta {
         match self {
             Self::Service(facts) => &facts.meta,
@@ -42,15 +40,15 @@ impl RestoredObject {
     }
 }
 
-/// A remembered object that its source has not spoken of.
+/// A restored object that its source has not delivered.
 #[derive(Debug)]
 struct UnconfirmedObject {
     known: RestoredObject,
-    /// Its source has it, and cannot understand it.
+    /// Its source has it and cannot parse it.
     is_rejected: bool,
 }
 
-/// Remembered objects that their source has not spoken of. A start takes all that there are, so they are hashed.
+/// Restored objects that their source has not delivered. It is hashed because a start puts every object here.
 #[derive(Debug)]
 pub(super) struct UnconfirmedIndex {
     objects: Index<ObjectKey, UnconfirmedObject>,
@@ -80,8 +78,7 @@ impl UnconfirmedIndex {
         self.objects.shrink();
     }
 
-    /// Notes that the object, or the whole file, is there and cannot be understood, so that what is remembered of it
-    /// stays.
+    /// Records that the object or the whole file exists and cannot be parsed, so that its restored objects stay.
     pub(super) fn reject(&mut self, object: &ObjectKey) {
         if let Some(unspoken) = self.objects.get_mut(object) {
             unspoken.is_rejected = true;
@@ -107,7 +104,7 @@ impl UnconfirmedIndex {
         self.objects.take_if(gone).into_iter().map(|(_, unspoken)| unspoken.known).collect()
     }
 
-    /// What this source did not speak of, unless it was there and could not be understood.
+    /// Takes the source's undelivered objects, except those that it rejects.
     fn take_unconfirmed(&mut self, source: Source) -> Vec<RestoredObject> {
         let files = core::mem::take(&mut self.files);
         let is_of_bad_file = |object: &ObjectKey, it: &UnconfirmedObject| {
@@ -127,7 +124,7 @@ fn origin_file(object: &ObjectKey, meta: &Meta) -> Option<ObjectKey> {
 }
 
 impl Tables {
-    /// Makes room for what is remembered, so that no table grows, and hashes all of its keys again, on the way there.
+    /// Reserves capacity for restored objects, so that no table grows and rehashes meanwhile.
     pub(crate) fn reserve_restored(&mut self, services: usize, slices: usize) {
         self.names.reserve(services.min(self.services_max));
         self.services.reserve(services.min(self.services_max));
@@ -135,7 +132,7 @@ impl Tables {
         self.unconfirmed.objects.reserve(services.saturating_add(slices));
     }
 
-    /// Takes a service with its slices as a former process wrote them down. `None`: there is no room, so they wait.
+    /// Restores a service with its slices. `None`: there is no capacity, so they wait.
     pub(crate) fn restore_service(&mut self, view: &ServiceView) -> Option<ServiceId> {
         if let Some(facts) = &view.facts {
             self.unconfirmed.put(RestoredObject::Service(Arc::clone(facts)));
@@ -158,13 +155,13 @@ impl Tables {
         Some(id)
     }
 
-    /// A remembered service without room waits, because the limit is lower than it was.
+    /// Enqueues a restored service that no longer fits because the limit is lower.
     fn restore_waiting(&mut self, view: &ServiceView) {
         view.facts.iter().for_each(|facts| self.enqueue_service(Arc::clone(facts)));
         view.slices.iter().for_each(|slice| self.enqueue_slice(&view.key, Arc::clone(slice)));
     }
 
-    /// Ends a source's first list: what it did not speak of is gone, unless that was there and could not be understood.
+    /// Completes a source's first list: restored objects that it did not deliver are deleted, unless it rejects them.
     pub(super) fn source_synced(&mut self, source: Source, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         let gone = self.unconfirmed.take_unconfirmed(source);
         self.delete_restored(gone, dirty);
@@ -173,8 +170,8 @@ impl Tables {
         self.unreadable.remove(&source);
     }
 
-    /// Notes that an object or file that was rejected is understood or gone. What is still only remembered of it is
-    /// gone too, because all that a file still has was told before.
+    /// Records that a rejected object or file is parsed or gone. Its remaining restored objects are deleted, because
+    /// the source has already delivered what the file still has.
     pub(super) fn rejection_ended(&mut self, object: &ObjectKey, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.rejections.end(object);
         self.unconfirmed.end_rejection(object);

@@ -1,6 +1,6 @@
-//! How far the sources have told what they have.
+//! Which sources have synced: delivered their first complete list.
 //!
-//! Invariant: a source that nothing waits for keeps neither a removal nor a start back.
+//! Invariant: a source that nothing waits for delays neither a removal nor a start.
 
 use alloc::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use crate::facts::{ObjectKey, Rejection};
 use crate::keys::{ServiceKey, Source};
 
 impl Tables {
-    /// Whether every source has delivered its first whole list, but for those that nothing waits for.
+    /// Whether every source has synced, except those that nothing waits for.
     pub(crate) fn is_synced(&self) -> bool {
         self.sources().all(|(_, synced)| synced)
     }
 
-    /// The same of all Services: ServiceImports come after them.
+    /// The same for Services only: ServiceImports come after them.
     pub(crate) fn has_services_synced(&self) -> bool {
         self.sources().all(|(source, synced)| synced || source == Source::ClusterSet)
     }
 
-    /// Whether every source has delivered its first whole list.
+    /// Whether every source has synced.
     pub(crate) fn is_fully_synced(&self) -> bool {
         self.synced.values().all(|synced| *synced)
     }
@@ -29,51 +29,51 @@ impl Tables {
         &self.unreadable
     }
 
-    /// Whether this is the first that is heard of a source that cannot be read.
+    /// Whether this rejection is the first sign that a source cannot be read.
     pub(crate) fn is_newly_unreadable(&self, rejection: &Rejection) -> bool {
         let ObjectKey::File(source, _) = &rejection.object else { return false };
         self.synced.get(source) == Some(&false) && !self.unreadable.contains(source)
     }
 
-    /// Whether a source that cannot be read has told of this service all the same.
+    /// Whether an unreadable source has delivered this service nevertheless.
     pub(crate) fn is_confirmed_service(&self, key: &ServiceKey) -> bool {
         let object = || ObjectKey::Service(key.clone());
         self.unreadable.contains(&key.source) && !self.unconfirmed.contains(&object())
     }
 
-    /// Whether nothing waits for this source, which has told nothing whole.
+    /// Whether nothing waits for this source, which has no complete list.
     pub(crate) fn is_absent(&self, source: Source) -> bool {
         self.absent.contains(&source)
     }
 
-    /// The sources, but for those that nothing waits for, each with whether it has delivered its first whole list.
+    /// The sources, except those that nothing waits for, each with whether it has synced.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, bool)> {
         let is_here = |(source, _): &(&Source, &bool)| !self.is_absent(**source);
         self.synced.iter().filter(is_here).map(|(source, synced)| (*source, *synced))
     }
 
-    /// How many sources have delivered.
+    /// How many sources have synced.
     pub(crate) fn synced_count(&self) -> usize {
         self.synced.values().filter(|synced| **synced).count()
     }
 
-    /// Whether some source has delivered, or what it can, so that what it asks for may be added.
+    /// Whether some source has synced or is unreadable, so that frontends may be added.
     pub(crate) fn has_any_synced(&self) -> bool {
         self.synced.values().any(|synced| *synced) || !self.unreadable.is_empty()
     }
 
-    /// Whether there are remembered services to serve although no source has delivered yet.
+    /// Whether there is restored state to serve before any source has synced.
     pub(crate) const fn has_restored(&self) -> bool {
         self.restored_at.is_some()
     }
 
-    /// Whether what is known is all there is to know now: told by every source that can be read, or remembered.
+    /// Whether the state is as complete as it can be now: from every readable source, or restored.
     pub(crate) fn is_complete(&self) -> bool {
         let has_told = |(source, synced)| synced || self.unreadable.contains(&source);
         self.has_restored() || self.sources().all(has_told)
     }
 
-    /// Whether nothing is known of a source that cannot be read: it has not told, and nothing is remembered.
+    /// Whether an unreadable source is missing and there is no restored state to stand in.
     pub(crate) fn lacks_unreadable_source(&self) -> bool {
         !self.has_restored() && !self.unreadable.is_empty()
     }

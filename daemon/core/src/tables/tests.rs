@@ -1,4 +1,4 @@
-//! Which objects touch which services.
+//! Which objects affect which services.
 
 use std::format;
 use std::string::String;
@@ -50,8 +50,8 @@ fn tables() -> Tables {
     Tables::new(Seed(0), &[], limits::SERVICES_MAX)
 }
 
-/// Checks which services the event touches, and what each is afterwards: `name:slices`, or `name?:slices` without its
-/// Service.
+/// Checks which services the event marks dirty, and their state afterwards: `name:slices`, or `name?:slices` without
+/// the Service.
 #[track_caller]
 fn check(tables: &mut Tables, event: Event, touched: &[&str]) {
     let what = format!("{event:?}");
@@ -78,7 +78,7 @@ fn a_slice_may_come_before_its_service_and_stay_after_it() {
 }
 
 #[test]
-fn names_that_contain_each_other_do_not_meet() {
+fn services_with_similar_names_share_no_slices() {
     let mut tables = tables();
     for text in ["a", "a-b", "a-", "a0", "b"] {
         check(&mut tables, service(text, "1"), &[&format!("{text}:")]);
@@ -100,7 +100,7 @@ fn a_slice_that_changes_its_label_leaves_the_old_service() {
 }
 
 #[test]
-fn what_is_unchanged_touches_nothing() {
+fn an_unchanged_object_marks_nothing_dirty() {
     let mut tables = tables();
     check(&mut tables, service("a", "1"), &["a:"]);
     check(&mut tables, service("a", "1"), &[]);
@@ -131,7 +131,7 @@ fn a_slice_belongs_to_a_service_of_its_own_source() {
     assert_eq!(tables.get(ServiceId(0)).unwrap().slices.len(), 0);
 }
 
-/// Gives room to the services that wait for it, and shows each as `check` does.
+/// Admits waiting services, and shows each as `check` does.
 fn admitted(tables: &mut Tables) -> Vec<String> {
     let mut ids = Vec::new();
     tables.admit(&mut |id, _| ids.push(id));
@@ -146,7 +146,7 @@ fn admitted(tables: &mut Tables) -> Vec<String> {
 }
 
 #[test]
-fn invariant_07_of_one_service_the_first_slices_by_name_are_used_in_whatever_order_they_come() {
+fn invariant_07_the_first_slices_by_name_are_used_in_any_order_of_arrival() {
     let name = |number: usize| format!("s{number:05}");
     let most = limits::SLICES_PER_SERVICE_MAX;
     let orders: [Vec<usize>; 3] = [
@@ -179,7 +179,7 @@ fn invariant_07_of_one_service_the_first_slices_by_name_are_used_in_whatever_ord
 }
 
 #[test]
-fn a_slice_that_leaves_for_a_service_without_room_leaves_all_the_same() {
+fn a_slice_relabelled_to_a_waiting_service_leaves_its_old_service() {
     let mut tables = Tables::new(Seed(0), &[], 1);
     check(&mut tables, slice("s", "a"), &["a?:s"]);
     check(&mut tables, slice("s", "b"), &["a?:"]);
@@ -188,7 +188,7 @@ fn a_slice_that_leaves_for_a_service_without_room_leaves_all_the_same() {
 }
 
 #[test]
-fn invariant_08_what_waits_is_gone_once_its_source_no_longer_has_it() {
+fn invariant_08_a_waiting_object_is_dropped_when_its_source_deletes_it() {
     let mut tables = Tables::new(Seed(0), &[Source::Manifests], 1);
     check(&mut tables, service("a", "1"), &["a:"]);
     let facts = |name: &str| Arc::new(slice_facts(name, "b", Source::Manifests));
@@ -201,7 +201,7 @@ fn invariant_08_what_waits_is_gone_once_its_source_no_longer_has_it() {
         frontends: Box::default(),
         balancer_history: None,
     };
-    assert!(tables.restore_service(&view).is_none(), "there is no room");
+    assert!(tables.restore_service(&view).is_none(), "there is no capacity");
     assert_eq!(tables.rejections().waiting, 2);
     check(&mut tables, slice("s2", "b"), &[]);
     check(&mut tables, Event::Synced(Source::Manifests), &[]);
@@ -211,7 +211,7 @@ fn invariant_08_what_waits_is_gone_once_its_source_no_longer_has_it() {
 }
 
 #[test]
-fn invariant_10_services_past_the_limit_are_named_and_their_ids_are_reused() {
+fn invariant_10_services_beyond_the_limit_are_named_and_ids_are_reused() {
     let mut tables = Tables::new(Seed(0), &[], 1);
     check(&mut tables, service("a", "1"), &["a:"]);
     check(&mut tables, service("b", "1"), &[]);
@@ -230,7 +230,7 @@ fn invariant_10_services_past_the_limit_are_named_and_their_ids_are_reused() {
     assert_eq!(rejections.waiting, 1);
 }
 
-/// One Service of a tenant's namespace that no client can ever dial.
+/// A Service of a tenant's namespace that no client can dial.
 fn unserved(namespace: &str, number: usize) -> (ServiceKey, Event) {
     let name = ObjectName::new(namespace, &format!("s{number:05}")).unwrap();
     let key = ServiceKey { name, source: Source::Kubernetes };
@@ -239,7 +239,7 @@ fn unserved(namespace: &str, number: usize) -> (ServiceKey, Event) {
 }
 
 #[test]
-fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() {
+fn invariant_10_a_namespace_with_many_services_leaves_ids_to_others() {
     let most = limits::QUOTA_CAPACITY_MIN as usize;
     let part = most * limits::QUOTA_REST_FACTOR as usize / (limits::QUOTA_REST_FACTOR as usize + 1);
     let mut tables = Tables::new(Seed(0), &[], most);
@@ -252,11 +252,11 @@ fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() 
     };
     assert!(had(&tables, "tenant").abs_diff(part) <= 1, "{}", had(&tables, "tenant"));
     let reason = Arc::clone(&tables.rejections().named.values().next().unwrap().reason);
-    assert!(reason.contains("of this namespace are known and leave 1"), "{reason}");
-    // What others bring has room at once, although the tenant's services wait.
+    assert!(reason.contains("of its services are known and leave 1"), "{reason}");
+    // Others' objects are admitted at once although the tenant's services wait.
     (0..50).for_each(|number| apply(&mut tables, unserved("others", number).1));
     assert_eq!(had(&tables, "others"), 50);
-    // What waits and is told again does not come in beside itself.
+    // A redelivered object that waits is not admitted twice.
     apply(&mut tables, unserved("tenant", most + 4).1);
     let before = had(&tables, "tenant");
     tables.admit(&mut |_, _| ());
@@ -267,7 +267,7 @@ fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() 
     assert!(tables.forget(id));
     tables.admit(&mut |_, _| ());
     assert!(had(&tables, "tenant") < before, "others have come meanwhile, and its part is smaller");
-    // The last rooms go to namespaces that have none.
+    // The last ids go to namespaces that have none.
     for namespace in 0..most {
         apply(&mut tables, unserved(&format!("n{namespace}"), 0).1);
     }
@@ -275,7 +275,7 @@ fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() 
 }
 
 #[test]
-fn what_the_administrator_wrote_down_has_room_as_long_as_there_is_any() {
+fn the_administrators_services_get_ids_while_any_are_free() {
     let most = limits::QUOTA_CAPACITY_MIN as usize;
     let mut tables = Tables::new(Seed(0), &[], most);
     (0..most).for_each(|number| tables.apply(service(&format!("s{number}"), "1"), &mut |_, _| ()));
@@ -283,7 +283,7 @@ fn what_the_administrator_wrote_down_has_room_as_long_as_there_is_any() {
 }
 
 #[test]
-fn what_had_room_in_a_former_process_has_it_again_whatever_its_namespace_has() {
+fn restored_services_keep_their_ids_beyond_their_namespaces_quota() {
     let most = limits::QUOTA_CAPACITY_MIN as usize;
     let mut tables = Tables::new(Seed(0), &[Source::Kubernetes], most);
     for number in 0..most {

@@ -1,8 +1,8 @@
-//! A restart: what the maps hold is what was realized.
+//! Adopts the maps at a restart: what they hold counts as realized.
 //!
-//! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that
-//! port's own, and of the same kind, so no client of another service can see its lists. What no service takes over is
-//! removed last. A namespace keeps the number that its frontends have in the maps.
+//! Invariant: a port adopts an index only if every frontend that points to it is the port's own and of the same kind,
+//! so no client of another service sees its lists. What no service adopts is removed last. A namespace keeps the number
+//! that its frontends have in the maps.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -24,21 +24,21 @@ use crate::snapshot::ServiceView;
 use crate::tables::Tables;
 use crate::work;
 
-/// Something in the maps that no version of the rules would have written. It is written anew.
+/// Map contents that no version of the rules would write. The plan rewrites them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdoptError {
-    /// Two lists in one place, or one beyond the map.
+    /// Two lists overlap, or one exceeds the map.
     #[error("port {} points to slots {}..{} that are not its own", index.0, word.base, word.base.saturating_add(word.count))]
     Slots { index: PortIndex, word: Word },
 }
 
-/// What a start found in the maps and no service has taken over.
+/// What a start found in the maps and no service has adopted.
 #[derive(Debug, Default)]
 pub(super) struct LeftoverPorts {
     pub(super) ports: BTreeMap<PortIndex, LeftoverPort>,
-    /// Ports that may be wiped by now. A start has as many ports as services, and asks after each of its pieces.
+    /// Ports that may be wiped by now. A start has as many ports as services, and checks them after each piece.
     touched: BTreeSet<PortIndex>,
-    /// Whether the start found a frontend, which serves clients since.
+    /// Whether the start found a frontend, which has served clients since.
     pub(super) has_frontends: bool,
 }
 
@@ -59,14 +59,14 @@ impl LeftoverPorts {
         self.touched.insert(index);
     }
 
-    /// Notes that a frontend points elsewhere than to the port to which it pointed before, or nowhere.
+    /// Records that a frontend left the port to which it pointed.
     pub(super) fn remove_frontend(&mut self, key: FrontendKey, before: Option<RealizedFrontend>) {
         if let Some(port) = before.and_then(|before| self.get_mut(before.value.port)) {
             port.lost_frontend |= port.frontends.remove(&key);
         }
     }
 
-    /// Forgets the ports that are wiped, and returns their indices.
+    /// Forgets wiped ports and returns their indices.
     pub(super) fn forget_wiped(&mut self) -> Vec<PortIndex> {
         let is_over = |port: &LeftoverPort| port.frontends.is_empty() && port.realized.is_wiped();
         let touched = core::mem::take(&mut self.touched);
@@ -77,7 +77,7 @@ impl LeftoverPorts {
         wiped
     }
 
-    /// Takes in the ports of the maps, with what leads to them, and returns what cannot be right in it.
+    /// Adopts the ports of the maps with their frontends, members and sources, and returns the errors found.
     fn adopt(
         &mut self,
         dump: &Dump,
@@ -131,7 +131,7 @@ impl LeftoverPorts {
                         if is_table { tables.charges(family) } else { by_family_mut(lists, family) };
                     charges.charge(range.base, share, range.count.next_power_of_two());
                 }
-                // What stands in another order than this version writes is written anew.
+                // Slots in another order than this version writes are rewritten.
                 let uncertain = !rows.slots_in_range(scope, word.count).eq(slots.iter().copied());
                 return RealizedList { word: *word, rows, uncertain, ..RealizedList::default() };
             }
@@ -144,7 +144,7 @@ impl LeftoverPorts {
         self.add(port.index, port.family, realized);
     }
 
-    /// No client dials an orphan; it only has to be wiped before its index is used again.
+    /// No client dials an orphan; it only has to be wiped before its index is reused.
     fn adopt_orphan(&mut self, index: PortIndex, space: &mut Space) {
         space.indices.reserve(index, QuotaId::default());
         let unknown = || RealizedList { uncertain: true, ..RealizedList::default() };
@@ -152,8 +152,8 @@ impl LeftoverPorts {
         self.add(index, Family::V4, realized);
     }
 
-    /// Whether the maps hold just what is remembered of a service. If not, they are newer: a former process writes to
-    /// them first, and to the disk afterwards, which may have been full for days.
+    /// Whether the maps match the restored view of a service. If not, the maps are newer: a process writes to them
+    /// before it writes to the disk, which may have been full for days.
     pub(super) fn matches_view(&self, id: ServiceId, view: &ServiceView, frontends: &Frontends) -> bool {
         let is_found = |((index, scope, _), rows): (&LeftoverList, &&Arc<Rows>)| {
             self.get(*index).is_some_and(|port| port.has_same_backends(rows, *scope))
@@ -161,7 +161,7 @@ impl LeftoverPorts {
         leftover_lists(id, view, frontends).is_some_and(|lists| lists.iter().all(is_found))
     }
 
-    /// Gives a port that has no index the one that its frontends point to already, if that is wholly its own.
+    /// Gives a port without index the one that its frontends point to, if all of that is its own.
     pub(super) fn adopt_index(
         &mut self,
         id: ServiceId,
@@ -179,7 +179,7 @@ impl LeftoverPorts {
         let mut own: Vec<_> =
             service.port_frontends(position).filter_map(|it| Some((it.key()?, it.kind))).collect();
         own.sort_unstable();
-        // A frontend has to be of the same kind too: until it is written anew, it reads the lists as its old kind does.
+        // A frontend must be of the same kind too: until it is rewritten, it reads the lists as its old kind does.
         let is_own = |key: &FrontendKey| {
             work::count_work(1);
             let entry = frontends.get(key).filter(|entry| entry.winner() == Some(id));
@@ -190,7 +190,7 @@ impl LeftoverPorts {
         let mut index_of = |key: &FrontendKey| {
             let index = frontends.get(key)?.realized?.value.port;
             let adopted = self.get(index).filter(|_| tried.insert(index))?;
-            // Under another policy the two words could not be replaced without a moment that fits neither.
+            // Under another policy, no order of replacing the two words is safe.
             let alike = adopted.family == family && adopted.realized.cluster.word.flags.policy() == policy;
             let whole = alike && !adopted.lost_frontend;
             (whole && adopted.frontends.iter().all(is_own)).then_some(index)
@@ -213,7 +213,7 @@ impl LeftoverPorts {
     }
 }
 
-/// A list that was found in the maps, and the place of the remembered port to which its frontends belong.
+/// A list found in the maps, and the position of the restored port that owns its frontends.
 type LeftoverList = (PortIndex, Scope, Option<usize>);
 
 /// A port that was found in the maps.
@@ -222,13 +222,12 @@ pub(super) struct LeftoverPort {
     pub(super) family: Family,
     pub(super) realized: RealizedPort,
     pub(super) frontends: BTreeSet<FrontendKey>,
-    /// A frontend has left it, and clients on their way from there may not have read the word yet: no other service's
-    /// lists may come here.
+    /// A frontend has left it, and its clients in flight may not have read the word yet: no other service's lists may
+    /// come here.
     lost_frontend: bool,
 }
 
 impl LeftoverPort {
-    /// Whether it has the same backends as these rows.
     fn has_same_backends(&self, rows: &Rows, scope: Scope) -> bool {
         let found = match scope {
             Scope::Cluster => &self.realized.cluster.rows,
@@ -238,13 +237,13 @@ impl LeftoverPort {
         rows.list(scope).map(|row| row.backend()).eq(found.list(scope).map(|row| row.backend()))
     }
 
-    /// The rows of its longer list, as a whole block.
+    /// The block size of its longer list.
     fn row_count(&self) -> u32 {
         let RealizedPort { cluster, local, .. } = &self.realized;
         cluster.rows.len(Scope::Cluster).max(local.rows.len(Scope::Local)).next_power_of_two()
     }
 
-    /// The same as a port of no service, so that it is wiped like any other.
+    /// The same as a port without a service, so that it is wiped like any other.
     pub(super) fn as_port(&self) -> Port {
         let key = PortKey { name: Arc::from(""), transport: Transport::Tcp, family: self.family };
         Port { realized: self.realized.clone(), ..Port::new(key, &Arc::default()) }
@@ -252,7 +251,7 @@ impl LeftoverPort {
 }
 
 impl World {
-    /// Takes what the maps hold as realized, and returns what cannot be right in it, which is written anew.
+    /// Takes the maps as realized, and returns errors, which the plan rewrites.
     pub(crate) fn adopt(&mut self, dump: &Dump) -> Vec<AdoptError> {
         let Self { realized, space, tables, owners, demand, .. } = self;
         let shares: BTreeMap<_, _> =
@@ -276,9 +275,8 @@ impl World {
     }
 }
 
-/// The lists in the maps that frontends of a view lead to, and what is remembered of each. A list is there once,
-/// however many frontends lead to it; of a frontend that the service has taken over, there is none. `None`: a
-/// frontend is not in the maps, or is another service's.
+/// The lists that a view's frontends point to in the maps, each once, with the restored rows. Frontends that the
+/// service has adopted are left out. `None`: a frontend is not in the maps, or is another service's.
 fn leftover_lists<'v>(
     id: ServiceId,
     view: &'v ServiceView,
@@ -303,8 +301,8 @@ fn leftover_lists<'v>(
 }
 
 impl Tables {
-    /// Lets the namespace of a service keep the number that a start found at an address of the service. The address has
-    /// to be one that was given out, and found as such: any service may name any external IP.
+    /// Restores the namespace's number from an address of the service in the maps. The address must be an allocated
+    /// one, found with its own kind: any service may list any external IP.
     pub(super) fn restore_quota(&mut self, facts: &ServiceFacts, frontends: &Frontends) {
         let namespace = facts.key.name.namespace();
         if self.has_quota(namespace) {
@@ -321,8 +319,7 @@ impl Tables {
     }
 }
 
-/// The frontends of a service that its author cannot simply have written down, each with the kind that it has in the
-/// maps.
+/// The frontends of a service that its author cannot choose freely, each with its kind in the maps.
 fn allocated_frontends(facts: &ServiceFacts) -> impl Iterator<Item = (FrontendKey, FrontendType)> {
     facts.ports.iter().flat_map(move |port| {
         let cluster = facts.cluster_ips.iter().filter(|_| facts.kind != ServiceType::ClusterSetIp);

@@ -1,8 +1,8 @@
-//! The room that tables may take in the maps.
+//! The slots that Maglev tables may take in the maps.
 //!
-//! Invariant: a table counts from when it takes its range until that range is free again, whatever its service asks for
-//! meanwhile; and tables leave room for plain lists and for the tables of other namespaces. Only a table that takes the
-//! place of another one goes beyond that, until readers have left the former: one at a time.
+//! Invariant: a table is charged until its range is free again, whatever its service asks for meanwhile. Tables leave
+//! headroom to plain lists and to tables of other namespaces. Only a replacement of a table may exceed that until the
+//! old range is free, one at a time.
 
 use super::charges::Charges;
 use super::family_pair::{by_family, by_family_mut};
@@ -11,7 +11,7 @@ use crate::keys::Family;
 use crate::limits;
 use crate::op::{QuotaId, SlotRange};
 
-/// What all tables take.
+/// The slots that all tables take.
 #[derive(Debug)]
 pub(super) struct TableBudget {
     /// The slots of one family.
@@ -20,13 +20,11 @@ pub(super) struct TableBudget {
 }
 
 impl TableBudget {
-    /// The budget of maps with so many slots of each family.
     pub(super) fn new(seed: Seed, slots: u32) -> Self {
         Self { slots, charges: [Charges::new(seed), Charges::new(seed)] }
     }
 
-    /// Whether there may be a table of so many places beside all others. What the range that it replaces takes, if that
-    /// is a table's, is free soon.
+    /// Whether another table of this size fits. If the replaced range is a table's, its slots come free soon.
     pub(super) fn allows_table(
         &self,
         share: QuotaId,

@@ -1,7 +1,7 @@
-//! Which parts of one kind of room namespaces have, and how much that is.
+//! The allocations of one resource, and how much each namespace has.
 //!
-//! Invariant: a part counts for the namespace that took it, from then until it is released, whatever becomes of its
-//! service meanwhile.
+//! Invariant: an allocation is charged to the namespace that took it until it is released, whatever becomes of its
+//! service.
 
 use alloc::vec::Vec;
 
@@ -9,38 +9,37 @@ use crate::index::{Index, Seed};
 use crate::limits;
 use crate::op::QuotaId;
 
-/// What is taken of one kind of room.
+/// The allocations of one resource.
 #[derive(Debug)]
 pub(super) struct Charges {
     all: u32,
     /// By the number of each namespace.
     quota_usage: Vec<u32>,
-    /// By the number of each part, that of its namespace, and how much it takes.
+    /// Each allocation's namespace and amount, by its number.
     parts: Index<u32, (QuotaId, u32)>,
 }
 
 impl Charges {
-    /// Nothing is taken.
     pub(super) fn new(seed: Seed) -> Self {
         Self { all: 0, quota_usage: Vec::new(), parts: Index::new(seed) }
     }
 
-    /// How much all parts take.
+    /// How much is charged in all.
     pub(super) const fn used(&self) -> u32 {
         self.all
     }
 
-    /// How much the parts of one namespace take.
+    /// How much is charged to one namespace.
     pub(super) fn used_by(&self, share: QuotaId) -> u32 {
         self.quota_usage.get(usize::from(share.0)).copied().unwrap_or_default()
     }
 
-    /// The namespace that has the part, and how much the part takes. `None`: it is not charged.
+    /// The namespace and amount of an allocation. `None`: it is not charged.
     pub(super) fn find_charge(&self, part: u32) -> Option<(QuotaId, u32)> {
         self.parts.get(&part).copied()
     }
 
-    /// Charges a part, which takes so much from now on.
+    /// Charges an allocation, and replaces its earlier charge.
     pub(super) fn charge(&mut self, part: u32, share: QuotaId, much: u32) {
         if let Some(before) = self.parts.insert(part, (share, much)) {
             self.adjust_usage(before, u32::saturating_sub);
@@ -48,7 +47,6 @@ impl Charges {
         self.adjust_usage((share, much), u32::saturating_add);
     }
 
-    /// Counts the part no more.
     pub(super) fn release(&mut self, part: u32) {
         if let Some(before) = self.parts.remove(&part) {
             self.adjust_usage(before, u32::saturating_sub);
@@ -66,13 +64,12 @@ impl Charges {
         }
     }
 
-    /// Whether so much more for a namespace leaves enough to others, of so much that is left.
+    /// Whether `more` for a namespace leaves enough of `left` to others.
     pub(super) fn leaves_headroom(&self, share: QuotaId, more: u32, left: u32) -> bool {
         more <= self.headroom(share, left)
     }
 
-    /// The most that a namespace may take of so much that is left: what it has then is
-    /// [`from_capacity::QUOTA_REST_FACTOR`] times the rest at most.
+    /// The most of `left` that a namespace may take: it ends with at most [`limits::QUOTA_REST_FACTOR`] times the rest.
     pub(super) fn headroom(&self, share: QuotaId, left: u32) -> u32 {
         let part = u64::from(limits::QUOTA_REST_FACTOR);
         let most = (u64::from(left) * part).saturating_sub(u64::from(self.used_by(share))) / (part + 1);

@@ -1,7 +1,7 @@
-//! Decides again for every stale service of a piece, and says what belongs to the node and to no service.
+//! Decides every stale service of a piece, and which frontends are reserved for the node.
 //!
-//! Invariant: deciding for one service changes no other service's lists. Another service is reached by a claim won or
-//! lost only, and is marked dirty with that as its cause.
+//! Invariant: deciding for one service changes no other service's lists. It reaches another only through a claim won or
+//! lost, which marks that one dirty with its cause.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -24,15 +24,14 @@ use crate::tables::Tables;
 use crate::time::ClockReading;
 
 impl World {
-    /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source
-    /// has to tell.
+    /// Decides the dirty services of the next piece, except those that wait for their source's first list.
     pub(crate) fn decide(&mut self, now: ClockReading) {
         self.ledger.expire(now.uptime(), &mut self.services);
         self.drain_scan.advance(self.queue.most, &mut self.services);
         self.begin_pieces();
         let mut left = self.queue.most;
         loop {
-            // Claims may make more services dirty while this runs.
+            // Claims may make more services dirty meanwhile.
             while left > 0
                 && let Some(id) = self.queue.next(&mut self.services, &self.tables)
             {
@@ -51,8 +50,8 @@ impl World {
         }
     }
 
-    /// Sets aside the dirty services of sources that have not delivered yet: a first list that is not whole counts for
-    /// nothing, because a service with slices still to come has no backend in it. What is remembered is whole.
+    /// Sets aside the dirty services of sources that have not synced: in a partial first list, a service whose slices
+    /// are still to come has no backend. Restored services are complete.
     fn begin_pieces(&mut self) {
         let Self { queue, services, tables, realized, owners, .. } = self;
         let found = (&realized.leftovers, &owners.frontends);
@@ -63,7 +62,7 @@ impl World {
         queue.begin_start(services, &may_decide);
     }
 
-    /// Begins to wait for all decisions that something makes necessary that changed for all services.
+    /// Waits for all decisions that a change for all services makes necessary.
     pub(super) fn await_undecided(&mut self) {
         let Self { queue, services, tables, realized, owners, .. } = self;
         let found = (&realized.leftovers, &owners.frontends);
@@ -71,8 +70,7 @@ impl World {
         queue.await_undecided(services, &may_decide);
     }
 
-    /// Decides again for services of the piece that were decided before another one covered what they ask for, or
-    /// ceased to.
+    /// Decides again for services of the piece that a later one's reservations have made stale.
     fn decide_again(&mut self, now: ClockReading) {
         let is_stale = |id: &ServiceId| self.services.get(*id).is_some_and(Service::is_stale);
         let again: Vec<_> = self.queue.piece.iter().copied().filter(is_stale).collect();
@@ -111,7 +109,7 @@ impl World {
         let mut cut = desired.cut;
         demand.count_frontends(id, known, &desired, &owners.frontends);
         let rank = facts.as_deref().map(Rank::for_service);
-        // What is left out of a service is covered all the same.
+        // A service reserves its truncated frontends too.
         let own = desired.frontends.iter().chain(&desired.reserved);
         owners.replace_reservations(
             id,
@@ -139,10 +137,9 @@ impl World {
     }
 }
 
-/// What a source has told that cannot be read further counts: each of its services is told whole. A ServiceImport waits
-/// for the cluster's Services too: each of them goes before it, and until they have come it would have their addresses.
-/// One that a former process served is served, but never over maps that say otherwise: those are newer than what was
-/// written down.
+/// Whether a service may be decided. An unreadable source's services count, because each is delivered whole. A
+/// ServiceImport also waits for the cluster's Services: each of them precedes it, and until they arrive it would take
+/// their addresses. A restored service may be decided unless the maps differ: those are newer than the restored state.
 fn may_decide(
     id: ServiceId,
     services: &Services,
@@ -160,10 +157,10 @@ fn may_decide(
     remembered.is_some_and(|view| view.frontends.iter().all(|it| it.verdict != Verdict::Conflict))
 }
 
-/// Whether this is the node's own, and no service of the cluster may have it: for an address that its author chose and
-/// for a balancer's address, the ports of the node's own servers at any address of the host. While it is not known at
-/// which ports processes of the node listen, it is all ports of the addresses at which the node answers NodePorts,
-/// unless the administrator named the address.
+/// Whether the node reserves this frontend, so that no service of the cluster may have it. An address that the author
+/// chose, or a balancer's address, must not take the ports of the node's own servers at any address of the host. While
+/// the node's listeners are unknown, all ports of its NodePort addresses are reserved, unless the administrator listed
+/// the address.
 pub(super) fn is_node_reserved(
     key: &FrontendKey,
     kind: FrontendType,
@@ -179,33 +176,32 @@ pub(super) fn is_node_reserved(
         && match AddressOrigin::from_type(kind) {
             AddressOrigin::Allocated => false,
             AddressOrigin::FromAuthor if is_main && !is_named && listeners.is_none() => true,
-            // What all clusters of a set share is no host's.
+            // The clusters of a set share these addresses, so they are no host's.
             AddressOrigin::FromAuthor
                 if kind == FrontendType::ClusterSetIp && node.has_address(key.address) =>
             {
                 true
             }
-            // An address that floats from node to node is here for what services ask for at it, not for the node's own
-            // ports.
+            // An address that floats between nodes serves what services ask for at it, except the node's own ports.
             AddressOrigin::FromAuthor | AddressOrigin::FromController => {
                 is_own_port && node.has_address(key.address)
             }
         }
 }
 
-/// What listens at each node's own addresses: kubelet, and the health of this daemon. A controller that gives a
-/// balancer the node's address, as some do that have no other, does not mean these.
+/// Every node's own servers: the kubelet and this daemon's health check. Some controllers give a balancer the node's
+/// address for lack of another; they do not mean these.
 const NODE_SERVER_PORTS: [u16; 2] = [10_250, 10_256];
 
-/// What listens at the addresses of a node of the control plane: the apiserver, and etcd for its clients and its peers.
-/// They may be away for a moment, as in a restart, and then no list of sockets shows them.
+/// The servers of a control-plane node: the apiserver, and etcd for its clients and peers. No list of sockets shows
+/// them while they restart.
 const CONTROL_PLANE_PORTS: [u16; 3] = [6_443, 2_379, 2_380];
 
-/// What decides whether a frontend is the node's own.
+/// The facts that decide whether a frontend is the node's own.
 type HostContext<'a> = (&'a Settings, &'a NodeFacts, Option<&'a Listeners>);
 
-/// The socket of the node that keeps its clients from this frontend: a process listens at an address of the host, which
-/// the author of a Service chose. An address that the administrator named is given to the Service.
+/// The node's socket that takes this frontend's connections: a process listens at the host's address that the author of
+/// a Service chose. An address that the administrator listed goes to the Service.
 pub(super) fn find_listener(
     key: &FrontendKey,
     kind: FrontendType,
@@ -218,7 +214,7 @@ pub(super) fn find_listener(
     listeners.filter(|_| is_here)?.find_listener(key)
 }
 
-/// Whether this is the apiserver's own address, or a NodePort that would answer at it on this node.
+/// Whether this is the apiserver's own address, or a NodePort that would serve at it on this node.
 pub(super) fn is_bypassed(
     key: &FrontendKey,
     kind: FrontendType,

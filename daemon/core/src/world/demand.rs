@@ -1,12 +1,10 @@
-//! How much each service asks for, of what all services together may ask for: frontends, and rows, which are ports
-//! times endpoints.
+//! How many frontends and rows (ports times endpoints) each service asks for, within a limit over all services.
 //!
-//! Invariant: what is asked for has a bound over all services, whatever the maps hold, because each frontend and each
-//! row that is asked for takes memory. The first frontend of each service and the first rows of each port do not count:
-//! the numbers of services and of frontends have bounds of their own. A service keeps as many as it asks for, and gets
-//! more as long as its namespace leaves others a part. Services that want more wait, namespaces take turns, and each is
-//! decided for anew when there is room for it. What a start found in the maps counts for its namespace until everything
-//! is decided, so that no service loses room by a restart.
+//! Invariant: demand is bounded whatever the maps hold, because each frontend and row takes memory. The first frontend
+//! of a service and the first rows of a port are not counted: services and frontends have limits of their own. A
+//! service keeps what it has, and gets more while its namespace leaves a part to others. Services that want more wait,
+//! namespaces take turns, and each is decided again when capacity comes free. What a start found in the maps is charged
+//! to its namespace until everything is decided, so that no service loses capacity by a restart.
 
 use alloc::collections::BTreeSet;
 use core::mem;
@@ -24,14 +22,14 @@ use crate::resolve::DesiredService;
 use crate::tables::{KnownService, Tables};
 use crate::work;
 
-/// What a start found of a namespace is charged under this and the number of the namespace; no service has such an id.
+/// A namespace's leftovers are charged under its number with this bit; no service has such an id.
 const LEFTOVER_BIT: u32 = 1 << 31;
 
-/// What has a bound over all services.
+/// What has a limit over all services.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DemandKind {
     Frontends,
-    /// Frontends at external IPs, which count as frontends besides.
+    /// Frontends at external IPs, which count as frontends too.
     ExternalIps,
     Rows,
 }
@@ -40,7 +38,7 @@ impl DemandKind {
     const ALL: [Self; 3] = [Self::Frontends, Self::ExternalIps, Self::Rows];
 }
 
-/// What is asked for of each kind.
+/// The demand of each kind.
 #[derive(Debug)]
 pub(crate) struct Demand {
     frontends: KindDemand,
@@ -51,7 +49,6 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
-    /// Nothing is asked for, of maps with so many slots of each family.
     pub(super) fn new(seed: Seed, slots: u32) -> Self {
         let [frontends, chosen, rows] = [(); 3].map(|()| KindDemand::new(seed));
         Self { frontends, external_ips: chosen, rows, rows_max: limits::row_demand_max(slots) }
@@ -73,15 +70,15 @@ impl Demand {
         }
     }
 
-    /// Notes that a start found so many more of that namespace in the maps.
+    /// Counts entries of that namespace that a start found in the maps.
     pub(super) fn count_leftover(&mut self, kind: DemandKind, share: QuotaId, more: u32) {
         let sum = self.kind_demand_mut(kind);
         sum.leftovers.insert(share);
         sum.set_amount(leftover_key(share), share, sum.amount(leftover_key(share)).saturating_add(more));
     }
 
-    /// How much a service may ask for beside what does not count. Rows have no key by which a service would know its
-    /// own among those that a start found; frontends have, and stay whatever this says.
+    /// How much a service may ask for besides the uncounted. Rows have no key to match them with those that a start
+    /// found; frontends do, and stay whatever this returns.
     pub(super) fn allowance(
         &self,
         kind: DemandKind,
@@ -97,7 +94,7 @@ impl Demand {
         own.saturating_add(self.headroom(kind, share, settings)) as usize
     }
 
-    /// How much more a namespace leaves to others.
+    /// How much more a namespace may ask for.
     fn headroom(&self, kind: DemandKind, share: QuotaId, settings: &Settings) -> u32 {
         let Some(most) = self.demand_limit(kind, settings) else { return u32::MAX };
         let charges = &self.kind_demand(kind).charges;
@@ -118,8 +115,8 @@ impl Demand {
         }
     }
 
-    /// Counts the frontends that a service asks for from now on, but for the first, and of them those at external IPs.
-    /// It waits if it wants more.
+    /// Counts the frontends that a service asks for, without the first, and those at external IPs. The service waits if
+    /// it wants more.
     pub(super) fn count_frontends(
         &mut self,
         id: ServiceId,
@@ -142,13 +139,12 @@ impl Demand {
         self.external_ips.count((id, known), chosen, cut.external_ips > 0);
     }
 
-    /// Counts the rows that a service asks for from now on, but for the first ones of each port.
+    /// Counts the rows that a service asks for, without the first ones of each port.
     pub(super) fn count_rows(&mut self, id: ServiceId, known: &KnownService, rows: usize, wants_more: bool) {
         self.rows.count((id, known), (rows, rows), wants_more);
     }
 
-    /// Has services decided for anew that may ask for more now, in turn. There may be room for others after them. Once
-    /// everything is decided, nothing counts as found.
+    /// Marks waiting services dirty, in turn, while capacity lasts. Once everything is decided, leftovers are released.
     pub(super) fn retry_waiting(&mut self, is_decided: bool, tables: &Tables, services: &mut Services) {
         for kind in DemandKind::ALL {
             if is_decided {
@@ -178,12 +174,12 @@ impl Demand {
     }
 }
 
-/// What is asked for of one kind, and which services wait to ask for more.
+/// The demand of one kind, and the services that wait to ask for more.
 #[derive(Debug)]
 struct KindDemand {
     /// By the services' ids.
     charges: Charges,
-    /// The namespaces of which a start found something that no service has asked for yet.
+    /// The namespaces with leftovers that no service has asked for yet.
     leftovers: BTreeSet<QuotaId>,
     waiting: RetryQueue,
 }
@@ -197,7 +193,7 @@ impl KindDemand {
         self.charges.find_charge(part).map_or(0, |(_, much)| much)
     }
 
-    /// What a start found of a namespace and no service has asked for.
+    /// A namespace's leftovers that no service has asked for.
     fn leftover_amount(&self, share: QuotaId) -> u32 {
         if self.leftovers.contains(&share) { self.amount(leftover_key(share)) } else { 0 }
     }
@@ -209,10 +205,10 @@ impl KindDemand {
         }
     }
 
-    /// Counts what a service asks for. What it asks for anew counts no longer as found, as far as it is in the maps.
+    /// Sets a service's demand. What it newly asks for and the maps have is no longer a leftover.
     fn set_demand(&mut self, id: ServiceId, share: QuotaId, (much, in_maps): (u32, u32)) {
         let before = self.amount(id.0);
-        // Once everything is decided, nothing counts as found.
+        // Once everything is decided, no leftovers are counted.
         if self.leftovers.contains(&share) {
             let anew = much.saturating_sub(before).min(in_maps);
             let found_left = self.leftover_amount(share).saturating_sub(anew);
@@ -222,7 +218,7 @@ impl KindDemand {
         self.waiting.record_freed(before.saturating_sub(much) as usize);
     }
 
-    /// Gives back what a start found and no service has asked for.
+    /// Releases leftovers that no service has asked for.
     fn forget_leftovers(&mut self) {
         for share in mem::take(&mut self.leftovers) {
             self.waiting.record_freed(self.amount(leftover_key(share)) as usize);
@@ -257,7 +253,7 @@ mod tests {
     use crate::world::tests::{retried, told};
 
     #[test]
-    fn a_service_that_wants_more_is_decided_for_anew_once_another_asks_for_less() {
+    fn a_waiting_service_is_decided_again_when_another_asks_for_less() {
         let (tables, mut services) = told(&["a", "b"]);
         let mut demand = Demand::new(Seed(0), 1 << 10);
         let mut count = |demand: &mut Demand, id, rows, wants_more| {

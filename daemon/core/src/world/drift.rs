@@ -1,8 +1,8 @@
 //! Finds what another writer changed in the maps.
 //!
-//! Invariant: what differs from realized is marked uncertain and its owner planned again, so the ordinary plan repairs
-//! it. What is uncertain already is left to the plan under way, and what was written since the comparison began is left
-//! to the next one. Reading and comparing are done in pieces, so no change waits for longer than a piece takes.
+//! Invariant: a difference from realized is marked uncertain and its owner replanned, so the ordinary plan repairs it.
+//! The current plan handles what is already uncertain; the next comparison covers what was written since this one
+//! began. Reading and comparing proceed in pieces, so no change waits longer than a piece.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ use crate::service::{Port, RealizedList, RealizedPort, Service};
 use crate::source_ranges::SourceRange;
 use crate::tables::Tables;
 
-/// One thing in the maps that is not as the engine left it.
+/// One map entry that differs from what the engine wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drift {
     /// A frontend is gone, or points elsewhere.
@@ -50,24 +50,22 @@ impl fmt::Display for Drift {
     }
 }
 
-/// The members of a port.
 type PortMembers = BTreeMap<(Membership, SocketAddr), SlotState>;
 
-/// The sources of each port.
 type PortSources = BTreeMap<PortIndex, BTreeSet<SourceRange>>;
 
-/// A comparison under way.
+/// A comparison in progress.
 #[derive(Debug, Default)]
 pub(super) struct DriftCheck {
     is_begun: bool,
-    /// All was read that is not looked up service by service.
+    /// Everything is read except what is looked up service by service.
     is_read: bool,
     members: BTreeMap<PortIndex, PortMembers>,
     /// `None`: the maps keep no sources.
     sources: Option<PortSources>,
     node_addresses: BTreeSet<IpAddr>,
     strays: Vec<Drift>,
-    /// The next service, and the last of its frontends that was looked up.
+    /// The next service, and its last frontend that was looked up.
     service: usize,
     after: Option<FrontendKey>,
     drift: Vec<Drift>,
@@ -78,7 +76,7 @@ pub(super) struct DriftCheck {
 }
 
 impl DriftCheck {
-    /// Notes what an op may have changed since the comparison began.
+    /// Records what an op may have changed since the comparison began.
     pub(super) fn record_op(&mut self, op: &Op) {
         if let Owner::Service(id) = op.owner {
             self.services.insert(id);
@@ -94,7 +92,7 @@ impl DriftCheck {
         }
     }
 
-    /// Takes in what a piece says of members, sources and the node.
+    /// Collects a piece's members, sources and node addresses.
     fn absorb_piece(&mut self, piece: Dump) {
         for (member, state) in piece.members {
             let members = self.members.entry(member.port).or_default();
@@ -114,7 +112,7 @@ impl DriftCheck {
         self.after = None;
     }
 
-    /// Reads the next piece of the maps, and finds frontends that no service has put there. Gives the work of it.
+    /// Reads the next piece of the maps, finds frontends that no service put there, and returns the work done.
     fn find_strays(&mut self, frontends: &mut Frontends, maps: &mut dyn Maps) -> Result<u64, MapError> {
         let anew = !mem::replace(&mut self.is_begun, true);
         let Some(piece) = maps.read_piece(anew)? else {
@@ -135,7 +133,7 @@ impl DriftCheck {
         }
     }
 
-    /// Compares the next service, or as many of its frontends as there is work left for. Gives the work of it.
+    /// Compares the next service, or as many of its frontends as fit, and returns the work done.
     fn check_next(
         &mut self,
         (tables, services, frontends): (&Tables, &mut Services, &mut Frontends),
@@ -166,7 +164,7 @@ impl DriftCheck {
         Ok(work)
     }
 
-    /// Looks up the service's next frontends, and gives how many.
+    /// Looks up the service's next frontends, and returns how many.
     fn check_frontends(
         &mut self,
         (id, key, service): (ServiceId, &ServiceKey, &Service),
@@ -192,7 +190,7 @@ impl DriftCheck {
         Ok(looked_up)
     }
 
-    /// Compares the service's ports, and gives the work of it.
+    /// Compares the service's ports, and returns the work done.
     fn check_ports(
         &mut self,
         (key, service): (&ServiceKey, &mut Service),
@@ -202,7 +200,7 @@ impl DriftCheck {
         for port in &mut service.ports {
             let Some(index) = port.index else { continue };
             work += limits::FRONTEND_WORK + port.work();
-            // Maps may be unable to read a port that no frontend leads to; then a later comparison sees it.
+            // Maps may be unable to read a port without frontends; a later comparison covers it.
             let Some(there) = maps.read_port(index, port.key.family)? else { continue };
             let sources = self.sources.as_ref().map(|all| all.get(&index));
             if check_port(port, &there, self.members.get(&index), sources) {
@@ -214,8 +212,8 @@ impl DriftCheck {
 }
 
 impl World {
-    /// Reads and compares as much as a piece takes. When the comparison ends, gives everything that differs; the
-    /// engine's next piece writes it anew. Maps that cannot be read end the comparison, too.
+    /// Reads and compares one piece. At the end it returns all differences; the engine's next piece rewrites them.
+    /// Unreadable maps end the comparison too.
     pub(crate) fn continue_check(&mut self, maps: &mut dyn Maps) -> Result<Option<Vec<Drift>>, MapError> {
         let Self { realized, tables, services, owners, report, queue, .. } = self;
         let Some(mut checking) = realized.drift_check.take() else { return Ok(Some(Vec::new())) };
@@ -240,8 +238,7 @@ impl World {
     }
 }
 
-/// Marks what differs as uncertain; returns whether anything does. `sources`: what the maps have of them, if they keep
-/// any.
+/// Marks differences as uncertain, and returns whether there are any. `sources`: those in the maps, if they keep any.
 fn check_port(
     port: &mut Port,
     there: &DumpPort,

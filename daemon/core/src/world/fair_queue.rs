@@ -1,24 +1,22 @@
-//! The turns of dirty services, by namespace, so that no tenant makes another one wait.
+//! A fair queue of dirty services by namespace, so that no tenant delays another.
 //!
-//! Invariant: a namespace that had nothing waiting comes before those that have, once; all others take turns and get
-//! the same amount of work, however many services they have and however heavy those are. Within a namespace the service
-//! that came first has the first turn.
+//! Invariant: a namespace that had nothing waiting comes first, once. All others take turns and get the same amount of
+//! work, however many or heavy their services are. Within a namespace, services go in order of arrival.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 
 use crate::op::ServiceId;
 
-/// All that waits.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
     lanes: BTreeMap<Arc<str>, Lane>,
-    /// The namespaces that had nothing waiting when their first service came.
+    /// The namespaces whose lane was new when their first service came.
     fresh: VecDeque<Arc<str>>,
-    /// The other namespaces, in turn. A lane is forgotten when it is found empty here, and not before: a namespace that
-    /// comes again and again is fresh only once in a round.
+    /// The other namespaces, in turn. A lane is removed only when it is found empty here, so that a namespace that
+    /// keeps returning is fresh only once per round.
     others: VecDeque<Arc<str>>,
-    /// The namespace of the service that was given last.
+    /// The namespace of the last popped service.
     current: Option<Arc<str>>,
     len: usize,
 }
@@ -27,7 +25,7 @@ pub(super) struct FairQueue {
 #[derive(Debug, Default)]
 struct Lane {
     waiting: VecDeque<ServiceId>,
-    /// The work that the namespace has had in this turn; more than a turn's after a heavy service.
+    /// The work of the namespace in this turn; a heavy service may exceed a turn's.
     spent: u64,
 }
 
@@ -36,12 +34,12 @@ impl FairQueue {
         self.len == 0
     }
 
-    /// Lets a dirty service wait behind the others of its namespace.
+    /// Enqueues a dirty service behind the others of its namespace.
     pub(super) fn push(&mut self, namespace: &Arc<str>, id: ServiceId) {
         self.lane_mut(namespace).waiting.push_back(id);
     }
 
-    /// Lets a service wait before the others of its namespace, so that it goes on at the namespace's next turn.
+    /// Enqueues a service before the others of its namespace, so that it continues at the namespace's next turn.
     pub(super) fn put_back(&mut self, namespace: &Arc<str>, id: ServiceId) {
         self.lane_mut(namespace).waiting.push_front(id);
     }
@@ -54,7 +52,7 @@ impl FairQueue {
         })
     }
 
-    /// The next service. `turn` is the work of one turn of a namespace.
+    /// Pops the next service. `turn` is the work of one turn of a namespace.
     pub(super) fn pop(&mut self, turn: u64) -> Option<ServiceId> {
         loop {
             let is_fresh = !self.fresh.is_empty();
@@ -76,7 +74,7 @@ impl FairQueue {
         }
     }
 
-    /// Counts the work that the service that was given last takes.
+    /// Charges the work of the last popped service.
     pub(super) fn charge(&mut self, work: u64) {
         if let Some(lane) = self.current.as_ref().and_then(|name| self.lanes.get_mut(name)) {
             lane.spent = lane.spent.saturating_add(work);
@@ -97,7 +95,7 @@ mod tests {
         ids.for_each(|id| queue.push(&namespace.into(), ServiceId(id)));
     }
 
-    /// The next ones, each of which takes so much.
+    /// Pops the next services, each with this much work.
     fn take(queue: &mut FairQueue, count: usize, work: u64) -> Vec<u32> {
         let mut taken = Vec::new();
         while taken.len() < count
@@ -119,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_again_and_again_is_first_only_once_in_a_round() {
+    fn a_returning_namespace_comes_first_only_once_per_round() {
         let mut queue = FairQueue::default();
         push(&mut queue, "patient", 0..100);
         assert_eq!(take(&mut queue, 1, 10), [0]);
@@ -148,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_namespace_the_first_comes_first_and_who_is_put_back_before() {
+    fn a_namespaces_services_keep_their_order_and_a_returned_one_leads() {
         let mut queue = FairQueue::default();
         push(&mut queue, "a", 0..3);
         assert_eq!(take(&mut queue, 1, 1), [0]);

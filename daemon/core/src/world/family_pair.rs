@@ -1,6 +1,6 @@
-//! What each family has of a pair.
+//! Access to pairs with one value per family.
 //!
-//! Invariant: IPv4 comes first, wherever something is kept for both.
+//! Invariant: IPv4 always comes first.
 
 use crate::keys::Family;
 

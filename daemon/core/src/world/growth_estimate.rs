@@ -1,8 +1,8 @@
-//! What a start is about to write, as far as the objects say before anything is decided.
+//! Estimates what a start will write, from the objects alone.
 //!
-//! Invariant: it is an estimate, and only the time that a start takes depends on it. It may be too much, for addresses
-//! that several services ask for, or too little, for lists that become tables; no object adds more to it than it could
-//! have in the maps.
+//! Invariant: only the duration of a start depends on the estimate. It may be too high for addresses that several
+//! services ask for, or too low for lists that become Maglev tables. No object adds more than it could have in the
+//! maps.
 
 use alloc::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::tables::Tables;
 use crate::work;
 
 impl Tables {
-    /// What all services that are known would take of empty maps.
+    /// What all known services would take of empty maps.
     pub(crate) fn estimate_growth(&self) -> MapGrowth {
         let mut coming = MapGrowth::default();
         let known = self.ids().filter_map(|id| self.get(id));
@@ -27,7 +27,7 @@ impl Tables {
     }
 }
 
-/// What this service, which a former process wrote down, would take of empty maps.
+/// What a restored service would take of empty maps.
 pub fn estimate_service_growth(view: &ServiceView, settings: &Settings) -> MapGrowth {
     let mut coming = MapGrowth::default();
     add_service_growth((view.facts.as_deref(), &view.slices), settings, &mut coming);
@@ -57,7 +57,7 @@ fn add_service_growth(
     }
 }
 
-/// The slots of lists of so many endpoints in all: each list has a whole block.
+/// The slots for lists with so many endpoints in all: each list has a whole block.
 fn block_slots(endpoints: usize, lists: usize) -> usize {
     let each = endpoints.div_ceil(lists.max(1));
     if each == 0 { 0 } else { each.next_power_of_two().saturating_mul(lists) }
@@ -67,7 +67,7 @@ fn add_capped(sum: &mut u32, more: usize) {
     *sum = sum.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
 }
 
-/// How many addresses of a family the service asks for; that of NodePorts is one.
+/// How many addresses of a family the service asks for; all NodePorts count as one.
 fn count_addresses(facts: &ServiceFacts, family: Family) -> usize {
     let listed = facts.cluster_ips.iter().chain(&facts.external_ips).copied();
     let ingress = facts.ingress.iter().map(|ingress| ingress.address);
@@ -86,7 +86,7 @@ fn count_endpoints(slices: &[Arc<SliceFacts>], family: Family) -> usize {
     each.fold(0, usize::saturating_add).min(limits::ROWS_PER_SERVICE_MAX)
 }
 
-/// Whether any of its backends is known by its address.
+/// Whether the maps keep any of its backends as members.
 fn keeps_members(facts: &ServiceFacts, settings: &Settings) -> bool {
     let keeps = |transport| match transport {
         Some(Transport::Udp) => true,

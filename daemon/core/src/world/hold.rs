@@ -1,8 +1,7 @@
-//! What the world asks `core::hold` and tells it: which services to decide for again because of a hold, and why.
+//! Connects the world to `core::hold`: which services a hold makes dirty, and why.
 //!
-//! Invariant: a hold is entered and left by a decision for its own service alone; other services reach it only by
-//! listing a held address, which has it probed and no more, or by being part of the same mass loss, and each of these
-//! is a cause of its own.
+//! Invariant: only a service's own decision starts or ends its hold. Another service can list a held address, which
+//! only has it probed, or be part of the same mass loss; each of these is a cause of its own.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -26,8 +25,8 @@ use crate::service::Service;
 use crate::tables::{KnownService, Tables};
 use crate::time::{ClockReading, Uptime};
 
-/// Whether a pod can have this address, as far as a node knows: no address that means a host, a link or a group, none
-/// of the node's own and none at which an apiserver is. Other nodes' addresses cannot be told from those of pods.
+/// Whether a pod may have this address, as far as a node can tell: not reserved, not the node's own and not an
+/// apiserver's. Other nodes' addresses look like pods'.
 fn is_pod_address(address: IpAddr, node: &NodeFacts, settings: &Settings) -> bool {
     let address = address.to_canonical();
     let is_of_node = node.addresses.contains(&address) || node.node_port_addresses.contains(&address);
@@ -35,7 +34,7 @@ fn is_pod_address(address: IpAddr, node: &NodeFacts, settings: &Settings) -> boo
 }
 
 impl Ledger {
-    /// What the empty lists of this service are judged by.
+    /// The facts that decide about this service's empty lists.
     pub(super) fn hold_context<'a>(
         &self,
         known: &KnownService,
@@ -58,7 +57,7 @@ impl Ledger {
         }
     }
 
-    /// Marks the services with a hold that has reached its bound.
+    /// Marks services with an expired hold dirty.
     pub(super) fn expire(&mut self, now: Uptime, services: &mut Services) {
         self.begin_decision(now);
         while let Some(id) = self.take_due(now) {
@@ -66,14 +65,14 @@ impl Ledger {
         }
     }
 
-    /// Has held addresses probed out of turn that this slice lists for another target. That proves nothing: any tenant
-    /// can write such a slice, and so can a controller that is not Kubernetes' own.
+    /// Has held addresses probed out of turn if this slice lists them for another target. The slice proves nothing: any
+    /// tenant, or a foreign controller, can write one.
     pub(super) fn record_claims(&mut self, slice: &SliceFacts, services: &mut Services) {
         if self.is_empty() {
             return;
         }
         let Some(claimant) = crate::tables::owning_service(slice) else { return };
-        // As many ports as the slice likes may have one number.
+        // A slice may repeat one port number without limit.
         let ports: BTreeSet<NonZeroU16> = slice.ports.iter().map(|port| port.port).collect();
         let is_known = |it: &Endpoint<'_>| it.target.is_some_and(|target| !target.uid.is_empty());
         for endpoint in slice.endpoints.iter().filter(is_known) {
@@ -83,7 +82,7 @@ impl Ledger {
         }
     }
 
-    /// `false`: the namespace of the slice has claimed enough.
+    /// `false`: the slice's namespace has claimed enough.
     fn record_claim(
         &mut self,
         endpoint: Endpoint<'_>,
@@ -117,8 +116,8 @@ impl Ledger {
         !held.is_empty()
     }
 
-    /// Takes notice of which pods run at an address that another object lists too. Services of other sources may have
-    /// their backends in another network.
+    /// Applies which pods run at a disputed address. Services of other sources are skipped: their backends may be in
+    /// another network.
     pub(super) fn record_pods(&self, pods: &PodsAt, services: &mut Services, tables: &Tables) {
         for id in self.holders(pods.address) {
             let is_asked = |id| tables.get(id).is_some_and(|it| it.key.source == Source::Kubernetes);
@@ -127,7 +126,7 @@ impl Ledger {
             if !service.holds().any(is_disputed) {
                 continue;
             }
-            // Each of its lists is looked at, so that all ports let go of the address together.
+            // Every list is visited, so that all ports release the address together.
             let left: Vec<bool> = service.holds_mut().map(|hold| Hold::drop_reused(hold, pods)).collect();
             if left.contains(&true) {
                 services.mark_dirty(id, Cause::AddressReused(pods.address), true);
@@ -135,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps account of what a decision made of a service's holds.
+    /// Updates the ledger with a decision's effect on a service's holds.
     pub(super) fn record_decision(
         &mut self,
         (id, known): (ServiceId, &KnownService),
@@ -150,8 +149,8 @@ impl Ledger {
         self.account_decision(id, service.holds(), (before, service.list_presence()), (policy, now));
     }
 
-    /// Holds the lists of all services that lost theirs within the window for as long as a mass loss is held, if there
-    /// are so many. That is judged once for all that a batch decided, so that the order within a batch does not matter.
+    /// Extends the holds of all services that lost a list within the window if they amount to a mass loss. It runs once
+    /// per batch, so that the order within a batch does not matter.
     pub(super) fn hold_mass_losses(&mut self, policy: &Policy, now: Uptime, services: &mut Services) {
         for MassLoss { lost, populated, services: losers } in self.judge_mass_losses(policy, now) {
             for id in losers {
@@ -168,7 +167,6 @@ impl Ledger {
     }
 }
 
-/// Takes notice of what a probe found.
 pub(super) fn record_probe(probed: Box<ProbeResult>, services: &mut Services, tables: &Tables) {
     let Some(id) = tables.find_id(&probed.service) else { return };
     let hold = services.get_mut(id).and_then(|service| service.hold_mut(&probed.port));
@@ -177,9 +175,8 @@ pub(super) fn record_probe(probed: Box<ProbeResult>, services: &mut Services, ta
     }
 }
 
-/// Notes what a slice said that is about to be replaced or deleted, if no decision was made by it: that an endpoint was
-/// seen terminating is told once, and must not be lost because more was told within one batch. Where the slice is told
-/// again as it is, nothing is lost.
+/// Records a slice's state that no decision has used before it is replaced or deleted: a terminating endpoint is
+/// delivered only once, and a later state in the same batch must not hide it. An identical redelivery loses nothing.
 pub(super) fn record_undecided_slice(
     key: &SliceKey,
     next: Option<&Arc<SliceFacts>>,
@@ -190,14 +187,14 @@ pub(super) fn record_undecided_slice(
     let Some(service) = services.get_mut(id).filter(|service| service.is_stale()) else { return };
     let decided = service.view.as_deref().map_or(&[][..], |view| &view.slices);
     let at = decided.binary_search_by(|it| it.key.cmp(key));
-    // An equal slice that was told once more is news, because another version may have come in between.
+    // An equal slice that was redelivered counts as new, because another version may have come between.
     let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| Arc::ptr_eq(it, told));
     if !is_decided && !told.headless && next != Some(told) {
         service.observe_slice(told);
     }
 }
 
-/// Notes which held backends of a service may be probed.
+/// Sets which held backends of a service may be probed.
 pub(super) fn set_probeable_backends(
     known: &KnownService,
     service: &mut Service,

@@ -1,7 +1,7 @@
-//! Which port that leaves gives its index to one that finds no room.
+//! Hands the index of a leaving port to one that found no capacity.
 //!
-//! Invariant: an index goes over only where clients who come by it meet what they dialled: each frontend that leads
-//! there is the heir's own, or none leads there and no reader is on the way.
+//! Invariant: clients of the index reach what they dialled: every frontend that points to it is the heir's own, or none
+//! points to it and no reader is left.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -16,13 +16,13 @@ use crate::op::{PortIndex, ServiceId};
 use crate::service::{Port, RealizedPort, Service};
 use crate::work;
 
-/// What the ports of one service that leave can give to others of it.
+/// The indices that a service's leaving ports can hand to its other ports.
 #[derive(Debug)]
 pub(super) struct IndexHandover {
     pub(super) service_id: ServiceId,
-    /// By the place of the one port that all frontends are of which lead there.
+    /// By the position of the one port that owns all frontends of the index.
     by_position: BTreeMap<usize, PortIndex>,
-    /// Those to which nothing leads, by their family.
+    /// Indices without frontends, by family.
     idle: [Vec<PortIndex>; 2],
 }
 
@@ -32,10 +32,10 @@ impl IndexHandover {
     }
 }
 
-/// Which port the frontends are of that lead to an index, and how many they are; `None`: they are of several ports.
+/// The port that owns an index's frontends, and their number; `None`: several ports own them.
 type PortFrontends = Option<(usize, usize)>;
 
-/// Where the frontends lead now that the service is to have and has won.
+/// The desired frontends that the service has won, by the index to which they point in the maps.
 fn frontends_by_index(
     id: ServiceId,
     service: &Service,
@@ -53,7 +53,7 @@ fn frontends_by_index(
     own
 }
 
-/// Hands the index over, with all that is there of the port that leaves.
+/// Hands over the index with all that the leaving port has realized.
 pub(super) fn hand_over_index(
     id: ServiceId,
     index: PortIndex,
@@ -68,7 +68,7 @@ pub(super) fn hand_over_index(
     let tables = mem::take(&mut leaving.tables);
     let realized = mem::replace(&mut leaving.realized, RealizedPort::empty(&nothing));
     let heir = service.ports.get_mut(position)?;
-    // Nothing leads to one that found no place for its lists.
+    // The index of a port whose lists found no slots has no frontends.
     heir.index.take().into_iter().for_each(|fresh| space.release_port_index(fresh));
     (heir.index, heir.tables, heir.realized) = (Some(index), tables, realized);
     space.indices.set_position(index, position);
@@ -76,7 +76,7 @@ pub(super) fn hand_over_index(
 }
 
 impl IndexHandover {
-    /// One look at each frontend, however many ports leave.
+    /// Visits each frontend once, however many ports leave.
     pub(super) fn find_handover(id: ServiceId, services: &Services, frontends: &Frontends) -> Self {
         let mut heirs = Self::empty(id);
         let Some(service) = services.get(id) else { return heirs };
@@ -84,7 +84,7 @@ impl IndexHandover {
         for key in service.frontends.iter() {
             work::count_work(1);
             match frontends.get(key) {
-                // It may lead to any of them.
+                // It may point to any of them.
                 Some(entry) if entry.uncertain => return heirs,
                 entry => {
                     let index = entry.and_then(|entry| entry.realized).map(|it| it.value.port);
@@ -114,7 +114,7 @@ impl IndexHandover {
         }
     }
 
-    /// What is left to the port at that place.
+    /// Takes the index for the port at that position.
     pub(super) fn take_index_for(
         &mut self,
         service: &Service,
@@ -129,7 +129,7 @@ impl IndexHandover {
     }
 }
 
-/// Under another policy the two words could not be replaced without a moment that fits neither.
+/// Under another policy, no order of replacing the two words is safe.
 fn has_same_policy(leaving: &Port, heir: &Port) -> bool {
     leaving.key.family == heir.key.family
         && leaving.realized.cluster.word.flags.policy() == heir.flags(Scope::Cluster).policy()

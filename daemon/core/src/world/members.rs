@@ -1,9 +1,8 @@
-//! The room for members: the backends of lists that are known by their address.
+//! The capacity for members: the backends of lists that the maps also key by address.
 //!
-//! Invariant: the members that a list needs are counted by the block that it has in the slots, and found by that in the
-//! maps at a start, so a list that needs no larger block needs no more room for members either. The port counts until
-//! its index is free. Backends that no list has, and that only keep the clients they have, are members where there is
-//! room; no list waits for that, and none is kept from changing by them.
+//! Invariant: a list's members are charged by its block of slots, which a start finds in the maps, so a list that needs
+//! no larger block needs no more members. The port is charged until its index is free. Backends outside all lists,
+//! which only keep their clients, are members if capacity allows; no list waits or stays unchanged because of them.
 
 use super::charges::Charges;
 use crate::index::Seed;
@@ -11,11 +10,11 @@ use crate::limits;
 use crate::op::{PortIndex, QuotaId};
 use crate::service::{Port, RealizedPort};
 
-/// There is no room for the members that the lists of a port need, or the namespace has its part.
+/// There is no capacity for the members that a port's lists need, or the namespace has reached its quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the lists of this namespace by UDP or with affinity have room for {own} members and leave {left} to all others, \
-         of which it may have a part; raise `datapath.limits.backends`"
+    "the UDP and affinity lists of this namespace have {own} members and leave {left} to all others, too few for this \
+         list; raise `datapath.limits.backends`"
 )]
 pub(crate) struct OutOfMembers {
     own: u32,
@@ -23,13 +22,13 @@ pub(crate) struct OutOfMembers {
 }
 
 impl OutOfMembers {
-    /// Whether the namespace has any, so that more would be more than its part.
+    /// Whether the namespace has any members, so that more would exceed its quota.
     pub(super) const fn is_quota_error(&self) -> bool {
         self.own > 0
     }
 }
 
-/// What the ports take of the room for members.
+/// The members that ports are charged with.
 #[derive(Debug)]
 pub(super) struct MemberSpace {
     most: u32,
@@ -37,22 +36,19 @@ pub(super) struct MemberSpace {
 }
 
 impl MemberSpace {
-    /// The room of maps with so many slots of each family.
     pub(super) fn new(seed: Seed, slots: u32) -> Self {
         Self { most: limits::counted_members_max(slots), charges: Charges::new(seed) }
     }
 
-    /// What all ports take.
     pub(super) const fn used(&self) -> u32 {
         self.charges.used()
     }
 
-    /// What a port takes.
     pub(super) fn port_members(&self, index: PortIndex) -> u32 {
         self.charges.find_charge(index.0).map_or(0, |(_, members)| members)
     }
 
-    /// Takes the room that the lists of a port need, and decides whether its other backends are members too.
+    /// Charges the members that the port's lists need, and decides whether its other backends become members too.
     pub(super) fn allocate_members(
         &mut self,
         port: &mut Port,
@@ -73,7 +69,7 @@ impl MemberSpace {
         Ok(())
     }
 
-    /// Counts what a start found of a port: no less than its lists need.
+    /// Charges what a start found of a port: no less than its lists need.
     pub(super) fn count_leftover(&mut self, index: PortIndex, share: QuotaId, port: &RealizedPort) {
         let found = u32::try_from(port.members.len()).unwrap_or(u32::MAX);
         self.set_members(index, share, port.listed_members().max(found));

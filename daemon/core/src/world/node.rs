@@ -1,7 +1,7 @@
-//! The node's own addresses that are in the maps.
+//! The node's own addresses in the maps.
 //!
-//! Invariant: an address that left the node is removed from the maps before anything else is written, and a new one is
-//! added last, so that no address answers for a NodePort that is not meant for it.
+//! Invariant: removed addresses leave the maps before anything else is written, and new ones are added last, so that no
+//! address serves a NodePort that is not meant for it.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -13,19 +13,19 @@ use crate::op::{Action, Op, Owner};
 #[derive(Debug, Default)]
 pub(super) struct NodeAddresses {
     pub(super) realized: BTreeSet<IpAddr>,
-    /// Addresses that the maps may have or not, because an op failed.
+    /// Addresses that the maps may or may not have, because an op failed.
     pub(super) uncertain: BTreeSet<IpAddr>,
 }
 
 impl NodeAddresses {
-    /// Ops for addresses that are no longer the node's.
+    /// Ops that remove addresses the node no longer has.
     pub(super) fn plan_removals(&self, wanted: &BTreeSet<IpAddr>, ops: &mut Vec<Op>) {
         for address in self.realized.union(&self.uncertain).filter(|it| !wanted.contains(it)) {
             ops.push(Op { owner: Owner::Node, action: Action::RemoveNodeAddress(*address) });
         }
     }
 
-    /// Ops for new addresses of the node.
+    /// Ops that add new addresses of the node.
     pub(super) fn plan(&self, wanted: &BTreeSet<IpAddr>, ops: &mut Vec<Op>) {
         let known = |address| self.realized.contains(address) && !self.uncertain.contains(address);
         for address in wanted.iter().filter(|address| !known(address)) {
@@ -33,7 +33,7 @@ impl NodeAddresses {
         }
     }
 
-    /// Notes that the maps accepted the op that adds or removes this address.
+    /// Records that the maps accepted the op that adds or removes this address.
     pub(super) fn record_accepted(&mut self, address: IpAddr, is_there: bool) {
         self.uncertain.remove(&address);
         if is_there {
@@ -43,13 +43,13 @@ impl NodeAddresses {
         }
     }
 
-    /// Notes that the maps refused an op for this address, which may have had its effect all the same.
+    /// Records that the maps refused an op for this address, which may have taken effect nevertheless.
     pub(super) fn record_refused(&mut self, address: IpAddr) {
         self.uncertain.insert(address);
     }
 
-    /// Doubts each address that is realized and not in the maps, or in the maps and not realized, except those in
-    /// `but`. Returns the addresses that were not in doubt before.
+    /// Marks each difference between realized and found addresses as uncertain, except those in `but`. Returns the
+    /// addresses that were not uncertain before.
     pub(super) fn mark_differences(
         &mut self,
         found: &BTreeSet<IpAddr>,

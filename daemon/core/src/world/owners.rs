@@ -1,9 +1,9 @@
-//! The owners of frontends: which service has claimed what, what its addresses cover, and who has to be told.
+//! The owners of frontends: which service claims and reserves what, and which services learn of a new owner.
 //!
-//! Invariant: a service that does not get an address, neither before nor after it goes from one owner to another, is
-//! neither dirty nor planned: its row names the owner, and nothing else of it changes. That row names the new owner
-//! within [`OWNER_UPDATE_INTERVAL`], but for the time of a piece, and many changes of hands within that time are told as one; so an
-//! address that thousands claim and that changes hands all the time costs what its two owners cost.
+//! Invariant: a service that wins an address neither before nor after a handover is neither dirty nor planned; only the
+//! owner in its row changes. The row names the new owner within [`OWNER_UPDATE_INTERVAL`] plus a piece, and handovers
+//! in that time are combined. So an address that thousands claim and that changes owners all the time costs only what
+//! its two owners cost.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -24,19 +24,17 @@ use crate::snapshot::{ServiceView, ServiceViews, Verdict};
 use crate::tables::Tables;
 use crate::work;
 
-/// How long a row may name a former owner, where changes of owners were told a moment ago. The first change is told at
-/// once.
+/// How long a row may name a former owner after a recent update. The first handover updates at once.
 const OWNER_UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The changes of owners that are yet to be told.
+/// The handovers that rows do not show yet.
 #[derive(Debug, Default)]
 pub(super) struct OwnerUpdates {
-    /// Frontends that changed hands since the last look.
+    /// Frontends with a new owner since the last update.
     waiting: BTreeSet<FrontendKey>,
-    /// Those that are looked at now, and the services that lost one of them.
+    /// The frontends of the current update, and the services that lost one of them.
     looked_at: BTreeSet<FrontendKey>,
     losers: BTreeSet<ServiceId>,
-    /// When everything was told last.
     last_update: Option<Duration>,
 }
 
@@ -53,7 +51,7 @@ impl OwnerUpdates {
         (!self.waiting.is_empty()).then_some(next)
     }
 
-    /// Begins a look, if it is time. `false`: there is none.
+    /// Starts an update if one is due. `false`: none is in progress.
     fn begin_update(&mut self, now: Duration) -> bool {
         if !self.is_under_way() && self.due().is_some_and(|due| due <= now) {
             self.looked_at = mem::take(&mut self.waiting);
@@ -62,12 +60,12 @@ impl OwnerUpdates {
     }
 }
 
-/// The claims and covers of all services.
+/// The claims and reservations of all services.
 #[derive(Debug)]
 pub(crate) struct Owners {
-    /// The claims on each frontend, and what the maps say of it.
+    /// The claims on each frontend, and its state in the maps.
     pub(crate) frontends: Frontends,
-    /// What addresses cover beside the frontends at them.
+    /// The reservations of addresses.
     pub(super) reservations: Reservations,
     /// Frontends with losers that still name a former owner.
     owner_updates: OwnerUpdates,
@@ -82,12 +80,12 @@ impl Owners {
         }
     }
 
-    /// When rows that name a former owner are due to be written anew.
+    /// When rows that name a former owner are due for an update.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.owner_updates.due()
     }
 
-    /// The other service that covers a frontend.
+    /// The other service that reserves a frontend.
     pub(super) fn reserving_service(
         &self,
         key: &FrontendKey,
@@ -99,7 +97,7 @@ impl Owners {
         self.reservations.reserving_service(key, kind, &tables.node, asker, &|a, b| name(a).cmp(&name(b)))
     }
 
-    /// The owner of a frontend that a service asks for: the other service that covers it, else the winner of the
+    /// The owner of a frontend that a service asks for: the other service that reserves it, else the winner of the
     /// claims.
     pub(super) fn owner(
         &self,
@@ -112,8 +110,8 @@ impl Owners {
         self.reserving_service(key, kind, asker, tables).or_else(winner)
     }
 
-    /// Replaces what the service covers. Other services that ask for something inside of what it began or ceased to
-    /// cover are decided for anew.
+    /// Replaces the service's reservations. Other services that ask for a frontend in a changed reservation are decided
+    /// again.
     pub(super) fn replace_reservations(
         &mut self,
         id: ServiceId,
@@ -135,8 +133,8 @@ impl Owners {
         }
     }
 
-    /// What a service claims, sorted: all that can be programmed, but for the apiserver's own addresses, those of the
-    /// node, and what another service covers.
+    /// A service's claims, sorted: all that can be programmed, except the apiserver's and the node's own addresses and
+    /// other services' reservations.
     pub(super) fn claimable_frontends(
         &self,
         desired: &[DesiredFrontend],
@@ -154,7 +152,7 @@ impl Owners {
         };
         let all = desired.iter().filter_map(|it| Some((it.kind, it.key()?)));
         let free = all.filter(|(kind, key)| is_free(key, *kind));
-        // Nearly always all of them: then nothing is moved when what is too much is given back.
+        // Nearly always all of them, so shrinking rarely moves anything.
         let mut wanted = Vec::with_capacity(desired.len());
         wanted.extend(free.map(|(kind, key)| ClaimRequest { key, origin: AddressOrigin::from_type(kind) }));
         wanted.sort_unstable();
@@ -162,7 +160,7 @@ impl Owners {
         wanted
     }
 
-    /// Replaces the claims of a service. With another rank, all of them are entered anew.
+    /// Replaces the claims of a service. A new rank enters all of them again.
     pub(super) fn replace_claims(
         &mut self,
         id: ServiceId,
@@ -191,8 +189,8 @@ impl Owners {
         }
     }
 
-    /// Takes a claim back. Its heir is planned; without one, the service that has the frontend in the maps removes it,
-    /// where that is not the one that withdrew.
+    /// Withdraws a claim and marks its heir. Without an heir, another service that has the frontend in the maps removes
+    /// it.
     fn withdraw_claim(&mut self, key: FrontendKey, id: ServiceId, services: &mut Services, tables: &Tables) {
         if let Some(heir) = self.frontends.withdraw(key, id) {
             if let Some(from) = tables.get(id) {
@@ -207,8 +205,8 @@ impl Owners {
         }
     }
 
-    /// Enters a claim, and marks the service that owned the frontend until now. All others lost it before, and merely
-    /// name another owner from now on.
+    /// Enters a claim, and marks the service that owned the frontend until now. All others lost it before, and only
+    /// name another owner.
     fn enter_claim(
         &mut self,
         it: ClaimRequest,
@@ -227,14 +225,14 @@ impl Owners {
         self.note_handover(it.key);
     }
 
-    /// Notes that a frontend has another owner than before.
+    /// Records that a frontend has a new owner.
     fn note_handover(&mut self, key: FrontendKey) {
         if self.frontends.get(&key).is_some_and(|entry| entry.losers().next().is_some()) {
             self.owner_updates.waiting.insert(key);
         }
     }
 
-    /// Writes rows anew that name a former owner, for as much work as a piece takes.
+    /// Updates rows that name a former owner, for a piece's work.
     pub(super) fn update_owner_names(
         &mut self,
         (now, most): (Duration, u64),
@@ -264,8 +262,7 @@ impl Owners {
         }
     }
 
-    /// Writes the rows of one service anew, and returns the work that it took. A dirty service names the owner in its
-    /// next view.
+    /// Updates the rows of one service, and returns the work done. A dirty service names the owner in its next view.
     fn update_service_owners(
         &self,
         id: ServiceId,
@@ -292,7 +289,7 @@ impl Owners {
         1 + work as u64
     }
 
-    /// The rows that name a former owner, each with the owner now.
+    /// The rows that name a former owner, each with its current owner.
     fn changed_owners(
         &self,
         id: ServiceId,
@@ -311,7 +308,7 @@ impl Owners {
     }
 }
 
-/// Which of these the others lack; both are sorted.
+/// The requests that `others` lacks; both are sorted.
 fn sorted_difference<'a>(
     of: &'a [ClaimRequest],
     others: &'a [ClaimRequest],
@@ -332,7 +329,7 @@ mod tests {
     use crate::world::tests::{ip, told};
 
     #[test]
-    fn a_claim_that_is_taken_back_goes_to_its_heir() {
+    fn a_withdrawn_claim_goes_to_its_heir() {
         let (tables, mut services) = told(&["a", "b"]);
         let [a, b] = [ServiceId(0), ServiceId(1)];
         let rank = tables.get(a).unwrap().facts.as_deref().map(Rank::for_service);

@@ -1,9 +1,9 @@
-//! Where the lists of a port come to stand in the maps: where they are, in another range, or as tables.
+//! Places the lists of a port in the maps: where they are, in another range, or as Maglev tables.
 //!
-//! Invariant: a list that is there takes no other range. Where there is no room for a table its list is served as it
-//! is, and found room for later. A list that changes and needs no larger block finds one, however few slots are left;
-//! new lists and lists that grow leave some slots to other namespaces. One that may not grow, for want of slots or of
-//! room for its members, follows its backends all the same, with as many of them as its block holds.
+//! Invariant: an unchanged list keeps its range. A list without capacity for its table is served plain, and gets its
+//! table later. A changed list that needs no larger block finds one, however few slots are left; new and growing lists
+//! leave slots to other namespaces. A list that cannot grow, for want of slots or members, follows its backends
+//! nevertheless, with as many as its block holds.
 
 use alloc::vec::Vec;
 
@@ -18,15 +18,15 @@ use crate::service::Port;
 use crate::slot_allocator::OutOfSlots;
 use crate::work;
 
-/// Why a list has no place.
+/// Why a list cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlacementError {
     /// No run of slots is long enough.
     #[error(transparent)]
     Slots(#[from] OutOfSlots),
-    /// The namespace has its part.
+    /// The namespace has reached its quota.
     #[error(
-        "the lists of this namespace take {own} slots and leave {left} to all others, which is their part; raise \
+        "this namespace has reached its quota: its lists take {own} slots and leave {left} to all others; raise \
              `datapath.limits.backends`"
     )]
     Quota { own: u32, left: u32 },
@@ -41,9 +41,9 @@ pub(crate) enum PlacementError {
 #[derive(Debug)]
 pub(super) struct ListPlacement {
     pub(super) scope: Scope,
-    /// What its word is to say.
+    /// The word to publish.
     pub(super) word: Word,
-    /// The range that is to be written first; `None`: the word leads where it did, or nowhere.
+    /// The range to write first; `None`: the word points where it did, or nowhere.
     pub(super) range: Option<SlotRange>,
 }
 
@@ -55,7 +55,7 @@ impl ListPlacement {
         Self { scope, word, range: None }
     }
 
-    /// The list goes to a new range.
+    /// The list moves to a new range.
     fn move_to(port: &Port, scope: Scope, range: SlotRange) -> Self {
         let is_table = range.count > port.rows.len(scope);
         let flags = port.transitional_flags(scope).without(WordFlags::TABLE).with(WordFlags::TABLE, is_table);
@@ -65,8 +65,8 @@ impl ListPlacement {
 }
 
 impl Space {
-    /// Places the lists of a port, in the order in which they are to be published, up to one of which not even a part
-    /// finds room. The error says why a list is not whole.
+    /// Places the lists of a port in publishing order, and stops at one that does not fit even in part. The error says
+    /// why a list is not whole.
     pub(super) fn place_lists(
         &mut self,
         port: &mut Port,
@@ -93,7 +93,7 @@ impl Space {
                 }
                 Err(error) => {
                     let Some(part) = self.place_part(port, scope, share) else {
-                        // A list that stays needs no more members than the one, which is longer, that has no place.
+                        // A list that stays needs no more members than the longer one that has no place.
                         let taken = if lists.is_empty() { 0 } else { self.members.port_members(index) };
                         self.members.set_members(index, share, taken.max(before));
                         return (lists, lacks.and(Err(error)));
@@ -108,8 +108,8 @@ impl Space {
         (lists, lacks)
     }
 
-    /// As much of a list as goes into a block as large as that of the backends that the maps have of it, where the
-    /// whole list has no place: else the list would lead for ever to backends that are gone.
+    /// Places as much of a list as fits in a block of its current size, when the whole list has no place: otherwise the
+    /// list would point to removed backends forever.
     fn place_part(&mut self, port: &Port, scope: Scope, share: QuotaId) -> Option<ListPlacement> {
         let (family, realized) = (port.key.family, port.realized.list(scope));
         let before = realized.word.range(family)?;
@@ -136,7 +136,7 @@ impl Space {
         if wanted as usize > limits::BACKENDS_PER_LIST_MAX {
             return Err(PlacementError::List(wanted));
         }
-        // Clients of a frontend that has left may still read the list; it is emptied with the removals.
+        // Clients of a removed frontend may still read the list; the removals empty it.
         if !port.uses_list(scope) {
             let is_table = port.realized.list(scope).word.flags.contains(WordFlags::TABLE);
             return Ok(ListPlacement::keep_range(port, scope, is_table));
@@ -173,7 +173,7 @@ impl Space {
         Ok(ListPlacement::move_to(port, scope, range))
     }
 
-    /// Slots for a plain list. One that leaves a block as large may take one that is kept for that.
+    /// Slots for a plain list. One that leaves a block of the same size may take a spare block.
     fn allocate_plain(
         &mut self,
         (family, count): (Family, u32),
@@ -193,15 +193,15 @@ impl Space {
         }
     }
 
-    /// Whether so many slots more for the lists of a namespace leave enough to others.
+    /// Whether `slots` more for the namespace's lists leave enough to others.
     fn check_headroom(&self, share: QuotaId, family: Family, slots: u32) -> Result<(), PlacementError> {
         let (lists, left) = (by_family(&self.lists, family), self.headroom(family));
-        // Where there is no room at all, that is what is said.
+        // Without any slots left, the allocator reports that instead.
         let may = left < slots || lists.leaves_headroom(share, slots, left);
         may.then_some(()).ok_or(PlacementError::Quota { own: lists.used_by(share), left })
     }
 
-    /// A range for the table that the list should be, if it should be one and there is room.
+    /// A range for the list's Maglev table, if it should have one and the table fits.
     fn allocate_table(&mut self, port: &Port, scope: Scope, share: QuotaId) -> Option<SlotRange> {
         let (family, count) = (port.key.family, port.desired_places(scope));
         let before = port.realized.list(scope).word.range(family);
@@ -214,7 +214,7 @@ impl Space {
         Some(SlotRange { family, base, count })
     }
 
-    /// Whether a table of that port would find room now.
+    /// Whether a table of that port would fit now.
     pub(super) fn has_table_capacity(&self, port: &Port, share: QuotaId) -> bool {
         let family = port.key.family;
         port.missing_tables().any(|(scope, places)| {
@@ -225,11 +225,10 @@ impl Space {
     }
 }
 
-/// The order in which the two words of a port are published. The cluster word sends readers to the local word, by flags
-/// that are in one store with its new list: it goes last where it begins to send them, so that the local word is there
-/// already, and first where it takes them back. Where one policy turns to Local while the other turns to Cluster, some
-/// clients meet the new local list too early: the old one may have been out of use for long, and lead to backends that
-/// are gone.
+/// The order in which a port's two words are published. The flags of the cluster word, stored together with its new
+/// list, send readers to the local word. So it goes last when it starts to send them, because the local word must be
+/// ready, and first when it stops. If one policy turns Local while the other turns Cluster, some clients read the new
+/// local list too early: the old one may be long unused and point to removed backends.
 fn publishing_order(port: &Port) -> [Scope; 2] {
     let before = port.realized.cluster.word.flags;
     let after = port.transitional_flags(Scope::Cluster);

@@ -1,8 +1,8 @@
-//! From desired and realized to ops, in the order that clients in flight need.
+//! Plans ops from desired and realized, in the order that clients in flight need.
 //!
-//! Invariant: range, then word, then frontend; a frontend goes, then a grace period passes, then its word is wiped.
-//! Lists of all services of a piece come first, removals after them and after the services that may be about to claim
-//! what is removed, so that a frontend that changes hands is never missing in between.
+//! Invariant: a range is written before its word, and a word before its frontends. A word is wiped a grace period after
+//! its frontends are removed. The lists of a piece's services come first. Removals follow, after the services that may
+//! be about to claim a removed frontend, so that a frontend that changes owners is never missing.
 
 mod leftovers;
 mod port;
@@ -33,8 +33,8 @@ use port::{desired_members, plan_list, plan_new_members, plan_stale_members, pla
 use source_ranges::{checks_sources, plan_revoked_sources, plan_sources};
 
 impl World {
-    /// What the services of the piece still lack in the maps; at a start, what all gathered services lack. Room for a
-    /// service that is carried out in several pieces is made with the first of these.
+    /// What the services of the piece still lack in the maps, or at a start all gathered services. A service that takes
+    /// several pieces is counted in the first.
     pub(crate) fn estimate_pending_growth(&self) -> MapGrowth {
         let Self { queue, services, owners, space, .. } = self;
         let mut coming = MapGrowth::default();
@@ -51,8 +51,8 @@ impl World {
         coming
     }
 
-    /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned is to be executed
-    /// also where something found no room, which the error says.
+    /// Plans the ops for a service's lists and frontends, as many as a piece allows. On an error the planned ops are
+    /// still executed; it says what found no capacity.
     pub(crate) fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let planned = self.planner().plan_lists(id, ops);
         let Self { shortage, services, tables, .. } = self;
@@ -60,19 +60,18 @@ impl World {
         planned
     }
 
-    /// Ops that take from the maps what a service no longer has. They are planned when every service of the piece has
-    /// its lists. Words are emptied in a later piece than the one that took away what led to them: a grace period lies
-    /// between.
+    /// Plans the removal of what a service no longer has, once every service of the piece has its lists. Words are
+    /// emptied in a later piece than their frontends are removed, because a grace period lies between.
     pub(crate) fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         self.planner().plan_removals(id, ops);
     }
 
-    /// Ops for addresses that are no longer the node's.
+    /// Plans the removal of addresses that the node no longer has.
     pub(crate) fn plan_node_removals(&self, ops: &mut Vec<Op>) {
         self.realized.node.plan_removals(&self.tables.node.node_port_addresses, ops);
     }
 
-    /// Ops for new addresses of the node.
+    /// Plans the new addresses of the node.
     pub(crate) fn plan_node(&self, ops: &mut Vec<Op>) {
         self.realized.node.plan(&self.tables.node.node_port_addresses, ops);
     }
@@ -90,8 +89,8 @@ impl World {
     }
 }
 
-/// What planning for a service reads and changes: of the service, how far its plan has come and where its lists stand;
-/// of all, what is taken of the maps and who waits. What the maps hold changes when they have accepted an op.
+/// What planning reads and changes: the service's progress and the places of its lists, the allocations in the maps,
+/// and the queues. The realized state changes only when the maps accept an op.
 struct Planner<'a> {
     tables: &'a Tables,
     services: &'a mut Services,
@@ -103,7 +102,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Ops that give a service its lists and frontends.
+    /// Plans the ops for a service's lists and frontends.
     fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         if self.services.is_unfinished(id) {
             return Ok(());
@@ -114,7 +113,7 @@ impl Planner<'_> {
             self.services.get_mut(id).map_or_else(Default::default, |it| (it.desired_count, it.cursor));
         if begun == Cursor::default() {
             self.shortfalls.begin_plan(id);
-            // Frontends that are left to the real balancer go before the list that they led to.
+            // Frontends that pass to the real balancer go before the list that they used.
             ops.extend(
                 self.passed_frontends(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }),
             );
@@ -138,7 +137,7 @@ impl Planner<'_> {
         let cursor = Cursor { ports: wanted, frontends: position };
         let is_heavy = begun != Cursor::default() && begun.frontends < desired;
         if position < desired || is_heavy && why.is_none() {
-            // The removals, and what readers see of the service, are a piece of their own.
+            // The removals and the new view are a piece of their own.
             self.defer_plan(id, cursor);
             return Ok(());
         }
@@ -148,18 +147,18 @@ impl Planner<'_> {
         why.map_or(Ok(()), Err)
     }
 
-    /// Leaves the rest of this service's plan to a later piece.
+    /// Defers the rest of this service's plan to a later piece.
     fn defer_plan(&mut self, id: ServiceId, cursor: Cursor) {
         self.services.get_mut(id).into_iter().for_each(|service| service.defer(cursor));
     }
 
-    /// The frontends that this service leaves to the real balancer and the maps still have, on behalf of any service.
+    /// The frontends in the maps, of whichever service, that this service passes to the real balancer.
     fn passed_frontends(&self, id: ServiceId) -> impl Iterator<Item = FrontendKey> {
         let desired = self.services.get(id).into_iter().flat_map(|service| &service.desired);
         desired.filter(|it| it.passes).filter_map(DesiredFrontend::key).filter(move |key| {
             let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
             entry.is_some_and(|entry| match entry.realized {
-                // A restart found this one, and nothing that it found is removed before every source has delivered.
+                // A leftover of a restart; leftovers stay until every source has synced.
                 Some(RealizedFrontend { owner: None, .. }) => self.tables.is_synced(),
                 Some(_) => true,
                 None => entry.uncertain,
@@ -190,15 +189,15 @@ impl Planner<'_> {
         if port.realized.facts != Some(port.facts()) {
             push(Action::WriteFacts(index, port.facts()));
         }
-        // Members come before any client can choose one of them, or go by what the cluster word says of them. A list
-        // that stays as it was, because the new one has no place, keeps its members and gets no others.
+        // Members come before clients can select them, and before the cluster word refers to them. A list that stays
+        // because the new one has no place keeps its members and gets no others.
         let stays = |scope| !lists.iter().any(|list| list.scope == scope);
         if !lists.is_empty() {
             plan_new_members(port, index, &stays, push);
         }
         plan_revoked_sources(port, index, push);
-        // Where clients look for their source already, sources come after the lists, so that a range without room keeps
-        // no list back.
+        // If clients already look up their source, sources come after the lists, so that a range without capacity
+        // delays no list.
         let is_restricted = checks_sources(port);
         if !is_restricted {
             plan_sources(port, (index, share), push);
@@ -214,7 +213,7 @@ impl Planner<'_> {
         Ok(placed?)
     }
 
-    /// The places of a port's lists.
+    /// Places a port's lists.
     fn place_lists(
         &mut self,
         id: ServiceId,
@@ -227,7 +226,7 @@ impl Planner<'_> {
         port.map_or((Vec::new(), Ok(())), |port| space.place_lists(port, index, share))
     }
 
-    /// The port's index: the one it has, one that a restart found and that is wholly its own, or a free one.
+    /// The port's index: its present one, one that a restart found and that is entirely its own, or a free one.
     fn assign_index(&mut self, id: ServiceId, position: usize) -> Result<PortIndex, PlanError> {
         let Self { services, frontends, space, leftovers: found, .. } = self;
         if let Some(index) = services.port(id, position).and_then(|port| port.index) {
@@ -248,8 +247,8 @@ impl Planner<'_> {
         Ok(index)
     }
 
-    /// Plans the frontends of a service from one place on, and returns the first place that is not planned, because the
-    /// piece had no work left for it.
+    /// Plans the frontends of a service from `begin` on, and returns the position of the first that no longer fits into
+    /// the piece.
     fn plan_frontends(&mut self, id: ServiceId, begin: usize, mut left: u64, ops: &mut Vec<Op>) -> usize {
         let freed = self.free_own_frontends(id, begin, ops);
         let Some(service) = self.services.get(id) else {
@@ -306,7 +305,7 @@ impl Planner<'_> {
         end
     }
 
-    /// Whether nothing is there of the port at this place of a service, because it found no room.
+    /// Whether the port at this position found no capacity and has no list in the maps.
     fn has_no_list(&self, id: ServiceId, position: Option<usize>) -> bool {
         let Some(position) = position.filter(|position| self.shortfalls.lacks_port(id, *position)) else {
             return false;
@@ -315,8 +314,8 @@ impl Planner<'_> {
         port.is_none_or(|port| port.realized.cluster.word == Word::EMPTY)
     }
 
-    /// Where not all new frontends of a service would fit: has those removed first that it leaves, and returns how
-    /// many. Their room is its own, or others who wait would have it, and the service neither the old ones nor the new
+    /// If the new frontends of a service do not all fit, removes the ones that it drops first, and returns how many.
+    /// Otherwise waiting services could take that capacity, and the service would have neither the old nor the new
     /// ones.
     fn free_own_frontends(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
         let new = self.services.get(id).map_or(0, |service| service.desired.len().saturating_sub(begin));
@@ -333,7 +332,7 @@ impl Planner<'_> {
         ops.len() - before
     }
 
-    /// Ops that take from the maps what a service no longer has.
+    /// Plans the removal of what a service no longer has.
     fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         if self.services.is_unfinished(id) {
             return;
@@ -359,14 +358,13 @@ impl Planner<'_> {
         }
     }
 
-    /// The indices by which clients still find this service at frontends that other services have won, and the
-    /// frontends that it has in the maps and no service claims, or only one without room, which may be the very room
-    /// that this service has.
+    /// The indices that clients still reach at frontends now won by other services, and the service's frontends in the
+    /// maps to remove: unclaimed, or won by a service without capacity, which this service may be occupying.
     fn reachable_indices(&self, id: ServiceId) -> (ReachableIndices, Vec<FrontendKey>) {
         let mut dialled = ReachableIndices::default();
         let mut left = Vec::new();
         let service = self.services.get(id);
-        // A frontend that could not be led elsewhere still leads where it did.
+        // A frontend that could not be moved still points where it did.
         let lacks = self.shortfalls.reason(id).is_some();
         for key in service.into_iter().flat_map(|service| service.frontends.iter()) {
             work::count_work(1);
@@ -381,8 +379,8 @@ impl Planner<'_> {
         (dialled, left)
     }
 
-    /// Whether a service has a frontend in the maps for which it does not ask any more, and the one that has won it
-    /// finds no room: clients would be led to backends of another one for as long as both wait.
+    /// Whether a service has a frontend in the maps that it no longer claims, while the winner finds no capacity:
+    /// clients would reach another service's backends for as long as both wait.
     fn blocks_winner(&self, id: ServiceId, winner: ServiceId, key: &FrontendKey) -> bool {
         let asks = |service: &Service| service.claims.binary_search_by(|it| it.key.cmp(key)).is_ok();
         winner != id
@@ -390,7 +388,7 @@ impl Planner<'_> {
             && self.services.get(id).is_some_and(|service| !asks(service))
     }
 
-    /// Removes what no service claims, but for what one may be about to claim.
+    /// Removes unclaimed frontends, except those that a service may be about to claim.
     fn plan_unclaimed(&mut self, id: ServiceId, left: Vec<FrontendKey>, ops: &mut Vec<Op>) {
         let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
         let begin = ops.len();
@@ -405,9 +403,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Gives a port that finds no room the index of a port that leaves, with all that is there of it: as where a port
-    /// has another name, or another number once no frontend has the former one. The lists are replaced as those of any
-    /// port that changes.
+    /// Gives a port without capacity the index and lists of a leaving port: a renamed one, or one of another number
+    /// once its last frontend is gone. The lists are then replaced like those of any changed port.
     fn inherit_index(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
         let Self { services, frontends, space, shortfalls: lacking, .. } = self;
         if space.freed.has_readers(id) {
@@ -422,7 +419,7 @@ impl Planner<'_> {
     }
 }
 
-/// Adds what the service lacks; `tables`: the slots of tables, of which no more are made than there may be.
+/// Adds what the service lacks; `tables` collects the slots of Maglev tables, which have a limit of their own.
 fn add_growth(service: &Service, frontends: &Frontends, coming: &mut MapGrowth, tables: &mut [u32; 2]) {
     let new = |key: &FrontendKey| frontends.get(key).is_none_or(|entry| entry.realized.is_none());
     let stays = |it: &&DesiredFrontend| !it.passes;
@@ -439,9 +436,9 @@ fn add_growth(service: &Service, frontends: &Frontends, coming: &mut MapGrowth, 
     }
 }
 
-/// Whether there is room for so many new frontends of a namespace, of which `freed` go first; `chosen` of them, and
-/// the last one or not, are at external IPs. Those keep half of the room free for what the apiserver gives out:
-/// one small object may have thousands of them, and namespaces that leave each other a ninth part leave little.
+/// Whether `more` new frontends of a namespace fit once `freed` ones are gone. `chosen` of them are at external IPs,
+/// and `is_chosen` says whether the last is. External IPs leave half of the capacity to what the apiserver allocates:
+/// one small object may list thousands, and each namespace may take nine tenths of the rest.
 fn check_frontend_limit(
     frontends: &Frontends,
     (limit, share): (Option<usize>, QuotaId),
@@ -463,11 +460,11 @@ fn check_frontend_limit(
     if has_part { Err(PlanError::Quota { own, left }) } else { Ok(()) }
 }
 
-/// The indices that clients may still reach by frontends which other services are about to take over. Until they have,
-/// those clients keep this service's lists.
+/// The indices that clients may reach at frontends about to change owners. Until then those clients keep this service's
+/// lists.
 #[derive(Default)]
 pub(super) struct ReachableIndices {
-    /// One of these frontends is uncertain, so any index may be one of them.
+    /// One of these frontends is uncertain, so it may point to any index.
     any: bool,
     indices: BTreeSet<PortIndex>,
 }
@@ -483,7 +480,7 @@ impl ReachableIndices {
     }
 }
 
-/// Adds a list that is new, or its table with the members that this needs.
+/// Adds a list that is new, or its Maglev table with the members that it needs.
 fn add_list_growth(port: &Port, scope: Scope, coming: &mut MapGrowth, tables: &mut [u32; 2]) {
     let (backends, places) = (port.rows.len(scope), port.desired_places(scope));
     let room = if places > backends { tables } else { &mut coming.slots };

@@ -1,8 +1,8 @@
-//! What the plan of a service found no room for.
+//! What a service's plan found no capacity for.
 //!
-//! Invariant: no frontend is led to a port of which nothing is there, and nothing is emptied that clients still reach,
-//! until a later plan of the service finds room. All else of the service is carried out: what one port lacks keeps no
-//! other port from following its backends, and nothing from leaving.
+//! Invariant: until a later plan finds capacity, no frontend points to a port without lists, and nothing that clients
+//! still reach is emptied. The rest of the service is realized: a port without capacity neither delays other ports nor
+//! prevents removals.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::placement::PlacementError;
 use super::space::OutOfIndices;
 use crate::op::ServiceId;
 
-/// Why a plan stops short of what is desired.
+/// Why a plan falls short of desired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
     /// A list has no place.
@@ -20,25 +20,25 @@ pub(crate) enum PlanError {
     /// A port has no index.
     #[error(transparent)]
     Index(#[from] OutOfIndices),
-    /// The configured number is reached.
+    /// The configured limit is reached.
     #[error("{0} frontends are programmed, as many as `datapath.limits.frontends` allows; raise it")]
     Frontends(usize),
-    /// The namespace has its part.
+    /// The namespace has reached its quota.
     #[error(
-        "{own} frontends of this namespace are programmed and leave {left} to all others, which is their part; raise \
+        "this namespace has reached its quota: its {own} frontends leave {left} to all others; raise \
              `datapath.limits.frontends`"
     )]
     Quota { own: usize, left: usize },
-    /// External IPs have what they may have together.
+    /// External IPs have reached their common half.
     #[error(
-        "{0} frontends at external IPs are programmed, of all namespaces together, and may take half of \
-             `datapath.limits.frontends`; raise it"
+        "the frontends at external IPs of all namespaces have reached half of `datapath.limits.frontends`: {0} are \
+             programmed; raise it"
     )]
     ExternalIps(usize),
 }
 
 impl PlanError {
-    /// Whether there would be room, if the namespace did not have its part already.
+    /// Whether only the namespace's quota is exceeded.
     pub(crate) const fn is_quota_error(&self) -> bool {
         match self {
             Self::Place(PlacementError::Members(no_members)) => no_members.is_quota_error(),
@@ -53,41 +53,40 @@ impl PlanError {
     }
 }
 
-/// The services that lack something, each since its last plan began.
+/// The services with a shortfall, each since its last plan began.
 #[derive(Debug, Default)]
 pub(super) struct PlanShortfalls {
     services: BTreeMap<ServiceId, Shortfall>,
-    /// Of the service that is planned now, once one of its ports has asked.
+    /// The handover of the service being planned, once one of its ports needed it.
     pub(super) handover: Option<IndexHandover>,
 }
 
 #[derive(Debug)]
 struct Shortfall {
-    /// Which ports of the service have no index, or lists that are not whole, by their places.
+    /// The positions of ports without index or with truncated lists.
     ports: BTreeSet<usize>,
-    /// Why something was left out first.
+    /// The first error.
     reason: PlanError,
 }
 
 impl PlanShortfalls {
-    /// A plan of the service begins.
     pub(super) fn begin_plan(&mut self, id: ServiceId) {
         self.services.remove(&id);
     }
 
-    /// Notes what is left out: a port, or frontends.
+    /// Records a port or frontends left out.
     pub(super) fn record_shortfall(&mut self, id: ServiceId, port: Option<usize>, why: PlanError) {
         let lacks =
             self.services.entry(id).or_insert_with(|| Shortfall { ports: BTreeSet::new(), reason: why });
         lacks.ports.extend(port);
     }
 
-    /// Why the plan of a service is not whole; `None`: it is.
+    /// The first error of the service's plan, if any.
     pub(super) fn reason(&self, id: ServiceId) -> Option<&PlanError> {
         self.services.get(&id).map(|lacks| &lacks.reason)
     }
 
-    /// Whether the plan left the port at this place out.
+    /// Whether the plan left out the port at this position.
     pub(super) fn lacks_port(&self, id: ServiceId, port: usize) -> bool {
         self.services.get(&id).is_some_and(|lacks| lacks.ports.contains(&port))
     }

@@ -1,7 +1,7 @@
-//! The answers of the maps, op by op.
+//! Applies the results of the maps, op by op.
 //!
-//! Invariant: only an accepted op changes what is realized. A refused op may have had its effect all the same, so
-//! whatever it touched stays reserved and uncertain until a later op settles it.
+//! Invariant: only an accepted op changes realized state. A refused op may have taken effect nevertheless, so whatever
+//! it touched stays reserved and uncertain until a later op settles it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -24,24 +24,24 @@ use crate::op::{Action, MemberKey, Membership, Op, Owner, PortIndex, ServiceId, 
 use crate::service::RealizedPort;
 use crate::work;
 
-/// What the maps hold beside what services have in them.
+/// What the maps hold besides the services' own.
 #[derive(Debug, Default)]
 pub(crate) struct RealizedState {
     /// The node's own addresses.
     pub(super) node: NodeAddresses,
-    /// What a start found in the maps and no service has taken over.
+    /// What a start found in the maps and no service has adopted.
     pub(super) leftovers: LeftoverPorts,
-    /// A comparison with what the maps hold.
+    /// A comparison with the maps, if one is in progress.
     pub(super) drift_check: Option<DriftCheck>,
 }
 
 impl RealizedState {
-    /// Begins to compare realized with what the maps hold.
+    /// Starts to compare realized with the maps.
     pub(crate) fn begin_check(&mut self) {
         self.drift_check = Some(DriftCheck::default());
     }
 
-    /// Notes that a word leads to a list now: what it led to before is freed.
+    /// Records a published word, and frees the range of the word before.
     fn publish(
         &mut self,
         owner: Owner,
@@ -61,7 +61,7 @@ impl RealizedState {
         }
     }
 
-    /// Notes that a frontend leads to a service now. The other services that had it, or tried to, go on.
+    /// Records that a frontend points to a service, and wakes the services that had it or tried to.
     fn hand_frontend_over(
         &mut self,
         key: FrontendKey,
@@ -78,7 +78,7 @@ impl RealizedState {
         }
     }
 
-    /// Notes that a frontend is gone. The services that had it, or tried to change it, go on.
+    /// Records that a frontend is gone, and wakes the services that had it or tried to change it.
     fn remove_frontend(
         &mut self,
         key: FrontendKey,
@@ -118,7 +118,7 @@ impl RealizedState {
 }
 
 impl World {
-    /// Notes what this op, which the maps accepted, has changed.
+    /// Records the changes of an op that the maps accepted.
     pub(crate) fn record_accepted(&mut self, op: &Op) {
         work::count_work(1);
         self.report.counters.ops += 1;
@@ -143,7 +143,7 @@ impl World {
             Action::RemoveFrontend(key) => {
                 let settled = space.freed.settle_frontend(*key, None, &mut owners.frontends);
                 shortage.without_room.record_freed(usize::from(settled.0.is_some()));
-                // A winner that leaves the frontend to the real balancer can say so now that the maps do not have it.
+                // A winner that passes the frontend to the real balancer can report that now.
                 queue.woken.extend(owners.frontends.winner(key));
                 realized.remove_frontend(*key, settled, services, queue);
             }
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// The maps refused the op at this place; those after it were not tried.
+    /// Records that the maps refused the op at `failed`; later ones were not tried.
     pub(crate) fn record_refused(&mut self, ops: &[Op], failed: usize) {
         let Self { realized, services, owners, space, shortage, .. } = self;
         release_unpublished(ops, failed, space, shortage);
@@ -200,9 +200,8 @@ impl World {
         }
     }
 
-    /// Ends the next grace period. Its port indices are free again; `ops` gets the ops that wipe its ranges, as many as
-    /// a piece takes; services that waited for readers to leave go on with their removals. `false`: there are more
-    /// ranges.
+    /// Ends the next grace period: frees its port indices, plans the wiping of its ranges as far as a piece allows, and
+    /// lets services that waited for readers continue. `false`: ranges remain.
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Self { space, shortage, tables, services, queue, .. } = self;
         let Some((grace, mut leaving)) = space.freed.waiting.pop_front() else { return true };
@@ -221,7 +220,7 @@ impl World {
     }
 }
 
-/// The maps may have the frontend or not; the service that tried keeps its port until that is settled.
+/// The maps may or may not have the frontend; the service that tried keeps its port until that is settled.
 fn mark_frontend_uncertain(
     owner: Owner,
     key: FrontendKey,
@@ -235,8 +234,7 @@ fn mark_frontend_uncertain(
     }
 }
 
-/// Gives back the ranges of words that were never tried, whether the ranges were written or not: no reader has seen
-/// these ranges.
+/// Releases the ranges of words that were never tried, written or not: no reader has seen them.
 fn release_unpublished(ops: &[Op], failed: usize, space: &mut Space, shortage: &mut Shortage) {
     for (position, op) in ops.iter().enumerate() {
         let Action::WriteRange(range, ..) = op.action else { continue };
@@ -254,7 +252,7 @@ fn release_unpublished(ops: &[Op], failed: usize, space: &mut Space, shortage: &
     }
 }
 
-/// A port that an op was for.
+/// The port that an op changes.
 struct PortWrite<'a> {
     realized: &'a mut RealizedPort,
     family: Family,
@@ -262,8 +260,7 @@ struct PortWrite<'a> {
 }
 
 impl PortWrite<'_> {
-    /// Notes that a word leads elsewhere now, and frees the ranges to which it led. `true`: it may lead fewer readers
-    /// to the other list than before.
+    /// Records a published word, and frees its former ranges. `true`: it may send fewer readers to the other list.
     fn publish(self, scope: Scope, word: Word, freed: &mut Vec<SlotRange>) -> bool {
         let list = self.realized.list_mut(scope);
         let now = word.range(self.family);
@@ -278,7 +275,7 @@ impl PortWrite<'_> {
         redirects
     }
 
-    /// Notes what an op has written of the port beside its words.
+    /// Records what an op has written of the port besides its words.
     fn apply_action(self, action: &Action) {
         let RealizedPort { facts, members, uncertain_members, sources, uncertain_sources, .. } =
             self.realized;
@@ -304,7 +301,7 @@ impl PortWrite<'_> {
         }
     }
 
-    /// Publishing failed, or seemed to: readers may see the old range or the new one, so both stay.
+    /// Publishing failed or seemed to: readers may see the old range or the new one, so both stay.
     fn mark_uncertain(self, scope: Scope, word: Word) {
         let list = self.realized.list_mut(scope);
         list.uncertain = true;

@@ -1,7 +1,6 @@
-//! The end of a piece: what readers see from now on, a record of each change, and the removal of what is no longer
-//! needed.
+//! Ends a piece: publishes the snapshot, records changes and drops what is no longer needed.
 //!
-//! Invariant: a view says what clients meet, and each change is reported once.
+//! Invariant: a view shows what clients get, and each change is reported once.
 
 use alloc::sync::Arc;
 use core::mem;
@@ -21,14 +20,14 @@ use crate::snapshot::{Counters, Fill, FrontendView, MapCheck, ServiceView, Servi
 use crate::time::ClockReading;
 use crate::work;
 
-/// What readers see, and what is counted.
+/// The published snapshot and the counters.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(super) snapshot: Snapshot,
     pub(super) counters: Counters,
-    /// How many differences a comparison has found that no snapshot tells of yet.
+    /// Differences that a comparison found and no snapshot shows yet.
     pub(super) differences: Option<usize>,
-    /// All was in the maps once that a start began with, told by every source or remembered.
+    /// Whether the complete state at the start, from all sources or restored, was ever in the maps.
     was_whole: bool,
 }
 
@@ -38,22 +37,22 @@ impl Report {
         Self { snapshot, ..Self::default() }
     }
 
-    /// Counts an op that the maps refused, unless the namespace has its part: that is its own affair, and may last.
+    /// Counts a refused op, unless the namespace's quota refused it: that concerns only the namespace, and may last.
     pub(crate) const fn count_refusal(&mut self, error: &MapError) {
         self.counters.ops_failed += !error.is_quota_error() as u64;
     }
 
-    /// Counts an op that was not even tried, because its owner was not dirty.
+    /// Counts an op that was skipped because its owner was not dirty.
     pub(crate) fn count_cross_service(&mut self) {
         self.counters.cross_service += 1;
     }
 }
 
 impl World {
-    /// Ends the piece: calls back with each change and gives what readers see from now on.
+    /// Ends the piece: calls `changed` for each change, and returns the new snapshot.
     pub(crate) fn end_piece(&mut self, now: ClockReading, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.report.counters.batches += 1;
-        // A frontend that was refused comes with another batch.
+        // A refused frontend is counted again with another batch.
         (self.owners.frontends.all.planned, self.owners.frontends.external_ips.planned) = (0, 0);
         self.space.freed.now.indices.append(&mut self.realized.leftovers.forget_wiped());
         for id in self.queue.take_piece(&self.services, &self.tables) {
@@ -61,13 +60,13 @@ impl World {
             self.report_service(id, now, changed);
         }
         self.services.dirty.append(&mut self.queue.gathered);
-        // Services that waited for an id are decided for in a later piece.
+        // Newly admitted services are decided in a later piece.
         let Self { tables, services, .. } = self;
         tables.admit(&mut |id, cause| services.mark_dirty(id, cause, true));
         let Self { shortage, demand, services, tables, space, queue, .. } = self;
         shortage.retry_waiting(tables, services, space);
         demand.retry_waiting(tables.is_synced() && queue.has_all_decided(), tables, services);
-        // A service that was woken by another service's op is planned again in the next piece.
+        // A service that another service's op has woken is planned again in the next piece.
         for id in mem::take(&mut self.queue.woken) {
             self.services.retry(id, &self.tables);
         }
@@ -113,7 +112,7 @@ impl World {
         }
     }
 
-    /// What readers see from now on: at the end of a piece, and while nothing may be written yet.
+    /// Publishes a snapshot: at the end of a piece, and while nothing may be written yet.
     pub(crate) fn publish(&mut self, now: ClockReading) -> Snapshot {
         let is_whole = self.has_initial_state();
         let behind = self.has_dirty() || self.queue.has_set_aside(Source::Kubernetes, &self.tables);
@@ -153,8 +152,7 @@ impl World {
     }
 }
 
-/// Forgets leaving ports of which the maps hold nothing any more, and to which no frontend that is there on the
-/// service's behalf may lead.
+/// Drops leaving ports that are wiped and that none of the service's frontends in the maps may point to.
 fn drop_wiped(service: &mut Service, frontends: &Frontends, space: &mut Space) {
     let Service { ports, frontends: own, desired_count: wanted, .. } = service;
     if ports.len() <= *wanted {
@@ -169,7 +167,7 @@ fn drop_wiped(service: &mut Service, frontends: &Frontends, space: &mut Space) {
         if position <= *wanted {
             return true;
         }
-        // Another port has got all that there was of this one.
+        // Another port has taken over this one's index.
         let Some(index) = port.index else { return false };
         let stays = !port.realized.is_wiped() || dialled.contains(index);
         if !stays {
@@ -196,8 +194,8 @@ fn is_visible(before: Option<&ServiceView>, after: Option<&ServiceView>) -> bool
     }
 }
 
-/// Whether clients or the service's owner meet something else there. The owner of an address that is lost either way
-/// stands in the row and makes no record: thousands may claim one that changes hands all the time.
+/// Whether clients or the service's owner notice a difference. A new owner of a frontend that stays lost appears in the
+/// row but makes no record: thousands may claim one that changes owners all the time.
 fn is_visible_change(old: &FrontendView, new: &FrontendView) -> bool {
     let is_lost = |row: &FrontendView| row.verdict == Verdict::Conflict;
     let without_owner = |row: &FrontendView| FrontendView { owner: None, ..row.clone() };

@@ -1,8 +1,8 @@
-//! Begins with what a former process wrote down, before any source has delivered.
+//! Starts from the state that a former process wrote, before any source has synced.
 //!
-//! Invariant: a remembered service is decided anew like any other, and keeps its times and the memory of its last
-//! lists. Here and nowhere else the wall clock says how old a hold is. Remembered services may be written to the maps
-//! before the sources have delivered, but nothing found in the maps is removed for them.
+//! Invariant: a restored service is decided again like any other, and keeps its times and last lists. Only here does
+//! the wall clock determine the age of a hold. Restored services may be written before the sources have synced, but
+//! nothing found in the maps is removed for them.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -21,21 +21,21 @@ use crate::service::{Port, Service};
 use crate::snapshot::{PortView, ServiceView, Snapshot, Status};
 use crate::time::{ClockReading, Uptime};
 
-/// What a former process knew.
+/// The saved state of a former process.
 #[derive(Clone, Debug, Default)]
 pub struct SavedSnapshot {
     /// When the sources last confirmed it.
     pub at: Timestamp,
-    /// The clocks of the former process, by which the times of its holds are counted.
+    /// The clocks of the former process, to which the times of its holds refer.
     pub clock: ClockReading,
     /// All services, as readers saw them.
     pub services: Vec<Arc<ServiceView>>,
-    /// The version of the apiserver up to which each kind is known.
+    /// The last apiserver version received for each kind.
     pub progress: BTreeMap<WatchKind, Arc<str>>,
 }
 
 impl From<&Snapshot> for SavedSnapshot {
-    /// The part of a snapshot that is written down.
+    /// The part of a snapshot that is saved.
     fn from(snapshot: &Snapshot) -> Self {
         Self {
             at: snapshot.confirmed_at(),
@@ -47,21 +47,21 @@ impl From<&Snapshot> for SavedSnapshot {
 }
 
 impl World {
-    /// Begins with the services that are remembered of sources that are still used. Called once, before any event.
+    /// Restores the services of sources still in use. Called once, before any event.
     pub(crate) fn restore_services(&mut self, remembered: SavedSnapshot, now: ClockReading) {
         let then = remembered.clock;
         self.tables.restored_at = Some(remembered.at);
-        // Where the apiserver is no source now, its objects are forgotten, and a later process has to be told of all.
+        // If the apiserver is no source now, its objects are forgotten, and a later process must list them again.
         if self.tables.synced.contains_key(&Source::Kubernetes) {
             self.tables.progress = remembered.progress;
         }
         let slices = remembered.services.iter().map(|view| view.slices.len()).sum();
         self.tables.reserve_restored(remembered.services.len(), slices);
-        // All remembered services say which numbers their namespaces have, before any namespace gets a new one.
+        // All services restore their namespaces' numbers before any namespace gets a new one.
         for facts in remembered.services.iter().filter_map(|view| view.facts.as_deref()) {
             self.tables.restore_quota(facts, &self.owners.frontends);
         }
-        // What has ended meanwhile is not known until a source tells.
+        // Deletions since then are unknown until a source delivers.
         for source in Source::ALL.into_iter().filter(|source| source.is_tenant_writable()) {
             self.ledger.set_silent(source, true);
         }
@@ -87,7 +87,7 @@ impl World {
         for frontend in &mut view.frontends {
             frontend.status = Status::Pending;
         }
-        // The times of what was seen are by the clock of another process.
+        // The times of these observations refer to another process's clock.
         view.balancer_history = None;
         let is_bare = !self.realized.leftovers.has_frontends;
         let Self { services, tables, ledger, .. } = self;
@@ -108,7 +108,7 @@ impl World {
 }
 
 impl PortView {
-    /// Marks what is drained, which the table does not say: the drains are written down for themselves.
+    /// Marks drained backends, which are saved separately from the rows.
     fn mark_drained(&mut self, service: &ObjectName, drains: &Drains) {
         let drained = weighting::drained_backends(self.rows.iter().map(|row| row.backend()), service, drains);
         let weights = self.rows.weights().clone().with_drained(drained);
@@ -124,7 +124,7 @@ impl PortView {
 }
 
 impl Service {
-    /// Takes over the rows with their times and the last lists. What the maps hold is read from them, not remembered.
+    /// Restores rows, times and last lists. What the maps hold is read from them, not restored.
     fn restore_view(&mut self, view: &Arc<ServiceView>) {
         let port = |port: &PortView| Port {
             rows: Arc::clone(&port.rows),

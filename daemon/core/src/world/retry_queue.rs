@@ -1,11 +1,9 @@
-//! A queue of services for which there is no room, in the order in which they are tried again when room comes free.
+//! A queue of services that wait for capacity, in order of retry.
 //!
-//! Invariant: namespaces take turns, and within one the oldest service comes first; so one tenant's thousands do not
-//! keep another one's only service waiting. As many services are tried as there is freed room for, and each is tried in
-//! the end, because the retries of failed services include these. Services that are served and would have a table if
-//! there were room wait by themselves, so that they take no turn of those; of them only those are tried that would find
-//! room, and the others go on waiting without a word. So do services that may ask for no more frontends
-//! ([`super::demand`]).
+//! Invariant: namespaces take turns, and within one the oldest service comes first, so one tenant's thousands do not
+//! delay another's only service. Each freed unit of capacity allows one retry. Every service is retried eventually,
+//! because the retries of failed services include these. Services that wait for a Maglev table or for more demand
+//! ([`super::demand`]) have queues of their own.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -17,24 +15,24 @@ use crate::tables::KnownService;
 
 pub(super) type RetryTurn = (i64, ServiceKey, ServiceId);
 
-/// The services without room in the maps.
+/// Waiting services by namespace.
 #[derive(Debug, Default)]
 pub(super) struct RetryQueue {
     namespaces: BTreeMap<Arc<str>, BTreeSet<RetryTurn>>,
     turns: BTreeMap<ServiceId, RetryTurn>,
     /// The namespace that had the last turn.
     last: Option<Arc<str>>,
-    /// Room in the maps that came free since a service was tried.
+    /// Capacity freed since the last retries.
     freed: usize,
 }
 
 impl RetryQueue {
-    /// Notes that room in the maps came free.
+    /// Records freed capacity.
     pub(super) fn record_freed(&mut self, room: usize) {
         self.freed = if self.turns.is_empty() { 0 } else { self.freed.saturating_add(room) };
     }
 
-    /// How much room came free since this was asked.
+    /// Takes the capacity freed since the last call.
     pub(super) const fn take_freed(&mut self) -> usize {
         core::mem::replace(&mut self.freed, 0)
     }
@@ -65,8 +63,7 @@ impl RetryQueue {
         }
     }
 
-    /// Takes the oldest service of the namespace that has the next turn. The plan puts it back if it finds no room for
-    /// it.
+    /// Takes the oldest service of the next namespace. The plan puts it back if it does not fit.
     pub(super) fn next(&mut self) -> Option<ServiceId> {
         let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
         let mut later = self.namespaces.range::<Arc<str>, _>((after, Bound::Unbounded));
@@ -78,7 +75,7 @@ impl RetryQueue {
     }
 }
 
-/// The turn of a service among those that wait.
+/// A service's position in its namespace's queue.
 pub(super) fn retry_turn(known: &KnownService, id: ServiceId) -> RetryTurn {
     let created = known.facts.as_ref().and_then(|facts| facts.meta.created);
     (created.map_or(i64::MAX, |created| created.0), known.key.clone(), id)

@@ -1,6 +1,6 @@
-//! Every service between the rules and the maps, and which of them are dirty.
+//! The state of every service, and which ones are dirty.
 //!
-//! Invariant: a dirty service stands in `dirty` once, with every cause that made it so.
+//! Invariant: a dirty service is in `dirty` once, with every cause that made it dirty.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,15 +17,15 @@ use crate::tables::Tables;
 #[derive(Debug, Default)]
 pub(crate) struct Services {
     all: Vec<Service>,
-    /// The services that became dirty since the last piece was begun.
+    /// The services that became dirty since the last piece began.
     pub(crate) dirty: Vec<ServiceId>,
     nothing: Arc<Rows>,
-    /// Steps that were left out, because something was missing that always is there.
+    /// Steps that were skipped because their subject was missing.
     pub(crate) impossible: u64,
 }
 
 impl Services {
-    /// Rows that are none. All ports without any share these: there are as many ports as a cluster has.
+    /// The empty rows that all ports without endpoints share.
     pub(crate) fn empty_rows(&self) -> Arc<Rows> {
         Arc::clone(&self.nothing)
     }
@@ -42,7 +42,7 @@ impl Services {
         self.all.get_mut(id.0 as usize)
     }
 
-    /// Makes a service dirty, once. `stale`: what it wants must be decided again.
+    /// Marks a service dirty, once. `stale`: it must be decided again.
     pub(crate) fn mark_dirty(&mut self, id: ServiceId, cause: Cause, stale: bool) {
         let position = id.0 as usize;
         if self.all.len() <= position {
@@ -60,8 +60,7 @@ impl Services {
         }
     }
 
-    /// Has a service planned from its beginning, for something that it left behind. What made a service dirty is the
-    /// cause of that too.
+    /// Plans a service again from its beginning, for leftovers of its own. An already dirty service keeps its causes.
     pub(crate) fn replan(&mut self, id: ServiceId) {
         match self.get_mut(id) {
             Some(service) if service.is_dirty() => service.cursor = Cursor::default(),
@@ -69,7 +68,7 @@ impl Services {
         }
     }
 
-    /// Marks a service to be planned again, because its last plan was not carried out.
+    /// Marks a service for another plan because its last one was not executed.
     pub(crate) fn retry(&mut self, id: ServiceId, tables: &Tables) {
         if tables.get(id).is_some() {
             self.mark_dirty(id, Cause::Retry, false);
@@ -81,39 +80,37 @@ impl Services {
         self.get(id).is_some_and(Service::is_dirty)
     }
 
-    /// Whether this service goes on with a later piece.
+    /// Whether this service continues in a later piece.
     pub(crate) fn is_unfinished(&self, id: ServiceId) -> bool {
         self.get(id).is_some_and(Service::is_unfinished)
     }
 
-    /// Notes what kept a service's plan from being carried out.
+    /// Records the error that stopped a service's plan.
     pub(crate) fn record_error(&mut self, id: ServiceId, error: Arc<str>) {
         if let Some(service) = self.get_mut(id) {
             service.record_error(error);
         }
     }
 
-    /// Counts a step that was left out, because something was missing that always is there.
+    /// Counts a step that was skipped because its subject was missing.
     pub(crate) const fn count_impossible(&mut self) {
         self.impossible += 1;
     }
 
-    /// The port of a service at its place.
+    /// The service's port at a position.
     pub(super) fn port(&self, id: ServiceId, position: usize) -> Option<&Port> {
         self.get(id)?.ports.get(position)
     }
 
-    /// The port of a service at its place, to change it.
     pub(super) fn port_mut(&mut self, id: ServiceId, position: usize) -> Option<&mut Port> {
         self.get_mut(id)?.ports.get_mut(position)
     }
 
-    /// The port of a service that has this index.
+    /// The service's port with this index.
     pub(super) fn port_at(&self, id: ServiceId, index: PortIndex, indices: &Indices) -> Option<&Port> {
         self.port(id, indices.position(index)?).filter(|port| port.index == Some(index))
     }
 
-    /// The port of a service that has this index, to change it.
     pub(super) fn port_at_mut(
         &mut self,
         id: ServiceId,
@@ -123,8 +120,8 @@ impl Services {
         self.port_mut(id, indices.position(index)?).filter(|port| port.index == Some(index))
     }
 
-    /// Notes that a frontend is certainly not in the maps on these services' behalf. Returns them, because they can go
-    /// on with their removals.
+    /// Records that the maps surely do not have a frontend for these services, and returns them, because they can
+    /// continue with their removals.
     pub(super) fn release_frontend(
         &mut self,
         key: FrontendKey,

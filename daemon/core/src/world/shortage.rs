@@ -1,8 +1,7 @@
-//! What found no room in the maps, and which services are tried again when room comes free.
+//! The services without capacity in the maps, and their retries when capacity comes free.
 //!
-//! Invariant: as many services are tried as there is freed room for. Services that are served and would have a table if
-//! there were room wait by themselves, so that they take no turn of the others; of them only those are tried that would
-//! find room.
+//! Invariant: each freed unit of capacity allows one retry. Served services that want a Maglev table wait in a queue of
+//! their own, so that they take no turn from the others; only those whose table would fit are retried.
 
 use alloc::vec::Vec;
 
@@ -17,19 +16,18 @@ use crate::service::Service;
 use crate::tables::Tables;
 use crate::work;
 
-/// All that found no room.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
-    /// What plans left out.
+    /// What the plans left out.
     pub(super) shortfalls: PlanShortfalls,
-    /// The services without room in the maps.
+    /// The services without capacity in the maps.
     pub(super) without_room: RetryQueue,
-    /// The services with a list that would be a table if there were room.
+    /// The services with a list that waits for its Maglev table.
     pub(super) tableless: RetryQueue,
 }
 
 impl Shortage {
-    /// Notes whether a planned service found room.
+    /// Records whether a planned service found capacity.
     pub(super) fn record_plan<T>(
         &mut self,
         id: ServiceId,
@@ -52,7 +50,7 @@ impl Shortage {
             }
             Ok(_) | Err(PlanError::Place(PlacementError::List(_))) => self.without_room.remove(id),
         }
-        // The last piece of a service says it of all its ports.
+        // The last piece of a service decides for all of its ports.
         if !services.is_unfinished(id) {
             self.record_tables(id, tables, services);
         }
@@ -67,7 +65,7 @@ impl Shortage {
         }
     }
 
-    /// Tries as many services again, in turn, as room came free for.
+    /// Retries one service, in turn, per freed unit of capacity.
     pub(super) fn retry_waiting(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
         let room = self.without_room.take_freed().min(limits::RETRIED_PER_BATCH);
         let fed: Vec<ServiceId> = (0..room).map_while(|_| self.without_room.next()).collect();
@@ -75,7 +73,7 @@ impl Shortage {
         self.retry_tables(tables, services, space);
     }
 
-    /// Tries again the services that would find room for their tables now.
+    /// Retries the services whose tables would fit now.
     fn retry_tables(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
         if self.tableless.take_freed() == 0 {
             return;
@@ -101,7 +99,7 @@ mod tests {
     use crate::world::tests::{retried, told};
 
     #[test]
-    fn as_many_services_are_tried_again_as_room_came_free_for() {
+    fn each_freed_unit_of_capacity_retries_one_service() {
         let (tables, mut services) = told(&["a", "b", "c"]);
         let space = Space::new(Seed(0), Capacity::default());
         let mut shortage = Shortage::default();
@@ -110,11 +108,7 @@ mod tests {
             shortage.record_plan::<()>(id, &Err(PlanError::Frontends(1)), &tables, &mut services);
         }
         shortage.retry_waiting(&tables, &mut services, &space);
-        assert_eq!(
-            retried(&services),
-            [],
-            "room that came free before anything was lacking is room for none"
-        );
+        assert_eq!(retried(&services), [], "capacity freed before any shortage retries nothing");
         shortage.without_room.record_freed(2);
         shortage.retry_waiting(&tables, &mut services, &space);
         assert_eq!(retried(&services), [ServiceId(0), ServiceId(1)]);

@@ -1,7 +1,7 @@
-//! What the services share of the maps: slots, port indices, and what readers may still be on their way to.
+//! The parts of the maps that services share: slots, port indices, and freed parts that readers may still use.
 //!
-//! Invariant: what is taken is given to no other port or list until it is given back, and it is given back a grace
-//! period after the last reader could find it.
+//! Invariant: an allocation goes to no other port or list until it is released, a grace period after the last reader
+//! could find it.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -27,22 +27,22 @@ pub(crate) enum OutOfIndices {
     #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
     Exhausted(u32),
     #[error(
-        "the ports of this namespace have {own} indices and leave {left} to all others, which is their part; raise \
+        "this namespace has reached its quota: its ports have {own} indices and leave {left} to all others; raise \
              `datapath.limits.frontends`"
     )]
     Quota { own: u32, left: u32 },
 }
 
-/// Slots and indices of the maps.
+/// The slots and indices of the maps.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(super) slots: [SlotAllocator; 2],
     spares: [SpareBlocks; 2],
-    /// What plain lists take of the slots.
+    /// The slots that plain lists take.
     pub(super) lists: [Charges; 2],
     pub(super) members: MemberSpace,
     pub(super) indices: Indices,
-    /// What the tables of lists take of the slots.
+    /// The slots that Maglev tables take.
     pub(super) tables: TableBudget,
     pub(crate) freed: FreedSpace,
 }
@@ -67,7 +67,7 @@ impl Space {
         }
     }
 
-    /// Gives back a range that no reader sees.
+    /// Releases a range that no reader sees.
     pub(super) fn release_range(&mut self, range: SlotRange) {
         self.slots(range.family).deallocate(range.base, range.count);
         self.tables.charges(range.family).release(range.base);
@@ -75,7 +75,7 @@ impl Space {
         self.refill_spares(range.family);
     }
 
-    /// Gives back an index of which nothing is left, and that no reader sees.
+    /// Releases an empty index that no reader sees.
     pub(super) fn release_port_index(&mut self, index: PortIndex) {
         self.members.release(index);
         self.indices.release_index(index);
@@ -87,19 +87,19 @@ impl Space {
         slots.capacity()
     }
 
-    /// How many slots of a family are taken, counted in whole blocks.
+    /// How many slots of a family are allocated, in whole blocks.
     pub(super) fn used(&self, family: Family) -> u32 {
         let (slots, spares) = (by_family(&self.slots, family), by_family(&self.spares, family));
         slots.used().saturating_sub(spares.slots())
     }
 
-    /// How many slots of a family may be taken for anything.
+    /// How many slots of a family are free for any use.
     pub(super) fn headroom(&self, family: Family) -> u32 {
         let slots = by_family(&self.slots, family);
         slots.capacity().saturating_sub(slots.used())
     }
 
-    /// Sees that blocks are kept for lists that change, before anything else takes a free one.
+    /// Refills the spare blocks before anything else takes a free one.
     pub(super) fn refill_spares(&mut self, family: Family) {
         let Self { slots: [slots4, slots6], spares: [spares4, spares6], .. } = self;
         match family {
@@ -117,7 +117,7 @@ impl Space {
     }
 }
 
-/// Which port indices are taken.
+/// The allocated port indices.
 #[derive(Debug)]
 pub(super) struct Indices {
     free: BTreeSet<PortIndex>,
@@ -125,12 +125,12 @@ pub(super) struct Indices {
     pub(super) capacity: u32,
     /// Which namespaces have them.
     charges: Charges,
-    /// The place of an index among its owner's ports, so that an op finds its port without a search.
+    /// The position of an index among its owner's ports, so that an op finds its port without a search.
     positions: Vec<u32>,
 }
 
 impl Indices {
-    /// Takes the lowest free index for a namespace, so that the map stays dense.
+    /// Allocates the lowest free index for a namespace, so that the map stays dense.
     pub(super) fn allocate_index(&mut self, share: QuotaId) -> Result<PortIndex, OutOfIndices> {
         let left = self.capacity.saturating_sub(self.charges.used());
         let is_shared = self.capacity >= limits::QUOTA_CAPACITY_MIN;
@@ -149,7 +149,7 @@ impl Indices {
         Ok(index)
     }
 
-    /// Takes exactly this index, which a restart found in use.
+    /// Reserves an index that a restart found in use.
     pub(super) fn reserve(&mut self, index: PortIndex, share: QuotaId) {
         while self.next <= index.0 {
             self.free.insert(PortIndex(self.next));
@@ -168,7 +168,7 @@ impl Indices {
         self.positions.get(index.0 as usize).map(|position| *position as usize)
     }
 
-    /// Notes the place that a port with an index has from now on among its owner's ports.
+    /// Sets the position of an index among its owner's ports.
     pub(super) fn set_position(&mut self, index: PortIndex, position: usize) {
         let at = index.0 as usize;
         if self.positions.len() <= at {
@@ -179,7 +179,7 @@ impl Indices {
         }
     }
 
-    /// Notes the places of all ports of a service.
+    /// Sets the positions of all ports of a service.
     pub(super) fn set_positions(&mut self, ports: &[Port]) {
         for (position, port) in ports.iter().enumerate() {
             if let Some(index) = port.index {
@@ -193,27 +193,26 @@ impl Indices {
     }
 }
 
-/// What was known of a frontend before an op settled it, and the services of the ops that had failed on it.
+/// The frontend before an op settled it, and the services whose ops on it had failed.
 pub(super) type SettledFrontend = (Option<RealizedFrontend>, Vec<ServiceId>);
 
-/// What readers may still be on their way to, until a grace period has passed.
+/// Freed parts that readers may use until a grace period has passed.
 #[derive(Debug, Default)]
 pub(crate) struct FreedSpace {
     pub(super) now: FreedBatch,
     pub(super) waiting: VecDeque<(Grace, FreedBatch)>,
 }
 
-/// What was freed before one grace period began.
+/// The parts freed before one grace period began.
 #[derive(Debug, Default)]
 pub(super) struct FreedBatch {
-    /// No word points to them any more.
+    /// Ranges without a word.
     pub(super) ranges: Vec<SlotRange>,
-    /// Nothing is in them any more.
+    /// Wiped indices.
     pub(super) indices: Vec<PortIndex>,
-    /// Services with words to which fewer readers are sent than before: by a frontend, or by a cluster word to the
-    /// local one.
+    /// Services with a word that fewer readers reach than before, through a frontend or the cluster word.
     pub(super) services: BTreeSet<ServiceId>,
-    /// Ports that a restart found, of which the same is true.
+    /// The same for ports that a restart found.
     pub(super) leftovers: BTreeSet<PortIndex>,
 }
 
@@ -223,18 +222,18 @@ impl FreedSpace {
         !self.now.is_empty()
     }
 
-    /// The maps began a grace period for all that was freed until now.
+    /// Starts a grace period for all that was freed until now.
     pub(crate) fn begin_grace(&mut self, grace: Grace) {
         self.waiting.push_back((grace, mem::take(&mut self.now)));
     }
 
-    /// The grace period that ends next, if one is under way.
+    /// The grace period that ends next, if any.
     pub(crate) fn next_grace(&self) -> Option<Grace> {
         self.waiting.front().map(|(grace, _)| *grace)
     }
 
-    /// Notes what the maps say of a frontend, which is certain now. Returns what was known before, and the services of
-    /// the ops that had failed on the frontend.
+    /// Records a frontend's certain state in the maps. Returns its state before, and the services whose ops on it had
+    /// failed.
     pub(super) fn settle_frontend(
         &mut self,
         key: FrontendKey,
@@ -253,12 +252,12 @@ impl FreedSpace {
         core::iter::once(&self.now).chain(self.waiting.iter().map(|(_, leaving)| leaving))
     }
 
-    /// Whether readers may be about to read a word of this service that nothing leads to any more.
+    /// Whether readers may still read a word of this service that nothing points to any more.
     pub(super) fn has_readers(&self, id: ServiceId) -> bool {
         self.batches().any(|leaving| leaving.services.contains(&id))
     }
 
-    /// Whether readers may be about to read a word of a port that a restart found and that nothing leads to any more.
+    /// The same for a port that a restart found.
     pub(super) fn has_leftover_readers(&self, index: PortIndex) -> bool {
         self.batches().any(|leaving| leaving.leftovers.contains(&index))
     }
@@ -270,7 +269,7 @@ impl FreedBatch {
         ranges.is_empty() && indices.is_empty() && services.is_empty() && found.is_empty()
     }
 
-    /// Ops that wipe ranges, for so much work.
+    /// Plans the wiping of ranges, up to this much work.
     pub(super) fn plan_wipes(&mut self, mut left: u64, ops: &mut Vec<Op>) {
         while left > 0
             && let Some(range) = self.ranges.pop()
@@ -281,7 +280,7 @@ impl FreedBatch {
         }
     }
 
-    /// Notes that a frontend leads elsewhere now, or nowhere.
+    /// Records that a frontend points elsewhere or is gone.
     pub(super) fn record_redirect(&mut self, before: RealizedFrontend) {
         match before.owner {
             Some(id) => self.services.insert(id),

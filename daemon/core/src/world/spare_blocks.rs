@@ -1,27 +1,26 @@
-//! Blocks that are kept for lists that change, so that such a list needs no slot that is free for all.
+//! Spare blocks, so that a list that changes needs no commonly free slot.
 //!
-//! Invariant: a block of a size is taken for a list that leaves another one at least as large, and what comes free goes
-//! here first, the largest that lacks. So each block that was taken comes back a grace period after its list has
-//! moved, however the rest of the slots is taken or broken up. Nothing is kept before half of the slots are taken, so
-//! that arrays are no larger than what is in them.
+//! Invariant: a list gets a spare block only if it leaves one at least as large. Freed slots refill the spares first,
+//! largest size first. So each spare block returns a grace period after its list has moved, however fragmented the
+//! other slots are. Spares start only when half of the slots are in use, so that the maps stay no larger than needed.
 
 use alloc::vec::Vec;
 
 use crate::limits;
 use crate::slot_allocator::SlotAllocator;
 
-/// The blocks of one family that are kept.
+/// The spare blocks of one family.
 #[derive(Clone, Debug)]
 pub(super) struct SpareBlocks {
-    /// By the power of two that they are long: the first slots of those that are there, and how many there should be.
+    /// By order (power of two): the first slots of the spare blocks, and how many there should be.
     blocks: Vec<(Vec<u32>, u32)>,
-    /// The slots that are kept, and that should be.
+    /// The slots in spare blocks, and how many there should be.
     slots: u32,
     most: u32,
 }
 
 impl SpareBlocks {
-    /// None yet, of maps with so many slots: what a start finds has its places first.
+    /// Starts empty: what a start finds gets its slots first.
     pub(super) fn new(capacity: u32) -> Self {
         let orders = (0..u32::BITS).take_while(|order| limits::spare_blocks(capacity, *order) > 0);
         let blocks: Vec<_> =
@@ -30,12 +29,11 @@ impl SpareBlocks {
         Self { blocks, slots: 0, most }
     }
 
-    /// How many slots are kept.
     pub(super) const fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Takes for itself what lacks and is free, the last slots first: lists begin with the first ones.
+    /// Takes missing blocks from the free slots, the last ones first, because lists begin with the first ones.
     pub(super) fn refill(&mut self, ranges: &mut SlotAllocator) {
         if self.slots >= self.most || ranges.used() < ranges.capacity() / 2 {
             return;

@@ -1,4 +1,4 @@
-//! Tests the rules between events and ops, with maps that accept every op, or only what the test lets them.
+//! Tests the rules between events and ops. The maps accept every op, or only those that a test allows.
 
 mod addresses;
 mod adopt;
@@ -56,21 +56,21 @@ use crate::time::ClockReading;
 
 const SOURCE: Source = Source::Manifests;
 
-/// A world with maps that accept every op, unless the test refuses it.
+/// A world with maps that accept every op unless the test refuses it.
 pub(super) struct Rig {
     pub(super) world: World,
     pub(super) now: i64,
     /// How far the wall clock is ahead of `now`.
     pub(super) ahead: i64,
-    /// When the process began.
+    /// When the process started.
     pub(super) booted: i64,
-    /// What the last turn wrote.
+    /// The ops of the last turn.
     pub(super) log: Vec<Op>,
     pub(super) changes: Vec<Change>,
     /// How many services the last turn planned.
     pub(super) planned: usize,
     pub(super) refuse: fn(&Op) -> bool,
-    /// The members in the maps, and how many fit.
+    /// The members in the maps.
     pub(super) members: BTreeSet<MemberKey>,
     pub(super) members_max: usize,
 }
@@ -107,7 +107,7 @@ impl Rig {
         ClockReading { wall: Timestamp(self.now.saturating_add(self.ahead)), mono }
     }
 
-    /// Applies events and takes the steps of one batch, a second later.
+    /// Applies events and runs one batch, a second later.
     pub(super) fn turn(&mut self, events: Vec<Event>) -> Snapshot {
         events.into_iter().for_each(|event| self.world.apply(event));
         self.now += 1;
@@ -148,7 +148,7 @@ impl Rig {
         self.world.end_piece(now, &mut |change| changes.push(change))
     }
 
-    /// All readers under way leave, and the next batch comes.
+    /// Ends the grace periods in progress and runs the next batch.
     pub(super) fn grace(&mut self) -> Snapshot {
         self.world.space.freed.begin_grace(Grace(0));
         let mut ops = Vec::new();
@@ -181,7 +181,7 @@ impl Rig {
         true
     }
 
-    /// Whether the maps have room for the member that the op inserts.
+    /// Whether the member that the op inserts fits into the maps.
     fn fits(&mut self, op: &Op) -> bool {
         match op.action {
             Action::InsertMember(key, _) if self.members.len() >= self.members_max => {
@@ -194,7 +194,7 @@ impl Rig {
         true
     }
 
-    /// What a restart would find in the maps: all that was realized, with an owner or without.
+    /// The dump that a restart would find: everything realized, with or without an owner.
     pub(super) fn dump(&self) -> Dump {
         let mut dump = Dump::default();
         let ids: Vec<_> = self.world.tables.ids().collect();
@@ -233,12 +233,12 @@ impl Rig {
     }
 }
 
-/// A moment at which both clocks show this second.
+/// A reading at which both clocks show this second.
 pub(super) fn at(second: i64) -> ClockReading {
     ClockReading { wall: Timestamp(second), mono: Duration::from_secs(second.unsigned_abs()) }
 }
 
-/// Settings under which all services do the same with an empty list.
+/// Settings with one on-empty policy for all services.
 pub(super) fn settings(on_empty: OnEmpty) -> Event {
     let hold = Policy { on_empty, ..Policy::default() };
     Event::SettingsApplied(Arc::new(Settings { hold, ..Settings::default() }))
@@ -263,8 +263,7 @@ pub(super) fn service(name: &str, cluster_ip: &str, external_ips: &[&str]) -> Se
     }
 }
 
-/// The tables that know services of these names, and the services, which are still to be decided for. A part of the
-/// world needs no more to be tested alone.
+/// Tables and undecided services of these names, to test one part of the world alone.
 pub(super) fn told(names: &[&str]) -> (Tables, services::Services) {
     let mut tables = Tables::new(Seed(0), &[SOURCE], names.len());
     let mut services = services::Services::default();
@@ -275,7 +274,7 @@ pub(super) fn told(names: &[&str]) -> (Tables, services::Services) {
     (tables, services)
 }
 
-/// The services of which something is to be tried again.
+/// The services with a retry as a cause.
 pub(super) fn retried(services: &services::Services) -> Vec<ServiceId> {
     let is_retried = |id: &ServiceId| {
         let causes = services.get(*id).map(|service| service.causes.as_slice()).unwrap_or_default();
@@ -284,7 +283,7 @@ pub(super) fn retried(services: &services::Services) -> Vec<ServiceId> {
     (0..4).map(ServiceId).filter(is_retried).collect()
 }
 
-/// The number of the namespace that all of these services are in.
+/// The number of the namespace of all these services.
 pub(super) fn share() -> QuotaId {
     let mut rig = Rig::new();
     rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
@@ -299,7 +298,7 @@ pub(super) fn deleted(name: &str) -> Event {
     Event::ServiceDeleted(service_key(name), None)
 }
 
-/// A slice of a service, with ready endpoints; `@` before an address: on this node.
+/// A slice of a service with ready endpoints; `@` before an address: on this node.
 pub(super) fn slice_facts(slice: &str, service: &str, endpoints: &[&str]) -> SliceFacts {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for text in endpoints {
@@ -323,7 +322,7 @@ pub(super) fn slice_facts(slice: &str, service: &str, endpoints: &[&str]) -> Sli
     }
 }
 
-/// The one slice of a service.
+/// The only slice of a service.
 pub(super) fn slice(service: &str, endpoints: &[&str]) -> Event {
     Event::SliceApplied(Arc::new(slice_facts(service, service, endpoints)))
 }

@@ -1,8 +1,7 @@
-//! What services claim that is not decided yet.
+//! The claims of undecided services.
 //!
-//! Invariant: a frontend that no service claims is not removed as long as a service that asks for its address waits for
-//! its decision: the frontend may be about to change hands, and then it is replaced. A service that waits for that is
-//! woken when the last such decision is made.
+//! Invariant: an unclaimed frontend is not removed while a service that asks for its address is undecided: the frontend
+//! may change owners and is then replaced. The last such decision wakes the service that waits for it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -16,7 +15,7 @@ use crate::op::ServiceId;
 /// An address, or a NodePort's number on all addresses of a family.
 type ClaimAddress = (IpAddr, u16);
 
-/// What is asked for, and the services that wait for it to be decided.
+/// The claimed addresses, and the services that wait for their decisions.
 #[derive(Debug)]
 pub(super) struct UndecidedClaims {
     claims: Index<ClaimAddress, u32>,
@@ -28,12 +27,12 @@ impl UndecidedClaims {
         Self { claims: Index::new(seed), waiting: BTreeMap::new() }
     }
 
-    /// Notes what a service asks for that waits for its decision.
+    /// Adds the claims of an undecided service.
     pub(super) fn add(&mut self, facts: &ServiceFacts) {
         claimed_addresses(facts).for_each(|address| *self.claims.get_or_insert_with(address, || 0) += 1);
     }
 
-    /// Notes that such a service waits no longer, and returns the services that waited for the last of these decisions.
+    /// Removes the claims of a service that is no longer undecided, and returns the services that waited for them.
     pub(super) fn remove(&mut self, facts: &ServiceFacts) -> Vec<ServiceId> {
         let mut woken = Vec::new();
         for address in claimed_addresses(facts) {
@@ -59,7 +58,7 @@ impl UndecidedClaims {
         !self.claims.is_empty() && self.claims.get(&claim_address(key)).is_some()
     }
 
-    /// Has this service wait until the next owner of a frontend that it has in the maps is decided.
+    /// Lets a service wait until the next owner of its frontend is decided.
     pub(super) fn add_waiter(&mut self, key: &FrontendKey, id: ServiceId) {
         self.waiting.entry(claim_address(key)).or_default().insert(id);
     }

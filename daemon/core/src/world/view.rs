@@ -1,8 +1,8 @@
-//! What readers see of one service.
+//! Builds the view of one service.
 //!
-//! Invariant: a view tells what the maps do, not what they should: where an op failed, the row shows what is still
-//! served. `keep_since` moves only when verdict, reason or a list of the row changed. What all rows of a port have in common
-//! is found out once for all of them.
+//! Invariant: a view shows what the maps do, not what they should do: if an op failed, the row shows what is still
+//! served. `since` changes only when verdict, reason or a list of the row does. What a port's rows share is computed
+//! once.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -28,7 +28,7 @@ use crate::tables::Tables;
 use crate::time::ClockReading;
 use crate::work;
 
-/// What a view is made of.
+/// The inputs of a view.
 pub(super) struct Viewer<'a> {
     pub(super) tables: &'a Tables,
     pub(super) services: &'a Services,
@@ -38,7 +38,7 @@ pub(super) struct Viewer<'a> {
 }
 
 impl Viewer<'_> {
-    /// What readers see of a service; `None`: nothing is known of it.
+    /// The view of a service; `None`: nothing is known of it.
     pub(super) fn view(&self, id: ServiceId, now: ClockReading) -> Option<ServiceView> {
         let known = self.tables.get(id)?;
         let service = self.services.get(id)?;
@@ -131,8 +131,8 @@ impl Viewer<'_> {
         view
     }
 
-    /// What keeps the frontend from the service because it is the node's: a rule, or a process that listens there. The
-    /// owner of an address says more than that.
+    /// The node's own rule or listener that keeps the frontend from the service. Another owner of the address takes
+    /// precedence.
     fn node_conflict(
         &self,
         key: &FrontendKey,
@@ -154,7 +154,7 @@ impl Viewer<'_> {
     }
 }
 
-/// What this node has seen of the service's load balancer until now.
+/// The load balancer's history as this node has observed it.
 fn observe_balancer(
     service: &Service,
     before: Option<&ServiceView>,
@@ -165,7 +165,7 @@ fn observe_balancer(
     BalancerHistory::observe(before, facts, service.facts_origin == FactsOrigin::Watch, now)
 }
 
-/// A row before it is known what the maps do.
+/// A row before the maps are consulted.
 fn unprogrammed_view(it: &DesiredFrontend, now: Timestamp) -> FrontendView {
     FrontendView {
         address: it.address,
@@ -208,9 +208,9 @@ fn is_port_realized(port: &Port) -> bool {
             let list = port.realized.list(scope);
             let is_same =
                 || Arc::ptr_eq(&list.rows, &port.rows) || port.rows.has_same_list(scope, &list.rows, scope);
-            // A list that may not grow stands there in part.
+            // A list that cannot grow is there in part.
             let same = !port.uses_list(scope) || (list.word.count >= port.rows.len(scope) && is_same());
-            // How it stands there, as a table or not, is another thing than what it says.
+            // Whether the list is a Maglev table does not matter here.
             let [there, wanted] =
                 [list.word.flags, port.transitional_flags(scope)].map(|it| it.without(WordFlags::TABLE));
             same && !list.uncertain && there == wanted
@@ -225,7 +225,7 @@ fn applied_verdict(port: &Port, list: &RealizedList, scope: Scope) -> (Verdict, 
     verdict(port, &list.rows, scope, list.word.flags.contains(WordFlags::DROP))
 }
 
-/// What clients meet at a list. `drops`: an empty list drops their packets and does not refuse them.
+/// What clients of a list get. `drops`: an empty list drops their packets instead of refusing them.
 fn verdict(port: &Port, rows: &Rows, scope: Scope, drops: bool) -> (Verdict, Option<Reason>) {
     if !rows.is_empty(scope) {
         filled_verdict(port, rows, scope)
@@ -246,14 +246,14 @@ fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Re
     }
 }
 
-/// Why no backend is there.
+/// Why there is no backend.
 fn no_backend_reason(port: &Port) -> Reason {
     let none_yet = if port.rows.iter().len() > 0 { Reason::AllUnready } else { Reason::NoEndpoints };
     port.history.empty_reason().unwrap_or(none_yet)
 }
 
-/// Gives the label as the reason where it keeps proxies away from a slice with endpoints: these are neither gone nor
-/// were they never there.
+/// Sets the label as the reason if it hides a slice with endpoints from proxies: its endpoints exist, so the other
+/// reasons would mislead.
 fn set_hidden_reason(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
     let is_nobody = matches!(row.verdict, Verdict::Refusing | Verdict::Passing);
     let tells_less = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished, Reason::HoldExpired];
@@ -267,17 +267,17 @@ fn set_hidden_reason(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
     }
 }
 
-/// The view before, to find out since when a row is as it is.
+/// The previous view, to find since when a row is unchanged.
 struct PreviousView<'a> {
     before: &'a ServiceView,
     after: &'a ServiceView,
-    /// Made when the first row is not at its old place.
+    /// Built when the first row has moved.
     positions: Option<BTreeMap<(IpAddr, NonZeroU16, &'a Protocol), usize>>,
-    /// The last two pairs of lists, and whether they were the same: all rows of one port and kind have these.
+    /// The last compared lists and the result: all rows of one port and kind share them.
     compared: Option<(ComparedLists, bool)>,
 }
 
-/// What two rows give their clients: own list and list for clients from outside, before and after.
+/// The lists of two rows: own and external, before and after.
 type ComparedLists = [Option<(*const Rows, Scope)>; 4];
 
 impl<'a> PreviousView<'a> {
@@ -285,7 +285,7 @@ impl<'a> PreviousView<'a> {
         Self { before, after, positions: None, compared: None }
     }
 
-    /// Keeps the time of the row before, if it showed the same.
+    /// Keeps the previous row's time if the row is unchanged.
     fn keep_since(&mut self, position: usize, row: &mut FrontendView) {
         if let Some(old) = self.find(position, row)
             && (old.verdict, old.reason) == (row.verdict, row.reason)
@@ -295,7 +295,7 @@ impl<'a> PreviousView<'a> {
         }
     }
 
-    /// The row of the same address, port and protocol; usually it is at the same place.
+    /// The row of the same address, port and protocol; usually its position is the same.
     fn find(&mut self, position: usize, row: &FrontendView) -> Option<&'a FrontendView> {
         work::count_work(1);
         let before = self.before;
@@ -342,8 +342,8 @@ fn own_list(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scop
     Some((Arc::as_ptr(rows), row.scope))
 }
 
-/// The list for clients from outside. The scope beside it says which list the row has for this node's own clients,
-/// because the list for outside is shown only where it is another one.
+/// The list for clients from outside. The scope is that of this node's own list, because the external list is shown
+/// only if it differs.
 fn external_list(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scope)> {
     let rows = view.rows(row).filter(|_| row.external_local)?;
     Some((Arc::as_ptr(rows), row.scope))

@@ -1,8 +1,8 @@
-//! Which dirty services are carried out now, and which have to wait for the next piece.
+//! Schedules dirty services: which are realized in this piece, and which wait for the next.
 //!
-//! Invariant: a piece has no more work than [`from_capacity::PIECE_WORK`], but for one service's decision; namespaces take
-//! turns; and whatever was put off is still dirty, so it is planned again. Nothing is written by a start before
-//! everything that was known then is decided, so that no frontend goes to a service that is about to lose it.
+//! Invariant: a piece has at most [`limits::PIECE_WORK`], except for one service's decision. Namespaces take turns.
+//! Whatever is deferred stays dirty and is planned again. A start writes nothing before everything known is decided, so
+//! that no frontend goes to a service that is about to lose it.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -23,30 +23,30 @@ use crate::service::{Freshness, Phase, Port, Service, StartupWrite};
 use crate::tables::{KnownService, Tables};
 use crate::time::Uptime;
 
-/// The order in which services are carried out.
+/// The order in which services are realized.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
     lanes: FairQueue,
-    /// Dirty services that wait until their source has delivered.
+    /// Dirty services that wait until their source has synced.
     waiting: Vec<ServiceId>,
-    /// What services ask for that is not decided yet.
+    /// The claims of undecided services.
     pub(super) undecided: UndecidedClaims,
-    /// Services to be planned again, because another service's op made way for them.
+    /// Services to plan again because another service's op unblocked them.
     pub(super) woken: BTreeSet<ServiceId>,
     /// The services of this piece, in their order.
     pub(crate) piece: Vec<ServiceId>,
-    /// Services that the start has decided for, not to be written before it has decided for all.
+    /// Services that the start has decided, held back until it has decided all.
     pub(super) gathered: Vec<ServiceId>,
-    /// Everything that was known when the first piece was begun is decided.
+    /// Everything known when the first piece began is decided.
     is_open: bool,
     is_begun: bool,
-    /// How many services are not decided yet for which others wait.
+    /// How many undecided services others wait for.
     awaited: usize,
     /// Services that put off removals until those are decided.
     deferred: BTreeSet<ServiceId>,
-    /// How many of the services that the start began with are not written.
+    /// How many services of the start are not written yet.
     unwritten: usize,
-    /// When losses were judged last.
+    /// When losses were last judged.
     judged: Uptime,
     /// The most work of a piece.
     pub(crate) most: u64,
@@ -71,22 +71,22 @@ impl WorkQueue {
         }
     }
 
-    /// Whether what was decided may be written: everything is decided that was known at the start.
+    /// Whether decisions may be written: everything known at the start is decided.
     pub(crate) const fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whether everything is decided that was known when something changed for all.
+    /// Whether everything is decided that a change for all services made stale.
     pub(crate) const fn has_all_decided(&self) -> bool {
         self.awaited == 0
     }
 
-    /// Whether all that was known at the start is written, of each source that has delivered.
+    /// Whether everything known at the start from synced sources is written.
     pub(crate) const fn is_programmed(&self) -> bool {
         self.is_open && self.unwritten == 0
     }
 
-    /// Notes that a start is not over before this service is in the maps.
+    /// Keeps the start open until this service is in the maps.
     pub(super) fn mark_unwritten(&mut self, service: Option<&mut Service>) {
         if let Some(service) = service.filter(|service| service.startup_write == StartupWrite::Done) {
             service.startup_write = StartupWrite::Pending;
@@ -94,12 +94,12 @@ impl WorkQueue {
         }
     }
 
-    /// Whether anything is dirty and not in this piece.
+    /// Whether any service outside this piece is dirty.
     pub(super) fn has_more(&self, services: &Services) -> bool {
         !services.dirty.is_empty() || !self.lanes.is_empty()
     }
 
-    /// Whether anything is dirty, of this piece or of later ones.
+    /// Whether any service is dirty, in this piece or a later one.
     pub(super) fn has_dirty(&self, services: &Services) -> bool {
         !self.piece.is_empty() || !self.gathered.is_empty() || self.has_more(services)
     }
@@ -109,8 +109,8 @@ impl WorkQueue {
         !self.has_more(services) && !self.piece.iter().any(|id| services.is_unfinished(*id))
     }
 
-    /// Begins to wait for a decision on every service that is stale now, but for those of a source that has yet to
-    /// deliver: until then a frontend or port that no service claims may be one that a service is about to claim.
+    /// Waits for a decision on every stale service, except those of unsynced sources: until then a service may be about
+    /// to claim an unclaimed frontend or port.
     pub(super) fn await_undecided(&mut self, services: &mut Services, may_decide: MayDecide<'_>) {
         for position in 0..services.len() {
             let id = ServiceId(u32::try_from(position).unwrap_or(u32::MAX));
@@ -122,15 +122,15 @@ impl WorkQueue {
         }
     }
 
-    /// Begins a start with all services that are known.
+    /// Begins a start with all known services.
     pub(super) fn begin_start(&mut self, services: &mut Services, may_decide: MayDecide<'_>) {
         if !mem::replace(&mut self.is_begun, true) {
             self.await_undecided(services, may_decide);
         }
     }
 
-    /// Sets aside the dirty services that must not be decided for yet. Nothing waits for one of these: neither a start,
-    /// nor, where its source is absent, another service whose frontends it asks for.
+    /// Sets aside dirty services that must not be decided yet. A start does not wait for them. If their source is
+    /// absent, neither do services whose frontends they ask for.
     pub(super) fn set_aside(&mut self, services: &mut Services, tables: &Tables, may_decide: MayDecide<'_>) {
         let dirty = mem::take(&mut services.dirty);
         let (ready, waiting): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|id| may_decide(*id, services));
@@ -150,11 +150,11 @@ impl WorkQueue {
     /// Whether services of that source are set aside.
     pub(super) fn has_set_aside(&self, source: Source, tables: &Tables) -> bool {
         let is_of_it = |id: &ServiceId| tables.get(*id).is_some_and(|known| known.key.source == source);
-        // A source that has delivered has none there, and no more is looked at.
+        // A synced source has none, so the list is not searched.
         tables.synced.get(&source) == Some(&false) && self.waiting.iter().any(is_of_it)
     }
 
-    /// Has the services that were set aside decided for, because a source has delivered, or is not waited for.
+    /// Makes the services that were set aside dirty again, because a source has synced or is no longer awaited.
     pub(super) fn resume_waiting(&mut self, services: &mut Services) {
         services.dirty.append(&mut self.waiting);
         for id in services.dirty.clone() {
@@ -172,7 +172,7 @@ impl WorkQueue {
         self.lanes.pop(self.most / limits::TURNS_PER_PIECE)
     }
 
-    /// Takes a service into the piece, and returns the work that it takes of the piece.
+    /// Adds a service to the piece, and returns its share of the piece's work.
     pub(super) fn take_into_piece(
         &mut self,
         id: ServiceId,
@@ -184,7 +184,7 @@ impl WorkQueue {
         let looks = if was_stale { tables.get(id).map_or(0, KnownService::decision_cost) } else { 0 };
         let work = services.get(id).map_or(0, Service::work) + looks;
         if let Some(service) = services.get_mut(id) {
-            // The decision for a heavy service was a piece of its own.
+            // Deciding a heavy service was a piece of its own.
             service.phase = if was_stale && work > most { Phase::Unfinished } else { Phase::Dirty };
         }
         let work = work.min(most);
@@ -193,7 +193,7 @@ impl WorkQueue {
         work
     }
 
-    /// Ends the choice of a piece: what a start has decided is kept until everything is decided, and then written.
+    /// Ends the selection of a piece. A start keeps decided services until everything is decided, and then writes them.
     pub(super) fn gather(&mut self, services: &mut Services) {
         if self.is_open {
             return;
@@ -201,7 +201,7 @@ impl WorkQueue {
         if self.awaited > 0 {
             self.gathered.append(&mut self.piece);
             if !self.has_more(services) {
-                // One of the gathered services has changed since it was decided.
+                // One of the gathered services has changed since its decision.
                 services.dirty.append(&mut self.gathered);
             }
             return;
@@ -212,7 +212,7 @@ impl WorkQueue {
         }
     }
 
-    /// Notes that a service is as it should be in the maps, or that readers are told why not.
+    /// Records that a service is in the maps as desired, or that its view says why not.
     pub(super) fn mark_written(&mut self, id: ServiceId, services: &mut Services) {
         let before = services.get_mut(id).map(|service| mem::take(&mut service.startup_write));
         if before == Some(StartupWrite::Pending) {
@@ -220,14 +220,13 @@ impl WorkQueue {
         }
     }
 
-    /// Notes when losses were looked at. `true`: they are to be judged, over all that is decided, or once a second
-    /// while that takes its time.
+    /// Whether to judge losses now: after all decisions, or once a second while they take longer.
     pub(super) fn begin_judging(&mut self, now: Uptime, services: &Services) -> bool {
         let before = mem::replace(&mut self.judged, now);
         !self.has_more(services) || before != now
     }
 
-    /// Ends the piece and returns its services that are done. Those that it was too small for go back to the queue.
+    /// Ends the piece and returns its finished services. Unfinished ones go back to the queue.
     pub(super) fn take_piece(&mut self, services: &Services, tables: &Tables) -> Vec<ServiceId> {
         let mut piece = mem::take(&mut self.piece);
         let unfinished: Vec<_> = piece.extract_if(.., |id| services.is_unfinished(*id)).collect();
@@ -239,7 +238,7 @@ impl WorkQueue {
         piece
     }
 
-    /// Has a service wait with a frontend that no service claims, if one may be about to claim it. `false`: none is.
+    /// Lets a service wait with an unclaimed frontend if another may be about to claim it. `false`: none is.
     pub(super) fn defer_removal(&mut self, key: &FrontendKey, by: ServiceId) -> bool {
         if self.awaited > 0 {
             self.deferred.insert(by);
@@ -252,7 +251,7 @@ impl WorkQueue {
         asked
     }
 
-    /// Notes that the decision for a service is made: no other one waits for what it will claim any more.
+    /// Records a service's decision: its claims are no longer awaited.
     pub(super) fn mark_decided(
         &mut self,
         id: ServiceId,
@@ -272,29 +271,28 @@ impl WorkQueue {
     }
 }
 
-/// Whether a service may be decided for before its source has told all.
+/// Whether a service may be decided before its source has synced.
 pub(super) type MayDecide<'a> = &'a dyn Fn(ServiceId, &Services) -> bool;
 
 impl KnownService {
-    /// What a decision looks at beside what it makes of it.
+    /// The work of a decision's input, besides its output.
     fn decision_cost(&self) -> u64 {
         let ports = endpoint_rows::count_slice_ports(&self.slices).min(limits::SLICE_PORTS_PER_SERVICE_MAX);
         let looks = HiddenAddresses::lookup_cost(&self.slices) + ports;
-        // Frontends that are left out were made and ordered.
+        // Frontends beyond the limit were built and sorted.
         looks as u64 / limits::LOOKUPS_PER_SLOT + self.truncation.frontends as u64
     }
 }
 
 impl Service {
-    /// The most work that it takes to carry the service out.
+    /// The most work that realizing the service takes.
     fn work(&self) -> u64 {
         let frontends = self.desired.len().max(self.frontends.len()) + self.ports.len();
         let lists: u64 = self.ports.iter().map(Port::work).sum();
         frontends as u64 * limits::FRONTEND_WORK + lists + 1
     }
 
-    /// Notes that the service is about to claim what these facts ask for, and returns the services that waited for what
-    /// it asked for before.
+    /// Sets the facts that the service is about to claim, and returns the services that waited for its former claims.
     pub(super) fn set_pending_facts(
         &mut self,
         facts: Arc<ServiceFacts>,
@@ -315,7 +313,7 @@ mod tests {
     const B: ServiceId = ServiceId(1);
 
     #[test]
-    fn a_start_is_open_once_all_awaited_decisions_are_made_and_over_once_all_is_written() {
+    fn a_start_opens_after_all_decisions_and_ends_after_all_writes() {
         let (tables, mut services) = told(&["a", "b"]);
         let mut queue = WorkQueue::new(Seed(0));
         queue.begin_start(&mut services, &|_, _| true);
@@ -332,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_waits_for_the_decisions_that_are_awaited_and_is_planned_after_them() {
+    fn a_removal_is_planned_after_all_awaited_decisions() {
         let (tables, mut services) = told(&["a", "b"]);
         let mut queue = WorkQueue::new(Seed(0));
         queue.await_undecided(&mut services, &|id, _| id == A);

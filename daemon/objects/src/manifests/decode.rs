@@ -1,7 +1,7 @@
-//! Decodes the bytes of one file into objects, each on its own.
+//! Decodes one file into objects, each on its own.
 //!
-//! Invariant: a file that is not YAML or JSON is refused whole; an object in a good file fails alone. A kind that is
-//! not read is named once, however many objects have it.
+//! Invariant: a file that is not YAML or JSON is rejected whole; an object in a good file fails alone. An ignored kind
+//! is reported once, however many objects have it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,52 +14,52 @@ use serde_json::{Map, Value};
 
 use crate::{self as objects, Defaulting, ObjectError, ObjectKind, Provenance, ServiceWire, SliceWire};
 
-/// The deepest nesting that is read, equal to `serde_json`'s own bound; real objects have about 20.
+/// The deepest accepted nesting, equal to `serde_json`'s own limit; real objects have about 20.
 const DEPTH_MAX: usize = 128;
 
-/// Anchors and aliases of one file: some are convenient, masses are a bomb.
+/// Anchors and aliases per file: some are convenient, masses are a bomb.
 const ALIASES_MAX: usize = 1_000;
 
-/// Nodes that aliases may expand to in one file; what a hundred large objects need.
+/// Nodes that aliases may expand to in one file; enough for a hundred large objects.
 const ALIAS_EVENTS_MAX: usize = 100_000;
 
-/// Documents in one YAML file, each an object or a list. A file has at most 64 MiB, and a document at least two bytes.
+/// Documents in one YAML file, each an object or a list. A file has at most 64 MiB, a document at least two bytes.
 const DOCUMENTS_MAX: usize = 100_000;
 
-/// Events of the YAML parser for one file. The bound that matters is the one on the file's size.
+/// Events of the YAML parser for one file. The limit on the file size is the effective one.
 const YAML_EVENTS_MAX: usize = 1 << 26;
 
-/// How many kinds that are not read are named for one file; a file with more of them is not meant for this daemon.
+/// How many ignored kinds are reported per file; a file with more is not meant for this daemon.
 const KINDS_NAMED_MAX: usize = 16;
 
-/// The longest kind or version, in characters, that is shown as it is; real ones are shorter.
+/// The longest kind or version, in characters, that is shown unquoted; real ones are shorter.
 const KIND_LENGTH_MAX: usize = 60;
 
-/// A Service or a slice, understood.
+/// A parsed Service or slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectFacts {
     Service(Arc<ServiceFacts>),
     Slice(Arc<SliceFacts>),
 }
 
-/// What one file says of one object.
+/// One file's version of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectVersion {
-    /// `None` if the object could not be understood.
+    /// `None` if the object could not be parsed.
     pub facts: Option<ObjectFacts>,
-    /// What was wrong with the object, or with a part of it.
+    /// The faults of the object or of parts of it.
     pub rejections: Vec<Rejection>,
 }
 
-/// What one file says.
+/// The contents of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileContents {
     pub objects: BTreeMap<ObjectKey, ObjectVersion>,
-    /// Kinds that are not read, each with the number of its objects in the file.
+    /// Ignored kinds, each with the number of its objects in the file.
     pub ignored: BTreeMap<ObjectKey, usize>,
 }
 
-/// Reads a file; `Err` says why nothing in it can be read.
+/// Decodes a file; `Err` says why nothing in it can be read.
 pub fn decode_file(file: &Arc<str>, bytes: &[u8]) -> Result<FileContents, String> {
     let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -90,15 +90,15 @@ fn parse_yaml(text: &str) -> Result<Vec<Document>, String> {
     let options = serde_saphyr::options! {
         budget: budget,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: ALIAS_EVENTS_MAX },
-        // Only `true` and `false` are booleans, as for the apiserver: a port may be named `on`.
+        // As in the apiserver, only `true` and `false` are booleans: a port may be named `on`.
         strict_booleans: true,
         with_snippet: false,
     };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| format!("is not YAML: {error}"))
 }
 
-/// One document: an object, or a list of objects. `items` is split into objects while it is read, because a list of a
-/// whole cluster is large, and may name its kind only after its items.
+/// One document: an object or a list of objects. `items` is decoded while it is read, because a whole cluster's list is
+/// large and may name its kind only after its items.
 #[derive(Debug, Default)]
 struct Document {
     fields: Map<String, Value>,
@@ -142,7 +142,7 @@ impl Document {
         self.fields.get(field).and_then(Value::as_str)
     }
 
-    /// Whether this is a list, and if so, the kind that the list names for its items, which need not say it themselves.
+    /// `Some` for a list, with the kind that the list names for items without one.
     fn list_kind(&self) -> Option<Option<ObjectKind>> {
         match (self.text_field("kind")?, self.text_field("apiVersion").unwrap_or_default()) {
             ("List", "v1") => Some(None),
@@ -158,12 +158,11 @@ impl Document {
 enum Item {
     Service(Box<ServiceWire<'static>>),
     Slice(Box<SliceWire<'static>>),
-    /// An object of a kind that is not read, with the kind as it is shown.
+    /// An object of an ignored kind, with the kind to show.
     Ignored(String),
-    /// An object without a kind: an item of a list that names the kind for all items, or nothing that can be
-    /// understood.
+    /// An object without a kind: its list may name one for all items.
     Untyped(Value),
-    /// An object that does not fit, or has a version that is not read.
+    /// An object that does not fit, or of an unsupported version.
     Refused(ObjectKind, Value, ObjectError),
 }
 
@@ -262,8 +261,7 @@ impl Decoder {
         }
     }
 
-    /// Names an ignored kind for the folder, not for the file: an archive of a whole cluster has few kinds and many
-    /// files.
+    /// Reports an ignored kind under the kind, not the file: a cluster's archive has few kinds and many files.
     fn record_ignored(&mut self, kind: &str) {
         let object = ObjectKey::Kind(self.provenance.source, kind.into());
         let has_room = self.contents.ignored.len() < KINDS_NAMED_MAX;
@@ -314,7 +312,7 @@ impl Decoder {
 }
 
 impl Item {
-    /// Gives an item without a kind the kind that its list names.
+    /// Applies the list's kind to an item without one.
     fn with_kind(self, kind: Option<ObjectKind>) -> Self {
         match (self, kind) {
             (Self::Untyped(value), Some(kind)) => Self::from_kind(kind, value),

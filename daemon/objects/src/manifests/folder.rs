@@ -1,8 +1,7 @@
-//! What a folder of manifests says, file by file and object by object.
+//! Merges a folder of manifests, file by file and object by object.
 //!
-//! Invariant: pure. For each object the first file (by the bytes of its name) that has an understood version of it
-//! wins, and the events given so far always add up to exactly those winners. A file or an object that cannot be
-//! understood keeps its last good version.
+//! Invariant: pure. For each object the first file by name with a parsed version of it wins, and the events so far
+//! always add up to those winners. A file or object that cannot be parsed keeps its last good version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,17 +13,17 @@ use holdfast_core::keys::Source;
 use super::decode::{FileContents, ObjectFacts, ObjectVersion};
 use crate::truncate_reason;
 
-/// What one look at the folder brought.
+/// The result of one scan of the folder.
 #[derive(Debug)]
 pub struct FolderScan<C = FileContents> {
-    /// The files that exist; or why they cannot be listed, and then nothing counts as gone.
+    /// The files that exist, or why they cannot be listed: then none counts as deleted.
     pub present: Result<BTreeSet<Arc<str>>, String>,
-    /// The files that were read, and what they say or why they cannot be read.
+    /// The files read in this scan, each with its contents or an error.
     pub files: Vec<(Arc<str>, Result<C, String>)>,
 }
 
 impl<C> FolderScan<C> {
-    /// Joins this look with a later one; what the later one read takes the place of what this one read.
+    /// Merges this scan with a later one; the later reading of a file wins.
     pub fn merge_later(mut self, later: Self) -> Self {
         let again: BTreeSet<&Arc<str>> = later.files.iter().map(|(file, _)| file).collect();
         self.files.retain(|(file, _)| !again.contains(file));
@@ -46,7 +45,7 @@ pub struct Folder {
     objects: BTreeMap<ObjectKey, Object>,
 }
 
-/// One object, or a file as far as it is refused: every file's version, and what was delivered of it.
+/// One object, or a file's rejection: its version in every file, and what was delivered.
 #[derive(Debug, Default)]
 struct Object {
     versions: BTreeMap<Arc<str>, ObjectVersion>,
@@ -55,12 +54,11 @@ struct Object {
 }
 
 impl Folder {
-    /// A folder of which nothing is known yet.
     pub fn new(path: &str) -> Self {
         Self { path: path.into(), files: BTreeMap::new(), objects: BTreeMap::new() }
     }
 
-    /// Takes in what a look at the folder brought, and gives what that changed.
+    /// Applies a scan, and returns the resulting events.
     pub fn apply_scan(&mut self, reading: FolderScan) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         match reading.present {
@@ -76,8 +74,8 @@ impl Folder {
         self.emit_all(&dirty)
     }
 
-    /// Whether an object may be on its way from one file to another: it went from the one and is in no other yet, or
-    /// came to the other and is still in the one.
+    /// Whether an object may be moving between files: one file has lost it and none has it yet, or a second file has it
+    /// and the first has not lost it yet.
     pub fn is_object_moving(&self, reading: &FolderScan) -> bool {
         let Ok(present) = &reading.present else { return false };
         let read: BTreeMap<&Arc<str>, &FileContents> = reading.readable_files().collect();
@@ -102,7 +100,7 @@ impl Folder {
             || read.iter().any(|(file, contents)| contents.objects.keys().any(|key| is_doubled(file, key)))
     }
 
-    /// Delivers once more everything that was delivered and still counts.
+    /// Delivers all current objects and rejections again.
     pub fn redeliver_all(&mut self) -> Vec<Event> {
         let all: BTreeSet<ObjectKey> = self.objects.keys().cloned().collect();
         self.objects.values_mut().for_each(|object| object.delivered = None);
@@ -113,7 +111,7 @@ impl Folder {
         self.objects.get(key).into_iter().flat_map(|object| object.versions.keys())
     }
 
-    /// Refuses files that cannot be read now; whatever was known of them stays.
+    /// Rejects files that cannot be read now; their last good versions stay.
     pub fn reject_files(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         for file in files {
@@ -122,8 +120,7 @@ impl Folder {
         self.emit_all(&dirty)
     }
 
-    /// Ends a rejection of the folder itself that another part of the daemon told, and repeats the one that was told
-    /// here, if any.
+    /// Ends a rejection of the folder that another part of the daemon delivered, and repeats this part's own, if any.
     pub fn folder_rejection(&self) -> Vec<Event> {
         let key = ObjectKey::File(Source::Manifests, Arc::clone(&self.path));
         let told =
@@ -184,8 +181,7 @@ impl Folder {
 }
 
 impl Object {
-    /// Takes a file's version of the object; one that was not understood keeps the facts of the version before it in
-    /// that file.
+    /// Sets a file's version of the object; one that could not be parsed keeps the facts of the previous version.
     fn update_version(&mut self, file: &Arc<str>, mut version: ObjectVersion) {
         let known = self.versions.entry(Arc::clone(file)).or_default();
         version.facts = version.facts.or_else(|| known.facts.take());
@@ -219,17 +215,17 @@ impl Object {
             _ => version.rejections.clone(),
         });
         let mut rejections: Vec<Rejection> = rejections.collect();
-        // A kind that is not read is the same news whichever file has it.
+        // An ignored kind is reported once for all files.
         if matches!(key, ObjectKey::Kind(..)) {
             rejections.truncate(1);
         }
-        // A reader that can show only one rejection shows the last one delivered, which has to be the worst.
+        // A reader that shows only one rejection shows the last one, so the worst goes last.
         rejections.sort_by_key(|rejection| !rejection.partial);
         rejections
     }
 }
 
-/// The event that says that a file, or the folder, cannot be read, for a caller that keeps no [`Folder`].
+/// The rejection of a file or the folder that cannot be read, for a caller without a [`Folder`].
 pub fn file_rejection_event(file: &str, reason: &str) -> Event {
     Event::Rejected(file_rejection(&file.into(), reason))
 }

@@ -1,4 +1,4 @@
-//! What a folder says, without files.
+//! A folder of manifests in memory.
 
 mod decoding;
 mod merging;

@@ -1,6 +1,6 @@
-//! The addresses of a Service, and the networks that may reach them.
+//! Parses the addresses of a Service, and the networks that may reach them.
 //!
-//! Invariant: a cluster IP stands at the place of its family in `ipFamilies`, where kube-proxy looks for it.
+//! Invariant: a cluster IP has its family's index in `ipFamilies`, where kube-proxy looks for it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::quote_value;
 use crate::wire::{ServiceSpecWire, ServiceStatusWire, Text};
 use crate::{Defaulting, ObjectError, address};
 
-/// Reads every address of a Service, and the families that they serve.
+/// Reads all addresses and families of a Service.
 pub(super) fn read_addresses(
     facts: &mut ServiceFacts,
     spec: &ServiceSpecWire<'_>,
@@ -44,7 +44,7 @@ fn is_headless(spec: &ServiceSpecWire<'_>) -> bool {
     }
 }
 
-/// The cluster IPs that count, each at the place of its family in `ipFamilies`.
+/// The cluster IPs, each at its family's index in `ipFamilies`.
 fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec<IpAddr>, ObjectError> {
     let single = spec.cluster_ip.as_deref().unwrap_or_default();
     let several = spec.cluster_ips.as_deref().unwrap_or_default();
@@ -52,7 +52,7 @@ fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec
     if is_headless(spec) || (single.is_empty() && !defaulted) {
         return Ok(Vec::new());
     }
-    // kube-proxy reads `clusterIPs` only through `ipFamilies`; an object that gives one alone has just the single IP.
+    // kube-proxy reads `clusterIPs` only through `ipFamilies`; an object without those has only `clusterIP`.
     let several_count =
         !several.is_empty() && (defaulted || spec.ip_families.iter().flatten().next().is_some());
     if several_count {
@@ -71,13 +71,13 @@ fn ip_families(words: &[Text<'_>]) -> Result<Vec<Family>, ObjectError> {
     words.iter().map(family).collect()
 }
 
-/// The families that a service without `ipFamilies` has: those of its addresses, cluster IPs first.
+/// The families of a service without `ipFamilies`: those of its addresses, cluster IPs first.
 fn derive_families(facts: &ServiceFacts) -> Vec<Family> {
     let others =
         facts.external_ips.iter().copied().chain(facts.ingress.iter().map(|ingress| ingress.address));
     let cluster = facts.cluster_ips.iter().copied();
     let mut families = Vec::new();
-    // The place of a family must stay the place of its cluster IP.
+    // A family must keep the index of its cluster IP.
     let others = others.filter(|_| facts.cluster_ips.is_empty());
     for family in cluster.chain(others).map(Family::from_address) {
         if !families.contains(&family) {
@@ -106,7 +106,7 @@ fn parse_address(field: String, text: &str) -> Result<IpAddr, ObjectError> {
     address::parse(text).ok_or_else(|| ObjectError::address(field, text))
 }
 
-/// The entries that have an address; one with a host name alone is for clients of the real balancer, not for us.
+/// The entries with an address; one with only a host name is for clients of the real balancer.
 fn parse_ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, ObjectError> {
     let entries =
         status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref()).unwrap_or_default();
@@ -128,8 +128,7 @@ fn is_proxied(mode: Option<&str>) -> Result<bool, ObjectError> {
     }
 }
 
-/// Reads the source ranges. A range that cannot be read rejects the service: skipping it could open what was meant to
-/// be closed.
+/// Parses the source ranges. A wrong range rejects the service: skipping it could allow clients that it should deny.
 fn parse_source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, ObjectError> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     check_count(FIELD, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;

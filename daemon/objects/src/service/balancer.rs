@@ -1,7 +1,7 @@
-//! What a Service says of its load balancer and of its own end.
+//! Parses a Service's load balancer and deletion.
 //!
-//! Invariant: no value here rejects an object, because none of them is served: a value that cannot be understood counts
-//! as not known, and what is beyond a limit is left out.
+//! Invariant: no value here rejects an object, because none is served. A value that cannot be parsed counts as unknown,
+//! and entries beyond a limit are dropped.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::wire::{
     IngressWire, ManagedFieldsWire, MetaWire, ServiceSpecWire, ServiceStatusWire, Text, TimeWire,
 };
 
-/// Reads what a Service says of its load balancer; none for a Service that neither asks for one, nor has finalizers,
-/// nor is being deleted.
+/// Reads the load balancer of a Service; `None` if the Service requests none, has no finalizers and is not being
+/// deleted.
 pub(super) fn read_balancer(
     kind: ServiceType,
     metadata: &MetaWire<'_>,
@@ -42,7 +42,7 @@ pub(super) fn read_balancer(
     }))
 }
 
-/// The host name that stands for an address where there is none.
+/// The host name of an entry without an address.
 fn hostname<'a>(entry: &'a IngressWire<'_>) -> Option<&'a Text<'a>> {
     let has_address = entry.ip.as_deref().is_some_and(|ip| !ip.is_empty());
     entry.hostname.as_ref().filter(|_| !has_address)
@@ -52,8 +52,8 @@ fn bounded_texts<'a>(texts: impl Iterator<Item = &'a Text<'a>>, most: usize) -> 
     texts.filter(|text| !text.is_empty()).take(most).map(|text| sanitize_text(text)).collect()
 }
 
-/// The entries of writers of the status. Only controllers of load balancers write there; which of its fields they wrote
-/// is in a part of the entry that is not read.
+/// The entries of the status' writers, which are controllers of load balancers. Which fields they wrote is in a part of
+/// the entry that is not read.
 fn status_entries<'a, 'w>(
     entries: &'a [ManagedFieldsWire<'w>],
 ) -> impl Iterator<Item = &'a ManagedFieldsWire<'w>> {

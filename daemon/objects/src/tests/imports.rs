@@ -1,4 +1,4 @@
-//! ServiceImports and their slices, as an apiserver has stored them.
+//! ServiceImports and their slices, as an apiserver stores them.
 
 use holdfast_core::facts::{Rejection, ServiceFacts, ServiceType, TrafficPolicy};
 use holdfast_core::keys::Source;
@@ -71,7 +71,7 @@ fn what_an_older_version_of_the_api_leaves_out_has_its_default() {
     assert!(spec(&nulls).headless);
 }
 
-/// Whatever its author writes beside: an apiserver with an old definition of the kind may keep unknown fields.
+/// Whatever else its author writes: an apiserver with an old definition of the kind may keep unknown fields.
 #[test]
 fn an_import_has_no_address_but_its_ips_and_no_node_port() {
     let facts = spec(&json!({
@@ -120,7 +120,7 @@ fn what_cannot_be_read_rejects_the_import_by_its_name() {
     assert_eq!(rejection.object.to_string(), "object in 10.0.0.10:6443, ServiceImport \"\"");
 }
 
-/// The service that a slice with these labels belongs to, read for ServiceImports and for Services.
+/// The service that a slice with these labels belongs to, parsed for ServiceImports and for Services.
 fn services(labels: &Value) -> [Option<String>; 2] {
     let object =
         json!({"metadata": {"namespace": "demo", "name": "web-1", "labels": labels}, "addressType": "IPv4"});

@@ -1,4 +1,4 @@
-//! Services, from manifests and as the apiserver has stored them.
+//! Services from manifests and as the apiserver stores them.
 
 use std::num::NonZeroU16;
 
@@ -175,7 +175,7 @@ fn labels_and_annotations_of_a_service() {
     assert_eq!(words, [Some("pass"), Some("true"), Some("ipv4=24")]);
 }
 
-/// Kept is what can be shown in one line, and no more of it than says what it is.
+/// Only one short, printable line is kept.
 #[test]
 fn a_value_of_a_closed_set_is_cut_and_cleaned_where_it_enters() {
     let hostile = format!("no\nService is held\u{202e}{}", "x".repeat(250_000));
@@ -344,21 +344,21 @@ fn an_object_without_a_legal_name_is_named_by_its_place() {
     );
 }
 
-/// So many ranges of a family, each but for the first one twice.
+/// So many ranges of a family, each except the first one twice.
 fn ranges(v4: usize, v6: usize) -> Vec<String> {
     let v4 = (0..v4).map(|number| format!("10.{}.{}.0/24", number / 250, number % 250));
     let v6 = (0..v6).map(|number| format!(" fd00:{number:x}::/32"));
     v4.clone().chain(v6.clone()).chain(v4.skip(1)).chain(v6.skip(1)).collect()
 }
 
-/// As many as are told: which of them count is decided where it is known how many ports there are.
+/// Parsing keeps all of them; the limit depends on the number of ports and applies later.
 #[test]
 fn source_ranges_make_no_service_unreadable_by_their_number() {
     let told = |v4, v6| spec(&json!({"loadBalancerSourceRanges": ranges(v4, v6), "ports": [{"port": 80}]}));
     assert_eq!(told(256, 257).source_ranges.len(), 2 * (256 + 257) - 2);
 }
 
-/// What is told of the load balancer of a Service with this type, metadata and status.
+/// The load balancer of a Service with this type, metadata and status.
 fn balancer(kind: &str, metadata: &Value, spec: &Value, ingress: &Value) -> Option<BalancerFacts> {
     let (mut metadata, mut spec) = (metadata.clone(), spec.clone());
     metadata["name"] = "web".into();

@@ -222,7 +222,7 @@ fn a_slice_says_when_that_happened_of_which_it_tells() {
     for nonsense in [json!("yesterday"), json!(""), json!(null)] {
         assert_eq!(told(nonsense).triggered.0, None);
     }
-    assert_eq!(told(json!("yesterday")), told(json!("2026-01-08T11:11:55Z")), "it says the same");
+    assert_eq!(told(json!("yesterday")), told(json!("2026-01-08T11:11:55Z")), "it means the same");
 }
 
 #[test]

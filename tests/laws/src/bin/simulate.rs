@@ -1,7 +1,7 @@
-//! `simulate --steps N --seed S --faults PER_MILLE`: lives three lives, one after the other, and says what was wrong in
-//! them: one with failing maps and crashes, one with too little room, and one beside hostile tenants.
+//! `simulate --steps N --seed S --faults PER_MILLE` runs three simulations in turn and reports violations: one with
+//! failing maps and crashes, one with too little capacity, and one alongside hostile tenants.
 //!
-//! There is one thread, so a seed gives the same lives on every machine.
+//! There is one thread, so a seed gives the same simulations on every machine.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;

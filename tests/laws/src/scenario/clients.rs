@@ -1,6 +1,6 @@
-//! What clients from outside meet, by what the maps hold.
+//! What clients from outside get, according to the maps.
 //!
-//! Invariant: it is told by the maps alone, in the order in which programs look: frontend, source, list.
+//! Invariant: the maps alone decide, in the order in which programs look: frontend, source, list.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use holdfast_core::op::{Dump, DumpPort, FrontendType, FrontendValue, WordFlags};
 use super::show::list;
 use super::table::table;
 
-/// What a client of this address meets at each frontend.
+/// What a client of this address gets at each frontend.
 pub(super) fn from(dump: &Dump, client: IpAddr) -> String {
     let row = |(key, value): &(holdfast_core::keys::FrontendKey, FrontendValue)| {
         let port = dump.ports.iter().find(|port| port.index == value.port);

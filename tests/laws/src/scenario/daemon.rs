@@ -1,21 +1,21 @@
-//! What of a daemon a scenario needs beside the rules and the objects.
+//! The parts of a daemon that a scenario needs besides the rules and the objects.
 
 use holdfast_core::drains::Drains;
 use holdfast_core::engine::SavedSnapshot;
 use holdfast_core::event::Event;
 use holdfast_core::snapshot::Snapshot;
 
-/// What only a whole daemon has.
+/// What only a whole daemon can do.
 pub trait Daemon {
-    /// What a configuration with these `[[service]]` blocks sends first.
+    /// The first events of a configuration with these `[[service]]` blocks.
     fn blocks(&self, toml: &str) -> Result<Vec<Event>, String>;
-    /// What comes back after a restart of what was written down.
+    /// The saved state as a restart reads it back.
     fn written_down(&self, snapshot: &Snapshot) -> Result<SavedSnapshot, String>;
-    /// What comes back of the drains in force.
+    /// The drains in force as a restart reads them back.
     fn drains_written_down(&self, drains: &Drains) -> Result<Drains, String>;
 }
 
-/// The rules without a daemon around them: no configuration can be read, and a record comes back as it was written.
+/// The rules without a daemon: no configuration can be read, and saved state returns unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct RulesAlone;
 

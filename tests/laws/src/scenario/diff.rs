@@ -1,6 +1,6 @@
-//! What differs between two texts, line by line.
+//! The difference of two texts, line by line.
 
-/// Lines that only the expected text has begin with `-`, those that only the other has with `+`.
+/// Lines of only the expected text begin with `-`, lines of only the other with `+`.
 pub fn difference(expected: &str, seen: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), seen.lines().collect());
     let common = common_lengths(&old, &new);
@@ -25,7 +25,7 @@ pub fn difference(expected: &str, seen: &str) -> String {
     text
 }
 
-/// At (i, j): how many lines the texts from there on have in common, in order.
+/// At (i, j): the length of the longest common subsequence from there on.
 fn common_lengths(old: &[&str], new: &[&str]) -> Vec<Vec<usize>> {
     let mut rows = vec![vec![0; new.len() + 1]];
     for left in old.iter().rev() {

@@ -1,6 +1,6 @@
 //! The maps by meaning.
 //!
-//! Invariant: two maps that every client finds the same give the same text, wherever their ranges and indices are.
+//! Invariant: two maps that are equal to every client give the same text, wherever their ranges and indices are.
 
 use std::fmt::Write;
 
@@ -21,7 +21,7 @@ const FLAGS: [(WordFlags, &str); 9] = [
     (WordFlags::OFF_CLUSTER, "outside"),
 ];
 
-/// Each port with the frontends that lead to it, in the order of its first frontend; then the node's addresses.
+/// Each port with its frontends, in the order of its first frontend; then the node's addresses.
 pub(super) fn maps(dump: &Dump) -> String {
     let mut ports: Vec<(Vec<String>, &DumpPort)> =
         dump.ports.iter().map(|port| (frontends(dump, port), port)).collect();
@@ -31,7 +31,7 @@ pub(super) fn maps(dump: &Dump) -> String {
     for (frontends, port) in ports {
         let _fits = writeln!(text, "{}\n{}", frontends.join(", "), lists(dump, port));
     }
-    let _fits = dump.orphans.iter().try_for_each(|_| writeln!(text, "a port that nobody can dial"));
+    let _fits = dump.orphans.iter().try_for_each(|_| writeln!(text, "a port that no client can dial"));
     if !dump.node_addresses.is_empty() {
         let addresses: Vec<String> = dump.node_addresses.iter().map(ToString::to_string).collect();
         let _fits = writeln!(text, "node addresses {}", addresses.join(" "));

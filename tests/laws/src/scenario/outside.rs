@@ -1,7 +1,6 @@
 //! The world outside the daemon: files, an apiserver's objects, the configuration, the node.
 //!
-//! Invariant: it knows everything that a source would send after a restart, read through the same code as the
-//! daemon reads it.
+//! Invariant: it has everything that a source would send after a restart, read through the daemon's own code.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use serde_json::Value;
 use super::Daemon;
 use super::text::{Command, stage_settings};
 
-/// Where messages say that manifests come from.
+/// The folder of manifests, in messages.
 const FOLDER: &str = "manifests";
 
 /// Everything that sources read.
@@ -47,7 +46,7 @@ impl Default for Outside {
 }
 
 impl Outside {
-    /// Something changes; gives what the sources say of it.
+    /// Applies a change, and returns the sources' events.
     pub(super) fn take(&mut self, command: &Command, daemon: &dyn Daemon) -> Result<Vec<Event>, String> {
         match command {
             Command::File(name, text) => {
@@ -85,7 +84,7 @@ impl Outside {
         }
     }
 
-    /// What a new process is told.
+    /// The events for a new process.
     pub(super) fn all(&mut self) -> Result<Vec<Event>, String> {
         self.texts = TextFolder::new(FOLDER);
         let mut group = vec![
@@ -114,7 +113,7 @@ impl Outside {
         Event::NodeApplied(Arc::clone(&self.node))
     }
 
-    /// What a new process begins with.
+    /// The drains that a new process starts with.
     pub(super) const fn drains(&self) -> &Arc<Drains> {
         &self.drains
     }
@@ -177,7 +176,7 @@ fn object_key(kind: &str, name: &str) -> Result<ObjectKey, String> {
     }
 }
 
-/// What the apiserver's objects say. It has filled in their defaults.
+/// The events of the apiserver's objects, whose defaults it has filled in.
 fn cluster_events(yaml: &str) -> Result<Vec<Event>, String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(|error| error.to_string())?;
     let from = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };

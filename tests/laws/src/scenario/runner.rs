@@ -1,7 +1,6 @@
-//! Runs a scenario: an engine over some maps, and a clock that the scenario moves.
+//! Runs a scenario: an engine over some maps, and a clock that the scenario advances.
 //!
-//! Invariant: after each step the engine runs until nothing is due, so maps that fail now and then end where
-//! good ones do.
+//! Invariant: after each step the engine runs until nothing is due, so maps that sometimes fail end like good ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,17 +24,17 @@ use super::text::{Command, ScenarioError};
 use super::{View, clients, maps, show};
 use crate::faulty::{Faults, FaultyMaps};
 
-/// Where the wall clock stands at the start of each scenario.
+/// The wall clock at the start of each scenario.
 const START: Timestamp = Timestamp(1_767_870_715);
 
-/// Steps until nothing is due: far beyond any run of bad luck.
+/// Engine steps until nothing is due: far beyond any run of bad luck.
 const STEPS_MAX: usize = 10_000;
 
-/// The engine's longest wait. What is due only then has failed ten times in a row: it is no bad luck, and
-/// shows as error.
+/// The engine's longest wait. An op due only then has failed ten times in a row: that is no bad luck and shows as an
+/// error.
 const HOPELESS: Duration = Duration::from_secs(30);
 
-/// Makes one kind of maps, empty and of its own. Kernel maps come in here.
+/// Makes one kind of maps, empty and separate. Kernel maps implement it too.
 pub trait MapMaker {
     /// The kind, for messages.
     fn name(&self) -> String;
@@ -59,7 +58,7 @@ impl MapMaker for Memory {
 /// Maps in memory of which one op in ten fails.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultyMemory {
-    /// Where the sequence of faults begins.
+    /// The seed of the sequence of faults.
     pub seed: u64,
 }
 
@@ -80,17 +79,17 @@ pub struct Runner<'a> {
     daemon: &'a dyn Daemon,
     outside: Outside,
     sources: Vec<Source>,
-    // Gone only while it is being started again.
+    // `None` only during a restart.
     engine: Option<Engine<Box<dyn Maps>>>,
     snapshot: Arc<Snapshot>,
-    /// The questions about held lists that sources have answered, as they were in the snapshot.
+    /// The queries about held lists that sources have answered, as in the snapshot.
     answered: BTreeMap<Source, Uptime>,
     mono: Duration,
     wall: Timestamp,
 }
 
 impl<'a> Runner<'a> {
-    /// A daemon that has started, with nothing to serve.
+    /// Starts a daemon with nothing to serve.
     pub fn start(
         daemon: &'a dyn Daemon,
         maker: &dyn MapMaker,
@@ -112,7 +111,7 @@ impl<'a> Runner<'a> {
         Ok(runner)
     }
 
-    /// One step of a scenario.
+    /// Runs one step of a scenario.
     pub fn take(&mut self, command: &Command) -> Result<(), String> {
         match command {
             Command::Time(time) => {
@@ -139,7 +138,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// What is seen now.
+    /// The output of a `show` step.
     pub fn show(&mut self, view: View) -> Result<String, String> {
         Ok(match view {
             View::Frontends => show::frontends(&self.snapshot),
@@ -157,7 +156,7 @@ impl<'a> Runner<'a> {
         engine.maps_mut().dump().map_err(|error| error.to_string())
     }
 
-    /// Everything outside goes; then nothing may be left in tables, maps and allocators.
+    /// Deletes everything outside; then nothing may be left in tables, maps and allocators.
     pub fn clear(&mut self) -> Result<(), String> {
         let group = self.outside.clear();
         self.apply(group)?;
@@ -186,12 +185,12 @@ impl<'a> Runner<'a> {
         self.apply(group)
     }
 
-    /// What the process before has left behind.
+    /// The saved state of the former process.
     fn written_down(&self) -> Result<Option<SavedSnapshot>, String> {
         self.snapshot.programmed.then(|| self.daemon.written_down(&self.snapshot)).transpose()
     }
 
-    /// Only what is held is probed, so the snapshot says which port the backend is of.
+    /// Only held backends are probed, so the snapshot shows the backend's port.
     fn probed(&self, service: &str, backend: SocketAddr, answer: ProbeAnswer) -> Result<ProbeResult, String> {
         let holds = |port: &&PortView| {
             let hold = port.hold.as_ref();
@@ -223,7 +222,7 @@ impl<'a> Runner<'a> {
             match engine.next_due(self.mono) {
                 Some(due) if due < self.mono + HOPELESS => self.mono = self.mono.max(due),
                 _ if self.snapshot.queries == self.answered => return Ok(()),
-                // Each source is well: it answers at once that all it knows has come.
+                // Every source is healthy: it answers at once that it has delivered everything.
                 _ => {
                     self.answered.clone_from(&self.snapshot.queries);
                     self.answered

@@ -1,7 +1,7 @@
 //! What readers see, as tables.
 //!
-//! Invariant: a dump shows what the rules promise and nothing that depends on luck or on the process: no index, no
-//! count of tries, no time.
+//! Invariant: a dump shows what the rules promise and nothing that depends on luck or the process: no index, no count
+//! of tries, no time.
 
 use holdfast_core::facts::AddressType;
 use holdfast_core::keys::Family;
@@ -12,22 +12,22 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::table::table;
 
-/// What a `show` step looks at.
+/// What a `show` step shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// What clients dial, and what they get.
+    /// Frontends, and what clients get there.
     Frontends,
-    /// Every endpoint of every port, chosen or not.
+    /// Every endpoint of every port, listed or not.
     Backends,
-    /// Every service that is known, served or not.
+    /// Every known service, served or not.
     Services,
-    /// How far load balancers have come.
+    /// The state of load balancers.
     Balancers,
-    /// What was not understood.
+    /// Rejected objects.
     Rejected,
     /// The maps by meaning.
     Maps,
-    /// What a client of this address meets that comes from outside.
+    /// What a client of this address from outside gets.
     From(IpAddr),
 }
 
@@ -48,7 +48,7 @@ impl View {
     }
 }
 
-/// What clients dial, and what they get.
+/// Frontends, and what clients get there.
 pub fn frontends(snapshot: &Snapshot) -> String {
     let rows = services_of(snapshot).into_iter().flat_map(|service| {
         service.frontends.iter().map(|frontend| frontend_row(service, frontend)).collect::<Vec<_>>()
@@ -115,7 +115,7 @@ fn backend_row(service: &ServiceView, port: &PortView, row: &Row) -> Vec<String>
     ]
 }
 
-/// Every slice that lists this endpoint for this port, or did when it was seen last.
+/// Every slice that lists this endpoint for this port, or did when it was last seen.
 fn slices(service: &ServiceView, port: &PortView, row: &Row) -> String {
     let lists = |slice: &&std::sync::Arc<holdfast_core::facts::SliceFacts>| {
         let family = slice.address_type == AddressType::Ip(Family::from_address(row.address));
@@ -160,7 +160,7 @@ pub(super) fn services(snapshot: &Snapshot) -> String {
     table(&["SERVICE", "SOURCE", "TYPE", "STATE", "AFFINITY", "RANGES", "HEALTH_PORT", "SLICES"], rows)
 }
 
-/// Those that have a load balancer. For how long is no dump's business.
+/// The services with a load balancer, without durations.
 pub(super) fn balancers(snapshot: &Snapshot) -> String {
     let row = |service: &ServiceView| {
         let facts = service
@@ -195,7 +195,7 @@ pub(super) fn rejected(snapshot: &Snapshot) -> String {
     table(&["OBJECT", "ORIGIN", "REJECTED", "REASON"], rows)
 }
 
-/// In the order of the tables: namespace and name, then source.
+/// Sorted by namespace and name, then source.
 fn services_of(snapshot: &Snapshot) -> Vec<&ServiceView> {
     let mut services: Vec<&ServiceView> = snapshot.services.iter().map(AsRef::as_ref).collect();
     services.sort_by(|a, b| a.key.cmp(&b.key));

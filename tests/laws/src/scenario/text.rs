@@ -1,6 +1,6 @@
-//! The text of a scenario, as steps, and back.
+//! Parses the text of a scenario into steps, and writes it back.
 //!
-//! Invariant: whatever is not the golden text of a `show` step is written back byte by byte.
+//! Invariant: everything except the golden text of `show` steps is written back byte for byte.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -16,22 +16,21 @@ use holdfast_core::str_enum::StrEnum;
 
 use super::{Restarts, View};
 
-/// What is wrong with a scenario, or with what it met.
+/// A fault of a scenario, or a failed expectation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct ScenarioError {
     /// Counted from 1; 0: the end.
     pub line: usize,
-    /// What is wrong.
     pub message: String,
 }
 
-/// What happens outside the daemon, or what must be seen.
+/// What happens outside the daemon, or what to show.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// A manifest has this text now.
     File(String, String),
-    /// A manifest is gone.
+    /// A manifest is deleted.
     Remove(String),
     /// An apiserver sends objects.
     Cluster(String),
@@ -41,26 +40,24 @@ pub enum Command {
     /// The own node.
     Node(NodeFacts),
     Settings(Settings),
-    /// An operator drains backends, or takes that back.
+    /// An operator drains backends, or ends that.
     Drain(Drain, bool),
-    /// A backend of a held list is probed: service, backend, what came of it.
+    /// A backend of a held list is probed: service, backend, answer.
     Probe(String, SocketAddr, ProbeAnswer),
     /// Every source may miss something.
     Interrupted,
     Time(Duration),
-    /// The daemon ends and starts again.
+    /// The daemon restarts.
     Restart,
-    /// Something is looked at.
     Show(View),
-    /// A restart at every step would make another scenario of it.
+    /// The scenario would be another one with a restart at every step.
     KeepRunning,
 }
 
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Where it begins, counted from 1.
+    /// Its first line, counted from 1.
     pub line: usize,
-    /// What it is.
     pub command: Command,
     // The lines of its block.
     block: Range<usize>,
@@ -74,11 +71,11 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Reads a file's text.
+    /// Parses a file's text.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         if !text.starts_with("# ") {
-            let message = "a scenario begins with a paragraph that says the rule: `# …`".to_owned();
+            let message = "a scenario begins with a paragraph that states the rule: `# …`".to_owned();
             return Err(ScenarioError { line: 1, message });
         }
         let mut steps: Vec<Step> = Vec::new();
@@ -102,7 +99,7 @@ impl Scenario {
         &self.steps
     }
 
-    /// The sources that this scenario uses; at a start, the daemon waits for all of them.
+    /// The sources of this scenario; a start waits for all of them.
     pub fn sources(&self) -> BTreeSet<Source> {
         let source = |step: &Step| match step.command {
             Command::File(..) | Command::Remove(_) => Some(Source::Manifests),
@@ -113,7 +110,7 @@ impl Scenario {
         self.steps.iter().filter_map(source).collect()
     }
 
-    /// How it can be played.
+    /// The ways to run it.
     pub fn plays(&self) -> Vec<Restarts> {
         match self.steps.iter().any(|step| matches!(step.command, Command::KeepRunning)) {
             true => vec![Restarts::AsWritten],
@@ -121,12 +118,12 @@ impl Scenario {
         }
     }
 
-    /// What each `show` step must see.
+    /// The expected output of each `show` step.
     pub fn golden(&self) -> Vec<String> {
         self.shows().map(|step| block_text(&self.lines, &step.block)).collect()
     }
 
-    /// The same scenario with what was seen as its golden text.
+    /// The same scenario with `seen` as its golden text.
     #[must_use]
     pub fn blessed(&self, seen: &[String]) -> Self {
         let mut lines = Vec::new();
@@ -209,7 +206,7 @@ fn node(rest: &str) -> Result<NodeFacts, String> {
     Ok(node)
 }
 
-/// What a scenario begins with: kube-proxy's rules, which refuse at once. What is held says so in its settings.
+/// The initial settings: kube-proxy's rules, which refuse at once. Scenarios with holds set their own.
 pub(super) fn stage_settings() -> Settings {
     let hold = Policy { on_empty: OnEmpty::Refuse, ..Policy::default() };
     Settings { hold, ..Settings::default() }
@@ -249,7 +246,6 @@ fn settings(rest: &str) -> Result<Settings, String> {
     Ok(settings)
 }
 
-/// Whether packets are.
 fn is_translated(word: &str) -> Result<bool, String> {
     match word {
         "translated" => Ok(true),
@@ -267,7 +263,7 @@ fn seconds(text: &str) -> Result<i64, String> {
     seconds.ok_or_else(|| format!("`30s`, not {text:?}"))
 }
 
-/// Gives millionths of the whole.
+/// Parses a percentage into millionths.
 fn percent(text: &str) -> Result<u32, String> {
     let percent = text.strip_suffix('%').and_then(|percent| percent.parse::<u32>().ok());
     percent.map(|percent| percent * 10_000).ok_or_else(|| format!("`25%`, not {text:?}"))

@@ -1,8 +1,8 @@
-//! A life with too little room: more services and frontends than the limits allow, coming, going, and starting anew.
+//! A simulation with too little capacity: more services and frontends than fit, additions, deletions and restarts.
 //!
 //! Invariant: whenever a batch leaves nothing to do, each object is either in the table or named as waiting, never both
-//! and never neither; no limit is exceeded; a service that has room keeps it, over a restart too; and at rest no object
-//! waits while there is room. The same seed lives the same life.
+//! or neither. No limit is exceeded. An admitted service stays admitted, over a restart too. At rest no object waits
+//! while there is capacity. The same seed gives the same simulation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use holdfast_core::time::ClockReading;
 use super::population::{self, SERVICES_MAX, SLICES_MAX};
 use super::{Random, Violation};
 
-/// Steps after which what is tried again with growing pauses has been tried often enough.
+/// Steps after which retries with growing pauses are done.
 const STEPS_TO_REST: usize = 16;
 
 /// Longer than any wait between two tries.
 const LONG: Duration = Duration::from_secs(31);
 
-/// What happened in a crowded life.
+/// The counts of a crowded simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Crowded {
-    /// Times at which everything had come to rest.
+    /// How often everything was at rest.
     pub rests: u64,
-    /// Of those, how often an object waited for room in the table.
+    /// How often an object waited for the table at rest.
     pub waited: u64,
-    /// Of those, how often a frontend found no room in the maps.
+    /// How often a frontend found no capacity in the maps at rest.
     pub starved: u64,
     pub restarts: u64,
 }
@@ -48,14 +48,14 @@ struct Crowd {
     slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
     settings: Arc<Settings>,
     snapshot: Arc<Snapshot>,
-    /// The services that had room when there was last nothing to do.
+    /// The admitted services when there was last nothing to do.
     had_room: BTreeSet<ServiceKey>,
-    /// What was found wrong first.
+    /// The first violation.
     wrong: Option<String>,
     report: Crowded,
 }
 
-/// Lives so many steps with too little room.
+/// Runs so many steps with too little capacity.
 pub fn crowd(seed: u64, steps: u64) -> Result<Crowded, Violation> {
     let fail = |step, what| Violation { seed, step, faults: 0, what };
     let mut random = Random::new(seed);
@@ -142,7 +142,7 @@ impl Crowd {
         self.forget_gone();
     }
 
-    /// A service that goes gives up its room, and may have to wait when it comes back.
+    /// A deleted service gives up its id, and may have to wait when it returns.
     fn forget_gone(&mut self) {
         let gone: Vec<_> = self.had_room.iter().filter(|key| !self.is_there(key)).cloned().collect();
         gone.iter().for_each(|key| _ = self.had_room.remove(key));
@@ -165,7 +165,7 @@ impl Crowd {
         ClockReading { wall, mono: self.clock }
     }
 
-    /// The engine takes a step, and whenever that leaves nothing to do everything is looked at.
+    /// The engine takes a step; whenever that leaves nothing to do, everything is checked.
     fn advance(&mut self) {
         self.clock += Duration::from_millis(self.random.number() % 3_000);
         self.snapshot = self.engine.step(self.now(), &mut |_| ());
@@ -176,8 +176,7 @@ impl Crowd {
         }
     }
 
-    /// The process ends and another one begins, mostly with what was written down, sometimes after a boot and
-    /// with another limit.
+    /// The process restarts, mostly with the saved state, sometimes after a boot and with another limit.
     fn restart(&mut self) -> Result<(), String> {
         self.rest()?;
         self.report.restarts += 1;
@@ -202,7 +201,7 @@ impl Crowd {
         self.rest()?;
         let lost: Vec<_> = before.difference(&self.with_room()).cloned().collect();
         if is_remembered && self.limit >= limit && !lost.is_empty() {
-            return Err(format!("a restart took the room of {lost:?}"));
+            return Err(format!("a restart lost {lost:?}"));
         }
         Ok(())
     }
@@ -225,7 +224,7 @@ impl Crowd {
         self.snapshot.services.iter().map(|view| view.key.clone()).collect()
     }
 
-    /// Lets everything come to rest, and looks which services have room and which objects wait.
+    /// Lets everything come to rest, and checks which services are admitted and which objects wait.
     fn rest(&mut self) -> Result<(), String> {
         for _ in 0..STEPS_TO_REST {
             self.advance();
@@ -246,7 +245,7 @@ impl Crowd {
         self.look_at_frontends()
     }
 
-    /// Whether this waiting object's service has room, so that only a place among its slices is missing.
+    /// Whether this waiting object's service is admitted, so that only its slices are too many.
     fn has_room(&self, object: &ObjectKey, shown: &BTreeSet<ServiceKey>) -> bool {
         let service = match object {
             ObjectKey::Service(key) => Some(key.clone()),
@@ -261,7 +260,7 @@ impl Crowd {
         named.filter(|it| it.is_waiting()).map(|it| it.object.clone()).collect()
     }
 
-    /// Everything was told: each object is in the table or waits, and only services that went have lost their room.
+    /// After all events: each object is in the table or waits, and only deleted services have lost their ids.
     fn look(&self, before: &BTreeSet<ServiceKey>) -> Result<(), String> {
         let waiting = self.waiting();
         let views = || self.snapshot.services.iter();
@@ -286,11 +285,11 @@ impl Crowd {
         let known: BTreeSet<_> = in_table.union(&waiting).cloned().collect();
         if known != said {
             let lost: Vec<_> = said.symmetric_difference(&known).collect();
-            return Err(format!("neither in the table nor waiting, or there and gone: {lost:?}"));
+            return Err(format!("neither in the table nor waiting, or there although deleted: {lost:?}"));
         }
         let shown = self.with_room();
         match before.iter().find(|key| !shown.contains(*key)) {
-            Some(lost) => Err(format!("{lost} lost its room")),
+            Some(lost) => Err(format!("{lost} lost its id")),
             None => Ok(()),
         }
     }
@@ -303,13 +302,13 @@ impl Crowd {
         match most {
             None if starved > 0 => Err(format!("{starved} rows have errors without any limit")),
             Some(most) if starved > 0 && used < most => {
-                Err(format!("{starved} rows have no room, and {used} of {most} frontends are used"))
+                Err(format!("{starved} rows have no capacity, and {used} of {most} frontends are used"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Everything goes, and nothing is left: no room is taken, and no object is named as waiting.
+    /// Deletes everything; then no capacity is taken, and no object is named as waiting.
     fn clear(&mut self) -> Result<(), String> {
         let services = self.services.keys().cloned().map(|key| Event::ServiceDeleted(key, None));
         let slices = self.slices.keys().cloned().map(|key| Event::SliceDeleted(key, None));
@@ -331,7 +330,9 @@ impl Crowd {
         let (known, named) = (self.with_room().len(), self.snapshot.rejections.named.len());
         let dump = self.engine.maps_mut().dump().map_err(|error| error.to_string())?;
         if known + named > 0 || dump != (Dump { sources: Some(Vec::new()), ..Dump::default() }) {
-            return Err(format!("all is gone, and {known} services, {named} names and {dump:?} are left"));
+            return Err(format!(
+                "everything is deleted, and {known} services, {named} names and {dump:?} are left"
+            ));
         }
         Ok(())
     }

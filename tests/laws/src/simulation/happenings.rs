@@ -1,7 +1,6 @@
-//! What happens outside the engine: objects that change, go and come back, sources that are interrupted, probes
-//! that are answered.
+//! Changes outside the engine: objects are changed, deleted and recreated, sources interrupted, probes answered.
 //!
-//! Invariant: the facts of the model change with the event that tells of it.
+//! Invariant: the model's facts change with the event that reports it.
 
 use std::sync::Arc;
 
@@ -13,11 +12,11 @@ use holdfast_core::time::Uptime;
 
 use super::{Simulation, population};
 
-/// Answers that may be on their way.
+/// How many answers may be under way.
 const LAGGING_MAX: usize = 8;
 
 impl Simulation {
-    /// Changes some object in the facts, and gives the event that says so.
+    /// Changes some object in the facts, and returns the event.
     pub(super) fn change(&mut self) -> Event {
         match self.random.below(100) {
             0..34 => self.change_service(),
@@ -106,7 +105,7 @@ impl Simulation {
         Event::SettingsApplied(settings)
     }
 
-    /// An object comes in a shape that cannot be understood: nothing may change.
+    /// An object arrives that cannot be parsed: nothing may change.
     fn reject(&mut self) -> Event {
         let position = self.random.below(population::SLICES_MAX);
         let object = if self.random.chance(500) {
@@ -117,8 +116,7 @@ impl Simulation {
         Event::Rejected(Rejection { object, origin: None, reason: "not understood".into(), partial: false })
     }
 
-    /// A source may miss something for a while, cannot tell of endpoints, can again, or answers a question of some time
-    /// ago.
+    /// A source is interrupted, silent or recovered, or answers an earlier query.
     fn interrupt(&mut self) -> Event {
         let source =
             Source::ALL.get(self.random.below(Source::ALL.len())).copied().unwrap_or(Source::Kubernetes);
@@ -158,7 +156,7 @@ impl Simulation {
         }
     }
 
-    /// All of a slice's endpoints are terminating, and then they are gone, within one batch or two.
+    /// All of a slice's endpoints terminate and are removed, within one batch or two.
     pub(super) fn finish(&mut self) {
         let key = population::slice_key(self.random.below(population::SLICES_MAX));
         let Some(old) = self.watch().model.facts.slices.get(&key).cloned() else { return };
@@ -203,8 +201,8 @@ impl Simulation {
         self.tell(Event::SliceApplied(new));
     }
 
-    /// A port of a service gets another name, or two swap theirs, while the numbers stay. The slices follow now or
-    /// later, or did before.
+    /// A port of a service is renamed, or two swap their names, while the numbers stay. The slices follow now or later,
+    /// or did before.
     pub(super) fn rename_port(&mut self) {
         let position = self.random.below(population::SERVICES_MAX);
         let key = population::service_key(position);
@@ -249,7 +247,7 @@ impl Simulation {
         }
     }
 
-    /// A backend of a held list is probed some times in a row, if there is one; or answers come that were on their way.
+    /// Probes a backend of a held list some times in a row, if there is one, or delivers answers under way.
     pub(super) fn probe(&mut self) {
         if self.random.chance(200) {
             for probed in std::mem::take(&mut self.lagging) {

@@ -1,8 +1,7 @@
-//! What the past says of lists without a backend: the last list, which of its backends were seen terminating, and what
-//! is held since when.
+//! The history of lists without a backend: the last list, which of its backends were seen terminating, and the holds.
 //!
-//! Invariant: it hears what the engine is told and looks at what is listed when the engine decides, and at nothing else
-//! of the engine.
+//! Invariant: it reads only the events to the engine and the endpoints listed when the engine decides, nothing else of
+//! the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,13 +19,12 @@ use holdfast_core::time::ClockReading;
 use super::model::{Expected, ExpectedPort, Facts, PortName, hidden, is_of};
 use super::policy::{self, Lost, Probing, Rule, Signs};
 
-/// Seconds after an interruption in which a loss may come of it.
+/// For so many seconds after an interruption a loss may be due to it.
 const RESYNC: i64 = 60;
 
 /// A backend of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its address and port.
     pub slot: Slot,
     /// It is in the cluster list.
     pub cluster: bool,
@@ -34,11 +32,11 @@ pub struct Member {
     pub local: bool,
     /// It is terminating.
     pub terminating: bool,
-    /// The uid of the object behind the address, as the slice names it; may be empty.
+    /// The UID of the endpoint's target in the slice; may be empty.
     pub uid: String,
 }
 
-/// A backend of a held list: what probes found, and why it was dropped.
+/// A backend of a held list: its probes, and why it was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HeldMember {
     member: Member,
@@ -48,7 +46,7 @@ struct HeldMember {
     lost: Option<Reason>,
 }
 
-/// A list that is held.
+/// A held list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     reason: Reason,
@@ -56,9 +54,9 @@ struct Held {
     /// Seconds of the clock that never steps.
     begun: i64,
     asked: Option<i64>,
-    /// When its bound was reached last while the source was silent.
+    /// When its bound was last reached while the source was silent.
     reached: Option<i64>,
-    /// When its bound was reached last and the source had not answered since.
+    /// When its bound was last reached without an answer of the source since.
     unanswered: Option<i64>,
     members: Vec<HeldMember>,
 }
@@ -83,7 +81,7 @@ impl Held {
         self.is_over(policy, now).then_some(Reason::HoldExpired)
     }
 
-    /// A list whose source has not answered is not looked at for two seconds.
+    /// A list whose source has not answered is not checked for two seconds.
     fn is_over(&self, policy: &Policy, now: i64) -> bool {
         let rests = self.unanswered.is_some_and(|at| now < at + 2);
         !rests && self.bound(policy).is_some_and(|end| now >= end)
@@ -101,7 +99,7 @@ impl Held {
         policy::end(self.bound, probing, policy)
     }
 
-    /// Where the past alone speaks for a hold, a backend that is listed, and is not usable, is not held.
+    /// If only the history speaks for a hold, a listed backend that is not usable is not held.
     fn leave_out(&mut self, listed: &BTreeSet<SocketAddr>) {
         let by_the_past = self.bound == Bound::Guarded || self.bound == Bound::MassLoss;
         for member in self.members.iter_mut().filter(|it| by_the_past && it.lost.is_none()) {
@@ -118,17 +116,17 @@ impl Held {
     }
 }
 
-/// What a source could tell of endpoints that are back.
+/// What a source could report about endpoints that are back.
 #[derive(Clone, Copy, Debug)]
 enum Told {
-    /// Everything, at any time: it is files of the node.
+    /// Everything at any time: it is the node's files.
     All,
     Silent,
-    /// What it knew when this question was put, if it answered one that still counts.
+    /// Its state when the latest counted answer's query was sent, if any.
     Answered(Option<i64>),
 }
 
-/// The past of one port.
+/// The history of one port.
 #[derive(Clone, Debug, Default)]
 struct Past {
     last: Option<Arc<[Member]>>,
@@ -136,7 +134,7 @@ struct Past {
     had_list: bool,
     held: Option<Held>,
     ended: Option<Reason>,
-    // What clients dial, as long as the port is there.
+    // The numbers that clients dial while the port exists.
     numbers: BTreeSet<NonZeroU16>,
     // The port was away meanwhile, so the engine may have forgotten the last list.
     was_away: bool,
@@ -157,7 +155,7 @@ impl Past {
         (self.held, self.ended, self.had_list, self.was_away) = (None, None, false, true);
     }
 
-    /// Backends that were terminating, or ready, in a slice that was replaced before anything was decided by it.
+    /// Applies backends that were terminating or ready in a slice that was replaced before any decision.
     fn recall(&mut self, missed: &SliceFacts, name: &PortName) {
         let Some(last) = self.last.clone() else { return };
         if missed.headless || missed.address_type != AddressType::Ip(name.2) {
@@ -180,7 +178,7 @@ impl Past {
         self.backends().all(|backend| self.terminating.contains(&backend))
     }
 
-    /// Whether each backend of the last list is listed as what it is now, or was seen terminating.
+    /// Whether each backend of the last list is still listed, or was seen terminating.
     fn is_unready(&self, listed: &BTreeSet<SocketAddr>) -> bool {
         !listed.is_empty() && self.backends().all(|it| listed.contains(&it) || self.terminating.contains(&it))
     }
@@ -229,7 +227,7 @@ impl Past {
         self.had_list = false;
     }
 
-    /// Why the list is empty; the first reason if the engine remembers all.
+    /// Why the list is empty; the first reason if the engine remembers everything.
     fn nobody(&self, port: &ExpectedPort) -> Vec<Reason> {
         let none = if port.listed.is_empty() { Reason::NoEndpoints } else { Reason::AllUnready };
         let seen = match (&self.held, &self.last, self.ended) {
@@ -240,7 +238,7 @@ impl Past {
             _ if self.is_ended() => Reason::ScaledDown,
             _ => Reason::Vanished,
         };
-        // Nor does it hear how backends end that it has forgotten.
+        // Nor does it learn how backends end that it has forgotten.
         let forgotten = [none, Reason::ScaledDown, Reason::Vanished];
         [seen].into_iter().chain(forgotten.into_iter().filter(|_| self.was_away)).collect()
     }
@@ -265,18 +263,18 @@ impl Past {
 
 type Pasts = BTreeMap<ServiceKey, BTreeMap<PortName, Past>>;
 
-/// The past of all ports, as far as a process that dies writes it down, and when it did.
+/// The saved history of all ports, and when it was saved.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(Pasts, ClockReading, Slices, Uids);
 
 impl Memory {
-    /// Services of which something was written down.
+    /// Services with saved history.
     pub fn services(&self) -> impl Iterator<Item = &ServiceKey> {
         self.0.keys()
     }
 }
 
-/// The past of all ports, and what was heard since the engine decided last.
+/// The history of all ports, and the events since the engine last decided.
 #[derive(Clone, Debug)]
 pub struct History {
     rule: Rule,
@@ -284,22 +282,22 @@ pub struct History {
     now: ClockReading,
     interrupted_now: BTreeSet<Source>,
     interrupted: BTreeMap<Source, i64>,
-    /// Sources that were said to be silent, or not to be, since the engine decided last.
+    /// Sources that became silent or recovered since the engine last decided.
     silenced_now: BTreeMap<Source, bool>,
-    /// Since when a source is silent, and until when one counts so that was.
+    /// Since when a source is silent, and until when it counts as silent.
     silent: BTreeMap<Source, (Option<i64>, i64)>,
-    /// When the youngest question was put that each source has answered.
+    /// When the latest query that each source has answered was sent.
     answered: BTreeMap<Source, i64>,
-    /// When the engine went on last, after it had decided nothing for more than five seconds.
+    /// When the engine last continued after deciding nothing for more than five seconds.
     resumed: i64,
     /// Held addresses that another service lists: the holder, the address, the other service.
     pub claims: Vec<(ServiceKey, SocketAddr, ServiceKey)>,
     /// Services that became part of a mass loss.
     pub joined: BTreeSet<ServiceKey>,
-    /// Each slice as it was told last, and as it was when its service was decided for last.
+    /// Each slice as last delivered, and as last used by its service's decision.
     told: Slices,
     decided: Slices,
-    /// The object behind each service's name when it was decided for last.
+    /// The object behind each service's name at the last decision.
     uids: Uids,
 }
 
@@ -308,7 +306,6 @@ type Uids = BTreeMap<ServiceKey, Option<Arc<str>>>;
 type Slices = BTreeMap<SliceKey, Arc<SliceFacts>>;
 
 impl History {
-    /// Nothing has happened yet.
     pub fn new(rule: Rule, memory: Memory) -> Self {
         Self {
             rule,
@@ -328,8 +325,7 @@ impl History {
         }
     }
 
-    /// A new process begins, with what the one before wrote down. How old a hold is, the wall clocks say; none is
-    /// younger than new.
+    /// A new process starts with the saved history. The wall clocks determine the age of a hold; none is in the future.
     pub fn restart(&mut self, memory: Memory, now: ClockReading) {
         let then = memory.1;
         *self = Self::new(self.rule, memory);
@@ -345,12 +341,12 @@ impl History {
         }
     }
 
-    /// What would be written down now.
+    /// The history to save now.
     pub fn memory(&self) -> Memory {
         Memory(self.pasts.clone(), self.now, self.decided.clone(), self.uids.clone())
     }
 
-    /// Services of which some list is held.
+    /// Services with a held list.
     pub fn held(&self) -> impl Iterator<Item = &ServiceKey> {
         let is_held = |pasts: &BTreeMap<PortName, Past>| pasts.values().any(|past| past.held.is_some());
         self.pasts.iter().filter(move |(_, pasts)| is_held(pasts)).map(|(key, _)| key)
@@ -364,7 +360,7 @@ impl History {
         self.pasts.iter_mut().flat_map(of)
     }
 
-    /// The engine is told something.
+    /// The engine receives an event.
     pub fn hear(&mut self, event: &Event) {
         match event {
             Event::Interrupted(source) | Event::Resumed(source) => drop(self.interrupted_now.insert(*source)),
@@ -388,7 +384,7 @@ impl History {
         }
     }
 
-    /// What was told and not decided by is remembered, whatever is told next.
+    /// A state that no decision used is remembered when the slice is replaced.
     fn replace(&mut self, key: &SliceKey, new: Option<&Arc<SliceFacts>>) {
         let old = match new {
             Some(new) if self.told.get(key) == Some(new) => return,
@@ -420,7 +416,7 @@ impl History {
         }
     }
 
-    /// A service that lists a held address for a pod of its own may have the address asked, and ends nothing.
+    /// A service that lists a held address for a pod of its own may have the address probed, and ends nothing.
     fn claim(&mut self, slice: &SliceFacts) {
         let Some(by) = &slice.service else { return };
         let Ok(name) = ObjectName::new(slice.key.name.namespace(), by) else { return };
@@ -441,7 +437,7 @@ impl History {
         self.claims.append(&mut claims);
     }
 
-    /// The engine decides.
+    /// The engine starts to decide.
     pub fn begin(&mut self, now: ClockReading) {
         if seconds(now) - seconds(self.now) > 5 {
             self.resumed = seconds(now);
@@ -480,12 +476,12 @@ impl History {
         }
     }
 
-    /// Seconds since the engine's process began, when it decided last.
+    /// Seconds from the start of the engine's process to its last decision.
     pub fn now(&self) -> i64 {
         seconds(self.now)
     }
 
-    /// … for one service.
+    /// The engine has decided for one service.
     pub fn conclude(&mut self, service: &ServiceKey, expected: Option<&Expected>, facts: &Facts) {
         let source = self.told(service.source);
         let pasts = self.pasts.entry(service.clone()).or_default();
@@ -533,12 +529,12 @@ impl History {
         }
     }
 
-    /// … and has decided for all.
+    /// The engine has decided for all.
     pub fn end(&mut self) {
         self.decided.clone_from(&self.told);
     }
 
-    /// Services that lost their lists within the window are held as long as a mass loss is, if they are enough.
+    /// Services that lost their lists within the window are held as a mass loss if they are enough.
     pub fn judge_mass(&mut self, policy: &Policy, services: &BTreeMap<ServiceKey, Expected>) {
         let from = seconds(self.now) - policy.mass_loss_window;
         let lost = self.all_held().filter(|(_, held)| held.is_lost_since(from));
@@ -555,7 +551,7 @@ impl History {
         self.joined = joined;
     }
 
-    /// What each namespace has and has lost.
+    /// Counts each namespace's services and losses.
     fn count(
         &self,
         services: &BTreeMap<ServiceKey, Expected>,
@@ -578,7 +574,7 @@ impl History {
         past.map_or_else(|| port.clone(), |past| past.effective(port))
     }
 
-    /// Whether what readers see of holds is what the past gives.
+    /// Compares the holds that readers see with the history.
     pub fn compare(&self, view: &ServiceView) -> Result<(), String> {
         let nothing = Past::default();
         for port in &view.ports {
@@ -612,8 +608,8 @@ fn seconds(now: ClockReading) -> i64 {
     now.mono.as_secs().cast_signed()
 }
 
-/// A client dials a number with a protocol, and knows no names. So a port whose number had another name before, which
-/// has given the number up, has the past of that name.
+/// Clients dial a number with a protocol, not a name. So a port whose number had another name before gets the history
+/// of that name, if that name gave up the number.
 fn rename(pasts: &mut BTreeMap<PortName, Past>, expected: &Expected, service: &ServiceFacts) {
     let numbers = |name: &PortName| -> BTreeSet<NonZeroU16> {
         let own = |it: &&ServicePort| it.name == name.0 && it.protocol == Protocol::Transport(name.1);
@@ -634,7 +630,7 @@ fn rename(pasts: &mut BTreeMap<PortName, Past>, expected: &Expected, service: &S
     }
 }
 
-/// What a service asks for, if it can be followed.
+/// The service's on-empty setting, if it is valid.
 fn asked(service: &ServiceFacts) -> Option<OnEmpty> {
     let is_shared = service.kind == ServiceType::LoadBalancer
         || !service.external_ips.is_empty()
@@ -648,7 +644,7 @@ fn asked(service: &ServiceFacts) -> Option<OnEmpty> {
     }
 }
 
-/// Whether a service leaves its shared addresses to the real balancer while it has no backend.
+/// Whether a service passes its shared addresses to the real balancer while it has no backend.
 pub fn asks_to_pass(service: &ServiceKey, facts: &Facts) -> bool {
     let own = facts.services.get(service).and_then(|it| asked(it));
     own.unwrap_or(facts.settings.hold.on_empty) == OnEmpty::Pass

@@ -1,9 +1,9 @@
-//! Two lives at once of the same services: one alone, and one beside hostile tenants that claim their addresses, list
-//! their backends, and come and go by the thousands.
+//! Two simulations of the same services: one alone, and one alongside hostile tenants that claim their addresses, list
+//! their backends, and create and delete services by the thousands.
 //!
 //! Invariant: whatever the tenants do, a bystander has the same lists, holds, ends of holds, rows, records and answers
-//! in both, and has them within a few pieces of work; an address that tenants fight for belongs to the service that the
-//! rules name, and all other claimants are told its name. The same seed lives the same lives.
+//! in both, within a few pieces of work. A contested address belongs to the service that the rules name, and all other
+//! claimants see its name. The same seed gives the same simulations.
 
 mod bystanders;
 mod compare;
@@ -29,35 +29,35 @@ use super::{Random, Violation};
 use bystanders::BYSTANDERS;
 use compare::Record;
 
-/// Pieces of work after which a bystander has what it asked for, whatever else is to be done.
+/// Pieces of work after which a bystander's changes are realized, whatever else is to be done.
 const PIECES_MAX: usize = 3;
 
-/// … and after which all is done.
+/// Pieces of work after which everything is done.
 const REST_MAX: usize = 20_000;
 
-/// A row may name a former owner for so long, where it changed a moment ago too.
+/// How long a row may name a former owner after a recent update.
 const OWNERS_TOLD: Duration = Duration::from_secs(1);
 
-/// The tenant makes or removes so many services at once, at most.
+/// The most services that the tenant creates or deletes at once.
 const BURST_MAX: usize = 300;
 
 /// Nothing here is full.
 const CAPACITY: Capacity = Capacity { slots: 1 << 16, ports: 1 << 15, services: 1 << 13 };
 
-/// What happened in such lives.
+/// The counts of such simulations.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
     /// Events of tenants.
     pub hostile: u64,
-    /// Their services that went.
+    /// Deleted services of tenants.
     pub gone: u64,
-    /// How often a list of a bystander was found held.
+    /// How often a list of a bystander was held.
     pub held: u64,
-    /// How often a bystander was told that another service lists its held address.
+    /// How often another service listed a bystander's held address.
     pub heard: u64,
-    /// How often everything was at rest and the owners of what tenants fight for were compared.
+    /// How often everything was at rest and the owners of contested addresses were compared.
     pub rests: u64,
-    /// Of those, how many addresses had more than one claimant.
+    /// How many addresses had more than one claimant at rest.
     pub fought: u64,
 }
 
@@ -80,7 +80,7 @@ struct Lives {
     report: Beside,
 }
 
-/// Lives so many steps.
+/// Runs so many steps.
 pub fn beside(seed: u64, steps: u64) -> Result<Beside, Violation> {
     let fail = |step, what| Violation { seed, step, faults: 0, what };
     let mut lives = Lives::new(seed).map_err(|what| fail(0, what))?;
@@ -99,7 +99,7 @@ impl Life {
         Ok(Self { engine, snapshot: Arc::default(), records: Vec::new(), heard: 0 })
     }
 
-    /// So many pieces, or all that there is to do. `true`: nothing is left.
+    /// Runs so many pieces, or all that there is to do. `true`: nothing is left.
     fn advance(&mut self, now: ClockReading, pieces: usize, own: &BTreeMap<ServiceKey, usize>) -> bool {
         for _ in 0..pieces {
             let Self { engine, records, heard, .. } = self;
@@ -158,13 +158,13 @@ impl Lives {
         ClockReading { wall, mono: self.clock }
     }
 
-    /// What a bystander does happens in both lives.
+    /// Delivers a bystander's event in both simulations.
     fn tell(&mut self, event: &Event) {
         self.alone.engine.apply(event.clone());
         self.beside.engine.apply(event.clone());
     }
 
-    /// What a tenant does happens in one.
+    /// Delivers a tenant's event in one.
     fn hostile(&mut self, event: Event) {
         self.report.hostile += 1;
         self.beside.engine.apply(event);
@@ -186,8 +186,8 @@ impl Lives {
         Ok(())
     }
 
-    /// A bystander's owner edits its service. No service is deleted here: how long a life remembers the backends of a
-    /// service that has gone depends on when what it left was cleared away.
+    /// A bystander's owner edits its service. No service is deleted: how long a simulation remembers a deleted
+    /// service's backends depends on when its leftovers were removed.
     fn change_service(&mut self) {
         let position = self.random.below(BYSTANDERS);
         let Some(own) = self.services.get_mut(position) else { return };
@@ -205,7 +205,7 @@ impl Lives {
         self.tell(&event);
     }
 
-    /// What a held backend answers is nothing that a tenant decides.
+    /// No tenant decides what a held backend answers.
     fn probe(&mut self) {
         let mut probes = Vec::new();
         for view in self.alone.snapshot.services.iter() {
@@ -227,7 +227,7 @@ impl Lives {
 
     fn change_tenant(&mut self) {
         let position = self.random.below(tenant::SERVICES);
-        // Few of them are changed often, so that what they fight for goes to and fro.
+        // A few of them change often, so that contested addresses change owners often.
         let position = if self.random.chance(500) { position % 8 } else { position };
         if self.tenants.contains_key(&position) && self.random.chance(400) {
             return self.remove_tenant(position);
@@ -243,7 +243,7 @@ impl Lives {
         self.hostile(Event::ServiceDeleted(tenant::key(position), None));
     }
 
-    /// Hundreds of the tenants' services come, or go.
+    /// Creates or deletes hundreds of the tenants' services.
     fn burst(&mut self) {
         let (from, count) = (self.random.below(tenant::SERVICES), self.random.below(BURST_MAX));
         let comes = self.random.chance(500);
@@ -269,14 +269,14 @@ impl Lives {
         self.hostile(Event::SliceApplied(slice));
     }
 
-    /// All slices of the tenants vanish at once.
+    /// Deletes all slices of the tenants at once.
     fn empty_everything(&mut self) {
         for key in std::mem::take(&mut self.slices).into_keys() {
             self.hostile(Event::SliceDeleted(key, None));
         }
     }
 
-    /// Time passes, both lives go on, and a reader sees the same of a bystander in both.
+    /// Time passes in both simulations, and a reader sees the same of a bystander in both.
     fn advance(&mut self) -> Result<(), String> {
         let pause =
             if self.random.chance(20) { self.random.number() % 200_000 } else { self.random.number() % 500 };
@@ -287,7 +287,7 @@ impl Lives {
         self.compare(false)
     }
 
-    /// A node port waits for its turn where a balancer's address was before at an address of the node.
+    /// A node port waits for its turn if a balancer's address at the node preceded it.
     fn compare(&mut self, is_at_rest: bool) -> Result<(), String> {
         let (alone, beside) = (self.alone.views(&self.own), self.beside.views(&self.own));
         for (position, key) in (0..BYSTANDERS).map(|position| (position, bystanders::key(position))) {
@@ -309,7 +309,7 @@ impl Lives {
         Ok(())
     }
 
-    /// What clients meet where a bystander has an address.
+    /// Compares what clients get at a bystander's addresses.
     fn compare_answers(&self, position: usize, is_at_rest: bool) -> Result<(), String> {
         let is_dialled = |it: &SocketAddr| is_at_rest || it.ip() != tenant::NODE[0];
         for dialled in bystanders::dialled(position, tenant::NODE[0]).filter(is_dialled) {
@@ -320,7 +320,7 @@ impl Lives {
                 let (alone, beside) = (met(&self.alone), met(&self.beside));
                 if alone != beside {
                     return Err(format!(
-                        "{client:?} client of {dialled} meets {beside:?}, and alone {alone:?}"
+                        "{client:?} client of {dialled} gets {beside:?}, and alone {alone:?}"
                     ));
                 }
             }
@@ -328,10 +328,10 @@ impl Lives {
         Ok(())
     }
 
-    /// Everything that tenants want is done, and the owner of each address that they fight for is told.
+    /// Realizes all that tenants want, and checks the owner of each contested address.
     fn rest(&mut self) -> Result<(), String> {
         self.settle()?;
-        // Owners are told a while after the last time that they were.
+        // Owner updates are delayed after a recent one.
         self.clock += OWNERS_TOLD;
         self.settle()?;
         self.compare(true)?;
@@ -341,7 +341,7 @@ impl Lives {
         self.compare_owners(&claims)
     }
 
-    /// Time passes, and all that is to be done by then is.
+    /// Time passes, and everything due by then is done.
     fn settle(&mut self) -> Result<(), String> {
         self.advance()?;
         if !self.beside.advance(self.now(), REST_MAX, &self.own) {
@@ -350,8 +350,7 @@ impl Lives {
         Ok(())
     }
 
-    /// The claims on each address that tenants fight for, the best first: what a controller wrote, then the oldest,
-    /// then by name.
+    /// The claims on each contested address, the best first: a controller's, then the oldest, then by name.
     fn claims(&self) -> BTreeMap<SocketAddr, BTreeSet<(bool, i64, ServiceKey)>> {
         let mut all: BTreeMap<SocketAddr, BTreeSet<_>> = BTreeMap::new();
         for facts in self.tenants.values() {

@@ -1,6 +1,6 @@
-//! What each frontend must answer, worked out anew from the facts: a second, naive reading of kube-proxy's rules.
+//! Computes each frontend's answer again from the facts: a second, naive implementation of kube-proxy's rules.
 //!
-//! Invariant: no rule of the core is used here, only its plain types. Simple and slow on purpose.
+//! Invariant: it uses no rule of the core, only its plain types. Simple and slow on purpose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ use super::history::{History, Member, Memory, asks_to_pass};
 use super::policy::Rule;
 use super::population;
 
-/// What all sources say.
+/// The facts of all sources.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub services: BTreeMap<ServiceKey, Arc<ServiceFacts>>,
@@ -44,11 +44,11 @@ pub struct ExpectedPort {
     pub local: Option<Vec<Slot>>,
     /// At least one endpoint is usable.
     pub has_any: bool,
-    /// The endpoints that are listed, usable or not.
+    /// The listed endpoints, usable or not.
     pub listed: BTreeSet<SocketAddr>,
-    /// Those of them that are in a list.
+    /// Those that are in a list.
     pub chosen: Arc<[Member]>,
-    /// Those of them that are terminating.
+    /// Those that are terminating.
     pub terminating: BTreeSet<SocketAddr>,
     /// The backends that sockets may stay with, by state; `None`: the maps keep none for this port.
     pub serving: Option<BTreeMap<SocketAddr, SlotState>>,
@@ -61,22 +61,20 @@ pub struct ExpectedPort {
 /// One row of a service's frontends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedFrontend {
-    /// What clients dial.
     pub address: IpAddr,
     pub number: core::num::NonZeroU16,
-    /// As the service says it.
+    /// As the service spells it.
     pub protocol: Protocol,
-    /// The kind of address.
     pub kind: FrontendType,
     /// The name of the service's port.
     pub port_name: Arc<str>,
     /// No service may have this address.
     pub barred: bool,
-    /// It could have the address, and its protocol is not served.
+    /// Its protocol is not served.
     pub unserved: bool,
 }
 
-/// One service, decided.
+/// One decided service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     pub frontends: Vec<ExpectedFrontend>,
@@ -87,11 +85,11 @@ pub struct Expected {
     pub external_local: bool,
     /// Seconds of affinity, or 0.
     pub affinity: u32,
-    /// The prefixes by which clients are kept, if they are and it says any.
+    /// The prefixes of session affinity, if the service has both.
     pub prefixes: Option<Prefixes>,
-    /// Addresses that a real balancer has too are left to it while the service has no backend.
+    /// Shared addresses pass to the real balancer while the service has no backend.
     pub passes: bool,
-    /// Families whose load-balancer addresses are not for [`population::SOURCE`].
+    /// Families whose load-balancer addresses deny [`population::SOURCE`].
     pub keeps_out: Vec<Family>,
 }
 
@@ -185,7 +183,7 @@ impl Expected {
         }
     }
 
-    /// Whether this kind of address is left to the real balancer now.
+    /// Whether this kind of address passes to the real balancer now.
     pub fn is_passing(&self, kind: FrontendType, port: &PortName) -> bool {
         let shared = matches!(kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
         let nobody = |port: &ExpectedPort| port.held.is_some() || !port.has_any;
@@ -193,7 +191,7 @@ impl Expected {
     }
 }
 
-/// Whether ranges are given, none of them covers every client, and none has the client.
+/// Whether there are ranges, none covers every client, and none has the client.
 fn keeps_out(service: &ServiceFacts, family: Family) -> bool {
     let of_family = |text: &&Arc<str>| text.contains(':') == (family == Family::V6);
     let mut own = service.source_ranges.iter().filter(of_family).peekable();
@@ -204,8 +202,8 @@ fn keeps_members((_, transport, _): &PortName, facts: &Facts) -> bool {
     *transport == Transport::Udp || (*transport == Transport::Tcp && facts.settings.keeps_tcp_members)
 }
 
-/// In a list, or serving in any slice, or published as ready without that: weights and hints take it out of the lists
-/// and cut none of its clients.
+/// Backends that are listed, serve in any slice, or are published as ready without serving: weights and hints remove
+/// them from the lists, but keep their clients.
 fn serving(endpoints: &[Listed<'_>], lists: [&Option<Vec<Slot>>; 2]) -> BTreeMap<SocketAddr, SlotState> {
     let listed: BTreeSet<_> = lists.into_iter().flatten().flatten().map(Slot::backend).collect();
     let stays = |it: &&Listed<'_>| it.serves || it.is_ready() || listed.contains(&it.backend());
@@ -230,12 +228,12 @@ fn members(endpoints: &[Listed<'_>], cluster: Option<&[Slot]>, local: Option<&[S
     endpoints.iter().filter_map(member).collect()
 }
 
-/// Whether a client of this kind of frontend is inside of the cluster by the words of the API.
+/// Whether the API counts clients of this kind of frontend as internal.
 pub(super) const fn is_internal(kind: FrontendType) -> bool {
     matches!(kind, FrontendType::ClusterIp | FrontendType::ClusterSetIp)
 }
 
-/// Whether the author of an object of the cluster chose the address, and no apiserver has looked at it.
+/// Whether the author of an object of the cluster chose the address, and no apiserver checked it.
 fn is_chosen(service: &ServiceKey, kind: FrontendType) -> bool {
     match kind {
         FrontendType::ExternalIp => service.source == Source::Kubernetes,
@@ -251,15 +249,15 @@ fn is_accessible(service: &ServiceFacts) -> bool {
     }
 }
 
-/// Whether an apiserver may be where a frontend would be. No host has a cluster IP, whatever others say.
+/// Whether an apiserver may be at this frontend. A cluster IP never counts, because no host has one.
 pub(super) fn is_bypassed(key: FrontendKey, kind: FrontendType, settings: &Settings) -> bool {
     let dialled = SocketAddr::new(key.address, key.port.get());
     let is_named = settings.reported_apiservers.contains(&dialled) && kind != FrontendType::ClusterIp;
     key.transport == Transport::Tcp && (settings.bypass.contains(&dialled) || is_named)
 }
 
-/// An address of no host, or of every one; one of the host itself or of its link; a chosen one that is not allowed. A
-/// NodePort is never barred: its `0.0.0.0` stands for what the node has.
+/// An address of no host or of all hosts, of the host itself or its link, or a chosen one that is not allowed. A
+/// NodePort is never denied: its `0.0.0.0` stands for the node's addresses.
 fn is_barred(service: &ServiceFacts, kind: FrontendType, address: IpAddr, settings: &Settings) -> bool {
     let text = address.to_string();
     let begins = |with: &[&str]| with.iter().any(|it| text.starts_with(it));
@@ -275,7 +273,7 @@ fn is_barred(service: &ServiceFacts, kind: FrontendType, address: IpAddr, settin
     kind != FrontendType::NodePort && (nobodys || refused || here && service.key.source != Source::Config)
 }
 
-/// No program sees where sockets of SCTP dial, so without programs at devices it is served nowhere.
+/// No program sees the destination of SCTP sockets, so without programs at devices SCTP is served nowhere.
 fn is_unserved(protocol: &Protocol, settings: &Settings) -> bool {
     match protocol.transport() {
         Some(Transport::Tcp | Transport::Udp) => false,
@@ -319,7 +317,7 @@ fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<ExpectedFronten
     rows
 }
 
-/// One address claimed twice by one service: one that may be had wins, then the first kind, then the first port name.
+/// If one service lists an address twice, an allowed one wins, then the first kind, then the first port name.
 fn enter(rows: &mut Vec<ExpectedFrontend>, new: ExpectedFrontend) {
     let rank = |it: &ExpectedFrontend| (it.barred, precedence(it.kind), Arc::clone(&it.port_name));
     let twin = rows
@@ -369,7 +367,7 @@ fn serves(service: &ServiceFacts, family: Family) -> bool {
 struct Listed<'a> {
     port: core::num::NonZeroU16,
     endpoint: Endpoint<'a>,
-    // In any slice.
+    // It serves in some slice.
     serves: bool,
 }
 
@@ -407,7 +405,7 @@ pub fn hidden(facts: &Facts, service: &ServiceKey) -> BTreeSet<IpAddr> {
     headless.flat_map(|slice| slice.endpoints.iter().map(|it| it.address)).collect()
 }
 
-/// Where a label hides an endpoint of the family, `HiddenAddresses` takes the place of every reason that tells less.
+/// If a label hides an endpoint of the family, `Hidden` replaces the less specific reasons.
 fn tell_hidden(port: &mut ExpectedPort, family: Family, service: &ServiceKey, facts: &Facts) {
     let hidden = hidden(facts, service).into_iter().any(|address| Family::from_address(address) == family);
     if port.nobody.is_empty() {
@@ -478,27 +476,25 @@ fn slots(chosen: Vec<&Listed<'_>>) -> Vec<Slot> {
     chosen.into_iter().map(slot).collect()
 }
 
-/// The owner of a frontend, and as what it owns it.
+/// The owner of a frontend, and its kind of address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub service: ServiceKey,
     pub port: PortName,
-    /// The kind of address.
     pub kind: FrontendType,
 }
 
-/// All services, decided, and the owners of all frontends.
+/// All decided services, and the owners of all frontends.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What the sources say.
+    /// The facts of all sources.
     pub facts: Facts,
-    /// Each service that exists, with what is held.
+    /// Each existing service, with holds applied.
     pub services: BTreeMap<ServiceKey, Expected>,
     /// The owner of each frontend.
     pub owners: BTreeMap<FrontendKey, Holder>,
-    /// What was before.
     pub history: History,
-    // Each service without what is held.
+    // Each service without holds.
     listed: BTreeMap<ServiceKey, Expected>,
     touched: BTreeSet<ServiceKey>,
 }
@@ -515,24 +511,24 @@ impl Model {
         }
     }
 
-    /// The facts of this service or of its slices changed.
+    /// Marks a service whose facts or slices changed.
     pub fn touch(&mut self, key: &ServiceKey) {
         self.touched.insert(key.clone());
     }
 
-    /// The node or the settings changed.
+    /// Marks all services, because the node or the settings changed.
     pub fn touch_all(&mut self) {
         self.touched.extend(self.facts.services.keys().chain(self.listed.keys()).cloned());
     }
 
-    /// A new process begins, with what the one before wrote down, and decides for everything.
+    /// A new process starts with the saved history, and decides everything.
     pub fn restart(&mut self, memory: Memory, now: ClockReading) {
         self.touched.extend(memory.services().cloned());
         self.history.restart(memory, now);
         self.touch_all();
     }
 
-    /// The engine decides for whatever was touched, and for what is held.
+    /// The engine decides the marked services and those with holds.
     pub fn decide(&mut self, now: ClockReading) {
         let mut touched = std::mem::take(&mut self.touched);
         let anew = !touched.is_empty();
@@ -615,7 +611,7 @@ impl Model {
         }
     }
 
-    /// The other service whose cluster IP or node port covers this frontend.
+    /// The other service whose cluster IP or node port reserves this frontend.
     pub fn coverer(&self, service: &ServiceKey, frontend: &ExpectedFrontend) -> Option<&ServiceKey> {
         if matches!(frontend.kind, FrontendType::ClusterIp | FrontendType::NodePort | FrontendType::Static) {
             return None;
@@ -641,8 +637,8 @@ impl Model {
         first(false).or_else(|| first(true))
     }
 
-    /// The owner of the key that a dialled address means: its own key, or the wildcard of a NodePort. An exact owner
-    /// that leaves an address of the node to others leaves it to a NodePort first.
+    /// The owner of a dialled address: of its own key, or of the wildcard of a NodePort. An exact owner that passes an
+    /// address of the node passes it to a NodePort first.
     pub fn owner(&self, dialled: FrontendKey) -> Option<&Holder> {
         let wildcard =
             FrontendKey { address: Family::from_address(dialled.address).unspecified_address(), ..dialled };
@@ -662,14 +658,14 @@ impl Model {
         self.answer_of(holder, client).unwrap_or(DialOutcome::Passed)
     }
 
-    /// Whether a holder's addresses are not for [`population::SOURCE`].
+    /// Whether a holder's addresses deny [`population::SOURCE`].
     pub fn keeps_out(&self, holder: &Holder) -> bool {
         let (_, _, family) = holder.port;
         let expected = self.services.get(&holder.service);
         holder.kind == FrontendType::LoadBalancer && expected.is_some_and(|it| it.keeps_out.contains(&family))
     }
 
-    /// What a holder's own lists give a client; `None`: the list is not used, or the address is left to another.
+    /// What a holder's lists give a client; `None`: the list is not used, or the address passes to another.
     pub fn answer_of(&self, holder: &Holder, client: Client) -> Option<DialOutcome> {
         let expected = self.services.get(&holder.service)?;
         if expected.is_passing(holder.kind, &holder.port) {

@@ -1,4 +1,4 @@
-//! The policy of holds, stated a second time: as the rows of its table stand in the documentation, from the top.
+//! The policy of holds, implemented a second time: row by row as in the documentation.
 //!
 //! Invariant: nothing of the core's judgement is used here.
 
@@ -7,30 +7,30 @@ use std::collections::BTreeMap;
 use holdfast_core::hold::{Bound, OnEmpty, Policy};
 use holdfast_core::snapshot::Reason;
 
-/// What can be told of a list that has lost its last backend.
+/// The evidence on a list that has lost its last backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Signs {
-    /// What the service asks for, if it can be followed.
+    /// The service's setting, if it is valid.
     pub own: Option<OnEmpty>,
-    /// What all others get.
+    /// The setting for all others.
     pub all: OnEmpty,
-    /// The node reaches the apiserver by this service.
+    /// The node reaches the apiserver through this service.
     pub control: bool,
-    /// Endpoints are listed, and each backend of the last list is one of them or was seen terminating.
+    /// Endpoints are listed, and each backend of the last list is listed or was seen terminating.
     pub unready: bool,
-    /// Endpoints are listed, whichever they are. No sign of anything.
+    /// Any endpoints are listed. No sign of anything.
     pub beside: bool,
-    /// Usable endpoints are on other nodes only, and the service is for those of this node.
+    /// Usable endpoints are on other nodes only, and the service's policy is Local.
     pub elsewhere: bool,
     /// All backends of the last list were seen terminating.
     pub ended: bool,
-    /// Some backends of the last list stand in slices with a label that keeps proxies away.
+    /// A label hides slices with some backends of the last list from proxies.
     pub hidden: bool,
     /// The service's source was interrupted shortly before.
     pub interrupted: bool,
 }
 
-/// What becomes of such a list: `None` is refused.
+/// The reason and bound of a hold; `None`: refused.
 pub type Rule = fn(&Signs) -> Option<(Reason, Bound)>;
 
 pub fn rule(signs: &Signs) -> Option<(Reason, Bound)> {
@@ -56,18 +56,18 @@ fn reason_of(signs: &Signs) -> Reason {
     }
 }
 
-/// How far a hold has come; times in seconds.
+/// The state of a hold; times in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Probing {
-    /// When it began, or from when its bound counts anew.
+    /// When it began, or when its bound restarted.
     pub begun: i64,
-    /// When a backend was probed first.
+    /// When a backend was first probed.
     pub asked: Option<i64>,
     /// At least one backend could be probed and was not.
     pub waits: bool,
-    /// At least one backend took a probe.
+    /// At least one backend accepted a probe.
     pub answered: bool,
-    /// A label keeps proxies away from the list.
+    /// A label hides the list from proxies.
     pub hidden: bool,
 }
 
@@ -84,7 +84,7 @@ pub fn end(bound: Bound, hold: Probing, policy: &Policy) -> Option<i64> {
     }
 }
 
-/// Of one namespace: how many services had a list, how many have one that is not held, how many lost theirs lately.
+/// Of one namespace: services that had a list, that have one that is not held, and that lost theirs recently.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lost {
     pub populated: usize,
@@ -92,9 +92,9 @@ pub struct Lost {
     pub lost: usize,
 }
 
-/// Whether the losses of a namespace are a mass loss: those of all of it, if they are more than three services and more
-/// than the share; or of more than one namespace, if they are so many, and would be without any one of the others. They
-/// are so many too if they are over all namespaces but the one with most services that lost nothing.
+/// Whether the losses of a namespace are a mass loss. Either the namespace lost all its lists, more than three and more
+/// than the share; or several namespaces together lost enough, even without any one of the others. Enough is also
+/// measured over all namespaces except the one with the most services that lost nothing.
 pub fn is_mass<K: Ord>(of: &K, all: &BTreeMap<K, Lost>, policy: &Policy) -> bool {
     let is_many = |lost: usize, populated: usize| {
         lost as u64 > (populated as u64 * u64::from(policy.mass_loss_share) / 1_000_000).max(3)

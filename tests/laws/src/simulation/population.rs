@@ -1,5 +1,5 @@
-//! The services and slices of the simulated world, and what happens to them: few services with colliding names, shared
-//! addresses and ports, and slices that wander between them.
+//! The services and slices of the simulated world and their changes: few services with colliding names, shared
+//! addresses and ports, and slices that move between them.
 //!
 //! Invariant: the random sequence alone decides.
 
@@ -37,10 +37,9 @@ const SERVICES: [(&str, &str, Source); 14] = [
     ("default-2", "a", Source::ClusterSet),
 ];
 
-/// How many services there can be.
 pub const SERVICES_MAX: usize = SERVICES.len();
 
-/// How many slices there can be: two or three for each service.
+/// Two or three slices for each service.
 pub const SLICES_MAX: usize = 28;
 
 const PORT_NAMES: [&str; 4] = ["", "", "http", "dns"];
@@ -55,7 +54,7 @@ pub const SOURCE: IpAddr = v4(203, 0, 113, 9);
 /// The range of [`SOURCE`].
 pub const OWN_RANGE: &str = "203.0.113.0/24";
 
-/// The clients that load-balancer addresses may be for: two ranges of all, and one with addresses of the node.
+/// The source ranges of load-balancer addresses: two of all clients, and one with addresses of the node.
 const RANGES: [&str; 6] =
     [OWN_RANGE, OWN_RANGE, "198.51.100.0/24", "192.168.0.0/16", "0.0.0.0/0", "fd00::/64"];
 
@@ -106,19 +105,19 @@ fn service_name(position: usize) -> (&'static str, &'static str, Source) {
     SERVICES.get(position).copied().unwrap_or(("default", "none", Source::Kubernetes))
 }
 
-/// The key of the service at a place.
+/// The key of the service at a position.
 pub fn service_key(position: usize) -> ServiceKey {
     let (namespace, service, source) = service_name(position);
     ServiceKey { name: name(namespace, service), source }
 }
 
-/// The key of the slice at a place; it lives beside the service of that place.
+/// The key of the slice at a position; it is in the namespace of the service at that position.
 pub fn slice_key(position: usize) -> SliceKey {
     let (namespace, _, source) = service_name(position % SERVICES_MAX);
     SliceKey { name: name(namespace, &format!("slice-{position}")), source }
 }
 
-/// A service with nothing but its name, of the kind that its source has.
+/// A service with only its name, of its source's kind.
 fn of_source(key: ServiceKey) -> ServiceFacts {
     let kind = match key.source {
         Source::Config => ServiceType::Static,
@@ -128,7 +127,7 @@ fn of_source(key: ServiceKey) -> ServiceFacts {
     ServiceFacts::new(key, kind)
 }
 
-/// A service in its whole, unlike the one before.
+/// A new service at a position.
 pub fn service(random: &mut Random, position: usize) -> ServiceFacts {
     let key = service_key(position);
     let mut facts = of_source(key);
@@ -148,7 +147,7 @@ const SERVICE_FIELDS: usize = 10;
 
 const SETTINGS: [&str; 5] = ["auto", "refuse", "hold", "pass", "keep"];
 
-/// Another version of a service: one thing changed, or nothing but its version.
+/// Another version of a service: one thing changed, or only its version.
 pub fn changed_service(random: &mut Random, old: &ServiceFacts) -> ServiceFacts {
     let mut facts = old.clone();
     if random.chance(800) && old.kind != ServiceType::Static {
@@ -169,7 +168,7 @@ fn change(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
     }
 }
 
-/// A ServiceImport has addresses that its author chose, and of the rest of a Service what its API has.
+/// Changes one field of a ServiceImport, whose author chooses its addresses.
 fn change_import(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
     match field {
         0 => facts.headless = random.chance(100),
@@ -269,7 +268,7 @@ fn vip(random: &mut Random) -> IpAddr {
     VIPS.get(random.below(VIPS.len())).copied().unwrap_or(v6(1))
 }
 
-/// An address that a tenant writes into a service: mostly one of `VIPS`, now and then one that no service may have.
+/// An address that a tenant writes into a service: mostly one of `VIPS`, sometimes one that no service may have.
 fn chosen_address(random: &mut Random) -> IpAddr {
     if random.chance(850) {
         return vip(random);
@@ -277,7 +276,7 @@ fn chosen_address(random: &mut Random) -> IpAddr {
     NOBODYS.get(random.below(NOBODYS.len())).copied().unwrap_or(v6(1))
 }
 
-/// Prefixes by which clients are kept, and words that are none.
+/// Prefixes of session affinity, and an invalid one.
 const PREFIXES: [&str; 4] = ["ipv4=24,ipv6=64", "ipv6=32", "ipv4=8", "24"];
 
 fn policy(random: &mut Random) -> TrafficPolicy {
@@ -298,7 +297,7 @@ fn meta(random: &mut Random) -> Meta {
     }
 }
 
-/// A slice in its whole.
+/// A new slice at a position.
 pub fn slice(random: &mut Random, position: usize) -> SliceFacts {
     let key = slice_key(position);
     let address_type = match random.below(20) {
@@ -321,7 +320,7 @@ pub fn slice(random: &mut Random, position: usize) -> SliceFacts {
     }
 }
 
-/// Another version of a slice: other endpoints, mostly.
+/// Another version of a slice, mostly with other endpoints.
 pub fn changed_slice(random: &mut Random, old: &SliceFacts) -> SliceFacts {
     let mut facts = old.clone();
     match random.below(20) {
@@ -338,7 +337,7 @@ pub fn changed_slice(random: &mut Random, old: &SliceFacts) -> SliceFacts {
     facts
 }
 
-/// The service at a place with one address and one port, and nothing special.
+/// A service with one address and one port, and no other settings.
 pub fn plain_service(random: &mut Random, position: usize) -> ServiceFacts {
     let key = service_key(position);
     let address = VIPS.get(position % 4).copied().unwrap_or(v4(10, 0, 0, 1));
@@ -368,13 +367,13 @@ pub fn renamed(random: &mut Random, service: &ServiceFacts) -> Vec<Rename> {
     }
 }
 
-/// What a port is called afterwards.
+/// The new name of a port.
 pub fn name_after(names: &[Rename], name: &Arc<str>) -> Arc<str> {
     let found = names.iter().find(|(before, _)| before == name);
     found.map_or_else(|| Arc::clone(name), |(_, after)| Arc::clone(after))
 }
 
-/// The slice at a place with some ready endpoints of the service of that place.
+/// A slice with some ready endpoints of the service at the same position.
 pub fn plain_slice(random: &mut Random, position: usize) -> SliceFacts {
     let family = AddressType::Ip(Family::V4);
     let ports = [SlicePort { name: "".into(), protocol: Protocol::TCP, port: port(8080) }];
@@ -390,7 +389,7 @@ pub fn emptied(old: &SliceFacts) -> SliceFacts {
     SliceFacts { endpoints, endpoints_null: true, ports: Box::default(), ..old.clone() }
 }
 
-/// The slice at a place, with this one address, for a pod that no other slice names.
+/// A slice with this one address, for a pod that no other slice names.
 pub fn claiming(random: &mut Random, position: usize, address: IpAddr, number: NonZeroU16) -> SliceFacts {
     let family = Family::from_address(address);
     let mut builder = EndpointsBuilder::new(family);
@@ -401,14 +400,14 @@ pub fn claiming(random: &mut Random, position: usize, address: IpAddr, number: N
         uid: UidText::parse(random.pick(&["forged-1", "forged-2"])),
     };
     let (conditions, target) = (conditions(random), Some(target));
-    // Only an illegal address is refused, and a held one is none.
+    // Only an illegal address is refused, and a held one is legal.
     let _ = builder.push(Endpoint { address, conditions, node: None, zone: None, hints: None, target });
     let ports = [SlicePort { name: "".into(), protocol: Protocol::TCP, port: number }].into();
     let (address_type, endpoints) = (AddressType::Ip(family), builder.finish());
     SliceFacts { ports, address_type, endpoints, ..slice(random, position) }
 }
 
-/// The same endpoints, on their way out.
+/// The same endpoints, terminating.
 fn ending(random: &mut Random, old: &SliceFacts) -> Endpoints {
     let AddressType::Ip(family) = old.address_type else { return old.endpoints.clone() };
     let mut builder = EndpointsBuilder::new(family);
@@ -420,7 +419,7 @@ fn ending(random: &mut Random, old: &SliceFacts) -> Endpoints {
     builder.finish()
 }
 
-/// The same slice, with all endpoints on their way out.
+/// The same slice, with all endpoints terminating.
 pub fn ended(random: &mut Random, old: &SliceFacts) -> SliceFacts {
     SliceFacts { endpoints: ending(random, old), ..old.clone() }
 }
@@ -433,7 +432,7 @@ fn slice_port(random: &mut Random) -> SlicePort {
     }
 }
 
-/// The name of a service of the slice's own namespace, whether it exists now or not; or none.
+/// The name of a service of the slice's own namespace, existing or not; or none.
 fn label(random: &mut Random, key: &SliceKey) -> Option<Arc<str>> {
     if random.chance(40) {
         return None;
@@ -532,7 +531,7 @@ pub fn settings(random: &mut Random) -> Settings {
     }
 }
 
-/// Some endpoints, of all services or of one, which an operator drained.
+/// Some drained endpoints, of all services or of one.
 pub fn drains(random: &mut Random) -> Drains {
     let mut drains = Drains::default();
     for _ in 0..random.below(4) {
@@ -541,7 +540,7 @@ pub fn drains(random: &mut Random) -> Drains {
         let number = random.chance(300).then(|| port(8080));
         let service = random.chance(500).then(|| service_key(random.below(SERVICES_MAX)).name);
         let by = DrainOrder { uid: 0, user: None, at: Timestamp(1) };
-        // There are few, so there is room for each.
+        // There are few, so each fits.
         let _ = drains.add(Drain::new(address, number, service), by);
     }
     drains
@@ -555,7 +554,7 @@ fn external_ips(random: &mut Random) -> ExternalIps {
     }
 }
 
-/// Mostly as it is by default; times short enough to pass.
+/// Mostly the default policy; times short enough to pass.
 fn hold(random: &mut Random) -> Policy {
     let on_empty = OnEmpty::ALL.get(random.below(10)).copied().unwrap_or_default();
     Policy {

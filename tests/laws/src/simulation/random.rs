@@ -1,4 +1,4 @@
-//! Random numbers from a seed, the same everywhere and for ever.
+//! Random numbers from a seed, the same on every machine.
 
 /// A sequence of numbers (splitmix64).
 #[derive(Clone, Debug)]
@@ -29,13 +29,13 @@ impl Random {
         self.below(1000) < per_mille
     }
 
-    /// One of these.
+    /// Returns one of these.
     pub fn pick<T: Copy + Default>(&mut self, from: &[T]) -> T {
         let position = self.below(from.len());
         from.get(position).copied().unwrap_or_default()
     }
 
-    /// In another order.
+    /// Shuffles in place.
     pub fn shuffle<T>(&mut self, all: &mut [T]) {
         for position in (1..all.len()).rev() {
             let other = self.below(position + 1);

@@ -1,4 +1,4 @@
-//! At rest: no faults, nothing due, no slow client. Then maps and snapshot must say exactly what the model says.
+//! Comparison at rest: no faults, nothing due, no slow client. Then maps and snapshot must equal the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ const STEPS_TO_REST: usize = 100;
 const LONG: Duration = Duration::from_secs(31);
 
 impl Simulation {
-    /// Lets everything come to rest and compares it in its whole.
+    /// Lets everything come to rest and compares it completely.
     pub(super) fn rest(&mut self) -> Result<(), String> {
         self.report.rests += 1;
         let snapshot = self.come_to_rest()?;
@@ -42,7 +42,7 @@ impl Simulation {
                 let wanted = model_of(self).answer(dialled.key, *client);
                 if wanted != *actual {
                     return Err(format!(
-                        "at rest, {client:?} client of {} meets {actual:?}, not {wanted:?}",
+                        "at rest, {client:?} client of {} gets {actual:?}, not {wanted:?}",
                         dialled.key
                     ));
                 }
@@ -172,7 +172,7 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
         let Some((service, _)) = homes.get(&source.port) else { continue };
         let facts = model.facts.services.get(*service);
         if facts.is_none_or(|facts| facts.source_ranges.is_empty()) {
-            return Err(format!("nobody asks for {source:?}"));
+            return Err(format!("no service asks for {source:?}"));
         }
     }
     let all =
@@ -207,7 +207,7 @@ fn compare_fill(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
     equal("ops that were not their owner's", &snapshot.counters.cross_service, &0)
 }
 
-/// What is kept up with each change is what a look at all services gives.
+/// The maintained totals must equal a count over all services.
 fn compare_totals(snapshot: &Snapshot) -> Result<(), String> {
     let mut anew = ServiceViews::default();
     for (id, view) in (0..).zip(snapshot.services.iter()) {
@@ -266,7 +266,7 @@ fn state(key: &ServiceKey, expected: &Expected, model: &Model) -> ServiceState {
     }
 }
 
-/// Where a row stands.
+/// The position of a row.
 pub(super) fn position(row: &FrontendView) -> ExpectedFrontend {
     ExpectedFrontend {
         address: row.address,
@@ -285,7 +285,7 @@ fn order(it: &ExpectedFrontend) -> impl Ord + use<> {
     (Arc::clone(&it.port_name), kind, it.address, it.protocol.clone(), it.number)
 }
 
-/// What a row must say.
+/// What a row must show.
 pub(super) fn shown(
     row: &ExpectedFrontend,
     service: &ServiceKey,
@@ -336,7 +336,7 @@ fn nobody(port: &ExpectedPort) -> Reason {
     port.nobody.first().copied().unwrap_or(Reason::NoEndpoints)
 }
 
-/// Whether a row says what it must. The engine may have forgotten the past of a port that was away.
+/// Whether a row shows what it must. The engine may have forgotten the history of a port that was away.
 pub(super) fn agree(found: &Shown, wanted: &Shown, expected: &Expected) -> bool {
     let port = found.0.port().and_then(|port| expected.ports.get(&port));
     let mut wanted = wanted.clone();

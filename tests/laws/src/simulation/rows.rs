@@ -1,5 +1,4 @@
-//! The rows that readers see, after every step: what they claim must be what clients meet, and their times
-//! must be true.
+//! Checks the rows that readers see after every step: they must show what clients get, and their times must be right.
 //!
 //! Rows that are not done yet are compared at rest.
 
@@ -18,23 +17,23 @@ use super::model::Expected;
 use super::rest::{agree, position, shown};
 use super::watch::Watch;
 
-/// What a row says, but for its time.
+/// The content of a row, without its time.
 pub(super) type Said = (Verdict, Option<Reason>, Vec<Slot>, Option<Vec<Slot>>);
 
-/// What readers saw last.
+/// What readers last saw.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     views: BTreeMap<ServiceKey, Arc<ServiceView>>,
-    /// The times of the steps since that readers did not see, because a start was not done.
+    /// The times of later steps that readers did not see, because a start was not done.
     unseen: Vec<Timestamp>,
-    /// How often a row turned to a verdict for a reason.
+    /// How often a row changed to a verdict and reason.
     pub(super) turned: Turned,
 }
 
 /// By verdict and reason.
 pub type Turned = BTreeMap<(&'static str, &'static str), u64>;
 
-/// What a row says.
+/// The content of a row.
 pub(super) fn said(view: &ServiceView, row: &FrontendView) -> Said {
     let backends = view.backends(row).map(Row::slot).collect();
     let external = view.external_backends(row).map(|rows| rows.map(Row::slot).collect());
@@ -42,18 +41,18 @@ pub(super) fn said(view: &ServiceView, row: &FrontendView) -> Said {
 }
 
 impl Rows {
-    /// Readers of a new process begin with what it remembers.
+    /// Readers of a new process start with the restored state.
     pub(super) fn restart(&mut self, remembered: Option<&SavedSnapshot>) {
         let views = remembered.into_iter().flat_map(|it| &it.services);
         self.views = views.map(|view| (view.key.clone(), Arc::clone(view))).collect();
     }
 
-    /// Notes a step that readers do not see.
+    /// Records a step that readers do not see.
     pub(super) fn pass_by(&mut self, now: Timestamp) {
         self.unseen.push(now);
     }
 
-    /// Looks at every service that shows something new.
+    /// Checks every service that changed.
     pub(super) fn look(&mut self, snapshot: &Snapshot, now: Timestamp, watch: &mut Watch) {
         let mut views = BTreeMap::new();
         self.unseen.push(now);
@@ -74,7 +73,7 @@ impl Rows {
         look_at_held(snapshot, watch);
     }
 
-    /// Counts what rows turn to.
+    /// Counts the changes of rows.
     fn count(&mut self, before: Option<&ServiceView>, view: &ServiceView) {
         let old = |row: &FrontendView| {
             let mut rows = before.into_iter().flat_map(|before| &before.frontends);
@@ -89,8 +88,7 @@ impl Rows {
     }
 }
 
-/// No list becomes empty, and none is held, but for a reason that the past gives: each row that is done
-/// says exactly that.
+/// No list becomes empty or held except for a reason in the history: each row that is done shows exactly that.
 fn look_at_reasons(view: &ServiceView, watch: &mut Watch) {
     let model = &watch.model;
     let nothing = Expected::default();
@@ -108,7 +106,7 @@ fn look_at_reasons(view: &ServiceView, watch: &mut Watch) {
     }
 }
 
-/// No hold outlives its bound: at every step, as many services are held as the past says.
+/// No hold outlives its bound: at every step, the services held are those of the history.
 fn look_at_held(snapshot: &Snapshot, watch: &mut Watch) {
     let wanted = watch.model.history.held().count();
     if snapshot.held.len() != wanted {
@@ -118,7 +116,7 @@ fn look_at_held(snapshot: &Snapshot, watch: &mut Watch) {
     }
 }
 
-/// `since` moves when verdict, reason or a list of the row changed, and at no other time.
+/// `since` changes only if the verdict, the reason or a list of the row does.
 fn look_at_time(
     before: Option<&ServiceView>,
     view: &ServiceView,
@@ -145,7 +143,7 @@ fn look_at_time(
     }
 }
 
-/// What a row that is done says is what a client of this node meets, and one outside.
+/// A row that is done shows what a client of this node and one outside get.
 fn look_at_answer(view: &ServiceView, row: &FrontendView, watch: &mut Watch) {
     let Some(transport) = row.protocol.transport() else { return };
     let key = FrontendKey { address: row.address, port: row.port, transport };
@@ -163,7 +161,7 @@ fn look_at_answer(view: &ServiceView, row: &FrontendView, watch: &mut Watch) {
         Some(slots) => DialOutcome::Served(slots),
         None => from_here.clone(),
     };
-    // A NodePort may have what is left to others.
+    // A NodePort may have an address that passes.
     if verdict == Verdict::Passing && local != &DialOutcome::Passed {
         let owner = watch.model.owner(key);
         if owner.is_some_and(|holder| holder.kind == FrontendType::NodePort) {
@@ -173,7 +171,7 @@ fn look_at_answer(view: &ServiceView, row: &FrontendView, watch: &mut Watch) {
     let served = !matches!(verdict, Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed);
     if served && row.status == Status::Done && (&from_here, &from_there) != (local, outside) {
         let what = format!(
-            "{key} of {} shows {:?}, but clients meet {local:?} and {outside:?}",
+            "{key} of {} shows {:?}, but clients get {local:?} and {outside:?}",
             view.key,
             said(view, row)
         );

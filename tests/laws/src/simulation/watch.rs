@@ -1,7 +1,7 @@
-//! The witness: after each op, every client that the op could concern must meet an answer that is legal now.
+//! The witness: after each op, every affected client must get a legal answer.
 //!
-//! Invariant: legal is what was answered before the op, what the owner's lists give now, and, while a frontend changes
-//! hands, what the lists of a service that held it give now.
+//! Invariant: legal is the answer before the op, the answer of the owner's current lists, and, during a handover, the
+//! answer of the current lists of a former holder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,48 +17,47 @@ use super::policy::Rule;
 use super::population;
 use crate::observing::Witness;
 
-/// All kinds of clients. The last one is judged by what the one before it meets.
+/// All kinds of clients. The last one is judged by what the one before it gets.
 pub const CLIENTS: [Client; 3] = [Client::Local, Client::Outside, Client::From(population::SOURCE)];
 
 /// One address, port and protocol that clients dial.
 #[derive(Debug)]
 pub struct Dialled {
-    /// What they dial.
     pub key: FrontendKey,
-    /// What they last met.
+    /// What they last got.
     pub actual: [DialOutcome; 3],
     holders: Vec<Holder>,
-    // Whether the client at an address was to come in since all was certain last, and whether it was not.
+    // Whether the client at an address was to be admitted or denied at any time since all was certain.
     let_in: bool,
     kept_out: bool,
-    // Since all was certain last: a refused word may have been published, and an older one may come once more.
+    // Since all was certain: a refused word may have been published, and an older one may return.
     recent: Vec<DialOutcome>,
 }
 
-/// Lists that may come back while ops are refused; more than any backoff lets pass.
+/// Lists that may return while ops are refused; more than any backoff allows.
 const RECENT_MAX: usize = 64;
 
-/// Everything that clients may meet.
+/// Everything that clients may get.
 #[derive(Debug)]
 pub struct Watch {
-    /// What they should meet.
+    /// What they should get.
     pub model: Model,
     /// All that they dial.
     pub dialled: Vec<Dialled>,
-    /// Whether every source has delivered.
+    /// Whether every source has synced.
     pub may_write: bool,
-    /// The first thing that was wrong.
+    /// The first violation.
     pub violation: Option<String>,
     /// Whether ops were refused, or the process died, at any time.
     pub faulty: bool,
     /// Ops that had an effect.
     pub ops: u64,
-    // … when every client looked last.
+    // `ops` when every client last looked.
     looked: u64,
     pointing: BTreeMap<FrontendKey, FrontendValue>,
-    // Ports of which a source range was refused since all was certain last.
+    // Ports with a refused source range since all was certain.
     unsourced: BTreeSet<PortIndex>,
-    // Of each service: whether the internal and the external policy are Local, as the maps have it for certain.
+    // Whether each service's internal and external policy are Local in the maps.
     policies: BTreeMap<ServiceKey, (bool, bool)>,
 }
 
@@ -92,7 +91,7 @@ impl Watch {
         }
     }
 
-    /// From now on the facts ask for what the model says.
+    /// From now on the facts ask for the model's state.
     pub fn begin(&mut self, now: ClockReading) {
         self.model.decide(now);
         for dialled in &mut self.dialled {
@@ -123,7 +122,7 @@ impl Watch {
 
     /// Every client looks again. At rest, only its owner holds a frontend.
     pub fn end(&mut self, maps: &MemoryMaps, is_at_rest: bool) {
-        // As long as nothing was written, clients meet what they met before.
+        // If nothing was written, clients get what they got before.
         let is_written = std::mem::replace(&mut self.looked, self.ops) != self.ops;
         for position in 0..self.dialled.len() {
             if is_written {
@@ -149,14 +148,14 @@ impl Watch {
         }
     }
 
-    /// What was said to be wrong first stays.
+    /// Records the first violation.
     pub fn blame(&mut self, what: impl FnOnce() -> String) {
         if self.violation.is_none() {
             self.violation = Some(what());
         }
     }
 
-    /// `why`: the op after which; none means the end of the step.
+    /// `why`: the op before the look; `None`: the end of the step.
     fn look(&mut self, maps: &MemoryMaps, position: usize, why: Option<&Action>) {
         for (which, client) in CLIENTS.into_iter().enumerate() {
             let Some(dialled) = self.dialled.get(position) else { continue };
@@ -171,7 +170,7 @@ impl Watch {
                 let wanted = self.model.answer(key, client);
                 let why = why.map_or_else(|| "the step".to_owned(), |action| format!("{action:?}"));
                 let what = format!(
-                    "after {why}, {client:?} client of {key} meets {now:?}; before it was {before:?}, wanted is {wanted:?} of {:?}; it points to {:?} and was held by {:#?}",
+                    "after {why}, {client:?} client of {key} gets {now:?}; before it was {before:?}, wanted is {wanted:?} of {:?}; it points to {:?} and was held by {:#?}",
                     self.model.owner(key),
                     self.pointing.get(&key),
                     dialled.holders
@@ -188,7 +187,7 @@ impl Watch {
         if self.model.answer(dialled.key, client) == *now {
             return true;
         }
-        // Where a removal was refused before, a new node address answers for a NodePort that should have gone.
+        // After a refused removal, a new node address may still serve a NodePort that should be gone.
         if self.faulty && self.pointing.contains_key(&wildcard(dialled.key)) {
             return true;
         }
@@ -203,16 +202,16 @@ impl Watch {
         former.any(|holder| self.lists(holder).any(|answer| answer == *now))
     }
 
-    /// The maps refused an op. What took effect of it all the same, the next look tells.
+    /// The maps refused an op. The next look finds its effects, if any.
     pub fn refused(&mut self, action: &Action) {
         if let Action::InsertSource(key, _) = action {
             self.unsourced.insert(key.port);
         }
     }
 
-    /// Whether a client at an address may meet this: what any client outside meets, if it might come in at any time
-    /// since all was certain, and nothing if it might not. While a frontend changes hands, either. Where the maps
-    /// refused a range of the port, that may have been the client's, and then the client does not get in.
+    /// Whether a client at an address may get this: any outside client's answer, if it might have been admitted since
+    /// all was certain, and nothing if it might have been denied. During a handover, either. If the maps refused a
+    /// range of the port, it may have been the client's, which is then denied.
     fn may_meet(&self, dialled: &Dialled, now: &DialOutcome) -> bool {
         let [_, outside, _] = &dialled.actual;
         let found = self.pointing.get(&dialled.key).or_else(|| self.pointing.get(&wildcard(dialled.key)));
@@ -223,7 +222,7 @@ impl Watch {
         is_kept_out || now == outside && (!is_settled || dialled.let_in)
     }
 
-    /// Whether the client at an address is to come in, of each frontend that has an owner, or had one and goes last.
+    /// Updates whether the client at an address is to be admitted at each frontend with an owner or a former one.
     fn wish(&mut self) {
         let Self { model, dialled, .. } = self;
         for dialled in dialled {
@@ -247,7 +246,7 @@ impl Watch {
         port.into_iter().flat_map(|port| [port.answer(false), port.answer(true)]).flatten()
     }
 
-    /// Sockets that talk to it are about to lose it, so a holder of the frontend must say that it does not serve.
+    /// Sockets are about to lose the backend, so a holder of the frontend must show it as not serving.
     fn look_at_leaving(&mut self, index: PortIndex, backend: SocketAddr) {
         let serves = |holder: &Holder| {
             let port = self.model.services.get(&holder.service).and_then(|it| it.ports.get(&holder.port));
@@ -285,7 +284,7 @@ impl Watch {
 
 impl Witness<MemoryMaps> for Watch {
     fn before(&mut self, _: &MemoryMaps, action: &Action) {
-        // Wiping a range that no client can see is the only write that needs no facts.
+        // Only wiping a range that no client can see needs no facts.
         if !self.may_write && !matches!(action, Action::FreeRange(_)) {
             self.blame(|| format!("{action:?} before every source has delivered"));
         }
@@ -293,7 +292,7 @@ impl Witness<MemoryMaps> for Watch {
 
     fn after(&mut self, maps: &MemoryMaps, action: &Action) {
         self.ops += 1;
-        // Its text is made where something is wrong, and not for each of millions.
+        // The text is built only on a violation, not for each of millions of ops.
         let why = Some(action);
         match action {
             Action::InsertFrontend(key, value) => {
@@ -315,7 +314,7 @@ impl Witness<MemoryMaps> for Watch {
             Action::RemoveMember(MemberKey { port, membership: Membership::Serving, backend }) => {
                 self.look_at_leaving(*port, *backend);
             }
-            // No client may notice these; the look at the end of the step finds a client that did.
+            // No client may notice these; the look at the end of the step finds one that did.
             Action::WriteRange(..)
             | Action::FreeRange(_)
             | Action::InsertMember(..)
@@ -328,12 +327,12 @@ impl Witness<MemoryMaps> for Watch {
     }
 }
 
-/// A client that takes its time: it has read the frontend or the word, and reads the slots later.
+/// A slow client: it has read the frontend or the word, and reads the slots later.
 #[derive(Debug)]
 pub struct SlowClient {
     reading: UnfinishedRead,
     key: FrontendKey,
-    // What the maps led it by: what it dialled, or the wildcard of a NodePort.
+    // The key that it used: the dialled one, or the wildcard of a NodePort.
     led_by: FrontendKey,
     holders: Vec<Holder>,
     // Every list that it may find.
@@ -350,7 +349,7 @@ fn slots(answer: &DialOutcome) -> Vec<Slot> {
 }
 
 impl SlowClient {
-    /// Begins to dial.
+    /// Starts to dial.
     pub fn begin(
         maps: &mut MemoryMaps,
         watch: &Watch,
@@ -372,8 +371,8 @@ impl SlowClient {
         Some(Self { reading: reading?, key, led_by, holders, legal: vec![now], has_word })
     }
 
-    /// A new process decides: the service that owns the frontend now may have taken over the port that it leads to. Of
-    /// a NodePort it is the owner of the wildcard, even if the dialled address has ceased to be the node's meanwhile.
+    /// A new process decides: the frontend's current owner may have adopted its port. For a NodePort that is the owner
+    /// of the wildcard, even if the dialled address is no longer the node's.
     pub fn adopt(&mut self, watch: &Watch) {
         let owner = watch.model.owners.get(&self.led_by).filter(|owner| !self.holders.contains(owner));
         self.holders.extend(owner.cloned());
@@ -385,7 +384,7 @@ impl SlowClient {
             return;
         }
         let dialled = watch.dialled.iter().filter(|it| it.key == self.key);
-        // That the frontend has gone since is nothing that it could notice.
+        // It cannot notice that the frontend was removed since.
         let met = dialled.flat_map(|it| it.actual.iter().cloned()).filter(|it| *it != DialOutcome::Passed);
         let held = self.holders.iter().flat_map(|holder| watch.lists(holder));
         for list in met.chain(held).map(|it| slots(&it)).collect::<Vec<_>>() {

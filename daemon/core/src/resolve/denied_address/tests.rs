@@ -1,4 +1,4 @@
-//! Which addresses are barred as frontends, as a table.
+//! Which addresses are denied as frontends, as a table.
 
 use alloc::vec;
 use core::net::IpAddr;
@@ -43,7 +43,7 @@ fn service(source: Source, kind: ServiceType) -> ServiceFacts {
 }
 
 #[test]
-fn no_object_has_an_address_of_this_host_of_a_link_or_of_everybody() {
+fn host_link_local_and_multicast_addresses_are_denied() {
     use FrontendType::{ClusterIp, ClusterSetIp, ExternalIp, LoadBalancer};
     let barred = |source, kind, text| {
         let service = service(source, ServiceType::LoadBalancer);
@@ -68,7 +68,7 @@ fn the_administrators_own_service_may_have_loopback_and_link_local_addresses() {
 }
 
 #[test]
-fn external_ips_bind_services_of_the_cluster_alone_and_their_external_ips_alone() {
+fn the_external_ips_setting_limits_only_external_ips_of_cluster_services() {
     let within = |first, last| AddressRange { first: ip(first), last: ip(last) };
     let ranges = vec![within("198.51.100.0", "198.51.100.255"), within("2001:db8::", "2001:db8::ffff")];
     let check = |external_ips: ExternalIps, source, kind, text, expected| {

@@ -1,4 +1,4 @@
-//! The 32 rows of kube-proxy's `TestCategorizeEndpoints`, and the corner cases behind them.
+//! The 32 rows of kube-proxy's `TestCategorizeEndpoints`, and further corner cases.
 
 use super::*;
 
@@ -82,15 +82,15 @@ fn policies() {
 }
 
 #[test]
-fn no_slice_at_all() {
+fn a_service_without_slices_has_no_backend() {
     let desired = resolved(&service(""), vec![], &node("none", ""));
     assert_eq!(list(&desired.ports[0], Scope::Cluster), "", "31 nil endpoints");
     assert!(!desired.ports[0].policy.has_usable_backend);
 }
 
-/// A cluster without zones hints at none, and a node without a zone is in none.
+/// A cluster without zones has no zone hints, and a node without a zone is in none.
 #[test]
-fn a_node_without_a_zone_is_not_in_the_zone_without_a_name() {
+fn a_node_without_a_zone_matches_no_empty_zone_hint() {
     let own: Arc<str> = "".into();
     let mut builder = EndpointsBuilder::new(Family::V4);
     for (last, zone) in [(3, &own), (4, &"b".into())] {

@@ -1,9 +1,9 @@
-//! Which addresses a service is dialled at, in which order, and which list each gets.
+//! The frontends of a service, their order, and the list of each.
 
 use super::*;
 use crate::facts::Ingress;
 
-/// `type address port/protocol`, with `+local` where outside traffic gets the local list.
+/// `type address port/protocol`, with `+local` if outside traffic gets the local list.
 fn shown(facts: &ServiceFacts, settings: &Settings) -> Vec<String> {
     let desired = resolve(
         Some(facts),
@@ -57,7 +57,7 @@ fn families() {
     check("dual stack", &with(&["10.0.0.1", "fd00::1"], &[four, six]), &both);
     check("the other way round", &with(&["fd00::1", "10.0.0.1"], &[six, four]), &both);
     check("the place of the family counts", &with(&["10.0.0.1"], &[six, four]), &[]);
-    check("a manifest that nobody defaulted", &manifest(with(&["10.0.0.1", "fd00::1"], &[])), &both);
+    check("a manifest without defaults", &manifest(with(&["10.0.0.1", "fd00::1"], &[])), &both);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn balancers() {
 }
 
 #[test]
-fn the_external_policy_counts_only_where_somebody_outside_can_come() {
+fn the_external_policy_applies_only_to_services_reachable_from_outside() {
     check("no outside", &service("etp"), &["ClusterIP 10.0.0.1 80/TCP"]);
     let rows = ["ClusterIP 10.0.0.1 80/TCP", "NodePort 0.0.0.0 8080/TCP +local"];
     check("NodePort", &service("etp np"), &rows);
@@ -212,9 +212,9 @@ fn rows_are_in_the_order_of_the_table() {
     check("type, then address as a number, IPv4 first", &facts, &rows);
 }
 
-/// A service with few frontends can have all of its namespace's part of external IPs.
+/// A service with few frontends may use its namespace's whole quota of external IPs.
 #[test]
-fn external_ips_beyond_their_part_are_left_out_although_all_frontends_fit() {
+fn external_ips_beyond_their_quota_are_left_out_although_all_frontends_fit() {
     let facts = ServiceFacts { external_ips: ips(&["10.9.0.1", "10.9.0.2", "10.9.0.3"]), ..service("") };
     let has = |it: &DesiredFrontend| it.address == ips(&["10.9.0.3"])[0];
     let part = |chosen, has| FrontendQuota { most: 100, external_ips: chosen, is_present: has };

@@ -1,4 +1,4 @@
-//! Which slices count, and which one wins where they disagree.
+//! Which slices count, and which one wins if they disagree.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn duplicates_across_slices() {
 }
 
 #[test]
-fn sockets_stay_with_whoever_serves_in_any_slice_or_gets_clients_all_the_same() {
+fn sockets_keep_a_backend_that_serves_in_any_slice_or_is_listed() {
     for (kept, endpoints) in [
         (true, ["1 - R", ""]),
         (true, ["1 - T", ""]),
@@ -45,9 +45,9 @@ fn sockets_stay_with_whoever_serves_in_any_slice_or_gets_clients_all_the_same() 
 #[test]
 fn between_equals_the_first_slice_by_name_counts() {
     let desired = resolved(&service("itp"), vec![of("x", "1 - R@"), of("y", "1 - R")], &node("none", "here"));
-    assert_eq!(list(&desired.ports[0], Scope::Local), "1", "the first one says that it is here");
+    assert_eq!(list(&desired.ports[0], Scope::Local), "1", "the first slice names this node");
     let desired = resolved(&service("itp"), vec![of("x", "1 - R"), of("y", "1 - R@")], &node("none", "here"));
-    assert_eq!(list(&desired.ports[0], Scope::Local), "", "the first one says that it is elsewhere");
+    assert_eq!(list(&desired.ports[0], Scope::Local), "", "the first slice names another node");
 }
 
 #[test]

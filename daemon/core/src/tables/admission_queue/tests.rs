@@ -1,4 +1,4 @@
-//! Which service has the next turn, and which objects give way.
+//! Which service is admitted next, and which objects are evicted.
 
 use alloc::format;
 use alloc::string::String;
@@ -39,7 +39,7 @@ fn slice(service: &ServiceKey, name: &str) -> Arc<SliceFacts> {
     })
 }
 
-/// The order in which all services that wait get room; each counts for its namespace from then on.
+/// The order in which all waiting services are admitted; each counts for its namespace from then on.
 fn order(mut waiting: AdmissionQueue) -> Vec<String> {
     let mut residents = QuotaIds::default();
     let mut order = Vec::new();
@@ -73,7 +73,7 @@ fn namespaces_take_turns_and_within_one_the_oldest_comes_first() {
 }
 
 #[test]
-fn what_changes_while_it_waits_gets_room_as_it_is_in_the_end() {
+fn a_waiting_object_is_admitted_in_its_last_version() {
     let mut waiting = AdmissionQueue::default();
     let a = key("ns/a", Source::Kubernetes);
     waiting.put_service(service("ns/a", 1, Source::Kubernetes));
@@ -84,7 +84,7 @@ fn what_changes_while_it_waits_gets_room_as_it_is_in_the_end() {
     assert_eq!(waiting.len(), 1);
     waiting.put_service(service("ns/a", 5, Source::Kubernetes));
     assert_eq!(waiting.next_service(&QuotaIds::default(), &|_, _| true), Some(a.clone()));
-    assert_eq!(waiting.next_service(&QuotaIds::default(), &|_, _| false), None, "no namespace has room");
+    assert_eq!(waiting.next_service(&QuotaIds::default(), &|_, _| false), None, "no namespace has capacity");
     let guest = waiting.remove(&a).unwrap();
     assert_eq!(guest.slices.len(), 1);
     assert_eq!(guest.facts, Some(service("ns/a", 5, Source::Kubernetes)));
@@ -94,7 +94,7 @@ fn what_changes_while_it_waits_gets_room_as_it_is_in_the_end() {
 }
 
 #[test]
-fn surplus_slices_wait_for_places_in_their_own_service_and_get_them_by_name() {
+fn surplus_slices_wait_at_their_service_and_are_admitted_by_name() {
     let mut waiting = AdmissionQueue::default();
     let a = key("ns/a", Source::Kubernetes);
     for name in ["s3", "s1", "s2"] {
@@ -108,7 +108,7 @@ fn surplus_slices_wait_for_places_in_their_own_service_and_get_them_by_name() {
 }
 
 #[test]
-fn invariant_10_what_waits_has_a_bound_and_who_has_most_gives_way() {
+fn invariant_10_the_admission_queue_is_bounded_and_evicts_the_largest_namespace() {
     let mut waiting = AdmissionQueue::default();
     waiting.put_service(service("quiet/only", 999, Source::Kubernetes));
     let many = limits::WAITING_BYTES_MAX / OBJECT_BYTES + 100;
@@ -120,7 +120,7 @@ fn invariant_10_what_waits_has_a_bound_and_who_has_most_gives_way() {
     assert!(waiting.find_waiting(&key("quiet/only", Source::Kubernetes)).is_some());
     assert!(waiting.find_waiting(&key("noise/s000000", Source::Kubernetes)).is_some(), "the oldest stay");
     assert!(waiting.find_waiting(&key(&format!("noise/s{:06}", many - 1), Source::Kubernetes)).is_none());
-    assert!(waiting.sources_to_relist().is_empty(), "no source is asked while there is no room");
+    assert!(waiting.sources_to_relist().is_empty(), "no source relists while the queue is full");
     while waiting.bytes > limits::WAITING_BYTES_MAX / 2 {
         let next = waiting.next_service(&QuotaIds::default(), &|_, _| true).unwrap();
         waiting.remove(&next).unwrap();
@@ -129,7 +129,7 @@ fn invariant_10_what_waits_has_a_bound_and_who_has_most_gives_way() {
     assert!(waiting.sources_to_relist().is_empty(), "each source is asked once");
 }
 
-/// A slice of 1,000 endpoints, each with a long name of its node.
+/// A slice of 1,000 endpoints, each with a long node name.
 fn large() -> SliceFacts {
     let of = key("noise/many", Source::Kubernetes);
     let mut endpoints = EndpointsBuilder::new(Family::V4);
@@ -143,9 +143,9 @@ fn large() -> SliceFacts {
     SliceFacts { endpoints: endpoints.finish(), ..(*slice(&of, "s")).clone() }
 }
 
-/// What waits of one service beyond the bound is not asked for again, for it would fill the same room.
+/// The evicted part is not relisted, because it would exceed the bound again.
 #[test]
-fn invariant_10_what_one_service_has_beyond_the_bound_is_not_asked_for_again() {
+fn invariant_10_an_evicted_part_of_one_oversized_service_causes_no_relist() {
     let (of, large) = (key("noise/many", Source::Kubernetes), large());
     for without_room in [false, true] {
         let mut waiting = AdmissionQueue::default();

@@ -1,4 +1,4 @@
-//! Which objects are named where names are scarce, and what is counted.
+//! Which objects are named if there are too many, and the counters.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -16,14 +16,14 @@ fn put(rejected: &mut RejectionTable, namespace: &str, number: usize) {
     rejected.put(Rejection { object, origin: None, reason: "bad".into(), partial: false });
 }
 
-/// Named and counted.
+/// How many are named, and how many counted.
 fn shown(rejected: &mut RejectionTable) -> (usize, usize) {
     let shared = rejected.publish(0);
     (shared.named.len(), shared.more)
 }
 
 #[test]
-fn the_rest_is_what_is_rejected_now_and_is_named_when_others_are_mended() {
+fn unnamed_rejections_become_named_when_others_end() {
     let mut rejected = RejectionTable::default();
     (0..limits::REJECTIONS_MAX + 7).for_each(|number| put(&mut rejected, "a", number));
     assert_eq!(shown(&mut rejected), (limits::REJECTIONS_MAX, 7));
@@ -37,7 +37,7 @@ fn the_rest_is_what_is_rejected_now_and_is_named_when_others_are_mended() {
 }
 
 #[test]
-fn one_namespaces_noise_hides_nobody_elses_rejection() {
+fn many_rejections_of_one_namespace_hide_no_other_namespaces_rejection() {
     let mut rejected = RejectionTable::default();
     (0..limits::REJECTIONS_MAX * 2).for_each(|number| put(&mut rejected, "noise", number));
     (0..3).for_each(|number| put(&mut rejected, "quiet", number));
@@ -48,7 +48,7 @@ fn one_namespaces_noise_hides_nobody_elses_rejection() {
 }
 
 #[test]
-fn what_is_rejected_again_counts_once() {
+fn an_object_rejected_twice_counts_once() {
     let mut rejected = RejectionTable::default();
     (0..3).for_each(|_| put(&mut rejected, "a", 1));
     assert_eq!(shown(&mut rejected), (1, 0));

@@ -1,7 +1,6 @@
-//! The ops that remove what a restart found and no service has taken over.
+//! Removes what a restart found and no service has adopted.
 //!
-//! Invariant: nothing is removed before every source has delivered, nor while a service that asks for it is still to be
-//! decided for.
+//! Invariant: nothing is removed before every source has synced, nor while a service that asks for it is undecided.
 
 use alloc::vec::Vec;
 
@@ -11,8 +10,7 @@ use crate::op::{Action, FrontendType, Op, Owner};
 use crate::world::World;
 
 impl World {
-    /// Ops that remove what a restart found and no service has taken over, once every source has delivered. What a
-    /// service asks for that is still to be decided stays.
+    /// Plans the removal of leftovers once every source has synced.
     pub(crate) fn plan_leftovers(&self, ops: &mut Vec<Op>) {
         if !self.tables.is_synced() {
             return;
@@ -23,16 +21,16 @@ impl World {
         for (index, found) in &self.realized.leftovers.ports {
             let left = found.frontends.iter().filter(|key| self.is_unwanted(key));
             ops.extend(left.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
-            // A frontend with a new owner is replaced by it, and until then its clients keep this list, as do clients
-            // that are on their way from a frontend that has gone.
+            // A frontend's new owner replaces it. Until then its clients keep this list, and so do clients in flight
+            // from removed frontends.
             if found.frontends.is_empty() && !self.space.freed.has_leftover_readers(*index) {
                 plan_wipe(&found.as_port(), *index, &mut |action| ops.push(Op { owner, action }));
             }
         }
     }
 
-    /// Whether no service claims a frontend or is about to, or its owner leaves it to the real balancer. One of a
-    /// ServiceImport that nothing has told of yet may still be claimed.
+    /// Whether no service claims a frontend or is about to, or its owner passes it to the real balancer. A
+    /// ServiceImport's frontend may still be claimed while its source is absent.
     fn is_unwanted(&self, key: &FrontendKey) -> bool {
         let frontends = &self.owners.frontends;
         let is_absent = || {

@@ -1,6 +1,6 @@
 //! The ops for the lists and members of one port.
 //!
-//! Invariant: members come before the word that needs them and go after it; a word is emptied before the rest is.
+//! Invariant: members are written before the word that needs them and removed after it. A word goes first.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -22,8 +22,8 @@ pub(super) fn plan_list(port: &Port, index: PortIndex, list: &ListPlacement, pus
     }
 }
 
-/// Empties what none of the service's own frontends reads any more. Where the cluster word ceases to send clients to
-/// the local one, it is published first, and the rest is emptied a grace period later.
+/// Empties what the service's own frontends no longer read. If the cluster word stops sending clients to the local one,
+/// it is published first, and the rest is emptied a grace period later.
 pub(super) fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let realized = port.realized.list(scope);
@@ -40,9 +40,8 @@ pub(super) fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Ac
     plan_stale_sources(port, index, push);
 }
 
-/// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be
-/// checked; each one of a table, in which none can be searched for; and every serving one, so that sockets stay with
-/// theirs.
+/// The backends that the maps key by address: those of a list with affinity, to check a client's last backend; those of
+/// a Maglev table, which cannot be searched; and every serving one, so that sockets keep their backends.
 pub(super) fn desired_members(port: &Port) -> impl Iterator<Item = (Membership, Row)> {
     let has_table = Scope::ALL.into_iter().any(|scope| port.is_table(scope));
     let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members || has_table;
@@ -77,7 +76,7 @@ pub(super) fn plan_new_members(
     }
 }
 
-/// Ops that remove the members that no published word needs any more: those of a list that stays as it was are needed.
+/// Removes members that no published word needs; a list that stays still needs its own.
 pub(super) fn plan_stale_members(
     port: &Port,
     index: PortIndex,
@@ -110,7 +109,7 @@ pub(super) fn plan_stale_members(
     }
 }
 
-/// All ops that make an index as good as new.
+/// Wipes an index completely.
 pub(super) fn plan_wipe(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let list = port.realized.list(scope);

@@ -1,17 +1,16 @@
 //! The ops for the source ranges of a port.
 //!
-//! Invariant: a client that is in a range before and after a change gets in all the time, where there is room for the
-//! ranges; one that is in no range never does, once the word has clients look for them.
+//! Invariant: a client in a range both before and after a change is always allowed, if the ranges fit. A client in no
+//! range is never allowed once the word has clients looked up.
 
 use crate::op::{Action, PortIndex, QuotaId, SourceKey, WordFlags};
 use crate::service::Port;
 use crate::source_ranges::SourceRange;
 use crate::work;
 
-/// Ops for the sources of a port. New sources come before the word that has clients look for them, and the former ones
-/// that they replace go when all new ones have come, even if no word has clients look for sources yet: the former ones
-/// would let clients in once it does. Where the port needs no sources any more, they go later, when no client can be on
-/// its way to look for them.
+/// Plans the sources of a port. New sources precede the word that has clients looked up. The ranges that they replace
+/// go once all new ones are written, even before any lookup: they would admit clients after it. A port that needs no
+/// sources any more drops them later, when no client in flight can look them up.
 pub(super) fn plan_sources(port: &Port, (index, share): (PortIndex, QuotaId), push: &mut dyn FnMut(Action)) {
     let new = port.sources().iter().filter(|range| !port.has_realized_source(range));
     new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range }, share)));
@@ -21,8 +20,7 @@ pub(super) fn plan_sources(port: &Port, (index, share): (PortIndex, QuotaId), pu
     }
 }
 
-/// Ops that remove ranges that no new range takes the place of. They come first, so that these ranges go even if a new
-/// one finds no room.
+/// Removes ranges that no new range overlaps. They go first, even if a new range does not fit.
 pub(super) fn plan_revoked_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     if port.sources.is_some() {
         let revoked = stale_sources(port).filter(|range| !overlaps_any(*range, port.sources()));
@@ -35,7 +33,7 @@ pub(super) fn checks_sources(port: &Port) -> bool {
     !cluster.uncertain && cluster.word.flags.contains(WordFlags::SOURCES)
 }
 
-/// Whether a range has clients in common with one of these, which are in order.
+/// Whether a range shares clients with one of these sorted ranges.
 fn overlaps_any(range: SourceRange, sorted: &[SourceRange]) -> bool {
     let mut around = (0..=range.bits()).filter_map(|bits| SourceRange::new(range.address(), bits));
     let is_within = around.any(|around| sorted.binary_search(&around).is_ok());

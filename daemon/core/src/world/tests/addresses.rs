@@ -1,4 +1,4 @@
-//! What a tenant with every right in one namespace cannot do to the addresses of others, nor to the node's.
+//! A tenant with all rights in one namespace gets neither others' addresses nor the node's.
 
 use alloc::collections::BTreeSet;
 use std::format;
@@ -8,7 +8,7 @@ use crate::snapshot::{Reason, Verdict};
 
 const TENANT: &str = "tenant";
 
-/// A node of one main address of each family, of which the host may have others.
+/// A node with one main address per family and further addresses of the host.
 fn node_at(main: &[&str], others: &[&str]) -> Event {
     let all = |texts: &[&str]| texts.iter().map(|text| ip(text)).collect::<BTreeSet<_>>();
     let node_port_addresses = all(main);
@@ -27,7 +27,7 @@ fn dual(number: u8, facts: ServiceFacts) -> ServiceFacts {
     ServiceFacts { cluster_ips, ip_families: Family::ALL.to_vec(), ..facts }
 }
 
-/// A tenant's Service with one port at addresses that it chose, and at those of a status.
+/// A tenant's Service with one port at chosen external IPs and at status addresses.
 fn chosen(port: u16, external: &[&str], status: &[&str]) -> Event {
     let facts = service("x", "10.0.0.66", external);
     let port = ServicePort { port: port.try_into().unwrap(), ..facts.ports[0].clone() };
@@ -36,7 +36,7 @@ fn chosen(port: u16, external: &[&str], status: &[&str]) -> Event {
     applied(ServiceFacts { key, ports: vec![port], ingress: ingress.collect(), ..dual(66, facts) })
 }
 
-/// What the tenant's row at an address says, and which service owns the address.
+/// The verdict of the tenant's row at an address, and the owner of the address.
 fn met(snapshot: &Snapshot, address: &str) -> (Verdict, Option<Reason>, Option<ServiceKey>) {
     let view = snapshot.services.iter().find(|view| view.key.name.namespace() == TENANT).unwrap();
     let row = row(view, address);
@@ -47,7 +47,7 @@ const BARRED: (Verdict, Option<Reason>, Option<ServiceKey>) =
     (Verdict::Unprogrammed, Some(Reason::Address), None);
 
 #[test]
-fn a_tenant_who_chose_the_node_and_a_node_port_of_another_sees_whose_it_is() {
+fn an_external_ip_at_anothers_node_port_names_its_owner() {
     let owned = || {
         let facts = service("owner", "10.0.0.8", &[]);
         let port = ServicePort { node_port: NonZeroU16::new(30_080), ..facts.ports[0].clone() };
@@ -71,7 +71,7 @@ fn a_tenant_who_chose_the_node_and_a_node_port_of_another_sees_whose_it_is() {
 }
 
 #[test]
-fn what_the_node_has_or_is_given_later_is_as_little_a_tenants() {
+fn an_address_that_the_node_gets_later_is_no_tenants_either() {
     let mut rig = Rig::new();
     let nowhere = || node_at(&[], &[]);
     let is_served = |met: (Verdict, Option<Reason>, Option<ServiceKey>)| met.0 == Verdict::Refusing;
@@ -81,7 +81,7 @@ fn what_the_node_has_or_is_given_later_is_as_little_a_tenants() {
         assert_eq!(met(&later, address), BARRED);
         assert!(is_served(met(&rig.turn(vec![nowhere()]), address)), "{address} is the node's no longer");
     }
-    // At any further address of the host kubelet and the health of this daemon answer too.
+    // The kubelet and this daemon's health check also listen at further addresses of the host.
     for number in [10_250, 10_256] {
         let events = [chosen(number, &["192.0.2.8"], &[]), chosen(number, &[], &["192.0.2.8"])];
         for event in events {
@@ -90,13 +90,13 @@ fn what_the_node_has_or_is_given_later_is_as_little_a_tenants() {
             assert_eq!(met(&later, "192.0.2.8"), BARRED, "{number}");
         }
     }
-    // One that floats, and is here today, serves what is asked for there.
+    // A floating address that is here now serves what services ask for at it.
     let floating = rig.turn(vec![chosen(80, &["192.0.2.8"], &[])]);
     assert!(is_served(met(&floating, "192.0.2.8")));
 }
 
 #[test]
-fn a_balancers_address_is_what_a_status_says_whenever_it_comes_and_however_old_the_other_is() {
+fn a_status_address_beats_a_chosen_one_of_any_age() {
     let balanced = |port: u16, address: &str| {
         let facts = service("owner", "10.0.0.8", &[]);
         let port = ServicePort { port: port.try_into().unwrap(), ..facts.ports[0].clone() };
@@ -121,7 +121,7 @@ fn a_balancers_address_is_what_a_status_says_whenever_it_comes_and_however_old_t
             assert_eq!(met(&rig.turn(vec![other]), address), conflict, "{address}, {first}");
         }
     }
-    // The node's own, as a balancer without addresses of its own gives it: no node port of another goes with it.
+    // A balancer may give the node's own address; it does not include another service's node port.
     let mut rig = Rig::new();
     let owner = service("owner", "10.0.0.8", &[]);
     let port = ServicePort { node_port: NonZeroU16::new(30_080), ..owner.ports[0].clone() };
@@ -143,13 +143,13 @@ fn allowing(first: &str, last: &str) -> Event {
     Event::SettingsApplied(Arc::new(Settings { external_ips, ..Settings::clone(&usual) }))
 }
 
-/// As keepalived's address is where NodePorts answer at all addresses of the node.
+/// For example keepalived's address, where NodePorts answer at all addresses of the node.
 #[test]
-fn an_address_of_the_node_that_the_administrator_named_by_itself_may_be_chosen() {
+fn a_node_address_that_the_administrator_listed_exactly_may_be_chosen() {
     for (first, last, port, is_served) in [
         ("192.0.2.7", "192.0.2.7", 80, true),
         ("192.0.2.7", "192.0.2.7", 10_250, false),
-        // A range means the addresses of others in it.
+        // A range covers others' addresses, so the node's own in it is not listed exactly.
         ("192.0.2.0", "192.0.2.255", 80, false),
         ("192.0.2.6", "192.0.2.6", 80, false),
     ] {
@@ -162,7 +162,7 @@ fn an_address_of_the_node_that_the_administrator_named_by_itself_may_be_chosen()
     }
 }
 
-/// The sockets of the node that wait for clients, each at an address and a port.
+/// The listening sockets of the node.
 fn listening(sockets: &[(&str, u16)]) -> Event {
     let socket = |(address, port): &(&str, u16)| crate::facts::Listener {
         address: ip(address),
@@ -175,9 +175,9 @@ fn listening(sockets: &[(&str, u16)]) -> Event {
 const HELD_BY_A_PROCESS: (Verdict, Option<Reason>, Option<ServiceKey>) =
     (Verdict::Conflict, Some(Reason::Listener), None);
 
-/// As an ingress of a bare cluster has it: the node's own address, at 80 and 443.
+/// For example the ingress of a bare-metal cluster: the node's own address, at 80 and 443.
 #[test]
-fn an_external_ip_of_the_node_is_served_where_no_process_listens() {
+fn an_external_ip_of_the_node_is_served_at_ports_without_listener() {
     let sockets = [("0.0.0.0", 22), ("192.0.2.7", 9100), ("127.0.0.1", 8080), ("192.0.2.8", 81), ("::", 53)];
     let served = (Verdict::Refusing, Some(Reason::NoEndpoints), None);
     for (address, port, expected) in [
@@ -240,7 +240,7 @@ fn a_process_that_listens_later_keeps_its_port_until_it_ends() {
 }
 
 #[test]
-fn a_process_keeps_no_client_from_what_the_apiserver_or_the_administrator_gave() {
+fn a_listener_takes_no_allocated_or_administrators_frontend() {
     let mut rig = Rig::new();
     let events =
         [node_at(&["192.0.2.7"], &[]), listening(&[("0.0.0.0", 80)]), chosen(80, &[], &["192.0.2.7"])];
@@ -255,5 +255,9 @@ fn a_process_keeps_no_client_from_what_the_apiserver_or_the_administrator_gave()
     let usual = settings(OnEmpty::Refuse);
     let taken = [usual, listening(&[("0.0.0.0", 30_080)]), owner, chosen(30_080, &["192.0.2.7"], &[])];
     let conflict = (Verdict::Conflict, Some(Reason::Claimed), Some(service_key("owner")));
-    assert_eq!(met(&rig.turn(taken.into()), "192.0.2.7"), conflict, "another Service's node port says more");
+    assert_eq!(
+        met(&rig.turn(taken.into()), "192.0.2.7"),
+        conflict,
+        "another Service's node port takes precedence"
+    );
 }

@@ -1,4 +1,4 @@
-//! A restart: which indices of the maps are taken over, and what goes.
+//! A restart: which indices of the maps are adopted, and which leftovers are removed.
 
 use super::*;
 use crate::keys::{FrontendKey, Transport};
@@ -7,12 +7,12 @@ use crate::op::{Dump, DumpPort, FrontendType, FrontendValue, PortFacts, PortInde
 
 const INDEX: PortIndex = PortIndex(3);
 
-/// Maps in which 10.0.0.9:80 is a frontend of some kind.
+/// Maps in which 10.0.0.9:80 is a frontend of this kind.
 fn found(kind: FrontendType) -> Rig {
     found_all(kind, &["10.0.0.9"])
 }
 
-/// Maps in which port 80 of all these is the same port.
+/// Maps in which port 80 of all these addresses has the same index.
 fn found_all(kind: FrontendType, addresses: &[&str]) -> Rig {
     let port = NonZeroU16::new(80).unwrap();
     let key = |text: &&str| FrontendKey { address: ip(text), port, transport: Transport::Tcp };
@@ -49,8 +49,8 @@ fn invariant_08_an_unchanged_port_is_found_again_without_an_op() {
 }
 
 #[test]
-fn an_index_of_another_kind_of_frontend_is_not_taken_over() {
-    // Its clients would get the new lists by the rules of the old kind until the frontend is written.
+fn an_index_with_another_kind_of_frontend_is_not_adopted() {
+    // Until the frontend is rewritten, its clients would read the new lists by the rules of the old kind.
     let mut rig = found(FrontendType::ExternalIp);
     let snapshot = rig.turn(vec![applied(service("a", "10.0.0.9", &[])), slice("a", &["1.1.1.1"])]);
     assert_eq!(names(&rig), ["write range", "publish word", "insert frontend"]);
@@ -59,9 +59,9 @@ fn an_index_of_another_kind_of_frontend_is_not_taken_over() {
     assert_eq!(names(&rig), ["publish word"], "the old index is wiped");
 }
 
-/// Any tenant may name any external IP, so a namespace would have the part of another one that it names.
+/// Any tenant may list any external IP, and could otherwise take over another namespace's quota.
 #[test]
-fn a_namespace_keeps_the_number_that_is_found_only_at_an_address_of_the_same_kind() {
+fn a_start_restores_a_namespaces_number_from_frontends_of_the_same_kind() {
     for (kind, keeps) in [
         (FrontendType::ClusterIp, true),
         (FrontendType::ExternalIp, false),
@@ -75,7 +75,7 @@ fn a_namespace_keeps_the_number_that_is_found_only_at_an_address_of_the_same_kin
 }
 
 #[test]
-fn what_nobody_takes_over_goes() {
+fn leftovers_that_no_service_adopts_are_removed() {
     let mut rig = found(FrontendType::ClusterIp);
     rig.turn(vec![]);
     assert_eq!(names(&rig), ["remove frontend"]);
@@ -86,7 +86,7 @@ fn what_nobody_takes_over_goes() {
 }
 
 #[test]
-fn an_index_that_lost_a_frontend_is_not_taken_over() {
+fn an_index_that_lost_a_frontend_is_not_adopted() {
     // A client that has read that frontend may not have read the word yet.
     let mut rig = found_all(FrontendType::ClusterIp, &["10.0.0.8", "10.0.0.9"]);
     rig.refuse = |op| matches!(op.action, Action::RemoveFrontend(_));
@@ -96,7 +96,7 @@ fn an_index_that_lost_a_frontend_is_not_taken_over() {
 }
 
 #[test]
-fn an_index_of_another_policy_is_not_taken_over() {
+fn an_index_of_another_policy_is_not_adopted() {
     let mut rig = found(FrontendType::ExternalIp);
     let facts = service("a", "10.0.0.1", &["10.0.0.9"]);
     let snapshot = rig.turn(vec![applied(ServiceFacts { external_policy: local(), ..facts })]);

@@ -1,4 +1,4 @@
-//! What all services ask for together has a bound, whatever the maps hold.
+//! The demand of all services together is bounded, whatever the maps hold.
 
 use core::net::Ipv4Addr;
 use core::ops::Range;
@@ -9,9 +9,9 @@ use crate::facts::Ingress;
 use crate::snapshot::{Status, Verdict};
 use crate::work;
 
-/// As many frontends as the maps may have.
+/// The most frontends in the maps.
 const MAX: usize = 100;
-/// As many as may be asked for.
+/// The most frontends that may be asked for.
 const MOST: usize = limits::frontend_demand_max(MAX);
 
 fn rig() -> Rig {
@@ -28,7 +28,7 @@ fn key(namespace: &str, number: u32) -> ServiceKey {
     ServiceKey { name: ObjectName::new(namespace, &format!("s-{number:03}")).unwrap(), source: SOURCE }
 }
 
-/// A service with a cluster IP and so many addresses of balancers less one, all of its own.
+/// A service with `frontends` addresses of its own: a cluster IP and load-balancer addresses.
 fn asking(namespace: &str, number: u32, frontends: u32) -> ServiceFacts {
     let place = u32::try_from(namespace.len()).unwrap() << 21 | number << 13;
     let address = |it: u32| IpAddr::V4(Ipv4Addr::from_bits(0x6400_0000 + place + it));
@@ -40,7 +40,7 @@ fn asking(namespace: &str, number: u32, frontends: u32) -> ServiceFacts {
     }
 }
 
-/// Services that ask for so many frontends each, and of which the maps hold nothing.
+/// Services with so many frontends each, of which the maps hold none.
 fn crowd(namespace: &str, numbers: Range<u32>, frontends: u32) -> Vec<Event> {
     let port = || ServicePort {
         protocol: Protocol::Other("X".into()),
@@ -68,7 +68,7 @@ fn dialled(snapshot: &Snapshot, namespace: &str, number: u32) -> usize {
 }
 
 #[test]
-fn invariant_10_frontends_that_all_services_ask_for_have_a_bound() {
+fn invariant_10_the_frontend_demand_of_all_services_is_bounded() {
     let mut rig = rig();
     let all = (0..200).map(|number| applied(asking("tenant", number, 1_000)));
     let snapshot = rig.turn(all.collect());
@@ -83,7 +83,7 @@ fn invariant_10_frontends_that_all_services_ask_for_have_a_bound() {
 }
 
 #[test]
-fn invariant_10_who_asks_beside_a_crowd_is_served_and_who_is_served_keeps_it() {
+fn invariant_10_frontends_alongside_a_demanding_namespace_are_served_and_stay() {
     let mut rig = rig();
     rig.turn(vec![applied(asking("prod", 0, 40))]);
     let snapshot = rig.turn(crowd("tenant", 0..200, 1_000));
@@ -94,7 +94,7 @@ fn invariant_10_who_asks_beside_a_crowd_is_served_and_who_is_served_keeps_it() {
     rig.turn(crowded.collect());
     let moved = ServiceFacts { cluster_ips: vec![ip("10.0.0.9")], ..asking("prod", 0, 44) };
     let snapshot = rig.turn(vec![applied(moved)]);
-    assert_eq!(dialled(&snapshot, "prod", 0), 44, "one that takes the place of another needs no room");
+    assert_eq!(dialled(&snapshot, "prod", 0), 44, "a replacement needs no capacity");
     let mut none = asking("prod", 0, 44);
     none.ingress.insert(0, Ingress { address: ip("10.0.0.8"), proxied: false });
     none.ingress.insert(0, Ingress { address: ip("10.0.0.7"), proxied: false });
@@ -111,7 +111,7 @@ fn invariant_10_who_asks_beside_a_crowd_is_served_and_who_is_served_keeps_it() {
 }
 
 #[test]
-fn invariant_10_who_waits_to_ask_is_decided_for_as_room_comes_back() {
+fn invariant_10_waiting_frontend_demand_is_decided_again_when_capacity_returns() {
     let mut rig = rig();
     rig.turn(crowd("tenant", 0..5, 300));
     let rest = |rig: &mut Rig| (0..8).map(|_| rig.turn(vec![])).last().unwrap();
@@ -122,19 +122,19 @@ fn invariant_10_who_waits_to_ask_is_decided_for_as_room_comes_back() {
     rig.turn(gone("tenant", 0..1));
     let snapshot = rest(&mut rig);
     let sum = asked(&snapshot, "tenant");
-    assert!((MOST / 9 * 8..=MOST + 60).contains(&sum), "{sum}: another one has the room");
+    assert!((MOST / 9 * 8..=MOST + 60).contains(&sum), "{sum}: another service has the capacity");
     rig.turn(gone("tenant", 1..5));
     let snapshot = rest(&mut rig);
     assert_eq!((asked(&snapshot, "tenant"), dialled(&snapshot, "tenant", 60)), (2 * 55 + 10, 10));
-    assert!(snapshot.rejections.named.is_empty(), "nobody waits");
+    assert!(snapshot.rejections.named.is_empty(), "no service waits");
     rig.turn(gone("tenant", 5..61));
     rest(&mut rig);
     let snapshot = rig.turn(vec![applied(asking("prod", 0, 300))]);
-    assert_eq!(asked(&snapshot, "prod"), MOST * 8 / 9 + 1, "all room came back");
+    assert_eq!(asked(&snapshot, "prod"), MOST * 8 / 9 + 1, "all capacity came free");
 }
 
 #[test]
-fn invariant_08_a_restart_takes_from_nobody_what_the_maps_have() {
+fn invariant_08_a_restart_keeps_every_frontend_in_the_maps() {
     let mut rig = rig();
     let prod = || (0..10).map(|number| applied(asking("prod", number, 9)));
     rig.turn(prod().collect());
@@ -150,13 +150,13 @@ fn invariant_08_a_restart_takes_from_nobody_what_the_maps_have() {
     later.turn([limit()].into_iter().chain(crowds()).collect());
     let snapshot = (0..8).map(|_| later.turn(vec![])).last().unwrap();
     let sum: usize = ["a", "bb", "ccc"].into_iter().map(|namespace| asked(&snapshot, namespace)).sum();
-    assert!((MOST * 8 / 9..=MOST + 30).contains(&sum), "{sum}: what nobody asks for again is room");
+    assert!((MOST * 8 / 9..=MOST + 30).contains(&sum), "{sum}: leftovers without demand come free");
 }
 
-/// Of a service that may not ask for all of its frontends, no other one takes the rest: not its other cluster IP, and
-/// what can be dialled comes before what cannot.
+/// No other service takes the truncated frontends of a service, such as its other cluster IP. Frontends that clients
+/// can dial come first.
 #[test]
-fn invariant_02_what_is_left_out_of_a_service_belongs_to_no_other() {
+fn invariant_02_a_services_truncated_frontends_go_to_no_other() {
     let both = |at: &str, external: &str, number: u32, namespace: &str| ServiceFacts {
         cluster_ips: vec![ip(&format!("10.0.0.{at}")), ip(&format!("fd00::{at}"))],
         ip_families: Family::ALL.to_vec(),
@@ -185,9 +185,9 @@ fn invariant_02_what_is_left_out_of_a_service_belongs_to_no_other() {
     assert!(rig.dump().frontends.iter().all(|(key, _)| key.address != ip("fd00::7")));
 }
 
-/// A service that waited before a restart, and is decided for first, has nothing of what its neighbours have.
+/// A service that waited before the restart is decided first, and takes nothing from its neighbours.
 #[test]
-fn invariant_08_a_restart_takes_from_no_neighbour_what_the_maps_have() {
+fn invariant_08_a_restart_keeps_the_frontends_of_neighbours() {
     let mut rig = rig();
     rig.turn((1..=10).map(|number| applied(asking("prod", number, 9))).collect());
     let crowds = || {
@@ -208,7 +208,7 @@ fn invariant_08_a_restart_takes_from_no_neighbour_what_the_maps_have() {
     assert_eq!(each, [9; 10]);
 }
 
-/// What it costs that room for so many frontends comes back, while so many services wait.
+/// The work of releasing `room` frontends while so many services wait.
 fn work_beside(waiting: u32, room: u32) -> u64 {
     let mut rig = rig();
     rig.turn(crowd("prod", 0..1, room));
@@ -220,14 +220,14 @@ fn work_beside(waiting: u32, room: u32) -> u64 {
 }
 
 #[test]
-fn invariant_10_room_that_comes_back_costs_as_much_however_many_wait() {
+fn invariant_10_freed_demand_costs_the_same_however_many_wait() {
     let (few, many) = (work_beside(40, 50), work_beside(160, 50));
     assert!(many * 10 <= few * 12, "{many} instead of {few}");
 }
 
-/// Services that wait are made and ordered whole before they are cut.
+/// The frontends of waiting services are all built and sorted before truncation.
 #[test]
-fn invariant_10_a_decision_of_what_is_left_out_takes_part_of_a_piece() {
+fn invariant_10_deciding_truncated_frontends_counts_as_work_of_a_piece() {
     let mut rig = rig();
     rig.world.queue.most = limits::PIECE_WORK;
     for number in 0..40 {
@@ -245,7 +245,7 @@ fn invariant_10_a_decision_of_what_is_left_out_takes_part_of_a_piece() {
 
 /// Eight ninths of 1,152 are 1,024.
 #[test]
-fn invariant_10_one_namespace_has_frontends_up_to_its_part_and_not_one_less() {
+fn invariant_10_one_namespace_gets_exactly_its_quota_of_frontends() {
     let mut rig = Rig::with(Capacity { slots: 256, ports: 1 << 11, ..Capacity::default() });
     let settings = Settings { frontends_max: Some(1_152), ..Settings::default() };
     let all = (0..12).map(|number| applied(asking("tenant", number, 100)));

@@ -1,4 +1,4 @@
-//! What is seen of load balancers, from turn to turn and over a restart.
+//! The history of load balancers, from turn to turn and over a restart.
 
 use super::holds::restarted;
 use super::*;
@@ -7,7 +7,7 @@ use crate::lifecycle::{self, BalancerState, FindingId};
 use crate::time::Uptime;
 use alloc::boxed::Box;
 
-/// A service that asks for a load balancer and has these addresses.
+/// A service that requests a load balancer and has these addresses.
 fn balanced(name: &str, created: i64, addresses: &[&str]) -> Event {
     let meta = Meta { created: Some(Timestamp(created)), ..Meta::default() };
     applied(ServiceFacts {
@@ -30,7 +30,7 @@ fn found(rig: &Rig, snapshot: &Snapshot, name: &str) -> (BalancerState, Option<i
 }
 
 #[test]
-fn an_address_that_comes_and_goes_is_seen_from_turn_to_turn() {
+fn a_balancer_address_that_flaps_is_recorded() {
     let mut rig = Rig::new();
     let snapshot = rig.turn(vec![balanced("a", -9_000, &[])]);
     assert_eq!(
@@ -65,9 +65,9 @@ fn a_step_of_the_wall_clock_makes_no_load_balancer_late() {
     assert_eq!(found(&rig, &snapshot, "a"), (BalancerState::Requested, Some(86_501), vec![]));
 }
 
-/// What was seen is not written down, so the object's own times count.
+/// The history is not saved, so the object's own times count.
 #[test]
-fn after_a_restart_a_load_balancer_is_as_old_as_the_object_says() {
+fn after_a_restart_a_load_balancers_age_comes_from_its_object() {
     let mut rig = Rig::new();
     rig.now = 10_000;
     let events = vec![balanced("a", 7_000, &[]), balanced("b", 9_990, &["203.0.113.7"])];
@@ -95,7 +95,7 @@ fn after_a_restart_a_load_balancer_is_as_old_as_the_object_says() {
 }
 
 #[test]
-fn who_asks_for_no_load_balancer_is_not_followed() {
+fn a_service_without_load_balancer_has_no_history() {
     let mut rig = Rig::new();
     let snapshot = rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
     assert_eq!(view(&snapshot, "a").balancer_history, None);
@@ -105,9 +105,9 @@ fn who_asks_for_no_load_balancer_is_not_followed() {
     assert_eq!(view(&snapshot, "a").balancer_history, None);
 }
 
-/// A finalizer keeps an object that was asked to go.
+/// A finalizer keeps a deleted object.
 #[test]
-fn a_deletion_that_hangs_is_seen() {
+fn a_stuck_deletion_is_recorded() {
     let mut rig = Rig::new();
     rig.turn(vec![balanced("a", 100, &["203.0.113.7"])]);
     let finalizers = ["service.kubernetes.io/load-balancer-cleanup".into()].into();

@@ -1,4 +1,4 @@
-//! Everything has a bound, and what is past it is named, without harm to the rest.
+//! Everything is bounded; what exceeds a bound is named and harms nothing else.
 
 use super::*;
 use crate::facts::{ObjectKey, Rejection, Settings};
@@ -49,7 +49,7 @@ fn invariant_10_causes_of_one_change() {
 }
 
 #[test]
-fn what_others_claim_takes_no_place_of_a_services_own_causes() {
+fn claims_of_others_do_not_displace_a_services_own_causes() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
     let id = rig.id("a");
@@ -65,7 +65,7 @@ fn what_others_claim_takes_no_place_of_a_services_own_causes() {
 }
 
 #[test]
-fn invariant_10_frontends_past_the_setting_show_it_and_harm_nobody() {
+fn invariant_10_frontends_beyond_the_limit_show_the_error_and_harm_no_other() {
     let mut rig = Rig::new();
     let settings =
         |frontends_max| Event::SettingsApplied(Arc::new(Settings { frontends_max, ..Settings::default() }));
@@ -107,7 +107,7 @@ fn invariant_10_slots_and_port_indices() {
     ]);
     let status = |name, address| row(&view(&snapshot, name), address).status.clone();
     assert_eq!(status("a", "10.0.0.1"), Status::Done);
-    assert!(matches!(status("b", "10.0.0.2"), Status::Error(_)), "no room for three slots");
+    assert!(matches!(status("b", "10.0.0.2"), Status::Error(_)), "three slots do not fit");
     assert!(matches!(status("c", "10.0.0.3"), Status::Error(_)), "no third index");
 }
 
@@ -123,7 +123,7 @@ fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
     let mut port = Port::new(key, &Arc::default());
     port.policy.cluster_used = true;
     for (length, is_written) in [(1 << 10, true), (1 << 20, false)] {
-        // A former process may have written down what no slice of today can ask for.
+        // A former process may have saved a list that no slice of today can produce.
         port.rows = Arc::new(Rows::restore(&(0..length).map(row).collect::<Vec<_>>()).unwrap());
         let capacity = Capacity { slots: 1 << 20, ports: 64, ..Capacity::default() };
         let placed = Rig::with(capacity).world.space.place_list(&port, Scope::Cluster, QuotaId::default());
@@ -131,8 +131,8 @@ fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
     }
 }
 
-/// A service of ports p0 and on, and a slice of so many endpoints for all of them, the last one ready and
-/// the others not.
+/// A service of ports p0 and on, and slices of so many endpoints for all of them; the last endpoint is ready, the
+/// others not.
 fn wide(ports: u16, slices: u32, endpoints: u32) -> Vec<Event> {
     let name = |number: u16| -> Arc<str> { format!("p{number}").into() };
     let number = |number: u16| NonZeroU16::new(1_000 + number).unwrap();
@@ -172,17 +172,17 @@ fn invariant_10_ports_times_endpoints_of_one_service() {
     assert_eq!(rows(&snapshot), [25_000, MAX - 25_000 - MAX / 4, MAX / 8, MAX / 8], "in their order");
     let shown = view(&snapshot, "wide");
     let ready = shown.ports.iter().map(|port| port.rows.len(Scope::Cluster));
-    assert_eq!(ready.collect::<Vec<_>>(), [5; 4], "whoever is ready has a place in each list");
+    assert_eq!(ready.collect::<Vec<_>>(), [5; 4], "ready endpoints are in each list");
     let named: Vec<_> = snapshot.rejections.named.values().map(|it| (&*it.reason, it.partial)).collect();
     let reason = "its ports times endpoints are more than 65536, so 3 of its ports have only a part of their endpoints, ready \
                   ones first; spread them over several services";
     assert_eq!(named, [(reason, true)]);
-    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "nobody else notices");
+    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "no other service notices");
     let snapshot = rig.turn(vec![wide(4, 1, 1).swap_remove(0)]);
     assert_eq!(snapshot.rejections.named.len(), 1, "its object comes again, and is still named");
     let snapshot = rig.turn(vec![wide(2, 1, 1).swap_remove(0)]);
     assert_eq!(rows(&snapshot), [25_000; 2]);
-    assert!(snapshot.rejections.named.is_empty(), "what fits again is no longer named");
+    assert!(snapshot.rejections.named.is_empty(), "a service that fits again is no longer named");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn invariant_06_a_rejected_object_keeps_its_last_good_version() {
     assert!(snapshot.rejections.named.is_empty(), "good again, though nothing changed");
 }
 
-/// A service of a namespace, with its own address, created then.
+/// A service of a namespace with its own address and creation time.
 fn tenant(namespace: &str, number: u8, created: i64) -> ServiceFacts {
     let key = ServiceKey { name: ObjectName::new(namespace, &format!("s{number}")).unwrap(), source: SOURCE };
     let meta = Meta { created: Some(Timestamp(created)), ..Meta::default() };
@@ -235,7 +235,7 @@ fn served(snapshot: &Snapshot) -> Vec<std::string::String> {
 }
 
 #[test]
-fn invariant_10_room_of_a_service_that_goes_is_given_in_turns() {
+fn invariant_10_capacity_of_a_deleted_service_is_given_in_turns() {
     let mut rig = Rig::new();
     rig.world = World::new(Seed(0), Capacity { services: 2, ..Capacity::default() }, &[SOURCE]);
     rig.world.apply(Event::Synced(SOURCE));
@@ -265,7 +265,7 @@ fn invariant_10_room_of_a_service_that_goes_is_given_in_turns() {
 }
 
 #[test]
-fn invariant_10_frontends_that_come_free_are_given_in_turns_and_at_once() {
+fn invariant_10_freed_frontends_are_given_in_turns_at_once() {
     let mut rig = Rig::new();
     let settings = Settings { frontends_max: Some(2), ..Settings::default() };
     rig.turn(vec![Event::SettingsApplied(Arc::new(settings))]);
@@ -287,9 +287,9 @@ fn invariant_10_frontends_that_come_free_are_given_in_turns_and_at_once() {
     assert_eq!(served(&gone(&all[3])), ["many/s3", "one/s5"]);
 }
 
-/// Two services have all frontends that the limit allows; one is of another tenant, and more of that tenant's wait.
+/// Two services use all frontends of the limit. One belongs to another tenant, of which more services wait.
 #[test]
-fn invariant_10_a_service_that_moves_has_the_room_that_it_leaves() {
+fn invariant_10_a_service_that_moves_reuses_its_own_capacity() {
     let mut rig = Rig::new();
     let settings = Settings { frontends_max: Some(2), ..Settings::default() };
     rig.turn(vec![Event::SettingsApplied(Arc::new(settings))]);
@@ -308,7 +308,7 @@ fn invariant_10_a_service_that_moves_has_the_room_that_it_leaves() {
     }
 }
 
-/// A service of so many ports, each of which takes an index and a frontend.
+/// A service of so many ports, each with an index and a frontend.
 fn of_ports(namespace: &str, name: u8, address: &str, ports: u16) -> [Event; 2] {
     let name = ObjectName::new(namespace, &format!("s-{name}")).unwrap();
     let port = |number: u16| (format!("p{number:04}").into(), NonZeroU16::new(1_000 + number).unwrap());
@@ -327,9 +327,9 @@ fn of_ports(namespace: &str, name: u8, address: &str, ports: u16) -> [Event; 2] 
     [applied(facts), Event::SliceApplied(Arc::new(slice))]
 }
 
-/// One namespace asks for more than there is, of frontends or of indices, before others ask and after.
+/// One namespace asks for more frontends or indices than there are, before and after others ask.
 #[test]
-fn invariant_10_frontends_and_indices_of_one_namespace_leave_room_to_another() {
+fn invariant_10_frontends_and_indices_of_one_namespace_leave_capacity_to_another() {
     for (ports, frontends) in [(2_048, 1 << 20), (1 << 13, 2_048)] {
         let mut rig = Rig::with(Capacity { slots: 1 << 16, ports, ..Capacity::default() });
         let settings = Settings { frontends_max: Some(frontends), ..Settings::default() };
@@ -342,7 +342,7 @@ fn invariant_10_frontends_and_indices_of_one_namespace_leave_room_to_another() {
         assert_eq!(count(&rig), crowd + 150);
         rig.turn(of_ports("web", 1, "10.2.0.2", 150).into());
         (0..3).for_each(|_| _ = rig.grace());
-        assert!(count(&rig) >= crowd + 150, "a service that moves has room");
+        assert!(count(&rig) >= crowd + 150, "a service that moves fits");
         let gone = (0..30).map(|it| of_ports("crowd", it, "10.1.0.1", 1)).map(|[service, _]| service);
         let gone = gone.filter_map(|event| match event {
             Event::ServiceApplied(facts) => Some(Event::ServiceDeleted(facts.key.clone(), None)),
@@ -351,13 +351,13 @@ fn invariant_10_frontends_and_indices_of_one_namespace_leave_room_to_another() {
         rig.turn(gone.collect());
         (0..3).for_each(|_| _ = rig.grace());
         rig.turn((0..18).flat_map(|it| of_ports("late", it, &format!("10.3.0.{it}"), 100)).collect());
-        assert!(count(&rig) > 1_600, "{} after room came back", count(&rig));
+        assert!(count(&rig) > 1_600, "{} after capacity came free", count(&rig));
     }
 }
 
-/// Each object is small, and each namespace leaves the next one a ninth part of what it found.
+/// Each object is small, and each namespace leaves the next one a ninth of what it found.
 #[test]
-fn invariant_10_external_ips_of_many_namespaces_keep_no_cluster_ip_out() {
+fn invariant_10_external_ips_of_many_namespaces_displace_no_cluster_ip() {
     let external = |place: u32| core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(0xc612_0000 + place));
     let of = |namespace: &str, number: u8| {
         let [service, slice] = of_ports(namespace, number, &format!("10.1.{number}.1"), 8);
@@ -384,12 +384,12 @@ fn invariant_10_external_ips_of_many_namespaces_keep_no_cluster_ip_out() {
     });
     rig.turn(gone.into());
     (0..6).for_each(|_| _ = rig.grace());
-    assert_eq!(at_external(&rig), 10_000, "others have the room that came back");
+    assert_eq!(at_external(&rig), 10_000, "others have the freed capacity");
 }
 
-/// A name is a part of what tells a port from others, so `a` is a new port; ports are planned in the order of names.
+/// A port's name is part of its key, so `a` is a new port; ports are planned in the order of names.
 #[test]
-fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backends() {
+fn invariant_10_a_port_without_capacity_stops_no_other_port() {
     let port = |name: &str, number| ServicePort {
         name: name.into(),
         protocol: Protocol::TCP,
@@ -427,19 +427,19 @@ fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backe
             .collect::<Vec<_>>()
     };
     assert_eq!(list(&rig), [ip("1.1.1.2")]);
-    assert_eq!(rig.dump().frontends.len(), 2, "nobody is led to a port that is not there");
+    assert_eq!(rig.dump().frontends.len(), 2, "no frontend points to a missing port");
     rig.turn(vec![Event::ServiceDeleted(service("crowd", "10.0.0.9", &[]).key, None)]);
     for _ in 0..3 {
         rig.grace();
     }
     rig.retry(rig.id("web"));
     rig.turn(vec![]);
-    assert_eq!((rig.dump().frontends.len(), list(&rig)), (2, vec![ip("1.1.1.2")]), "room came back");
+    assert_eq!((rig.dump().frontends.len(), list(&rig)), (2, vec![ip("1.1.1.2")]), "capacity came free");
 }
 
-/// No index is free, so the port with the new name has the one of the former name, and with it the frontend.
+/// No index is free, so the port of the new name gets the index of the old one, and with it the frontend.
 #[test]
-fn invariant_10_a_port_with_another_name_needs_no_index_more() {
+fn invariant_10_a_renamed_port_needs_no_second_index() {
     let mut rig = Rig::with(Capacity { slots: 64, ports: 2, ..Capacity::default() });
     rig.turn(vec![applied(service("crowd", "10.0.0.9", &[]))]);
     for (round, name) in ["http", "api", "zzz", "api"].into_iter().enumerate() {
@@ -465,7 +465,7 @@ fn invariant_10_a_port_with_another_name_needs_no_index_more() {
 }
 
 #[test]
-fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rejected() {
+fn invariant_06_last_good_versions_survive_a_restart_among_many_rejections() {
     let bad = |name: &str| {
         let object = ObjectKey::Slice(slice_facts(name, "victim", &[]).key);
         Event::Rejected(Rejection { object, origin: None, reason: "bad".into(), partial: false })
@@ -526,12 +526,12 @@ fn invariant_10_ports_times_addresses_of_one_service() {
     assert_eq!((whole(0), whole(24), whole(25), whole(26)), (300, 300, 92, 0), "address by address");
     assert!(rows.frontends.iter().all(|row| row.status == Status::Done));
     let named: Vec<_> = snapshot.rejections.named.values().map(|it| (&*it.reason, it.partial)).collect();
-    let reason = "its ports and addresses make 90600 frontends, of which the first 8192 are served and 82408 are left out, \
+    let reason = "its ports times addresses make 90600 frontends: the first 8192 are served and 82408 are left out, \
                   external IPs first; spread them over several services";
     assert_eq!(named, [(reason, true)]);
-    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "nobody else notices");
+    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "no other service notices");
     let snapshot = rig.turn(vec![applied(ServiceFacts { external_ips: vec![external(0)], ..large })]);
-    assert!(snapshot.rejections.named.is_empty(), "what fits again is no longer named");
+    assert!(snapshot.rejections.named.is_empty(), "a service that fits again is no longer named");
 }
 
 #[test]

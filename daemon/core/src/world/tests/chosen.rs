@@ -1,4 +1,4 @@
-//! Addresses that a tenant chooses cost what any other addresses cost, counted and not timed.
+//! Addresses that a tenant chooses cost as much as any others: counted, not timed.
 
 use core::net::Ipv6Addr;
 use std::format;
@@ -6,11 +6,11 @@ use std::format;
 use super::*;
 use crate::work;
 
-/// As many Services as an author needs who chooses the address of every frontend, 1,000 of each Service.
+/// Enough Services for an author who chooses every frontend's address, 1,000 per Service.
 const SERVICES: u32 = 80;
 const ADDRESSES: u32 = 1_000;
 
-/// With this end a product in a former hash was zero, whatever its seed, so all frontends had one place.
+/// With this suffix a product in a former hash was zero for every seed, so all frontends collided.
 const END: u64 = 0xdd50_7cc9_b729_acc0;
 
 fn external_ips(service: u32, end: u64) -> Vec<IpAddr> {
@@ -41,7 +41,7 @@ fn bystander(rig: &mut Rig, endpoint: &str) {
     rig.turn(vec![applied(facts), Event::SliceApplied(Arc::new(slice))]);
 }
 
-/// The Services come one by one beside the bystander's changes, all take another port, are found by a restart, and go.
+/// The Services are added between the bystander's changes, get another port, are found by a restart, and are deleted.
 fn life(end: u64) -> u64 {
     let capacity = Capacity { slots: 1 << 12, ports: 1 << 12, ..Capacity::default() };
     let mut rig = Rig::with(capacity);
@@ -62,7 +62,7 @@ fn life(end: u64) -> u64 {
 }
 
 #[test]
-fn invariant_10_external_ips_that_were_chosen_to_collide_cost_what_others_do() {
+fn invariant_10_external_ips_chosen_to_collide_cost_no_more_than_others() {
     let (chosen, others) = (life(END), life(END ^ 1));
     assert!(chosen * 100 <= others * 101, "{chosen} steps for chosen addresses, {others} for others");
 }

@@ -39,7 +39,7 @@ fn every_loser_shows_the_new_owner() {
     check_row(&third, "c", Verdict::Conflict, Some("a"));
 }
 
-/// So many services of which each claims the same twenty ports at one address.
+/// Services that all claim the same twenty ports at one address.
 fn crowd(services: u8) -> Rig {
     let mut rig = Rig::with(Capacity { slots: 256, ports: 8_192, ..Capacity::default() });
     rig.turn((0..services).map(|number| of_crowd(number, true)).collect());
@@ -58,9 +58,9 @@ fn of_crowd(number: u8, claims: bool) -> Event {
     applied(ServiceFacts { meta, ports: (0..20).map(port).collect(), ..facts })
 }
 
-/// The oldest of a hundred is rewritten again and again, with the address and without it.
+/// The oldest of a hundred is rewritten repeatedly, with and without the address.
 #[test]
-fn who_only_has_another_owner_than_before_makes_no_record() {
+fn a_loser_with_a_new_owner_makes_no_change_record() {
     let mut rig = crowd(100);
     for round in 0..20 {
         let snapshot = rig.turn(vec![of_crowd(0, round % 2 == 1)]);
@@ -74,7 +74,7 @@ fn who_only_has_another_owner_than_before_makes_no_record() {
 }
 
 #[test]
-fn invariant_10_who_loses_an_address_either_way_is_not_planned_when_it_changes_hands() {
+fn invariant_10_a_handover_plans_no_service_that_loses_either_way() {
     let toggled = |services| {
         let mut rig = crowd(services);
         rig.turn(vec![of_crowd(0, false)]);
@@ -86,13 +86,13 @@ fn invariant_10_who_loses_an_address_either_way_is_not_planned_when_it_changes_h
             assert_eq!(rig.planned, 2, "round {round}: its owner before and its owner now");
         }
         let work = crate::work::take();
-        // The former owner has let go.
+        // The former owner is done.
         rig.now -= 1;
         rig.turn(vec![]);
         let late = rig.turn(vec![]);
         assert_eq!((rig.planned, rig.changes.len()), (0, 0));
         check_row(&late, &std::format!("s{:03}", services - 1), Verdict::Conflict, Some("s000"));
-        assert_eq!(rig.world.owners.due(), None, "nothing is left to be told");
+        assert_eq!(rig.world.owners.due(), None, "no row is left to update");
         work
     };
     let (few, many) = (toggled(100), toggled(200));
@@ -113,7 +113,7 @@ fn an_heir_takes_over_before_the_owner_goes() {
 }
 
 #[test]
-fn a_frontend_goes_when_its_heir_went_before_taking_over() {
+fn a_frontend_is_removed_when_its_heir_leaves_before_the_handover() {
     let mut rig = Rig::new();
     rig.turn(vec![created("a", 1), created("b", 2), slice("a", &["1.1.1.1"]), slice("b", &["1.1.1.2"])]);
     let meta = Meta { created: Some(Timestamp(1)), ..Meta::default() };
@@ -127,7 +127,7 @@ fn a_frontend_goes_when_its_heir_went_before_taking_over() {
     assert_eq!(rig.log.iter().filter(|op| of_shared(op)).count(), 1, "{:?}", rig.log);
 }
 
-/// A Service of one port, with a node port or an address that it chose.
+/// A Service of one port, with a node port or a chosen address.
 fn covering(name: &str, at: i64, port: u16, node_port: Option<u16>, external: &[&str]) -> ServiceFacts {
     let meta = Meta { created: Some(Timestamp(at)), ..Meta::default() };
     let facts = service(name, &std::format!("10.0.0.{at}"), external);
@@ -146,7 +146,7 @@ fn at_node() -> Event {
 }
 
 #[test]
-fn what_a_node_port_or_a_cluster_ip_covers_no_other_service_takes_in_whatever_order() {
+fn no_other_service_takes_a_reserved_frontend_in_any_order() {
     let owner = || applied(covering("owner", 8, 80, Some(30_080), &[]));
     let at_node_port = || applied(covering("thief", 1, 30_080, None, &["10.0.0.9"]));
     let at_cluster_ip = || {
@@ -175,10 +175,10 @@ fn what_a_node_port_or_a_cluster_ip_covers_no_other_service_takes_in_whatever_or
     }
 }
 
-/// Two services want a port of an external address, and then it becomes the ClusterIP of a third one: the heir of the
-/// first lets go of it as well, in the same batch.
+/// Two services claim a port of an external address that then becomes a third one's ClusterIP: the heir of the first
+/// loses it in the same batch.
 #[test]
-fn who_loses_a_frontend_that_no_heir_may_have_is_told_the_one_cause() {
+fn losing_a_reserved_frontend_has_one_cause() {
     let mut rig = Rig::new();
     rig.turn(vec![created("a", 1), created("b", 2), slice("a", &["1.1.1.1"]), slice("b", &["1.1.1.2"])]);
     rig.turn(vec![applied(covering("owner", 9, 9_999, None, &[]))]);
@@ -188,7 +188,7 @@ fn who_loses_a_frontend_that_no_heir_may_have_is_told_the_one_cause() {
 }
 
 #[test]
-fn a_tenant_chooses_no_address_of_the_node_and_no_controller_gives_the_nodes_own_ports() {
+fn tenants_and_controllers_get_no_node_reserved_frontend() {
     let mut rig = Rig::new();
     rig.turn(vec![at_node()]);
     let ingress = |address: &&str| crate::facts::Ingress { address: ip(address), proxied: false };

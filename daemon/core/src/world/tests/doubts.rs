@@ -1,4 +1,4 @@
-//! What a refused op leaves behind, and that it goes.
+//! The traces of refused ops, and their removal.
 
 use super::*;
 use crate::keys::Transport;
@@ -19,7 +19,7 @@ fn touches_shared(op: &Op) -> bool {
 }
 
 #[test]
-fn who_tried_in_vain_holds_nothing_once_the_owner_has_written() {
+fn a_failed_claimant_keeps_nothing_once_the_owner_has_written() {
     let mut rig = Rig::new();
     rig.turn(vec![created("b", 2)]);
     rig.refuse = touches_shared;
@@ -46,7 +46,7 @@ fn a_row_is_not_done_while_its_facts_are_refused() {
 }
 
 #[test]
-fn a_range_that_was_not_published_is_given_back_whatever_the_other_family_does() {
+fn an_unpublished_range_is_released_whatever_the_other_family_publishes() {
     let mut rig = Rig::new();
     // Both families begin at slot 0, so their words are the same.
     let addresses = vec![ip("10.0.0.1"), ip("fd00::1")];
@@ -68,7 +68,7 @@ fn a_range_that_was_not_published_is_given_back_whatever_the_other_family_does()
 }
 
 #[test]
-fn invariant_03_an_op_whose_port_is_not_known_is_counted_and_changes_no_list() {
+fn invariant_03_an_op_for_an_unknown_port_is_counted_and_ignored() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1"])]);
     let owner = Owner::Service(rig.id("a"));

@@ -1,4 +1,4 @@
-//! What a drain makes of lists, which services it touches, and what a restart finds of it.
+//! How a drain changes lists, which services it touches, and what a restart finds of it.
 
 use std::string::String;
 
@@ -39,7 +39,7 @@ fn two(name: &str) -> Event {
     slice(name, &["1.1.1.1", "1.1.1.2"])
 }
 
-/// The backends that a client of the first port may get, by the maps.
+/// The backends in the maps for clients of a port.
 fn listed(rig: &Rig, port: usize) -> Vec<IpAddr> {
     rig.dump().ports[port].backends(Scope::Cluster).keys().map(|slot| slot.address).collect()
 }
@@ -51,7 +51,7 @@ fn because(snapshot: &Snapshot, name: &str, backend: &str) -> Option<UnusedReaso
 }
 
 #[test]
-fn a_drained_backend_gets_nobody_and_is_told_from_one_without_weight() {
+fn a_drained_backend_gets_no_clients_and_differs_from_weight_zero() {
     let mut rig = Rig::new();
     rig.turn(vec![plain("a", "10.0.0.1"), two("a")]);
     let snapshot = rig.turn(vec![draining(&["1.1.1.1"])]);
@@ -72,12 +72,12 @@ fn drains_make_no_list_empty() {
     assert_eq!(listed(&rig, 0), [ip("1.1.1.1"), ip("1.1.1.2")], "all count alike");
     assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), None);
     assert!(view(&snapshot, "a").ports[0].rows.weights().is_drained("1.1.1.1:8080".parse().unwrap()));
-    // The other one leaves.
+    // The other backend leaves.
     rig.turn(vec![draining(&["1.1.1.1"]), slice("a", &["1.1.1.1"])]);
     assert_eq!(listed(&rig, 0), [ip("1.1.1.1")]);
 }
 
-/// Of most services on a node that is drained there is no other backend.
+/// Most services on a drained node have no other backend.
 #[test]
 fn a_drain_that_changes_nothing_for_clients_writes_nothing() {
     let mut rig = Rig::new();
@@ -90,7 +90,7 @@ fn a_drain_that_changes_nothing_for_clients_writes_nothing() {
 }
 
 #[test]
-fn a_drain_counts_whatever_the_weights_say() {
+fn a_drain_overrides_weights() {
     let mut rig = Rig::with(Capacity { slots: 1 << 18, ports: 64, ..Capacity::default() });
     let weights = crate::weights::Weights::parse("1.1.1.1=5,1.1.1.3=0").unwrap();
     let asked = crate::weights::WeightSetting { weights, wrong: None };
@@ -103,9 +103,9 @@ fn a_drain_counts_whatever_the_weights_say() {
     assert!(shares[0] > 4 * shares[1] && shares.len() == 2, "its weight is as it was: {shares:?}");
 }
 
-/// The names are those of the incident.
+/// The names are those of an incident.
 #[test]
-fn a_drain_of_one_service_touches_no_service_of_a_name_that_looks_like_it() {
+fn a_drain_touches_no_service_of_a_similar_name() {
     let names = ["kubernetes", "kubernetes-intranet", "kube", "kubernetes-"];
     let mut rig = Rig::new();
     let each = names.iter().zip(1_u8..);
@@ -116,7 +116,7 @@ fn a_drain_of_one_service_touches_no_service_of_a_name_that_looks_like_it() {
     for other in &names[1..] {
         assert_eq!(because(&snapshot, other, "1.1.1.1:8080"), None, "{other}");
     }
-    // Whatever it is decided for later.
+    // Later decisions must agree.
     let snapshot =
         rig.turn(names.iter().map(|name| slice(name, &["1.1.1.1", "1.1.1.2", "1.1.1.3"])).collect());
     assert_eq!(because(&snapshot, "kubernetes", "1.1.1.1:8080"), Some(UnusedReason::Drained));
@@ -140,9 +140,9 @@ fn a_drain_touches_only_services_that_have_the_backend() {
     assert!(!turned.is_on);
 }
 
-/// Each of the two is worth one look, and neither is lost.
+/// Each change takes one scan, and neither is lost.
 #[test]
-fn two_orders_before_the_services_are_looked_at_both_count() {
+fn two_drain_changes_before_the_scan_both_count() {
     let mut rig = Rig::new();
     rig.turn(vec![
         plain("a", "10.0.0.1"),
@@ -157,7 +157,7 @@ fn two_orders_before_the_services_are_looked_at_both_count() {
 }
 
 #[test]
-fn a_walk_through_many_services_goes_piece_by_piece() {
+fn a_drain_scan_over_many_services_proceeds_in_pieces() {
     const SERVICES: usize = 100;
     let mut rig = Rig::new();
     let address = |at: usize| std::format!("10.0.0.{at}");
@@ -168,7 +168,7 @@ fn a_walk_through_many_services_goes_piece_by_piece() {
     rig.turn(vec![draining(&["1.1.1.1"])]);
     assert!(rig.planned < 10, "{}", rig.planned);
     assert!(rig.world.has_dirty());
-    // What is decided meanwhile is decided by the new drains, and a further order has a round of its own.
+    // Services decided meanwhile use the new drains, and a further change has a scan of its own.
     rig.turn(vec![slice("s99", &["1.1.1.1", "1.1.1.2", "1.1.1.3"]), draining(&["1.1.1.1", "1.1.1.3"])]);
     let mut turns = 0;
     let snapshot = loop {
@@ -185,9 +185,9 @@ fn a_walk_through_many_services_goes_piece_by_piece() {
     assert_eq!(because(&snapshot, "s99", "1.1.1.3:8080"), Some(UnusedReason::Drained));
 }
 
-/// Whatever comes after it, and wherever the walk stands.
+/// Whatever follows, and wherever the scan is.
 #[test]
-fn each_order_has_its_round_however_many_follow() {
+fn each_drain_change_is_scanned_however_many_follow() {
     const SERVICES: usize = 40;
     let mut rig = Rig::new();
     let all = (1..SERVICES).flat_map(|at| {
@@ -195,7 +195,7 @@ fn each_order_has_its_round_however_many_follow() {
         [plain(&name, &std::format!("10.0.0.{at}")), two(&name)]
     });
     rig.turn(all.collect());
-    // A piece of the walk is about three services.
+    // A piece of the scan is about three services.
     rig.world.queue.most = 6;
     let mut others = vec![String::from("1.1.1.1")];
     let is_drained = |snapshot: &Snapshot, at: usize| {
@@ -216,7 +216,7 @@ fn each_order_has_its_round_however_many_follow() {
 }
 
 #[test]
-fn a_walk_costs_what_it_looks_at() {
+fn a_drain_scan_counts_its_work() {
     let mut rig = Rig::with(Capacity { slots: 1 << 14, ports: 1 << 12, ..Capacity::default() });
     let many = |range: core::ops::Range<u16>| {
         let all = range.flat_map(|at| {
@@ -268,7 +268,7 @@ fn a_backend_of_a_held_list_can_be_drained_and_comes_back() {
 }
 
 #[test]
-fn a_hold_that_begins_while_a_backend_is_drained_writes_nothing() {
+fn a_hold_that_begins_during_a_drain_writes_nothing() {
     let mut rig = Rig::new();
     rig.turn(vec![settings(OnEmpty::Hold), plain("a", "10.0.0.1"), two("a"), draining(&["1.1.1.1"])]);
     let snapshot = rig.turn(vec![Event::SliceApplied(Arc::new(slice_facts("a", "a", &[])))]);
@@ -279,7 +279,7 @@ fn a_hold_that_begins_while_a_backend_is_drained_writes_nothing() {
     assert_eq!(listed(&rig, 0), [ip("1.1.1.1"), ip("1.1.1.2")], "it was held with the others");
 }
 
-/// The list of two when one backend ends, which nothing was decided by if both come in one turn, and then no list.
+/// One of two backends ends, and then the slice is deleted. In one turn, no decision is made between the two.
 fn one_ends_and_all_vanishes() -> [Event; 2] {
     let mut endpoints = EndpointsBuilder::new(Family::V4);
     let ends = Conditions { ready: false, serving: false, terminating: true };
@@ -294,7 +294,7 @@ fn one_ends_and_all_vanishes() -> [Event; 2] {
 }
 
 #[test]
-fn invariant_07_a_list_is_missed_for_who_rested_beside_it_however_it_was_told() {
+fn invariant_07_a_vanished_weightless_backend_is_held_when_the_listed_one_ended() {
     let weights = crate::weights::Weights::parse("1.1.1.2=0").unwrap();
     let asked = crate::weights::WeightSetting { weights, wrong: None };
     let weighing = ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &[]) };
@@ -313,14 +313,14 @@ fn invariant_07_a_list_is_missed_for_who_rested_beside_it_however_it_was_told() 
     }
 }
 
-/// A drain that the start finds is no change, and no record tells one.
+/// A drain that the start finds is no change and makes no record.
 #[test]
-fn invariant_8_a_restart_between_any_two_orders_is_no_change() {
+fn invariant_08_a_restart_between_two_drain_changes_changes_nothing() {
     let objects = || vec![plain("a", "10.0.0.1"), two("a"), plain("b", "10.0.0.2"), two("b")];
     let mut before = Rig::new();
     before.turn(objects());
     let snapshot = before.turn(vec![draining(&["1.1.1.1 of a"])]);
-    // The file of the table does not have what is drained.
+    // The saved rows do not contain drains.
     let mut remembered = SavedSnapshot::from(&snapshot);
     for view in remembered.services.iter_mut().map(Arc::make_mut) {
         for port in &mut view.ports {

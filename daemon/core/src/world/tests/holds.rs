@@ -1,4 +1,4 @@
-//! Lists that would become empty are held, and let go of.
+//! Holds of lists that would become empty: begin, end and restart.
 
 use std::boxed::Box;
 
@@ -10,8 +10,8 @@ use crate::op::FrontendType;
 use crate::snapshot::{Reason, Verdict};
 use crate::weights::{WeightSetting, Weights};
 
-/// A world in which the evidence decides, with two services that have a list: tests look at `a`, and `b` only fills the
-/// node.
+/// A world in which the evidence decides, with two services that have a list: tests check `a`; `b` only adds to the
+/// node's services.
 pub(super) fn rig() -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![
@@ -85,7 +85,7 @@ fn a_hold_ends_at_its_bound_and_not_before() {
 }
 
 #[test]
-fn silence_counts_from_the_first_probe_and_only_when_everybody_was_asked() {
+fn silence_counts_from_the_first_probe_once_all_backends_were_probed() {
     let mut rig = rig();
     rig.turn(vec![gone("a")]);
     rig.now += 49;
@@ -143,7 +143,7 @@ fn failed_probes_drop_backend_after_backend_and_the_last_ends_the_hold() {
     check(&rig.turn(refused("1.1.1.2:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
 }
 
-/// A service with a backend that is to have clients only when the other one is gone.
+/// A service with a backend that gets clients only when the other one is gone.
 fn with_standby() -> Event {
     let asked = WeightSetting { weights: Weights::parse("1.1.1.2=0").unwrap(), wrong: None };
     applied(ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &["10.0.0.9"]) })
@@ -153,9 +153,9 @@ pub(super) fn chosen(snapshot: &Snapshot) -> Vec<IpAddr> {
     view(snapshot, "a").ports[0].rows.list(Scope::Cluster).map(|row| row.address).collect()
 }
 
-/// Weights never make a list empty, whatever accident befalls it.
+/// Weights never make a list empty.
 #[test]
-fn a_standby_of_a_held_list_has_the_clients_when_all_others_fail_their_probes() {
+fn a_standby_of_a_held_list_serves_when_all_others_fail_probes() {
     let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
     let held = || {
         let mut rig = rig();
@@ -202,14 +202,14 @@ fn endpoints_that_come_back_unready_end_a_hold() {
     rig.turn(vec![gone("a")]);
     let snapshot = rig.turn(vec![listed("a", &[("1.1.1.1", SICK)])]);
     check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 1));
-    assert_eq!(chosen(&snapshot), [ip("1.1.1.2")], "the cluster says that the other one is unready");
+    assert_eq!(chosen(&snapshot), [ip("1.1.1.2")], "the other endpoint is unready");
     let snapshot = rig.turn(vec![listed("a", &[("1.1.1.1", SICK), ("1.1.1.2", SICK)])]);
     check(&snapshot, "a", (Verdict::Refusing, Some(Reason::AllUnready), 0));
     check(&rig.turn(vec![gone("a")]), "a", (Verdict::Refusing, Some(Reason::Vanished), 0));
 }
 
 #[test]
-fn what_was_empty_before_is_not_held_anew() {
+fn a_list_that_was_empty_before_is_not_held() {
     let mut rig = rig();
     rig.turn(vec![super::settings(OnEmpty::Refuse), gone("a")]);
     let snapshot = rig.turn(vec![super::settings(OnEmpty::Auto)]);
@@ -217,7 +217,7 @@ fn what_was_empty_before_is_not_held_anew() {
 }
 
 #[test]
-fn a_deleted_service_is_gone_at_once_and_comes_back_without_a_list() {
+fn a_deleted_service_is_removed_at_once_and_returns_without_a_list() {
     let mut rig = rig();
     rig.turn(vec![gone("a")]);
     let snapshot = rig.turn(vec![deleted("a")]);
@@ -226,14 +226,14 @@ fn a_deleted_service_is_gone_at_once_and_comes_back_without_a_list() {
     assert_ne!(view(&snapshot, "a").frontends[0].verdict, Verdict::Held);
 }
 
-/// The service `a` as it was created for this time.
+/// The service `a` with this UID.
 fn created(uid: &str) -> Event {
     let meta = Meta { uid: Some(uid.into()), ..Meta::default() };
     applied(ServiceFacts { meta, ..service("a", "10.0.0.1", &["10.0.0.9"]) })
 }
 
 #[test]
-fn invariant_07_a_service_that_is_made_anew_holds_nothing_of_the_former_one() {
+fn invariant_07_a_recreated_service_holds_nothing_of_the_former_one() {
     for turns in [1, 2, 3] {
         let mut rig = rig();
         rig.turn(vec![created("1")]);
@@ -247,7 +247,7 @@ fn invariant_07_a_service_that_is_made_anew_holds_nothing_of_the_former_one() {
 }
 
 #[test]
-fn invariant_08_a_service_that_was_made_anew_while_no_process_ran_holds_nothing_of_the_former_one() {
+fn invariant_08_a_service_recreated_without_a_running_process_holds_nothing() {
     let mut rig = rig();
     let snapshot = rig.turn(vec![created("1")]);
     for (uid, verdict) in [("1", Verdict::Held), ("2", Verdict::Refusing)] {
@@ -258,7 +258,7 @@ fn invariant_08_a_service_that_was_made_anew_while_no_process_ran_holds_nothing_
 }
 
 #[test]
-fn a_loss_shortly_after_an_interruption_says_so() {
+fn a_loss_shortly_after_an_interruption_has_its_own_reason() {
     let mut rig = rig();
     rig.turn(vec![Event::Interrupted(SOURCE)]);
     check(&rig.turn(vec![gone("a")]), "a", (Verdict::Held, Some(Reason::Resync), 2));
@@ -266,9 +266,9 @@ fn a_loss_shortly_after_an_interruption_says_so() {
     check(&rig.turn(vec![gone("b")]), "b", (Verdict::Held, Some(Reason::Vanished), 1));
 }
 
-/// What empties slices by mistake takes the apiserver away as well, and then the write that mends them is not heard.
+/// A fault that empties slices may also stop the apiserver, and then the repair is not delivered.
 #[test]
-fn no_hold_reaches_its_bound_while_its_source_cannot_tell_that_endpoints_are_back() {
+fn no_hold_expires_while_its_source_is_silent() {
     let held = |rig: &mut Rig| check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     let mut rig = rig();
     rig.turn(vec![gone("a")]);
@@ -280,7 +280,7 @@ fn no_hold_reaches_its_bound_while_its_source_cannot_tell_that_endpoints_are_bac
     rig.turn(vec![Event::Recovered(SOURCE)]);
     rig.now += 57;
     held(&mut rig);
-    // By then the source has told again for a minute and for the time of a hold, and nothing of these endpoints.
+    // By then the source has delivered again for a minute plus the time of a hold, without these endpoints.
     rig.now += 122;
     check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
     let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
@@ -289,9 +289,9 @@ fn no_hold_reaches_its_bound_while_its_source_cannot_tell_that_endpoints_are_bac
     check(&rig.turn(refused("1.1.1.1:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
 }
 
-/// As when the address of an apiserver is forgotten, or `endpoints` under [apiserver] no longer has it.
+/// For example when an apiserver's address is forgotten or removed from `endpoints` under [apiserver].
 #[test]
-fn a_list_that_is_no_way_to_the_apiserver_any_more_has_the_time_of_a_hold_from_then_on() {
+fn a_hold_starts_when_a_list_stops_being_the_apiservers() {
     let mut rig = rig();
     let bypass = |addresses: &[&str]| {
         let bypass = addresses.iter().map(|text| text.parse().unwrap()).collect();
@@ -309,7 +309,7 @@ fn a_list_that_is_no_way_to_the_apiserver_any_more_has_the_time_of_a_hold_from_t
 }
 
 #[test]
-fn the_way_to_the_apiserver_is_held_until_it_returns() {
+fn the_apiservers_list_is_held_until_it_returns() {
     let mut rig = rig();
     let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
     let settings = Event::SettingsApplied(Arc::new(Settings { bypass, ..Settings::default() }));
@@ -330,7 +330,7 @@ fn the_way_to_the_apiserver_is_held_until_it_returns() {
     );
 }
 
-/// The one slice of a service, in which 1.1.1.1 is the pod with this UID.
+/// The only slice of a service, in which 1.1.1.1 is the pod with this UID.
 fn with_target(service: &str, uid: &str) -> Event {
     let target = crate::facts::Target {
         kind: "Pod",
@@ -369,7 +369,7 @@ fn many_services_that_lose_their_lists_at_once_are_held_longer() {
     for name in names {
         check(&snapshot, name, (Verdict::Held, Some(Reason::MassLoss), 1));
     }
-    assert_eq!(rig.changes.len(), 4, "those before are told as well");
+    assert_eq!(rig.changes.len(), 4, "earlier losers change too");
     rig.now += 500;
     check(&rig.turn(vec![]), "c", (Verdict::Held, Some(Reason::MassLoss), 1));
     rig.now += 100;
@@ -377,7 +377,7 @@ fn many_services_that_lose_their_lists_at_once_are_held_longer() {
 }
 
 #[test]
-fn losses_that_are_far_apart_are_no_mass_loss() {
+fn losses_far_apart_are_no_mass_loss() {
     let mut rig = rig();
     for (name, number) in ["c", "d", "e", "f"].iter().zip(10..) {
         let facts = service(name, &std::format!("10.0.0.{number}"), &[]);
@@ -390,7 +390,7 @@ fn losses_that_are_far_apart_are_no_mass_loss() {
 }
 
 #[test]
-fn what_passes_is_not_in_the_maps_and_comes_back_with_the_first_backend() {
+fn a_passing_frontend_leaves_the_maps_and_returns_with_a_backend() {
     let mut rig = rig();
     let facts = ServiceFacts { on_empty: Some("pass".into()), ..service("a", "10.0.0.1", &["10.0.0.9"]) };
     let snapshot = rig.turn(vec![applied(facts), gone("a")]);
@@ -405,7 +405,7 @@ fn what_passes_is_not_in_the_maps_and_comes_back_with_the_first_backend() {
 }
 
 #[test]
-fn what_passes_leaves_the_maps_before_its_list_does() {
+fn a_passing_frontend_leaves_the_maps_before_its_list() {
     let mut rig = rig();
     let facts = ServiceFacts { on_empty: Some("pass".into()), ..service("a", "10.0.0.1", &["10.0.0.9"]) };
     rig.turn(vec![applied(facts), slice("a", &["1.1.1.1"])]);
@@ -423,7 +423,7 @@ fn what_passes_leaves_the_maps_before_its_list_does() {
 }
 
 #[test]
-fn an_address_that_is_won_and_passes_is_taken_from_who_had_it() {
+fn a_passing_winner_removes_the_former_owners_frontend() {
     let mut rig = rig();
     let other = ServiceFacts {
         meta: Meta { created: Some(Timestamp(5)), ..Meta::default() },
@@ -447,7 +447,7 @@ fn an_address_that_is_won_and_passes_is_taken_from_who_had_it() {
 }
 
 #[test]
-fn only_the_local_list_being_empty_is_nothing_to_hold() {
+fn an_empty_local_list_alone_is_not_held() {
     let mut rig = rig();
     let facts = || ServiceFacts { internal_policy: local(), ..service("a", "10.0.0.1", &[]) };
     rig.turn(vec![applied(facts()), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
@@ -460,7 +460,7 @@ fn only_the_local_list_being_empty_is_nothing_to_hold() {
     );
 }
 
-/// A new process that begins with what the former one wrote down.
+/// A new process that starts from the saved state of the former one.
 pub(super) fn restarted(rig: &Rig, snapshot: &Snapshot) -> Rig {
     let mut next = Rig::new();
     next.world = World::new(Seed(0), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
@@ -473,7 +473,7 @@ pub(super) fn restarted(rig: &Rig, snapshot: &Snapshot) -> Rig {
 }
 
 #[test]
-fn invariant_08_a_restart_makes_no_mass_loss_of_a_few() {
+fn invariant_08_a_restart_turns_few_losses_into_no_mass_loss() {
     for (stays, expected) in [(true, Reason::Resync), (false, Reason::MassLoss)] {
         let mut rig = rig();
         let settings = super::settings(OnEmpty::Auto);
@@ -503,7 +503,7 @@ fn invariant_08_a_restart_makes_no_mass_loss_of_a_few() {
 }
 
 #[test]
-fn an_address_that_was_claimed_while_the_daemon_was_away_is_held_on() {
+fn an_address_claimed_while_no_process_ran_stays_held() {
     let mut rig = rig();
     rig.turn(vec![with_target("a", "one")]);
     let snapshot = rig.turn(vec![gone("a")]);
@@ -533,7 +533,7 @@ fn check_restart(before: i64, between: i64, left: i64) {
 }
 
 #[test]
-fn only_a_step_of_the_wall_clock_while_no_process_ran_counts() {
+fn a_wall_clock_step_counts_only_while_no_process_ran() {
     check_restart(0, 0, 20);
     check_restart(3_600, 0, 20);
     check_restart(-3_600, 0, 20);
@@ -569,7 +569,7 @@ fn a_hold_survives_a_restart_with_its_deadline() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_followed_is_named_and_ignored() {
+fn an_invalid_on_empty_setting_is_reported_and_ignored() {
     let with = |word: &str, external: &[&str]| ServiceFacts {
         on_empty: Some(word.into()),
         ..service("a", "10.0.0.1", external)
@@ -597,7 +597,7 @@ fn reloaded(policy: Policy) -> Event {
 }
 
 #[test]
-fn a_reload_during_a_hold_that_says_the_same_changes_nothing() {
+fn a_reload_with_equal_settings_during_a_hold_changes_nothing() {
     let mut rig = rig();
     rig.turn(vec![gone("a")]);
     let snapshot = rig.turn(vec![super::settings(OnEmpty::Auto)]);
@@ -609,7 +609,7 @@ fn a_reload_during_a_hold_that_says_the_same_changes_nothing() {
 }
 
 #[test]
-fn a_reload_during_a_hold_moves_its_end_but_does_not_begin_it_anew() {
+fn a_reload_during_a_hold_moves_its_end_but_not_its_begin() {
     let mut rig = rig();
     rig.turn(vec![gone("a"), probed("1.1.1.2:8080", ProbeAnswer::Accepted)]);
     rig.turn(vec![probed("1.1.1.2:8080", ProbeAnswer::Accepted)]);

@@ -1,4 +1,4 @@
-//! ServiceImports: their addresses are given out by no apiserver, so whatever else claims one of these has it.
+//! ServiceImports: no apiserver allocates their addresses, so every other claim on an address wins.
 
 use super::*;
 use crate::address_policy::ExternalIps;
@@ -45,7 +45,7 @@ fn found(snapshot: &Snapshot, key: &ServiceKey) -> Arc<ServiceView> {
     snapshot.services.iter().find(|view| view.key == *key).cloned().unwrap()
 }
 
-/// Whether the ServiceImport `imported` has its address, and which service has it otherwise.
+/// The verdict of the ServiceImport `imported`, and the other owner of its address.
 fn owned(snapshot: &Snapshot) -> (Verdict, Option<ServiceKey>) {
     let view = found(snapshot, &key("imported", Source::ClusterSet));
     let row = row(&view, SHARED);
@@ -54,7 +54,7 @@ fn owned(snapshot: &Snapshot) -> (Verdict, Option<ServiceKey>) {
 }
 
 #[test]
-fn an_import_is_served_at_its_addresses_beside_a_service_of_its_name() {
+fn an_import_is_served_alongside_a_service_of_its_name() {
     let mut rig = Rig::new();
     let snapshot = rig.turn(vec![
         applied(import("web", &[SHARED, "fd00::9"], 1)),
@@ -77,7 +77,7 @@ fn an_import_is_served_at_its_addresses_beside_a_service_of_its_name() {
 
 /// In either order, and however old the import is.
 #[test]
-fn whatever_a_service_claims_no_import_has() {
+fn no_import_takes_a_frontend_that_a_service_claims() {
     let node_port = |facts: ServiceFacts| {
         let port = ServicePort { node_port: NonZeroU16::new(80), ..facts.ports[0].clone() };
         ServiceFacts { ports: vec![port], ..facts }
@@ -96,7 +96,7 @@ fn whatever_a_service_claims_no_import_has() {
         ("another port of a cluster IP", other_port(of_cluster("own", SHARED, &[]))),
         ("an external IP", of_cluster("own", "10.0.0.2", &[SHARED])),
         ("a balancer's address", balancer(of_cluster("own", "10.0.0.2", &[]))),
-        ("a node port beside it", node_port(of_cluster("own", SHARED, &[]))),
+        ("a node port at the same address", node_port(of_cluster("own", SHARED, &[]))),
     ] {
         let own = facts.key.clone();
         let theirs = || applied(facts.clone());
@@ -121,7 +121,7 @@ fn whatever_a_service_claims_no_import_has() {
     }
 }
 
-/// A client never meets a moment without the address, and the import's own list is not touched.
+/// The address never goes missing, and the import's own list is not touched.
 #[test]
 fn a_service_takes_over_an_imports_address_in_one_write() {
     let mut rig = Rig::new();
@@ -140,7 +140,7 @@ fn a_service_takes_over_an_imports_address_in_one_write() {
 }
 
 #[test]
-fn the_older_of_two_imports_has_the_address_in_whatever_order_they_come() {
+fn the_older_of_two_imports_wins_in_any_order() {
     let [older, younger] =
         [("older", 1), ("younger", 2)].map(|(name, at)| applied(import(name, &[SHARED], at)));
     for order in [[older.clone(), younger.clone()], [younger, older]] {
@@ -159,7 +159,7 @@ fn the_older_of_two_imports_has_the_address_in_whatever_order_they_come() {
 }
 
 #[test]
-fn no_import_has_what_is_the_nodes_the_apiservers_or_not_allowed() {
+fn no_import_takes_node_apiserver_or_disallowed_addresses() {
     let mut rig = Rig::new();
     let node = NodeFacts {
         node_port_addresses: [ip("192.168.0.1")].into(),
@@ -192,9 +192,9 @@ fn no_import_has_what_is_the_nodes_the_apiservers_or_not_allowed() {
     check(SHARED, ExternalIps::All, (Verdict::Refusing, Some(Reason::NoEndpoints)));
 }
 
-/// The node gets the address of an import later, as a cloud may give it.
+/// A node may get the address later, for example in a cloud.
 #[test]
-fn what_becomes_the_nodes_is_no_imports_any_more() {
+fn an_import_loses_an_address_that_becomes_the_nodes() {
     let mut rig = Rig::new();
     rig.turn(vec![
         applied(import("imported", &[SHARED], 1)),
@@ -206,9 +206,9 @@ fn what_becomes_the_nodes_is_no_imports_any_more() {
     assert_eq!(owned(&snapshot), (Verdict::Unprogrammed, None));
 }
 
-/// At a start without a state the few imports come first, and the Services have many pages.
+/// At a start without saved state the few imports arrive first, and the Services have many pages.
 #[test]
-fn an_import_waits_until_the_services_have_come() {
+fn an_import_waits_until_services_are_synced() {
     let mut rig = at_a_start();
     let imports = vec![
         applied(import("imported", &[SHARED], 1)),
@@ -222,7 +222,7 @@ fn an_import_waits_until_the_services_have_come() {
     assert_eq!(owned(&snapshot), (Verdict::Conflict, Some(key("own", Source::Kubernetes))));
 }
 
-/// A node of which no source has told anything.
+/// A node whose sources have delivered nothing.
 fn at_a_start() -> Rig {
     let mut rig = at_a_start_of(&[Source::Kubernetes, Source::ClusterSet]);
     rig.world.apply(settings(OnEmpty::Refuse));
@@ -247,7 +247,7 @@ fn removed(rig: &Rig) -> Vec<IpAddr> {
 
 /// A node that boots while no apiserver answers.
 #[test]
-fn invariant_08_what_is_remembered_of_imports_is_served_before_any_list() {
+fn invariant_08_restored_imports_are_served_before_any_list() {
     let mut before = Rig::new();
     let snapshot = before.turn(vec![
         applied(import("imported", &[SHARED], 1)),
@@ -257,7 +257,7 @@ fn invariant_08_what_is_remembered_of_imports_is_served_before_any_list() {
     ]);
     let mut next = at_a_start_of(&[Source::Config, Source::Kubernetes, Source::ClusterSet]);
     let mut remembered = SavedSnapshot::from(&snapshot);
-    // Of the Service that has the other one's address nothing is remembered: it was too large.
+    // The Service that owns the other address was too large to be saved.
     remembered.services.retain(|view| view.key.name != name("own"));
     next.world.restore_services(remembered, next.clock());
     let snapshot = next.turn(vec![settings(OnEmpty::Refuse), Event::Synced(Source::Config)]);
@@ -274,9 +274,9 @@ fn invariant_08_what_is_remembered_of_imports_is_served_before_any_list() {
     assert_eq!(owned(&snapshot), (Verdict::Serving, None));
 }
 
-/// The state is lost, and an apiserver does not have the kind, or not yet.
+/// The saved state is lost, and the apiserver lacks the kind.
 #[test]
-fn invariant_08_what_a_start_found_of_imports_stays_until_a_list_says_otherwise() {
+fn invariant_08_imports_that_a_start_found_stay_until_a_complete_list() {
     let imported = || {
         [applied(import("imported", &[SHARED], 1)), slice_of("imported", Source::ClusterSet, &["1.1.1.1"])]
     };
@@ -294,16 +294,16 @@ fn invariant_08_what_a_start_found_of_imports_stays_until_a_list_says_otherwise(
     assert_eq!(emptied.world.adopt(&before.dump()), []);
     emptied.turn(vec![Event::Synced(Source::Kubernetes), Event::Absent(Source::ClusterSet)]);
     emptied.turn(vec![Event::Synced(Source::ClusterSet)]);
-    assert_eq!(removed(&emptied), [ip(SHARED)], "the list says that it is gone");
+    assert_eq!(removed(&emptied), [ip(SHARED)], "the complete list lacks it");
     let told = imported().into_iter().chain([Event::Synced(Source::ClusterSet)]).collect();
     assert_eq!(owned(&later.turn(told)), (Verdict::Serving, None));
     let names: Vec<_> = later.log.iter().map(|op| op.action.name()).collect();
     assert_eq!(names, ["insert frontend"], "its port is taken over; its namespace has another number");
 }
 
-/// A tenant of `default` may call a ServiceImport as it likes.
+/// A tenant of `default` may choose any name for a ServiceImport.
 #[test]
-fn no_import_is_how_this_node_reaches_the_apiserver() {
+fn no_import_counts_as_the_path_to_the_apiserver() {
     let mut rig = Rig::new();
     let of = |endpoints: &[&str]| slice_of("kubernetes", Source::ClusterSet, endpoints);
     rig.turn(vec![settings(OnEmpty::Auto), applied(import("kubernetes", &[SHARED], 1)), of(&["1.1.1.1"])]);
@@ -314,9 +314,9 @@ fn no_import_is_how_this_node_reaches_the_apiserver() {
     assert_ne!(row.reason, Some(Reason::Control));
 }
 
-/// The imports have come, and their slices do not.
+/// The imports have arrived, their slices have not.
 #[test]
-fn invariant_08_half_of_a_first_list_empties_nothing() {
+fn invariant_08_a_partial_first_list_empties_nothing() {
     let mut rig = at_a_start();
     let half = vec![
         applied(import("imported", &[SHARED], 1)),

@@ -1,4 +1,4 @@
-//! What one service costs grows no faster than the service, counted and not timed.
+//! The work of one service grows no faster than the service: counted, not timed.
 
 use core::net::Ipv4Addr;
 use std::format;
@@ -7,7 +7,7 @@ use super::*;
 use crate::snapshot::Status;
 use crate::work;
 
-/// How large a service is.
+/// The size of a service.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     ports: u16,
@@ -24,7 +24,7 @@ impl Size {
         if self.ports == 1 { "".into() } else { format!("p{port:04}").into() }
     }
 
-    /// `first`: from which address on, so that a change moves every row.
+    /// `first`: the first address, so that a change moves every row.
     fn service(self, first: u32) -> Event {
         let port = |number: u16| ServicePort {
             name: self.port_name(number),
@@ -66,7 +66,7 @@ impl Size {
         (0..self.slices).map(move |slice| self.slice(slice, first))
     }
 
-    /// Comes, moves all of its rows, changes all of its endpoints, is refused for a while, is found by a restart, goes.
+    /// Added, all rows moved, all endpoints changed, refused for a while, found by a restart, deleted.
     fn life(self) -> u64 {
         let capacity = Capacity { slots: 1 << 20, ports: 1 << 14, ..Capacity::default() };
         let mut rig = Rig::with(capacity);
@@ -129,7 +129,7 @@ fn invariant_10_work_is_linear_in_the_slices_of_a_service() {
     check(of(200), of(400));
 }
 
-/// What a start over the maps of so many services costs, each of which is a piece of its own.
+/// The work of a start over the maps of so many services, each a piece of its own.
 fn start_over(services: u32) -> u64 {
     let names: Vec<_> = (0..services).map(|number| format!("s-{number}")).collect();
     let events = || {
@@ -160,13 +160,13 @@ fn start_over(services: u32) -> u64 {
 }
 
 #[test]
-fn invariant_10_a_start_is_linear_in_the_services_that_the_maps_hold() {
+fn invariant_10_a_start_is_linear_in_the_services_of_the_maps() {
     let (small, large) = (start_over(1_000), start_over(2_000));
     assert!(large * 10 <= small * 24, "twice as many services cost {large} instead of {small}");
 }
 
 #[test]
-fn invariant_10_what_one_object_asks_for_beyond_its_bound_costs_nothing() {
+fn invariant_10_demand_of_one_object_beyond_its_bound_costs_nothing() {
     let of = |ports, addresses| Size { ports, addresses, ..ONE };
     let (small, large) = (of(300, 300), of(1_000, 400));
     let (a, b) = (small.life(), large.life());
@@ -174,7 +174,7 @@ fn invariant_10_what_one_object_asks_for_beyond_its_bound_costs_nothing() {
 }
 
 #[test]
-fn invariant_10_ports_times_endpoints_of_one_service_beyond_their_bound_cost_nothing() {
+fn invariant_10_rows_of_one_service_beyond_their_bound_cost_nothing() {
     let work_of = |slices| {
         let size = Size { ports: 50, slices, endpoints: 200, ..ONE };
         let mut world = World::new(Seed(0), Capacity::default(), &[SOURCE]);
@@ -189,8 +189,8 @@ fn invariant_10_ports_times_endpoints_of_one_service_beyond_their_bound_cost_not
     assert!(large * 10 <= small * 12, "300,000 rows cost {small}, 600,000 cost {large}");
 }
 
-/// What the next decisions cost that one piece makes: six services have lost their lists, and each of them has so many
-/// slices, which a label hides, or else whose ports are those of no service.
+/// The work of one piece of decisions: six services have lost their lists, and each has so many slices that a label
+/// hides or whose ports belong to no service.
 fn work_beside(hides: bool, slices: u32, of: Size) -> u64 {
     let mut rig = Rig::new();
     rig.world.queue.most = limits::PIECE_WORK;
@@ -222,15 +222,15 @@ fn work_beside(hides: bool, slices: u32, of: Size) -> u64 {
 }
 
 #[test]
-fn invariant_10_what_a_decision_looks_at_beside_its_rows_takes_part_of_a_piece() {
+fn invariant_10_a_decisions_lookups_count_as_work_of_a_piece() {
     let rows = limits::ROWS_PER_SERVICE_MAX as u64;
     let hidden = work_beside(true, 7, Size { endpoints: 10_000, ..ONE });
     assert!((rows..2 * rows).contains(&hidden), "{hidden} for addresses that a label hides");
     let ports = work_beside(false, 200, Size { ports: 1_000, ..ONE });
-    assert!((rows..5 * rows).contains(&ports), "{ports} for ports that are nobody's");
+    assert!((rows..5 * rows).contains(&ports), "{ports} for ports of no service");
 }
 
-/// What it costs that a service names so many ports anew, in the reverse order, where no index is free.
+/// The work of renaming so many ports in reverse order while no index is free.
 fn work_of_names(ports: u32) -> u64 {
     let named = |letter: char, number: u32| ServicePort {
         name: format!("{letter}{number:05}").into(),
@@ -249,7 +249,7 @@ fn work_of_names(ports: u32) -> u64 {
 }
 
 #[test]
-fn invariant_10_names_of_all_ports_of_a_service_change_in_linear_work() {
+fn invariant_10_renaming_all_ports_takes_linear_work() {
     let (small, large) = (work_of_names(200), work_of_names(400));
     assert!(large * 10 <= small * 22, "{small} for 200 ports, {large} for 400");
 }

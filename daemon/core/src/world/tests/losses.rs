@@ -1,25 +1,25 @@
-//! Which losses were meant: what the lost backends themselves were last seen as decides, and no other endpoint.
+//! Which losses were intended: the last conditions of the lost backends decide, and no other endpoint's.
 
 use super::holds::{GOING, SICK, check, gone, listed, probed, restarted, rig};
 use super::*;
 use crate::hold::ProbeAnswer;
 use crate::snapshot::{Reason, Verdict};
 
-/// What is listed of a service with 1.1.1.1 and 1.1.1.2 in the slice `a`, before its list is empty and then; and what
-/// becomes of it.
+/// The endpoints of a service with 1.1.1.1 and 1.1.1.2 in the slice `a`, before and when its list becomes empty; and
+/// the result.
 type Loss<'a> = (&'a str, Vec<Event>, Vec<Event>, (Verdict, Option<Reason>, usize));
 
-/// An unready endpoint is a rollout or a crash loop, and nothing that the lost backends have a part in.
+/// An unready endpoint is a rollout or a crash loop, and says nothing of the lost backends.
 #[test]
-fn only_backends_seen_unready_or_terminating_themselves_were_meant_to_go() {
+fn only_backends_seen_unready_or_terminating_count_as_scaled_down() {
     let beside = |conditions| listed("beside", &[("1.1.1.7", conditions)]);
     let held = |left| (Verdict::Held, Some(Reason::Vanished), left);
     let refused = |reason| (Verdict::Refusing, Some(reason), 0);
     let both = |a, b| listed("a", &[("1.1.1.1", a), ("1.1.1.2", b)]);
     let cases: Vec<Loss<'_>> = vec![
-        ("deleted beside an unready one", vec![beside(SICK)], vec![gone("a")], held(2)),
-        ("emptied beside an unready one", vec![beside(SICK)], vec![listed("a", &[])], held(2)),
-        ("beside one that terminates", vec![beside(GOING)], vec![gone("a")], held(2)),
+        ("deleted alongside an unready one", vec![beside(SICK)], vec![gone("a")], held(2)),
+        ("emptied alongside an unready one", vec![beside(SICK)], vec![listed("a", &[])], held(2)),
+        ("alongside a terminating one", vec![beside(GOING)], vec![gone("a")], held(2)),
         ("the unready one comes with the loss", vec![], vec![beside(SICK), gone("a")], held(2)),
         ("another one is listed in its place", vec![], vec![listed("a", &[("1.1.1.7", SICK)])], held(2)),
         ("one unready, one gone", vec![], vec![listed("a", &[("1.1.1.1", SICK)])], held(1)),
@@ -32,7 +32,7 @@ fn only_backends_seen_unready_or_terminating_themselves_were_meant_to_go() {
         ),
         ("unready and terminating", vec![], vec![both(SICK, GOING)], refused(Reason::AllUnready)),
         (
-            "terminated beside an unready one",
+            "terminated alongside an unready one",
             vec![beside(SICK)],
             vec![both(GOING, GOING), gone("a")],
             refused(Reason::AllUnready),
@@ -54,7 +54,7 @@ fn check_named(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<Reaso
 }
 
 #[test]
-fn an_unready_endpoint_beside_a_held_list_does_not_end_the_hold() {
+fn an_unready_endpoint_alongside_a_held_list_does_not_end_the_hold() {
     let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
     let held = || {
         let mut rig = rig();
@@ -80,14 +80,14 @@ fn an_unready_endpoint_beside_a_held_list_does_not_end_the_hold() {
 }
 
 #[test]
-fn a_service_that_asks_to_be_refused_says_that_its_backends_vanished() {
+fn a_service_with_on_empty_refuse_reports_vanished_backends() {
     let mut rig = rig();
     rig.turn(vec![super::settings(OnEmpty::Refuse), listed("beside", &[("1.1.1.7", SICK)])]);
     check(&rig.turn(vec![gone("a")]), "a", (Verdict::Refusing, Some(Reason::Vanished), 0));
 }
 
 #[test]
-fn losses_beside_unready_endpoints_are_part_of_a_mass_loss() {
+fn losses_alongside_unready_endpoints_count_as_a_mass_loss() {
     let mut rig = rig();
     let names = ["c", "d", "e", "f"];
     let service = |name: &&str| applied(service(name, &std::format!("10.0.1.{}", name.as_bytes()[0]), &[]));

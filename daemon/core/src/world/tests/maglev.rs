@@ -1,4 +1,4 @@
-//! Tables of Maglev: who gets one, what they may take, and what a restart makes of them.
+//! Maglev tables: which services get one, their limits, and restarts.
 
 use super::*;
 use crate::op::{DumpPort, WordFlags};
@@ -6,7 +6,7 @@ use crate::work;
 
 const PLACES: u32 = 16_381;
 
-/// A service for clients from outside that says this of Maglev.
+/// A service for clients from outside with this Maglev annotation.
 fn asking(name: &str, number: u8, word: Option<&str>) -> Event {
     let address = std::format!("192.0.2.{number}");
     let facts = service(name, &std::format!("10.0.0.{number}"), &[&address]);
@@ -21,7 +21,7 @@ fn rig() -> Rig {
     slots(1 << 18)
 }
 
-/// The cluster list of the service's one port: how many slots it has, and whether they are chosen by Maglev.
+/// The cluster list of the service's only port: its number of slots, and whether Maglev selects from it.
 fn list(rig: &Rig, name: &str) -> (u32, bool) {
     let service = rig.world.services.get(rig.id(name)).unwrap();
     let word = service.ports[0].realized.list(Scope::Cluster).word;
@@ -33,16 +33,16 @@ fn by_default() -> Event {
 }
 
 #[test]
-fn who_asks_for_it_gets_a_table() {
+fn a_service_with_the_annotation_gets_a_maglev_table() {
     let mut rig = rig();
     rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
     assert_eq!(list(&rig, "a"), (PLACES, true));
     rig.turn(vec![asking("a", 1, Some("false"))]);
-    assert_eq!(list(&rig, "a"), (2, false), "a list without a table is written anew");
+    assert_eq!(list(&rig, "a"), (2, false), "a plain list is written");
 }
 
 #[test]
-fn a_service_that_says_nothing_follows_the_configuration() {
+fn a_service_without_the_annotation_follows_the_configuration() {
     let mut rig = rig();
     rig.turn(vec![
         by_default(),
@@ -56,9 +56,9 @@ fn a_service_that_says_nothing_follows_the_configuration() {
     assert_eq!(["a", "b", "c"].map(|name| list(&rig, name)), [(PLACES, true), (2, false), (PLACES, true)]);
 }
 
-/// Nodes that do not hear of a change at the same moment choose alike all the same, whoever is left.
+/// Nodes that learn of a change at different times still select the same backend.
 #[test]
-fn one_backend_needs_no_table_and_is_chosen_by_maglev_all_the_same() {
+fn a_single_backend_needs_no_table_and_is_selected_by_maglev() {
     let mut rig = rig();
     rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1"])]);
     assert_eq!(list(&rig, "a"), (1, true));
@@ -68,7 +68,7 @@ fn one_backend_needs_no_table_and_is_chosen_by_maglev_all_the_same() {
     assert_eq!(list(&rig, "a"), (1, true));
 }
 
-/// Processes of this node, and pods that are served by their sockets, draw their backend.
+/// Processes of this node and pods served by their sockets select at random.
 #[test]
 fn a_service_for_the_cluster_alone_has_no_table() {
     let mut rig = rig();
@@ -103,7 +103,7 @@ fn elsewhere(name: &str, number: u8) -> Vec<Event> {
 }
 
 #[test]
-fn tables_of_one_namespace_take_no_room_of_others() {
+fn tables_of_one_namespace_leave_slots_to_others() {
     let mut rig = slots(1 << 17);
     for (name, number) in [("a", 1), ("b", 2), ("c", 3)] {
         rig.turn(vec![asking(name, number, Some("true")), slice(name, &["1.1.1.1", "1.1.1.2"])]);
@@ -116,13 +116,13 @@ fn tables_of_one_namespace_take_no_room_of_others() {
     assert_eq!(counts, [PLACES, PLACES, 2, PLACES]);
     rig.turn(vec![deleted("a")]);
     rig.turn(vec![slice("c", &["1.1.1.1", "1.1.1.3"])]);
-    assert_eq!(list(&rig, "c"), (2, true), "clients may still read the table that goes");
+    assert_eq!(list(&rig, "c"), (2, true), "clients may still read the old table");
     (0..4).for_each(|_| drop(rig.grace()));
-    assert_eq!(list(&rig, "c"), (PLACES, true), "a table that went has given its room back");
+    assert_eq!(list(&rig, "c"), (PLACES, true), "a removed table has released its slots");
 }
 
 #[test]
-fn where_there_is_no_room_for_a_table_the_list_is_served() {
+fn without_slots_for_a_table_the_plain_list_is_served() {
     let mut rig = slots(256);
     let snapshot = rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
     assert_eq!(list(&rig, "a"), (2, true));
@@ -145,9 +145,9 @@ fn invariant_08_a_table_is_found_again_without_an_op() {
     assert_eq!(restarted(&dump).log, []);
 }
 
-/// A word that was damaged says that its list is longer than it is, and no table has that length.
+/// A damaged word is longer than its list, and no table has that length.
 #[test]
-fn a_word_that_counts_more_slots_than_its_list_has_is_written_anew() {
+fn a_word_longer_than_its_list_is_rewritten() {
     let mut before = rig();
     before.turn(vec![asking("a", 1, Some("false")), slice("a", &["1.1.1.1", "1.1.1.2"])]);
     let mut dump = before.dump();
@@ -162,7 +162,7 @@ fn a_word_that_counts_more_slots_than_its_list_has_is_written_anew() {
 }
 
 #[test]
-fn a_table_in_another_order_is_written_anew() {
+fn a_table_in_another_order_is_rewritten() {
     let mut before = rig();
     before.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1", "1.1.1.2", "1.1.1.3"])]);
     let mut dump = before.dump();

@@ -1,4 +1,4 @@
-//! The room for members: a namespace that takes it keeps no list of another as it was, and does not get all of it.
+//! The capacity for members: a namespace that fills it stops no other's lists, and does not get all of it.
 
 use core::ops::Range;
 
@@ -9,13 +9,13 @@ use crate::snapshot::Status;
 const SLOTS: u32 = 1 << 10;
 const LEAVING: Conditions = Conditions { ready: false, serving: true, terminating: true };
 
-/// Maps that take as many members as those of the kernel, and no more.
+/// Maps with the kernel's capacity for members.
 fn rig() -> Rig {
     let rig = Rig::with(Capacity { slots: SLOTS, ports: 1 << 14, ..Capacity::default() });
     Rig { members_max: SLOTS as usize, ..rig }
 }
 
-/// A service by UDP with affinity, its list, and backends that leave and still serve.
+/// A UDP service with affinity, its list, and backends that leave but still serve.
 fn sticky(namespace: &str, number: u8, backends: Range<u32>, leaving: Range<u32>) -> [Event; 2] {
     let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
     let mut builder = EndpointsBuilder::new(Family::V4);
@@ -43,8 +43,8 @@ fn sticky(namespace: &str, number: u8, backends: Range<u32>, leaving: Range<u32>
     [applied(facts), Event::SliceApplied(Arc::new(slice))]
 }
 
-/// What namespaces ask for that take all they can have, each named by a number of letters: lists, and one backend in a
-/// list beside many that leave.
+/// Services of namespaces that take all they can, each named by a number of letters: lists, and one listed backend
+/// among many that leave.
 fn greedy(namespaces: usize) -> impl Iterator<Item = Event> {
     let of_one = |number: u8| {
         let many = 1 << (6 - u32::from(number) / 32);
@@ -67,8 +67,8 @@ fn members_of(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
     rig.members.iter().filter(of_list).map(|it| it.backend.ip()).collect()
 }
 
-/// A list is replaced again and again, by another backend or by all others, while those of before still serve, and all
-/// that others have changes too.
+/// A list is replaced repeatedly, in part and as a whole, while its former backends still serve and others' lists
+/// change.
 fn check_changes(rig: &mut Rig) {
     for round in 1..20 {
         let first = if round % 5 == 0 { 100 * round } else { round };
@@ -83,7 +83,7 @@ fn check_changes(rig: &mut Rig) {
 }
 
 #[test]
-fn invariant_10_a_list_changes_however_many_namespaces_have_taken_the_room_for_members() {
+fn invariant_10_a_list_changes_while_other_namespaces_fill_the_members() {
     for namespaces in [1, 8, 40] {
         let mut rig = rig();
         rig.turn(sticky("web", 1, 0..4, 0..0).into());
@@ -93,7 +93,7 @@ fn invariant_10_a_list_changes_however_many_namespaces_have_taken_the_room_for_m
 }
 
 #[test]
-fn invariant_10_a_list_changes_after_a_restart_while_the_room_for_members_is_taken() {
+fn invariant_10_a_list_changes_after_a_restart_with_all_members_taken() {
     let mut before = rig();
     before.turn(sticky("web", 1, 0..4, 4..6).into());
     before.turn(greedy(40).collect());
@@ -121,7 +121,7 @@ fn invariant_10_a_start_counts_the_members_that_lists_need() {
 }
 
 #[test]
-fn invariant_10_members_of_one_namespace_leave_room_to_another() {
+fn invariant_10_members_of_one_namespace_leave_capacity_to_another() {
     let mut rig = rig();
     rig.turn(greedy(1).collect());
     let (used, most) = (rig.world.space.members.used(), limits::counted_members_max(SLOTS));
@@ -133,7 +133,7 @@ fn invariant_10_members_of_one_namespace_leave_room_to_another() {
 }
 
 #[test]
-fn invariant_10_a_list_without_room_for_its_members_is_not_begun_and_says_so() {
+fn invariant_10_a_list_without_members_is_not_written_and_says_why() {
     let mut rig = rig();
     let snapshot = rig.turn(greedy(1).collect());
     let at = |number: u8| std::format!("10.1.0.{number}");
@@ -144,23 +144,22 @@ fn invariant_10_a_list_without_room_for_its_members_is_not_begun_and_says_so() {
     let refused = (0..200).filter(|number| matches!(row(&snapshot, *number), Status::Error(_)));
     let refused: Vec<_> = refused.collect();
     assert!(refused.len() > 50, "{refused:?}");
-    assert_eq!(rig.dump().frontends.len(), 200 - refused.len(), "no client is led to what is not there");
+    assert_eq!(rig.dump().frontends.len(), 200 - refused.len(), "no frontend points to a missing list");
     for number in refused {
         assert_eq!((found(&rig, "t", number), members_of(&rig, "t", number)), (vec![], vec![]));
     }
 }
 
-/// All slots are taken by lists that need no members, so that no list grows; a list that is to grow becomes another one
-/// again and again.
+/// Lists without members take all slots, so no list can grow; one that wants to grow is replaced repeatedly.
 #[test]
-fn invariant_10_a_list_that_may_not_grow_follows_its_backends_with_as_many_as_its_block_holds() {
+fn invariant_10_a_list_that_cannot_grow_fills_its_block() {
     let mut rig = rig();
     rig.turn(sticky("web", 1, 0..4, 0..0).into());
     filled(&mut rig, 12);
     for round in 1..40 {
         let snapshot = rig.turn(sticky("web", 1, 100 * round..100 * round + 8, 0..0).into());
         let view = snapshot.services.iter().find(|view| view.key.name.namespace() == "web").unwrap();
-        assert!(matches!(view.frontends[0].status, Status::Error(_)), "it says that it is not whole");
+        assert!(matches!(view.frontends[0].status, Status::Error(_)), "its status says that it is truncated");
         rest(&mut rig);
         let members = members_of(&rig, "web", 1);
         assert_eq!((&found(&rig, "web", 1)[..], members.len()), (&members[..4], 8));
@@ -171,9 +170,9 @@ fn invariant_10_a_list_that_may_not_grow_follows_its_backends_with_as_many_as_it
     assert_eq!((members_of(&rig, "web", 1), rig.members.len()), (found(&rig, "web", 1), 8));
 }
 
-/// All room for members is taken, so that no list grows; one that is to grow becomes another one again and again.
+/// All members are taken, so no list can grow; one that wants to grow is replaced repeatedly.
 #[test]
-fn invariant_10_a_list_without_room_for_more_members_follows_its_backends_with_as_many_as_it_has() {
+fn invariant_10_a_list_without_more_members_changes_within_its_members() {
     for weighs in [false, true] {
         let mut rig = Rig::with(Capacity { slots: 1 << 16, ports: 64, ..Capacity::default() });
         let address = |backend| core::net::Ipv4Addr::from_bits(0x0101_0000 + backend);
@@ -207,9 +206,9 @@ fn invariant_10_a_list_without_room_for_more_members_follows_its_backends_with_a
     }
 }
 
-/// The list of all nodes finds no slots, while that of this node changes again and again.
+/// The cluster list finds no slots while the local list changes repeatedly.
 #[test]
-fn invariant_10_a_list_that_changes_beside_one_without_a_place_leaves_no_members() {
+fn invariant_10_a_list_alongside_an_unplaced_one_leaks_no_members() {
     let with = |here: u32, others: u32| {
         let [Event::ServiceApplied(facts), Event::SliceApplied(slice)] = sticky("web", 1, 0..1, 0..0) else {
             unreachable!()
@@ -236,7 +235,7 @@ fn invariant_10_a_list_that_changes_beside_one_without_a_place_leaves_no_members
 }
 
 #[test]
-fn invariant_10_all_room_for_members_comes_back() {
+fn invariant_10_all_members_come_free() {
     let mut rig = rig();
     rig.turn(sticky("web", 1, 0..3, 3..5).into());
     let own = rig.world.space.members.used();

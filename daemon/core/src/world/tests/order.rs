@@ -1,11 +1,11 @@
-//! The order of ops: what clients can still reach is not emptied.
+//! The order of ops: nothing that clients can still reach is emptied.
 
 use super::*;
 use crate::change::Cause;
 use crate::list::Scope;
 use crate::op::{Membership, WordFlags};
 
-/// The places in the log of what empties a list, and of what takes the shared frontend away from it.
+/// The positions in the log of the op that empties a list, and of the op that removes or moves the shared frontend.
 fn positions(log: &[Op], scope: Scope) -> (Option<usize>, Option<usize>) {
     let empties =
         |op: &Op| matches!(op.action, Action::PublishWord(_, it, word) if it == scope && word.count == 0);
@@ -102,7 +102,7 @@ fn invariant_04_range_then_word_then_frontend() {
 }
 
 #[test]
-fn invariant_04_clients_that_return_from_the_local_list_meet_no_other_one() {
+fn invariant_04_clients_leaving_the_local_list_never_read_another() {
     let mut rig = Rig::new();
     let facts = |internal_policy| ServiceFacts {
         internal_policy,
@@ -125,7 +125,7 @@ fn invariant_04_clients_that_return_from_the_local_list_meet_no_other_one() {
 }
 
 #[test]
-fn invariant_04_clients_that_turn_to_the_local_list_meet_none_that_is_out_of_use() {
+fn invariant_04_clients_turning_to_the_local_list_read_no_stale_one() {
     let mut rig = Rig::new();
     let facts = |internal_policy, external_policy, external: &[&str]| ServiceFacts {
         kind: ServiceType::LoadBalancer,
@@ -135,7 +135,7 @@ fn invariant_04_clients_that_turn_to_the_local_list_meet_none_that_is_out_of_use
     };
     let cluster = TrafficPolicy::Cluster;
     rig.turn(vec![applied(facts(cluster, local(), &["10.0.0.9"])), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
-    // Readers may still have the frontend that has gone, so its flag stays; the list it led to is written no more.
+    // Readers may still use the removed frontend, so its flag stays; its list is no longer written.
     rig.turn(vec![applied(facts(cluster, local(), &[])), slice("a", &["@1.1.1.3", "1.1.1.4"])]);
     rig.turn(vec![applied(facts(local(), cluster, &["10.0.0.9"]))]);
     let published = rig.log.iter().filter_map(|op| match op.action {
@@ -146,7 +146,7 @@ fn invariant_04_clients_that_turn_to_the_local_list_meet_none_that_is_out_of_use
 }
 
 #[test]
-fn invariant_04_a_port_that_is_renamed_keeps_its_list_until_every_reader_has_left() {
+fn invariant_04_a_renamed_port_keeps_its_list_until_readers_leave() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(service("a", "10.0.0.9", &[])), slice("a", &["1.1.1.1"])]);
     let mut renamed = service("a", "10.0.0.9", &[]);
@@ -170,7 +170,7 @@ fn invariant_04_the_local_list_stays_while_readers_are_sent_there() {
     assert!(matches!(causes[..], [Cause::ReadersLeft]), "{causes:?}");
 }
 
-/// As `slice`, over UDP, with the first endpoint terminating and serving or not.
+/// As `slice`, over UDP; `first`: the first endpoint terminates, serving or not.
 fn udp_slice(first: Option<bool>, others: &[&str]) -> Event {
     let mut facts = slice_facts("a", "a", others);
     let mut builder = EndpointsBuilder::new(Family::V4);
@@ -193,7 +193,7 @@ fn udp_slice(first: Option<bool>, others: &[&str]) -> Event {
 }
 
 #[test]
-fn who_serves_is_a_member_from_before_the_word_that_says_so_until_it_serves_nowhere() {
+fn a_serving_backend_is_a_member_before_its_word_until_it_stops() {
     let mut rig = Rig::new();
     let mut facts = service("a", "10.0.0.1", &[]);
     facts.ports[0].protocol = Protocol::UDP;
@@ -216,7 +216,7 @@ fn who_serves_is_a_member_from_before_the_word_that_says_so_until_it_serves_nowh
         Action::InsertMember(key, _) | Action::RemoveMember(key) => key.membership == Membership::Serving,
         _ => true,
     };
-    assert!(rig.log.iter().all(no_list), "nobody asks for lists without affinity: {:?}", rig.log);
+    assert!(rig.log.iter().all(no_list), "no list without affinity: {:?}", rig.log);
 
     rig.turn(vec![udp_slice(Some(true), &["1.1.1.2"])]);
     assert!(!rig.log.iter().any(|op| is_about(op, false, "1.1.1.1")), "it serves: {:?}", rig.log);
@@ -227,9 +227,9 @@ fn who_serves_is_a_member_from_before_the_word_that_says_so_until_it_serves_nowh
     assert_eq!(rig.log.len(), 0, "nothing of it is left to remove: {:?}", rig.log);
 }
 
-/// A client with affinity that is led to a member which is no member any more would choose anew.
+/// A client with affinity whose backend is no member would be given another one.
 #[test]
-fn invariant_04_members_come_before_the_list_that_has_them_and_go_after_it() {
+fn invariant_04_members_are_written_before_their_list_and_removed_after() {
     let mut rig = Rig::new();
     let sticky = ServiceFacts { affinity_timeout: Some(60), ..service("a", "10.0.0.1", &[]) };
     rig.turn(vec![applied(sticky), slice("a", &["1.1.1.1", "1.1.1.2"])]);

@@ -1,11 +1,11 @@
-//! Ports with backends that may be on no node: the maps say of which, so that no packet goes to one as it came.
+//! Marks ports with backends that may run outside the cluster, so that no unencapsulated packet goes to one.
 
 use super::holds::restarted;
 use super::*;
 use crate::op::WordFlags;
 use crate::snapshot::Verdict;
 
-/// A world in which clients' packets go between nodes as they came, with one service of these endpoints.
+/// A world with DSR between nodes and one service of these endpoints.
 fn rig(source: Source, endpoints: &[&str]) -> Rig {
     let mut rig = Rig::new();
     let name = ObjectName::new("default", "a").unwrap();
@@ -31,7 +31,7 @@ fn slice_of(source: Source, endpoints: &[&str]) -> Event {
     Event::SliceApplied(Arc::new(SliceFacts { key, ..slice_facts("a", "a", endpoints) }))
 }
 
-/// Whether the maps say so of the service.
+/// Whether the maps mark the service.
 fn is_marked(rig: &Rig) -> bool {
     let dump = rig.dump();
     let of_service = |it: &&DumpPort| it.cluster.1.iter().all(|slot| slot.address != ip("1.1.1.9"));
@@ -47,7 +47,7 @@ fn a_port_with_a_backend_that_names_no_node_is_marked() {
         (SOURCE, &["1.1.1.1"], true),
         (Source::Kubernetes, &["@1.1.1.1"], false),
         (Source::Config, &["@1.1.1.1"], true),
-        // A node's name is that of another cluster.
+        // The node's name belongs to another cluster.
         (Source::ClusterSet, &["@1.1.1.1"], true),
     ];
     for (source, endpoints, expected) in rows {
@@ -56,7 +56,7 @@ fn a_port_with_a_backend_that_names_no_node_is_marked() {
 }
 
 #[test]
-fn what_is_said_follows_the_endpoints_and_the_setting() {
+fn the_off_cluster_flag_follows_endpoints_and_settings() {
     let mut rig = rig(SOURCE, &["@1.1.1.1"]);
     for (event, expected) in [
         (slice("a", &["@1.1.1.1", "1.1.1.2"]), true),
@@ -69,7 +69,7 @@ fn what_is_said_follows_the_endpoints_and_the_setting() {
     }
 }
 
-/// No slice says any more where the backends of such a list are.
+/// No slice says any more where the backends of such a list run.
 #[test]
 fn a_list_that_is_held_stays_as_the_maps_have_it() {
     for (endpoint, expected) in [("@1.1.1.1", false), ("1.1.1.1", true)] {

@@ -1,4 +1,4 @@
-//! A batch in pieces: which services wait for which, and what a client meets between two pieces.
+//! A batch in pieces: which services wait for which, and what clients get between two pieces.
 
 use std::format;
 use std::string::String;
@@ -10,7 +10,7 @@ use crate::hold::OnEmpty;
 use crate::maps::{MapError, Maps};
 use crate::snapshot::{Status, Verdict};
 
-/// Room for a service or two.
+/// The work of a service or two.
 const SMALL: u64 = 64;
 
 fn in_namespace(namespace: &str, facts: ServiceFacts) -> ServiceFacts {
@@ -38,7 +38,7 @@ fn rig() -> Rig {
     rig
 }
 
-/// Pieces until nothing is dirty.
+/// Runs pieces until nothing is dirty.
 fn rest(rig: &mut Rig) -> (Snapshot, usize) {
     for pieces in 0..10_000 {
         let snapshot = rig.turn(vec![]);
@@ -50,7 +50,7 @@ fn rest(rig: &mut Rig) -> (Snapshot, usize) {
 }
 
 #[test]
-fn a_bystander_is_served_by_the_next_piece_whatever_else_waits() {
+fn a_small_service_is_served_by_the_next_piece_among_many_waiting() {
     let mut rig = rig();
     rig.turn(crowd("tenant", 1_000));
     let snapshot = rig.turn(vec![applied(service("bystander", "10.0.0.1", &[]))]);
@@ -61,9 +61,9 @@ fn a_bystander_is_served_by_the_next_piece_whatever_else_waits() {
     assert_eq!(snapshot.services.iter().count(), 1_001);
 }
 
-/// A process that began with what is written down now would go on from the version, and never hear of the rest.
+/// A process that resumed from the version would never receive the rest.
 #[test]
-fn invariant_08_views_that_are_behind_say_no_version_until_they_have_caught_up() {
+fn invariant_08_lagging_views_have_no_version_to_resume_from() {
     let mut rig = rig();
     let version = |snapshot: &Snapshot| SavedSnapshot::from(snapshot).progress.len();
     let told = |version: &str| Event::Progress(WatchKind::Services, version.into());
@@ -78,7 +78,7 @@ fn invariant_08_views_that_are_behind_say_no_version_until_they_have_caught_up()
 }
 
 #[test]
-fn invariant_08_without_the_apiserver_as_a_source_its_versions_are_forgotten_with_its_objects() {
+fn invariant_08_without_apiserver_source_its_objects_and_versions_are_forgotten() {
     let remembered = || SavedSnapshot {
         progress: [(WatchKind::Services, "7".into()), (WatchKind::Slices, "7".into())].into(),
         ..SavedSnapshot::default()
@@ -91,7 +91,7 @@ fn invariant_08_without_the_apiserver_as_a_source_its_versions_are_forgotten_wit
 }
 
 #[test]
-fn a_service_heavier_than_a_piece_lets_others_go_between() {
+fn a_service_heavier_than_a_piece_lets_others_in_between() {
     let mut rig = rig();
     let addresses: Vec<_> = (1..=200).map(|last| format!("192.0.2.{last}")).collect();
     let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
@@ -115,11 +115,15 @@ fn a_service_heavier_than_a_piece_lets_others_go_between() {
         rest(&mut rig);
         rig.grace();
     }
-    assert_eq!(find(&rig.turn(vec![]), "tenant", "heavy").map(|view| view.key.clone()), None, "all is gone");
+    assert_eq!(
+        find(&rig.turn(vec![]), "tenant", "heavy").map(|view| view.key.clone()),
+        None,
+        "everything is removed"
+    );
 }
 
 #[test]
-fn a_change_in_the_midst_of_a_heavy_service_counts() {
+fn a_change_while_a_heavy_service_is_realized_counts() {
     let mut rig = rig();
     let addresses: Vec<_> = (1..=100).map(|last| format!("192.0.2.{last}")).collect();
     let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
@@ -137,7 +141,7 @@ fn a_change_in_the_midst_of_a_heavy_service_counts() {
 }
 
 #[test]
-fn invariant_04_a_frontend_that_changes_hands_is_never_missing_between_two_pieces() {
+fn invariant_04_a_frontend_with_a_new_owner_never_misses_between_pieces() {
     let mut rig = rig();
     let shared = "192.0.2.1";
     rig.turn(vec![applied(service("owner", "10.0.0.1", &[shared])), slice("owner", &["1.1.1.1"])]);
@@ -153,7 +157,7 @@ fn invariant_04_a_frontend_that_changes_hands_is_never_missing_between_two_piece
     let mut ops: Vec<Op> = Vec::new();
     rig.turn(events);
     ops.extend(rig.log.iter().filter(|op| is_of_shared(op)).cloned());
-    assert_eq!(ops, [], "who is about to claim it is not decided");
+    assert_eq!(ops, [], "the next claimant is undecided");
     while rig.world.has_dirty() {
         rig.turn(vec![]);
         ops.extend(rig.log.iter().filter(|op| is_of_shared(op)).cloned());
@@ -163,17 +167,17 @@ fn invariant_04_a_frontend_that_changes_hands_is_never_missing_between_two_piece
         rig.grace();
         rest(&mut rig);
     }
-    assert_eq!(rig.dump().frontends.len(), 102, "and the owner's own is gone");
+    assert_eq!(rig.dump().frontends.len(), 102, "and the former owner's own is removed");
 }
 
 #[test]
-fn a_removal_that_waited_for_a_claim_that_did_not_come_goes_on() {
+fn a_removal_continues_when_the_awaited_claim_does_not_come() {
     let mut rig = rig();
     rig.turn(vec![applied(service("owner", "10.0.0.1", &["192.0.2.1"]))]);
     rest(&mut rig);
     let mut events = vec![deleted("owner")];
     events.extend(crowd("tenant", 100));
-    // Asks for the address at another number.
+    // It asks for the address at another port.
     let mut other = in_namespace("tenant", service("other", "10.0.0.2", &["192.0.2.1"]));
     other.ports[0].port = NonZeroU16::new(81).unwrap();
     events.push(applied(other));
@@ -192,7 +196,7 @@ fn a_removal_that_waited_for_a_claim_that_did_not_come_goes_on() {
 }
 
 #[test]
-fn invariant_08_a_start_gives_no_frontend_to_one_who_is_about_to_lose_it() {
+fn invariant_08_a_start_gives_no_frontend_to_a_later_loser() {
     let shared = "192.0.2.1";
     let of = |name: &str, created| {
         let meta = Meta { created: Some(Timestamp(created)), ..Meta::default() };
@@ -223,7 +227,7 @@ fn invariant_08_a_start_gives_no_frontend_to_one_who_is_about_to_lose_it() {
 }
 
 #[test]
-fn invariant_08_what_a_start_found_is_removed_only_when_all_are_decided() {
+fn invariant_08_leftovers_are_removed_only_when_all_services_are_decided() {
     let mut before = rig();
     before.turn(crowd("tenant", 100));
     rest(&mut before);
@@ -236,7 +240,7 @@ fn invariant_08_what_a_start_found_is_removed_only_when_all_are_decided() {
         later.turn(vec![]);
         removed += later.log.iter().filter(|op| matches!(op.action, Action::RemoveFrontend(_))).count();
     }
-    assert_eq!(removed, 1, "the one that nobody asks for");
+    assert_eq!(removed, 1, "the one without a claim");
 }
 
 #[test]
@@ -260,7 +264,7 @@ fn losses_in_many_pieces_are_one_mass_loss() {
     assert!(rows.iter().all(|row| *row == expected), "{rows:?}");
 }
 
-/// Maps that say this, whatever is written meanwhile.
+/// Maps that return this dump, whatever is written meanwhile.
 struct Said(Dump);
 
 impl Maps for Said {
@@ -285,7 +289,7 @@ impl Maps for Said {
     }
 }
 
-/// Compares in pieces; between two of them something happens.
+/// Compares in pieces, and calls `between` after each.
 fn check_while(rig: &mut Rig, dump: Dump, mut between: impl FnMut(&mut Rig, usize)) -> (usize, Vec<String>) {
     rig.world.realized.begin_check();
     let mut maps = Said(dump);
@@ -299,7 +303,7 @@ fn check_while(rig: &mut Rig, dump: Dump, mut between: impl FnMut(&mut Rig, usiz
 }
 
 #[test]
-fn what_is_written_while_all_is_compared_is_no_drift() {
+fn a_write_during_a_comparison_is_no_drift() {
     let mut rig = rig();
     rig.turn(crowd("default", 100));
     rest(&mut rig);
@@ -320,7 +324,7 @@ fn what_is_written_while_all_is_compared_is_no_drift() {
 }
 
 #[test]
-fn what_somebody_else_changed_is_found_by_whichever_piece() {
+fn a_foreign_change_is_found_in_any_piece() {
     let mut rig = rig();
     rig.turn(crowd("default", 100));
     rest(&mut rig);
@@ -339,7 +343,7 @@ fn what_somebody_else_changed_is_found_by_whichever_piece() {
 }
 
 #[test]
-fn a_start_is_over_although_something_that_it_began_with_has_gone() {
+fn a_start_ends_although_a_service_was_deleted_meanwhile() {
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 14, ..Capacity::default() });
     rig.world.queue.most = SMALL;
     let mut events = crowd("tenant", 20);
@@ -351,7 +355,7 @@ fn a_start_is_over_although_something_that_it_began_with_has_gone() {
 }
 
 #[test]
-fn what_changes_while_a_start_gathers_is_decided_again() {
+fn a_service_that_changes_during_a_start_is_decided_again() {
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 14, ..Capacity::default() });
     rig.world.queue.most = SMALL;
     rig.turn(crowd("default", 20));

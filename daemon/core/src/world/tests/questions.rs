@@ -1,4 +1,4 @@
-//! Before a held list goes at its bound, an apiserver is asked whether the endpoints are back.
+//! Before a hold expires, the apiserver is asked whether the endpoints are back.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::world::SavedSnapshot;
 
 const APISERVER: Source = Source::Kubernetes;
 
-/// A world with a service by UDP whose one endpoint the apiserver has just lost.
+/// A world with a UDP service whose only endpoint the apiserver has just lost.
 struct Lost {
     rig: Rig,
     last: Snapshot,
@@ -69,18 +69,18 @@ impl Lost {
         self
     }
 
-    /// The process stands still, and goes on.
+    /// The process stands still, and continues.
     fn stand_still(&mut self, seconds: i64) -> &mut Self {
         self.rig.now += seconds - 1;
         self.wait(1)
     }
 
-    /// When the apiserver was asked last.
+    /// When the apiserver was last queried.
     fn question(&self) -> Option<Uptime> {
         self.last.queries.get(&APISERVER).copied()
     }
 
-    /// Waits until the apiserver is asked once more.
+    /// Waits until the apiserver is queried again.
     fn ask_again(&mut self) -> &mut Self {
         let before = self.question();
         for _ in 0..40 {
@@ -118,7 +118,7 @@ impl Lost {
 }
 
 #[test]
-fn no_hold_reaches_its_bound_until_the_apiserver_has_answered() {
+fn no_hold_expires_until_the_apiserver_has_answered() {
     let mut lost = Lost::new();
     lost.wait(UNANSWERED_LIMIT - 1).is_held();
     assert_eq!(lost.question(), None, "nothing is asked before the bound");
@@ -130,13 +130,13 @@ fn no_hold_reaches_its_bound_until_the_apiserver_has_answered() {
 }
 
 #[test]
-fn an_apiserver_that_answers_lets_a_hold_go_within_seconds() {
+fn a_hold_ends_within_seconds_of_the_apiservers_answer() {
     let mut lost = Lost::new();
     lost.wait(UNANSWERED_LIMIT).is_held().answer().wait(QUERY_SECONDS - 1).is_refused();
 }
 
 #[test]
-fn an_apiserver_is_asked_once_and_again_only_after_a_while() {
+fn the_apiserver_is_queried_once_and_again_only_after_the_interval() {
     let mut lost = Lost::new();
     let first = lost.wait(UNANSWERED_LIMIT).question();
     assert_eq!(lost.wait(29).question(), first);
@@ -144,7 +144,7 @@ fn an_apiserver_is_asked_once_and_again_only_after_a_while() {
 }
 
 #[test]
-fn an_apiserver_that_says_it_cannot_tell_has_the_bound_count_anew() {
+fn a_silent_apiserver_restarts_the_holds_bound() {
     let mut lost = Lost::new();
     lost.wait(UNANSWERED_LIMIT).tell(vec![Event::Silent(APISERVER)]).wait(300).is_held();
     lost.tell(vec![Event::Recovered(APISERVER)]).wait(59 + UNANSWERED_LIMIT).is_held();
@@ -152,14 +152,14 @@ fn an_apiserver_that_says_it_cannot_tell_has_the_bound_count_anew() {
 }
 
 #[test]
-fn endpoints_that_came_back_while_the_process_stood_still_are_heard_of_first() {
+fn endpoints_that_returned_during_a_standstill_are_delivered_first() {
     let mut lost = Lost::new();
     lost.wait(3).stand_still(1_000).is_held();
     lost.tell(vec![told(&["1.1.1.1"])]).check((Verdict::Serving, None));
 }
 
 #[test]
-fn an_answer_from_before_a_standstill_lets_nothing_go() {
+fn an_answer_from_before_a_standstill_ends_no_hold() {
     let mut lost = Lost::new();
     lost.wait(UNANSWERED_LIMIT).answer().is_held();
     lost.stand_still(8).is_held();
@@ -167,7 +167,7 @@ fn an_answer_from_before_a_standstill_lets_nothing_go() {
 }
 
 #[test]
-fn invariant_08_a_bound_that_passed_while_no_process_ran_waits_for_an_answer_too() {
+fn invariant_08_a_hold_that_expired_without_a_process_waits_for_an_answer() {
     let mut lost = Lost::new();
     lost.wait(3).is_held();
     let mut next = Rig::new();
@@ -183,7 +183,7 @@ fn invariant_08_a_bound_that_passed_while_no_process_ran_waits_for_an_answer_too
 }
 
 #[test]
-fn files_of_this_node_are_not_asked() {
+fn the_source_of_local_files_is_not_queried() {
     let mut rig = super::holds::rig();
     rig.turn(vec![super::holds::gone("a")]);
     rig.now += 119;

@@ -1,4 +1,4 @@
-//! Why no backend is there: what was there before decides.
+//! Why there is no backend: the endpoints before decide.
 
 use alloc::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn with(endpoints: &[(&str, Conditions)]) -> Event {
     Event::SliceApplied(Arc::new(SliceFacts { endpoints: builder.finish(), ..slice_facts("a", "a", &[]) }))
 }
 
-/// Each step is what the slice lists; the last row is looked at.
+/// Each step is a state of the slice; the last row is checked.
 #[track_caller]
 fn check(name: &str, steps: &[&[(&str, Conditions)]], expected: (Verdict, Option<Reason>)) {
     let mut rig = Rig::new();
@@ -39,9 +39,9 @@ fn check(name: &str, steps: &[&[(&str, Conditions)]], expected: (Verdict, Option
     assert_eq!((row.verdict, row.reason), expected, "{name}");
 }
 
-/// As where each backend fails its health check: what becomes of the list is the service's own setting.
+/// Every backend fails its health check: the service's own setting decides.
 #[test]
-fn a_list_of_which_no_backend_is_ready_any_more_goes_by_its_own_setting() {
+fn an_all_unready_list_follows_its_own_setting() {
     let refused = (Verdict::Refusing, Some(Reason::AllUnready));
     for (on_empty, expected) in [
         (None, refused),
@@ -61,7 +61,7 @@ fn a_list_of_which_no_backend_is_ready_any_more_goes_by_its_own_setting() {
 }
 
 #[test]
-fn reasons_follow_what_was_seen() {
+fn reasons_follow_the_observed_endpoints() {
     let refused = |reason| (Verdict::Refusing, Some(reason));
     let a = |conditions| ("1.1.1.1", conditions);
     let b = |conditions| ("1.1.1.2", conditions);
@@ -81,16 +81,16 @@ fn reasons_follow_what_was_seen() {
     let one_by_one: [&[_]; 4] = [&[a(READY), b(READY)], &[a(LEAVING), b(READY)], &[b(LEAVING)], &[]];
     check("the last list counts, not those before", &one_by_one, refused(Reason::ScaledDown));
     let other: [&[_]; 2] = [&[a(READY), b(SICK)], &[b(SICK)]];
-    check("another one that is unready says nothing", &other, refused(Reason::Vanished));
+    check("another unready endpoint does not count", &other, refused(Reason::Vanished));
     let not_a_member: [&[_]; 3] = [&[a(READY), b(LEAVING)], &[b(GOING)], &[]];
-    check("who was no member does not count", &not_a_member, refused(Reason::Vanished));
+    check("a backend that was no member does not count", &not_a_member, refused(Reason::Vanished));
     let back: [&[_]; 4] = [&[a(READY)], &[a(GOING)], &[a(READY)], &[]];
     check("a mark is taken back by being ready again", &back, refused(Reason::Vanished));
 }
 
-/// A controller alone writes that label on slices of a service that is served, so it is no sign of intent.
+/// Only a controller labels the slices of a served service, so the label shows no intent.
 #[test]
-fn who_stands_in_a_slice_that_is_not_for_proxies_any_more_is_held_and_the_label_is_named() {
+fn endpoints_of_a_newly_hidden_slice_are_held_with_reason_hidden() {
     let labelled = |endpoints: &[&str]| {
         Event::SliceApplied(Arc::new(SliceFacts { headless: true, ..slice_facts("a", "a", endpoints) }))
     };
@@ -112,7 +112,7 @@ fn who_stands_in_a_slice_that_is_not_for_proxies_any_more_is_held_and_the_label_
 }
 
 #[test]
-fn a_hold_against_a_label_ends_at_its_bound_and_the_label_is_still_named() {
+fn a_hold_for_a_hidden_slice_expires_with_reason_hidden() {
     let mut rig = Rig::new();
     let facts = service("a", "10.0.0.1", &[]);
     rig.turn(vec![settings(OnEmpty::Auto), applied(facts), slice("a", &["1.1.1.1"])]);
@@ -125,9 +125,9 @@ fn a_hold_against_a_label_ends_at_its_bound_and_the_label_is_still_named() {
     assert_eq!((row.verdict, row.reason), (Verdict::Refusing, Some(Reason::Hidden)));
 }
 
-/// An operator who reads that it was scaled down looks no further.
+/// An operator who reads "scaled down" looks no further.
 #[test]
-fn who_stands_only_in_slices_that_are_not_for_proxies_is_said_to_be_hidden() {
+fn endpoints_only_in_hidden_slices_give_the_reason_hidden() {
     let hidden = |endpoints: &[&str]| {
         Event::SliceApplied(Arc::new(SliceFacts { headless: true, ..slice_facts("a", "a", endpoints) }))
     };
@@ -138,9 +138,9 @@ fn who_stands_only_in_slices_that_are_not_for_proxies_is_said_to_be_hidden() {
     let gone = || with(&[("1.1.1.1", SICK)]);
     for (what, slices, expected) in [
         ("from the beginning", vec![hidden(&["1.1.1.1"])], Reason::Hidden),
-        ("nobody is hidden", vec![hidden(&[])], Reason::NoEndpoints),
+        ("no endpoint is hidden", vec![hidden(&[])], Reason::NoEndpoints),
         ("those of the other family", vec![six(&["1.1.1.1"])], Reason::NoEndpoints),
-        ("who is listed is not hidden", vec![gone(), hidden(&["1.1.1.2"]), gone()], Reason::AllUnready),
+        ("a listed endpoint is not hidden", vec![gone(), hidden(&["1.1.1.2"]), gone()], Reason::AllUnready),
     ] {
         let mut rig = Rig::new();
         let mut last = rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
@@ -154,7 +154,7 @@ fn who_stands_only_in_slices_that_are_not_for_proxies_is_said_to_be_hidden() {
 }
 
 #[test]
-fn only_remote_ones_are_dropped_not_refused() {
+fn only_remote_backends_under_local_policy_drop_instead_of_refusing() {
     let mut rig = Rig::new();
     let facts = ServiceFacts { internal_policy: local(), ..service("a", "10.0.0.1", &[]) };
     let snapshot = rig.turn(vec![applied(facts), slice("a", &["1.1.1.1"])]);
@@ -164,7 +164,7 @@ fn only_remote_ones_are_dropped_not_refused() {
 }
 
 #[test]
-fn outside_lists_are_null_empty_or_another_list() {
+fn external_lists_are_null_empty_or_another_list() {
     let mut rig = Rig::new();
     let facts = |external_policy| ServiceFacts { external_policy, ..service("a", "10.0.0.1", &["10.0.0.9"]) };
     let mut external = |policy, endpoints: &[&str]| {
@@ -177,12 +177,12 @@ fn outside_lists_are_null_empty_or_another_list() {
     assert_eq!(external(local(), &["1.1.1.1", "@1.1.1.2"]), Some(1));
     assert_eq!(external(local(), &["1.1.1.1"]), Some(0), "dropped outside");
     assert_eq!(external(local(), &["@1.1.1.2"]), None, "the same list");
-    assert_eq!(external(local(), &[]), None, "nobody anywhere");
+    assert_eq!(external(local(), &[]), None, "no backend anywhere");
 }
 
-/// An author of the list of apiservers could otherwise take any Service away from every node.
+/// The author of the apiservers' slice could otherwise bypass any Service on every node.
 #[test]
-fn a_cluster_ip_is_no_apiservers_whatever_the_cluster_lists() {
+fn a_cluster_ip_never_counts_as_a_reported_apiserver() {
     let mut rig = Rig::new();
     let named: BTreeSet<SocketAddr> = ["10.0.0.1:80", "10.0.0.9:80"].map(|it| it.parse().unwrap()).into();
     let settings = crate::facts::Settings { reported_apiservers: named, ..Default::default() };

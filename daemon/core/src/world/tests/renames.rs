@@ -1,4 +1,4 @@
-//! Ports that get another name while their number and protocol stay.
+//! Ports that get another name and keep number and protocol.
 
 use super::*;
 use crate::keys::Transport;
@@ -47,7 +47,7 @@ fn rig(begin: Vec<Event>) -> Rig {
     rig
 }
 
-/// What clients of 10.0.0.1 get at a port, and why.
+/// Checks the verdict, reason and backends of a port of 10.0.0.1.
 #[track_caller]
 fn check(snapshot: &Snapshot, number: u16, verdict: Verdict, reason: Option<Reason>, backends: &[u16]) {
     let view = view(snapshot, "a");
@@ -71,10 +71,9 @@ fn a_renamed_port_keeps_its_list_until_the_slices_follow() {
     serving(&rig.turn(vec![listed(&[("web", 8080)])]), 80, 8080);
 }
 
-/// A source that repeats itself says nothing new: all evidence is the slice as it is now, under a name that the
-/// service's port no longer has.
+/// A redelivered slice is no new evidence: the slice has a name that the service's port lost.
 #[test]
-fn a_slice_that_is_told_twice_says_no_more_than_told_once() {
+fn a_slice_delivered_twice_counts_once() {
     for times in 1..=3 {
         let mut rig = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
         let going = terminating(&[("http", 8080)]);
@@ -91,7 +90,7 @@ fn a_port_whose_slices_are_renamed_first_keeps_its_list_too() {
 }
 
 #[test]
-fn a_renamed_port_is_held_no_longer_for_being_renamed_again() {
+fn a_second_rename_does_not_prolong_a_hold() {
     let mut rig = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
     let begun = rig.now;
     for position in 0..100 {
@@ -119,7 +118,7 @@ fn held_lists_of_ports_that_swap_their_names_stay_with_their_numbers() {
 }
 
 #[test]
-fn a_name_that_wanders_to_another_number_leaves_the_list_of_that_number() {
+fn a_name_moved_to_another_number_keeps_that_numbers_list() {
     let mut rig = rig(vec![ports(&[("a", 80, TCP), ("b", 443, TCP)]), listed(&[("a", 8080)])]);
     let snapshot = rig.turn(vec![ports(&[("c", 80, TCP), ("a", 443, TCP)]), listed(&[])]);
     held(&snapshot, 80, 8080);
@@ -133,7 +132,7 @@ fn a_port_that_changes_its_number_keeps_its_list_by_name() {
 }
 
 #[test]
-fn a_port_of_another_protocol_or_one_that_stays_is_no_renamed_one() {
+fn a_port_that_stays_or_changes_protocol_is_not_renamed() {
     let begin = || vec![ports(&[("a", 80, TCP)]), listed(&[("a", 8080)])];
     let snapshot = rig(begin()).turn(vec![ports(&[("b", 80, Protocol::UDP)])]);
     check(&snapshot, 80, Verdict::Refusing, Some(Reason::NoEndpoints), &[]);
@@ -143,14 +142,14 @@ fn a_port_of_another_protocol_or_one_that_stays_is_no_renamed_one() {
 }
 
 #[test]
-fn a_renamed_port_of_which_nobody_was_there_had_nobody() {
+fn a_renamed_port_without_backends_has_none_to_hold() {
     let mut rig = rig(vec![ports(&[("a", 80, TCP)]), listed(&[])]);
     let snapshot = rig.turn(vec![ports(&[("b", 80, TCP)])]);
     check(&snapshot, 80, Verdict::Refusing, Some(Reason::NoEndpoints), &[]);
 }
 
 #[test]
-fn only_its_own_protocol_s_hold_follows_a_number() {
+fn a_hold_follows_a_number_only_within_its_protocol() {
     let both = |tcp, udp| ports(&[(tcp, 53, TCP), (udp, 53, Protocol::UDP)]);
     let mut rig = rig(vec![both("t", "u"), listed(&[("t", 5353)])]);
     let view = view(&rig.turn(vec![both("u", "t")]), "a");
@@ -159,7 +158,7 @@ fn only_its_own_protocol_s_hold_follows_a_number() {
 }
 
 #[test]
-fn invariant_08_a_port_renamed_while_the_daemon_was_away_keeps_its_list() {
+fn invariant_08_a_port_renamed_while_no_process_ran_keeps_its_list() {
     let mut former = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
     let snapshot = former.turn(vec![]);
     let mut next = super::holds::restarted(&former, &snapshot);

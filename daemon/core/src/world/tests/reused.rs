@@ -1,4 +1,4 @@
-//! Held addresses that another pod has got.
+//! Held addresses that another pod reuses.
 
 use std::boxed::Box;
 
@@ -14,7 +14,7 @@ fn of_cluster(name: &str) -> ServiceKey {
     ServiceKey { source: Source::Kubernetes, ..service_key(name) }
 }
 
-/// The one slice of a service of the cluster, with targets of this kind at these addresses.
+/// The only slice of a service of the cluster, with targets of this kind at these addresses.
 fn targets(service: &str, kind: &str, endpoints: &[(&str, &str)]) -> Event {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for (address, uid) in endpoints {
@@ -43,7 +43,7 @@ fn heard(address: &str, uids: &[&str]) -> Event {
     Event::PodsObserved(Box::new(PodsAt { address: ip(address), uids }))
 }
 
-/// Two services of the cluster: `a` with two endpoints, which it is about to lose, and `b` beside it.
+/// Two services of the cluster: `a` with two endpoints, which it will lose, and `b`.
 fn rig(kind: &str) -> Rig {
     let mut rig = Rig::new();
     let mut events = vec![settings(OnEmpty::Auto)];
@@ -67,7 +67,7 @@ fn check(snapshot: &Snapshot, expected: (Verdict, Option<Reason>, usize)) {
 const HELD: (Verdict, Option<Reason>, usize) = (Verdict::Held, Some(Reason::Vanished), 2);
 
 #[test]
-fn an_address_that_another_pod_has_leaves_the_hold_and_no_other_does() {
+fn only_an_address_reused_by_another_pod_leaves_the_hold() {
     let mut rig = rig("Pod");
     check(&rig.turn(vec![pods("a", &[])]), HELD);
     check(&rig.turn(vec![heard("1.1.1.1", &["b-2"])]), HELD);
@@ -91,7 +91,7 @@ fn an_address_that_another_pod_has_leaves_the_hold_and_no_other_does() {
 }
 
 #[test]
-fn what_is_no_pod_stays_held_whoever_runs_at_its_address() {
+fn a_non_pod_backend_stays_held_when_its_address_is_reused() {
     let mut rig = rig("VirtualMachine");
     check(&rig.turn(vec![targets("a", "VirtualMachine", &[])]), HELD);
     rig.turn(vec![pods("b", &[("1.1.1.1", "b-2")])]);
@@ -99,7 +99,7 @@ fn what_is_no_pod_stays_held_whoever_runs_at_its_address() {
 }
 
 #[test]
-fn the_way_to_the_apiserver_is_held_whoever_has_its_addresses() {
+fn the_apiservers_list_stays_held_when_its_addresses_are_reused() {
     let mut rig = rig("Pod");
     let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
     let settings = Event::SettingsApplied(Arc::new(Settings { bypass, ..Settings::default() }));
@@ -110,7 +110,7 @@ fn the_way_to_the_apiserver_is_held_whoever_has_its_addresses() {
 }
 
 #[test]
-fn a_mass_loss_lets_go_of_addresses_that_other_pods_have() {
+fn a_mass_loss_releases_addresses_reused_by_other_pods() {
     let mut rig = rig("Pod");
     let names = ["c", "d", "e", "f"];
     for (name, number) in names.iter().zip(10..) {

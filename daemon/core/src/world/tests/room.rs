@@ -1,4 +1,4 @@
-//! The room that tables share: how much of it they may take, and what becomes of a service that finds none.
+//! The slots for Maglev tables: their limits, and services whose table does not fit.
 
 use super::*;
 use crate::op::WordFlags;
@@ -10,7 +10,7 @@ fn slots(slots: u32) -> Rig {
     Rig::with(Capacity { slots, ports: 256, ..Capacity::default() })
 }
 
-/// A service with two backends, of which the first has this weight, so that it asks for a table.
+/// A service with two backends; the first has this weight, which requires a table.
 fn weighing(name: &str, number: u8, weight: u16) -> Vec<Event> {
     let facts = service(name, &std::format!("10.0.0.{number}"), &[]);
     let weights = crate::weights::Weights::parse(&std::format!("1.1.1.1={weight}")).unwrap();
@@ -18,7 +18,7 @@ fn weighing(name: &str, number: u8, weight: u16) -> Vec<Event> {
     vec![applied(ServiceFacts { weights: Some(asked.into()), ..facts }), slice(name, &["1.1.1.1", "1.1.1.2"])]
 }
 
-/// How many slots the cluster list of the service's one port has.
+/// How many slots the cluster list of the service's only port has.
 fn count(rig: &Rig, name: &str) -> u32 {
     let word = rig.world.services.get(rig.id(name)).unwrap().ports[0].realized.list(Scope::Cluster).word;
     assert_eq!(word.flags.contains(WordFlags::TABLE), word.count == PLACES);
@@ -29,7 +29,7 @@ fn used(rig: &Rig) -> u32 {
     rig.world.space.used(Family::V4)
 }
 
-/// Goes on until nothing waits for readers any more.
+/// Continues until no grace period is left.
 pub(super) fn rest(rig: &mut Rig) {
     for _ in 0..20 {
         rig.grace();
@@ -38,7 +38,7 @@ pub(super) fn rest(rig: &mut Rig) {
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Four services; their tables together are all that their namespace may have.
+/// Four services whose tables use up their namespace's quota.
 fn full() -> Rig {
     let mut rig = slots(1 << 18);
     rig.turn(NAMES.iter().zip(1..).flat_map(|(name, number)| weighing(name, number, 2)).collect());
@@ -47,7 +47,7 @@ fn full() -> Rig {
 }
 
 #[test]
-fn invariant_10_tables_that_are_made_anew_before_readers_leave_take_room_for_one_more() {
+fn invariant_10_replaced_tables_exceed_the_budget_by_at_most_one() {
     let mut rig = full();
     let most = limits::table_slots_of_namespace_max(1 << 18) + BLOCK;
     for round in 3..40 {
@@ -59,35 +59,35 @@ fn invariant_10_tables_that_are_made_anew_before_readers_leave_take_room_for_one
         }
     }
     rest(&mut rig);
-    assert_eq!(NAMES.map(|name| count(&rig, name)), [PLACES; 4], "each finds its room again");
+    assert_eq!(NAMES.map(|name| count(&rig, name)), [PLACES; 4], "each table fits again");
     assert_eq!(used(&rig), 4 * BLOCK);
 }
 
 #[test]
-fn a_table_of_a_full_namespace_is_made_anew() {
+fn a_table_of_a_namespace_at_its_quota_is_replaced() {
     let mut rig = full();
     rig.turn(weighing("b", 2, 7));
     assert_eq!(NAMES.map(|name| count(&rig, name)), [PLACES; 4]);
 }
 
 #[test]
-fn a_service_without_room_for_its_table_gets_one_when_another_leaves() {
+fn a_service_waiting_for_a_table_gets_one_when_another_leaves() {
     let mut rig = full();
     rig.turn(weighing("e", 5, 2));
     assert_eq!(count(&rig, "e"), 2);
     rig.turn(vec![deleted("a")]);
     rest(&mut rig);
-    assert_eq!(count(&rig, "e"), PLACES, "nothing was said of it meanwhile");
+    assert_eq!(count(&rig, "e"), PLACES, "no event concerned it meanwhile");
 }
 
 #[test]
-fn a_service_that_finds_no_room_for_its_table_again_writes_nothing() {
+fn a_service_whose_table_still_does_not_fit_writes_nothing() {
     let mut rig = full();
     rig.turn(weighing("e", 5, 2));
     rig.retry(rig.id("e"));
     rig.turn(vec![]);
     assert_eq!((rig.log.len(), rig.planned), (0, 1));
-    // Room comes free, but none for a table.
+    // Capacity comes free, but not for a table.
     rig.turn(vec![applied(service("f", "10.0.0.6", &[])), slice("f", &["1.1.1.1"])]);
     rig.turn(vec![slice("f", &["1.1.1.2"])]);
     for _ in 0..4 {
@@ -97,9 +97,9 @@ fn a_service_that_finds_no_room_for_its_table_again_writes_nothing() {
     assert_eq!(count(&rig, "e"), 2);
 }
 
-/// The budget has room, and the maps have none in one piece.
+/// The budget allows the table, but no run of slots is long enough.
 #[test]
-fn a_table_that_found_no_run_of_slots_is_made_when_there_is_one() {
+fn a_table_is_built_when_a_run_of_slots_comes_free() {
     let mut rig = slots(1 << 16);
     let taken = [1 << 15, 1 << 14, 1 << 13].map(|count| {
         let base = rig.world.space.slots(Family::V4).allocate(count).unwrap();
@@ -115,7 +115,6 @@ fn a_table_that_found_no_run_of_slots_is_made_when_there_is_one() {
     assert_eq!((count(&rig, "a"), used(&rig)), (PLACES, BLOCK));
 }
 
-/// A start finds tables, and what they take counts.
 #[test]
 fn tables_that_a_start_finds_are_counted() {
     let before = full();
@@ -130,9 +129,9 @@ fn tables_that_a_start_finds_are_counted() {
     assert_eq!(tables.iter().filter(|count| **count == PLACES).count(), 4);
 }
 
-/// The maps grow by what is coming.
+/// The maps grow by the estimate.
 #[test]
-fn invariant_10_no_more_tables_are_coming_than_there_may_be() {
+fn invariant_10_the_growth_estimate_respects_the_table_limit() {
     let mut rig = slots(1 << 18);
     let number = |number: u16| NonZeroU16::new(1_000 + number).unwrap();
     let name = |it: u16| -> Arc<str> { std::format!("p{it}").into() };
@@ -152,7 +151,7 @@ fn invariant_10_no_more_tables_are_coming_than_there_may_be() {
     assert!(v4 <= limits::table_slots_max(1 << 18), "{v4} slots are coming");
 }
 
-/// A service with a list of so many backends, the first at this address.
+/// A service with a list of these backends.
 fn listed(namespace: &str, number: u8, backends: std::ops::Range<u32>) -> Vec<Event> {
     let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
     let key = ServiceKey { name: name.clone(), source: SOURCE };
@@ -189,13 +188,13 @@ pub(super) fn found(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
 }
 
 #[test]
-fn invariant_10_a_list_that_needs_no_larger_block_changes_when_all_slots_are_taken() {
+fn invariant_10_a_list_changes_within_its_block_when_slots_are_full() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     rig.turn(listed("web", 1, 0..3));
     filled(&mut rig, 12);
     assert!(rig.world.space.headroom(Family::V4) <= 1);
     for round in 1..20 {
-        // All that others have changes too.
+        // The others' lists change too.
         let others = (0..40).flat_map(|number| listed("t", number, round..round + 16));
         rig.turn(others.chain(listed("web", 1, round..round + 4 - round % 2)).collect());
         rest(&mut rig);
@@ -208,7 +207,7 @@ fn invariant_10_a_list_that_needs_no_larger_block_changes_when_all_slots_are_tak
 }
 
 #[test]
-fn invariant_10_lists_of_one_namespace_leave_room_to_another() {
+fn invariant_10_lists_of_one_namespace_leave_slots_to_another() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     filled(&mut rig, 1);
     let left = rig.world.space.headroom(Family::V4);
@@ -220,7 +219,7 @@ fn invariant_10_lists_of_one_namespace_leave_room_to_another() {
 }
 
 #[test]
-fn invariant_10_all_room_comes_back() {
+fn invariant_10_all_slots_and_indices_come_free() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     rig.turn(listed("web", 1, 0..3));
     filled(&mut rig, 3);
@@ -238,9 +237,9 @@ fn invariant_10_all_room_comes_back() {
     assert_eq!(rig.world.space.lists[0].used(), 4);
 }
 
-/// No slot is left for a list of its own, so the port with the new name has what the one of the former name had.
+/// No slot is free for a second list, so the port of the new name gets the slots of the old one.
 #[test]
-fn invariant_10_a_port_with_another_name_needs_no_slots_more() {
+fn invariant_10_a_renamed_port_needs_no_more_slots() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     let named = |name: &str, backends| {
         let [Event::ServiceApplied(facts), Event::SliceApplied(slice)] =
@@ -267,13 +266,13 @@ fn invariant_10_a_port_with_another_name_needs_no_slots_more() {
     }
 }
 
-/// Clients would be led to backends of a service that is gone, by a list that follows nothing, without an end.
+/// Clients would reach backends of a deleted service through a list that no longer changes.
 #[test]
-fn invariant_02_an_address_whose_new_owner_finds_no_room_leads_nowhere_and_gives_its_room_back() {
+fn invariant_02_an_address_whose_new_owner_finds_no_capacity_is_removed() {
     let b = || vec![applied(service("b", "10.0.0.1", &[])), slice("b", &["2.2.2.2"])];
     let leaves = || vec![deleted("a")];
     let together = || [leaves(), b()].concat();
-    // In one piece, and the winner before and after the one that leaves.
+    // In one piece, and with the winner before and after the leaving service.
     for turns in [vec![together()], vec![b(), leaves()], vec![leaves(), b()]] {
         let mut rig = Rig::with(Capacity { slots: 256, ports: 2, ..Capacity::default() });
         rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1"])]);

@@ -1,4 +1,4 @@
-//! What all services list together has a bound: ports times endpoints, in lists or not.
+//! The rows of all services together are bounded: ports times endpoints, listed or not.
 
 use core::net::Ipv4Addr;
 use core::ops::Range;
@@ -6,10 +6,10 @@ use std::format;
 
 use super::*;
 
-/// As many rows as all services may list, of which no service has more than half.
+/// The most rows of all services; no service has more than half.
 const MOST: usize = limits::row_demand_max(SLOTS) as usize;
 const SLOTS: u32 = 1 << 17;
-/// Ports of a service that lists all that one may list.
+/// The ports of a service with the most rows that one may have.
 const PORTS: u16 = 64;
 const ENDPOINTS: u32 = (1 << limits::ROWS_PER_SERVICE_MAX.ilog2()) / PORTS as u32;
 
@@ -38,7 +38,7 @@ fn asking(namespace: &str, number: u32, ports: u16) -> Event {
     applied(ServiceFacts { key, cluster_ips: vec![address], ports, ..service("x", "10.0.0.1", &[]) })
 }
 
-/// The slice of a service, with these endpoints at these of its ports: ready, or not.
+/// The slice of a service, with these endpoints at these of its ports, ready or not.
 fn listing(
     (namespace, number): (&str, u32),
     ports: Range<u16>,
@@ -68,7 +68,7 @@ fn small(namespace: &str, number: u32, endpoints: Range<u32>) -> [Event; 2] {
     [asking(namespace, number, 1), listing((namespace, number), 0..1, endpoints, |_| true)]
 }
 
-/// Services that list as much as one may.
+/// Services with the most rows that one may have.
 fn crowd(namespace: &str, numbers: Range<u32>) -> impl Iterator<Item = Event> {
     let of = move |number| {
         let slice = listing((namespace, number), 0..PORTS, 0..ENDPOINTS, |_| true);
@@ -84,7 +84,7 @@ fn gone(namespace: &str, number: u32) -> Vec<Event> {
     vec![Event::ServiceDeleted(service, None), Event::SliceDeleted(slice, None)]
 }
 
-/// How many rows the services of a namespace show, and keep as last lists that are others than those shown.
+/// How many rows the services of a namespace have, and how many rows of last lists besides.
 fn rows(snapshot: &Snapshot, namespace: &str) -> (usize, usize) {
     let of = snapshot.services.iter().filter(|view| view.key.name.namespace() == namespace);
     let ports: Vec<_> = of.flat_map(|view| view.ports.clone()).collect();
@@ -93,7 +93,7 @@ fn rows(snapshot: &Snapshot, namespace: &str) -> (usize, usize) {
     (ports.iter().map(|port| port.rows.iter().len()).sum(), last.sum())
 }
 
-/// The backends to which the maps lead clients of the first port of a service.
+/// The backends in the maps for clients of a service's first port.
 fn led_to(rig: &Rig, namespace: &str, number: u32) -> Vec<u32> {
     let key = ServiceKey { name: named(namespace, number), source: SOURCE };
     let port = &rig.world.services.get(rig.world.tables.find_id(&key).unwrap()).unwrap().ports[0];
@@ -107,7 +107,7 @@ fn rest(rig: &mut Rig) -> Snapshot {
 }
 
 #[test]
-fn invariant_10_rows_that_all_services_list_have_a_bound() {
+fn invariant_10_the_row_demand_of_all_services_is_bounded() {
     let mut rig = rig();
     let snapshot = rig.turn(crowd("tenant", 0..12).collect());
     let (shown, kept) = rows(&snapshot, "tenant");
@@ -124,7 +124,7 @@ fn invariant_10_rows_that_all_services_list_have_a_bound() {
 }
 
 #[test]
-fn invariant_10_who_lists_beside_a_crowd_is_served_and_who_is_served_keeps_it() {
+fn invariant_10_rows_alongside_a_demanding_namespace_are_served_and_stay() {
     let mut rig = rig();
     rig.turn(small("prod", 0, 0..40).into());
     rig.turn(crowd("tenant", 0..4).collect());
@@ -134,7 +134,7 @@ fn invariant_10_who_lists_beside_a_crowd_is_served_and_who_is_served_keeps_it() 
     assert_eq!((led_to(&rig, "prod", 0).len(), led_to(&rig, "shops", 0).len()), (44, 300), "and more");
     let names: Vec<_> = (10..40).map(|length| "t".repeat(length)).collect();
     rig.turn(names.iter().flat_map(|namespace| crowd(namespace, 0..2)).collect());
-    // No namespace may ask for more, and lists change, grow within their blocks, and follow as far as these go.
+    // The namespace may ask for no more rows, but its lists change and grow within their blocks.
     for first in [100, 200, 300] {
         rig.turn(small("prod", 0, first..first + 64).into());
         rest(&mut rig);
@@ -149,7 +149,7 @@ fn invariant_10_who_lists_beside_a_crowd_is_served_and_who_is_served_keeps_it() 
 }
 
 #[test]
-fn invariant_10_who_waits_to_list_more_is_decided_for_as_room_comes_back() {
+fn invariant_10_waiting_row_demand_is_decided_again_when_capacity_returns() {
     let mut rig = rig();
     rig.turn(crowd("tenant", 0..2).collect());
     rig.turn(small("tenant", 9, 0..1_000).into());
@@ -158,12 +158,12 @@ fn invariant_10_who_waits_to_list_more_is_decided_for_as_room_comes_back() {
     let snapshot = rest(&mut rig);
     assert_eq!(led_to(&rig, "tenant", 9).len(), 1_000);
     assert_eq!(rows(&snapshot, "tenant"), (limits::ROWS_PER_SERVICE_MAX + 1_000, 0), "the other one too");
-    assert!(snapshot.rejections.named.is_empty(), "nobody waits");
+    assert!(snapshot.rejections.named.is_empty(), "no service waits");
     [1, 9].into_iter().for_each(|number| drop(rig.turn(gone("tenant", number))));
     rest(&mut rig);
     let snapshot = rig.turn(crowd("prod", 0..2).collect());
     let (shown, _) = rows(&snapshot, "prod");
-    assert!(shown >= MOST * 8 / 9, "{shown}: all room came back");
+    assert!(shown >= MOST * 8 / 9, "{shown}: all capacity came free");
 }
 
 /// Each port of a service has its list once, and loses it.
@@ -180,11 +180,11 @@ fn invariant_10_last_lists_count_as_much_as_lists() {
         assert!(rows(&snapshot, "tenant").0 > 0);
     }
     rig.turn(crowd("prod", 0..1).collect());
-    assert!(led_to(&rig, "prod", 0).len() > 100, "a part is left to others all the same");
+    assert!(led_to(&rig, "prod", 0).len() > 100, "a part is left to others nevertheless");
 }
 
 #[test]
-fn invariant_10_what_the_maps_hold_keeps_no_rows_of_before() {
+fn invariant_10_realized_lists_keep_no_former_rows_in_memory() {
     let mut rig = rig();
     let with = |endpoints| listing(("tenant", 0), 0..1, 0..endpoints, |it| it == 0);
     rig.turn(vec![asking("tenant", 0, 1), with(1_000)]);
@@ -196,7 +196,7 @@ fn invariant_10_what_the_maps_hold_keeps_no_rows_of_before() {
 }
 
 #[test]
-fn invariant_08_a_restart_takes_from_no_list_what_the_maps_have() {
+fn invariant_08_a_restart_keeps_every_list_in_the_maps() {
     let mut rig = rig();
     let prod = || small("prod", 0, 0..900).into_iter();
     rig.turn(prod().collect());
@@ -213,12 +213,12 @@ fn invariant_08_a_restart_takes_from_no_list_what_the_maps_have() {
     later.turn(crowds().collect());
     let snapshot = rest(&mut later);
     let sum: usize = ["a", "bb", "ccc"].into_iter().map(|namespace| rows(&snapshot, namespace).0).sum();
-    assert!(sum >= MOST - MOST / 9 / 9 / 9, "{sum}: what nobody lists again is room");
+    assert!(sum >= MOST - MOST / 9 / 9 / 9, "{sum}: leftovers without rows come free");
 }
 
-/// Hints lead clients of this node elsewhere, while policy Local leads others to the backends here.
+/// Hints send clients of this node elsewhere, while policy Local uses the backends here.
 #[test]
-fn a_list_that_is_cut_leaves_each_scope_a_backend() {
+fn a_truncated_list_keeps_a_backend_per_scope() {
     let mut rig = rig();
     rig.turn(crowd("tenant", 0..3).collect());
     let zone = |name: &str| crate::facts::HintSet { zones: [name.into()].into(), nodes: [].into() };

@@ -1,4 +1,4 @@
-//! `since` moves when verdict, reason or a list of the row changed, and at no other time.
+//! `since` changes only if the verdict, the reason or a list of the row does.
 
 use super::*;
 
@@ -42,5 +42,5 @@ fn a_new_version_of_the_object_does_not_move_since() {
     assert_eq!(row(&after, "10.0.0.1").since, Timestamp(101));
     assert_eq!(rig.log.len(), 0);
     let visible: Vec<bool> = rig.changes.iter().map(|change| change.visible).collect();
-    assert_eq!(visible, [false], "whoever watches hears of it, and nobody else");
+    assert_eq!(visible, [false], "only watchers of the object see it");
 }

@@ -1,5 +1,4 @@
-//! The clients that the addresses of a load balancer are for: none of them is kept out, and no other one is let in, not
-//! even for a moment.
+//! The source ranges of a load balancer: no allowed client is denied and no other one admitted, not even for a moment.
 
 use super::*;
 use crate::facts::Ingress;
@@ -12,7 +11,7 @@ use std::format;
 
 const VIP: &str = "10.0.0.9";
 
-/// Clients, and the ranges that each of them is in.
+/// Clients, and the ranges that contain each of them.
 const CLIENTS: [(&str, &[&str]); 3] =
     [("192.0.2.1", &["192.0.2.0/24"]), ("198.51.100.1", &["198.51.100.0/24"]), ("203.0.113.1", &[])];
 
@@ -29,13 +28,13 @@ fn names(log: &[Op]) -> Vec<&'static str> {
     log.iter().map(|op| op.action.name()).collect()
 }
 
-/// What each client meets at the VIP.
+/// The outcome for each client at the VIP.
 fn met(maps: &MemoryMaps) -> [DialOutcome; 3] {
     CLIENTS.map(|(client, _)| maps.lookup(ip(VIP), 80, Transport::Tcp, Client::From(ip(client))))
 }
 
-/// Plays what was written, and looks after each op: a client that may come in before and after is never kept out, and
-/// one that may not is never let in.
+/// Replays the ops and checks after each: a client allowed before and after is never denied, and one allowed neither
+/// before nor after is never admitted.
 #[track_caller]
 fn play(rig: &Rig, maps: &mut MemoryMaps, allowed: [[bool; 3]; 2]) {
     let [before, after] = allowed;
@@ -55,14 +54,14 @@ fn play(rig: &Rig, maps: &mut MemoryMaps, allowed: [[bool; 3]; 2]) {
     }
 }
 
-/// Which clients may come in by these ranges at a VIP.
+/// Which clients these ranges of a VIP allow.
 fn allowed(ranges: Option<&[&str]>) -> [bool; 3] {
     let is_in = |ranges: &[&str], of: &[&str]| ranges.is_empty() || of.iter().any(|it| ranges.contains(it));
     CLIENTS.map(|(_, of)| ranges.is_some_and(|ranges| is_in(ranges, of)))
 }
 
 #[test]
-fn invariant_04_ranges_change_and_no_client_notices_for_a_moment_what_is_not_so() {
+fn invariant_04_source_ranges_change_without_a_wrong_verdict_in_between() {
     let both: &[&str] = &["192.0.2.0/24", "198.51.100.0/24"];
     // `None`: the service has no VIP.
     let versions: [Option<&[&str]>; 11] = [
@@ -107,7 +106,7 @@ fn invariant_04_ranges_change_and_no_client_notices_for_a_moment_what_is_not_so(
 }
 
 #[test]
-fn invariant_04_sources_then_word_then_frontend_and_back_a_grace_period_apart() {
+fn invariant_04_sources_precede_word_and_frontend_and_leave_after_grace() {
     let mut rig = Rig::new();
     rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
     let first = ["insert source", "write range", "publish word", "insert frontend", "insert frontend"];
@@ -132,9 +131,9 @@ fn invariant_04_sources_then_word_then_frontend_and_back_a_grace_period_apart() 
     assert_eq!(names(&rig.log), ["remove source"]);
 }
 
-/// A service that names ranges again within a grace period: those of before are still in the maps then.
+/// A service that adds ranges again within a grace period: the former ones are still in the maps.
 #[test]
-fn invariant_04_sources_of_before_let_nobody_in_when_the_word_asks_for_sources_again() {
+fn invariant_04_stale_sources_admit_no_client_when_sources_return() {
     let mut rig = Rig::new();
     let mut maps = MemoryMaps::default();
     let mut play = |rig: &Rig, allowed: [[bool; 3]; 2]| play(rig, &mut maps, allowed);
@@ -154,7 +153,7 @@ fn is_source(op: &Op) -> bool {
 }
 
 #[test]
-fn a_vip_is_not_served_before_its_sources_are_there() {
+fn a_load_balancer_address_is_served_only_after_its_sources() {
     let mut rig = Rig::new();
     rig.refuse = is_source;
     let facts = balanced(&[VIP], &["192.0.2.0/24"]);
@@ -168,9 +167,9 @@ fn a_vip_is_not_served_before_its_sources_are_there() {
     assert_eq!(row(&view(&snapshot, "a"), VIP).status, Status::Done);
 }
 
-/// As where other services' ranges have filled the map.
+/// Other services' ranges have filled the map.
 #[test]
-fn a_range_without_room_keeps_back_no_list_and_no_range_that_is_revoked() {
+fn a_range_without_capacity_delays_no_list_and_no_revocation() {
     let mut rig = Rig::new();
     rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
     rig.refuse = |op| matches!(op.action, Action::InsertSource(..));
@@ -179,7 +178,7 @@ fn a_range_without_room_keeps_back_no_list_and_no_range_that_is_revoked() {
 }
 
 #[test]
-fn a_source_whose_op_was_refused_may_be_there_and_is_removed_all_the_same() {
+fn a_source_of_a_refused_op_is_removed_nevertheless() {
     let mut rig = Rig::new();
     rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[VIP], &["192.0.2.0/24"]))]);
     rig.refuse = is_source;
@@ -192,7 +191,7 @@ fn a_source_whose_op_was_refused_may_be_there_and_is_removed_all_the_same() {
 }
 
 #[test]
-fn only_ports_with_an_address_of_a_balancer_have_sources() {
+fn only_ports_with_a_load_balancer_address_have_sources() {
     let mut rig = Rig::new();
     rig.turn(vec![slice("a", &["1.1.1.1"]), applied(balanced(&[], &["192.0.2.0/24"]))]);
     assert!(!rig.log.iter().any(is_source), "{:?}", rig.log);
@@ -202,7 +201,7 @@ fn only_ports_with_an_address_of_a_balancer_have_sources() {
 }
 
 #[test]
-fn a_node_within_the_ranges_lets_the_address_of_the_balancer_in() {
+fn a_node_within_the_ranges_adds_the_balancers_address() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(balanced(&[VIP], &["192.0.2.0/24"])), applied(service("b", "10.0.0.2", &[]))]);
     let node = |addresses: &[&str]| {
@@ -223,7 +222,7 @@ fn a_node_within_the_ranges_lets_the_address_of_the_balancer_in() {
         [format!("{:?}", Action::InsertSource(key, rig.world.tables.quota(rig.id("a"))))]
     );
     let touched: Vec<_> = rig.changes.iter().map(|change| change.service.clone()).collect();
-    assert_eq!(touched, [service_key("a")], "nobody else is decided again");
+    assert_eq!(touched, [service_key("a")], "no other service is decided again");
     rig.turn(vec![node(&["198.51.100.7"])]);
     assert_eq!(changed(&rig), [format!("{:?}", Action::RemoveSource(key))]);
 }
@@ -245,7 +244,7 @@ fn left(flags: WordFlags, range: &str) -> Dump {
     }
 }
 
-/// A world that has found such a port, and knows the number of its namespace: a balancer's address does not say it.
+/// A world that found such a port and has its namespace's number, which no load-balancer address implies.
 fn found(range: &str) -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![applied(super::service("other", "10.9.9.9", &[]))]);
@@ -254,7 +253,7 @@ fn found(range: &str) -> Rig {
 }
 
 #[test]
-fn invariant_08_sources_that_a_start_finds_are_taken_over() {
+fn invariant_08_sources_that_a_start_finds_are_adopted() {
     let mut rig = found("192.0.2.0/24");
     let bare = ServiceFacts { cluster_ips: vec![], ..balanced(&[VIP], &["192.0.2.0/24"]) };
     rig.turn(vec![applied(bare.clone())]);
@@ -267,10 +266,10 @@ fn invariant_08_sources_that_a_start_finds_are_taken_over() {
     let mut rig = found("198.51.100.0/24");
     rig.turn(vec![]);
     rig.grace();
-    assert_eq!(names(&rig.log), ["publish word", "remove source"], "nobody asks for the port");
+    assert_eq!(names(&rig.log), ["publish word", "remove source"], "no frontend uses the port");
 }
 
-/// A list that may not grow keeps no range in force: a narrowed one is that of all clients from then on.
+/// A list that cannot grow delays no revoked range: a narrowed range applies to all clients at once.
 #[test]
 fn invariant_04_sources_change_while_a_list_finds_no_room() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 14, ..Capacity::default() });

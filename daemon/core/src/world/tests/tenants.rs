@@ -1,4 +1,4 @@
-//! What a tenant with every right in one namespace cannot do to the holds of another.
+//! A tenant with all rights in one namespace cannot affect the holds of another.
 
 use std::format;
 use std::string::String;
@@ -17,7 +17,7 @@ fn key_in(namespace: &str, name: &str) -> ObjectName {
     ObjectName::new(namespace, name).unwrap()
 }
 
-/// The service of that name in a namespace, and a slice of it with one backend that is this pod's.
+/// A service in a namespace, and its slice with one backend of this pod.
 fn served(namespace: &str, number: u8, source: Source) -> [Event; 2] {
     let name = key_in(namespace, &format!("s-{number}"));
     let key = ServiceKey { name: name.clone(), source };
@@ -45,7 +45,7 @@ fn emptied(namespace: &str, number: u8) -> Event {
     pods(key_in(namespace, &format!("s-{number}")), SOURCE, &[], "one")
 }
 
-/// So many services in each namespace, numbered on, an hour after the start.
+/// So many services in each namespace, numbered consecutively, an hour after the start.
 fn peopled(namespaces: &[(&str, u8)]) -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![super::settings(OnEmpty::Auto)]);
@@ -73,14 +73,14 @@ fn claims(changes: &[Change]) -> usize {
 }
 
 #[test]
-fn invariant_05_who_lists_a_held_address_for_another_target_ends_no_hold() {
+fn invariant_05_a_slice_listing_a_held_address_ends_no_hold() {
     for uid in ["one", "", "two"] {
         let mut rig = peopled(&[("default", 2)]);
         rig.turn(vec![emptied("default", 1)]);
         let claim = || pods(key_in(TENANT, "nobody"), SOURCE, &["1.1.1.1"], uid);
         assert_eq!(held(&rig.turn(vec![claim()]), "default"), [Reason::Vanished], "{uid}");
         let first = claims(&rig.changes);
-        assert_eq!(first, usize::from(uid == "two"), "it is told, and asked now");
+        assert_eq!(first, usize::from(uid == "two"), "a claim by another pod is recorded and probed");
         for _ in 0..3 {
             assert_eq!(held(&rig.turn(vec![claim()]), "default"), [Reason::Vanished], "{uid}");
             assert_eq!(claims(&rig.changes), 0, "once in a hold");
@@ -89,7 +89,7 @@ fn invariant_05_who_lists_a_held_address_for_another_target_ends_no_hold() {
 }
 
 #[test]
-fn who_lists_an_address_that_is_held_as_control_is_not_heard_and_a_mass_loss_goes_on() {
+fn claims_end_neither_the_apiservers_hold_nor_a_mass_loss() {
     let mut rig = peopled(&[("default", 5)]);
     let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
     let hold = Policy::default();
@@ -100,14 +100,14 @@ fn who_lists_an_address_that_is_held_as_control_is_not_heard_and_a_mass_loss_goe
     let snapshot = rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
     let mass = [Reason::MassLoss; 4];
     assert_eq!(held(&snapshot, "default"), [&[Reason::Control], &mass[..]].concat());
-    assert_eq!(claims(&rig.changes), 4, "an apiserver is asked whose the others are");
+    assert_eq!(claims(&rig.changes), 4, "the apiserver is asked about the others");
     let ports = snapshot.services.iter().flat_map(|view| view.ports.iter());
     let holds = ports.filter_map(|port| port.hold.as_ref());
     assert_eq!(holds.map(|hold| hold.urgent_probe_targets(Transport::Tcp).count()).sum::<usize>(), 0);
 }
 
 #[test]
-fn invariant_10_claims_of_one_namespace_are_bounded_and_others_are_still_heard() {
+fn invariant_10_claims_of_one_namespace_are_bounded_and_others_still_count() {
     let mut rig = peopled(&[("default", 200)]);
     let all: Vec<String> = (1..=60).map(|number| format!("1.1.1.{number}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -116,9 +116,9 @@ fn invariant_10_claims_of_one_namespace_are_bounded_and_others_are_still_heard()
     rig.turn((1..=60).map(|number| emptied("default", number)).collect());
     rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
     let heard = claims(&rig.changes);
-    assert!((1..=20).contains(&heard), "{heard} of one namespace");
+    assert!((1..=20).contains(&heard), "{heard} claims of one namespace");
     rig.turn(vec![pods(key_in("other", "nobody"), SOURCE, &["1.1.1.60"], "two")]);
-    assert_eq!(claims(&rig.changes), 1, "who writes nothing else is heard");
+    assert_eq!(claims(&rig.changes), 1, "another namespace's first claim counts");
     rig.now += 10;
     rig.turn(vec![]);
     rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
@@ -126,9 +126,9 @@ fn invariant_10_claims_of_one_namespace_are_bounded_and_others_are_still_heard()
 }
 
 /// A slice may list one address a thousand times at a hundred ports of one number, and its tenant may hold that address
-/// by many services.
+/// with many services.
 #[test]
-fn invariant_10_what_one_slice_claims_is_looked_at_within_a_bound() {
+fn invariant_10_the_claims_of_one_slice_are_bounded() {
     let mut rig = peopled(&[("default", 2)]);
     let names: Vec<_> = (1..=150_u8).map(|number| key_in(TENANT, &format!("t-{number}"))).collect();
     let served = |(at, name): (usize, &ObjectName)| {
@@ -151,7 +151,7 @@ fn invariant_10_what_one_slice_claims_is_looked_at_within_a_bound() {
 }
 
 #[test]
-fn what_one_namespace_empties_prolongs_no_hold_of_another() {
+fn empty_lists_of_one_namespace_prolong_no_hold_of_another() {
     let mut rig = peopled(&[(TENANT, 60), ("default", 2), ("shop", 3)]);
     rig.turn(vec![emptied("default", 61)]);
     let snapshot = rig.turn((1..=60).map(|number| emptied(TENANT, number)).collect());
@@ -171,12 +171,12 @@ fn losses_of_some_services_of_one_namespace_are_no_mass_loss() {
     assert_eq!(held(&snapshot, TENANT), vec![Reason::MassLoss; 60]);
 }
 
-/// As a controller that goes wrong does it, or an apiserver with an old disk.
+/// For example by a faulty controller, or an apiserver with an old disk.
 #[test]
-fn a_loss_that_spans_namespaces_is_a_mass_loss_of_all_of_them() {
+fn a_loss_across_namespaces_is_a_mass_loss_of_each() {
     let namespaces = [("a", 3), ("b", 1), ("c", 40), ("d", 2), ("e", 2)];
     let mut rig = peopled(&namespaces);
-    // A part of each namespace, and of some all.
+    // Some services of each namespace, and all of some namespaces.
     let lost = [("a", 1), ("a", 2), ("b", 4), ("c", 5), ("c", 6), ("c", 7), ("d", 45), ("d", 46), ("e", 47)];
     let hold = Policy { mass_loss_share: 100_000, ..Policy::default() };
     rig.turn(vec![Event::SettingsApplied(Arc::new(Settings { hold, ..Settings::default() }))]);
@@ -186,9 +186,9 @@ fn a_loss_that_spans_namespaces_is_a_mass_loss_of_all_of_them() {
     assert_eq!(counts.map(|held| held.len()), [2, 1, 3, 2, 1]);
 }
 
-/// In the incident, every node lost the lists of `default`; its way to the apiserver is no part of the count.
+/// In the incident every node lost the lists of `default`; the apiserver's own list is not counted.
 #[test]
-fn a_namespace_whose_other_services_are_held_as_control_can_lose_all() {
+fn the_apiservers_hold_does_not_count_towards_a_mass_loss() {
     let mut rig = peopled(&[("default", 5), ("shop", 40)]);
     let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
     rig.turn(vec![Event::SettingsApplied(Arc::new(Settings { bypass, ..Settings::default() }))]);
@@ -232,7 +232,7 @@ fn probed(rig: &mut Rig, address: &str, node: NodeFacts, bypass: &[&str], source
 }
 
 #[test]
-fn only_addresses_that_pods_can_have_are_probed() {
+fn only_possible_pod_addresses_are_probed() {
     let node = || NodeFacts {
         name: "here".into(),
         node_port_addresses: [ip("192.0.2.1")].into(),
@@ -246,12 +246,12 @@ fn only_addresses_that_pods_can_have_are_probed() {
         ("169.254.169.254", 0),
         ("198.51.100.7", 0),
         ("10.0.0.2", 0),
-        // An external IP is what any tenant may write, so it must not keep probes from another tenant's pod.
+        // Any tenant may list an external IP, so it must not stop probes of another tenant's pod.
         ("10.0.0.77", 1),
     ] {
         let apiserver = &["198.51.100.7:6443"];
         assert_eq!(probed(&mut rig, address, node(), apiserver, Source::Kubernetes).0, expected, "{address}");
-        // What the administrator writes is probed wherever it is.
+        // Backends of the administrator's services are probed at any address.
         assert_eq!(probed(&mut rig, address, node(), apiserver, Source::Manifests).0, 1, "{address}");
     }
 }

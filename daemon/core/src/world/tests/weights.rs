@@ -1,4 +1,4 @@
-//! Lists with weights: their places, and what a change of a weight writes.
+//! Lists with weights: their slots, and the writes of a changed weight.
 
 use super::*;
 use crate::op::WordFlags;
@@ -22,7 +22,7 @@ fn rig() -> Rig {
     Rig::with(Capacity { slots: 1 << 18, ports: 64, ..Capacity::default() })
 }
 
-/// For each backend of the cluster list, the part of its places in thousandths.
+/// Each backend's share of the cluster list's slots, in thousandths.
 fn shares(rig: &Rig) -> Vec<(IpAddr, u32)> {
     let dump = rig.dump();
     let port = &dump.ports[0];
@@ -35,7 +35,7 @@ fn two() -> Event {
 }
 
 #[test]
-fn the_places_of_a_list_follow_the_weights() {
+fn the_slots_of_a_list_follow_the_weights() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
     assert_eq!(shares(&rig), [(ip("1.1.1.1"), 700), (ip("1.1.1.2"), 299)]);
@@ -44,7 +44,7 @@ fn the_places_of_a_list_follow_the_weights() {
 }
 
 #[test]
-fn who_has_no_weight_gets_nobody_while_another_backend_does() {
+fn a_backend_of_weight_zero_gets_no_clients_while_another_has_weight() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
@@ -54,7 +54,7 @@ fn who_has_no_weight_gets_nobody_while_another_backend_does() {
 }
 
 #[test]
-fn a_backend_without_weight_is_told_from_one_that_is_not_ready() {
+fn a_backend_of_weight_zero_differs_from_an_unready_one() {
     let mut rig = rig();
     let snapshot = rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     let service = view(&snapshot, "a");
@@ -64,7 +64,7 @@ fn a_backend_without_weight_is_told_from_one_that_is_not_ready() {
     assert_eq!(because("1.1.1.2:8080"), None);
 }
 
-/// The backends that serve by UDP, of two that say this of themselves, of which the first has no weight.
+/// How many of two backends with these conditions serve by UDP; the first has weight 0.
 fn serving_of_two(conditions: Conditions) -> usize {
     let mut rig = rig();
     let facts = service("a", "10.0.0.1", &[]);
@@ -85,19 +85,19 @@ fn serving_of_two(conditions: Conditions) -> usize {
     rig.dump().members.iter().filter(serving).count()
 }
 
-/// The flow of a client stays with a backend that serves, whatever its weight.
+/// A client's flow stays with a serving backend of any weight.
 #[test]
-fn a_backend_without_weight_is_one_that_serves() {
+fn a_backend_of_weight_zero_counts_as_serving() {
     assert_eq!(serving_of_two(Conditions::READY), 2);
 }
 
-/// Where addresses are published that are not ready, they are ready without serving.
+/// Services that publish unready addresses have endpoints that are ready but not serving.
 #[test]
-fn a_backend_without_weight_that_is_published_unready_is_one_that_serves() {
+fn an_unready_published_backend_of_weight_zero_counts_as_serving() {
     assert_eq!(serving_of_two(Conditions { serving: false, ..Conditions::READY }), 2);
 }
 
-/// The backends of the cluster list that are its members in the maps, and whether its word says that it is a table.
+/// The members of the cluster list in the maps, and whether its word is a table's.
 fn listed(rig: &Rig) -> (Vec<IpAddr>, bool) {
     let dump = rig.dump();
     let own = dump.members.iter().filter(|(it, _)| it.membership == Membership::List(Scope::Cluster));
@@ -105,9 +105,9 @@ fn listed(rig: &Rig) -> (Vec<IpAddr>, bool) {
     (own.map(|(it, _)| it.backend.ip()).collect(), flags.contains(WordFlags::TABLE))
 }
 
-/// In a table no program can search: it asks for the member.
+/// No program can search a table, so it looks up the member.
 #[test]
-fn the_backends_of_a_table_are_members_as_long_as_it_is_one() {
+fn the_backends_of_a_table_are_members_while_it_exists() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
     assert_eq!(listed(&rig), (vec![ip("1.1.1.1"), ip("1.1.1.2")], true));
@@ -123,9 +123,9 @@ fn sticky(text: &str) -> Event {
     applied(ServiceFacts { weights: Some(asked(text)), affinity_timeout: Some(60), ..facts })
 }
 
-/// A client that has it comes back to it, and none is led there who does not.
+/// Its clients with affinity return to it, and it gets no others.
 #[test]
-fn with_affinity_a_backend_without_weight_stays_a_member_of_its_list() {
+fn with_affinity_a_backend_of_weight_zero_stays_a_member() {
     let mut rig = rig();
     rig.turn(vec![sticky("1.1.1.1=1"), two()]);
     let both = vec![ip("1.1.1.1"), ip("1.1.1.2")];
@@ -134,19 +134,19 @@ fn with_affinity_a_backend_without_weight_stays_a_member_of_its_list() {
     assert_eq!(listed(&rig), (both, false));
     assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
     rig.turn(vec![slice("a", &["1.1.1.2"])]);
-    assert_eq!(listed(&rig), (vec![ip("1.1.1.2")], false), "one that has gone is none");
+    assert_eq!(listed(&rig), (vec![ip("1.1.1.2")], false), "a removed backend is no member");
 }
 
-/// Clients that are not remembered are led by the list alone, which no program looks through.
+/// Without affinity, clients are sent by the list alone, which no program searches.
 #[test]
-fn without_affinity_a_backend_without_weight_is_no_member() {
+fn without_affinity_a_backend_of_weight_zero_is_no_member() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     assert_eq!(listed(&rig), (vec![], false));
 }
 
 #[test]
-fn a_backend_without_weight_that_is_not_ready_is_no_member() {
+fn an_unready_backend_of_weight_zero_is_no_member() {
     let mut rig = rig();
     let mut endpoints = EndpointsBuilder::new(Family::V4);
     for (address, ready) in [("1.1.1.1", false), ("1.1.1.2", true)] {
@@ -161,7 +161,7 @@ fn a_backend_without_weight_that_is_not_ready_is_no_member() {
 }
 
 #[test]
-fn weights_that_cannot_be_read_leave_those_of_before() {
+fn invalid_weights_keep_the_previous_ones() {
     let mut rig = rig();
     rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     let snapshot = rig.turn(vec![weighing("1.1.1.1=zero")]);
@@ -172,7 +172,7 @@ fn weights_that_cannot_be_read_leave_those_of_before() {
     assert_eq!(shares(&rig), [(ip("1.1.1.1"), 666), (ip("1.1.1.2"), 333)]);
 }
 
-/// Slices of the same service, the second with what the text says.
+/// A slice of the service `a` with these weights.
 fn slice_weighing(slice: &str, endpoints: &[&str], text: &str) -> Event {
     Event::SliceApplied(Arc::new(SliceFacts {
         weights: Some(asked(text)),
@@ -181,11 +181,11 @@ fn slice_weighing(slice: &str, endpoints: &[&str], text: &str) -> Event {
 }
 
 #[test]
-fn the_weights_of_a_slice_hold_for_its_own_endpoints_alone() {
+fn a_slices_weights_apply_only_to_its_own_endpoints() {
     let mut rig = rig();
     let plain = applied(service("a", "10.0.0.1", &[]));
     let other = Event::SliceApplied(Arc::new(slice_facts("a-1", "a", &["1.1.1.1"])));
-    // It names the endpoint of the other slice, and that of another service.
+    // It names the endpoint of another slice and that of another service.
     let own = slice_weighing("a-2", &["1.1.1.2", "1.1.1.3"], "1.1.1.1=0,1.1.1.2=0,1.1.1.9=0");
     rig.turn(vec![
         plain,
@@ -200,7 +200,7 @@ fn the_weights_of_a_slice_hold_for_its_own_endpoints_alone() {
 }
 
 #[test]
-fn the_word_of_the_service_goes_before_that_of_the_slice() {
+fn the_services_weights_win_over_the_slices() {
     let mut rig = rig();
     rig.turn(vec![
         weighing("1.1.1.1=70"),
@@ -210,21 +210,21 @@ fn the_word_of_the_service_goes_before_that_of_the_slice() {
 }
 
 #[test]
-fn weights_of_a_slice_that_cannot_be_read_leave_those_of_before() {
+fn invalid_weights_of_a_slice_keep_the_previous_ones() {
     let mut rig = rig();
     let slice = |text| slice_weighing("a", &["1.1.1.1", "1.1.1.2"], text);
     rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("1.1.1.1=0")]);
     rig.turn(vec![slice("1.1.1.1=zero")]);
     assert_eq!(shares(&rig), [(ip("1.1.1.2"), 1_000)]);
     rig.turn(vec![slice("1.1.1.1=zero")]);
-    assert_eq!(rig.log, [], "told again");
+    assert_eq!(rig.log, [], "delivered again");
     rig.turn(vec![two()]);
-    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 500), (ip("1.1.1.2"), 500)], "it says nothing any more");
+    assert_eq!(shares(&rig), [(ip("1.1.1.1"), 500), (ip("1.1.1.2"), 500)], "it has no weights any more");
 }
 
-/// Of an address in two slices the row that counts is of one of them.
+/// An address in two slices has one row, from one of them.
 #[test]
-fn an_endpoint_in_two_slices_has_the_weight_of_the_one_that_counts() {
+fn an_endpoint_in_two_slices_has_the_winning_slices_weight() {
     let mut rig = rig();
     let plain = applied(service("a", "10.0.0.1", &[]));
     let first = slice_weighing("a-1", &["1.1.1.1", "1.1.1.2"], "1.1.1.1=3");
@@ -233,7 +233,7 @@ fn an_endpoint_in_two_slices_has_the_weight_of_the_one_that_counts() {
 }
 
 #[test]
-fn a_list_that_is_held_keeps_its_weights_and_is_not_written_anew() {
+fn a_held_list_keeps_its_weights_and_is_not_rewritten() {
     let mut rig = rig();
     rig.turn(vec![settings(OnEmpty::Hold), weighing("1.1.1.1=70,1.1.1.2=30"), two()]);
     let snapshot = rig.turn(vec![Event::SliceApplied(Arc::new(slice_facts("a", "a", &[])))]);
@@ -256,9 +256,9 @@ fn the_list_of_this_node_has_weights_too() {
     assert_eq!(dump.ports[0].backends(Scope::Local).len(), 2);
 }
 
-/// A start finds the places, and not the weights that they were made by.
+/// A start finds the slots but not the weights behind them.
 #[test]
-fn a_list_with_weights_is_served_on_by_a_start_and_written_anew() {
+fn a_start_keeps_serving_a_weighted_list_and_rewrites_it() {
     let mut before = rig();
     before.turn(vec![weighing("1.1.1.1=3"), two()]);
     let mut again = rig();

@@ -1,4 +1,4 @@
-//! Bytes of one file to objects: formats, lists, kinds, versions, limits.
+//! Decodes files into objects: formats, lists, kinds, versions, limits.
 
 use std::sync::Arc;
 
@@ -317,7 +317,7 @@ proptest! {
     }
 }
 
-/// Replaces the n-th value below an object, counted in depth first order.
+/// Replaces the n-th value below an object, in depth-first order.
 fn mutate(value: &mut serde_json::Value, mut place: usize, by: &serde_json::Value) -> Option<usize> {
     let children: Vec<&mut serde_json::Value> = match value {
         serde_json::Value::Object(map) => map.values_mut().collect(),

@@ -1,4 +1,4 @@
-//! The pure state: files and objects come, go, break and heal.
+//! The merged state: files and objects are added, deleted, broken and repaired.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ impl Disk {
         Self { folder: Folder::new("/manifests"), present: BTreeSet::new() }
     }
 
-    /// Files change in one go: new text, or `None` for gone.
+    /// Files change in one scan: new text, or `None` for a deleted file.
     #[track_caller]
     fn check(&mut self, changes: &[(&str, Option<&str>)], expected: &str) {
         let mut files = Vec::new();

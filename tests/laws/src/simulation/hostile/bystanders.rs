@@ -1,9 +1,9 @@
-//! Services of several tenants that touch nothing of other tenants, and what becomes of them by their own doings:
-//! rollouts, scaling, accidents, probes.
+//! Services of several tenants that affect no other tenant, and their own changes: rollouts, scaling, accidents,
+//! probes.
 //!
-//! Invariant: their addresses are as a cluster gives them out: cluster IPs and node ports that no other service has,
-//! and balancers' addresses that a controller wrote. Lists are lost without a sign of intent in one namespace of four
-//! and at the node's own way to the apiserver alone, so that whether it is a mass loss is theirs to say.
+//! Invariant: their addresses are allocated as in a cluster: cluster IPs and node ports of their own, and balancers'
+//! addresses from a controller. Only one namespace of four, and the apiserver's own service, lose lists without a sign
+//! of intent, so that a mass loss depends on these alone.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,19 +29,16 @@ const NAMES: [(&str, &str); BYSTANDERS] = [
     ("default", "kubernetes"),
 ];
 
-/// How many bystanders there are.
 pub(super) const BYSTANDERS: usize = 8;
 
-/// Slices of each bystander.
 const SLICES: usize = 2;
 
-/// Endpoints of each slice.
 const ENDPOINTS: usize = 3;
 
-/// Older than anything that a tenant makes later, and younger than what it has.
+/// Older than anything that a tenant creates later, and younger than what it has.
 const CREATED: i64 = 1_000;
 
-/// Where the backends listen.
+/// The port of the backends.
 pub(super) const BACKENDS_PORT: u16 = 8080;
 
 pub(super) const HTTP: u16 = 80;
@@ -124,14 +121,14 @@ fn policy(random: &mut Random) -> TrafficPolicy {
     if random.chance(500) { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
 }
 
-/// One of the slices of the service at a place.
+/// One of the slices of the service at a position.
 pub(super) fn slice_key(position: usize, number: usize) -> SliceKey {
     let key = key(position);
     let own = format!("{}-{}", key.name.name(), number % SLICES);
     SliceKey { name: name(key.name.namespace(), &own), source: key.source }
 }
 
-/// What becomes of a slice; `None`: it is deleted.
+/// A changed slice; `None`: it is deleted.
 pub(super) fn slice(random: &mut Random, position: usize, number: usize) -> Option<SliceFacts> {
     let ready = Conditions { ready: true, serving: true, terminating: false };
     let (states, mut headless, mut is_null) = match random.below(20) {
@@ -157,7 +154,7 @@ fn some(random: &mut Random, conditions: Conditions) -> Option<Conditions> {
     random.chance(600).then_some(conditions)
 }
 
-/// With endpoints in these states.
+/// A slice with endpoints in these states.
 pub(super) fn with(position: usize, number: usize, states: [Option<Conditions>; ENDPOINTS]) -> SliceFacts {
     let key = slice_key(position, number);
     let service = Some(NAMES.get(position).map_or("none", |(_, service)| *service).into());
@@ -189,14 +186,14 @@ fn endpoints(position: usize, number: usize, states: [Option<Conditions>; ENDPOI
     builder.finish()
 }
 
-/// Where clients reach the service at a place.
+/// The frontends of the service at a position.
 pub(super) fn dialled(position: usize, node: IpAddr) -> impl Iterator<Item = SocketAddr> {
     let vips = [Some(cluster_ip(position)), balancer(position)].into_iter().flatten();
     let node = node_port(position).map(|number| SocketAddr::new(node, number));
     vips.map(|address| SocketAddr::new(address, HTTP)).chain(node)
 }
 
-/// Slices of all of them as they are when all is well.
+/// All slices with only ready endpoints.
 pub(super) fn whole() -> impl Iterator<Item = Arc<SliceFacts>> {
     let ready = Conditions { ready: true, serving: true, terminating: false };
     let all = (0..BYSTANDERS).flat_map(|position| (0..SLICES).map(move |number| (position, number)));

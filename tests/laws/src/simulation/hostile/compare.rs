@@ -1,8 +1,7 @@
-//! What a bystander has in two lives: with hostile tenants beside it, and without.
+//! Compares a bystander in two simulations: alongside hostile tenants, and alone.
 //!
-//! Invariant: everything of a bystander is compared but two things: its places in the maps, and that a held backend may
-//! be probed out of turn because another object lists its address. The history tells the latter once, and it changes
-//! nothing.
+//! Invariant: everything is compared except its places in the maps and probes out of turn, which another object's claim
+//! on a held address may cause. The history records such a probe once, and it changes nothing.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use holdfast_core::hold::Hold;
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::{PortView, ServiceView};
 
-/// What the record of one change says.
+/// The content of one change record.
 #[derive(Debug)]
 pub(super) struct Record {
     service: ServiceKey,
@@ -22,12 +21,12 @@ pub(super) struct Record {
     suppressed: u32,
     is_visible: bool,
     has_failed: bool,
-    /// Another service lists an address of it, or the maps were written to: readers may see that in one life alone.
+    /// Another service lists an address of it, or the maps were written to: this may differ.
     is_more: bool,
 }
 
 impl Record {
-    /// `None`: nothing happened but that others list its address, or that what it left behind was cleared away.
+    /// `None`: others only list its address, or its leftovers were removed.
     pub(super) fn of(change: &Change) -> Option<Self> {
         let is_own =
             |cause: &&Cause| !matches!(cause, Cause::AddressClaimed(..) | Cause::ReadersLeft | Cause::Retry);
@@ -73,13 +72,13 @@ const fn is_of_an_object(cause: &Cause) -> bool {
 
 /// Whether both have the same records of each service.
 pub(super) fn are_same(alone: &mut [Record], beside: &mut [Record]) -> bool {
-    // Only the order of one service's own records is compared: which service has its turn first is no matter.
+    // Only the order of one service's own records is compared, not the turns of services.
     alone.sort_by(|a, b| a.service.cmp(&b.service));
     beside.sort_by(|a, b| a.service.cmp(&b.service));
     alone.len() == beside.len() && alone.iter().zip(beside.iter()).all(|(a, b)| a.is_same(b))
 }
 
-/// The first thing that is not the same, of a service alone and beside others.
+/// The first difference of a service alone and alongside others.
 pub(super) fn difference(alone: &ServiceView, beside: &ServiceView) -> Option<String> {
     let differs = |what: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
         Some(format!("{} of {}: {b:#?}, and alone it is {a:#?}", what, alone.key))

@@ -1,8 +1,8 @@
-//! What a hostile tenant may write, in namespaces of its own: any field of a Service that the apiserver lets a user
-//! choose, any slice, thousands of both, as often as it likes.
+//! What a hostile tenant may write in namespaces of its own: any field of a Service that the apiserver lets a user set,
+//! any slice, thousands of both, at any rate.
 //!
-//! Invariant: cluster IPs and node ports are as an apiserver gives them out: each belongs to one service. A service
-//! with a balancer's address in its status is younger than every bystander.
+//! Invariant: cluster IPs and node ports are allocated as by an apiserver, each to one service. A service with a
+//! balancer's address in its status is younger than every bystander.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::super::population::{name, port, v4};
 use super::super::random::Random;
 use super::bystanders::{self, BACKENDS_PORT, BYSTANDERS, HTTP};
 
-/// Services that come and go.
+/// How many services the tenant creates and deletes.
 pub(super) const SERVICES: usize = 3_000;
 
 /// Slices of these services, and slices without a service.
@@ -26,12 +26,12 @@ pub(super) const SLICES: usize = 400;
 /// The addresses of the node that answer node ports.
 pub(super) const NODE: [IpAddr; 2] = [v4(192, 168, 0, 1), v4(192, 168, 0, 2)];
 
-/// Addresses that all services of the tenant fight for.
+/// Addresses that all services of the tenant claim.
 pub(super) const SHARED: [IpAddr; 3] = [v4(203, 0, 113, 1), v4(203, 0, 113, 2), v4(203, 0, 113, 3)];
 
 const NUMBERS: [u16; 6] = [HTTP, HTTP, 443, BACKENDS_PORT, 10_250, 10_256];
 
-/// The namespace of services with slices; at times all of these slices go at once.
+/// The namespace of services with slices; sometimes all of these slices are deleted at once.
 const NAMESPACE: &str = "pro";
 
 /// The namespace of services with addresses alone.
@@ -101,7 +101,7 @@ fn number(random: &mut Random) -> u16 {
     theirs.filter(|_| random.chance(300)).unwrap_or_else(|| random.pick(&NUMBERS))
 }
 
-/// An address that the tenant would like to have: of a bystander, of the node, of a backend, or a shared one.
+/// An address that the tenant tries to get: of a bystander, of the node, of a backend, or a shared one.
 fn wanted(random: &mut Random) -> IpAddr {
     let position = random.below(BYSTANDERS);
     match random.below(8) {
@@ -117,7 +117,7 @@ fn shared(random: &mut Random) -> IpAddr {
     SHARED.get(random.below(SHARED.len())).copied().unwrap_or(SHARED[0])
 }
 
-/// An address that a controller gave it, or that a tenant with the right to write a status wrote there.
+/// An address from a controller, or from a tenant with the right to write a status.
 fn of_a_balancer(random: &mut Random) -> IpAddr {
     match random.below(6) {
         0 => bystanders::balancer(3 * random.below(BYSTANDERS / 3)).unwrap_or(SHARED[0]),
@@ -159,7 +159,7 @@ fn conditions(random: &mut Random) -> Conditions {
     Conditions { ready, serving: ready || random.chance(300), terminating: random.chance(150) }
 }
 
-/// The service that a slice names: one of the tenant's own, none, or one that only bystanders have, elsewhere.
+/// The service that a slice names: one of the tenant's own, none, or one that only bystanders have.
 fn label(random: &mut Random, position: usize) -> Option<Arc<str>> {
     match random.below(10) {
         0 => None,

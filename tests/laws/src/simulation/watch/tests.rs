@@ -1,4 +1,4 @@
-//! What a slow client may find after a new process took over the port that it dialled.
+//! What a slow client may find after a new process adopted the port that it dialled.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ fn list() -> Rows {
     Rows::new(vec![row], &Rows::default(), Timestamp(0))
 }
 
-/// The new process has decided, and the index has the list of the service that owns `owned`. The facts do not know the
-/// node's address any more, and it has left when the client comes to its end.
+/// The new process has decided, and the index has the list of the service that owns `owned`. The facts lack the node's
+/// address, and the address is gone when the client ends.
 #[track_caller]
 fn check(led_by: FrontendKey, owned: FrontendKey, is_legal: bool) {
     let mut watch = Watch::new(policy::rule);
