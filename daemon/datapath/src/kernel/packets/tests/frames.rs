@@ -48,7 +48,7 @@ fn is_told(bed: &ThreadBed, kind: HookKind) -> bool {
     }
     let mut maps = start(bed, kind);
     set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
-    check_not(&maps, 70, "does not tell whether it sends");
+    check_not(&maps, 70, "does not report whether it transmits");
     assert_eq!(shown("left"), None);
     false
 }
@@ -80,17 +80,17 @@ fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
         if !is_told(bed, kind) {
             return;
         }
-        check_not(&maps, 70, "does not send what programs give it");
+        check_not(&maps, 70, "does not transmit redirected frames");
         pass(&mut maps, 1);
         assert_eq!(told(&maps, 70), XdpState::Active);
         run("ethtool", "-K right gro off");
         set_devices(&mut maps, &wanted);
         repair(&mut maps);
-        check_not(&maps, 70, "does not send what programs give it");
+        check_not(&maps, 70, "does not transmit redirected frames");
         assert!(shown("left").is_some(), "it stays for a while");
         pass(&mut maps, 3);
         assert_eq!(shown("left"), None);
-        check_not(&maps, 70, "does not send what programs give it");
+        check_not(&maps, 70, "does not transmit redirected frames");
         run("ethtool", "-K right gro on");
         pass(&mut maps, 7);
         assert_eq!(told(&maps, 70), XdpState::Active);
@@ -137,7 +137,7 @@ fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
             assert!(is_noticed(&notices), "the other end has changed");
             for _ in 0..6 {
                 maps.check_drivers();
-                check_not(&maps, 70, "does not send what programs give it");
+                check_not(&maps, 70, "does not transmit redirected frames");
             }
             assert!(shown("left").is_some(), "notices do not make it go");
             run("ethtool", "-K right gro on");
@@ -190,7 +190,7 @@ fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
             set_devices(&mut maps, &[with_frames(70, "left", xdp)]);
             (0..3).for_each(|_| drop(repair(&mut maps)));
             if xdp != XdpUse::Never {
-                check_not(&maps, 70, "a program of another owner is there");
+                check_not(&maps, 70, "a foreign XDP program is attached");
             }
             assert_eq!(shown("left").unwrap(), before, "{xdp:?}");
             check_attached(&maps, kind, "left", 70);
