@@ -1,7 +1,7 @@
-//! Core's values as the bytes that the programs see, and back.
+//! Converts core's values to and from the bytes that the programs read.
 //!
-//! Invariant: `bpf/include/abi.h` is the only definition; a field that is renamed, retyped or added there does not
-//! compile until this module follows.
+//! Invariant: `bpf/include/abi.h` is the only definition. Renaming, retyping or adding a field there breaks the
+//! compilation until this module follows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -17,10 +17,10 @@ use holdfast_core::op::{
 use crate::mapped_array::MappedArray;
 pub(crate) use crate::skeleton::types;
 
-/// A generated struct in which every byte belongs to a field, so that its bytes are its value.
+/// A generated struct without padding: its bytes are its value.
 ///
 /// # Safety
-/// Implemented by `abi!` alone, which checks that no padding is hidden.
+/// Only `abi!` implements it, which checks for hidden padding.
 #[allow(unsafe_code)]
 pub(crate) unsafe trait Abi: Copy + Default + 'static {}
 
@@ -28,8 +28,8 @@ macro_rules! abi {
     ($name:ident { $($field:ident: $kind:ty),+ $(,)? }) => {
         const _: () = assert!(size_of::<types::$name>() == 0 $(+ size_of::<$kind>())+, "hidden padding");
         const _: fn(&types::$name) = |it| { $(let _: &$kind = &it.$field;)+ };
-        // SAFETY: the assertion proves that fields cover every byte; all are integers or arrays of them, so any bytes
-        // are a value.
+        // SAFETY: the assertion proves that fields cover every byte. All are integers or arrays of them, so any bytes
+        // are valid.
         #[allow(unsafe_code)]
         unsafe impl Abi for types::$name {}
     };
@@ -86,17 +86,17 @@ abi!(refusal {
 });
 abi!(affinity_key { client: [u32; 4], port_index: u32, scope: u8, kind: u8, pad: u16 });
 
-/// The bytes that the kernel compares and keeps.
+/// The bytes that the kernel compares and stores.
 #[allow(unsafe_code)]
 pub(crate) fn as_bytes<T: Abi>(value: &T) -> &[u8] {
     // SAFETY: `Abi` promises that all bytes are initialized fields.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
 }
 
-/// The value of these bytes; `None` if there are too few of them.
+/// Reads a value from these bytes; `None` if there are too few.
 #[allow(unsafe_code)]
 pub(crate) fn from_bytes<T: Abi>(bytes: &[u8]) -> Option<T> {
-    // SAFETY: enough bytes are there, and `Abi` promises that any bytes are a value.
+    // SAFETY: the length is checked, and `Abi` promises that any bytes are a value.
     (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn from_mapped(address: [u32; 4]) -> IpAddr {
     from_address6(address).to_canonical()
 }
 
-/// The number of the block that an address is in, as the programs count blocks.
+/// The number of the address's block, as the programs count blocks.
 pub(crate) fn address_block(address: IpAddr) -> u32 {
     match address {
         IpAddr::V4(address) => u32::from(address) >> 16,
@@ -159,10 +159,10 @@ pub(crate) fn address_block(address: IpAddr) -> u32 {
     }
 }
 
-/// Odd, and its bits look like chance: the upper half of a product depends on all of the other factor.
+/// Odd, with bits that look random: the upper half of a product depends on all bits of the other factor.
 const BLOCK_MULTIPLIER: u32 = 0x9e37_79b1;
 
-/// A frontend as the kernel's key, of either family.
+/// A frontend as a key of the kernel's map, for either family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FrontendBytes {
     V4(types::frontend4_key),
@@ -191,10 +191,10 @@ impl FrontendBytes {
         }
     }
 
-    /// The value that repeats the key.
+    /// The value of the map's element. It repeats the key.
     pub(crate) fn value_bytes(&self, value: FrontendValue) -> Vec<u8> {
-        let of_kind = u64::from(kind_number(value.kind)) << KIND_SHIFT;
-        let target = u64::from(value.port.0) | of_kind | u64::from(value.quota.0) << QUOTA_SHIFT;
+        let kind = u64::from(kind_number(value.kind)) << KIND_SHIFT;
+        let target = u64::from(value.port.0) | kind | u64::from(value.quota.0) << QUOTA_SHIFT;
         match *self {
             Self::V4(types::frontend4_key { address, port, transport, any }) => {
                 as_bytes(&types::frontend4_value { address, port, transport, any, target }).to_vec()
@@ -207,7 +207,7 @@ impl FrontendBytes {
     }
 }
 
-/// Reads an element of a frontend map. `None`: no version of this daemon wrote it.
+/// Reads an element of a frontend map. `None`: this daemon did not write it, in any version.
 pub(crate) fn decode_frontend(
     family: Family,
     key: &[u8],
@@ -232,11 +232,11 @@ pub(crate) fn decode_frontend(
     }
     let index = u32::try_from(target & low_bits(KIND_SHIFT)).ok()?;
     let kind = kind_from_number((target & low_bits(QUOTA_SHIFT)) >> KIND_SHIFT)?;
-    let share = QuotaId(u16::try_from(target >> QUOTA_SHIFT).ok()?);
-    Some((frontend, FrontendValue { port: PortIndex(index), kind, quota: share }))
+    let quota = QuotaId(u16::try_from(target >> QUOTA_SHIFT).ok()?);
+    Some((frontend, FrontendValue { port: PortIndex(index), kind, quota }))
 }
 
-/// Where the kind and the share begin in a target.
+/// Bit positions of the kind and the quota in a target.
 const KIND_SHIFT: u32 = types::target_part::TARGET_KIND_AT.0;
 const QUOTA_SHIFT: u32 = types::target_part::TARGET_SHARE_AT.0;
 const _: () =
@@ -264,11 +264,12 @@ const fn low_bits(count: u32) -> u64 {
     (1 << count) - 1
 }
 
-/// Where count and flags begin in a list's word.
+/// Bit positions of the count and the flags in a list's word.
 const COUNT_SHIFT: u32 = types::word_part::WORD_COUNT_AT.0;
 const FLAGS_SHIFT: u32 = types::word_part::WORD_FLAGS_AT.0;
 const COUNT_MASK: u64 = low_bits(FLAGS_SHIFT - COUNT_SHIFT);
-const _: () = assert!(BACKENDS_PER_LIST_MAX as u64 <= COUNT_MASK, "a list is longer than its word can say");
+const _: () =
+    assert!(BACKENDS_PER_LIST_MAX as u64 <= COUNT_MASK, "a list's word has no bits for so many backends");
 
 const FLAGS: [(WordFlags, types::word_flag); 9] = [
     (WordFlags::DROP, types::word_flag::WORD_DROP),
@@ -282,14 +283,14 @@ const FLAGS: [(WordFlags, types::word_flag); 9] = [
     (WordFlags::OFF_CLUSTER, types::word_flag::WORD_OUTSIDE),
 ];
 
-/// A list's word as the map holds it: 64 bits, so that one aligned store replaces the list.
+/// Encodes a list's word as 64 bits, so that one aligned store replaces the list.
 pub(crate) fn encode_word(word: Word) -> u64 {
     let set = FLAGS.iter().filter(|(flag, _)| word.flags.contains(*flag));
     let flags = set.fold(0, |flags, (_, bit)| flags | u64::from(bit.0));
     u64::from(word.base) | (u64::from(word.count) & COUNT_MASK) << COUNT_SHIFT | flags << FLAGS_SHIFT
 }
 
-/// The inverse of [`encode_word`]. Of unknown flags it says only that there are some.
+/// The inverse of [`encode_word`]. `UNKNOWN` stands for all unknown flags.
 // Each part is masked to its width first.
 #[allow(clippy::cast_possible_truncation)]
 pub(crate) fn decode_word(bits: u64) -> Word {
@@ -332,7 +333,7 @@ fn pad_words(mut words: impl Iterator<Item = u64>) -> [u64; SLOT_WORDS_MAX] {
     std::array::from_fn(|_| words.next().unwrap_or_default())
 }
 
-/// A slot as the words of its array, of which [`slot_words`] count. `None`: the slot is of the other family.
+/// Encodes a slot as the words of its array; the first [`slot_words`] count. `None`: the slot is of the other family.
 pub(crate) fn encode_slot(family: Family, slot: &Slot) -> Option<[u64; SLOT_WORDS_MAX]> {
     let port = slot.port.get().to_be();
     let state = u16::try_from(state_number(slot.state)).ok()?;
@@ -374,7 +375,7 @@ pub(crate) fn encode_facts(facts: PortFacts) -> u64 {
 
 pub(crate) fn decode_facts(word: u64) -> PortFacts {
     let facts: types::port_facts = from_words([word].into_iter()).unwrap_or_default();
-    // More than any rule leaves out was another writer's, and is written anew.
+    // A larger number comes from another writer. Drift repair then rewrites the word.
     let left_out = facts.ignored_bits.try_into().unwrap_or(u8::MAX);
     PortFacts { affinity_timeout: facts.affinity_timeout, ignored_bits: left_out }
 }
@@ -405,7 +406,7 @@ pub(crate) fn decode_member(key: &[u8], state: &[u8]) -> Option<(MemberKey, Slot
     Some((MemberKey { port: PortIndex(key.port_index), membership, backend }, state))
 }
 
-/// What a connected UDP socket dialled, and the backend that it got.
+/// The address that a connected UDP socket dialled, and the backend that it got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UdpConnection {
     /// The cookie of its network namespace.
@@ -414,16 +415,16 @@ pub(crate) struct UdpConnection {
     pub(crate) backend: SocketAddr,
 }
 
-/// What a UDP socket is connected to, by its cookie; `None`: another thread wrote at that moment.
-pub(crate) fn decode_connection(told: &[u8]) -> Option<(u64, UdpConnection)> {
-    let types::udp_connection { cookie, netns, pair } = from_bytes(told)?;
+/// Reads a UDP socket's cookie and connection. `None`: another thread was writing the entry.
+pub(crate) fn decode_connection(entry: &[u8]) -> Option<(u64, UdpConnection)> {
+    let types::udp_connection { cookie, netns, pair } = from_bytes(entry)?;
     let mixed =
         mix_endpoint(mix_endpoint(0, pair.dialled, pair.dialled_port), pair.backend, pair.backend_port);
-    let shown = |address, port| SocketAddr::new(from_mapped(address), u16::from_be(port));
+    let endpoint = |address, port| SocketAddr::new(from_mapped(address), u16::from_be(port));
     let connection = UdpConnection {
         netns,
-        dialled: shown(pair.dialled, pair.dialled_port),
-        backend: shown(pair.backend, pair.backend_port),
+        dialled: endpoint(pair.dialled, pair.dialled_port),
+        backend: endpoint(pair.backend, pair.backend_port),
     };
     (u64::from(pair.check) == mixed >> 32).then_some((cookie, connection))
 }
@@ -443,13 +444,14 @@ pub(crate) fn sock_rev_nat_index(cookie: u64) -> u32 {
     u32::try_from(cookie & last).unwrap_or_default()
 }
 
-/// What a TCP socket dialled when it got that backend; `None`: the entry is torn, or another socket's.
+/// The address that a TCP socket dialled when it got that backend. `None`: the entry is torn or belongs to another
+/// socket.
 pub(crate) fn tcp_dial_target(found: &[u8], cookie: u64, backend: SocketAddr) -> Option<SocketAddr> {
     let entry: types::sock_rev_nat = from_bytes(found)?;
     let mixed = mix_endpoint(cookie, entry.address, entry.port);
     let check = mix_endpoint(mixed, to_mapped(backend.ip()), backend.port().to_be()) >> 32;
-    let is_its_own = entry.cookie == cookie && u64::from(entry.check) == check;
-    is_its_own.then(|| SocketAddr::new(from_mapped(entry.address), u16::from_be(entry.port)))
+    let is_own = entry.cookie == cookie && u64::from(entry.check) == check;
+    is_own.then(|| SocketAddr::new(from_mapped(entry.address), u16::from_be(entry.port)))
 }
 
 /// Does the same as `mix` in `bpf/common.h`.

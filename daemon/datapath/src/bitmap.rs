@@ -1,37 +1,37 @@
-//! Bits that spare programs a search, in an array of the kernel.
+//! Bits in an array of the kernel that spare programs a search.
 //!
-//! Invariant: a bit that was set is set until it is cleared here, for programs too, once [`Bitmap::repair`] has looked.
-//! The bitmap's owner knows what a bit stands for.
+//! Invariant: a set bit stays set, for programs too, until this module clears it. [`Bitmap::repair`] undoes changes
+//! from outside. The bitmap's owner defines what a bit means.
 
 use std::sync::atomic::Ordering;
 
 use crate::mapped_array::MappedArray;
 
-/// The bits, and what they should be.
+/// The bits, and their desired values.
 #[derive(Debug)]
 pub(crate) struct Bitmap {
     view: MappedArray,
     desired: Vec<u64>,
-    // The bits that were found beside the wanted ones, and stay for now.
+    // Bits that were set at the start beyond the desired ones. They stay until the owner drops them.
     adopted: Vec<u64>,
 }
 
 impl Bitmap {
-    /// Sets these bits beside those that were found. A bit of these that was set already is not clear meanwhile.
+    /// Sets these bits in addition to those already set. A bit that was set already never reads as clear.
     pub(crate) fn adopt(view: MappedArray, bits: impl Iterator<Item = u32>) -> Self {
-        let kept: Vec<u64> = view.iter().map(|word| word.load(Ordering::Relaxed)).collect();
-        let mut wanted = vec![0; view.len()];
+        let adopted: Vec<u64> = view.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        let mut desired = vec![0; view.len()];
         for (at, mask) in bits.map(locate_bit) {
-            if let Some(word) = wanted.get_mut(at) {
+            if let Some(word) = desired.get_mut(at) {
                 *word |= mask;
             }
         }
-        let bitmap = Self { view, desired: wanted, adopted: kept };
+        let bitmap = Self { view, desired, adopted };
         bitmap.repair();
         bitmap
     }
 
-    /// Sets all bits for now, where none were found: which of them were set is lost, and a bit too many only costs a
+    /// Sets all bits for now if none is set. Nothing else says which bits were set, and an extra bit only costs a
     /// search.
     pub(crate) fn set_all_if_empty(&mut self) {
         if self.adopted.iter().all(|word| *word == 0) {
@@ -40,7 +40,7 @@ impl Bitmap {
         }
     }
 
-    /// Clears the bits that were found and have not been set since.
+    /// Clears the adopted bits that no call has set since.
     pub(crate) fn clear_adopted(&mut self) {
         self.adopted.fill(0);
         self.repair();
@@ -65,11 +65,11 @@ impl Bitmap {
         self.write_word(at);
     }
 
-    /// Restores the words that were changed from outside. `true`: there were such words.
+    /// Restores words that something else changed. `true`: there were such words.
     pub(crate) fn repair(&self) -> bool {
         let words = self.view.iter().zip(self.expected_words());
-        let changed = words.filter(|(word, due)| word.load(Ordering::Relaxed) != *due);
-        changed.map(|(word, due)| word.store(due, Ordering::Release)).count() > 0
+        let changed = words.filter(|(word, expected)| word.load(Ordering::Relaxed) != *expected);
+        changed.map(|(word, expected)| word.store(expected, Ordering::Release)).count() > 0
     }
 
     fn expected_words(&self) -> impl Iterator<Item = u64> {
@@ -83,7 +83,7 @@ impl Bitmap {
     }
 }
 
-/// The word of a bit, and its mask there.
+/// The index of a bit's word, and its mask there.
 const fn locate_bit(bit: u32) -> (usize, u64) {
     (bit as usize / 64, 1 << (bit % 64))
 }

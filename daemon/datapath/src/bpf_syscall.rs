@@ -1,8 +1,8 @@
 //! The kernel's `bpf` call, for commands that libbpf-rs does not wrap safely.
 //!
-//! Invariant: no other module makes the call by hand. Each function fills in the attributes of one command, as
-//! `linux/bpf.h` lays them out, from references that outlive the call, so no caller needs `unsafe`. Attributes that an
-//! older kernel does not know stay zero, which every kernel takes.
+//! Invariant: no other module makes the call by hand. Each function builds one command's attributes as `linux/bpf.h`
+//! defines them, from references that outlive the call, so no caller needs `unsafe`. Attributes that an older kernel
+//! does not support stay zero, which every kernel accepts.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use libbpf_rs::{MapCore, MapHandle, MapType, libbpf_sys as sys};
 
-/// More programs on one hook than any host has; the kernel itself allows 64.
+/// More programs than any host attaches to one hook; the kernel itself allows 64.
 const PROGRAMS_MAX: usize = 64;
 
 /// The word of a query's attributes that holds the number of programs.
@@ -23,10 +23,10 @@ const QUERY_COUNT_WORD: usize = 3;
 /// The word of a batch's attributes that holds its count and its map.
 const BATCH_COUNT_WORD: usize = 4;
 
-/// Attributes of a command, as 64-bit words; pairs of 32-bit fields share a word.
+/// A command's attributes as 64-bit words; pairs of 32-bit fields share a word.
 type Attributes = [u64; 7];
 
-/// Two 32-bit fields that follow one another.
+/// Packs two consecutive 32-bit fields.
 const fn pack_pair(first: u32, second: u32) -> u64 {
     let [a, b, c, d] = first.to_ne_bytes();
     let [e, f, g, h] = second.to_ne_bytes();
@@ -52,8 +52,8 @@ fn output_pointer<T: ?Sized>(memory: &mut T) -> u64 {
 /// Makes the call. Addresses in the attributes point to memory that the caller borrows until the call returns.
 fn call_bpf(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<i32> {
     let size = size_of_val(attributes);
-    // SAFETY: the kernel reads and writes the attributes within their size. Elsewhere it touches only the memory that
-    // the attributes point to, for as long as they say; the functions of this module take both from references.
+    // SAFETY: the kernel reads and writes the attributes within their size. Beyond them it touches only the memory that
+    // they point to, within the sizes they give. This module takes both from references.
     let returned = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size) };
     if returned < 0 {
         return Err(io::Error::last_os_error());
@@ -63,7 +63,7 @@ fn call_bpf(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<i3
 
 /// Makes a call that returns a new descriptor.
 fn open_fd(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<OwnedFd> {
-    // SAFETY: these commands return a descriptor that was opened for the caller.
+    // SAFETY: these commands return a descriptor that they opened for the caller.
     call_bpf(command, attributes).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -96,12 +96,12 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     call_bpf(sys::BPF_LINK_UPDATE, &mut [both, 0, 0, 0, 0, 0, 0]).map(drop)
 }
 
-/// Detaches a link's program at once, even while other processes have the link open.
+/// Detaches a link's program at once, even while other processes hold the link open.
 pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
     call_bpf(sys::BPF_LINK_DETACH, &mut [pack_pair(raw_descriptor(link), 0), 0, 0, 0, 0, 0, 0]).map(drop)
 }
 
-/// Opens the object that is pinned at a path.
+/// Opens the object pinned at a path.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = path_to_cstring(path)?;
     open_fd(sys::BPF_OBJ_GET, &mut [input_pointer(path.as_bytes_with_nul()), 0, 0, 0, 0, 0, 0])
@@ -117,20 +117,20 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 
 /// The first words of the kernel's description of a program, map or link.
 fn object_info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
-    let mut told = [0; WORDS];
-    let size = u32::try_from(size_of_val(&told)).map_err(io::Error::other)?;
+    let mut info = [0; WORDS];
+    let size = u32::try_from(size_of_val(&info)).map_err(io::Error::other)?;
     let object = pack_pair(raw_descriptor(object), size);
-    call_bpf(sys::BPF_OBJ_GET_INFO_BY_FD, &mut [object, output_pointer(&mut told), 0, 0, 0, 0, 0])?;
-    Ok(told)
+    call_bpf(sys::BPF_OBJ_GET_INFO_BY_FD, &mut [object, output_pointer(&mut info), 0, 0, 0, 0, 0])?;
+    Ok(info)
 }
 
-/// The number by which the kernel knows a program.
+/// The kernel's id of a program.
 pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     let [_kind, number] = object_info(program)?;
     Ok(number)
 }
 
-/// The device of a link, its program, and what kind of link it is. Links of some kinds name their hook.
+/// The device, program and type of a link. Some types also give their hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkAttachment {
     pub(crate) kind: sys::bpf_link_type,
@@ -139,7 +139,7 @@ pub(crate) struct LinkAttachment {
     pub(crate) program: u32,
 }
 
-/// The place of a link to a device; an error for links to anything else.
+/// The attachment of a device link; an error for links to anything else.
 pub(crate) fn link_attachment(link: BorrowedFd<'_>) -> io::Result<LinkAttachment> {
     let [kind, _number, program, _gap, device, hook] = object_info(link)?;
     if kind != sys::BPF_LINK_TYPE_TCX && kind != sys::BPF_LINK_TYPE_XDP {
@@ -148,62 +148,62 @@ pub(crate) fn link_attachment(link: BorrowedFd<'_>) -> io::Result<LinkAttachment
     Ok(LinkAttachment { kind, device, hook, program })
 }
 
-/// The numbers of all programs that are attached at a hook of this very target: an open cgroup, or the number of a
-/// device. Programs of other owners are among them: they stay attached, and an operator may want to know of them.
-/// Programs at cgroups above or below the target are not: a query of their own cgroup lists them.
+/// The ids of all programs at a hook of this exact target: an open cgroup, or a device's index. Programs of other
+/// owners are included: they stay attached, and operators want to see them. Programs at cgroups above or below are not:
+/// query those cgroups.
 pub(crate) fn query_programs(target: RawFd, hook: sys::bpf_attach_type) -> io::Result<Vec<u32>> {
     let mut programs = [0_u32; PROGRAMS_MAX];
-    let room = u32::try_from(PROGRAMS_MAX).unwrap_or_default();
+    let max = u32::try_from(PROGRAMS_MAX).unwrap_or_default();
     let target = pack_pair(fd_number(target), hook);
-    let mut attributes = [target, 0, output_pointer(&mut programs), pack_pair(room, 0), 0, 0, 0];
+    let mut attributes = [target, 0, output_pointer(&mut programs), pack_pair(max, 0), 0, 0, 0];
     call_bpf(sys::BPF_PROG_QUERY, &mut attributes)?;
     Ok(programs.into_iter().take(low_half(attributes[QUERY_COUNT_WORD]) as usize).collect())
 }
 
-/// The first field of a pair.
+/// The first field of a packed pair.
 const fn low_half(word: u64) -> u32 {
     let [a, b, c, d, ..] = word.to_ne_bytes();
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Checks that a batch fits its buffers. Only hash maps are allowed: the cursor of another kind may take more than the
-/// 8 bytes that a walk has for it, and a value per processor takes more than the size of one.
+/// Checks that a batch fits its buffers. Only hash maps are allowed: another kind's cursor may exceed the 8 bytes of a
+/// walk, and per-processor values exceed the size of one value.
 fn check_batch_size(map: &MapHandle, keys: &[u8], values: &[u8], count: u32) -> io::Result<()> {
     if !matches!(map.map_type(), MapType::Hash | MapType::LruHash) {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let has_room = |bytes: &[u8], each: u32| bytes.len() as u64 >= u64::from(count) * u64::from(each);
-    let fits = has_room(keys, map.key_size()) && has_room(values, map.value_size());
+    let fits_in = |bytes: &[u8], each: u32| bytes.len() as u64 >= u64::from(count) * u64::from(each);
+    let fits = fits_in(keys, map.key_size()) && fits_in(values, map.value_size());
     fits.then_some(()).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
-/// Writes `count` keys and values, and sets `count` to how many the kernel took.
+/// Writes `count` keys and values. Sets `count` to how many the kernel accepted.
 pub(crate) fn update_batch(map: &MapHandle, keys: &[u8], values: &[u8], count: &mut u32) -> io::Result<()> {
     check_batch_size(map, keys, values, *count)?;
-    let asked = pack_pair(*count, raw_descriptor(map.as_fd()));
-    let mut attributes = [0, 0, input_pointer(keys), input_pointer(values), asked, 0, 0];
+    let count_and_map = pack_pair(*count, raw_descriptor(map.as_fd()));
+    let mut attributes = [0, 0, input_pointer(keys), input_pointer(values), count_and_map, 0, 0];
     let returned = call_bpf(sys::BPF_MAP_UPDATE_BATCH, &mut attributes);
     *count = low_half(attributes[BATCH_COUNT_WORD]);
     returned.map(drop)
 }
 
-/// Deletes `count` keys, up to the first that is not there or is refused, and sets `count` to how many were deleted.
+/// Deletes `count` keys up to the first that is missing or refused. Sets `count` to how many it deleted.
 pub(crate) fn delete_batch(map: &MapHandle, keys: &[u8], count: &mut u32) -> io::Result<()> {
-    // A batch of deletions has no values, so none can be too short.
+    // A batch of deletions has no values to check.
     if !matches!(map.map_type(), MapType::Hash)
         || keys.len() as u64 != u64::from(*count) * u64::from(map.key_size())
     {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let asked = pack_pair(*count, raw_descriptor(map.as_fd()));
-    let mut attributes = [0, 0, input_pointer(keys), 0, asked, 0, 0];
+    let count_and_map = pack_pair(*count, raw_descriptor(map.as_fd()));
+    let mut attributes = [0, 0, input_pointer(keys), 0, count_and_map, 0, 0];
     let returned = call_bpf(sys::BPF_MAP_DELETE_BATCH, &mut attributes);
     *count = low_half(attributes[BATCH_COUNT_WORD]);
     returned.map(drop)
 }
 
-/// Reads up to `count` keys and values from where a walk is (`at`; `None`: its beginning). Sets `count` to how many
-/// came, and `next` to where the walk goes on.
+/// Reads up to `count` keys and values from the position `at` (`None`: the beginning). Sets `count` to how many it
+/// read, and `next` to the next position.
 pub(crate) fn lookup_batch(
     map: &MapHandle,
     at: Option<&u64>,
@@ -212,10 +212,10 @@ pub(crate) fn lookup_batch(
     count: &mut u32,
 ) -> io::Result<()> {
     check_batch_size(map, keys, values, *count)?;
-    let asked = pack_pair(*count, raw_descriptor(map.as_fd()));
+    let count_and_map = pack_pair(*count, raw_descriptor(map.as_fd()));
     let at = at.map_or(0, input_pointer);
     let mut attributes =
-        [at, output_pointer(next), output_pointer(keys), output_pointer(values), asked, 0, 0];
+        [at, output_pointer(next), output_pointer(keys), output_pointer(values), count_and_map, 0, 0];
     let returned = call_bpf(sys::BPF_MAP_LOOKUP_BATCH, &mut attributes);
     *count = low_half(attributes[BATCH_COUNT_WORD]);
     returned.map(drop)

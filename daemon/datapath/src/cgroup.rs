@@ -1,7 +1,7 @@
-//! The cgroup that programs hang at, and the one that this daemon is in.
+//! The cgroup to which programs attach, and the daemon's own.
 //!
-//! Invariant: a cgroup v2 folder is known by its file system, so a hybrid host's is found wherever it is mounted. No
-//! cgroup is made or changed here.
+//! Invariant: the file system identifies a cgroup v2 folder, so a hybrid host's is found at any mount point. This
+//! module creates and changes no cgroup.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::bpf_syscall;
 use crate::error::StartError;
 use crate::site::Site;
 
-/// The hooks of a cgroup, each by the name of its program, and what the kernel calls it.
+/// The cgroup's hooks: program name and the kernel's attach type.
 const HOOKS: [(&str, sys::bpf_attach_type); 8] = [
     ("connect4", sys::BPF_CGROUP_INET4_CONNECT),
     ("connect6", sys::BPF_CGROUP_INET6_CONNECT),
@@ -30,7 +30,7 @@ const HOOKS: [(&str, sys::bpf_attach_type); 8] = [
     ("getpeername6", sys::BPF_CGROUP_INET6_GETPEERNAME),
 ];
 
-/// A cgroup's number: what programs and links call it by.
+/// A cgroup's id, as programs and links use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CgroupId(pub(crate) u64);
 
@@ -43,7 +43,7 @@ pub(crate) struct Cgroup {
     is_namespace_root: bool,
 }
 
-/// The number of the root of the whole hierarchy; the root of a cgroup namespace has another number.
+/// The id of the whole hierarchy's root; the root of a cgroup namespace has another id.
 const ROOT: CgroupId = CgroupId(1);
 
 impl Cgroup {
@@ -73,7 +73,7 @@ impl Cgroup {
         &self.path
     }
 
-    /// Whether it was taken for the host's root, but is the root of a cgroup namespace: processes outside of it are not
+    /// Whether this is only the root of a cgroup namespace, opened as the host's root. Processes outside of it are not
     /// served.
     pub(crate) fn is_namespace_root(&self) -> bool {
         self.is_namespace_root
@@ -95,7 +95,7 @@ impl Site for Cgroup {
         HOOKS.iter().map(|(hook, _)| *hook)
     }
 
-    /// The name of a pin is the hook alone, because a daemon serves one cgroup.
+    /// A pin is named after the hook alone, because a daemon serves one cgroup.
     fn link_path(&self, hook: &str) -> PathBuf {
         PathBuf::from(hook)
     }
@@ -117,59 +117,58 @@ impl Site for Cgroup {
     }
 
     fn query_programs(&self, hook: &str) -> io::Result<Vec<u32>> {
-        let known = HOOKS.iter().find(|(name, _)| *name == hook);
-        known.map_or_else(
+        let entry = HOOKS.iter().find(|(name, _)| *name == hook);
+        entry.map_or_else(
             || Ok(Vec::new()),
             |(_, hook)| bpf_syscall::query_programs(self.folder.as_raw_fd(), *hook),
         )
     }
 }
 
-/// Where the hierarchy is mounted with its root on top.
+/// The mount point of the hierarchy's root.
 pub(crate) fn hierarchy_root() -> Option<PathBuf> {
     mount_point(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }
 
-/// Reads lines such as `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: which folder is mounted, where
-/// it is mounted, and after the dash the type.
+/// Parses lines such as `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: the mounted folder, the mount
+/// point, and after the dash the type.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
     find_mount(mounts, |kind| kind.starts_with("cgroup2 "))
 }
 
-/// Where a whole file system is mounted of which that is the type, the device and the options.
+/// The mount point of a whole file system whose type, device and options match.
 fn find_mount(mounts: &str, is_wanted: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    let point = |line: &str| {
+    let parse_line = |line: &str| {
         let (mount, kind) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
         let is_root = fields.next()? == "/" && is_wanted(kind);
         fields.next().filter(|_| is_root).map(PathBuf::from)
     };
-    mounts.lines().find_map(point)
+    mounts.lines().find_map(parse_line)
 }
 
-/// The top of the hierarchy that counts memory: that of the first version where it does, as on hybrid hosts.
+/// The root of the hierarchy that accounts memory: on hybrid hosts, cgroup v1's if it has the controller.
 pub(crate) fn memory_root() -> Option<PathBuf> {
     memory_mount(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }
 
 fn memory_mount(mounts: &str) -> Option<PathBuf> {
-    let counts = |kind: &str| {
+    let has_memory = |kind: &str| {
         kind.starts_with("cgroup ")
             && kind.rsplit(' ').next().is_some_and(|all| all.split(',').any(|it| it == "memory"))
     };
-    find_mount(mounts, counts).or_else(|| mount_point(mounts))
+    find_mount(mounts, has_memory).or_else(|| mount_point(mounts))
 }
 
-/// The cgroup of this thread; `None` where the hierarchy cannot be seen.
+/// The cgroup of this thread; `None` if the hierarchy is not visible.
 pub(crate) fn current_id() -> Option<CgroupId> {
     let path = current_path(&fs::read_to_string("/proc/thread-self/cgroup").ok()?)?;
     let folder = hierarchy_root()?.join(path.strip_prefix("/").unwrap_or(&path));
     Some(CgroupId(fs::metadata(folder).ok()?.ino()))
 }
 
-/// The least limit of memory on the way from this thread's cgroup to the top, [`u64::MAX`] where none has one; `None`:
-/// no cgroup there tells of a limit, as where the first version of cgroups counts the memory. What is above a cgroup
-/// namespace is not seen.
+/// The smallest memory limit from this thread's cgroup to the root; [`u64::MAX`] if none is set. `None`: no cgroup here
+/// reports a limit, as where cgroup v1 accounts memory. Limits above a cgroup namespace are not visible.
 pub fn memory_limit() -> Option<u64> {
     let path = current_path(&fs::read_to_string("/proc/thread-self/cgroup").ok()?)?;
     let root = hierarchy_root()?;
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_counted_by_the_first_hierarchy_where_that_has_the_controller() {
+    fn cgroup_v1_accounts_memory_if_it_has_the_controller() {
         let second = "2 0 0:3 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
         let cpu = "1 0 0:2 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu";
         let memory = "3 0 0:4 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
@@ -220,25 +219,25 @@ mod tests {
     }
 
     #[test]
-    fn the_least_limit_of_memory_up_to_the_top_counts() {
+    fn the_smallest_memory_limit_up_to_the_root_counts() {
         let top = tempfile::tempdir().unwrap();
         let (outer, inner) = (top.path().join("kubepods"), top.path().join("kubepods/pod"));
         fs::create_dir_all(&inner).unwrap();
         let limit = |folder: &Path, text: &str| fs::write(folder.join("memory.max"), text).unwrap();
         let least = || min_limit(top.path(), &inner);
-        assert_eq!(least(), None, "nothing tells of one");
+        assert_eq!(least(), None, "no file gives a limit");
         limit(&inner, "max\n");
         assert_eq!(least(), Some(u64::MAX));
         limit(&outer, "2147483648\n");
-        assert_eq!(least(), Some(2 << 30), "the pod's holds for the container too");
+        assert_eq!(least(), Some(2 << 30), "the pod's limit holds for the container too");
         limit(&inner, "1073741824\n");
         assert_eq!(least(), Some(1 << 30));
         limit(top.path(), "1\n");
-        assert_eq!(min_limit(&outer, &inner), Some(1 << 30), "what is above the hierarchy is not asked");
+        assert_eq!(min_limit(&outer, &inner), Some(1 << 30), "limits above the root do not count");
     }
 
     #[test]
-    fn the_own_cgroup_is_that_of_the_second_hierarchy() {
+    fn the_own_cgroup_is_read_from_the_cgroup_v2_line() {
         let cgroups = "4:cpu:/a\n0::/system.slice/holdfast.service\n";
         assert_eq!(current_path(cgroups), Some(PathBuf::from("/system.slice/holdfast.service")));
         assert_eq!(current_path("4:cpu:/a\n"), None);

@@ -1,11 +1,10 @@
-//! The kernel's own table of connections (conntrack), as far as another proxy on this node shares ports with us. Its
-//! connections are read (`translated`). The ports of this node that flows have are entered, so that a masquerading
-//! proxy such as kube-proxy gives none of them to another connection. So are the flows themselves where a firewall is
-//! to know them that came later.
+//! Writes entries into the kernel's conntrack table, and reads other proxies' connections from it
+//! ([`foreign_connections`]). Entries for SNAT ports keep a masquerading proxy such as kube-proxy from giving a port to
+//! another connection. Entries for whole flows let a firewall that is loaded later recognize them.
 //!
-//! Invariant: an entry that is there already stays as it is, whatever made it, and none is taken away: each runs out by
-//! itself. An entry only has to be there: the packets of these flows are translated after conntrack on their way out
-//! and before it on their way back. Only the network namespace of the calling thread is seen.
+//! Invariant: existing entries stay as they are, and none is deleted: each expires by itself. No packet uses the
+//! entries: programs translate egress packets after conntrack and ingress packets before it. Only the network namespace
+//! of the calling thread is visible.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -25,21 +24,21 @@ pub(crate) mod foreign_connections;
 #[cfg(test)]
 mod tests;
 
-/// How many flows are entered by one system call. The kernel may answer each with a kilobyte, and keeps all answers for
-/// us meanwhile: far less than it keeps for any socket.
+/// How many flows one system call enters. The kernel may queue a reply of a kilobyte for each, far less than a socket's
+/// buffer holds.
 const BATCH: usize = 32;
-/// The bytes of one answer: at most the message that it answers to, with a header.
+/// The bytes of one reply: at most a header and the message that it acknowledges.
 const REPLY_BYTES_MAX: usize = 4096;
-/// The most time that an entry gets. A flow may last for a day, but the ports of flows that have ended are not to be
-/// missed for long. A handover to another proxy asks again and again anyway.
+/// The longest timeout of an entry. A flow may last for a day, but ports of closed flows must soon be free again. A
+/// handover to another proxy renews the entries anyway.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
-/// The least time that an entry gets, because the kernel refuses one of no time at all.
+/// The shortest timeout of an entry: the kernel refuses zero.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// From `linux/netfilter/nfnetlink.h`: `NFNL_SUBSYS_CTNETLINK` in the upper byte, and `IPCTNL_MSG_CT_NEW` in the lower.
+/// From `linux/netfilter/nfnetlink.h`: `NFNL_SUBSYS_CTNETLINK` in the upper byte, `IPCTNL_MSG_CT_NEW` in the lower.
 const CT_NEW: u16 = 0x0100;
 
-/// Kinds of attributes and what they hold, from `linux/netfilter/nfnetlink_conntrack.h`.
+/// Attribute types and values, from `linux/netfilter/nfnetlink_conntrack.h`.
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
@@ -47,7 +46,7 @@ const CTA_PROTOINFO: u16 = 4;
 const CTA_TIMEOUT: u16 = 7;
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
-/// The source and the destination, of either family.
+/// Source and destination, per family.
 const CTA_IP_V4: [u16; 2] = [1, 2];
 const CTA_IP_V6: [u16; 2] = [3, 4];
 const CTA_PROTO_NUM: u16 = 1;
@@ -58,36 +57,35 @@ const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
 const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
 const TCP_CONNTRACK_ESTABLISHED: u8 = 3;
-/// `IP_CT_TCP_FLAG_BE_LIBERAL`, as value and as mask: when the programs have gone, what the backend still sends is to
-/// be answered with a reset, and is not to be dropped because conntrack has not followed its numbers.
+/// `IP_CT_TCP_FLAG_BE_LIBERAL`, as value and as mask. Once the programs are gone, a backend's segment must get a RST.
+/// Without the flag, conntrack would drop it because it has not tracked the sequence numbers.
 const TCP_BE_LIBERAL: [u8; 2] = [8, 8];
 
-/// `IPS_SEEN_REPLY`, `IPS_ASSURED` and `IPS_CONFIRMED`: the kernel takes the last one with the others alone.
+/// `IPS_SEEN_REPLY`, `IPS_ASSURED` and `IPS_CONFIRMED`: the kernel accepts the last one only with the others.
 const STATUS_REPLIED: u32 = 2 | 4 | 8;
 
-/// The outcome of entering flows.
+/// How many flows were entered or refused.
 #[derive(Debug, Default)]
 pub struct ConntrackOutcome {
-    /// Flows of which conntrack has an entry now.
+    /// Flows that now have an entry in conntrack.
     pub entered: u64,
-    /// Flows of which it has none.
+    /// Flows that have none.
     pub refused: u64,
-    /// Why the first of these was refused.
+    /// The error of the first refused flow.
     pub error: Option<io::Error>,
 }
 
-/// Makes an entry for each of these flows that has a port of this node, so that no other connection takes that port. A
-/// kernel that takes none of a batch is not asked for the rest.
+/// Adds an entry for each of these flows that has a SNAT port, so that no other connection takes that port. If the
+/// kernel refuses a whole batch, the rest is not sent.
 pub(crate) fn add_port_entries(flows: impl Iterator<Item = Flow>) -> ConntrackOutcome {
     add_entries(flows.filter_map(|flow| ConntrackEntry::for_snat_port(&flow)))
 }
 
 impl FlowTable {
-    /// Makes an entry for each flow as the stack sees it between client and backend, so that a firewall which knows
-    /// connections by their state knows this one, whichever side speaks first. To be called in the network namespace
-    /// of the programs, before packets that passed by the stack go through it. What is not entered by that moment is
-    /// left out. Where the kernel follows no connection, it is not asked: the question alone would load what follows
-    /// them.
+    /// Adds an entry for each flow as the stack sees it between client and backend, so that a stateful firewall
+    /// recognizes the flow, whichever side sends first. Call it in the network namespace of the programs, before
+    /// packets of the fast path go through the stack. Flows not entered by `until` are left out. Where conntrack is
+    /// inactive, nothing is sent: the request alone would load it.
     pub fn add_conntrack_entries(&self, until: Instant) -> ConntrackOutcome {
         if !foreign_connections::is_conntrack_active() {
             return ConntrackOutcome::default();
@@ -97,30 +95,30 @@ impl FlowTable {
 }
 
 fn add_entries(entries: impl Iterator<Item = ConntrackEntry>) -> ConntrackOutcome {
-    let mut entered = ConntrackOutcome::default();
+    let mut outcome = ConntrackOutcome::default();
     let mut entries = entries.peekable();
     if entries.peek().is_some() {
-        let entering =
-            ConntrackSocket::open().and_then(|mut kernel| kernel.add_all(&mut entries, &mut entered));
-        entered.error = entered.error.or(entering.err());
-        entered.refused += entries.count() as u64;
+        let result =
+            ConntrackSocket::open().and_then(|mut kernel| kernel.add_all(&mut entries, &mut outcome));
+        outcome.error = outcome.error.or(result.err());
+        outcome.refused += entries.count() as u64;
     }
-    entered
+    outcome
 }
 
-/// A connection as it is entered.
+/// A connection to add to conntrack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ConntrackEntry {
     transport: Transport,
     from: SocketAddr,
     to: SocketAddr,
     timeout: Duration,
-    /// Both sides have been heard.
+    /// Both sides have sent.
     is_replied: bool,
 }
 
 impl ConntrackEntry {
-    /// For a port that a backend sees in place of a client's. Its packets come to conntrack as those of the client.
+    /// For a SNAT port. Its packets reach conntrack as those of the client.
     fn for_snat_port(flow: &Flow) -> Option<Self> {
         let left = flow.lifetime.saturating_sub(flow.idle);
         let timeout = left.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
@@ -133,7 +131,7 @@ impl ConntrackEntry {
         })
     }
 
-    /// Between client and backend. `None`: the kernel asks of SCTP for what only its packets say.
+    /// Between client and backend. `None` for SCTP: the kernel requires verification tags, which only packets carry.
     fn for_translated(flow: &Flow) -> Option<Self> {
         let timeout = flow.lifetime.saturating_sub(flow.idle).max(TIMEOUT_MIN);
         let from = SocketAddr::new(flow.client.ip(), flow.through_port);
@@ -141,7 +139,7 @@ impl ConntrackEntry {
         (flow.transport != Transport::Sctp).then_some(entry)
     }
 
-    /// The message that makes the entry, as the kernel reads it.
+    /// Encodes the request that creates the entry.
     fn encode(&self, sequence: u32, flags: u16) -> Vec<u8> {
         let family = if self.to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let seconds = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX);
@@ -172,7 +170,7 @@ impl ConntrackEntry {
     }
 }
 
-/// An address as an attribute. `end`: 0 is the source, 1 is the destination.
+/// Encodes an address attribute. `end`: 0 is the source, 1 is the destination.
 fn address_attribute(address: IpAddr, end: usize) -> Vec<u8> {
     let kind = |kinds: [u16; 2]| kinds.get(end).copied().unwrap_or_default();
     match address {
@@ -181,8 +179,7 @@ fn address_attribute(address: IpAddr, end: usize) -> Vec<u8> {
     }
 }
 
-/// The state of a TCP connection. Without it the kernel would have the entry run out by the rules of a connection that
-/// has only just begun.
+/// The state of a TCP connection. Without it the kernel would apply the timeout of a connection that is still opening.
 fn established_attribute() -> Vec<u8> {
     let tcp = [
         encode_attribute(CTA_PROTOINFO_TCP_STATE, &[TCP_CONNTRACK_ESTABLISHED]),
@@ -196,7 +193,7 @@ fn nested_attribute(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
     encode_attribute(kind | NESTED, &values.concat())
 }
 
-/// The conversation with the kernel.
+/// The netlink socket of conntrack.
 #[derive(Debug)]
 struct ConntrackSocket {
     kernel: NetlinkSocket,
@@ -207,11 +204,11 @@ impl ConntrackSocket {
         Ok(Self { kernel: NetlinkSocket::open(NetlinkFamily::Netfilter)? })
     }
 
-    /// Enters batch after batch; returns an error where the kernel has taken nothing of a batch.
+    /// Adds batch after batch. Returns an error once the kernel refuses a whole batch.
     fn add_all(
         &mut self,
         entries: &mut impl Iterator<Item = ConntrackEntry>,
-        made: &mut ConntrackOutcome,
+        outcome: &mut ConntrackOutcome,
     ) -> io::Result<()> {
         loop {
             let batch: Vec<ConntrackEntry> = entries.take(BATCH).collect();
@@ -220,17 +217,17 @@ impl ConntrackSocket {
             }
             let refusals = self.add_batch(&batch);
             let count = refusals.as_ref().map_or(batch.len(), |it| it.count);
-            made.refused += count as u64;
-            made.entered += batch.len().saturating_sub(count) as u64;
+            outcome.refused += count as u64;
+            outcome.entered += batch.len().saturating_sub(count) as u64;
             match refusals?.first {
                 Some(error) if count == batch.len() => return Err(error),
-                Some(error) => _ = made.error.get_or_insert(error),
+                Some(error) => _ = outcome.error.get_or_insert(error),
                 None => {}
             }
         }
     }
 
-    /// Enters one batch. The kernel answers each entry that it refuses, and the last entry in any case.
+    /// Adds one batch. The kernel replies to each entry that it refuses, and always to the last one.
     fn add_batch(&mut self, batch: &[ConntrackEntry]) -> io::Result<BatchRefusals> {
         let numbered = (1_u32..).zip(batch);
         let flags = |number| if number as usize == batch.len() { NLM_F_ACK } else { 0 };
@@ -240,8 +237,7 @@ impl ConntrackSocket {
         for _ in batch {
             let answer = match self.read_reply() {
                 Ok(answer) => answer,
-                // The kernel refuses a caller without the capability once for the whole batch, and sends no other
-                // answer.
+                // Without the capability, the kernel refuses the whole batch with one reply.
                 Err(error) => return Err(refusals.first.unwrap_or(error)),
             };
             refusals.record_errno(answer.errno);
@@ -260,7 +256,7 @@ impl ConntrackSocket {
     }
 }
 
-/// Entries of a batch that the kernel did not make. An entry that was there already is not among them.
+/// Entries that the kernel refused. Existing entries are not counted.
 #[derive(Debug, Default)]
 struct BatchRefusals {
     count: usize,
@@ -276,7 +272,7 @@ impl BatchRefusals {
     }
 }
 
-/// What the kernel says of one message. An error of 0 is consent.
+/// The kernel's reply to one message. Errno 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AckMessage {
     sequence: u32,
@@ -284,7 +280,7 @@ struct AckMessage {
 }
 
 impl AckMessage {
-    /// An `nlmsgerr` after its header; `None`: it is cut off.
+    /// Parses an `nlmsgerr` after its header; `None`: it is truncated.
     fn parse(message: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_ne_bytes(*message.get(at..)?.first_chunk()?));
         Some(Self { sequence: word(8)?, errno: word(HEADER_BYTES)?.cast_signed().saturating_neg() })

@@ -1,9 +1,8 @@
-//! The programs of packets, at the devices that they are for.
+//! The packet programs and the devices that they are attached to.
 //!
-//! Invariant: a device that has programs of ours has them at every moment; new ones replace the old ones in one step.
-//! What the programs have to know of a device is written before they are there, and wiped when they are gone. One
-//! device that fails stops no other, and is tried again. Programs of others stay, and still run. A device that was not
-//! named is left alone.
+//! Invariant: a device with programs of ours has them at every moment; new ones replace old ones in one step. A
+//! device's entry is written before its programs attach, and removed after they detach. A device that fails stops no
+//! other and is retried. Foreign programs stay and still run. A device that is not named is left alone.
 
 mod capacity;
 mod check_mtu;
@@ -50,7 +49,7 @@ use hook::{DeviceHook, Direction};
 use link::DeviceLink;
 use work_queue::{AttachAttempt, WorkQueue};
 
-/// The status of a device that found no room.
+/// The status of a device beyond the limit.
 fn status_over_limit(device: &Device) -> DeviceStatus {
     DeviceStatus {
         device: device.clone(),
@@ -67,40 +66,40 @@ const fn hook_kind(features: Features) -> HookKind {
     if features.tcx { HookKind::Tcx } else { HookKind::Clsact }
 }
 
-/// One device and what is known of it.
+/// A device and its state.
 #[derive(Debug)]
 struct DeviceState {
     device: Device,
-    // The links in each direction, where there is tcx.
+    // The links in each direction, with tcx.
     links: [Option<DeviceLink>; 3],
     xdp: xdp::XdpAttachment,
-    // The numbers of the programs that are to be there in each direction, noted when they were last put there: to ask
-    // the kernel each second what kind of device it is would be most of the work of a node on which nothing happens.
+    // The ids of the programs for each direction, as of the last attach. Asking the kernel each second for the device's
+    // type would be most of the work of an idle node.
     own: [Option<u32>; 3],
     attached: bool,
-    // Where they serve all the same: whether something could not be pinned.
+    // The programs run, but something could not be pinned.
     unpinned: bool,
-    // `None` while they could not be counted.
+    // `None` if the count failed.
     foreign_count: Option<usize>,
-    // In how many rounds programs of others are counted again, and how many rounds lay before the last count.
+    // Rounds until foreign programs are counted again, and the rounds between the last two counts.
     next_foreign_check: u32,
     foreign_check_gap: u32,
-    // What the programs were told of the device.
+    // The entry that the programs read for this device.
     written_entry: Vec<u8>,
     error: Option<String>,
-    // Where a packet begins, or why that is not known, as of the last attempt to put programs there.
+    // The link layer, or why it is unknown, as of the last attach attempt.
     layer: Result<LinkLayer, String>,
-    // The attempt to put programs there that is under way.
+    // The attach attempt in progress.
     attempt: Option<AttachAttempt>,
-    // Where something was taken away, until it is put back.
+    // Hooks whose program was removed, until it is attached again.
     broken: Vec<DeviceHook>,
-    // Whether the programs that are there are to go before others come.
+    // Whether the present programs must detach before others attach.
     must_detach_first: bool,
 }
 
 impl DeviceState {
-    /// How many rounds lie before the next count of others' programs. Of devices of pods that are there already at a
-    /// start, not all are counted in the same round for ever.
+    /// Rounds until the next count of foreign programs. It spreads pods' devices that exist at a start over different
+    /// rounds.
     fn next_check_gap(&self) -> u32 {
         let doubled = (2 * self.foreign_check_gap).max(1);
         if !matches!(self.device.side, DeviceSide::LocalPods | DeviceSide::Pod) {
@@ -123,15 +122,15 @@ impl DeviceState {
         }
     }
 
-    /// Has the device looked at in the next round, where it is to have the program at its driver: something changed.
+    /// Schedules a check of a device with an XDP program for the next round, because something changed.
     fn schedule_check(&mut self) {
         if self.device.xdp != XdpUse::Never {
             self.next_foreign_check = 0;
         }
     }
 
-    /// Whether it is looked at in this round. Devices that lead to pods are many, and packets that miss the program of
-    /// such a device go through the stack.
+    /// Whether this round checks the device. Devices of pods are many, and packets that miss such a device's program
+    /// take the stack.
     fn is_check_due(&self) -> bool {
         self.device.side != DeviceSide::LocalPods
             || !self.attached
@@ -139,9 +138,9 @@ impl DeviceState {
     }
 }
 
-/// How many rounds lie between two counts of others' programs. To ask for filters takes a listing under a lock that all
-/// changes of devices share, so each tenth round will do. Devices that lead to pods are many: once a minute will do,
-/// and sooner while they are new, because a network plug-in may come to them after us.
+/// Rounds between two counts of foreign programs. Listing filters takes a lock that all device changes share, so every
+/// tenth round is enough. Devices of pods are many and are counted once a minute, but sooner while new, because a
+/// network plug-in may attach after us.
 const FOREIGN_CHECK_ROUNDS: u32 = 10;
 const FOREIGN_CHECK_ROUNDS_LOCAL: u32 = 60;
 
@@ -149,60 +148,59 @@ const FOREIGN_CHECK_ROUNDS_LOCAL: u32 = 60;
 #[derive(Debug)]
 pub(crate) struct Devices {
     kind: HookKind,
-    // Whether packets can pass by the stack.
+    // Whether packets can bypass the stack.
     has_check_mtu: bool,
     // The folder of the links' pins.
     folder: PathBuf,
     programs: Vec<PacketPrograms>,
-    // Why there is no program for frames, while none is loaded.
+    // Why there is no XDP program, while none is loaded.
     no_xdp_reason: String,
-    // The map by which programs know a device.
+    // The map with an entry per device.
     entries: Table,
     attached_devices: BTreeMap<u32, DeviceState>,
-    // Devices that are wanted no more, and still have programs.
+    // Devices that still have programs but are not wanted any more.
     leaving: BTreeMap<u32, DeviceState>,
     queue: WorkQueue,
-    // At which hooks something was put back since this was asked last.
+    // Hooks repaired since the last call of `take_repaired`.
     repaired_hooks: Vec<String>,
-    // Devices of pods that found no room.
+    // Devices of pods beyond the limit.
     rejected: Vec<Device>,
-    // How many devices of pods have room.
+    // The most devices of pods.
     pods_max: usize,
     repaired: u64,
 }
 
 impl Devices {
-    /// Takes over what a former daemon left. Where the map knows the device already the programs are replaced at once;
-    /// programs at other devices stay until [`Self::set_devices`] says what becomes of them.
+    /// Adopts a former daemon's devices. A device with an entry gets the new programs at once; the programs of other
+    /// devices stay until [`Self::set_devices`] decides.
     pub(crate) fn adopt(
         features: Features,
         folder: &Path,
         programs: Vec<PacketPrograms>,
         entries: Table,
     ) -> Self {
-        let (kind, lengths, folder) = (hook_kind(features), features.lengths, folder.to_owned());
-        let places = BTreeMap::new();
-        let no_frames = "its program is not loaded".to_owned();
-        let (left_out, pods_max) = (Vec::new(), capacity::pod_devices_max());
+        let (kind, has_check_mtu, folder) = (hook_kind(features), features.lengths, folder.to_owned());
+        let no_xdp_reason = "its program is not loaded".to_owned();
+        let pods_max = capacity::pod_devices_max();
         let mut devices = Self {
             kind,
-            has_check_mtu: lengths,
+            has_check_mtu,
             folder,
             programs,
-            no_xdp_reason: no_frames,
+            no_xdp_reason,
             entries,
-            attached_devices: places,
+            attached_devices: BTreeMap::new(),
             leaving: BTreeMap::new(),
             queue: WorkQueue::default(),
             repaired_hooks: Vec::new(),
-            rejected: left_out,
+            rejected: Vec::new(),
             pods_max,
             repaired: 0,
         };
         for index in devices.attached_indices() {
-            let known = devices.entries.get(&index.to_ne_bytes());
-            let mut place = devices.open_device(entry::decode_device(index, known.as_deref()));
-            if known.is_some() {
+            let entry = devices.entries.get(&index.to_ne_bytes());
+            let mut place = devices.open_device(entry::decode_device(index, entry.as_deref()));
+            if entry.is_some() {
                 devices.attach_device(&mut place);
             }
             devices.attached_devices.insert(index, place);
@@ -211,10 +209,10 @@ impl Devices {
     }
 
     fn open_device(&self, device: Device) -> DeviceState {
-        let opened = |spot: DeviceHook| DeviceLink::open(&self.hook_pin(spot)).ok();
+        let open = |spot: DeviceHook| DeviceLink::open(&self.hook_pin(spot)).ok();
         let xdp = xdp::XdpAttachment::open(&self.xdp_pin(device.index));
         let links = match self.kind {
-            HookKind::Tcx => DeviceHook::for_device(device.index).map(opened),
+            HookKind::Tcx => DeviceHook::for_device(device.index).map(open),
             HookKind::Clsact => [None, None, None],
         };
         DeviceState {
@@ -229,15 +227,15 @@ impl Devices {
             foreign_check_gap: 0,
             written_entry: Vec::new(),
             error: None,
-            layer: Err("it was not looked at yet".to_owned()),
+            layer: Err("it was not checked yet".to_owned()),
             attempt: None,
             broken: Vec::new(),
             must_detach_first: false,
         }
     }
 
-    /// Puts other programs at all devices that have some. Where that fails the former program stays, and a round of
-    /// looks tries again. Before each device `next` is called.
+    /// Attaches other programs to all devices that have some. After a failure the former program stays, and the next
+    /// check round retries. Calls `next` before each device.
     pub(crate) fn replace_programs(&mut self, programs: Vec<PacketPrograms>, next: impl Fn()) {
         self.programs = programs;
         let (mut places, mut leaving) =
@@ -250,7 +248,7 @@ impl Devices {
         (self.attached_devices, self.leaving) = (places, leaving);
     }
 
-    /// Counts the programs of others, and tells our own if that decides whether packets pass by the stack.
+    /// Counts foreign programs, and updates the device's entry if that decides about the fast path.
     fn update_foreign_count(&mut self, place: &mut DeviceState) {
         place.foreign_check_gap = place.next_check_gap();
         place.next_foreign_check = place.foreign_check_gap;
@@ -258,24 +256,24 @@ impl Devices {
         self.refresh_entry(place);
     }
 
-    /// Where there are no links, a program at a device needs what network plug-ins want to make there themselves: a pod
-    /// with a limit of bandwidth would not start.
+    /// Whether a program would block a network plug-in. Without links it needs the same qdisc that plug-ins create, and
+    /// a pod with a bandwidth limit would not start.
     fn lacks_hook(&self, device: &Device) -> bool {
         device.side == DeviceSide::LocalPods && self.lacks_links(device)
     }
 
-    /// What pods answer passes by the stack where there are links.
+    /// Replies of pods take the fast path only with links.
     fn lacks_links(&self, device: &Device) -> bool {
         matches!(device.side, DeviceSide::LocalPods | DeviceSide::Pod) && self.kind == HookKind::Clsact
     }
 
-    /// Where programs of ours are to be at a device.
+    /// The hooks of a device where programs of ours belong.
     fn device_hooks(&self, device: &Device) -> impl Iterator<Item = DeviceHook> + use<> {
         let (kind, device) = (self.kind, device.clone());
         DeviceHook::for_device(device.index).into_iter().filter(move |spot| spot.applies_to(&device, kind))
     }
 
-    /// Tells the programs of a device if they know it otherwise.
+    /// Rewrites a device's entry if it changed.
     fn refresh_entry(&mut self, place: &mut DeviceState) {
         if *abi::as_bytes(&self.entry_value(place)) != *place.written_entry
             && let Err(error) = self.write_entry(place)
@@ -284,10 +282,10 @@ impl Devices {
         }
     }
 
-    /// What the programs have to know of a device.
+    /// The entry of a device.
     fn entry_value(&self, place: &DeviceState) -> abi::packets::types::device {
-        let shortcut = self.uses_fast_path(place);
-        encode_device(&Device { fast_path: shortcut, ..place.device.clone() }, place.xdp.passes_frames())
+        let fast_path = self.uses_fast_path(place);
+        encode_device(&Device { fast_path, ..place.device.clone() }, place.xdp.passes_frames())
     }
 
     fn uses_fast_path(&self, place: &DeviceState) -> bool {
@@ -305,8 +303,7 @@ impl Devices {
         }
     }
 
-    /// Tells the programs what they have to know of a device. Of a device without a name they know what a former daemon
-    /// told them.
+    /// Writes the entry of a device. A device without a name keeps a former daemon's entry.
     fn write_entry(&mut self, place: &mut DeviceState) -> io::Result<()> {
         let device = &place.device;
         if device.name.is_empty() {
@@ -314,20 +311,20 @@ impl Devices {
         }
         let value = self.entry_value(place);
         let put = self.entries.put(&device.index.to_ne_bytes(), abi::as_bytes(&value));
-        put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))?;
+        put.map_err(|error| io::Error::other(format!("cannot write its map entry: {error:#}")))?;
         place.written_entry = abi::as_bytes(&value).to_vec();
         Ok(())
     }
 
-    /// Takes off the second program of a pod's device that is not to have it any more; the others stay.
+    /// Detaches the pod egress program from a device that must not have it any more; the others stay.
     fn detach_spare(&self, place: &mut DeviceState) {
-        let [.., back] = DeviceHook::for_device(place.device.index);
-        if back.applies_to(&place.device, self.kind) {
+        let [.., pod_egress] = DeviceHook::for_device(place.device.index);
+        if pod_egress.applies_to(&place.device, self.kind) {
             return;
         }
-        if let Some(link) = place.link_mut(back.direction).take() {
+        if let Some(link) = place.link_mut(pod_egress.direction).take() {
             let _ = link.detach();
-            let _ = fs::remove_file(self.hook_pin(back));
+            let _ = fs::remove_file(self.hook_pin(pod_egress));
         }
     }
 
@@ -339,8 +336,8 @@ impl Devices {
         }
     }
 
-    /// Updates a link that holds; replaces one that was cut, or that lost its device. One that cannot be pinned serves
-    /// as long as this process runs.
+    /// Updates an intact link. Replaces one that is detached or lost its device. A link that cannot be pinned serves as
+    /// long as this process runs.
     fn attach_link(
         &self,
         place: &mut DeviceState,
@@ -349,18 +346,18 @@ impl Devices {
     ) -> io::Result<()> {
         let pin = self.hook_pin(spot);
         let link = place.link_mut(spot.direction);
-        let is_here = link.as_ref().is_some_and(|link| tcx::program_at(link, &spot).is_some());
-        if let Some(link) = link.as_ref().filter(|_| is_here) {
+        let is_intact = link.as_ref().is_some_and(|link| tcx::program_at(link, &spot).is_some());
+        if let Some(link) = link.as_ref().filter(|_| is_intact) {
             link.update(program)?;
             return if pin.exists() { Ok(()) } else { link.replace_pin(&pin) };
         }
         let new = tcx::create_link(program, &spot)?;
-        let kept = new.replace_pin(&pin);
+        let pinned = new.replace_pin(&pin);
         *link = Some(new);
-        kept
+        pinned
     }
 
-    /// Takes out of the map the devices that went while no daemon was there.
+    /// Removes the entries of devices that vanished while no daemon ran.
     fn remove_unknown(&mut self, wanted: &BTreeMap<u32, &Device>) {
         let entries = self.entries.entries().unwrap_or_default();
         let indices =
@@ -371,12 +368,12 @@ impl Devices {
         }
     }
 
-    /// Whether the program that is to be at that hook is there, and would outlive this daemon.
+    /// Whether our program is attached to that hook and would outlive this daemon.
     fn is_intact(&self, place: &DeviceState, spot: DeviceHook) -> bool {
         self.is_attached(place, spot) && (self.kind == HookKind::Clsact || self.hook_pin(spot).exists())
     }
 
-    /// Whether the program that is to be at that hook is there.
+    /// Whether our program is attached to that hook.
     fn is_attached(&self, place: &DeviceState, spot: DeviceHook) -> bool {
         let [own_in, own_out, own_back] = place.own;
         let [link_in, link_out, link_back] = &place.links;
@@ -399,9 +396,7 @@ impl Devices {
         match (spot.direction, place.device.side) {
             (Direction::Ingress, DeviceSide::LocalPods) => Ok(pair.pod_egress.as_fd()),
             (Direction::Ingress, _) => Ok(pair.ingress.as_fd()),
-            (Direction::Egress, DeviceSide::LocalPods) => {
-                Err(io::Error::other("it has no program for what leaves"))
-            }
+            (Direction::Egress, DeviceSide::LocalPods) => Err(io::Error::other("it has no egress program")),
             (Direction::Egress, _) => Ok(pair.egress.as_fd()),
             (Direction::PodEgress, _) => Ok(pair.pod_egress.as_fd()),
         }
@@ -411,25 +406,25 @@ impl Devices {
         self.folder.join(spot.index.to_string()).join(spot.direction.name())
     }
 
-    /// How many programs and filters of others are at a device. Pods have many devices, so theirs are asked for only
-    /// where it matters.
+    /// Counts foreign programs and filters at a device. Pods have many devices, so theirs are counted only for the fast
+    /// path.
     fn count_foreign(&self, place: &DeviceState) -> io::Result<usize> {
         if place.device.side == DeviceSide::Pod && !place.device.fast_path {
             return Ok(0);
         }
-        let of = |spot: DeviceHook| {
+        let count = |spot: DeviceHook| {
             let linked = if self.kind == HookKind::Tcx { tcx::count_foreign(&spot, &place.own)? } else { 0 };
             Ok(linked + clsact::count_foreign(&spot)?)
         };
-        DeviceHook::tc_hooks(place.device.index).into_iter().map(of).sum()
+        DeviceHook::tc_hooks(place.device.index).into_iter().map(count).sum()
     }
 
     pub(crate) fn kind(&self) -> HookKind {
         self.kind
     }
 
-    /// Whether programs are loaded for all of these devices. A device that is not there needs none, and one that has
-    /// its programs needs no others.
+    /// Whether programs are loaded for all of these devices. A missing device needs none, and an attached one has its
+    /// own.
     pub(crate) fn covers_layers(&self, devices: &[Device]) -> bool {
         let is_loaded = |layer| self.programs.iter().any(|pair| pair.layer == layer);
         let is_new =
@@ -438,12 +433,12 @@ impl Devices {
         new.filter_map(|device| link_layer::query_layer(device.index).ok()).all(is_loaded)
     }
 
-    /// How often something was put back that had been taken away from outside.
+    /// How many programs were attached again after something else removed them.
     pub(crate) fn repair_count(&self) -> u64 {
         self.repaired
     }
 
-    /// Each device, as it was when it was last looked at.
+    /// The status of each device as of its last check.
     pub(crate) fn status(&self) -> Vec<DeviceStatus> {
         let named = self.attached_devices.values().filter(|place| !place.device.name.is_empty());
         let status = |place: &DeviceState| DeviceStatus {

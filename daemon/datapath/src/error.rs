@@ -1,10 +1,10 @@
-//! Errors that say why the datapath did not start: what failed, on which object, and what to do.
+//! Errors of starting the datapath: what failed, on which object, and what to do.
 
 use holdfast_status::errno::is_transient;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The datapath did not start. What was attached before stays as it was.
+/// The datapath did not start. Attached programs stay as they were.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The process lacks a privilege, or may not lock enough memory.
@@ -19,7 +19,7 @@ pub enum StartError {
         "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: {0:#}"
     )]
     Load(#[source] libbpf_rs::Error),
-    /// Nothing is wrong but this moment: the next try may have what this one lacked.
+    /// A transient shortage: the next attempt may succeed.
     #[error("this host is short of memory, files or threads now, or was interrupted: {0:#}")]
     ShortOfResources(#[source] libbpf_rs::Error),
     /// No cgroup v2 anywhere.
@@ -28,19 +28,19 @@ pub enum StartError {
     /// The configured path is no cgroup v2 folder.
     #[error("{} {}; check `datapath.cgroup`", path.display(), cgroup_reason(source.as_ref()))]
     Cgroup {
-        /// What was configured or found.
+        /// The configured or detected path.
         path: PathBuf,
-        /// What the system said, if it said anything.
+        /// The system's error, if there is one.
         #[source]
         source: Option<io::Error>,
     },
-    /// No BPF file system where the pins should be.
+    /// The pins' path is not on a BPF file system.
     #[error(
         "{} is not on a BPF file system; mount one (`mount -t bpf bpf /sys/fs/bpf`) or check `datapath.bpffs`",
         path.display()
     )]
     NoBpffs {
-        /// Where the pins should be.
+        /// The path of the pins.
         path: PathBuf,
     },
     /// A folder or pin cannot be made, read or removed.
@@ -50,20 +50,20 @@ pub enum StartError {
         attempt: &'static str,
         /// The folder or pin.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// Something is pinned that is not what this daemon pins there.
+    /// A pin that this daemon did not make.
     #[error("{} is not what holdfast pins there; remove it, or run `holdfast cleanup`", path.display())]
     ForeignPin {
         /// The folder or pin.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: libbpf_rs::Error,
     },
-    /// Something that is no folder, where a folder of pins should be.
+    /// A file where the pins' folder should be.
     #[error(
         "{} is no folder, so nothing can be pinned below it; remove it, or check `datapath.bpffs`",
         path.display()
@@ -72,41 +72,40 @@ pub enum StartError {
         /// The folder or pin.
         path: PathBuf,
     },
-    /// The file system is read-only: mounted so, or made so by the service's sandbox.
+    /// The file system is read-only: by its mount, or by the service's sandbox.
     #[error(
         "{} cannot be written, because the file system is read-only here; mount it `rw`, or name it in the unit's \
          `ReadWritePaths`",
         path.display()
     )]
     ReadOnly {
-        /// What should have been made or removed.
+        /// The path to create or remove.
         path: PathBuf,
     },
-    /// The folder of pins has gone while this process ran, and it cannot make another one: its sandbox has no other
-    /// place to write to.
+    /// The pins' folder vanished while this process ran. Its sandbox does not let it create the folder again.
     #[error(
         "{} was removed while holdfast runs, and this process cannot make it again; what is attached serves until it \
          ends, and a restart makes the folder anew",
         path.display()
     )]
     Removed {
-        /// Where the pins should be.
+        /// The path of the pins.
         path: PathBuf,
     },
-    /// The BPF file system of the pins has gone while this process ran.
+    /// The BPF file system was unmounted while this process ran.
     #[error(
         "the BPF file system of {} is not mounted any more; mount it again (`mount -t bpf bpf /sys/fs/bpf`); what is \
          attached serves until this process ends",
         path.display()
     )]
     Unmounted {
-        /// Where the pins should be.
+        /// The path of the pins.
         path: PathBuf,
     },
-    /// The pins of another version, or an incomplete set of this one's: their programs cannot be told to drain.
+    /// The pins belong to another version, or are incomplete: their programs cannot be put into draining.
     #[error(
-        "{} was left by another version of holdfast, or not all of it is there; start this one, which takes it over, \
-         and stop it again, or drain with that one's `holdfast`",
+        "{} was left by another version of holdfast, or is incomplete; start this version, which adopts it, \
+         and stop it again, or drain with that version's `holdfast`",
         path.display()
     )]
     OtherVersion {
@@ -118,7 +117,7 @@ pub enum StartError {
     Locked {
         /// The folder of the pins.
         path: PathBuf,
-        /// The process of the other daemon, if the kernel tells.
+        /// The process of the other daemon, if the kernel reports it.
         holder: Option<u32>,
     },
     /// A program was not attached.
@@ -128,7 +127,7 @@ pub enum StartError {
         hook: &'static str,
         /// The site of the hook: a cgroup.
         site: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: libbpf_rs::Error,
     },
@@ -137,16 +136,16 @@ pub enum StartError {
     Map {
         /// What failed: make, open, read, remove …
         attempt: &'static str,
-        /// The map, as `bpf/maps.h` calls it.
+        /// The map's name in `bpf/maps.h`.
         map: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl StartError {
-    /// Sorts an error of loading by what can be done about it.
+    /// Classifies an error of loading.
     pub(crate) fn from_load(source: libbpf_rs::Error) -> Self {
         match errno_from_text(&source) {
             Some(libc::EPERM) => Self::NotPermitted(source),
@@ -155,8 +154,8 @@ impl StartError {
         }
     }
 
-    /// Sorts an error of opening a pin, which the kernel always opens for writing, so that a read-only file system
-    /// refuses it.
+    /// Classifies an error of opening a pin. The kernel always opens pins for writing, so a read-only file system
+    /// refuses.
     pub(crate) fn from_open(path: &Path, source: libbpf_rs::Error) -> Self {
         let path = path.to_owned();
         match errno_from_text(&source) {
@@ -167,19 +166,20 @@ impl StartError {
     }
 }
 
-fn cgroup_reason(said: Option<&io::Error>) -> &'static str {
-    match said.map(io::Error::kind) {
+fn cgroup_reason(error: Option<&io::Error>) -> &'static str {
+    match error.map(io::Error::kind) {
         Some(io::ErrorKind::NotFound) => "is not there",
         _ => "is not a cgroup v2 folder",
     }
 }
 
-/// The end of a sentence about another holdfast: which process it is, if the kernel tells.
+/// Names the process of another holdfast for the end of a sentence, if known.
 pub fn describe_process(process: Option<u32>) -> String {
     process.map(|process| format!(" (it is process {process})")).unwrap_or_default()
 }
 
-/// libbpf-rs keeps the errno to itself, and its kinds do not tell EPERM from the verifier's EACCES; its text does.
+/// Reads the errno from the text: libbpf-rs does not expose it, and its kinds do not separate EPERM from the verifier's
+/// EACCES.
 fn errno_from_text(error: &libbpf_rs::Error) -> Option<i32> {
     let text = format!("{error:#}");
     let (_, from) = text.rsplit_once("(os error ")?;
@@ -193,14 +193,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_of_the_verifier_is_no_lack_of_privileges() {
+    fn a_verifier_error_is_not_reported_as_missing_privileges() {
         let loading = |errno| StartError::from_load(libbpf_rs::Error::from_raw_os_error(errno));
         assert!(matches!(loading(libc::EPERM), StartError::NotPermitted(_)));
         assert!(matches!(loading(libc::EACCES), StartError::Load(_)));
     }
 
     #[test]
-    fn what_passes_counts_neither_against_the_host_nor_against_what_is_pinned() {
+    fn transient_errors_blame_neither_the_host_nor_the_pins() {
         use libc::{
             E2BIG, EACCES, EAGAIN, EBUSY, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSYS, EOPNOTSUPP,
         };
@@ -220,14 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_comes_with_what_to_do() {
+    fn errors_of_loading_say_what_to_do() {
         for (errno, begins) in [
-            // Too few privileges, a locked-down kernel, or too little locked memory.
+            // Missing privileges, a locked-down kernel, or too little locked memory.
             (
                 libc::EPERM,
                 "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; before Linux 5.11 also raise the limit of locked memory (`ulimit -l unlimited`); a locked-down kernel, a security module or seccomp may refuse it to root too",
             ),
-            // The verifier's refusal, and a kernel without the bpf call.
+            // A verifier error, and a kernel without the bpf call.
             (
                 libc::EACCES,
                 "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: ",
@@ -237,8 +237,8 @@ mod tests {
                 "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: ",
             ),
         ] {
-            let said = StartError::from_load(libbpf_rs::Error::from_raw_os_error(errno)).to_string();
-            assert!(said.starts_with(begins), "{said}");
+            let message = StartError::from_load(libbpf_rs::Error::from_raw_os_error(errno)).to_string();
+            assert!(message.starts_with(begins), "{message}");
         }
     }
 }

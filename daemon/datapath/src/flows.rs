@@ -1,9 +1,8 @@
-//! Flows as the daemon sees them: which client has which backend, as the programs of packets alone note it.
+//! The flow table as the daemon sees it: the backend of each client, recorded by the packet programs.
 //!
-//! Invariant: the daemon takes no live flow away, except where a smaller table has no room for it (`moving`). Programs
-//! make flows and change them; the daemon reads and counts them, and ends a flow when nothing can use it any more
-//! (`sweep`). The end of a flow begins with deleting the entry between backend and client: the one side that succeeds
-//! in this owns the record.
+//! Invariant: the daemon removes no live flow, unless a smaller table has no space for it (`migration`). Programs open
+//! and change flows; the daemon reads and counts them, and ends flows that have expired (`sweep`). Ending a flow begins
+//! with deleting its translated entry: the side that succeeds owns the record.
 
 mod entries;
 pub(crate) mod eviction_rank;
@@ -47,7 +46,7 @@ pub(crate) use reserved_ports::ReservedPorts;
 pub(crate) use sweep::SweepThread;
 pub use tally::{PACKET_DROPS, PACKET_EVENTS, PacketCounts};
 
-/// Decodes what a record has of one side. What the two sides have beside each other is not alike.
+/// Decodes the flags of one side. Some bits mean something else on the other side.
 fn decode_seen_flags(bits: u8, is_backend: bool) -> SeenFlags {
     let has = |bit: types::flow_flag| u32::from(bits) & bit.0 != 0;
     SeenFlags {
@@ -66,8 +65,7 @@ fn decode_encap(it: &types::flow) -> Option<EncapDirection> {
     has(it.backend_flags, types::flow_flag::FLOW_DECAP).then_some(EncapDirection::FromNode)
 }
 
-/// Whether both sides go on with it, and the stack may see what they say to each other. What goes to another node
-/// as it came bears another header there.
+/// Whether both sides are open and their packets reach the stack here. Encapsulated packets have another header.
 fn is_established(flow: &Flow) -> bool {
     matches!(flow.stage, Stage::Open | Stage::HalfClosed) && flow.encap != Some(EncapDirection::ToNode)
 }
@@ -96,7 +94,7 @@ fn decode_flow(it: &types::flow, now: u32) -> Option<Flow> {
     })
 }
 
-/// The open table of flows. Clones share it.
+/// The open flow table. Clones share it.
 #[derive(Clone, Debug)]
 pub struct FlowTable(Arc<FlowMaps>);
 
@@ -106,20 +104,20 @@ struct FlowMaps {
     entries: FlowEntries,
     // The numbers of free records.
     free: MapHandle,
-    // The ports at which backends are.
+    // The ports that backends listen on.
     ports: MapHandle,
     counts: MapHandle,
     shares: FlowCounts,
-    // How many flows had begun in all before the last pass, if that pass found no flow.
+    // The count of begun flows before the last pass, if that pass found no flow.
     idle_since: AtomicU64,
     clock: fn() -> u32,
 }
 
-/// The value of `idle_since` while no pass has found the table empty.
+/// The value of `idle_since` until a pass finds the table empty.
 const NOT_IDLE: u64 = u64::MAX;
 
 impl FlowTable {
-    /// Opens the table over the maps of packets.
+    /// Opens the table over the packet maps.
     pub(crate) fn new(maps: &MapHandles) -> Result<Self, StartError> {
         Self::with_clock(maps, monotonic_seconds)
     }
@@ -143,26 +141,26 @@ impl FlowTable {
         (self.0.clock)()
     }
 
-    /// Whether there is nothing to look at: a pass has found no flow, and none has begun since. So a node without
-    /// outside clients has no work with flows.
+    /// Whether there is nothing to sweep: a pass found no flow, and none has begun since. So a node without outside
+    /// clients has no work with flows.
     fn is_idle(&self) -> bool {
         let since = self.0.idle_since.load(Ordering::Relaxed);
         since != NOT_IDLE && since == self.begun_count()
     }
 
-    /// How many flows have begun, as the programs count them.
+    /// How many flows have begun, by the programs' count.
     fn begun_count(&self) -> u64 {
         self.packet_count(packet_count::COUNT_FLOWS)
     }
 
-    /// How many flows the table can hold.
+    /// How many flows the table holds at most.
     pub fn capacity(&self) -> u32 {
         self.0.records.len()
     }
 
-    /// Does the rest of a flow's end, in this order: the entries that lead to it, the record, its number. A process
-    /// that is killed meanwhile leaves a record that the next pass finds. If it is killed just before the last step,
-    /// the number is lost, which blocks no flow. To be called only after deleting the entry between backend and client.
+    /// Finishes a flow after its translated entry is deleted: removes the other entries, frees the record, then its
+    /// number. If the process is killed meanwhile, the next pass finds the record; just before the last step, only the
+    /// number is lost, which blocks no flow.
     fn finish_flow(&self, number: u32, ended: &types::flow) -> Result<(), libbpf_rs::Error> {
         let FlowMaps { records, entries, .. } = &*self.0;
         entries.remove(&flow::client_entry(ended), number)?;
@@ -174,35 +172,35 @@ impl FlowTable {
         self.free_number(number)
     }
 
-    /// Hands out `count` more numbers of records, if any are left. `true`: all are handed out. Their count is noted
-    /// first: a process that is killed meanwhile leaves a few numbers that no flow gets, but none that two flows get.
+    /// Releases `count` more record numbers, if any are left. `true`: all are released. It stores the count first: a
+    /// killed process loses a few numbers, but no two flows get the same one.
     fn release_numbers(&self, count: u32) -> Result<bool, libbpf_rs::Error> {
-        let Some(noted) = self.0.shares.released_numbers() else { return Ok(true) };
-        let so_far = noted.load(Ordering::Acquire);
+        let Some(released) = self.0.shares.released_numbers() else { return Ok(true) };
+        let so_far = released.load(Ordering::Acquire);
         let max = u64::from(self.capacity());
         if so_far == 0 || so_far >= max {
             return Ok(true);
         }
         let next = so_far.saturating_add(count.into()).min(max);
-        noted.store(next, Ordering::Release);
+        released.store(next, Ordering::Release);
         for number in so_far..next {
             self.free_number(u32::try_from(number).unwrap_or(u32::MAX))?;
         }
         Ok(next == max)
     }
 
-    /// Whether all numbers of records are handed out.
+    /// Whether all record numbers are released.
     pub(crate) fn are_numbers_released(&self) -> bool {
-        let noted = self.0.shares.released_numbers().map_or(0, |noted| noted.load(Ordering::Acquire));
-        noted == 0 || noted >= u64::from(self.capacity())
+        let released = self.0.shares.released_numbers().map_or(0, |it| it.load(Ordering::Acquire));
+        released == 0 || released >= u64::from(self.capacity())
     }
 
-    /// Seconds on the clock of the programs at devices.
+    /// Seconds on the packet programs' clock.
     pub(crate) fn monotonic_seconds() -> u32 {
         monotonic_seconds()
     }
 
-    /// Makes the number of a free record available again.
+    /// Makes a free record's number available again.
     fn free_number(&self, number: u32) -> Result<(), libbpf_rs::Error> {
         self.0.free.update(&[], &number.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
     }
@@ -210,7 +208,7 @@ impl FlowTable {
 
 #[cfg(test)]
 impl FlowTable {
-    /// Writes an open connection, as programs would have written it.
+    /// Writes an open connection as programs would.
     pub(crate) fn begin_for_tests(&self, client: u16) {
         let at = |it: &str| flow::encode_endpoint(it.parse().unwrap());
         let ((client_address, _), (frontend, frontend_port)) = (at("203.0.113.9:1"), at("192.0.2.10:443"));
@@ -241,7 +239,7 @@ impl FlowTable {
     }
 }
 
-/// Tables over the very same maps are equal.
+/// Tables over the same maps are equal.
 impl PartialEq for FlowTable {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -252,7 +250,7 @@ impl Eq for FlowTable {}
 
 /// The programs' clock, in seconds.
 fn monotonic_seconds() -> u32 {
-    // The kernel always has this clock; at 0 nothing is old enough to end.
+    // The kernel always has this clock; at 0 no flow has expired.
     let since_boot = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     u32::try_from(since_boot.as_secs()).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,7 @@
-//! The maps of one generation, which are the maps that grow.
+//! The maps of one generation, which are those that grow.
 //!
-//! Invariant: two generations with the same content answer every client the same, so programs may be moved from one to
-//! the other at any moment between two writes. When to grow, `open_kernel::grow_now` says.
+//! Invariant: two generations with the same content give every client the same result, so programs may move between
+//! them at any moment between two writes. `kernel::grow` decides when to grow.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::publish;
 use crate::shape::{PROBE_ENTRIES, family_index};
 use crate::table::Table;
 
-/// The maps of one generation, open.
+/// The open maps of one generation.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) shape: MapSizes,
@@ -31,7 +31,7 @@ pub(crate) struct Generation {
     pub(crate) members: Table,
     ports: Arc<MappedArray>,
     slots: [Arc<MappedArray>; 2],
-    // Whether programs may read a larger generation already.
+    // Whether programs may already read a larger generation.
     outgrown: Arc<AtomicBool>,
 }
 
@@ -40,7 +40,7 @@ fn open_table(maps: &MapHandles, map: Map) -> Result<Table, StartError> {
     Ok(Table::new(copy))
 }
 
-/// A map for single entries, with its entries counted.
+/// Opens a map of single entries and counts them.
 pub(crate) fn open_counted_table(maps: &MapHandles, map: Map) -> Result<Table, StartError> {
     let mut table = open_table(maps, map)?;
     let failed = |source| StartError::Map { attempt: "read", map: map.name(), source };
@@ -49,15 +49,14 @@ pub(crate) fn open_counted_table(maps: &MapHandles, map: Map) -> Result<Table, S
     Ok(table)
 }
 
-/// A map as memory.
+/// Maps an array into memory.
 pub(crate) fn map_array(maps: &MapHandles, map: Map) -> Result<MappedArray, StartError> {
     let failed = |source| StartError::Map { attempt: "map", map: map.name(), source };
     MappedArray::new(find_handle(maps, map)?).map_err(failed)
 }
 
 impl Generation {
-    /// Opens the same maps again, for another thread that only reads. Memory that is mapped is shared, not mapped
-    /// twice.
+    /// Opens the same maps again for another thread that only reads. Mapped memory is shared.
     pub(crate) fn for_reading(&self) -> Result<Self, StartError> {
         let maps = &self.handles;
         Ok(Self {
@@ -97,7 +96,7 @@ impl Generation {
         })
     }
 
-    /// Whether programs may read a larger generation, so that this one no longer tells what clients get.
+    /// Whether programs may already read a larger generation, so that this one is not authoritative.
     pub(crate) fn is_outgrown(&self) -> bool {
         self.outgrown.load(Ordering::SeqCst)
     }
@@ -106,7 +105,7 @@ impl Generation {
         self.outgrown.store(outgrown, Ordering::SeqCst);
     }
 
-    /// The handles of the maps, for loading programs over the same maps.
+    /// The handles of the maps, for loading programs over them.
     pub(crate) fn handles(&self) -> &MapHandles {
         &self.handles
     }
@@ -143,7 +142,7 @@ impl Generation {
         abi::decode_word(self.word_cell(index, scope).map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
-    /// Publishes a word by one aligned store, so that programs see the list before or the list after.
+    /// Publishes a word by one aligned store: programs see the old list or the new one.
     pub(crate) fn publish_word(&self, index: PortIndex, scope: Scope, word: Word) {
         if let Some(cell) = self.word_cell(index, scope) {
             publish::publish_word(cell, word);
@@ -154,7 +153,7 @@ impl Generation {
         abi::decode_facts(self.facts_cell(index).map_or(0, |facts| facts.load(Ordering::Relaxed)))
     }
 
-    /// Writes the facts of a port that begins or changes, and begins its counts at zero.
+    /// Writes the facts of a new or changed port, and resets its counts.
     pub(crate) fn write_facts(&self, index: PortIndex, facts: PortFacts) {
         self.counts().reset_port(index);
         if let Some(cell) = self.facts_cell(index) {
@@ -162,17 +161,17 @@ impl Generation {
         }
     }
 
-    /// The counts of the clients of all ports.
+    /// The counts of clients at all ports.
     pub(crate) fn counts(&self) -> PortCounters {
         PortCounters::for_ports(&self.ports)
     }
 
-    /// Writes a range that no word points to. Slots that are not given are wiped.
+    /// Writes a range that no word points to, and clears its remaining slots.
     pub(crate) fn fill_range(&self, range: SlotRange, slots: impl Iterator<Item = Slot>) {
         publish::fill_range(self.slots(range.family), range, slots);
     }
 
-    /// The backends that a word points to; wiped slots and what lies beyond the array left out.
+    /// Reads the backends that a word points to, without cleared slots and those beyond the array.
     pub(crate) fn read_list(&self, family: Family, word: Word) -> Vec<Slot> {
         let words = abi::slot_words(family);
         let from = word.base as usize * words;
@@ -191,16 +190,16 @@ impl Generation {
         })
     }
 
-    /// The port index and the slot that only the self-test uses.
+    /// The port index and slot reserved for the self-test.
     pub(crate) fn probe_slot(&self, family: Family) -> (PortIndex, SlotRange) {
         let [v4, v6] = self.shape.slots;
         let base = if family_index(family) == 0 { v4 } else { v6 };
         (PortIndex(self.shape.ports), SlotRange { family, base, count: PROBE_ENTRIES })
     }
 
-    /// Copies everything into larger maps that are empty.
+    /// Copies everything into empty larger maps.
     pub(crate) fn copy_to(&self, next: &mut Self) -> Result<(), StartError> {
-        // Indices and slots stay as they are. The last of each is the self-test's, which is over.
+        // Indices and slots stay. The last of each belongs to the self-test, which has ended.
         let ports = self.shape.ports as usize;
         copy_words(&self.ports, &next.ports, ports * abi::PORT_WORDS);
         for family in Family::ALL {

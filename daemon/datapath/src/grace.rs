@@ -1,8 +1,8 @@
-//! Grace periods: when every program run that was under way has ended.
+//! Grace periods: they end when every running program has ended.
 //!
-//! Invariant: a period is over only if the kernel has waited for all program runs since it began. A call that replaces
-//! a map in a map of maps returns only after that wait, as the kernel promises; so a thread of its own makes such a
-//! call. `membarrier` makes no such promise on a single CPU. The caller never waits.
+//! Invariant: a period is over only once the kernel has waited for all programs that ran when it began. Replacing a map
+//! in a map of maps returns only after that wait, as the kernel promises, so a separate thread makes this call.
+//! `membarrier` does not promise it on a single CPU. The caller never waits.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +14,13 @@ use std::time::Duration;
 use holdfast_core::op::Grace;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
 
-/// One wait covers whatever began before it, so one more that stands by is enough.
+/// One wait covers all periods that began before it, so one queued wait is enough.
 const WAITING_MAX: usize = 1;
 
-/// The pause before another try: the kernel fails to wait only when it is out of memory.
+/// The pause before a retry: the kernel fails to wait only when out of memory.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// The thread that waits.
+/// The waiting thread.
 #[derive(Debug)]
 pub(crate) struct GracePeriods {
     begun: Arc<AtomicU64>,
@@ -37,11 +37,11 @@ impl GracePeriods {
         let over = Arc::new(AtomicU64::new(0));
         let failure = Arc::default();
         let (wake, woken) = sync_channel(WAITING_MAX);
-        let ends =
+        let state =
             GraceState { begun: Arc::clone(&begun), over: Arc::clone(&over), failure: Arc::clone(&failure) };
         let thread = std::thread::Builder::new()
             .name("grace".to_owned())
-            .spawn(move || run_waiter(&waiter, &woken, &ends))
+            .spawn(move || run_waiter(&waiter, &woken, &state))
             .map_err(libbpf_rs::Error::from)?;
         Ok(Self { begun, over, failure, wake: Some(wake), thread: Some(thread) })
     }
@@ -49,7 +49,7 @@ impl GracePeriods {
     pub(crate) fn begin(&self) -> Grace {
         let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
         if let Some(wake) = &self.wake {
-            // Full: a wait stands by already, and it begins after this.
+            // Full: a wait is queued already, and begins after this.
             let _ = wake.try_send(());
         }
         Grace(number)
@@ -59,7 +59,7 @@ impl GracePeriods {
         self.over.load(Ordering::Acquire) >= grace.0
     }
 
-    /// Why the kernel could not wait; nothing is reused then.
+    /// Why the kernel could not wait. Nothing is reused meanwhile.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -80,21 +80,21 @@ struct GraceState {
     failure: Arc<RwLock<Option<String>>>,
 }
 
-fn run_waiter(waiter: &GraceWaiter, woken: &Receiver<()>, ends: &GraceState) {
+fn run_waiter(waiter: &GraceWaiter, woken: &Receiver<()>, state: &GraceState) {
     let mut failed = false;
     while wait_for_work(woken, failed) {
-        let number = ends.begun.load(Ordering::Acquire);
+        let number = state.begun.load(Ordering::Acquire);
         let waited = waiter.wait_for_programs();
         if waited.is_ok() {
-            ends.over.store(number, Ordering::Release);
+            state.over.store(number, Ordering::Release);
         }
         failed = waited.is_err();
-        *ends.failure.write().unwrap_or_else(PoisonError::into_inner) =
+        *state.failure.write().unwrap_or_else(PoisonError::into_inner) =
             waited.err().map(|error| format!("{error:#}"));
     }
 }
 
-/// Waits for work, or for another try. `false`: there will be no more.
+/// Waits for work or a retry. `false`: the owner has stopped.
 fn wait_for_work(woken: &Receiver<()>, failed: bool) -> bool {
     if failed {
         woken.recv_timeout(RETRY_WAIT) != Err(RecvTimeoutError::Disconnected)

@@ -1,7 +1,7 @@
-//! The kernel's maps behind [`FlowMaps`]: what the engine's ops do to what programs read.
+//! The kernel's maps behind [`Maps`]: executes the engine's ops on the maps that programs read.
 //!
-//! Invariant: an op has its whole effect or none that a program could see; an endpoint change needs no system call.
-//! Which ops come, and in which order, core decides.
+//! Invariant: an op takes effect completely or not at all for programs; an endpoint change needs no system call. Core
+//! decides which ops come in which order.
 
 mod batch;
 mod cluster_ips;
@@ -49,7 +49,7 @@ pub use stale::{Namespaces, StaleSockets};
 pub use start::{StartOptions, TakeOverError};
 pub use status::LiveMaps;
 
-/// The maps of the kernel, and whatever reads and writes them.
+/// The kernel's maps, with all that reads and writes them.
 #[derive(Debug)]
 pub struct KernelMaps {
     generation: Generation,
@@ -58,7 +58,7 @@ pub struct KernelMaps {
     features: Features,
     capacity: Capacity,
     limits: MapSizes,
-    // How far the maps were written: the highest port index and slot, and one more.
+    // The highest port index and slot written, plus one.
     high_water: MapSizes,
     growths: u32,
     prebuild: prebuild::Prebuild,
@@ -67,33 +67,33 @@ pub struct KernelMaps {
     stale: Option<stale::StaleSweep>,
     exempt: exempt::ExemptSubtrees,
     packets: packets::PacketTranslation,
-    // Where packets are translated.
+    // `Some` while packets are translated.
     flows: Option<flows::FlowTracking>,
     sources: sources::SourceMaps,
     cluster_ips: cluster_ips::ClusterIps,
-    // What is left of a reading that was begun.
+    // The rest of the dump in progress.
     pending_parts: Vec<dump::DumpPart>,
 }
 
-/// The pins and links, which outlive the daemon, and what is known of them.
+/// The pins and links, which outlive the daemon, and their state.
 #[derive(Debug)]
 struct Attachment {
     pins: Pins,
     links: Links<Cgroup>,
-    // What this daemon tells the programs, and what the daemon before told them.
+    // The control values of this daemon, and those of the former one.
     control: types::control,
     former_control: types::control,
-    // How the hooks were when they were looked at last.
+    // The hooks as of the last inspection.
     last_look: Option<HookReport>,
-    // How often a detached program was put back.
+    // How many detached programs were attached again.
     put_back: u64,
-    // Why something could not be put back when that was tried last.
+    // The last repair's error.
     failure: Option<String>,
 }
 
-/// The setting that bounds frontends and ports.
+/// The setting that limits frontends and ports.
 const FRONTENDS_SETTING: &str = "datapath.limits.frontends";
-/// The setting that bounds slots and members.
+/// The setting that limits slots and members.
 const BACKENDS_SETTING: &str = "datapath.limits.backends";
 
 impl KernelMaps {
@@ -248,7 +248,7 @@ impl Maps for KernelMaps {
         self.capacity
     }
 
-    /// Clients are served by what another daemon left until [`Self::add_gap`].
+    /// A former daemon's programs and maps serve clients until [`Self::take_over`].
     fn is_predecessor_serving(&self) -> bool {
         self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
     }

@@ -1,10 +1,9 @@
-//! Where ops become what a client's connect meets.
+//! Executes ops on the kernel's maps, so that clients' connects reach their backends.
 //!
-//! The kernel's side of [`holdfast_core::check_maps::FlowMaps`]: maps, pins, programs, links. Invariant: an op is executed whole
-//! or refused, and no reader ever sees one half done. This is the only crate where `unsafe` is legal, and it decides
-//! nothing.
+//! The kernel's side of [`holdfast_core::maps::Maps`]: maps, pins, programs, links. Invariant: an op is executed
+//! completely or refused, and no reader sees it half done. Only this crate may use `unsafe`, and it makes no decisions.
 
-// The bed of the tests names this crate as its other users do.
+// The test bed refers to this crate by its name.
 #[cfg(test)]
 extern crate self as holdfast_datapath;
 

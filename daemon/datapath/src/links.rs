@@ -1,7 +1,7 @@
 //! The attached programs of one site: one link per hook.
 //!
 //! Invariant: a hook that has a program has one at every moment; a new program replaces the old one in one step.
-//! Programs of others on the same hooks are left alone.
+//! Foreign programs at the same hooks are left alone.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,54 +16,54 @@ use crate::load::{LoadedPrograms, Programs};
 use crate::pins::Pins;
 use crate::site::Site;
 
-/// The programs of ours at a site, as far as there are any.
+/// Our programs at a site, if any.
 #[derive(Debug)]
 pub(crate) struct Links<S> {
     site: S,
     links: Vec<(&'static str, Link)>,
     former: Vec<(&'static str, FormerProgram)>,
-    // Hooks with a program that still reads maps which are no longer written.
+    // Hooks whose program still reads outdated maps.
     behind: Vec<&'static str>,
 }
 
-/// How the hooks were at one moment.
+/// The state of the hooks at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HookReport {
-    /// Hooks with a link that no longer holds: its pin is gone, or its site.
+    /// Hooks whose link does not hold: its pin or its site is gone.
     pub(crate) broken: Vec<&'static str>,
-    /// Those of them at which nothing of ours runs.
+    /// Those of them where none of our programs runs.
     pub(crate) bare: Vec<&'static str>,
-    /// Hooks where others have programs too. A hook that cannot be asked is left out.
+    /// Hooks that also have foreign programs, as far as the kernel answers.
     pub(crate) shared: Vec<ForeignPrograms>,
 }
 
-/// The programs beside ours; `None`: there are none.
+/// The foreign programs at a hook; `None`: there are none.
 fn foreign_programs(hook: &'static str, attached: &[u32], own: u32) -> Option<ForeignPrograms> {
-    let place = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
-    let (before, after) = attached.split_at(place);
-    let beside =
+    let position = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
+    let (before, after) = attached.split_at(position);
+    let foreign =
         ForeignPrograms { hook, before: before.into(), after: after.iter().skip(1).copied().collect() };
-    (beside.count() > 0).then_some(beside)
+    (foreign.count() > 0).then_some(foreign)
 }
 
-/// What a hook had before.
+/// The program that a hook had before.
 #[derive(Debug)]
 enum FormerProgram {
     Absent,
     Program(OwnedFd),
-    /// A program that only CAP_SYS_ADMIN may ask for.
+    /// A program that only CAP_SYS_ADMIN may open.
     Hidden,
 }
 
 impl FormerProgram {
     fn from_link(link: &Link) -> Self {
-        let program = link.info().and_then(|known| Program::fd_from_id(known.prog_id));
+        let program = link.info().and_then(|info| Program::fd_from_id(info.prog_id));
         program.map_or(Self::Hidden, Self::Program)
     }
 }
 
 impl<S: Site> Links<S> {
-    /// The links of a site where no program of ours is attached yet.
+    /// The links of a site without programs of ours.
     pub(crate) const fn for_site(site: S) -> Self {
         Self { site, links: Vec::new(), former: Vec::new(), behind: Vec::new() }
     }
@@ -73,32 +73,32 @@ impl<S: Site> Links<S> {
         !self.links.is_empty()
     }
 
-    /// Attaches the programs, or replaces by them those that a former daemon left attached.
+    /// Attaches the programs, and replaces those of a former daemon.
     pub(crate) fn attach_all(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
         for (hook, program) in programs.for_site(&self.site) {
             let pin = pins.link_pin(&self.site, hook);
-            let left = if pin.exists() { Some(open_link(&pin)?) } else { None };
-            let here = left.as_ref().filter(|link| is_attached_at(link, &self.site));
-            self.former.push((hook, here.map_or(FormerProgram::Absent, FormerProgram::from_link)));
-            self.links.push((hook, attach_hook(hook, &program, &self.site, &pin, left)?));
+            let former = if pin.exists() { Some(open_link(&pin)?) } else { None };
+            let attached = former.as_ref().filter(|link| is_attached_at(link, &self.site));
+            self.former.push((hook, attached.map_or(FormerProgram::Absent, FormerProgram::from_link)));
+            self.links.push((hook, attach_hook(hook, &program, &self.site, &pin, former)?));
         }
         Ok(())
     }
 
-    /// Keeps the programs, which have proved good: the former ones are not needed any more.
+    /// Drops the former programs after the self-test.
     pub(crate) fn discard_former(&mut self) {
         self.former.clear();
     }
 
-    /// Undoes the attachment: puts a former program back at its hook, and leaves a hook bare that had none. Where the
-    /// former program cannot be had, ours stays. `true`: nothing is attached any more.
+    /// Undoes the attachment: restores former programs, and detaches from hooks that had none. If a former program
+    /// cannot be opened, ours stays. `true`: nothing is attached any more.
     pub(crate) fn undo_attach(&mut self, pins: &Pins) -> bool {
         let former = std::mem::take(&mut self.former);
         let links = std::mem::take(&mut self.links);
         let mut is_bare = true;
         for ((hook, link), (_, former)) in links.into_iter().zip(former) {
             match former {
-                // At once: a link that only loses its pin is detached some time later.
+                // Detached explicitly: a link that only loses its pin detaches later.
                 FormerProgram::Absent => {
                     drop((link.detach(), std::fs::remove_file(pins.link_pin(&self.site, hook))))
                 }
@@ -109,24 +109,24 @@ impl<S: Site> Links<S> {
         is_bare
     }
 
-    /// Replaces the programs by others that are loaded already. `false`: no hook got its new program. Where only some
-    /// did, the others are behind until [`Self::repair`] has moved them too.
+    /// Replaces the programs by loaded ones. `false`: no hook got its new program. If only some did, the others are
+    /// behind until [`Self::repair`] moves them.
     pub(crate) fn move_to_programs(&mut self, programs: &LoadedPrograms) -> bool {
         let is_moved = |(hook, link): &&(&'static str, Link)| {
             programs
                 .find_program(hook)
                 .is_some_and(|program| bpf_syscall::update_link(link.as_fd(), program).is_ok())
         };
-        let (moved, left): (Vec<_>, Vec<_>) = self.links.iter().partition(is_moved);
+        let (moved, behind): (Vec<_>, Vec<_>) = self.links.iter().partition(is_moved);
         if moved.is_empty() {
             return false;
         }
-        self.behind = left.into_iter().map(|(hook, _)| *hook).collect();
+        self.behind = behind.into_iter().map(|(hook, _)| *hook).collect();
         true
     }
 
-    /// Replaces the programs by others. A link that takes no other program is replaced by a new one. An error: no hook
-    /// got its new program. Where only some did, the others are behind until [`Self::repair`] has moved them too.
+    /// Replaces the programs. A link that cannot be updated is replaced. An error: no hook got its new program. If only
+    /// some did, the others are behind until [`Self::repair`] moves them.
     pub(crate) fn update(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
         let mut moved = false;
         let mut behind = Vec::new();
@@ -164,41 +164,41 @@ impl<S: Site> Links<S> {
         Ok(())
     }
 
-    /// The hooks with a program that reads other maps than those that are written.
+    /// The hooks whose program reads outdated maps.
     pub(crate) fn behind_hooks(&self) -> &[&'static str] {
         &self.behind
     }
 
-    /// Looks at all hooks.
+    /// Inspects all hooks.
     pub(crate) fn inspect_hooks(&self, pins: &Pins) -> HookReport {
-        let mut look = HookReport::default();
+        let mut report = HookReport::default();
         for (hook, link) in &self.links {
-            let known = link.info().ok();
-            let holds = known.as_ref().is_some_and(|it| self.site.holds_link(it));
+            let info = link.info().ok();
+            let holds = info.as_ref().is_some_and(|it| self.site.holds_link(it));
             if !holds {
-                look.bare.push(*hook);
+                report.bare.push(*hook);
             }
             if !holds || !pins.link_pin(&self.site, hook).exists() {
-                look.broken.push(*hook);
+                report.broken.push(*hook);
             }
-            look.shared.extend(known.and_then(|known| self.find_foreign(hook, known.prog_id)));
+            report.shared.extend(info.and_then(|info| self.find_foreign(hook, info.prog_id)));
         }
-        look
+        report
     }
 
     fn find_foreign(&self, hook: &'static str, own: u32) -> Option<ForeignPrograms> {
         foreign_programs(hook, &self.site.query_programs(hook).ok()?, own)
     }
 
-    /// Attaches anew what no longer holds, and moves what is behind. At a hook that is attached anew both programs run
-    /// for a moment; the second one finds nothing left to translate. A hook that fails keeps no other one from being
-    /// put right; those that were are named in `mended`.
+    /// Attaches broken hooks again, and moves those that are behind. Both programs of a hook run for a moment; the
+    /// second one finds nothing left to translate. A failure stops no other hook; `repaired` lists those that
+    /// succeeded.
     pub(crate) fn repair(
         &mut self,
         programs: &Programs<'_>,
         pins: &Pins,
         broken: &[&'static str],
-        mended: &mut Vec<&'static str>,
+        repaired: &mut Vec<&'static str>,
     ) -> Result<(), StartError> {
         let mut failure = None;
         if !broken.is_empty() {
@@ -209,11 +209,11 @@ impl<S: Site> Links<S> {
                 continue;
             }
             match self.reattach_program(hook, &program, pins) {
-                Ok(()) => mended.push(hook),
+                Ok(()) => repaired.push(hook),
                 Err(error) => failure = Some(error),
             }
         }
-        self.behind.retain(|hook| !mended.contains(hook));
+        self.behind.retain(|hook| !repaired.contains(hook));
         failure.map_or(Ok(()), Err)
     }
 
@@ -245,31 +245,31 @@ fn reattach_hook(
     site: &impl Site,
     pin: &Path,
 ) -> Result<Link, StartError> {
-    let left = if pin.exists() { Some(open_link(pin)?) } else { None };
-    attach_hook(hook, program, site, pin, left)
+    let former = if pin.exists() { Some(open_link(pin)?) } else { None };
+    attach_hook(hook, program, site, pin, former)
 }
 
-/// Attaches a program to a hook, and pins its link. `left`: the link that is pinned there already.
+/// Attaches a program to a hook, and pins its link. `former`: the link that is pinned there already.
 fn attach_hook(
     hook: &'static str,
     program: &ProgramMut<'_>,
     site: &impl Site,
     pin: &Path,
-    left: Option<Link>,
+    former: Option<Link>,
 ) -> Result<Link, StartError> {
-    let Some(mut link) = left else {
+    let Some(mut link) = former else {
         return create_link(hook, program, site, pin);
     };
-    // A link that has lost its site, or is at another one, cannot be moved.
+    // A link that has lost its site, or is at another one, cannot be updated.
     if is_attached_at(&link, site) && link.update_prog(program).is_ok() {
         return Ok(link);
     }
     let removed = std::fs::remove_file(pin);
     removed.map_err(|source| StartError::Pin { attempt: "remove", path: pin.to_owned(), source })?;
-    // The old one is let go of only when the new one is there.
-    let anew = create_link(hook, program, site, pin)?;
+    // The old link closes only after the new one is attached.
+    let new_link = create_link(hook, program, site, pin)?;
     drop(link);
-    Ok(anew)
+    Ok(new_link)
 }
 
 fn open_link(pin: &Path) -> Result<Link, StartError> {
@@ -290,11 +290,11 @@ fn create_link(
     Ok(link)
 }
 
-/// Puts a former program back behind a link. `false`: the link holds nothing any more.
+/// Restores a former program at a link. `false`: the link is defunct.
 fn restore_program(link: &Link, program: &OwnedFd) -> bool {
     bpf_syscall::update_link(link.as_fd(), program.as_fd()).is_ok()
 }
 
 fn is_attached_at(link: &Link, site: &impl Site) -> bool {
-    link.info().is_ok_and(|known| site.holds_link(&known))
+    link.info().is_ok_and(|info| site.holds_link(&info))
 }

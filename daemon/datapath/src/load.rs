@@ -1,4 +1,4 @@
-//! From the compiled programs to loaded ones: sizes, switches, maps that are there already.
+//! Loads the compiled programs: sets sizes and switches, and reuses existing maps.
 //!
 //! Invariant: a load changes nothing that is attached.
 
@@ -21,21 +21,21 @@ use crate::site::Site;
 use crate::skeleton::packet::types;
 use crate::skeleton::{PacketSkel, PacketSkelBuilder, SocketSkelBuilder, XdpSkelBuilder};
 
-/// An object that was read and not loaded.
+/// An opened object that is not loaded.
 type OpenedObject<'a> = Box<dyn LoadableObject<'a> + 'a>;
 
-/// Reads one object, with its switches set.
+/// Opens an object and sets its switches.
 type ObjectOpener =
     for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<OpenedObject<'a>, StartError>;
 
-/// The objects with programs that hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel
-/// may do without them: `udp_iter.bpf.c` by `kernel::find_stale`, `packet.bpf.c` and `xdp.bpf.c` by `load_packets`.)
+/// The objects with programs for sites. All share the same maps. (The others load separately, because a kernel may lack
+/// their features: `udp_iter.bpf.c` by `kernel::stale`, `packet.bpf.c` and `xdp.bpf.c` by `load_packets`.)
 const OBJECTS: [ObjectOpener; 1] = [open_socket_object];
 
 /// A program that uses every switch.
 const PROBE_PROGRAM: &str = "connect4";
 
-/// What all skeletons that are open have in common.
+/// The interface of all open skeletons.
 trait LoadableObject<'a> {
     fn object(&mut self) -> &mut OpenObject;
     fn load(self: Box<Self>) -> Result<Box<dyn Skel<'a> + 'a>, libbpf_rs::Error>;
@@ -65,11 +65,11 @@ fn open_socket_object(
     Ok(Box::new(open))
 }
 
-/// The programs of all objects, loaded.
+/// The loaded programs of all objects.
 pub(crate) struct Programs<'a>(Vec<Box<dyn Skel<'a> + 'a>>);
 
 impl Programs<'_> {
-    /// The programs that hang at a site, each with its hook.
+    /// The programs of a site, each with its hook.
     pub(crate) fn for_site(&self, site: &impl Site) -> Vec<(&'static str, ProgramMut<'_>)> {
         let programs = self.0.iter().flat_map(|object| object.object().progs_mut());
         programs.filter_map(|program| pair_with_hook(site, program)).collect()
@@ -77,24 +77,24 @@ impl Programs<'_> {
 }
 
 impl Programs<'_> {
-    /// All programs, kept open without the objects that they were loaded from.
+    /// Clones all programs, so that they outlive the objects.
     pub(crate) fn clone_programs(&self) -> Result<LoadedPrograms, StartError> {
         let programs = self.0.iter().flat_map(|object| object.object().progs());
         let cloned = programs.map(|program| {
             let fd = program.as_fd().try_clone_to_owned()?;
             Ok((program.name().to_string_lossy().into_owned(), fd))
         });
-        let kept = cloned.collect::<io::Result<_>>();
-        kept.map(LoadedPrograms).map_err(|error| StartError::from_load(error.into()))
+        let programs = cloned.collect::<io::Result<_>>();
+        programs.map(LoadedPrograms).map_err(|error| StartError::from_load(error.into()))
     }
 }
 
-/// Loaded programs by their names: they may go to another thread.
+/// Loaded programs by name, which may move to another thread.
 #[derive(Debug)]
 pub(crate) struct LoadedPrograms(Vec<(String, OwnedFd)>);
 
 impl LoadedPrograms {
-    /// The program of a hook, which is named after the hook.
+    /// The program of a hook; it has the hook's name.
     pub(crate) fn find_program(&self, hook: &str) -> Option<BorrowedFd<'_>> {
         self.0.iter().find(|(name, _)| name == hook).map(|(_, fd)| fd.as_fd())
     }
@@ -105,9 +105,9 @@ fn pair_with_hook<'a>(site: &impl Site, program: ProgramMut<'a>) -> Option<(&'st
     Some((hook, program))
 }
 
-/// Loads the programs. Maps that are given are used, and missing ones are made.
+/// Loads the programs. Uses the given maps, and creates missing ones.
 ///
-/// `then` sees the programs; they are gone afterwards unless a link holds them.
+/// The programs end after `then`, unless a link holds them.
 pub(crate) fn load_programs<T>(
     shape: MapSizes,
     features: Features,
@@ -120,8 +120,7 @@ pub(crate) fn load_programs<T>(
     then(&programs, maps)
 }
 
-/// Makes those maps that are missing among the given ones, and loads no program: what is loaded beside something else
-/// needs the same maps as that.
+/// Creates the missing maps without loading programs: parallel loads need the same maps.
 pub(crate) fn make_maps(
     shape: MapSizes,
     features: Features,
@@ -133,34 +132,33 @@ pub(crate) fn make_maps(
         let mut object = open(&mut memory, features)?;
         prepare_maps(object.object(), MapSize::Generation(shape), &maps)?;
         autoload_only(&[], object.object());
-        let made = object.load().map_err(StartError::from_load)?;
-        collect_made(made.object(), &mut maps).map_err(StartError::from_load)?;
+        let loaded = object.load().map_err(StartError::from_load)?;
+        collect_made(loaded.object(), &mut maps).map_err(StartError::from_load)?;
     }
     Ok(maps)
 }
 
-/// Makes the maps alone that are kept with sockets.
+/// Creates only the maps that are kept with sockets.
 pub(crate) fn make_socket_maps(features: Features) -> Result<MapHandles, StartError> {
-    let is_kept_with_sockets = |map: &Map| Map::socket_maps().any(|it| it == *map);
+    let is_socket_map = |map: &Map| Map::socket_maps().any(|it| it == *map);
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut object = open_socket_object(&mut memory, features)?;
     for mut map in object.object().maps_mut() {
-        let is_other =
-            Map::from_name(&map.name().to_string_lossy()).is_some_and(|map| !is_kept_with_sockets(&map));
+        let is_other = Map::from_name(&map.name().to_string_lossy()).is_some_and(|map| !is_socket_map(&map));
         if is_other {
             map.set_autocreate(false).map_err(StartError::from_load)?;
         }
     }
     autoload_only(&[], object.object());
-    let made = object.load().map_err(StartError::from_load)?;
-    let maps = made.object().maps().filter_map(|map| {
-        let which = Map::from_name(&map.name().to_string_lossy()).filter(is_kept_with_sockets)?;
+    let loaded = object.load().map_err(StartError::from_load)?;
+    let maps = loaded.object().maps().filter_map(|map| {
+        let which = Map::from_name(&map.name().to_string_lossy()).filter(is_socket_map)?;
         Some(MapHandle::try_from(&map).map(|handle| (which, handle)))
     });
     maps.collect::<Result<_, _>>().map_err(StartError::from_load)
 }
 
-/// Has these programs loaded and no others.
+/// Loads only these programs.
 fn autoload_only(wanted: &[&str], object: &mut OpenObject) {
     for mut program in object.progs_mut() {
         let is_wanted = wanted.iter().any(|name| program.name() == *name);
@@ -168,20 +166,19 @@ fn autoload_only(wanted: &[&str], object: &mut OpenObject) {
     }
 }
 
-/// Begins a load on a thread of its own, and gives what waits for it. Where the system gives no thread, it is done
-/// when it is waited for.
+/// Starts a load on its own thread, and returns the function that waits for it. Without a thread, that function loads.
 fn spawn_load<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     load: impl Fn() -> Result<T, StartError> + Clone + Send + 'scope,
 ) -> impl FnOnce() -> Result<T, StartError> {
     let thread = Builder::new().name("load".to_owned()).spawn_scoped(scope, load.clone());
     move || match thread {
-        Ok(thread) => thread.join().unwrap_or_else(|broken| std::panic::resume_unwind(broken)),
+        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         Err(_) => load(),
     }
 }
 
-/// Loads object by object, each over the maps of the objects before it.
+/// Loads the objects in order, each over the maps of the former ones.
 fn load_objects<'a>(
     objects: &[ObjectOpener],
     memory: &'a mut [MaybeUninit<OpenObject>],
@@ -215,7 +212,7 @@ fn prepare_maps(object: &mut OpenObject, size: MapSize, given: &MapHandles) -> R
     Ok(())
 }
 
-/// Refuses a pinned map of another kind than the programs want: what was found pinned may be anything.
+/// Refuses a pinned map of another kind: anything may be pinned there.
 fn check_map_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result<(), StartError> {
     let wanted = (map.map_type(), map.key_size(), map.value_size());
     let found = (given.map_type(), given.key_size(), given.value_size());
@@ -226,7 +223,7 @@ fn check_map_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result
     Err(StartError::Map { attempt: "adopt", map: which.name(), source })
 }
 
-/// Keeps the maps that were made for one object, for the next one.
+/// Collects the maps created for one object, for the next one.
 fn collect_made(object: &Object, maps: &mut MapHandles) -> Result<(), libbpf_rs::Error> {
     for map in object.maps() {
         let made = Map::from_name(&map.name().to_string_lossy()).filter(|map| !maps.contains_key(map));
@@ -237,12 +234,12 @@ fn collect_made(object: &Object, maps: &mut MapHandles) -> Result<(), libbpf_rs:
     Ok(())
 }
 
-/// Where a packet begins at a device.
+/// The header that packets at a device begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LinkLayer {
-    /// With the header of an Ethernet.
+    /// The Ethernet header.
     Ethernet,
-    /// With that of IP: a tunnel.
+    /// The IP header: a tunnel.
     Ip,
 }
 
@@ -258,19 +255,18 @@ impl LinkLayer {
     }
 }
 
-/// The programs of a device: for what comes, for what leaves, and for what comes from a pod that needs no more than a
-/// shortcut.
+/// The programs of a device: for ingress, for egress, and for pods' egress on the fast path.
 #[derive(Debug)]
 pub(crate) struct PacketPrograms {
     pub(crate) layer: LinkLayer,
     pub(crate) ingress: OwnedFd,
     pub(crate) egress: OwnedFd,
     pub(crate) pod_egress: OwnedFd,
-    /// The program for frames at a driver, or why there is none.
+    /// The XDP program, or why there is none.
     pub(crate) xdp: Result<OwnedFd, String>,
 }
 
-/// The programs for devices with Ethernet, as [`load_packets`] loads them: to load a pair takes seconds.
+/// Loads the programs for Ethernet alone: each layer takes seconds.
 #[cfg(test)]
 pub(crate) fn load_ethernet(
     given: &MapHandles,
@@ -281,35 +277,33 @@ pub(crate) fn load_ethernet(
     Ok((programs.remove(0), maps))
 }
 
-/// Loads the programs of packets, one set for each of these layers. Maps of sockets and of packets that are given are
-/// used, and missing ones are made. A table of flows that is made is for so many flows; one that is given keeps its
-/// size.
+/// Loads the packet programs, one set per layer. Uses the given maps, and creates missing ones. A new flow table holds
+/// `flows` flows; a given one keeps its size.
 pub(crate) fn load_packets(
     layers: &[LinkLayer],
     given: &MapHandles,
-    (flows, told): (u32, &PacketSwitches),
+    (flows, switches): (u32, &PacketSwitches),
 ) -> Result<(Vec<PacketPrograms>, MapHandles), StartError> {
     let mut maps = map::clone_handles(given)?;
     let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
-    let variables =
-        PacketLoad { layer: LinkLayer::Ethernet, flows, switches: told }.make_layer_maps(&mut maps)?;
-    let of =
-        |layer: &LinkLayer| PacketLoad { layer: *layer, flows, switches: told }.load_layer(&maps, &variables);
-    let programs = layers.iter().map(of).collect::<Result<_, _>>()?;
+    let variables = PacketLoad { layer: LinkLayer::Ethernet, flows, switches }.make_layer_maps(&mut maps)?;
+    let load =
+        |layer: &LinkLayer| PacketLoad { layer: *layer, flows, switches }.load_layer(&maps, &variables);
+    let programs = layers.iter().map(load).collect::<Result<_, _>>()?;
     Ok((programs, maps))
 }
 
-/// Makes the maps of packets that are missing, and loads no program.
+/// Creates the missing packet maps without loading programs.
 pub(crate) fn make_packet_maps(
     given: &MapHandles,
-    (flows, told): (u32, &PacketSwitches),
+    (flows, switches): (u32, &PacketSwitches),
 ) -> Result<MapHandles, StartError> {
     let mut maps = map::clone_handles(given)?;
-    PacketLoad { layer: LinkLayer::Ethernet, flows, switches: told }.make_layer_maps(&mut maps)?;
+    PacketLoad { layer: LinkLayer::Ethernet, flows, switches }.make_layer_maps(&mut maps)?;
     Ok(maps)
 }
 
-/// What the programs of one layer are loaded with.
+/// The inputs for loading one layer's programs.
 #[derive(Clone, Copy)]
 struct PacketLoad<'a> {
     layer: LinkLayer,
@@ -318,8 +312,7 @@ struct PacketLoad<'a> {
 }
 
 impl PacketLoad<'_> {
-    /// Loads the programs over these maps, some beside others: the kernel's verifier takes longer for `packet_in` than
-    /// for the rest together.
+    /// Loads the programs over these maps, in parallel: the verifier takes longer for `packet_in` than for all others.
     fn load_layer(self, maps: &MapHandles, variables: &MapHandle) -> Result<PacketPrograms, StartError> {
         let layer = self.layer;
         std::thread::scope(|scope| {
@@ -327,13 +320,13 @@ impl PacketLoad<'_> {
             let xdp = spawn_load(scope, move || load_xdp(layer, maps));
             let ingress =
                 self.load_object(maps, Some(variables), &["packet_in"], |it| clone_fd(&it.progs.packet_in));
-            let ([egress, back], xdp) = (others()?, xdp().map_err(|error| error.to_string()));
-            Ok(PacketPrograms { layer, ingress: ingress?, egress, pod_egress: back, xdp })
+            let ([egress, pod_egress], xdp) = (others()?, xdp().map_err(|error| error.to_string()));
+            Ok(PacketPrograms { layer, ingress: ingress?, egress, pod_egress, xdp })
         })
     }
 
-    /// Makes the maps alone that are missing. Gives that of the variables, which the programs of all layers have in
-    /// common: a client may come by a device of one layer, and its backend's answers by one of another.
+    /// Creates only the missing maps. Returns the map of variables, which the programs of all layers share: a client
+    /// may arrive at a device of one layer, and its backend's replies at one of another.
     fn make_layer_maps(self, maps: &mut MapHandles) -> Result<MapHandle, StartError> {
         let given = map::clone_handles(&*maps)?;
         self.load_object(&given, None, &[], |made| {
@@ -343,14 +336,14 @@ impl PacketLoad<'_> {
         })
     }
 
-    /// The programs for what leaves, and for what comes from a pod.
+    /// Loads the programs for egress and for pods' egress.
     fn load_egress(self, maps: &MapHandles, variables: &MapHandle) -> Result<[OwnedFd; 2], StartError> {
         self.load_object(maps, Some(variables), &["packet_out", "packet_back"], |it| {
             Ok([clone_fd(&it.progs.packet_out)?, clone_fd(&it.progs.packet_back)?])
         })
     }
 
-    /// Loads these programs. The object that `then` sees is gone afterwards.
+    /// Loads these programs. The object ends after `then`.
     fn load_object<T>(
         self,
         maps: &MapHandles,
@@ -377,45 +370,45 @@ impl PacketLoad<'_> {
     }
 }
 
-/// Tells the programs which addresses are those of nodes, each as an address and a mask.
-fn write_dsr_from(switches: &mut types::rodata, told: &PacketSwitches) {
+/// Writes the node networks for DSR, each as an address and a mask.
+fn write_dsr_from(switches: &mut types::rodata, options: &PacketSwitches) {
     let [mut v4, mut v6] = [switches.dsr_from4.chunks_mut(2), switches.dsr_from6.chunks_mut(8)]
         .map(Iterator::collect::<Vec<_>>)
         .map(Vec::into_iter);
-    for network in &told.dsr_from {
-        let place = if network.address().is_ipv4() { v4.next() } else { v6.next() };
-        for (word, told) in place.into_iter().flatten().zip(abi::packets::encode_network(*network)) {
-            *word = told;
+    for network in &options.dsr_from {
+        let words = if network.address().is_ipv4() { v4.next() } else { v6.next() };
+        for (word, encoded) in words.into_iter().flatten().zip(abi::packets::encode_network(*network)) {
+            *word = encoded;
         }
     }
-    switches.has_dsr_from = !told.dsr_from.is_empty();
-    switches.dsr_transports = packets::encode_dsr_transports(told.dsr_transports);
+    switches.has_dsr_from = !options.dsr_from.is_empty();
+    switches.dsr_transports = packets::encode_dsr_transports(options.dsr_transports);
 }
 
 fn clone_fd(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
     program.as_fd().try_clone_to_owned().map_err(|error| StartError::from_load(error.into()))
 }
 
-/// Loads the program for frames over the maps that the others have, for frames in several buffers if the kernel has
-/// such (Linux 5.18): drivers with long frames take no other program.
+/// Loads the XDP program over the given maps, with support for multi-buffer frames if the kernel has it (Linux 5.18):
+/// drivers with long frames accept no other program.
 fn load_xdp(layer: LinkLayer, maps: &MapHandles) -> Result<OwnedFd, StartError> {
     if layer != LinkLayer::Ethernet {
         return Err(StartError::from_load(io::Error::from(io::ErrorKind::Unsupported).into()));
     }
-    let in_buffers = |mut program: libbpf_rs::OpenProgramMut<'_>| program.set_flags(BPF_F_XDP_HAS_FRAGS);
-    load_xdp_as(maps, true, in_buffers).or_else(|_| load_xdp_as(maps, false, |_| ()))
+    let with_frags = |mut program: libbpf_rs::OpenProgramMut<'_>| program.set_flags(BPF_F_XDP_HAS_FRAGS);
+    load_xdp_as(maps, true, with_frags).or_else(|_| load_xdp_as(maps, false, |_| ()))
 }
 
-/// The program for frames, which may come in several buffers or not, as the caller sets it.
+/// Loads the XDP program with or without support for multi-buffer frames.
 pub(crate) fn load_xdp_as(
     maps: &MapHandles,
-    in_buffers: bool,
+    has_frags: bool,
     each: impl FnMut(libbpf_rs::OpenProgramMut<'_>),
 ) -> Result<OwnedFd, StartError> {
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut open = XdpSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
     if let Some(switches) = open.maps.rodata_data.as_mut() {
-        switches.has_frags = in_buffers;
+        switches.has_frags = has_frags;
     }
     prepare_maps(open.open_object_mut(), MapSize::Flows(1), maps)?;
     open.open_object_mut().progs_mut().for_each(each);
@@ -423,13 +416,13 @@ pub(crate) fn load_xdp_as(
     clone_fd(&loaded.progs.packet_xdp)
 }
 
-/// The same for tests.
+/// [`make_packet_maps`] with the default switches.
 #[cfg(test)]
 pub(crate) fn make_default_packet_maps(given: &MapHandles, flows: u32) -> Result<MapHandles, StartError> {
     make_packet_maps(given, (flows, &PacketSwitches::default()))
 }
 
-/// The maps of packets, and the programs as the caller sets each of them.
+/// Creates the packet maps, and loads the programs that `each` selects.
 #[cfg(test)]
 pub(crate) fn load_packets_as(
     given: &MapHandles,
@@ -446,8 +439,7 @@ pub(crate) fn load_packets_as(
     Ok(maps)
 }
 
-/// Whether the kernel lets a program load that uses these features. One program is enough to know, and with tiny maps
-/// it loads quickest.
+/// Whether the kernel loads a program that uses these features. One program with tiny maps loads fastest.
 pub(crate) fn can_load(features: Features) -> Result<bool, StartError> {
     let tiny = MapSizes { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
     let mut memory = MaybeUninit::<OpenObject>::uninit();
@@ -461,20 +453,20 @@ pub(crate) fn can_load(features: Features) -> Result<bool, StartError> {
     }
 }
 
-/// What all objects call their maps, but for libbpf's own.
+/// The names of all objects' maps, without libbpf's own.
 #[cfg(test)]
 pub(crate) fn map_names() -> Result<std::collections::BTreeSet<String>, StartError> {
     let mut names = std::collections::BTreeSet::new();
     for open in OBJECTS {
         let mut memory = MaybeUninit::<OpenObject>::uninit();
         let mut object = open(&mut memory, Features::FLOOR)?;
-        let said = object.object().maps().map(|map| map.name().to_string_lossy().into_owned());
-        names.extend(said.filter(|name| !name.contains('.')));
+        let found = object.object().maps().map(|map| map.name().to_string_lossy().into_owned());
+        names.extend(found.filter(|name| !name.contains('.')));
     }
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut packets = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
-    let said = packets.open_object_mut().maps().map(|map| map.name().to_string_lossy().into_owned());
-    names.extend(said.filter(|name| !name.contains('.')).collect::<Vec<_>>());
+    let found = packets.open_object_mut().maps().map(|map| map.name().to_string_lossy().into_owned());
+    names.extend(found.filter(|name| !name.contains('.')).collect::<Vec<_>>());
     Ok(names)
 }
 
@@ -485,7 +477,7 @@ mod tests {
     use crate::probe;
 
     #[test]
-    fn kernel_packet_programs_load_beside_those_of_sockets() {
+    fn kernel_packet_programs_load_over_the_maps_of_sockets() {
         let shape = MapSizes { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let (made, programs) =
             load_programs(shape, probe::probe_features().unwrap(), &MapHandles::new(), |_, maps| {
@@ -502,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_objects_that_are_loaded_together_have_the_same_maps() {
+    fn kernel_objects_loaded_together_share_their_maps() {
         let shape = MapSizes { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let mut memory = [const { MaybeUninit::uninit() }; 2];
         let mut maps = MapHandles::new();
@@ -516,12 +508,12 @@ mod tests {
             maps.map(|map| map.info().unwrap().info.id).collect::<Vec<_>>()
         };
         assert_eq!(ids(first.as_ref()), ids(second.as_ref()));
-        assert_eq!(maps.len(), ids(first.as_ref()).len(), "all are given on");
+        assert_eq!(maps.len(), ids(first.as_ref()).len(), "all maps are passed on");
         let site = Cgroup::open(Some(&cgroup::hierarchy_root().unwrap())).unwrap();
         assert_eq!(
             programs.for_site(&site).len(),
             2 * site.hooks().count(),
-            "of each object, and nothing is attached"
+            "one program per hook of each object"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! Every map of the programs: its name, where it is kept, how large it is.
+//! All maps of the programs: name, scope, size.
 //!
-//! Invariant: these are the maps of `bpf/maps.h`, `bpf/packet_maps.h` and of the headers beside them, and no others,
-//! and their names stand nowhere else in this crate.
+//! Invariant: these are exactly the maps of `bpf/maps.h`, `bpf/packet_maps.h` and the other headers. Their names appear
+//! nowhere else in this crate.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,24 +13,24 @@ use crate::abi::types;
 use crate::error::StartError;
 use crate::shape::PROBE_ENTRIES;
 
-/// Where a map is kept, and so how long it lives.
+/// Where a map is pinned, which decides how long it lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapScope {
-    /// In one generation: it is made anew, with so many entries, when it has to grow.
+    /// In one generation: growth creates it anew with so many entries.
     Generation(fn(&MapSizes) -> u32),
-    /// Beside all generations of a version, as large as `bpf/maps.h` says.
+    /// For all generations of a version, sized by `bpf/maps.h`.
     Shared,
-    /// With sockets, which outlive any version of the other maps.
+    /// With sockets, across versions of the other maps.
     Sockets,
-    /// Beside all generations of a version, for packets alone.
+    /// For packets, for all generations of a version.
     Packets,
-    /// With flows, which outlive any version of the other maps; so large for so many flows.
+    /// With flows, across versions of the other maps; sized for so many flows.
     Flows(fn(u32) -> u32),
-    /// Nowhere: what the steps of one packet tell each other goes with the programs.
+    /// Not pinned: the programs' temporary state.
     Programs,
 }
 
-/// How large the maps are to be that are made.
+/// The sizes of maps to create.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapSize {
     /// For the maps of a generation.
@@ -39,11 +39,11 @@ pub(crate) enum MapSize {
     Flows(u32),
 }
 
-/// The entries that lead to a flow with a backend on another node; a flow with any other backend has one less.
+/// The entries per flow with a backend on another node; other flows have one less.
 const ENTRIES_PER_FLOW: u32 = 3;
 
 macro_rules! maps {
-    ($($map:ident, $name:literal, $room:expr;)+) => {
+    ($($map:ident, $name:literal, $scope:expr;)+) => {
         /// A map of the programs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum Map {
@@ -62,7 +62,7 @@ macro_rules! maps {
 
             fn scope(self) -> MapScope {
                 match self {
-                    $(Self::$map => $room),+
+                    $(Self::$map => $scope),+
                 }
             }
         }
@@ -114,12 +114,12 @@ maps! {
 }
 
 impl Map {
-    /// The map of that name; `None`: it is one of libbpf's own, for constants.
+    /// The map of that name; `None`: it is libbpf's own, for constants.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|map| map.name() == name)
     }
 
-    /// How many entries it is made with; `None`: as many as its header says.
+    /// The number of entries to create; `None`: as in its header.
     pub(crate) fn max_entries(self, size: MapSize) -> Option<u32> {
         match (self.scope(), size) {
             (MapScope::Generation(entries), MapSize::Generation(shape)) => Some(entries(&shape)),
@@ -130,27 +130,27 @@ impl Map {
 
     /// The maps of one generation.
     pub(crate) fn generation_maps() -> impl Iterator<Item = Self> {
-        Self::in_scopes(|room| matches!(room, MapScope::Generation(_)))
+        Self::in_scopes(|scope| matches!(scope, MapScope::Generation(_)))
     }
 
     /// The maps that all generations of a version share.
     pub(crate) fn shared_maps() -> impl Iterator<Item = Self> {
-        Self::in_scopes(|room| matches!(room, MapScope::Shared))
+        Self::in_scopes(|scope| matches!(scope, MapScope::Shared))
     }
 
     /// The maps that all versions share, kept with sockets.
     pub(crate) fn socket_maps() -> impl Iterator<Item = Self> {
-        Self::in_scopes(|room| matches!(room, MapScope::Sockets))
+        Self::in_scopes(|scope| matches!(scope, MapScope::Sockets))
     }
 
-    /// The maps of packets that all generations of a version share.
+    /// The packet maps that all generations of a version share.
     pub(crate) fn packet_maps() -> impl Iterator<Item = Self> {
-        Self::in_scopes(|room| matches!(room, MapScope::Packets))
+        Self::in_scopes(|scope| matches!(scope, MapScope::Packets))
     }
 
-    /// The maps that hold flows and what leads to them.
+    /// The maps of flows and their entries.
     pub(crate) fn flow_maps() -> impl Iterator<Item = Self> {
-        Self::in_scopes(|room| matches!(room, MapScope::Flows(_)))
+        Self::in_scopes(|scope| matches!(scope, MapScope::Flows(_)))
     }
 
     /// Whether it is one of the maps of flows.
@@ -163,10 +163,10 @@ impl Map {
     }
 }
 
-/// Maps that are open.
+/// Open maps.
 pub(crate) type MapHandles = BTreeMap<Map, MapHandle>;
 
-/// Further handles of the same maps.
+/// Clones the handles of these maps.
 pub(crate) fn clone_handles<'a>(
     maps: impl IntoIterator<Item = (&'a Map, &'a MapHandle)>,
 ) -> Result<MapHandles, StartError> {
@@ -174,7 +174,7 @@ pub(crate) fn clone_handles<'a>(
     maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::from_load)
 }
 
-/// The handle of one map, or why there is none.
+/// The handle of one map, or an error.
 pub(crate) fn find_handle(maps: &MapHandles, map: Map) -> Result<&MapHandle, StartError> {
     let source = || io::ErrorKind::NotFound.into();
     maps.get(&map).ok_or_else(|| StartError::Map { attempt: "find", map: map.name(), source: source() })
@@ -189,23 +189,23 @@ mod tests {
     use crate::load;
 
     #[test]
-    fn the_table_has_the_maps_of_the_programs_and_no_others() {
+    fn the_table_lists_exactly_the_maps_of_the_programs() {
         let names: BTreeSet<_> = Map::ALL.iter().map(|map| map.name().to_owned()).collect();
-        assert_eq!(names.len(), Map::ALL.len(), "a name twice");
+        assert_eq!(names.len(), Map::ALL.len(), "a duplicate name");
         assert_eq!(names, load::map_names().unwrap());
         assert!(Map::ALL.iter().all(|map| Map::from_name(map.name()) == Some(*map)));
-        let rooms = Map::generation_maps().chain(Map::shared_maps()).chain(Map::socket_maps());
-        let rooms = rooms.chain(Map::packet_maps()).chain(Map::flow_maps());
-        let not_pinned = Map::in_scopes(|room| matches!(room, MapScope::Programs));
+        let pinned = Map::generation_maps().chain(Map::shared_maps()).chain(Map::socket_maps());
+        let pinned = pinned.chain(Map::packet_maps()).chain(Map::flow_maps());
+        let unpinned = Map::in_scopes(|scope| matches!(scope, MapScope::Programs));
         assert_eq!(
-            rooms.chain(not_pinned).count(),
+            pinned.chain(unpinned).count(),
             Map::ALL.len(),
             "each is pinned in one folder, or in none"
         );
     }
 
     #[test]
-    fn a_map_of_a_generation_is_as_large_as_its_shape_says() {
+    fn a_map_of_a_generation_has_the_size_of_its_shape() {
         let shape = MapSizes { frontends: [1, 2], ports: 3, slots: [4, 5], members: 6 };
         let entries: Vec<_> =
             Map::generation_maps().filter_map(|map| map.max_entries(MapSize::Generation(shape))).collect();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_leads_to_flows_has_room_for_as_many_as_there_may_be() {
+    fn entry_maps_hold_three_entries_per_flow() {
         for entries in [Map::Entries4, Map::Entries6] {
             assert_eq!(entries.max_entries(MapSize::Flows(1_000)), Some(3_000));
         }
@@ -228,23 +228,23 @@ mod tests {
         paths.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
     }
 
-    /// Whether a line may name a map: a reason why packets were dropped may have the same name as one.
-    fn may_name_one(line: &str) -> bool {
+    /// Whether a line may name a map: some reasons of dropped packets have the same names.
+    fn may_name_map(line: &str) -> bool {
         !line.contains("packet_count::") && !line.trim_start().starts_with("Ports = ")
     }
 
     #[test]
-    fn no_other_file_says_the_name_of_a_map() {
+    fn no_other_file_contains_the_name_of_a_map() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let is_other =
             |path: &&PathBuf| !path.ends_with("src/map.rs") && !path.ends_with("flows/tests/found.rs");
         for path in sources(&folder).iter().filter(is_other) {
             let text = std::fs::read_to_string(path).unwrap();
-            let says = |map: &&Map| {
+            let names_map = |map: &&Map| {
                 let name = format!("\"{}\"", map.name());
-                text.lines().any(|line| may_name_one(line) && line.contains(&name))
+                text.lines().any(|line| may_name_map(line) && line.contains(&name))
             };
-            assert_eq!(Map::ALL.iter().find(says), None, "in {}", path.display());
+            assert_eq!(Map::ALL.iter().find(names_map), None, "in {}", path.display());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Arrays of the kernel, mapped into memory as 64-bit words.
 //!
-//! Invariant: every access is atomic, so programs on other CPUs see a word before or after a store, never half of it.
-//! What the words mean, [`crate::abi`] says.
+//! Invariant: every access is atomic, so programs on other processors see a word before or after a store, never half of
+//! it. [`crate::abi`] defines what the words mean.
 
 #![allow(unsafe_code)]
 
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use libbpf_rs::MapCore;
 
-/// One mapped array, word by word.
+/// One mapped array of words.
 #[derive(Debug)]
 pub(crate) struct MappedArray {
-    // Atomic, because threads share it as they share the words; it never changes.
+    // Atomic, because threads share it like the words; it never changes.
     words: AtomicPtr<AtomicU64>,
     len: usize,
 }
 
 impl MappedArray {
-    /// Maps a whole array with values of a multiple of 8 bytes.
+    /// Maps a whole array whose values are multiples of 8 bytes.
     pub(crate) fn new(map: &impl MapCore) -> io::Result<Self> {
         let bytes = map.max_entries() as usize * map.value_size() as usize;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -53,7 +53,7 @@ impl Deref for MappedArray {
 
 impl Drop for MappedArray {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` made, and no reference into it outlives `self`.
+        // SAFETY: `new` made this mapping, and no reference into it outlives `self`.
         unsafe { libc::munmap(self.words.get_mut().cast(), self.len * size_of::<u64>()) };
     }
 }

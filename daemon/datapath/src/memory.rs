@@ -1,8 +1,8 @@
-//! Where a program's memory comes from, and how what was freed goes back to the kernel.
+//! The allocator, and how freed memory returns to the kernel.
 //!
-//! Invariant: memory that was freed counts as the daemon's for a second or two at most, and no thread waits for its
-//! return: with 100,000 services a snapshot or a whole list frees a tenth of all there is. A program that does not
-//! name the allocator has the one of its C library.
+//! Invariant: freed memory counts as the daemon's for at most a second or two, and no thread waits for its return: with
+//! 100,000 services, a snapshot or list frees a tenth of all memory. A program that does not set the allocator uses its
+//! C library's.
 
 #![allow(unsafe_code)]
 
@@ -17,8 +17,8 @@ mod jemalloc {
     use std::ffi::{CStr, c_char};
     use std::sync::atomic::AtomicPtr;
 
-    /// What jemalloc reads before the first allocation. Few threads allocate much at the same time, and each arena more
-    /// keeps memory of its own. A thread of jemalloc's gives pages back a second after they were freed.
+    /// The options that jemalloc reads before the first allocation. Few threads allocate much at once, and each arena
+    /// holds memory of its own. A background thread returns pages a second after they are freed.
     const SETTINGS: &CStr = c"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,background_thread:true";
 
     // SAFETY: jemalloc declares a weak pointer to characters by this name, for programs to define, and only reads it.
@@ -26,8 +26,8 @@ mod jemalloc {
     static JEMALLOC_CONF: AtomicPtr<c_char> = AtomicPtr::new(SETTINGS.as_ptr().cast_mut());
 }
 
-/// Gives the kernel back what was freed, where the allocator keeps it for what may come. It takes tens of milliseconds
-/// with 100,000 services, and others who allocate wait for a part of it.
+/// Returns freed memory to the kernel if the allocator does not. It takes tens of milliseconds with 100,000 services,
+/// and delays other threads that allocate.
 pub fn release_free_memory() {
     #[cfg(all(target_env = "gnu", not(target_arch = "x86_64")))]
     // SAFETY: it takes no pointer, and any thread may call it at any time.

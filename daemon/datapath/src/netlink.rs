@@ -1,8 +1,6 @@
-//! Netlink: how messages lie in memory, and how the kernel is asked. All code that speaks netlink does so through this
-//! module.
+//! Netlink: message formats and sockets. All netlink code uses this module.
 //!
-//! Invariant: reading is pure. It ends where a message or an attribute is cut off, and one that is cut off does not
-//! count.
+//! Invariant: parsing is pure. It stops at a truncated message or attribute, which does not count.
 
 pub mod listeners;
 mod socket;
@@ -13,29 +11,29 @@ use std::net::IpAddr;
 pub(crate) use socket::read_until_done;
 pub use socket::{NetlinkFamily, NetlinkSocket, subscribe};
 
-/// Kinds of messages and their flags, from `linux/netlink.h`.
+/// Message types and flags, from `linux/netlink.h`.
 pub(crate) const NLMSG_ERROR: u16 = 2;
 pub(crate) const NLMSG_DONE: u16 = 3;
 pub(crate) const NLM_F_REQUEST: u16 = 1;
 pub const NLM_F_ACK: u16 = 4;
 pub const NLM_F_DUMP: u16 = 0x300;
-/// Flags of what is new: it takes no other's place, and it need not be there yet.
+/// Flags for new objects: replace no existing one, and create it.
 pub const NLM_F_EXCL: u16 = 0x200;
 pub const NLM_F_CREATE: u16 = 0x400;
-/// A flag: what is listed has changed while the kernel listed it.
+/// A flag: the list changed while the kernel sent it.
 const NLM_F_DUMP_INTR: u16 = 0x10;
-/// An attribute that holds others.
+/// An attribute that contains others.
 pub(crate) const NESTED: u16 = 0x8000;
-/// The kind of an attribute, without the flags of those that hold others.
+/// The type of an attribute, without flags.
 const KIND_MASK: u16 = 0x3fff;
 
-/// The length of a message's header: length, kind, flags, sequence, port.
+/// The bytes of a header: length, type, flags, sequence, port.
 pub(crate) const HEADER_BYTES: usize = 16;
 
-/// The kernel divides a list into pieces of at most this size.
+/// The kernel splits a list into datagrams of at most this size.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
-/// A message as it was received.
+/// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     pub kind: u16,
@@ -44,8 +42,8 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// How this message ends an answer: a list ends by being whole, everything else by consent or by an error. `None`:
-    /// the answer goes on.
+    /// The result of a reply that ends with this message: a list ends with DONE, others with an acknowledgement or
+    /// error. `None`: the reply continues.
     pub(crate) fn end_result(&self) -> Option<io::Result<()>> {
         match self.kind {
             NLMSG_DONE => Some(parse_ack(self.body).unwrap_or(Ok(()))),
@@ -57,14 +55,14 @@ impl Message<'_> {
     }
 }
 
-/// A message as it is sent.
+/// Encodes a message.
 pub(crate) fn encode_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER_BYTES + body.len()).unwrap_or_default();
     let [kind, flags] = [kind, flags].map(u16::to_ne_bytes);
     [&length.to_ne_bytes()[..], &kind, &flags, &sequence.to_ne_bytes(), &[0; 4], body].concat()
 }
 
-/// Each message of a datagram.
+/// Parses the messages of a datagram.
 pub(crate) fn parse_messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
@@ -77,13 +75,13 @@ pub(crate) fn parse_messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_
     })
 }
 
-/// Reads the error number of a message, of which 0 is consent. `None`: the message has none.
+/// Parses a message's errno, where 0 is success. `None`: the message has none.
 fn parse_ack(body: &[u8]) -> Option<io::Result<()>> {
     let errno = i32::from_ne_bytes(*body.first_chunk()?);
     Some(if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.saturating_neg())) })
 }
 
-/// Kind and value of each attribute, without the flags of those that hold others.
+/// Parses attributes into type and value, without flags.
 pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
@@ -94,19 +92,18 @@ pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The value of the first attribute of this kind.
+/// The value of the first attribute of this type.
 pub fn attribute(rest: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(rest).find(|(it, _)| *it == kind).map(|(_, value)| value)
 }
 
-/// An address of either family, by its length.
+/// Parses an address; its length gives the family.
 pub fn ip(value: &[u8]) -> Option<IpAddr> {
     let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
     v4().or_else(|| <[u8; 16]>::try_from(value).ok().map(IpAddr::from))
 }
 
-/// One attribute as it is sent. Its length does not count the bytes that fill it up to a multiple of four, where the
-/// next one begins.
+/// Encodes an attribute. Its length excludes the padding to a multiple of four.
 pub fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = 4 + value.len();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
@@ -122,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn encoded_messages_are_parsed_back() {
         let body = [encode_attribute(3 | NESTED, &[1, 2, 3]), encode_attribute(4, &[5])].concat();
         let sent = [encode_message(7, 0, 1, &body), encode_message(NLMSG_DONE, 0, 2, &[0; 4])].concat();
         let read: Vec<_> = parse_messages(&sent).map(|it| (it.kind, it.body)).collect();
@@ -132,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_no_message() {
+    fn a_truncated_message_is_not_parsed() {
         let sent = encode_message(7, 0, 1, &encode_attribute(3, &[1, 2, 3, 4]));
         for length in 0..sent.len() {
             assert_eq!(parse_messages(&sent[..length]).count(), 0, "{length}");
@@ -140,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_ends_with_consent_or_with_an_error() {
+    fn a_reply_ends_with_an_acknowledgement_or_an_error() {
         let ending = |kind, body: &[u8]| Message { kind, flags: 0, body }.end_result();
         let errno = |ended: Option<io::Result<()>>| ended.map(|it| it.map_err(|error| error.raw_os_error()));
         assert_eq!(errno(ending(7, &[0; 4])), None);
@@ -148,7 +145,7 @@ mod tests {
             assert_eq!(errno(ending(kind, &[0; 4])), Some(Ok(())));
             assert_eq!(errno(ending(kind, &(-libc::EPERM).to_ne_bytes())), Some(Err(Some(libc::EPERM))));
         }
-        assert_eq!(errno(ending(NLMSG_DONE, &[])), Some(Ok(())), "a list that says no more is whole");
-        assert_eq!(errno(ending(NLMSG_ERROR, &[])), Some(Err(None)), "an error that is cut off is one");
+        assert_eq!(errno(ending(NLMSG_DONE, &[])), Some(Ok(())), "an empty DONE completes a list");
+        assert_eq!(errno(ending(NLMSG_ERROR, &[])), Some(Err(None)), "a truncated error is an error");
     }
 }

@@ -1,7 +1,7 @@
-//! The maps of the packet programs, and what the daemon tells these programs at its start.
+//! The maps of the packet programs, and the settings that the daemon writes at its start.
 //!
-//! Invariant: flows of a former daemon stay, and programs look at the ports and address blocks where their packets
-//! arrive. Each flow number is handed out once, after the table of flows is made.
+//! Invariant: flows of a former daemon stay, and programs check the ports and address blocks where their packets
+//! arrive. Each record number is released once, after the flow table is created.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,20 +21,20 @@ use crate::generation::{map_array, open_counted_table};
 use crate::map::{Map, MapHandles, find_handle};
 use crate::mapped_array::MappedArray;
 
-/// What the datapath has to know to translate packets.
+/// The options of packet translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketOptions {
-    /// How many flows there may be. A table that a former daemon left gets this size while clients go on.
+    /// The size of the flow table. A former daemon's table is resized while clients continue.
     pub flows: u32,
-    /// The ports that clients get on their way to backends of other nodes; the first four ranges count.
+    /// The SNAT ports towards backends of other nodes; the first four ranges count.
     pub snat_ports: Vec<RangeInclusive<u16>>,
-    /// What their programs are told when they are loaded.
+    /// The switches that programs are loaded with.
     pub switches: PacketSwitches,
 }
 
 impl PacketOptions {
-    /// What of this a kernel with these features can do. One that does not tell the length of a way (before Linux 5.12)
-    /// wraps no packet, because some would be lost for their length, and their senders would not hear of it.
+    /// Restricts the options to these features. Without MTU checks (before Linux 5.12) nothing is encapsulated, because
+    /// packets that become too long would be lost without an ICMP error.
     pub(crate) fn restrict_to(mut self, features: Features) -> Self {
         if !features.lengths {
             self.switches.dsr_transports = DsrTransports::Off;
@@ -43,7 +43,7 @@ impl PacketOptions {
     }
 }
 
-/// The transports as the programs have them: see `bpf/dsr.h`.
+/// Encodes the transports for the programs: see `bpf/dsr.h`.
 pub(crate) const fn encode_dsr_transports(wraps: DsrTransports) -> u32 {
     match wraps {
         DsrTransports::Off => 0,
@@ -52,7 +52,7 @@ pub(crate) const fn encode_dsr_transports(wraps: DsrTransports) -> u32 {
     }
 }
 
-/// Where packets arrive at this node for flows that a former daemon's programs began.
+/// The ports and frontends where packets of a former daemon's flows arrive.
 #[derive(Debug, Default)]
 pub(crate) struct AdoptedFlows {
     pub(crate) ports: BTreeSet<u16>,
@@ -61,13 +61,13 @@ pub(crate) struct AdoptedFlows {
 
 impl AdoptedFlows {
     pub(crate) fn add_flow(&mut self, flow: &packets::types::flow) {
-        let arrivals = packets::flow_ingress(flow);
-        self.ports.extend([arrivals.frontend_port].into_iter().chain(arrivals.nat_port));
-        self.frontends.insert((arrivals.frontend, arrivals.frontend_port));
+        let ingress = packets::flow_ingress(flow);
+        self.ports.extend([ingress.frontend_port].into_iter().chain(ingress.nat_port));
+        self.frontends.insert((ingress.frontend, ingress.frontend_port));
     }
 }
 
-/// Keeps the maps of flows only as a complete set. If one is missing, the rest lead nowhere, and all are made anew.
+/// Keeps the maps of flows only as a complete set. If one is missing, the others are useless and all are recreated.
 pub(crate) fn drop_partial_flows(mut found: MapHandles) -> MapHandles {
     if !Map::flow_maps().all(|map| found.contains_key(&map)) {
         found.retain(|map, _| Map::flow_maps().all(|flows| flows != *map));
@@ -75,19 +75,19 @@ pub(crate) fn drop_partial_flows(mut found: MapHandles) -> MapHandles {
     found
 }
 
-/// The maps that may have less room than this version needs, because a former daemon made them: a count without room
-/// would stay at 0, and a device without room would get no programs.
+/// Maps that a former daemon may have created smaller than this version needs: a count beyond the map would stay 0, and
+/// a device beyond it would get no programs.
 pub(crate) const MIN_ENTRIES: [(Map, u32); 2] =
     [(Map::PacketCounts, packets::types::packet_count::PACKET_COUNTS.0), (Map::Devices, size::DEVICES.0)];
 
-/// Takes the maps out that have too little room.
+/// Drops the maps that are too small.
 pub(crate) fn remove_undersized(found: &mut MapHandles) {
-    for (map, least) in MIN_ENTRIES {
-        found.retain(|it, handle| *it != map || handle.max_entries() >= least);
+    for (map, min) in MIN_ENTRIES {
+        found.retain(|it, handle| *it != map || handle.max_entries() >= min);
     }
 }
 
-/// Copies what the programs of a former daemon know of devices into a map with more room.
+/// Copies a former daemon's device entries into a larger map.
 pub(crate) fn copy_devices(from: &MapHandles, to: &MapHandles) -> Result<(), StartError> {
     let (from, mut to) = (open_counted_table(from, Map::Devices)?, open_counted_table(to, Map::Devices)?);
     from.copy_to(&mut to).map_err(|source| StartError::Map {
@@ -97,12 +97,12 @@ pub(crate) fn copy_devices(from: &MapHandles, to: &MapHandles) -> Result<(), Sta
     })
 }
 
-/// Whether programs over these maps look from the start for packets that come by a bridge: flows may go on of which
-/// only the answers come by it, and those say nothing of their device.
+/// Whether programs over these maps must expect packets from a bridge from the start: some flows' replies arrive only
+/// by a bridge, and do not show it.
 pub(crate) fn has_bridge_port(maps: &MapHandles) -> bool {
     let Some(devices) = maps.get(&Map::Devices) else { return false };
-    let told = |key: Vec<u8>| abi::from_bytes(&devices.lookup(&key, MapFlags::ANY).ok()??);
-    devices.keys().filter_map(told).any(|it: packets::types::device| is_external_bridge(it.flags.into()))
+    let entry = |key: Vec<u8>| abi::from_bytes(&devices.lookup(&key, MapFlags::ANY).ok()??);
+    devices.keys().filter_map(entry).any(|it: packets::types::device| is_external_bridge(it.flags.into()))
 }
 
 fn is_external_bridge(flags: u32) -> bool {
@@ -110,10 +110,10 @@ fn is_external_bridge(flags: u32) -> bool {
     flags & flag::DEVICE_BRIDGE.0 != 0 && flags & (flag::DEVICE_OUTER.0 | flag::DEVICE_BACKENDS.0) != 0
 }
 
-/// How many flow numbers are handed out before any client is served: enough until the rest follow.
+/// How many record numbers are released before any client is served: enough until the rest follow.
 const NUMBERS_FIRST: u32 = 1 << 16;
 
-/// Hands out the first numbers of flows. The others follow in pieces: a start does not wait for millions.
+/// Releases the first record numbers. The rest follow in pieces: a start does not wait for millions.
 pub(crate) fn release_first_numbers(maps: &MapHandles) -> Result<(), StartError> {
     let numbers = find_handle(maps, Map::FreeFlows)?;
     let counts = map_array(maps, Map::FlowCounts)?;
@@ -127,14 +127,13 @@ pub(crate) fn release_first_numbers(maps: &MapHandles) -> Result<(), StartError>
         })?;
     }
     for (at, count) in counts.iter().enumerate() {
-        let is_of_numbers = at == packets::types::flow_count::COUNT_OF_NUMBERS.0 as usize;
-        count.store(if is_of_numbers { first.into() } else { 0 }, Ordering::Release);
+        let counts_numbers = at == packets::types::flow_count::COUNT_OF_NUMBERS.0 as usize;
+        count.store(if counts_numbers { first.into() } else { 0 }, Ordering::Release);
     }
     Ok(())
 }
 
-/// Tells the programs which ports clients may get, and whether new clients get flows: see `drains` in
-/// `bpf/include/abi.h`.
+/// Writes the SNAT ports, and whether new clients get flows: see `drains` in `bpf/include/abi.h`.
 pub(crate) fn write_settings(
     maps: &MapHandles,
     options: &PacketOptions,
@@ -144,17 +143,17 @@ pub(crate) fn write_settings(
     Ok(())
 }
 
-/// The same, by a view of the settings.
+/// [`write_settings`] to mapped settings.
 pub(crate) fn write_settings_to(settings: &MappedArray, options: &PacketOptions, drains: u32) {
-    let told = packets::types::packet_settings { drains, ..packets::encode_settings(&options.snat_ports) };
-    for (cell, word) in settings.iter().zip(abi::to_words(&told)) {
+    let encoded = packets::types::packet_settings { drains, ..packets::encode_settings(&options.snat_ports) };
+    for (cell, word) in settings.iter().zip(abi::to_words(&encoded)) {
         cell.store(word, Ordering::Release);
     }
 }
 
-/// The ports at which programs look at packets for the node itself: ports that clients get, and node ports. Ports that
-/// were looked at before stay until it is known at which of them adopted flows arrive. No other port is taken back
-/// before the next start, because flows outlive their service.
+/// Opens the bitmap of ports that programs check for packets to the node: SNAT ports and node ports. Ports set before
+/// stay until the first sweep finds those of adopted flows. Other ports stay until the next start, because flows
+/// outlive their service.
 pub(crate) fn open_port_bitmap(
     maps: &MapHandles,
     options: &PacketOptions,

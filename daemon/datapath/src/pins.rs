@@ -1,22 +1,22 @@
-//! Where everything is pinned, so that it outlives the daemon.
+//! The pins, which outlive the daemon.
 //!
 //! ```text
 //! <bpffs>/links/connect4 …       one link per hook; stays while programs and maps are replaced
-//! <bpffs>/links/tc/2/in, out     the links of each device by which packets come, if the kernel has such links
-//! <bpffs>/links/tc/2/xdp         the link at its driver, where packets pass by the stack there
-//! <bpffs>/sockets1/udp_sockets   what is kept with sockets, which outlive any version of the other maps
-//! <bpffs>/flows1/flow_table …    flows and what leads to them, which outlive any version of the other maps too
-//! <bpffs>/flows-next/…           flows in a table of another size, until it takes the place of `flows1`
-//! <bpffs>/flows-former/…         flows in the table before, until they are removed
+//! <bpffs>/links/tc/2/in, out     the links of each device, if the kernel has tcx
+//! <bpffs>/links/tc/2/xdp         the XDP link at its driver, if there is one
+//! <bpffs>/sockets1/udp_sockets   maps kept with sockets, across versions of the other maps
+//! <bpffs>/flows1/flow_table …    flows and their entries, across versions too
+//! <bpffs>/flows-next/…           flows in a table of another size, until it replaces `flows1`
+//! <bpffs>/flows-former/…         flows in the former table, until they are removed
 //! <bpffs>/v8/shared/affinity …   maps that keep their size
 //! <bpffs>/v8/packets/devices …   maps for packets alone
 //! <bpffs>/v8/g3/frontends4 …     one generation of the maps that grow
-//! <bpffs>/v8/filling/…           a generation that is not whole yet: ignored and removed by a start
-//! <bpffs>/v4/…                   what another version of the daemon left, until this one has taken over
+//! <bpffs>/v8/filling/…           an incomplete generation; a start removes it
+//! <bpffs>/v4/…                   maps of another version, until this one has taken over
 //! ```
 //!
-//! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. A
-//! generation is there only while clients may be served from it. One daemon at a time holds the lock.
+//! Invariant: a complete generation gets its number by one rename; the highest one counts. A generation exists only
+//! while clients may be served from it. One daemon at a time holds the lock.
 
 mod removal;
 
@@ -34,16 +34,16 @@ use crate::site::Site;
 
 pub use removal::{CleanupReport, DrainReport, cleanup, drain};
 
-/// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
+/// The version of `bpf/include/abi.h`. Daemons of other versions have their own maps.
 pub const VERSION: u32 = 8;
-/// The version of what is kept with sockets.
+/// The version of the maps kept with sockets.
 const SOCKETS_VERSION: u32 = 1;
-/// The version of flows, and of what leads to them.
+/// The version of the maps of flows.
 const FLOWS_VERSION: u32 = 1;
 const LINKS: &str = "links";
-/// A folder for each device, by its number.
+/// Contains a folder per device, named by its index.
 const DEVICE_LINKS: &str = "tc";
-/// The folders of maps that outlive any version of the other maps; each name ends with a version of its own.
+/// The folders of maps that outlive versions of the other maps; each name ends with its own version.
 const SOCKETS: &str = "sockets";
 const FLOWS: &str = "flows";
 const FLOWS_NEXT: &str = "flows-next";
@@ -58,14 +58,14 @@ pub(crate) struct Pins {
     root: PathBuf,
     version: u32,
     generation: u32,
-    // The highest number that any folder of a generation has, whole or not.
+    // The highest number of any generation's folder, complete or not.
     highest: u32,
     leftover: Option<Leftover>,
-    // Held as long as the daemon lives; the kernel lets go of it however the daemon ends.
+    // Held while the daemon lives; the kernel releases it in any case.
     lock: PinLock,
 }
 
-/// Pins of maps that no program uses, and that could not be removed.
+/// Pins of unused maps that could not be removed.
 #[derive(Debug)]
 struct Leftover {
     reason: String,
@@ -79,7 +79,7 @@ fn pin_error(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> St
     }
 }
 
-/// The error of making a folder: something that is not ours may stand in its place.
+/// The error of creating a folder, whose path may be taken by something else.
 fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> StartError {
     move |source| match source.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
@@ -90,7 +90,7 @@ fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> StartError {
 }
 
 impl Pins {
-    /// Makes the folders where they are missing, and takes the lock.
+    /// Creates missing folders, and takes the lock.
     pub(crate) fn open(root: &Path, version: u32) -> Result<Self, StartError> {
         let lock = lock_root(root)?;
         let mut pins =
@@ -107,8 +107,8 @@ impl Pins {
         Ok(pins)
     }
 
-    /// The maps that a former daemon left. Where there is no generation, the shared maps are left out, because they
-    /// alone tell nothing; the maps that are kept with sockets are adopted all the same.
+    /// Opens a former daemon's maps. Without a generation the shared maps are useless and left out; the maps kept with
+    /// sockets are adopted in any case.
     pub(crate) fn adopt(&self) -> Result<MapHandles, StartError> {
         let mut maps = MapHandles::new();
         adopt_folder(&self.socket_folder(), Map::socket_maps(), &mut maps)?;
@@ -119,7 +119,7 @@ impl Pins {
         Ok(maps)
     }
 
-    /// Pins all maps, those that were adopted only where their pin is missing. From now on a start adopts these.
+    /// Pins all maps whose pin is missing. From now on a start adopts them.
     pub(crate) fn pin_all(&mut self, maps: &mut MapHandles) -> Result<(), StartError> {
         let shared = self.version_folder().join(SHARED);
         self.pin_sockets(maps)?;
@@ -132,19 +132,19 @@ impl Pins {
         self.pin_generation(maps)
     }
 
-    /// Pins the maps that are kept with sockets, where they are missing.
+    /// Pins missing maps that are kept with sockets.
     pub(crate) fn pin_sockets(&self, maps: &mut MapHandles) -> Result<(), StartError> {
         let sockets = self.socket_folder();
         fs::create_dir_all(&sockets).map_err(folder_error(&sockets))?;
         pin_folder(&sockets, Map::socket_maps(), maps)
     }
 
-    /// Whether all maps are pinned that are kept with sockets.
+    /// Whether all maps kept with sockets are pinned.
     pub(crate) fn has_socket_maps(&self) -> bool {
         Map::socket_maps().all(|map| self.socket_folder().join(map.name()).exists())
     }
 
-    /// Pins a generation that is whole, under the next number. The one before stays until [`Self::prune_generations`].
+    /// Pins a complete generation under the next number. The former one stays until [`Self::prune_generations`].
     pub(crate) fn pin_generation(&mut self, maps: &mut MapHandles) -> Result<(), StartError> {
         let filling = self.version_folder().join(FILLING);
         remove_folder(&filling).map_err(pin_error("remove", &filling))?;
@@ -157,7 +157,7 @@ impl Pins {
         Ok(())
     }
 
-    /// The maps of packets that a former daemon left.
+    /// Opens a former daemon's packet maps.
     pub(crate) fn adopt_packets(&self) -> Result<MapHandles, StartError> {
         let mut maps = MapHandles::new();
         for (folder, which) in self.packet_folders() {
@@ -166,21 +166,21 @@ impl Pins {
         Ok(maps)
     }
 
-    /// Removes one map of packets, so that another one takes its place.
+    /// Removes the pin of one packet map, so that another one can replace it.
     pub(crate) fn remove_packet_map(&self, map: Map) -> Result<(), StartError> {
         let [(packets, _), _] = self.packet_folders();
         let path = packets.join(map.name());
         remove_folder(&path).map_err(pin_error("remove", &path))
     }
 
-    /// Removes the flows, which are of no use without each other.
+    /// Removes the pins of all flow maps, which are useless individually.
     pub(crate) fn remove_flows(&self) -> Result<(), StartError> {
         let [_, (flows, _)] = self.packet_folders();
         remove_folder(&flows).map_err(pin_error("remove", &flows))
     }
 
-    /// Pins other maps of flows in the place of those that are pinned, which go when no program reads them any more. An
-    /// error: the former ones stay pinned.
+    /// Pins other flow maps in place of the present ones, which end with their last program. After an error the former
+    /// ones stay pinned.
     pub(crate) fn replace_flows(&self, maps: &mut MapHandles) -> Result<(), StartError> {
         let [_, (flows, which)] = self.packet_folders();
         let [next, former] = self.flow_swap_folders();
@@ -194,13 +194,13 @@ impl Pins {
             let _ = fs::rename(&former, &flows);
             return Err(pin_error("make", &flows)(error));
         }
-        // What cannot be removed now is removed by the next start.
+        // If this fails, the next start removes the folder.
         let _ = remove_folder(&former);
         Ok(())
     }
 
-    /// Settles what is left of a daemon that was killed while it replaced flows: puts the former ones back if none are
-    /// in their place, and removes what lies beside.
+    /// Recovers from a daemon killed while it replaced flows: restores the former ones if none are in place, and
+    /// removes leftovers.
     fn recover_flows(&self) -> Result<(), StartError> {
         let [_, (flows, _)] = self.packet_folders();
         let [next, former] = self.flow_swap_folders();
@@ -213,22 +213,22 @@ impl Pins {
         Ok(())
     }
 
-    /// Where the flows are pinned that are to replace the present ones, and where those that were replaced.
+    /// The folders of the next flow maps, and of the replaced ones.
     fn flow_swap_folders(&self) -> [PathBuf; 2] {
         [FLOWS_NEXT, FLOWS_FORMER].map(|name| self.root.join(name))
     }
 
-    /// Whether a map of packets has been unpinned.
+    /// Whether a packet map's pin is missing.
     pub(crate) fn is_packet_pin_missing(&self) -> bool {
         self.packet_folders().into_iter().any(is_pin_missing)
     }
 
-    /// Pins the maps of packets, those that were adopted only where their pin is missing.
+    /// Pins all packet maps whose pin is missing.
     pub(crate) fn pin_packets(&self, maps: &mut MapHandles) -> Result<(), StartError> {
         pin_folders(self.packet_folders(), maps)
     }
 
-    /// Where the links of devices are pinned.
+    /// The folder of the device links.
     pub(crate) fn device_link_folder(&self) -> PathBuf {
         device_links(&self.root)
     }
@@ -240,37 +240,36 @@ impl Pins {
         ]
     }
 
-    /// Whether a map has been unpinned.
+    /// Whether a map's pin is missing.
     pub(crate) fn is_map_pin_missing(&self) -> bool {
         self.map_folders().into_iter().any(is_pin_missing)
     }
 
-    /// Pins again what has been unpinned.
+    /// Pins maps whose pin is missing.
     pub(crate) fn repair(&self, maps: &mut MapHandles) -> Result<(), StartError> {
         pin_folders(self.map_folders(), maps)
     }
 
-    /// The reason why something could not be put back: where the place of all pins has gone, what a single call met
-    /// says nothing of it.
-    pub(crate) fn explain_error(&self, met: StartError) -> StartError {
+    /// Explains a failed repair: if the root of all pins is gone, the error of a single call is misleading.
+    pub(crate) fn explain_error(&self, error: StartError) -> StartError {
         let path = self.root.clone();
-        let is_there = File::open(&path).and_then(|folder| is_bpffs(&folder)).unwrap_or(false);
+        let is_mounted = File::open(&path).and_then(|folder| is_bpffs(&folder)).unwrap_or(false);
         let is_removed = self.lock.0.metadata().is_ok_and(|it| it.nlink() == 0);
-        match met {
+        match error {
             StartError::ReadOnly { .. } if is_removed => StartError::Removed { path },
-            _ if !is_there && is_removed => StartError::Removed { path },
-            _ if !is_there => StartError::Unmounted { path },
-            met => met,
+            _ if !is_mounted && is_removed => StartError::Removed { path },
+            _ if !is_mounted => StartError::Unmounted { path },
+            error => error,
         }
     }
 
-    /// Makes the folder of links, where it is missing.
+    /// Creates the folder of links if it is missing.
     pub(crate) fn make_link_folder(&self) -> Result<(), StartError> {
         let links = self.root.join(LINKS);
         fs::create_dir_all(&links).map_err(pin_error("make", &links))
     }
 
-    /// The folders of maps, but for those of packets, and which maps are pinned in each.
+    /// The folders of all maps except those of packets, each with its maps.
     fn map_folders(&self) -> [(PathBuf, Vec<Map>); 3] {
         [
             (self.version_folder().join(SHARED), Map::shared_maps().collect()),
@@ -279,12 +278,12 @@ impl Pins {
         ]
     }
 
-    /// Whether any generation was there when this daemon started, or has been pinned since.
+    /// Whether a generation existed when this daemon started, or has been pinned since.
     pub(crate) fn has_generation(&self) -> bool {
         self.generation > 0
     }
 
-    /// The number of the generation that counts; 0: there is none.
+    /// The number of the current generation; 0: there is none.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
@@ -294,7 +293,7 @@ impl Pins {
         site.hooks().any(|hook| self.link_pin(site, hook).exists())
     }
 
-    /// Removes the pins of other versions' maps. Programs that still use them keep them.
+    /// Removes the pins of other versions' maps. Programs that still use them hold the maps.
     pub(crate) fn remove_other_versions(&self) -> Result<(), StartError> {
         let own = [("v", self.version), (SOCKETS, SOCKETS_VERSION), (FLOWS, FLOWS_VERSION)];
         let is_other = |name: &str| {
@@ -308,19 +307,18 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes all pins. The caller has made sure that nothing is attached.
+    /// Removes all pins. The caller ensures that nothing is attached.
     pub(crate) fn remove_all(&self) -> Result<(), StartError> {
         remove_folder(&self.root).map_err(pin_error("remove", &self.root))
     }
 
-    /// Goes back to a former generation, because the programs have not moved to the one that was pinned last.
+    /// Reverts to a former generation, because the programs did not move to the latest one.
     pub(crate) fn revert_generation(&mut self, generation: u32) {
         self.generation = generation;
         self.prune_generations();
     }
 
-    /// Removes the generations that no program uses any more. They cost memory and nothing else, so a failure is only
-    /// noted.
+    /// Removes unused generations. They only cost memory, so a failure is just stored.
     pub(crate) fn prune_generations(&mut self) {
         let why = self.remove_older().err().map(|error| error.to_string());
         if why.as_deref() != self.leftover() {
@@ -328,19 +326,19 @@ impl Pins {
         }
     }
 
-    /// Tries again to remove what could not be removed.
+    /// Retries to remove unused generations.
     pub(crate) fn retry_leftover(&mut self) {
         if self.leftover.is_some() {
             self.prune_generations();
         }
     }
 
-    /// Why something is still pinned that no program uses; `None`: nothing is.
+    /// Why unused maps are still pinned; `None`: there are none.
     pub(crate) fn leftover(&self) -> Option<&str> {
         self.leftover.as_ref().map(|leftover| leftover.reason.as_str())
     }
 
-    /// Gives the same, but only once: for a caller that tells it on.
+    /// Returns the same, but only once, for reporting.
     pub(crate) fn take_leftover_report(&mut self) -> Option<String> {
         let news = self.leftover.as_mut().filter(|leftover| !leftover.is_reported)?;
         news.is_reported = true;
@@ -358,7 +356,7 @@ impl Pins {
         removed
     }
 
-    /// Where other versions tell their programs which cgroup and mark are exempt.
+    /// The control maps of other versions, with their exemptions.
     pub(crate) fn foreign_controls(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let is_other = |path: &PathBuf| {
@@ -393,7 +391,7 @@ impl Pins {
         self.version_folder().join(format!("g{number}"))
     }
 
-    /// Whether a generation still has all its maps. A map that was taken away cannot be replaced by an empty one.
+    /// Whether a generation still has all its maps. A missing map cannot be replaced by an empty one.
     fn is_complete(&self, number: u32) -> bool {
         let folder = self.generation_folder(number);
         Map::generation_maps().all(|map| folder.join(map.name()).exists())
@@ -407,19 +405,18 @@ impl Pins {
     }
 }
 
-/// The folder of pins, locked.
+/// The locked folder of pins.
 #[derive(Debug)]
 struct PinLock(File);
 
 impl Drop for PinLock {
-    /// Unlocks the folder. Closing it is not enough: a child that was forked a moment ago has the same lock until it
-    /// runs its program.
+    /// Unlocks the folder. Closing is not enough: a freshly forked child shares the lock until it executes its program.
     fn drop(&mut self) {
         let _ = self.0.unlock();
     }
 }
 
-/// Makes the root if its parent is on a BPF file system, and locks it.
+/// Creates the root if its parent is on a BPF file system, and locks it.
 fn lock_root(root: &Path) -> Result<PinLock, StartError> {
     let no_bpffs = || StartError::NoBpffs { path: root.to_owned() };
     if !root.exists() {
@@ -449,8 +446,8 @@ fn is_bpffs(folder: &File) -> io::Result<bool> {
     Ok(fstatfs(folder)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// The process that has locked a file or a folder, as /proc/locks shows it:
-/// `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
+/// The process that has locked a file or folder, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0
+/// EOF`.
 pub fn lock_holder(locked: &File) -> Option<u32> {
     let found = locked.metadata().ok()?;
     let major = libc::major(found.dev());
@@ -510,7 +507,7 @@ fn pin_folder(
     Ok(())
 }
 
-/// Removes a folder of pins, or what stands there instead; one that is not there is gone already.
+/// Removes a folder of pins, or a file in its place; a missing one is fine.
 fn remove_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(folder),

@@ -1,7 +1,7 @@
-//! What happened at each port, counted by the programs: connects, and clients that were not served.
+//! The programs' counts per port: connects, and clients that were not served.
 //!
-//! Invariant: a number only grows until its port is given away or its facts change; then all of the port's begin at
-//! zero. Some may be missing: of connects at the very same moment, and while the maps grow.
+//! Invariant: a count only grows until its port is reassigned or its facts change; then all counts of the port start at
+//! zero. A few may be missing: of simultaneous connects, and while the maps grow.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::mapped_array::MappedArray;
 /// The clients of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounts {
-    /// Clients that were led to a backend: by connect(), or by the first datagram of a conversation.
+    /// Clients that got a backend: by connect(), or by the first datagram of a flow.
     pub connects: u64,
-    /// Clients that were refused with ECONNREFUSED, because no backend serves.
+    /// Clients refused with ECONNREFUSED, because no backend serves.
     pub refused: u64,
-    /// Clients that were left without an answer.
+    /// Clients that got no reply.
     pub dropped: u64,
 }
 
-/// The counts of all ports, as they are whenever one looks.
+/// The live counts of all ports.
 #[derive(Clone, Debug, Default)]
 pub struct PortCounters(Option<Arc<MappedArray>>);
 
-/// Where the counts of a port are.
+/// The cells of a port's counts.
 struct PortCells<'a> {
     connects: &'a [AtomicU64],
     refused: &'a AtomicU64,
@@ -39,7 +39,7 @@ impl PortCounters {
         Self(Some(Arc::clone(ports)))
     }
 
-    /// The clients of a port.
+    /// Reads the counts of a port.
     pub fn read_port(&self, index: PortIndex) -> PortCounts {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         self.port_cells(index).map_or_else(PortCounts::default, |cells| PortCounts {
@@ -49,7 +49,7 @@ impl PortCounters {
         })
     }
 
-    /// Begins the counts of an index at zero: another port has it from now on, or it is counted anew.
+    /// Resets the counts of an index for another port, or for new facts.
     pub(crate) fn reset_port(&self, index: PortIndex) {
         if let Some(PortCells { connects, refused, dropped }) = self.port_cells(index) {
             connects.iter().chain([refused, dropped]).for_each(|cell| cell.store(0, Ordering::Relaxed));
@@ -66,7 +66,7 @@ impl PortCounters {
     }
 }
 
-/// Counts of the very same map are equal.
+/// Counts of the same map are equal.
 impl PartialEq for PortCounters {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {

@@ -1,8 +1,8 @@
-//! How a list becomes visible to programs that run meanwhile: its slots first, then the word that leads to them.
+//! Publishes lists to running programs: first the slots, then the word that points to them.
 //!
-//! Invariant: a word is replaced by one aligned store that is ordered after the slots, so a reader of the word finds
-//! the whole list. Any memory of 64-bit cells will do, so the tests explore this very code with cells that show every
-//! order in which another processor may see the stores.
+//! Invariant: one aligned store replaces a word, ordered after the slots, so a reader of the word finds the whole list.
+//! The code works on any 64-bit cells, so the tests run it with cells that show stores in every order that another
+//! processor may see.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ impl Cell for AtomicU64 {
     }
 }
 
-/// Writes a range that no word points to. Slots that are not given are wiped.
+/// Writes a range that no word points to, and clears its remaining slots.
 pub(crate) fn fill_range<C: Cell>(array: &[C], range: SlotRange, mut slots: impl Iterator<Item = Slot>) {
     let words = abi::slot_words(range.family);
     let from = range.base as usize * words;
@@ -34,8 +34,8 @@ pub(crate) fn fill_range<C: Cell>(array: &[C], range: SlotRange, mut slots: impl
     }
 }
 
-/// Publishes a word: programs see the list before or the list after. A program that sees the word sees all that was
-/// written before it.
+/// Publishes a word: programs see the old list or the new one. A program that sees the word sees all that was written
+/// before it.
 pub(crate) fn publish_word<C: Cell>(cell: &C, word: Word) {
     cell.store(abi::encode_word(word), Ordering::Release);
 }

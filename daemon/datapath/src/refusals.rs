@@ -1,7 +1,7 @@
-//! Reads from the programs' ring buffer which clients were not served.
+//! Reads the programs' ring buffer of clients that were not served.
 //!
-//! Invariant: a reader never holds up a program. A record that finds no room in the buffer is counted by its program,
-//! and the reader does not see it. The reader finds the service of a refusal by its frontend.
+//! Invariant: a reader never blocks a program. If the buffer is full, the program counts the lost record. A refusal's
+//! frontend leads to its service.
 
 use std::io::PipeReader;
 use std::net::SocketAddr;
@@ -27,10 +27,10 @@ const CAUSES: [(Cause, types::reason); 6] = [
     (Cause::NoSuchPort, types::reason::REASON_NO_SUCH_PORT),
 ];
 
-/// Where the share begins, above the port.
+/// Where the quota begins, above the port.
 const QUOTA_SHIFT: u32 = abi::packets::types::flow_part::FLOW_SHARE_AT.0;
 
-/// The ring buffer's reading end.
+/// The reader of the ring buffer.
 #[derive(Debug)]
 pub struct RefusalReader {
     map: MapHandle,
@@ -41,7 +41,7 @@ impl RefusalReader {
         Self { map }
     }
 
-    /// Passes each refusal to `tell`, oldest first, until the other end of `stop` is closed. One reader at a time.
+    /// Passes refusals to `tell`, oldest first, until the other end of `stop` is closed. Only one reader at a time.
     pub fn read_refusals(
         &self,
         stop: &PipeReader,
@@ -62,8 +62,7 @@ impl RefusalReader {
     }
 }
 
-/// Waits for a record, without a time limit: an idle node has nothing to wake up for. `false`: no records are wanted
-/// any more.
+/// Waits for a record without a time limit, so an idle node stays asleep. `false`: the reader is stopped.
 fn wait_for_record(records: &impl AsFd, stop: &PipeReader) -> Result<bool, libbpf_rs::Error> {
     let mut watched =
         [PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(records.as_fd(), PollFlags::POLLIN)];
@@ -81,11 +80,11 @@ fn decode_refusal(bytes: &[u8]) -> Option<Refusal> {
     let comm = it.comm.split(|byte| *byte == 0).next().unwrap_or_default();
     let cause = CAUSES.iter().find(|(_, number)| u32::from(it.reason) == number.0);
     let source = SocketAddr::new(abi::from_mapped(it.source), u16::from_be(it.source_port));
-    let came = u32::from(it.stage) == types::stage::STAGE_PACKET.0;
+    let is_packet = u32::from(it.stage) == types::stage::STAGE_PACKET.0;
     let dropped = u32::from(it.verdict) == types::verdict::VERDICT_DROPPED.0;
     Some(Refusal {
         at: Duration::from_nanos(it.at_ns),
-        arrival: came.then_some(Arrival { source, device: it.device }),
+        arrival: is_packet.then_some(Arrival { source, device: it.device }),
         process: it.process,
         thread: it.thread,
         comm: String::from_utf8_lossy(comm).into_owned(),
@@ -95,12 +94,12 @@ fn decode_refusal(bytes: &[u8]) -> Option<Refusal> {
         port: PortIndex(it.port_and_share & ((1 << QUOTA_SHIFT) - 1)),
         quota: refusal_quota(&it),
         denial: if dropped { Denial::Dropped } else { Denial::Refused },
-        // The programs may be newer than this daemon, and give a cause that it does not know.
+        // Programs of a newer version may write a cause that this daemon does not know.
         cause: cause.map_or(Cause::NoBackend, |(cause, _)| *cause),
     })
 }
 
-/// The number of the namespace that has the frontend. Where no frontend was found there is none.
+/// The quota of the frontend; none if there is no frontend.
 fn refusal_quota(it: &types::refusal) -> QuotaId {
     let is_no_port = u32::from(it.reason) == types::reason::REASON_NO_SUCH_PORT.0;
     let number = u16::try_from(it.port_and_share >> QUOTA_SHIFT).unwrap_or_default();
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_the_client_and_what_it_dialled() {
+    fn a_refusal_names_the_client_and_the_dialled_frontend() {
         let mut comm = [0; 16];
         comm[..4].copy_from_slice(b"curl");
         let refusal = types::refusal {
@@ -131,11 +130,11 @@ mod tests {
         assert_eq!(read.frontend.to_string(), "10.96.0.10:443/TCP");
         assert_eq!((read.arrival, read.cause), (None, Cause::NoBackend));
         assert_eq!((read.port, read.quota), (PortIndex(7), QuotaId(9)));
-        assert_eq!(decode_refusal(&[0; 8]), None, "half a record is none");
+        assert_eq!(decode_refusal(&[0; 8]), None, "a truncated record");
     }
 
     #[test]
-    fn a_refused_packet_names_its_source_its_device_and_why() {
+    fn a_refused_packet_names_its_source_device_and_cause() {
         for (reason, cause) in (0..).zip(CAUSES.map(|(cause, _)| cause)) {
             let refusal = types::refusal {
                 address: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([192, 0, 2, 5])],

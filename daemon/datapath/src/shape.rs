@@ -1,29 +1,29 @@
-//! How large one generation of maps is, and when it has to grow.
+//! The size of one generation of maps, and when it must grow.
 //!
-//! Invariant: a shape never passes the limits it was made with, and never shrinks.
+//! Invariant: a shape never exceeds its limits, and never shrinks.
 
 use holdfast_core::keys::Family;
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::MapGrowth;
 use holdfast_status::datapath::MapSizes;
 
-/// What a node with a few hundred services never grows out of: half a megabyte in all.
+/// Enough for a few hundred services: half a megabyte in total.
 const FRONTENDS_FIRST: u32 = 4096;
 const PORTS_FIRST: u32 = 4096;
 const SLOTS_FIRST: u32 = 16_384;
 const MEMBERS_FIRST: u32 = 4096;
 
-/// The factor of each step. A growth costs the loading of the programs, some 0.1 s, while a large cluster is read in;
-/// an empty entry costs 8 to 128 bytes.
+/// The factor of each growth. A growth loads the programs, some 0.1 s, while a large cluster is read; an empty entry
+/// costs 8 to 128 bytes.
 const GROWTH_FACTOR: u32 = 16;
 
-/// What may come while larger maps are made, some 0.1 s: as much as one change after the other can bring.
+/// The most entries that changes can add while larger maps are created, some 0.1 s.
 const HEADROOM_MIN: u32 = 4096;
 
-/// What is added to the arrays for the self-test: a port and a slot that no service can have.
+/// The self-test's entries in the arrays: a port and a slot that no service can have.
 pub(crate) const PROBE_ENTRIES: u32 = 1;
 
-/// The place of a family in a pair.
+/// The index of a family in a pair.
 pub(crate) const fn family_index(family: Family) -> usize {
     match family {
         Family::V4 => 0,
@@ -31,29 +31,28 @@ pub(crate) const fn family_index(family: Family) -> usize {
     }
 }
 
-/// How a shape is chosen, and how it grows.
+/// The initial shape and its growth.
 pub(crate) trait ShapeGrowth: Sized {
-    /// The shape that a start begins with.
+    /// The shape of new maps.
     fn initial(limits: Self) -> Self;
 
-    /// The shape that a start begins with that expects so much.
+    /// The shape of new maps that are expected to hold so much.
     fn for_expected(expected: &MapGrowth, limits: &Self) -> Self;
 
-    /// The shape of maps that hold nothing.
+    /// The shape of maps without entries.
     const NONE: Self;
 
-    /// What the maps may grow to.
+    /// The limits of the maps.
     fn from_capacity(capacity: Capacity) -> Self;
 
-    /// Makes larger whatever is half in use: what grows with the cluster grows together, so the programs are moved
-    /// once.
+    /// Enlarges all maps that are half full. Maps that grow with the cluster grow together, so the programs move once.
     fn grow_half_full(self, used: &Self, limits: &Self) -> Self;
 
-    /// Adds what is about to be written.
+    /// Adds planned entries.
     fn with_planned(self, coming: &MapGrowth) -> Self;
 
-    /// Large enough for what is used. What has to grow gets room for what comes next too: an array an eighth more, a
-    /// hash map as much again, so that it is half empty.
+    /// Enlarges maps to hold what is used. A map that grows also gets headroom: an array an eighth, a hash map as much
+    /// again, so that it is half empty.
     fn grow_to_hold(self, used: &Self, limits: &Self) -> Self;
 
     /// The larger of both, map by map.
@@ -130,61 +129,59 @@ impl ShapeGrowth for MapSizes {
     }
 
     fn max_with(self, other: Self) -> Self {
-        let most = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.max(c), b.max(d)];
+        let max = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.max(c), b.max(d)];
         Self {
-            frontends: most(self.frontends, other.frontends),
+            frontends: max(self.frontends, other.frontends),
             ports: self.ports.max(other.ports),
-            slots: most(self.slots, other.slots),
+            slots: max(self.slots, other.slots),
             members: self.members.max(other.members),
         }
     }
 }
 
 fn clamp_shape(shape: MapSizes, limits: MapSizes) -> MapSizes {
-    let least = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.min(c), b.min(d)];
+    let min = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.min(c), b.min(d)];
     MapSizes {
-        frontends: least(shape.frontends, limits.frontends),
+        frontends: min(shape.frontends, limits.frontends),
         ports: shape.ports.min(limits.ports),
-        slots: least(shape.slots, limits.slots),
+        slots: min(shape.slots, limits.slots),
         members: shape.members.min(limits.members),
     }
 }
 
-/// Whether an array with so many entries is to be made larger soon: there is still room for what comes until it is
-/// made.
+/// Whether an array should grow soon: enough space is left for entries added meanwhile.
 pub(crate) fn is_filling(used: u32, entries: u32) -> bool {
     is_near_full(used, entries, entries)
 }
 
-/// The same of a hash map.
+/// The same for a hash map.
 pub(crate) fn is_hash_filling(used: u32, entries: u32) -> bool {
     is_near_full(used, entries, hash_capacity(entries))
 }
 
-/// Whether so little room is left that what comes meanwhile could fill it. A small map has more to spare: three
-/// eighths.
-fn is_near_full(used: u32, entries: u32, room: u32) -> bool {
-    let spare = (room / 16).max(HEADROOM_MIN);
-    used >= (entries - entries / 8 * 3).max(room.saturating_sub(spare))
+/// Whether entries added meanwhile could fill the remaining space. A small map needs more spare: three eighths.
+fn is_near_full(used: u32, entries: u32, capacity: u32) -> bool {
+    let spare = (capacity / 16).max(HEADROOM_MIN);
+    used >= (entries - entries / 8 * 3).max(capacity.saturating_sub(spare))
 }
 
-/// How many entries a hash map may have before nothing more may come. What is in use may be a little more than is
-/// counted: a replacement takes an entry for a moment.
+/// How many entries a hash map takes before it must grow. Slightly more may be in use than counted: a replacement
+/// briefly takes an entry.
 const fn hash_capacity(entries: u32) -> u32 {
     entries - entries / 16
 }
 
-/// Whether a hash map with so many entries should have been larger by now.
+/// Whether a hash map with so many entries should have grown by now.
 pub(crate) const fn is_crowded(used: u32, entries: u32) -> bool {
     used >= entries - entries / 4
 }
 
-/// Whether so much is in use of a hash map that nothing may come before it is larger.
+/// Whether a hash map must grow before another entry.
 pub(crate) const fn is_full(used: u32, entries: u32) -> bool {
     used >= hash_capacity(entries)
 }
 
-/// The next size that holds `needed` entries, if the limit lets it.
+/// The next size that holds `needed` entries, within the limit.
 pub(crate) fn next_size(entries: u32, needed: u32, limit: u32) -> Option<u32> {
     let mut next = entries.max(1);
     while next < needed || next == entries {
@@ -196,8 +193,8 @@ pub(crate) fn next_size(entries: u32, needed: u32, limit: u32) -> Option<u32> {
     Some(next)
 }
 
-/// An eighth more than is used, in round numbers: lists that are replaced need room beside, and what was just made is
-/// not to be made larger at once. It is no more, because what is mapped counts as the daemon's memory.
+/// An eighth more than is used, rounded up. Replaced lists need space meanwhile, and a new array must not grow again at
+/// once. Not more, because mapped memory counts as the daemon's.
 fn array_size_for(used: u32) -> u32 {
     let entries = used.saturating_add((used / 8).max(2 * HEADROOM_MIN));
     let step = entries.checked_next_power_of_two().map_or(1, |power| power / 8).max(1);
@@ -231,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_full_grows_along() {
+    fn half_full_maps_grow_together() {
         let limits = MapSizes::from_capacity(Capacity::default());
         let first = MapSizes::initial(limits);
         let used = MapSizes { frontends: [3072, 0], ports: 3000, slots: [6000, 0], members: 0 };
@@ -248,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_many_is_made_in_one_step() {
+    fn many_planned_entries_grow_maps_in_one_step() {
         let first = MapSizes::initial(MapSizes::from_capacity(Capacity::default()));
         check_holding(MapGrowth::default(), first);
         let few = MapGrowth { frontends: [3071, 0], ports: 4096, slots: [16_384, 0], members: 3071 };
@@ -267,26 +264,26 @@ mod tests {
         );
     }
 
-    /// What a start expects is there before it is written: no program is loaded twice.
+    /// The expected entries fit without a second load of the programs.
     #[test]
-    fn a_start_begins_with_what_it_expects() {
+    fn new_maps_hold_what_a_start_expects() {
         let limits = MapSizes::from_capacity(Capacity::default());
         assert_eq!(MapSizes::for_expected(&MapGrowth::default(), &limits), MapSizes::initial(limits));
         let expected = MapGrowth { frontends: [50_000, 0], ports: 50_000, slots: [500_000, 0], members: 0 };
-        let made = MapSizes::for_expected(&expected, &limits);
+        let initial = MapSizes::for_expected(&expected, &limits);
         let used = MapSizes::NONE.with_planned(&expected);
-        assert_eq!(made.grow_to_hold(&used, &limits), made);
+        assert_eq!(initial.grow_to_hold(&used, &limits), initial);
         let more = MapGrowth { slots: [540_000, 0], ports: 54_000, ..expected };
         assert_eq!(
-            made.grow_to_hold(&MapSizes::NONE.with_planned(&more), &limits),
-            made,
-            "it is an estimate"
+            initial.grow_to_hold(&MapSizes::NONE.with_planned(&more), &limits),
+            initial,
+            "some more than expected"
         );
     }
 
-    /// Else whatever is written into it would have it made anew at once, and the programs loaded once more.
+    /// Otherwise the first write would grow the new maps, and load the programs again.
     #[test]
-    fn what_was_made_for_many_is_not_made_larger_at_once() {
+    fn maps_made_for_many_entries_do_not_grow_again_at_once() {
         let limits = MapSizes::from_capacity(Capacity { slots: 1 << 23, ports: 1 << 22, services: 1 });
         for many in (5_000..1_000_000).step_by(777) {
             let used = MapSizes { frontends: [many; 2], ports: many, slots: [4 * many; 2], members: many };
@@ -300,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_has_an_eighth_to_spare_and_not_much_more() {
+    fn an_array_has_an_eighth_of_headroom() {
         for (used, expected) in
             [(1, 10_240), (10_000, 20_480), (100_000, 114_688), (2_560_000, 3_145_728), (u32::MAX, u32::MAX)]
         {

@@ -1,9 +1,9 @@
-//! The maps that keep their size: node addresses, node ports, and what the daemon tells all programs.
+//! The maps that keep their size: node addresses, node ports, and the control values.
 //!
-//! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, or one for datagrams at
-//! any address, or a former daemon's flows lead to the node itself at that port, and a bit of `frontend_blocks` while
-//! any frontend is in that block. A bit too many only costs a search, so those of blocks and of flows are taken back by
-//! the next start only. What the maps know of sockets and clients is written by programs alone.
+//! Invariant: a bit of `node_ports` is set while a wildcard frontend or any UDP frontend has that port, or a former
+//! daemon's flows arrive at the node on it. A bit of `frontend_blocks` is set while the block has a frontend. An extra
+//! bit only costs a search, so bits of blocks and flows stay until the next start. Only programs write data of sockets
+//! and clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
@@ -30,18 +30,18 @@ pub(crate) struct SharedMaps {
     node_ports: Bitmap,
     frontend_blocks: Bitmap,
     control: MappedArray,
-    // Frontends without an address; the bits of their ports are set in `node_ports`.
+    // Frontends without an address; their ports' bits are set in `node_ports`.
     wildcards: BTreeSet<FrontendKey>,
-    // How many frontends with an address take datagrams at a port; the bits of these ports are set too. What this node
-    // says from such a port is remembered, or the answer would be taken for a client's question.
+    // The number of UDP frontends with an address per port; these bits are set too. Programs remember datagrams that
+    // this node sends from such a port, because a reply would otherwise look like a client's request.
     datagrams: BTreeMap<NonZeroU16, usize>,
-    // The ports to which a former daemon's flows lead at an address of this node.
+    // Ports at which a former daemon's flows arrive at this node's addresses.
     flow_ports: BTreeSet<NonZeroU16>,
 }
 
 impl SharedMaps {
-    /// Takes over the shared maps, and sets the bits of the frontends that were found. The bits of blocks and ports
-    /// without a frontend stay until it is known whether there are flows to them.
+    /// Adopts the shared maps, and sets the bits of the found frontends. Other bits of blocks and ports stay until the
+    /// first sweep.
     pub(crate) fn new(maps: &MapHandles, found: &[FrontendKey]) -> Result<Self, StartError> {
         let shared = Map::shared_maps().chain(Map::socket_maps());
         let handles = map::clone_handles(shared.filter_map(|map| maps.get_key_value(&map)))?;
@@ -71,12 +71,12 @@ impl SharedMaps {
         })
     }
 
-    /// Restores what others have changed in the bitmaps. `true`: something had been changed.
+    /// Restores bits that something else changed. `true`: there were some.
     pub(crate) fn repair(&self) -> bool {
         self.node_ports.repair() | self.frontend_blocks.repair()
     }
 
-    /// The handles with which programs are loaded over the same maps.
+    /// The handles for loading programs over the same maps.
     pub(crate) fn handles(&self) -> &MapHandles {
         &self.handles
     }
@@ -90,7 +90,7 @@ impl SharedMaps {
         if address.is_ipv4() { v4 } else { v6 }
     }
 
-    /// Sets the bits that lead programs to a frontend that has come.
+    /// Sets the bits by which programs find a new frontend.
     pub(crate) fn note_inserted(&mut self, key: &FrontendKey) {
         block_bit(key).into_iter().for_each(|bit| self.frontend_blocks.set(bit));
         let is_new = if is_udp_at_address(key) {
@@ -104,7 +104,7 @@ impl SharedMaps {
         }
     }
 
-    /// Clears the bit of a port, if the frontend that has gone was the last one that needed it.
+    /// Clears the bit of a port after its last frontend is removed.
     pub(crate) fn note_removed(&mut self, key: &FrontendKey) {
         let is_gone = if is_udp_at_address(key) {
             decrement_port(&mut self.datagrams, key.port);
@@ -125,19 +125,19 @@ impl SharedMaps {
         self.wildcards.iter().map(|key| key.port)
     }
 
-    /// Keeps programs looking while it is not known to which addresses a former daemon's flows go: the bits of blocks
-    /// that were found stay, and where none were found all are set.
+    /// Keeps the found bits of blocks until the flows of a former daemon are known; without any, sets all.
     pub(crate) fn keep_found_blocks(&mut self) {
         self.frontend_blocks.set_all_if_empty();
     }
 
-    /// Sets the bits of the places to which a former daemon's flows go, because a flow may outlive its frontend, and
-    /// forgets all other bits that were found. The node's own addresses get no bit, because nearly all packets are for
-    /// one of these: their flows are found by the port, also by one that clients get on their way to other nodes.
+    /// Sets the bits for a former daemon's flows, because flows may outlive their frontend, and clears all other
+    /// adopted bits. The node's own addresses get no bit, because nearly all packets have one of them: their flows are
+    /// found by the port, including SNAT ports.
     pub(crate) fn record_flows(&mut self, frontends: impl IntoIterator<Item = (IpAddr, u16)>) {
         for (address, port) in frontends {
-            let of_node = self.node_addresses_mut(address).get(&abi::encode_node_address(address)).is_some();
-            if !of_node {
+            let is_node_address =
+                self.node_addresses_mut(address).get(&abi::encode_node_address(address)).is_some();
+            if !is_node_address {
                 self.frontend_blocks.set(abi::address_block(address));
             } else if let Some(port) = NonZeroU16::new(port) {
                 self.flow_ports.insert(port);
@@ -153,26 +153,26 @@ impl SharedMaps {
         abi::from_words(words.take(size_of::<types::control>() / 8)).unwrap_or_default()
     }
 
-    /// Tells the programs what is exempt, and in which network namespace the loopback answers node ports. The count of
-    /// lost refusals, which the programs write, stays as it is.
-    pub(crate) fn write_control(&self, told: &types::control) {
+    /// Writes the exemptions, and the network namespace whose loopback serves node ports. Keeps the count of lost
+    /// refusals, which programs write.
+    pub(crate) fn write_control(&self, control: &types::control) {
         let lost = offset_of!(types::control, refusals_lost) / 8;
-        let words = self.control.iter().zip(abi::to_words(told)).enumerate();
+        let words = self.control.iter().zip(abi::to_words(control)).enumerate();
         words.filter(|(at, _)| *at != lost).for_each(|(_, (cell, word))| cell.store(word, Ordering::Release));
     }
 }
 
-/// The words of `control` that stay where they are in all versions.
+/// The words of `control` that all versions share.
 const EXEMPTIONS: [usize; 2] =
     [offset_of!(types::control, exempt_cgroup) / 8, offset_of!(types::control, exempt_mark) / 8];
 
-/// Tells the programs of another version which cgroup and mark are exempt, and nothing else.
-pub(crate) fn write_exemptions(control: &MapHandle, told: &types::control) {
+/// Writes only the exempt cgroup and mark, for another version's programs.
+pub(crate) fn write_exemptions(control: &MapHandle, exemptions: &types::control) {
     if control.map_type() != MapType::Array || (control.value_size() as usize) < size_of::<types::control>() {
         return;
     }
     let Ok(view) = MappedArray::new(control) else { return };
-    for ((at, cell), word) in view.iter().enumerate().zip(abi::to_words(told)) {
+    for ((at, cell), word) in view.iter().enumerate().zip(abi::to_words(exemptions)) {
         let keeps = if at == EXEMPTIONS[1] { !u64::from(u32::MAX) } else { 0 };
         if EXEMPTIONS.contains(&at) {
             let kept = cell.load(Ordering::Relaxed) & keeps;
@@ -185,7 +185,7 @@ fn port_bit(port: NonZeroU16) -> u32 {
     port.get().into()
 }
 
-/// Whether this node may itself send datagrams from the frontend's place.
+/// Whether this node may send datagrams from the frontend's own address.
 fn is_udp_at_address(key: &FrontendKey) -> bool {
     key.transport == Transport::Udp && !key.address.is_unspecified()
 }
@@ -204,7 +204,7 @@ fn decrement_port(counts: &mut BTreeMap<NonZeroU16, usize>, port: NonZeroU16) {
     }
 }
 
-/// A frontend without an address is in no block: it is found by no address that a client dials.
+/// The block of a frontend. A wildcard frontend has none: no dialled address leads to it.
 fn block_bit(key: &FrontendKey) -> Option<u32> {
     (!key.address.is_unspecified()).then(|| abi::address_block(key.address))
 }

@@ -1,7 +1,7 @@
-//! Where programs hang: a site with its hooks.
+//! The site of programs: an object with hooks.
 //!
-//! Invariant: the code that attaches, moves, repairs and withdraws programs uses a site through this trait alone, so a
-//! new kind of site has to implement only the trait.
+//! Invariant: code that attaches, moves, repairs and detaches programs uses sites only through this trait, so a new
+//! kind of site only implements the trait.
 
 use std::fmt::{Debug, Display};
 use std::io;
@@ -10,23 +10,23 @@ use std::path::PathBuf;
 use libbpf_rs::query::LinkInfo;
 use libbpf_rs::{Link, ProgramMut};
 
-/// Something that programs hang at. `Display` shows it as an operator knows it.
+/// An object that programs attach to. `Display` shows it for operators.
 pub(crate) trait Site: Debug + Display {
-    /// Its hooks. Each has the name of its program.
+    /// The hooks, each named after its program.
     fn hooks(&self) -> impl Iterator<Item = &'static str>;
 
-    /// The file of a hook's link in the folder of all links. Two sites share no file.
+    /// The file of a hook's link in the folder of links. Two sites share no file.
     fn link_path(&self, hook: &str) -> PathBuf;
 
-    /// Attaches a program to its hook, beside the programs of others.
+    /// Attaches a program to its hook, alongside foreign programs.
     fn attach(&self, program: &ProgramMut<'_>) -> Result<Link, libbpf_rs::Error>;
 
-    /// Whether a link is at this very site, not at a former one of the same name.
+    /// Whether a link is at exactly this site, not at a former one of the same name.
     fn holds_link(&self, link: &LinkInfo) -> bool;
 
-    /// Looks for the site anew, if it was removed and made again.
+    /// Opens the site again if it was recreated.
     fn reopen(&mut self);
 
-    /// The numbers of all programs at a hook, ours and those of others.
+    /// The ids of all programs at a hook, foreign ones included.
     fn query_programs(&self, hook: &str) -> io::Result<Vec<u32>>;
 }

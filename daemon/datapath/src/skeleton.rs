@@ -1,25 +1,25 @@
-//! The generated skeletons of `bpf/`. Only [`crate::abi`] names the types of `socket.bpf.c`, only [`crate::load`] its
-//! programs, and only `open_kernel::find_stale::kept` the program of `udp_iter.bpf.c`.
+//! The generated skeletons of `bpf/`. Only [`crate::abi`] uses the types of `socket.bpf.c`, only [`crate::load`] its
+//! programs, and only `kernel::stale::udp_peers` the program of `udp_iter.bpf.c`.
 
-// Generated code keeps no house rules.
+// Generated code does not follow the house rules.
 #![allow(unsafe_code, missing_debug_implementations, unreachable_pub, dead_code, clippy::all)]
 #![allow(clippy::pedantic, clippy::restriction, clippy::undocumented_unsafe_blocks)]
 
 include!(concat!(env!("OUT_DIR"), "/socket.skel.rs"));
 
-/// The skeleton of `packet.bpf.c`, with types that the first one does not have: those of packets.
+/// The skeleton of `packet.bpf.c` with the types of packets.
 pub(crate) mod packet {
     include!(concat!(env!("OUT_DIR"), "/packet.skel.rs"));
 }
 pub(crate) use packet::{PacketSkel, PacketSkelBuilder};
 
-/// The skeleton of `xdp.bpf.c`, with the types of `packet.bpf.c`.
+/// The skeleton of `xdp.bpf.c` with the types of `packet.bpf.c`.
 mod xdp {
     include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));
 }
 pub(crate) use xdp::XdpSkelBuilder;
 
-/// The skeleton of `udp_iter.bpf.c`, with the types of the first one.
+/// The skeleton of `udp_iter.bpf.c` with the types of `socket.bpf.c`.
 mod udp_iter {
     include!(concat!(env!("OUT_DIR"), "/udp_iter.skel.rs"));
 }

@@ -1,8 +1,8 @@
-//! The maps that sockets of clients fill, made so that no daemon's limit of memory pays for them.
+//! Creates the maps that clients' sockets fill outside of the daemon's memory limit.
 //!
-//! Invariant: the kernel charges what programs put into a map to the cgroup of the process that made it, and lets them
-//! go beyond a limit there. So these maps are made before the daemon starts, at the top of the hierarchy, or else in a
-//! cgroup that has no limit and ends; the daemon adopts them. What is there is never made anew, for it is in use.
+//! Invariant: the kernel charges map memory to the cgroup of the creating process, even beyond its limit. So these maps
+//! are created before the daemon starts: in the root of the hierarchy, or in a cgroup without limit that ends. The
+//! daemon adopts them. Existing maps are in use and never recreated.
 
 use std::fs;
 use std::path::Path;
@@ -14,17 +14,17 @@ use crate::error::StartError;
 use crate::load;
 use crate::pins::{Pins, VERSION};
 
-/// What became of the maps.
+/// Whether the maps were created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrepareOutcome {
-    /// They are made now.
+    /// They were created.
     Created,
-    /// They were there.
+    /// They existed.
     Existing,
 }
 
-/// Makes the maps that sockets of clients fill, and pins them, where they are missing. The calling process leaves its
-/// cgroup where it may, and ends soon.
+/// Creates and pins the maps that clients' sockets fill, if they are missing. The calling process leaves its cgroup if
+/// permitted, and ends soon.
 pub fn prepare_socket_maps(bpffs: &Path) -> Result<PrepareOutcome, StartError> {
     libbpf_rs::set_print(None);
     let pins = Pins::open(bpffs, VERSION)?;
@@ -32,13 +32,13 @@ pub fn prepare_socket_maps(bpffs: &Path) -> Result<PrepareOutcome, StartError> {
         return Ok(PrepareOutcome::Existing);
     }
     leave_memory_cgroup();
-    // These maps are alike whatever the kernel's programs can do.
+    // These maps do not depend on the programs' features.
     let mut maps = load::make_socket_maps(Features::FLOOR)?;
     pins.pin_sockets(&mut maps)?;
     Ok(PrepareOutcome::Created)
 }
 
-/// Goes to the top of the hierarchy that counts memory. Where that is not allowed, the cgroup of now pays.
+/// Moves to the root of the hierarchy that accounts memory. If that is not permitted, the current cgroup is charged.
 fn leave_memory_cgroup() {
     if let Some(top) = cgroup::memory_root() {
         let _ = fs::write(top.join("cgroup.procs"), "0");

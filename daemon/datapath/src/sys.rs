@@ -1,6 +1,6 @@
-//! System calls that need a word of their own.
+//! System calls that need `unsafe` or more than `nix` offers.
 //!
-//! They decide nothing.
+//! They make no decisions.
 
 #![allow(unsafe_code)]
 
@@ -11,11 +11,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
-/// Linux 5.14; libc has it for some architectures only, and nix for none.
+/// Since Linux 5.14; libc defines it for some architectures only, and nix for none.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// A connection on the loopback is there at once, or a firewall drops its packets. Without a limit the kernel would try
-/// for two minutes.
+/// A loopback connection succeeds at once, unless a firewall drops its packets. Without this limit the kernel would
+/// retry for two minutes.
 const CONNECT_MAX: TimeVal = TimeVal::new(2, 0);
 
 /// The cookie of this thread's network namespace; `None` before Linux 5.14.
@@ -23,7 +23,7 @@ pub(crate) fn own_netns_cookie() -> Option<u64> {
     netns_cookie(UdpSocket::bind("127.0.0.1:0").ok()?.as_fd())
 }
 
-/// The cookie of the network namespace that a socket is in.
+/// The cookie of a socket's network namespace.
 fn netns_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut cookie = 0_u64;
     let mut length = u32::try_from(size_of::<u64>()).ok()?;
@@ -40,7 +40,7 @@ fn netns_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     (returned == 0).then_some(cookie)
 }
 
-/// Has a socket of netlink hear the notices of a group.
+/// Subscribes a netlink socket to a multicast group.
 pub(crate) fn join_group(socket: BorrowedFd<'_>, group: u32) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<u32>()).map_err(io::Error::other)?;
     // SAFETY: the kernel reads `length` bytes of `group`.
@@ -56,18 +56,18 @@ pub(crate) fn join_group(socket: BorrowedFd<'_>, group: u32) -> io::Result<()> {
     if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Connects over TCP from a socket with that mark, and closes it, within [`CONNECT_MAX`]. Makes system calls only, so a
-/// child may do it after a fork: what nix does around them takes no memory from the heap and no lock.
+/// Connects by TCP from a socket with that mark within [`CONNECT_MAX`], and closes it. It only makes system calls, so a
+/// forked child may call it: nix adds no heap allocation and no lock.
 pub(crate) fn connect(to: SocketAddrV4, mark: u32) -> io::Result<()> {
-    // Other programs on these hooks may refuse with any number. nix gives one that it has no name for as 0.
-    let told = |_| io::Error::last_os_error();
-    let dialling = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
-    let dialling = dialling.map_err(told)?;
+    // Foreign programs at these hooks may return any errno. nix reports unknown ones as 0.
+    let last_error = |_| io::Error::last_os_error();
+    let client = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+    let client = client.map_err(last_error)?;
     if mark != 0 {
-        setsockopt(&dialling, sockopt::Mark, &mark)?;
+        setsockopt(&client, sockopt::Mark, &mark)?;
     }
-    setsockopt(&dialling, sockopt::SendTimeout, &CONNECT_MAX)?;
-    socket::connect(dialling.as_raw_fd(), &SockaddrIn::from(to)).map_err(told)
+    setsockopt(&client, sockopt::SendTimeout, &CONNECT_MAX)?;
+    socket::connect(client.as_raw_fd(), &SockaddrIn::from(to)).map_err(last_error)
 }
 
 #[cfg(test)]
@@ -78,18 +78,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_of_which_the_packets_are_dropped_is_given_up_within_seconds() {
+    fn a_connect_without_replies_fails_within_seconds() {
         let listener =
             socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
         socket::bind(listener.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
         socket::listen(&listener, socket::Backlog::new(0).unwrap()).unwrap();
         let bound: SockaddrIn = socket::getsockname(listener.as_raw_fd()).unwrap();
         let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, bound.port());
-        // One connection waits to be accepted, and the kernel drops what would be the next ones.
+        // One connection waits to be accepted; the kernel drops further ones.
         let _waits = TcpStream::connect(to).unwrap();
         let begun = Instant::now();
-        let given_up = connect(to, 0).unwrap_err();
-        assert_eq!(given_up.raw_os_error(), Some(libc::EINPROGRESS));
+        let error = connect(to, 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINPROGRESS));
         assert!(begun.elapsed() < Duration::from_secs(20), "the kernel's own limit is two minutes");
     }
 }

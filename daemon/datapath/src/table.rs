@@ -1,7 +1,7 @@
-//! One hash map of the kernel, with the number of its entries.
+//! A hash map of the kernel with the count of its entries.
 //!
-//! Invariant: the number counts what this daemon put in and what it found at its start. Batches are read by a call of
-//! our own, because libbpf-rs takes a short batch for the last one and so loses entries.
+//! Invariant: the count covers entries that this daemon inserted or found at its start. Batches are read by our own
+//! call, because libbpf-rs takes a short batch for the last one and loses entries.
 
 use std::io;
 
@@ -9,14 +9,13 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::bpf_syscall;
 
-/// The most entries of one batch. The kernel gives whole buckets, so a batch may be short without being the last.
+/// The most entries of one batch. The kernel returns whole buckets, so a short batch need not be the last one.
 const BATCH: u32 = 4096;
 
-/// Enough that a system call itself does not count, and few enough that its buffers stay in the processor's cache.
+/// Enough to make the system call's cost negligible, and small enough for the processor's cache.
 pub(crate) const BATCH_KEYS_MAX: usize = 256;
 
-/// Puts keys into a hash map, all with that value, many by one system call. A key that finds no room is left out, and
-/// keeps no other one out.
+/// Inserts keys into a hash map, all with that value, in batches. A refused key is left out, and the others follow.
 pub(crate) fn put_many(map: &MapHandle, keys: &[u8], value: &[u8]) {
     let size = (map.key_size() as usize).max(1);
     let values = value.repeat(BATCH_KEYS_MAX);
@@ -25,7 +24,7 @@ pub(crate) fn put_many(map: &MapHandle, keys: &[u8], value: &[u8]) {
         && !batch.is_empty()
     {
         let mut done = update_batch(map, batch, &values, batch.len() / size) * size;
-        // The one that was refused goes alone: this kernel may take none together.
+        // Insert the refused key alone: this kernel may have no batches.
         if let Some(key) = batch.get(done..done + size) {
             let _ = map.update(key, value, MapFlags::ANY);
             done += size;
@@ -34,16 +33,16 @@ pub(crate) fn put_many(map: &MapHandle, keys: &[u8], value: &[u8]) {
     }
 }
 
-/// Puts so many entries into a hash map, up to the first that is refused. Gives how many were put in.
+/// Inserts so many entries into a hash map, up to the first refusal. Returns how many it inserted.
 fn update_batch(map: &MapHandle, keys: &[u8], values: &[u8], all: usize) -> usize {
     let Ok(all) = u32::try_from(all) else { return 0 };
     let mut count = all;
     let written = bpf_syscall::update_batch(map, keys, values, &mut count);
-    // A refusal of the call itself leaves the count as it was.
+    // A refused call leaves the count unchanged.
     if written.is_ok() || count < all { count as usize } else { 0 }
 }
 
-/// Deletes keys of a hash map, some of which may be gone already. One that is refused keeps no other one there.
+/// Deletes keys of a hash map; some may be missing. After a refused key the others follow.
 pub(crate) fn delete_many(map: &MapHandle, keys: &[u8]) {
     let size = (map.key_size() as usize).max(1);
     let mut left = keys;
@@ -51,36 +50,36 @@ pub(crate) fn delete_many(map: &MapHandle, keys: &[u8]) {
         let (deleted, error) = delete_batch(map, left, left.len() / size);
         let refused =
             left.get(deleted * size..).and_then(|left| left.get(..size)).filter(|_| error.is_some());
-        // It goes alone: this kernel may delete none together.
+        // Delete it alone: this kernel may have no batches.
         refused.into_iter().for_each(|key| drop(map.delete(key)));
         let done = deleted + usize::from(refused.is_some());
         left = left.get(done.max(1) * size..).unwrap_or_default();
     }
 }
 
-/// Deletes keys of a hash map, up to the first that is not there or is refused. Gives how many were deleted, and the
-/// error of the next one.
+/// Deletes keys of a hash map, up to the first that is missing or refused. Returns how many it deleted, and the error
+/// of the next one.
 fn delete_batch(map: &MapHandle, keys: &[u8], all: usize) -> (usize, Option<io::Error>) {
     let Ok(all) = u32::try_from(all) else { return (0, Some(io::ErrorKind::InvalidInput.into())) };
     let mut count = all;
     let error = bpf_syscall::delete_batch(map, keys, &mut count).err();
-    // A refusal of the call itself leaves the count as it was.
+    // A refused call leaves the count unchanged.
     let deleted = if error.is_none() || count < all { count } else { 0 };
     (deleted as usize, error)
 }
 
-/// One hash map of the kernel, open.
+/// An open hash map of the kernel.
 #[derive(Debug)]
 pub(crate) struct Table {
     map: MapHandle,
     used: u32,
 }
 
-/// Key and value, as bytes.
+/// Key and value as bytes.
 pub(crate) type RawEntry = (Box<[u8]>, Box<[u8]>);
 
 impl Table {
-    /// A map with entries that are not counted yet.
+    /// A map whose entries are not counted yet.
     pub(crate) fn new(map: MapHandle) -> Self {
         Self { map, used: 0 }
     }
@@ -89,12 +88,12 @@ impl Table {
         self.used
     }
 
-    /// Counts the entries that [`Self::parse_entries`] has found.
+    /// Sets the count to the number of found [`Self::entries`].
     pub(crate) fn set_used(&mut self, used: usize) {
         self.used = u32::try_from(used).unwrap_or(u32::MAX);
     }
 
-    /// Inserts, or replaces in one step: a lookup meanwhile finds the old or the new value.
+    /// Inserts, or replaces in one step: a concurrent lookup finds the old or the new value.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), libbpf_rs::Error> {
         match self.map.update(key, value, MapFlags::NO_EXIST) {
             Ok(()) => {
@@ -108,8 +107,8 @@ impl Table {
         }
     }
 
-    /// Inserts keys that are not there, up to the first that is refused. Gives how many were inserted. A key that was
-    /// there after all is replaced, and counts twice.
+    /// Inserts new keys up to the first refusal. Returns how many it inserted. A key that exists is replaced, and
+    /// counts twice.
     pub(crate) fn put_new(&mut self, keys: &[u8], values: &[u8]) -> usize {
         let all = keys.len() / self.map.key_size() as usize;
         if all == 0 || values.len() != all * self.map.value_size() as usize {
@@ -125,7 +124,7 @@ impl Table {
         self.map.lookup(key, MapFlags::ANY).ok()?
     }
 
-    /// Removes an entry, which may be gone already. `true`: it was there.
+    /// Removes an entry, which may be missing. `true`: it existed.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Result<bool, libbpf_rs::Error> {
         match self.map.delete(key) {
             Ok(()) => {
@@ -137,8 +136,7 @@ impl Table {
         }
     }
 
-    /// Removes keys, some of which may be gone already, up to the first that is refused. Gives how many are certainly
-    /// not there any more.
+    /// Removes keys up to the first refusal; some may be missing. Returns how many are certainly gone.
     pub(crate) fn remove_many(&mut self, keys: &[u8]) -> usize {
         let size = self.map.key_size() as usize;
         let mut done = 0;
@@ -155,7 +153,7 @@ impl Table {
         done.min(keys.len() / size)
     }
 
-    /// Copies every entry into an empty map.
+    /// Copies all entries into an empty map.
     pub(crate) fn copy_to(&self, to: &mut Self) -> io::Result<()> {
         let mut batch = BatchCursor::new(&self.map);
         while let Some(count) = batch.read_next(&self.map)? {
@@ -165,12 +163,12 @@ impl Table {
         Ok(())
     }
 
-    /// A walk over the entries.
+    /// Starts a walk over the entries.
     pub(crate) fn walk(&self) -> io::Result<MapWalk> {
         MapWalk::new(&self.map).map_err(|error| io::Error::other(format!("{error:#}")))
     }
 
-    /// Every entry, in no order.
+    /// All entries, in no order.
     pub(crate) fn entries(&self) -> io::Result<Vec<RawEntry>> {
         let mut batch = BatchCursor::new(&self.map);
         let mut entries = Vec::new();
@@ -181,7 +179,7 @@ impl Table {
     }
 }
 
-/// A walk over a map of any size, in pieces. An entry that is there all the time is met, whatever comes and goes.
+/// A walk over a map of any size, in pieces. It visits every entry that exists throughout.
 #[derive(Debug)]
 pub(crate) struct MapWalk {
     map: MapHandle,
@@ -193,7 +191,7 @@ impl MapWalk {
         Ok(Self { map: MapHandle::try_from(map)?, batch: BatchCursor::new(map) })
     }
 
-    /// Shows the entries of the next piece, a few thousand at most. `false`: there are no more.
+    /// Visits the next piece, a few thousand entries at most. `false`: there are no more.
     pub(crate) fn visit_piece(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<bool> {
         let Some(count) = self.batch.read_next(&self.map)? else { return Ok(false) };
         self.batch.slices(count).for_each(|(key, value)| each(key, value));
@@ -209,7 +207,7 @@ struct BatchCursor {
     keys: Vec<u8>,
     values: Vec<u8>,
     capacity: u32,
-    // The kernel wants room for its cursor: 4 bytes for hash maps.
+    // The kernel's cursor; hash maps use 4 bytes of it.
     at: Option<u64>,
     ended: bool,
 }
@@ -224,13 +222,13 @@ impl BatchCursor {
         batch
     }
 
-    fn resize_buffers(&mut self, room: u32) {
-        self.capacity = room;
-        self.keys.resize(room as usize * self.key_size, 0);
-        self.values.resize(room as usize * self.value_size, 0);
+    fn resize_buffers(&mut self, entries: u32) {
+        self.capacity = entries;
+        self.keys.resize(entries as usize * self.key_size, 0);
+        self.values.resize(entries as usize * self.value_size, 0);
     }
 
-    /// Reads on. `None`: that was all.
+    /// Reads the next batch. `None`: there is none.
     fn read_next(&mut self, map: &MapHandle) -> io::Result<Option<usize>> {
         while !self.ended {
             let mut next = self.at.unwrap_or_default();
@@ -239,7 +237,7 @@ impl BatchCursor {
                 Ok(()) => self.at = Some(next),
                 // The last batch comes with this error.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => self.ended = true,
-                // One bucket alone is larger than the buffers.
+                // A single bucket exceeds the buffers.
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
                     self.resize_buffers(self.capacity.saturating_mul(2));
                     continue;

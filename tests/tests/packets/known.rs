@@ -23,20 +23,20 @@ cilium 45492: the kernel masquerades with any port
 cilium 29305 34833 36572 31643: half of what is known of a flow is pushed out
   daemon/datapath/src/packets/tests/flows.rs kernel_a_full_table_keeps_what_lives_and_counts_the_rest
   tests/tests/packets/survival.rs a_full_table_keeps_live_flows
-  daemon/datapath/src/kernel/packets/tests.rs kernel_flows_of_which_a_part_is_lost_are_made_anew
+  daemon/datapath/src/kernel/packets/tests.rs kernel_an_incomplete_set_of_flow_maps_is_recreated
 cilium 8740 33074: ports run out, and are not given back before the next sweep
   daemon/datapath/src/packets/tests/flows.rs kernel_ports_for_other_nodes_run_out_by_name
   daemon/datapath/src/flows/tests/swept.rs kernel_the_thread_sweeps_and_ends_with_its_owner
 cilium 27405 28455: sweeps become ever more seldom
   daemon/datapath/src/flows/tests/swept.rs kernel_the_thread_sweeps_and_ends_with_its_owner
-  daemon/datapath/src/flows/tests/swept.rs kernel_a_table_without_flows_is_gone_over_once_until_one_begins
+  daemon/datapath/src/flows/tests/swept.rs kernel_an_empty_table_is_swept_once_until_a_flow_begins
 cilium 10984 32472 23894 47641: what is left of another service's flow leads a new client astray
   daemon/datapath/src/packets/tests/flows.rs kernel_a_syn_on_a_connection_that_is_over_begins_anew
-  daemon/datapath/src/flows/tests/swept.rs kernel_what_is_new_in_the_same_record_is_not_taken_for_what_was_left
+  daemon/datapath/src/flows/tests/swept.rs kernel_a_new_flow_in_an_orphans_record_is_not_an_orphan
   tests/tests/packets/served.rs a_source_port_is_used_again_at_once
 cilium 9687: a sweep takes away a flow whose SYN-ACK is on its way
-  daemon/datapath/src/flows/tests/swept.rs kernel_beside_programs_that_end_and_begin_the_same_flows_none_is_lost
-  daemon/datapath/src/flows/tests/swept.rs kernel_no_flow_that_lives_is_ever_taken_away
+  daemon/datapath/src/flows/tests/swept.rs kernel_sweeping_alongside_programs_loses_no_flow
+  daemon/datapath/src/flows/tests/swept.rs kernel_no_live_flow_is_ever_removed
 cilium 12968 21262 26193: errors of ICMP are not translated, so the path's MTU is not found
   daemon/datapath/src/packets/tests/errors.rs kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent
   tests/tests/packets/served.rs errors_of_routers_on_the_way_reach_the_client
@@ -54,7 +54,7 @@ cilium 12304 12317: devices without a hardware address are passed over
   tests/tests/packets/uplinks.rs a_tun_serves_though_it_has_no_hardware_address
   daemon/datapath/src/kernel/packets/tests.rs kernel_a_device_without_a_link_layer_has_programs_too
 cilium 41393: filters of others are not run any more
-  daemon/datapath/src/kernel/packets/tests.rs kernel_programs_of_others_stay_and_run_before_and_after_ours
+  daemon/datapath/src/kernel/packets/tests.rs kernel_foreign_programs_stay_and_run_before_and_after_ours
 cilium 39806: rules of routing are ignored
   tests/tests/packets/regressions.rs rules_of_routing_hold_for_answers
 cilium 42632 11810 18632: one port of a client, two frontends, one backend

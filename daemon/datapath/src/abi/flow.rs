@@ -1,6 +1,6 @@
-//! Flows, and the entries that lead to them, as the packet programs see them.
+//! Flows and the entries that lead to them, in the layout of the packet programs.
 //!
-//! Invariant: that of [`super`]; besides, a record is read whole or not at all.
+//! Invariant: as for [`super`]. In addition, a record is read whole or not at all.
 
 use std::array;
 use std::net::SocketAddr;
@@ -32,9 +32,9 @@ abi!(entry6_key {
 
 /// How many 64-bit words a record has.
 pub(crate) const RECORD_WORDS: usize = size_of::<types::flow>() / 8;
-/// The word that ends with the serial.
+/// The word whose second half is the serial.
 pub(crate) const SERIAL_WORD: usize = std::mem::offset_of!(types::flow, serial) / 8;
-/// The word with all that may change in a flow, except `seen`: its state, and what was heard.
+/// The word with all that changes in a flow, except `seen`: its state, and the segments seen.
 pub(crate) const STATE_WORD: usize = std::mem::offset_of!(types::flow, state) / 8;
 /// The word that begins with `seen`.
 pub(crate) const SEEN_WORD: usize = std::mem::offset_of!(types::flow, seen) / 8;
@@ -47,23 +47,23 @@ pub(crate) type RecordCells = [AtomicU64; RECORD_WORDS];
 
 /// The flow that these words hold.
 pub(crate) fn flow_from_words(words: [u64; RECORD_WORDS]) -> types::flow {
-    // A flow has exactly `MEANINGS` words, so there is always a value.
+    // A flow has exactly `RECORD_WORDS` words, so there is always a value.
     from_bytes(words.map(u64::to_ne_bytes).as_flattened()).unwrap_or_default()
 }
 
-/// The serial in its word. The struct says where the serial is, so no byte order is assumed.
+/// Reads the serial from its word. The struct gives its position, so this assumes no byte order.
 fn decode_serial(word: u64) -> u32 {
     let mut words = [0; RECORD_WORDS];
     words[SERIAL_WORD] = word;
     flow_from_words(words).serial
 }
 
-/// The serial of the flow in this record; 0: the record is free, or is being written.
+/// The serial of the flow in this record; 0: the record is free, or a program is writing it.
 pub(crate) fn load_serial(cells: &RecordCells) -> u32 {
     decode_serial(cells[SERIAL_WORD].load(Ordering::Acquire))
 }
 
-/// A copy of a record; `None`: the record is free, or was written meanwhile.
+/// Copies a record. `None`: the record is free, or a program wrote it meanwhile.
 pub(crate) fn read_record(cells: &RecordCells) -> Option<types::flow> {
     let before = load_serial(cells);
     if before == 0 {
@@ -85,14 +85,14 @@ pub(crate) fn write_record(cells: &RecordCells, flow: &types::flow) {
     fence(Ordering::Release);
 }
 
-/// Frees a record. The serial is cleared first.
+/// Frees a record. It clears the serial first.
 pub(crate) fn free_record(cells: &RecordCells) {
     cells[SERIAL_WORD].store(0, Ordering::Release);
     fence(Ordering::Release);
     cells[STATE_WORD].store(0, Ordering::Relaxed);
 }
 
-/// The key of an entry, of either family.
+/// The key of an entry, for either family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EntryKey {
     V4(types::entry4_key),
@@ -151,48 +151,48 @@ impl EntryKey {
     }
 }
 
-/// An address and a port, as they stand in a record.
+/// An address and a port as a record stores them.
 pub(crate) type RawEndpoint = ([u32; 4], u16);
 
-/// The entry of the client's packets to the frontend.
+/// The entry for the client's packets to the frontend.
 pub(crate) fn client_entry(flow: &types::flow) -> EntryKey {
     let client = (flow.client, flow.client_port);
     let frontend = (flow.frontend, flow.frontend_port);
     EntryKey::new(flow, client, frontend, types::entry_kind::ENTRY_WIRE)
 }
 
-/// Whether the client came by another node. Beside such a flow another one may have the entry of the client's packets.
+/// Whether the client's packets arrive encapsulated from another node. Another flow may then own the client's entry.
 pub(crate) fn is_decapsulated(flow: &types::flow) -> bool {
     u32::from(flow.backend_flags) & types::flow_flag::FLOW_DECAP.0 != 0
 }
 
-/// Whether packets of the flow pass by the stack: to another node, or to a pod of this one.
+/// Whether packets of the flow bypass the stack: to another node, or to a pod of this one.
 pub(crate) fn uses_fast_path(flow: &types::flow) -> bool {
     let to_pod = flow.nat_port == 0 && flow.nat.first().is_some_and(|device| *device != 0);
     to_pod || u32::from(flow.client_flags) & types::flow_flag::FLOW_FAST_PATH.0 != 0
 }
 
-/// The entry of the backend's answers to the address that the client was given; `None`: it was given none.
+/// The entry for the backend's replies to the SNAT address. `None`: the flow has no SNAT port.
 pub(crate) fn nat_entry(flow: &types::flow) -> Option<EntryKey> {
     let backend = (flow.backend, flow.backend_port);
     let nat = (flow.nat, flow.nat_port);
     (flow.nat_port != 0).then(|| EntryKey::new(flow, backend, nat, types::entry_kind::ENTRY_WIRE))
 }
 
-/// The entry of packets between backend and client, in both directions: the lesser end comes first, compared as the
-/// record stores it. Deleting this entry ends the flow.
+/// The entry for packets between backend and client in both directions: the lesser endpoint comes first, compared as
+/// the record stores it. Deleting this entry ends the flow.
 pub(crate) fn translated_entry(flow: &types::flow) -> EntryKey {
     let backend = (flow.backend, flow.backend_port);
     let client = (flow.client, flow.translated_port);
     EntryKey::new(flow, backend.min(client), backend.max(client), types::entry_kind::ENTRY_TRANSLATED)
 }
 
-/// An end as people write it.
+/// Decodes an endpoint for display.
 pub(crate) fn decode_endpoint((address, port): RawEndpoint) -> SocketAddr {
     SocketAddr::new(from_mapped(address), u16::from_be(port))
 }
 
-/// An end as a record stores it.
+/// Encodes an endpoint as a record stores it.
 pub(crate) fn encode_endpoint(shown: SocketAddr) -> RawEndpoint {
     (super::to_mapped(shown.ip()), shown.port().to_be())
 }

@@ -1,4 +1,4 @@
-//! What only packets need of the bytes that both sides see.
+//! The structs that only the packet programs share.
 //!
 //! Invariant: as for [`super`]; its types are those of `packet.bpf.c`.
 
@@ -36,19 +36,19 @@ abi!(flow {
     began: u32,
 });
 
-/// The settings of the packet programs, with as many of these ranges as they have room for.
+/// Encodes the packet programs' settings with as many of these ranges as they hold.
 pub(crate) fn encode_settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings {
     let mut settings = types::packet_settings::default();
-    for (place, range) in settings.snat.iter_mut().zip(ranges) {
-        // The count of all 65,536 ports does not fit in 16 bits; port 0 is never given to a client.
+    for (slot, range) in settings.snat.iter_mut().zip(ranges) {
+        // The count of all 65,536 ports does not fit in 16 bits; SNAT never uses port 0.
         let count = range.end().saturating_sub(*range.start()).saturating_add(1);
-        *place = types::port_range { first: *range.start(), count };
+        *slot = types::port_range { first: *range.start(), count };
         settings.snat_ports += u32::from(count);
     }
     settings
 }
 
-/// A network as programs have it: the address and then the mask, of as many words as the family has.
+/// Encodes a network as address words, then mask words.
 pub(crate) fn encode_network(network: SourceRange) -> Vec<u32> {
     let ones = match network.family() {
         Family::V4 => IpAddr::V4(Ipv4Addr::BROADCAST),
@@ -67,11 +67,11 @@ pub(crate) fn encode_network(network: SourceRange) -> Vec<u32> {
 pub(crate) struct FlowIngress {
     pub(crate) frontend: IpAddr,
     pub(crate) frontend_port: u16,
-    /// The port to which a backend of another node answers; `None`: the backend answers the client itself.
+    /// The port to which a backend of another node replies; `None`: the backend replies to the client directly.
     pub(crate) nat_port: Option<u16>,
 }
 
-/// The arrivals of a flow, by its record.
+/// Reads the ingress of a flow from its record.
 pub(crate) fn flow_ingress(flow: &types::flow) -> FlowIngress {
     FlowIngress {
         frontend: from_mapped(flow.frontend),
@@ -85,25 +85,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_of_ports_are_told_by_their_first_and_their_count() {
-        let told = encode_settings(&[61_000..=65_535, 1024..=1024]);
-        assert_eq!(told.snat_ports, 4537);
-        let pairs = told.snat.map(|it| (it.first, it.count));
+    fn port_ranges_are_encoded_as_first_port_and_count() {
+        let settings = encode_settings(&[61_000..=65_535, 1024..=1024]);
+        assert_eq!(settings.snat_ports, 4537);
+        let pairs = settings.snat.map(|it| (it.first, it.count));
         assert_eq!(pairs, [(61_000, 4536), (1024, 1), (0, 0), (0, 0)]);
     }
 
     #[test]
-    fn packets_of_a_flow_arrive_at_its_frontend_and_where_another_node_answers() {
-        let live = types::flow {
+    fn a_flow_arrives_at_its_frontend_and_at_its_snat_port() {
+        let flow = types::flow {
             frontend: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([10, 0, 0, 5])],
             frontend_port: 30_080_u16.to_be(),
             ..types::flow::default()
         };
         let here = FlowIngress { frontend: [10, 0, 0, 5].into(), frontend_port: 30_080, nat_port: None };
-        assert_eq!(flow_ingress(&live), here);
-        let past_the_stack = types::flow { nat: [7, 0, 0, 0], ..live };
-        assert_eq!(flow_ingress(&past_the_stack), here);
-        let elsewhere = types::flow { nat: live.frontend, nat_port: 61_001_u16.to_be(), ..live };
-        assert_eq!(flow_ingress(&elsewhere), FlowIngress { nat_port: Some(61_001), ..here });
+        assert_eq!(flow_ingress(&flow), here);
+        let fast_path = types::flow { nat: [7, 0, 0, 0], ..flow };
+        assert_eq!(flow_ingress(&fast_path), here);
+        let remote = types::flow { nat: flow.frontend, nat_port: 61_001_u16.to_be(), ..flow };
+        assert_eq!(flow_ingress(&remote), FlowIngress { nat_port: Some(61_001), ..here });
     }
 }

@@ -1,7 +1,6 @@
-//! Sources as the keys of the tries in which programs look clients up, and back.
+//! Converts source ranges to and from keys of the tries in which programs look clients up.
 //!
-//! Invariant: the port comes before the address, and all of it counts: no range of one port lets a client in at
-//! another.
+//! Invariant: a key begins with the whole port index, so a range of one port admits no client at another.
 
 use std::net::IpAddr;
 
@@ -15,10 +14,10 @@ pub(crate) use crate::skeleton::packet::types;
 abi!(source4_key { prefix: u32, port_index: u32, address: u32 });
 abi!(source6_key { prefix: u32, port_index: u32, address: [u32; 4] });
 
-/// The bits of a source's key before its address: the port index.
+/// The bits of a key before its address: the port index.
 const PORT_INDEX_BITS: u32 = u32::BITS;
 
-/// A source as the key of its family's trie.
+/// Encodes a source range as a key of its family's trie.
 pub(crate) fn encode_key(key: &SourceKey) -> Vec<u8> {
     let prefix = PORT_INDEX_BITS + u32::from(key.range.bits());
     let port_index = key.port.0;
@@ -32,7 +31,7 @@ pub(crate) fn encode_key(key: &SourceKey) -> Vec<u8> {
     }
 }
 
-/// The inverse of [`encode_key`]. `None`: no version of this daemon wrote it.
+/// The inverse of [`encode_key`]. `None`: this daemon did not write the key, in any version.
 pub(crate) fn decode_key(family: Family, key: &[u8]) -> Option<SourceKey> {
     let (prefix, port_index, address) = match family {
         Family::V4 => {

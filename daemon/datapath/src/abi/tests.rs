@@ -1,4 +1,4 @@
-//! Bytes are what `bpf/include/abi.h` says, and values come back as they were.
+//! The bytes are as in `bpf/include/abi.h`, and decoding inverts encoding.
 
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn check_frontend(address: &str, transport: Transport, value: FrontendValue, key
 }
 
 #[test]
-fn a_frontend_is_its_key_and_its_key_again_before_the_target() {
+fn a_frontends_value_repeats_the_key_before_the_target() {
     let value =
         FrontendValue { port: PortIndex(0x0102_0304), kind: FrontendType::NodePort, quota: QuotaId(0x0506) };
     check_frontend(
@@ -41,7 +41,7 @@ fn a_frontend_is_its_key_and_its_key_again_before_the_target() {
 }
 
 #[test]
-fn a_node_port_has_a_key_that_no_address_has() {
+fn a_node_port_key_equals_no_address_key() {
     let value = FrontendValue { port: PortIndex(7), kind: FrontendType::NodePort, quota: QuotaId::default() };
     let target = "0700000003000000";
     check_frontend(
@@ -61,7 +61,7 @@ fn a_node_port_has_a_key_that_no_address_has() {
     assert_eq!(
         decode_frontend(Family::V4, as_bytes(&strange), as_bytes(&found)),
         None,
-        "an address, and any"
+        "an address with the wildcard flag"
     );
 }
 
@@ -79,7 +79,7 @@ fn a_slot_is_address_port_and_state() {
     assert_eq!(words_hex(Family::V4, &v4), "c00002011f900100");
     let v6 = slot("[2001:db8::2]:443", SlotState::Draining);
     assert_eq!(words_hex(Family::V6, &v6), "20010db800000000000000000000000201bb020000000000");
-    assert_eq!(encode_slot(Family::V6, &v4), None, "a slot of the other family cannot stand there");
+    assert_eq!(encode_slot(Family::V6, &v4), None, "a slot of the other family");
     assert_eq!(decode_slot(Family::V4, [0].into_iter()), None, "an empty slot is no backend");
 }
 
@@ -88,12 +88,12 @@ fn a_word_is_base_then_count_then_flags() {
     let word =
         Word { base: 0x0102_0304, count: 0xf_0001, flags: WordFlags::DROP.with(WordFlags::MEMBERS, true) };
     assert_eq!(encode_word(word), 0x011f_0001_0102_0304);
-    assert_eq!(encode_word(Word::EMPTY), 0, "what was never written refuses");
+    assert_eq!(encode_word(Word::EMPTY), 0, "an unwritten word refuses");
     let longest = Word { base: u32::MAX, count: u32::MAX, ..Word::EMPTY };
-    assert_eq!(decode_word(encode_word(longest)).flags, Word::EMPTY.flags, "no count reaches the flags");
+    assert_eq!(decode_word(encode_word(longest)).flags, Word::EMPTY.flags, "no count overlaps the flags");
     let strange = WordFlags::UNKNOWN;
     let foreign = decode_word(0xe00_u64 << FLAGS_SHIFT);
-    assert_eq!(foreign, Word { flags: strange, ..Word::EMPTY }, "flags that nobody knows");
+    assert_eq!(foreign, Word { flags: strange, ..Word::EMPTY }, "unknown flags");
     assert_eq!(encode_word(foreign), 0, "are never written");
 }
 
@@ -115,7 +115,7 @@ fn facts_are_seconds_and_bits() {
     let facts = PortFacts { affinity_timeout: 10_800, ignored_bits: 64 };
     assert_eq!(hex(&encode_facts(facts).to_ne_bytes()), "302a000040000000");
     assert_eq!(decode_facts(encode_facts(facts)), facts);
-    assert_ne!(decode_facts(1 << 40), PortFacts::default(), "what no rule writes is none of ours");
+    assert_ne!(decode_facts(1 << 40), PortFacts::default(), "facts that no rule writes");
 }
 
 proptest! {

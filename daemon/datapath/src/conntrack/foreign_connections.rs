@@ -1,8 +1,8 @@
-//! What others on this node translate: connections in the kernel's conntrack that go on to a backend from an address
-//! and a port of the node, as those of kube-proxy do.
+//! Reads other proxies' connections from conntrack: those that reach a backend from an address and port of the node, as
+//! kube-proxy's do.
 //!
-//! Invariant: it only reads, bounded in bytes and time. The kernel is not asked where it follows no connection, because
-//! the question alone would load what follows them.
+//! Invariant: it only reads, bounded in bytes and time. Where conntrack is inactive, nothing is sent: the request alone
+//! would load it.
 
 use std::fs;
 use std::io::{self, Read};
@@ -19,18 +19,18 @@ use super::{
 use crate::abi::transport_from_number;
 use crate::netlink::{NLM_F_DUMP, NetlinkFamily, NetlinkSocket, attribute, ip, read_until_done};
 
-/// How many connections the kernel follows here; absent where it follows none.
+/// The kernel's count of tracked connections; absent where conntrack is not loaded.
 const COUNT_FILE: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
-/// How long a list may take before it is given up: a million connections take about a second.
+/// How long a list may take before it is abandoned: a million connections take about a second.
 const LIST_TIME_MAX: Duration = Duration::from_secs(2);
-/// How many connections are kept in mind: as a rule they are a few of each hundred that another proxy has. Each makes
-/// an entry in our maps.
+/// How many connections are kept: usually a few percent of another proxy's connections. Each takes an entry in our
+/// maps.
 const CONNECTIONS_MAX: usize = 8_192;
 
 /// `NFNL_SUBSYS_CTNETLINK` and `IPCTNL_MSG_CT_GET`.
 const CT_GET: u16 = 0x0101;
-/// The bytes of an `nfgenmsg`; all zeros ask for both families.
+/// The bytes of an `nfgenmsg`; all zeros request both families.
 const NFGENMSG_BYTES: usize = 4;
 
 /// A connection that the backend sees as coming from an address and a port of this node, not from its client.
@@ -41,20 +41,20 @@ pub(crate) struct TranslatedConnection {
     pub(crate) node: SocketAddr,
 }
 
-/// The connections that were found.
+/// The connections found.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionList {
     pub(crate) all: Vec<TranslatedConnection>,
-    /// Whether nothing can be missing.
+    /// Whether the list holds all of them.
     pub(crate) is_complete: bool,
 }
 
-/// Whether the kernel follows connections anywhere on this machine.
+/// Whether conntrack is loaded on this machine.
 pub(super) fn is_conntrack_active() -> bool {
     Path::new(COUNT_FILE).exists()
 }
 
-/// The connections that the backend sees at a wanted port of the node.
+/// Lists connections that reach their backend from a wanted port of the node.
 pub(crate) fn list_connections(is_wanted: impl Fn(u16) -> bool) -> io::Result<ConnectionList> {
     let count = fs::read_to_string(COUNT_FILE).unwrap_or_default();
     if matches!(count.trim(), "" | "0") {
@@ -94,30 +94,30 @@ fn parse_tuple(message: &[u8], direction: u16) -> Option<ConntrackTuple> {
     let tuple = attribute(message, direction)?;
     let addresses = attribute(tuple, CTA_TUPLE_IP)?;
     let protocol = attribute(tuple, CTA_TUPLE_PROTO)?;
-    let end = |at: usize, port: u16| {
-        let of_family = |kinds: [u16; 2]| attribute(addresses, *kinds.get(at)?);
-        let address = of_family(CTA_IP_V4).or_else(|| of_family(CTA_IP_V6)).and_then(ip)?;
+    let endpoint = |at: usize, port: u16| {
+        let find = |kinds: [u16; 2]| attribute(addresses, *kinds.get(at)?);
+        let address = find(CTA_IP_V4).or_else(|| find(CTA_IP_V6)).and_then(ip)?;
         let port = u16::from_be_bytes(*attribute(protocol, port)?.first_chunk()?);
         Some(SocketAddr::new(address, port))
     };
     Some(ConntrackTuple {
         transport: transport_from_number(*attribute(protocol, CTA_PROTO_NUM)?.first()?)?,
-        source: end(0, CTA_PROTO_SRC_PORT)?,
-        destination: end(1, CTA_PROTO_DST_PORT)?,
+        source: endpoint(0, CTA_PROTO_SRC_PORT)?,
+        destination: endpoint(1, CTA_PROTO_DST_PORT)?,
     })
 }
 
-/// The connection that a message tells of. `None`: not both ends of it are translated. A pod's way out of the cluster
-/// keeps its destination, and a client that the backend sees keeps its source.
+/// Parses the connection of a message. `None`: not both ends are translated. A pod's connection out of the cluster
+/// keeps its destination; without SNAT the source stays.
 fn parse_connection(body: &[u8]) -> Option<TranslatedConnection> {
     let message = body.get(NFGENMSG_BYTES..)?;
-    let there = parse_tuple(message, CTA_TUPLE_ORIG)?;
-    let back = parse_tuple(message, CTA_TUPLE_REPLY)?;
-    let is_both = there.destination != back.source && there.source != back.destination;
+    let original = parse_tuple(message, CTA_TUPLE_ORIG)?;
+    let reply = parse_tuple(message, CTA_TUPLE_REPLY)?;
+    let is_both = original.destination != reply.source && original.source != reply.destination;
     is_both.then_some(TranslatedConnection {
-        transport: back.transport,
-        backend: back.source,
-        node: back.destination,
+        transport: reply.transport,
+        backend: reply.source,
+        node: reply.destination,
     })
 }
 
@@ -137,10 +137,10 @@ mod tests {
 
     fn tuple(direction: u16, protocol: u8, source: &str, destination: &str) -> Vec<u8> {
         let [source, destination] = [source, destination].map(|it| it.parse::<SocketAddr>().unwrap());
-        let [of_source, of_destination] = if source.is_ipv4() { CTA_IP_V4 } else { CTA_IP_V6 };
+        let [source_kind, destination_kind] = if source.is_ipv4() { CTA_IP_V4 } else { CTA_IP_V6 };
         let ip = [
-            encode_attribute(of_source, &octets(source.ip())),
-            encode_attribute(of_destination, &octets(destination.ip())),
+            encode_attribute(source_kind, &octets(source.ip())),
+            encode_attribute(destination_kind, &octets(destination.ip())),
         ];
         let port = |kind, port: u16| encode_attribute(kind, &port.to_be_bytes());
         let protocol = [
@@ -148,7 +148,7 @@ mod tests {
             port(CTA_PROTO_SRC_PORT, source.port()),
             port(CTA_PROTO_DST_PORT, destination.port()),
         ];
-        // The kernel marks attributes that hold others in this way.
+        // The kernel marks nested attributes this way.
         let nested = |kind: u16, parts: &[u8]| encode_attribute(kind | NESTED, parts);
         nested(
             direction,
@@ -156,14 +156,14 @@ mod tests {
         )
     }
 
-    /// A connection: from where to where as the client sent it, and from where to where it is answered.
+    /// A connection with the original tuple and the reply tuple.
     fn connection(protocol: u8, there: [&str; 2], back: [&str; 2]) -> Vec<u8> {
         let there = tuple(CTA_TUPLE_ORIG, protocol, there[0], there[1]);
         let back = tuple(CTA_TUPLE_REPLY, protocol, back[0], back[1]);
         encode_message(CT_NEW, 0, 0, &[&[0; NFGENMSG_BYTES][..], &there, &back].concat())
     }
 
-    /// As the kernel's answer comes: in pieces of whole messages.
+    /// The kernel's reply: a series of whole datagrams.
     struct Answer(Vec<Vec<u8>>);
 
     impl Read for Answer {
@@ -190,7 +190,7 @@ mod tests {
     const NODE: &str = "192.0.2.1:61234";
 
     #[test]
-    fn what_kube_proxy_sends_to_another_node_is_found() {
+    fn kube_proxys_connections_to_another_node_are_found() {
         let both = found(&[
             connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]),
             connection(
@@ -206,11 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_translated_twice_or_comes_from_another_port_is_left_out() {
+    fn connections_without_both_translations_or_a_wanted_port_are_left_out() {
         for (case, protocol, there, back) in [
-            ("a pod's way out of the cluster", 6, [CLIENT, BACKEND], [BACKEND, NODE]),
+            ("a pod's connection out of the cluster", 6, [CLIENT, BACKEND], [BACKEND, NODE]),
             ("a backend of this node", 6, [CLIENT, FRONTEND], [BACKEND, CLIENT]),
-            ("nobody translates it", 6, [CLIENT, BACKEND], [BACKEND, CLIENT]),
+            ("no translation", 6, [CLIENT, BACKEND], [BACKEND, CLIENT]),
             ("a port that is not ours", 6, [CLIENT, FRONTEND], [BACKEND, "192.0.2.1:60999"]),
             ("another protocol", 33, [CLIENT, FRONTEND], [BACKEND, NODE]),
         ] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_any_kind_are_read_to_their_end() {
+    fn a_truncated_message_yields_no_connection() {
         let whole = connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]);
         for length in 0..whole.len() {
             assert!(
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_end_is_not_whole_and_is_given_up() {
+    fn an_endless_list_is_abandoned_as_incomplete() {
         let endless = vec![connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]); CONNECTIONS_MAX + 1];
         for until in [Instant::now(), until()] {
             assert!(!read_connections(&mut Answer(endless.clone()), until, |_| true).unwrap().is_complete);

@@ -1,4 +1,4 @@
-//! What the kernel is asked, byte by byte, and what is made of its answers.
+//! Requests to the kernel, byte by byte, and the parsing of its replies.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -15,7 +15,7 @@ fn ports(count: u16) -> impl Iterator<Item = ConntrackEntry> {
     (0..count).map(|n| port(Transport::Tcp, &format!("10.0.0.5:{}", 61_000 + n), "10.1.0.7:8443"))
 }
 
-/// Words of four hexadecimal digits, as they lie in memory.
+/// Words of four hexadecimal digits, in the order of memory.
 #[track_caller]
 fn check_body(port: ConntrackEntry, expected: &str) {
     let message = port.encode(1, 0);
@@ -28,7 +28,7 @@ fn check_body(port: ConntrackEntry, expected: &str) {
 
 #[cfg(target_endian = "little")]
 #[test]
-fn an_entry_of_tcp_is_an_established_one_between_the_node_and_the_backend() {
+fn a_tcp_entry_is_established_between_node_and_backend() {
     check_body(
         port(Transport::Tcp, "10.0.0.5:61000", "10.1.0.7:8443"),
         "0200 0000
@@ -43,7 +43,7 @@ fn an_entry_of_tcp_is_an_established_one_between_the_node_and_the_backend() {
 
 #[cfg(target_endian = "little")]
 #[test]
-fn an_entry_of_udp_has_no_state() {
+fn a_udp_entry_has_no_state() {
     check_body(
         port(Transport::Udp, "[fd00:a::5]:61001", "[fd00:9::7]:53"),
         "0a00 0000
@@ -59,7 +59,7 @@ fn an_entry_of_udp_has_no_state() {
 
 #[cfg(target_endian = "little")]
 #[test]
-fn an_entry_of_a_connection_here_counts_as_answered_and_assured() {
+fn a_translated_entry_is_marked_replied_and_assured() {
     let answered =
         ConntrackEntry { is_replied: true, ..port(Transport::Udp, "10.9.0.1:4660", "10.1.0.7:53") };
     check_body(
@@ -74,7 +74,7 @@ fn an_entry_of_a_connection_here_counts_as_answered_and_assured() {
     );
 }
 
-/// The numbers and flags of these messages.
+/// The sequence numbers and flags of these messages.
 fn asked(mut messages: &[u8]) -> Vec<(u32, u16)> {
     let mut asked = Vec::new();
     while let Some(length) = messages.first_chunk().map(|it| u32::from_ne_bytes(*it) as usize) {
@@ -87,10 +87,11 @@ fn asked(mut messages: &[u8]) -> Vec<(u32, u16)> {
     asked
 }
 
-/// Of each call, the number and the flags of each message.
+/// The number and flags of each message, per call.
 type Heard = Vec<Vec<(u32, u16)>>;
 
-/// A kernel that is asked so many times, and says this to each message; to the last of a batch it says consent too.
+/// A kernel that handles so many batches and replies to each message with this errno; it also acknowledges the last
+/// message of a batch.
 fn kernel_that_says(batches: usize, errno: fn(u32) -> Option<i32>) -> (ConntrackSocket, JoinHandle<Heard>) {
     let (ours, kernels) = UnixDatagram::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -121,7 +122,7 @@ fn taken_of(kernel: &mut ConntrackSocket, count: u16) -> (ConntrackOutcome, io::
 }
 
 #[test]
-fn many_are_entered_by_few_calls_and_each_is_new_or_left_alone() {
+fn many_entries_take_few_calls_and_replace_none() {
     let (mut kernel, answering) = kernel_that_says(3, |_| None);
     let (taken, came) = taken_of(&mut kernel, 70);
     came.unwrap();
@@ -137,7 +138,7 @@ fn many_are_entered_by_few_calls_and_each_is_new_or_left_alone() {
 }
 
 #[test]
-fn an_entry_that_is_there_is_as_good_as_a_new_one() {
+fn an_existing_entry_counts_as_entered() {
     let (mut kernel, answering) = kernel_that_says(1, |_| Some(libc::EEXIST));
     let (taken, came) = taken_of(&mut kernel, 20);
     came.unwrap();
@@ -146,7 +147,7 @@ fn an_entry_that_is_there_is_as_good_as_a_new_one() {
 }
 
 #[test]
-fn one_that_is_refused_does_not_stand_in_the_way_of_others() {
+fn a_refused_entry_does_not_stop_others() {
     let refused = |sequence| (sequence == 3).then_some(libc::ENOSPC);
     let (mut kernel, answering) = kernel_that_says(2, refused);
     let (taken, came) = taken_of(&mut kernel, 50);
@@ -157,17 +158,17 @@ fn one_that_is_refused_does_not_stand_in_the_way_of_others() {
 }
 
 #[test]
-fn a_kernel_that_takes_nothing_is_not_asked_on() {
+fn a_fully_refused_batch_ends_the_requests() {
     let (mut kernel, answering) = kernel_that_says(1, |_| Some(libc::ENOMEM));
     let (taken, came) = taken_of(&mut kernel, 50);
-    assert_eq!((taken.entered, taken.refused), (0, 32), "those of one batch");
+    assert_eq!((taken.entered, taken.refused), (0, 32), "one batch");
     assert_eq!(came.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
     answering.join().unwrap();
 }
 
-/// The kernel answers to the first message then, and reads no other.
+/// The kernel then replies to the first message only.
 #[test]
-fn who_may_not_ask_hears_why() {
+fn a_missing_capability_is_reported() {
     let (ours, kernels) = UnixDatagram::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let mut answer = [0; 36];
@@ -181,14 +182,14 @@ fn who_may_not_ask_hears_why() {
 }
 
 #[test]
-fn an_answer_that_is_cut_off_is_none() {
+fn a_truncated_reply_is_invalid() {
     assert_eq!(AckMessage::parse(&[0; 19]), None);
     assert_eq!(AckMessage::parse(&[]), None);
     assert_eq!(AckMessage::parse(&[0; 20]), Some(AckMessage { sequence: 0, errno: 0 }));
 }
 
 #[test]
-fn where_nobody_has_a_port_the_kernel_is_not_asked() {
+fn without_snat_ports_nothing_is_sent() {
     let taken = add_port_entries(std::iter::empty());
     assert_eq!((taken.entered, taken.refused, taken.error.is_none()), (0, 0, true));
 }

@@ -1,7 +1,7 @@
-//! Which devices have room in the map by which programs know a device.
+//! Which devices get an entry in the map of devices.
 //!
-//! Invariant: devices that lead to other hosts come first, and devices of pods never take the part of the map that is
-//! kept for them, so no number of pods costs a node its uplink. A device of a pod that has room keeps it.
+//! Invariant: devices that lead to other hosts come first. Pods' devices never take the part of the map reserved for
+//! those, so no number of pods costs a node its uplink. A pod's device that has an entry keeps it.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,32 @@ use super::hook::Direction;
 use super::{Device, DeviceSide};
 use crate::abi::types::size;
 
-/// The part of the map for devices that lead to other hosts: a router with a VLAN for each of many tenants has some
-/// hundred.
+/// Entries reserved for devices that lead to other hosts: a router with a VLAN per tenant has a few hundred.
 const OUTER_DEVICES_MIN: u32 = 256;
 
-/// The most devices of pods, however many files this process may open.
+/// The most devices of pods, whatever the limit of open files.
 pub const POD_DEVICES_MAX: usize = (size::DEVICES.0 - OUTER_DEVICES_MIN) as usize;
 
 /// Why a device has no programs.
-pub(super) const OVER_LIMIT: &str = "too many devices lead to pods: the programs know of as many as half of LimitNOFILE= has \
-                                  room for, 3 files for each, and of 3,840 at most";
+pub(super) const OVER_LIMIT: &str = "too many devices of pods: the programs serve at most 3,840, \
+                                     and no more than half of LimitNOFILE= allows at 3 open files each";
 
-/// How many devices of pods this process has room for. Each program hangs by an open file, and at most half of all
-/// files are for these: the rest of the daemon needs files too.
+/// How many devices of pods this process can serve. Each program takes an open file, and half of all files stay for the
+/// rest of the daemon.
 pub(super) fn pod_devices_max() -> usize {
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
     let files = usize::try_from(files).unwrap_or(usize::MAX);
     POD_DEVICES_MAX.min(files / 2 / Direction::ALL.len())
 }
 
-/// The devices that get programs, by their numbers, and those that find no room.
+/// Selects the devices that get programs, by index, and those beyond the limit.
 pub(super) fn admit_devices(
     devices: &[Device],
     has_room: impl Fn(u32) -> bool,
     pods_max: usize,
 ) -> (BTreeMap<u32, &Device>, Vec<Device>) {
     let (mut pods, outer): (Vec<_>, Vec<_>) = devices.iter().partition(|device| is_pod_device(device));
-    // A pod that is served there comes before one whose answers only gain some speed.
+    // A pod whose clients are served here comes before one whose replies only get faster.
     pods.sort_by_key(|device| (device.side == DeviceSide::LocalPods, !has_room(device.index), device.index));
     let left_out = pods.split_off(pods.len().min(pods_max)).into_iter().cloned().collect();
     (outer.into_iter().chain(pods).map(|device| (device.index, device)).collect(), left_out)
@@ -57,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn an_uplink_has_room_beside_any_number_of_pods() {
+    fn an_uplink_is_admitted_alongside_any_number_of_pods() {
         let pods = (1..=9_000)
             .map(|index| device(index, if index % 2 == 0 { DeviceSide::Pod } else { DeviceSide::LocalPods }));
         let devices: Vec<_> =
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_has_room_keeps_it_when_another_comes() {
+    fn an_admitted_pod_stays_admitted_when_another_one_comes() {
         let devices = [1, 2, 3].map(|index| device(index, DeviceSide::Pod));
         let (wanted, left_out) = admit_devices(&devices, |index| index > 1, 2);
         assert_eq!(wanted.into_keys().collect::<Vec<_>>(), [2, 3]);

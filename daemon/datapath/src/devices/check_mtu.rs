@@ -1,6 +1,6 @@
-//! Whether this kernel tells programs that a packet is too long for its route.
+//! Whether this kernel lets programs check a packet's length against its route.
 //!
-//! Invariant: found by loading a program, never by the kernel's version.
+//! Invariant: it finds out by loading a program, never by the kernel's version.
 
 use std::io;
 
@@ -13,7 +13,7 @@ const fn instruction(code: u8, registers: u8, off: i16, imm: i32) -> sys::bpf_in
     sys::bpf_insn { code, _bitfield_align_1: [], _bitfield_1: registers, off, imm }
 }
 
-/// Asks for the greatest length at a device. The helper came with the very release in which routes began to tell.
+/// Calls `bpf_check_mtu` for a device. The same Linux release added the helper and a route's MTU in FIB look-ups.
 const CHECK_MTU_PROGRAM: [sys::bpf_insn; 8] = [
     // `*(u32 *)(r10 - 4) = 0; r2 = 0; r3 = r10; r3 += -4; r4 = 0; r5 = 0`
     instruction(0x62, 10, -4, 0),
@@ -27,7 +27,7 @@ const CHECK_MTU_PROGRAM: [sys::bpf_insn; 8] = [
     instruction(0x95, 0, 0, 0),
 ];
 
-/// Whether a program that needs it loads: a kernel without the helper answers that the program is invalid.
+/// Whether a program with the helper loads: a kernel without it rejects the program as invalid.
 pub(crate) fn has_check_mtu() -> io::Result<bool> {
     match bpf_syscall::load_classifier(&CHECK_MTU_PROGRAM, c"GPL") {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),

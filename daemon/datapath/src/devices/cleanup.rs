@@ -1,7 +1,7 @@
-//! What programs of ours are at devices, whichever daemon put them there: to take them over, or to remove them.
+//! Finds and removes our programs at devices, whichever daemon attached them.
 //!
-//! Invariant: a link is asked for by its pin wherever its device is, and a filter at each device of this network
-//! namespace; so a device is found also where only one of the two is left.
+//! Invariant: it finds links by their pins, in any network namespace, and filters at each device of this one. Either is
+//! enough to find a device.
 
 use std::fs;
 use std::io;
@@ -12,14 +12,14 @@ use super::xdp_attach::XDP_PIN;
 use super::{DeviceHook, Devices, Direction, HookKind, clsact, link_layer, tcx};
 
 impl Devices {
-    /// The devices at which a former daemon left programs, as far as the devices are still there.
+    /// The existing devices at which a former daemon left programs.
     pub(super) fn attached_indices(&self) -> Vec<u32> {
-        let known = self.entries.entries().unwrap_or_default().into_iter();
-        let known = known.filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
+        let keys = self.entries.entries().unwrap_or_default().into_iter();
+        let indices = keys.filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
         let mut all: Vec<u32> = match self.kind {
             HookKind::Tcx => pinned_devices(&self.folder).collect(),
             HookKind::Clsact => {
-                known.filter(|index| has_filter(*index)).chain(pinned_devices(&self.folder)).collect()
+                indices.filter(|index| has_filter(*index)).chain(pinned_devices(&self.folder)).collect()
             }
         };
         all.sort_unstable();
@@ -38,24 +38,24 @@ fn has_filter(index: u32) -> bool {
     DeviceHook::tc_hooks(index).iter().any(|spot| clsact::program_at(spot).is_some())
 }
 
-/// Whether any device has a program of ours. Links are asked for wherever their devices are.
+/// Whether any device has a program of ours. Links count in any network namespace.
 pub(crate) fn has_any_attached(folder: &Path) -> bool {
     libbpf_rs::set_print(None);
     let has_link = |spot: DeviceHook| {
         let pin = folder.join(spot.index.to_string()).join(spot.direction.name());
         DeviceLink::open(&pin).is_ok_and(|link| tcx::program_at(&link, &spot).is_some())
     };
-    let has_frames = |index: u32| {
+    let has_xdp = |index: u32| {
         let link = DeviceLink::open(&folder.join(index.to_string()).join(XDP_PIN))
             .and_then(|link| link.attachment());
         link.is_ok_and(|place| place.device == index)
     };
-    let has_any = |index: u32| has_frames(index) || DeviceHook::for_device(index).into_iter().any(has_link);
+    let has_any = |index: u32| has_xdp(index) || DeviceHook::for_device(index).into_iter().any(has_link);
     pinned_devices(folder).any(has_any) || link_layer::list_devices().into_iter().any(has_filter)
 }
 
-/// Removes our programs from all devices of this network namespace, and the links that are pinned there. Collects what
-/// could not be removed, and goes on; gives how many were removed, too.
+/// Removes our programs from all devices of this network namespace, and the links pinned in `folder`. Returns how many
+/// it removed, and the errors.
 pub(crate) fn remove_all(folder: &Path) -> (usize, Vec<(PathBuf, io::Error)>) {
     libbpf_rs::set_print(None);
     let names = Direction::ALL.map(Direction::name).into_iter().chain([XDP_PIN]);

@@ -1,8 +1,7 @@
-//! Filters of ours at devices (clsact), for kernels without tcx.
+//! Our TC filters at devices (clsact), for kernels without tcx.
 //!
-//! Invariant: our filter has a priority and a handle of its own, so it is replaced in place and no other filter is
-//! touched. The queueing discipline that filters hang at is made where it is missing, and never removed: another
-//! program may be about to use it.
+//! Invariant: our filter has its own priority and handle, so it is replaced in place and no other filter is touched. A
+//! missing clsact qdisc is created and never removed, because another program may need it.
 
 #![allow(unsafe_code)]
 
@@ -14,10 +13,10 @@ use libbpf_rs::libbpf_sys as sys;
 use super::{DeviceHook, Direction};
 use crate::netlink::{Message, NetlinkFamily, NetlinkSocket};
 
-/// The priority of our filter: before filters without a chosen priority, which the kernel puts at 49,152 and below, and
-/// after the first hundred, which are for filters that must come first.
+/// The priority of our filter. Filters without a chosen priority follow it, because the kernel starts them at 49,152
+/// and counts down. The first hundred stay free for filters that must come first.
 const PRIORITY: u32 = 104;
-/// "hold", which no other filter has by chance.
+/// "hold": no other filter has this handle by chance.
 const HANDLE: u32 = 0x686f_6c64;
 
 /// From `linux/rtnetlink.h` and `linux/pkt_sched.h`.
@@ -26,7 +25,7 @@ const RTM_GETTFILTER: u16 = 46;
 const CLSACT_INGRESS: u32 = 0xffff_fff2;
 const CLSACT_EGRESS: u32 = 0xffff_fff3;
 
-/// More than the filters of any device have.
+/// More than the filters of any device take.
 const REPLY_BYTES_MAX: usize = 16 << 20;
 
 fn tc_hook(spot: &DeviceHook) -> sys::bpf_tc_hook {
@@ -50,7 +49,7 @@ fn own_filter() -> sys::bpf_tc_opts {
     }
 }
 
-/// What libbpf is asked for.
+/// An operation of libbpf.
 #[derive(Clone, Copy, Debug)]
 enum TcRequest {
     CreateQdisc,
@@ -60,7 +59,7 @@ enum TcRequest {
 }
 
 fn call_libbpf(what: TcRequest, hook: &mut sys::bpf_tc_hook, filter: &mut sys::bpf_tc_opts) -> i32 {
-    // SAFETY: both structs outlive the calls, which read and write within what their sizes say.
+    // SAFETY: both structs outlive the calls, which read and write within their sizes.
     unsafe {
         match what {
             TcRequest::CreateQdisc => sys::bpf_tc_hook_create(hook),
@@ -71,7 +70,7 @@ fn call_libbpf(what: TcRequest, hook: &mut sys::bpf_tc_hook, filter: &mut sys::b
     }
 }
 
-/// An error of libbpf; `also`: an errno that is fine.
+/// Converts a result of libbpf; `also`: an errno that counts as success.
 fn check_result(returned: i32, also: i32) -> io::Result<()> {
     if returned == 0 || returned == -also {
         return Ok(());
@@ -79,7 +78,7 @@ fn check_result(returned: i32, also: i32) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(-returned))
 }
 
-/// Puts the program into our filter, in one step where the filter is there already.
+/// Attaches the program to our filter, and replaces an existing filter in one step.
 pub(super) fn attach_filter(program: BorrowedFd<'_>, spot: &DeviceHook) -> io::Result<()> {
     let mut hook = tc_hook(spot);
     let mut filter =
@@ -88,15 +87,14 @@ pub(super) fn attach_filter(program: BorrowedFd<'_>, spot: &DeviceHook) -> io::R
     check_result(call_libbpf(TcRequest::Attach, &mut hook, &mut filter), 0)
 }
 
-/// The number of our filter's program; `None`: there is no filter of ours.
+/// The id of our filter's program; `None`: there is no such filter.
 pub(super) fn program_at(spot: &DeviceHook) -> Option<u32> {
     let mut filter = own_filter();
     let returned = call_libbpf(TcRequest::Query, &mut tc_hook(spot), &mut filter);
     (returned == 0).then_some(filter.prog_id)
 }
 
-/// Removes our filter. One that is not there is gone already, and with its device all filters are. `true`: it was
-/// there.
+/// Removes our filter. It may be gone already, as after its device vanished. `true`: it existed.
 pub(super) fn remove_filter(spot: &DeviceHook) -> io::Result<bool> {
     if program_at(spot).is_none() {
         return Ok(false);
@@ -105,19 +103,19 @@ pub(super) fn remove_filter(spot: &DeviceHook) -> io::Result<bool> {
         .map(|()| true)
 }
 
-/// How many filters of others are there. A refusal ends the answer too: where there is no discipline, there are no
-/// filters. If no answer comes, that is an error.
+/// Counts foreign filters. A refused dump counts as complete, because without a qdisc there are no filters. A dump that
+/// times out is an error.
 pub(super) fn count_foreign(spot: &DeviceHook) -> io::Result<usize> {
     let parent = if spot.direction == Direction::Egress { CLSACT_EGRESS } else { CLSACT_INGRESS };
     // A `struct tcmsg`.
     let fields = [0, spot.ifindex().cast_unsigned(), 0, parent, 0];
-    let asked = fields.map(u32::to_ne_bytes);
+    let request = fields.map(u32::to_ne_bytes);
     let mut count = 0;
     let is_others = |it: &Message<'_>| it.kind == RTM_NEWTFILTER && is_foreign_filter(it.body);
     let add = |it: Message<'_>| count += usize::from(is_others(&it));
     match NetlinkSocket::dump(
         NetlinkFamily::Route,
-        (RTM_GETTFILTER, asked.as_flattened()),
+        (RTM_GETTFILTER, request.as_flattened()),
         REPLY_BYTES_MAX,
         add,
     ) {
@@ -126,7 +124,7 @@ pub(super) fn count_foreign(spot: &DeviceHook) -> io::Result<usize> {
     }
 }
 
-/// Whether a filter is one of others. A filter without a handle is the head of a list, and filters nothing.
+/// Whether a filter is foreign. A filter without a handle is the head of a list, and filters nothing.
 fn is_foreign_filter(body: &[u8]) -> bool {
     let word =
         |at: usize| body.get(at..).and_then(|it| it.first_chunk()).map_or(0, |it| u32::from_ne_bytes(*it));

@@ -1,6 +1,7 @@
-//! What the kernel tells of a device that a program for frames has to do with.
+//! Reads a driver's XDP properties from the kernel.
 //!
-//! Invariant: found by asking, never by the name of a driver. What cannot be asked is not there.
+//! Invariant: it asks the kernel, never the driver's name. If the kernel does not report a property, it counts as
+//! absent.
 
 use std::io;
 
@@ -22,7 +23,7 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
-/// The bytes before the attributes of a generic message.
+/// The bytes before the attributes of a generic netlink message.
 const GENL_HEADER_BYTES: usize = 4;
 
 /// From `linux/ethtool_netlink.h`.
@@ -32,14 +33,13 @@ const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
 const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
 const ETHTOOL_A_BITSET_BITS: u16 = 3;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
-/// Says of an attribute that others are in it.
+/// Marks an attribute that contains others.
 const NLA_F_NESTED: u16 = 1 << 15;
 
-/// What a device does that takes the tags of VLANs off, those of 802.1Q and of 802.1ad.
+/// Features by which a device strips VLAN tags: of 802.1Q and of 802.1ad.
 const VLAN_OFFLOADS: [&[u8]; 2] = [b"rx-vlan-hw-parse", b"rx-vlan-stag-hw-parse"];
 
-/// Whether a driver has a program for frames, and of which kind its device is; no kind: it is hardware, or stands for
-/// some.
+/// Whether an XDP program is attached in the driver, and the device's kind; empty for hardware and its equivalents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Driver {
     pub(super) has_program: bool,
@@ -49,18 +49,18 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn query(index: u32) -> io::Result<Self> {
         link_layer::query_link(index)
-            .map(|told| Self::parse(told.get(link_layer::IFINFOMSG_BYTES..).unwrap_or_default()))
+            .map(|link| Self::parse(link.get(link_layer::IFINFOMSG_BYTES..).unwrap_or_default()))
     }
 
-    fn parse(told: &[u8]) -> Self {
-        let attached = attribute(told, IFLA_XDP).and_then(|xdp| attribute(xdp, IFLA_XDP_ATTACHED));
+    fn parse(attributes: &[u8]) -> Self {
+        let attached = attribute(attributes, IFLA_XDP).and_then(|xdp| attribute(xdp, IFLA_XDP_ATTACHED));
         let has_program = attached.and_then(<[u8]>::first) == Some(&XDP_ATTACHED_DRV);
-        let kind = attribute(told, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND));
+        let kind = attribute(attributes, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND));
         let kind = kind.map(|kind| kind.split(|byte| *byte == 0).next().unwrap_or_default());
         Self { has_program, kind: String::from_utf8_lossy(kind.unwrap_or_default()).into_owned() }
     }
 
-    /// Whether a bond or a team: its frames come by its members, and bear their numbers.
+    /// Whether it is a bond or a team: its frames arrive at its members, with their indices.
     pub(super) fn has_members(&self) -> bool {
         matches!(self.kind.as_str(), "bond" | "team")
     }
@@ -70,35 +70,36 @@ impl Driver {
     }
 }
 
-/// Whether a device sends what programs give it at the moment. An error: this kernel does not tell (before Linux 6.3).
+/// Whether the driver transmits redirected frames at present. An error: this kernel does not report it (before Linux
+/// 6.3).
 pub(crate) fn has_xdp_xmit(index: u32) -> io::Result<bool> {
     query_xdp_features(index).map(|features| features & NETDEV_XDP_ACT_NDO_XMIT != 0)
 }
 
-/// What the driver of a device can do with frames, as far as this kernel tells it.
+/// The XDP features of a device, if this kernel reports them.
 fn query_xdp_features(index: u32) -> io::Result<u64> {
     let (mut kernel, family, _) = resolve_family(b"netdev\0")?;
     let device = encode_attribute(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
-    let told = query_attributes(&mut kernel, family, NETDEV_CMD_DEV_GET, &device)?;
-    let features = attribute(&told, NETDEV_A_DEV_XDP_FEATURES).and_then(<[u8]>::first_chunk);
+    let reply = query_attributes(&mut kernel, family, NETDEV_CMD_DEV_GET, &device)?;
+    let features = attribute(&reply, NETDEV_A_DEV_XDP_FEATURES).and_then(<[u8]>::first_chunk);
     Ok(u64::from_ne_bytes(*features.ok_or(io::ErrorKind::InvalidData)?))
 }
 
-/// A conversation with a family of generic netlink, the family's number, and what else the kernel tells of it.
+/// Opens a socket for a generic netlink family. Returns it with the family's id and all attributes.
 pub(super) fn resolve_family(name: &[u8]) -> io::Result<(NetlinkSocket, u16, Vec<u8>)> {
     let mut kernel = NetlinkSocket::open(NetlinkFamily::Generic)?;
-    let told = query_attributes(
+    let reply = query_attributes(
         &mut kernel,
         GENL_ID_CTRL,
         CTRL_CMD_GETFAMILY,
         &encode_attribute(CTRL_ATTR_FAMILY_NAME, name),
     )?;
-    let number = attribute(&told, CTRL_ATTR_FAMILY_ID).and_then(<[u8]>::first_chunk);
+    let number = attribute(&reply, CTRL_ATTR_FAMILY_ID).and_then(<[u8]>::first_chunk);
     let number = u16::from_ne_bytes(*number.ok_or(io::ErrorKind::InvalidData)?);
-    Ok((kernel, number, told))
+    Ok((kernel, number, reply))
 }
 
-/// Asks a family of generic netlink, and returns the attributes of the answer.
+/// Queries a generic netlink family and returns the attributes of the reply.
 fn query_attributes(
     kernel: &mut NetlinkSocket,
     family: u16,
@@ -106,22 +107,21 @@ fn query_attributes(
     attributes: &[u8],
 ) -> io::Result<Vec<u8>> {
     kernel.request(family, 0, &[&[command, 1, 0, 0], attributes].concat())?;
-    let mut told = kernel.read_one()??;
-    Ok(told.split_off(GENL_HEADER_BYTES.min(told.len())))
+    let mut reply = kernel.read_one()??;
+    Ok(reply.split_off(GENL_HEADER_BYTES.min(reply.len())))
 }
 
-/// Whether a program at the device sees the tags of VLANs. Where the device takes them off before, a program cannot
-/// tell a frame of a VLAN from another one.
+/// Whether programs at the device see VLAN tags. If the device strips them, a program cannot recognize a VLAN's frame.
 pub(crate) fn keeps_vlan_tags(index: u32) -> io::Result<bool> {
     let (mut kernel, family, _) = resolve_family(b"ethtool\0")?;
     let device = encode_attribute(ETHTOOL_A_HEADER_DEV_INDEX, &index.to_ne_bytes());
     let device = encode_attribute(ETHTOOL_A_FEATURES_HEADER | NLA_F_NESTED, &device);
-    let told = query_attributes(&mut kernel, family, ETHTOOL_MSG_FEATURES_GET, &device)?;
-    let active = attribute(&told, ETHTOOL_A_FEATURES_ACTIVE).ok_or(io::ErrorKind::InvalidData)?;
+    let reply = query_attributes(&mut kernel, family, ETHTOOL_MSG_FEATURES_GET, &device)?;
+    let active = attribute(&reply, ETHTOOL_A_FEATURES_ACTIVE).ok_or(io::ErrorKind::InvalidData)?;
     Ok(!bit_names(active).any(|name| VLAN_OFFLOADS.contains(&name)))
 }
 
-/// The names of the bits of a set, in which those that are not set are left out.
+/// The names of a bitset's bits. The kernel lists only set bits.
 fn bit_names(set: &[u8]) -> impl Iterator<Item = &[u8]> {
     let bits = attribute(set, ETHTOOL_A_BITSET_BITS).unwrap_or_default();
     let named = attributes(bits).filter_map(|(_, bit)| attribute(bit, ETHTOOL_A_BITSET_BIT_NAME));
@@ -133,28 +133,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_tells_of_a_device_is_read() {
+    fn attached_programs_and_device_kinds_are_parsed() {
         let attached = |mode: u8| encode_attribute(IFLA_XDP, &encode_attribute(IFLA_XDP_ATTACHED, &[mode]));
-        let of_kind = |kind: &[u8]| encode_attribute(IFLA_LINKINFO, &encode_attribute(IFLA_INFO_KIND, kind));
-        let read = |told: &[Vec<u8>]| Driver::parse(&told.concat());
+        let kind = |kind: &[u8]| encode_attribute(IFLA_LINKINFO, &encode_attribute(IFLA_INFO_KIND, kind));
+        let read = |parts: &[Vec<u8>]| Driver::parse(&parts.concat());
         assert_eq!(read(&[]), Driver::default());
         for (mode, has_program) in [(0, false), (XDP_ATTACHED_DRV, true), (2, false)] {
             assert_eq!(read(&[attached(mode)]).has_program, has_program);
         }
-        let veth = read(&[of_kind(b"veth\0"), attached(XDP_ATTACHED_DRV)]);
+        let veth = read(&[kind(b"veth\0"), attached(XDP_ATTACHED_DRV)]);
         assert!(veth.is_veth() && veth.has_program);
     }
 
     #[test]
-    fn frames_of_members_are_theirs() {
+    fn only_bonds_and_teams_have_members() {
         for kind in ["bond", "team", "bridge", "macvlan", "unheard-of"] {
-            let told = encode_attribute(IFLA_LINKINFO, &encode_attribute(IFLA_INFO_KIND, kind.as_bytes()));
-            assert_eq!(Driver::parse(&told).has_members(), ["bond", "team"].contains(&kind));
+            let attributes =
+                encode_attribute(IFLA_LINKINFO, &encode_attribute(IFLA_INFO_KIND, kind.as_bytes()));
+            assert_eq!(Driver::parse(&attributes).has_members(), ["bond", "team"].contains(&kind));
         }
     }
 
     #[test]
-    fn the_names_of_a_set_are_read() {
+    fn the_names_of_a_bitset_are_parsed() {
         let bit = |name: &[u8]| encode_attribute(1, &encode_attribute(ETHTOOL_A_BITSET_BIT_NAME, name));
         let set = encode_attribute(ETHTOOL_A_BITSET_BITS, &[bit(b"tx\0"), bit(b"rx\0")].concat());
         assert_eq!(bit_names(&set).collect::<Vec<_>>(), [b"tx", b"rx"]);

@@ -1,24 +1,24 @@
-//! What the programs are told of a device, and what that says of a device of which nothing else is known.
+//! Encodes a device's entry, and decodes a former daemon's.
 //!
-//! Invariant: plain values; nothing is read or written here.
+//! Invariant: plain values; this module reads and writes nothing.
 
 use super::{Device, DeviceSide};
 use crate::abi;
 use crate::abi::packets::types::{self, device_flag};
 
-/// A device of which only the number is known, and what a former daemon told the programs of it.
-pub(super) fn decode_device(index: u32, told: Option<&[u8]>) -> Device {
-    let flags = told.and_then(abi::from_bytes::<types::device>).map_or(0, |told| u32::from(told.flags));
+/// Builds a device from its index and a former daemon's entry.
+pub(super) fn decode_device(index: u32, entry: Option<&[u8]>) -> Device {
+    let flags = entry.and_then(abi::from_bytes::<types::device>).map_or(0, |entry| u32::from(entry.flags));
     let is = |flag: device_flag| flags & flag.0 != 0;
-    let (side, shortcut) = match (is(device_flag::DEVICE_LOCAL_PODS), is(device_flag::DEVICE_POD)) {
+    let (side, fast_path) = match (is(device_flag::DEVICE_LOCAL_PODS), is(device_flag::DEVICE_POD)) {
         (true, true) => (DeviceSide::Pod, true),
         (true, false) => (DeviceSide::LocalPods, false),
         (false, _) => (DeviceSide::Outer, false),
     };
-    Device { fast_path: shortcut, ..Device::new(index, "", side) }
+    Device { fast_path, ..Device::new(index, "", side) }
 }
 
-/// What the programs are told of a device, and whether frames pass by the stack at its driver.
+/// Encodes a device's entry; `frames`: whether its driver may redirect frames.
 pub(crate) fn encode_device(device: &Device, frames: bool) -> types::device {
     types::device {
         address4: device.address4.map_or(0, abi::address4),
@@ -29,11 +29,11 @@ pub(crate) fn encode_device(device: &Device, frames: bool) -> types::device {
     }
 }
 
-/// What programs were told of a device, without what says that frames may be given to its driver.
-pub(super) fn clear_xdp_flag(told: &[u8]) -> Option<types::device> {
-    let told = abi::from_bytes::<types::device>(told)?;
-    let flags = u16::try_from(u32::from(told.flags) & !device_flag::DEVICE_XDP.0).unwrap_or_default();
-    Some(types::device { flags, ..told })
+/// Clears the flag by which programs redirect frames to the device's driver.
+pub(super) fn clear_xdp_flag(entry: &[u8]) -> Option<types::device> {
+    let entry = abi::from_bytes::<types::device>(entry)?;
+    let flags = u16::try_from(u32::from(entry.flags) & !device_flag::DEVICE_XDP.0).unwrap_or_default();
+    Some(types::device { flags, ..entry })
 }
 
 /// The bits of `enum device_flag`; all of them fit.
@@ -47,19 +47,19 @@ fn device_flags(device: &Device, frames: bool) -> u16 {
         DeviceSide::Backends => device_flag::DEVICE_BACKENDS,
         DeviceSide::LocalPods => device_flag::DEVICE_LOCAL_PODS,
     };
-    let if_so = |is_so, flag: device_flag| if is_so { flag.0 } else { 0 };
-    let by_address = if_so(device.route_by_address, device_flag::DEVICE_REPLY_BY_FRONTEND);
-    let shortcut = if_so(device.fast_path, device_flag::DEVICE_FAST_PATH);
-    let peer = if_so(device.peer, device_flag::DEVICE_PEER);
+    let bit_if = |is_set, flag: device_flag| if is_set { flag.0 } else { 0 };
+    let by_address = bit_if(device.route_by_address, device_flag::DEVICE_REPLY_BY_FRONTEND);
+    let fast_path = bit_if(device.fast_path, device_flag::DEVICE_FAST_PATH);
+    let peer = bit_if(device.peer, device_flag::DEVICE_PEER);
     let [is_plain4, is_plain6] = device.fib_ignores_ports;
-    let plain =
-        if_so(is_plain4, device_flag::DEVICE_SIMPLE_FIB4) | if_so(is_plain6, device_flag::DEVICE_SIMPLE_FIB6);
-    let joins = if_so(device.adopts_flows, device_flag::DEVICE_ADOPTS);
-    let secured = if_so(device.has_ipsec, device_flag::DEVICE_IPSEC);
-    let bridge = if_so(device.bridge, device_flag::DEVICE_BRIDGE);
-    let switch = if_so(device.switch, device_flag::DEVICE_SWITCH);
-    let frames = if_so(frames, device_flag::DEVICE_XDP);
-    let of_kind = bridge | switch;
-    u16::try_from(side.0 | by_address | shortcut | peer | plain | joins | secured | of_kind | frames)
+    let simple_fib = bit_if(is_plain4, device_flag::DEVICE_SIMPLE_FIB4)
+        | bit_if(is_plain6, device_flag::DEVICE_SIMPLE_FIB6);
+    let adopts = bit_if(device.adopts_flows, device_flag::DEVICE_ADOPTS);
+    let ipsec = bit_if(device.has_ipsec, device_flag::DEVICE_IPSEC);
+    let bridge = bit_if(device.bridge, device_flag::DEVICE_BRIDGE);
+    let switch = bit_if(device.switch, device_flag::DEVICE_SWITCH);
+    let frames = bit_if(frames, device_flag::DEVICE_XDP);
+    let kind = bridge | switch;
+    u16::try_from(side.0 | by_address | fast_path | peer | simple_fib | adopts | ipsec | kind | frames)
         .unwrap_or_default()
 }

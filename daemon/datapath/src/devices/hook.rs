@@ -1,15 +1,15 @@
-//! The places at a device where programs of ours are.
+//! The hooks at a device.
 //!
-//! Invariant: plain values; what is there is neither read nor written here.
+//! Invariant: plain values; this module reads and attaches nothing.
 
 use super::{Device, DeviceSide, HookKind};
 
-/// Which way packets go.
+/// The direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Ingress,
     Egress,
-    /// In, too, for a second program there: a pod that is a client, and that answers others past the stack.
+    /// Ingress too, for a second program there: for a pod that is a client and also replies on the fast path.
     PodEgress,
 }
 
@@ -37,12 +37,12 @@ impl DeviceHook {
         Direction::ALL.map(|direction| Self { index, direction })
     }
 
-    /// The two hooks that a device has.
+    /// The device's two TC hooks.
     pub(super) fn tc_hooks(index: u32) -> [Self; 2] {
         [Direction::Ingress, Direction::Egress].map(|direction| Self { index, direction })
     }
 
-    /// Whether a program of ours is to be here at the device.
+    /// Whether a program of ours belongs at this hook.
     pub(super) fn applies_to(self, device: &Device, kind: HookKind) -> bool {
         match self.direction {
             Direction::Ingress => true,
@@ -53,7 +53,7 @@ impl DeviceHook {
         }
     }
 
-    /// The device's number in the type that the kernel takes, which gives no greater numbers.
+    /// The device's index in the type that the kernel takes; indices always fit.
     pub(super) fn ifindex(self) -> i32 {
         i32::try_from(self.index).unwrap_or(i32::MAX)
     }

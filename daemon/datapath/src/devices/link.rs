@@ -1,6 +1,6 @@
-//! Links of programs to devices, of whatever kind.
+//! Links of programs to devices, of any type.
 //!
-//! Invariant: a link is at one hook of one device for ever; when the device goes, the link is nowhere.
+//! Invariant: a link stays at one hook of one device; when the device vanishes, the link is defunct.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::bpf_syscall::{self, LinkAttachment};
 
-/// A link, which holds its program in place as long as a process has it open or its pin is there.
+/// A link, which keeps its program attached while a process holds it open or its pin exists.
 #[derive(Debug)]
 pub(super) struct DeviceLink(pub(super) OwnedFd);
 
@@ -21,22 +21,22 @@ impl DeviceLink {
         bpf_syscall::pin(self.0.as_fd(), pin)
     }
 
-    /// Puts another program in the place of its own, in one step.
+    /// Replaces the link's program in one step.
     pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         bpf_syscall::update_link(self.0.as_fd(), program)
     }
 
-    /// Detaches the program at once, even while other processes have the link open.
+    /// Detaches the program at once, even while other processes hold the link open.
     pub(super) fn detach(&self) -> io::Result<()> {
         bpf_syscall::detach_link(self.0.as_fd())
     }
 
-    /// Where it is, and with which program.
+    /// The link's device, hook and program.
     pub(super) fn attachment(&self) -> io::Result<LinkAttachment> {
         bpf_syscall::link_attachment(self.0.as_fd())
     }
 
-    /// Pins it in the folder of its device, in the place of one that held no more.
+    /// Pins the link in its device's folder, and replaces an old pin.
     pub(super) fn replace_pin(&self, pin: &Path) -> io::Result<()> {
         pin.parent().map_or(Ok(()), std::fs::create_dir_all)?;
         match std::fs::remove_file(pin) {

@@ -1,6 +1,6 @@
-//! Links of programs at devices (tcx, Linux 6.6).
+//! Links of programs to devices (tcx, Linux 6.6).
 //!
-//! Invariant: our programs come before those of others, which may end the chain; ours never do.
+//! Invariant: our programs come before foreign ones, which may end the chain; ours never do.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,7 +11,7 @@ use super::link::DeviceLink;
 use super::{DeviceHook, Direction};
 use crate::bpf_syscall;
 
-/// `r0 = -1; exit`: the packet goes on.
+/// `r0 = -1; exit`: the packet continues.
 const PASS_PROGRAM: [sys::bpf_insn; 2] = [instruction(0xb7, -1), instruction(0x95, 0)];
 
 const fn instruction(code: u8, imm: i32) -> sys::bpf_insn {
@@ -26,8 +26,8 @@ const fn attach_type(direction: Direction) -> sys::bpf_attach_type {
     }
 }
 
-/// Whether this kernel has such links. It is asked for one at a device that does not exist: a kernel with such links
-/// answers that there is no such device, and a kernel without them that the command is invalid.
+/// Whether this kernel has tcx. It requests a link at a device that does not exist: a kernel with tcx answers ENODEV,
+/// one without answers EINVAL.
 pub(crate) fn is_supported() -> io::Result<bool> {
     let program = bpf_syscall::load_classifier(&PASS_PROGRAM, c"GPL")?;
     match bpf_syscall::create_link(program.as_fd(), i32::MAX, sys::BPF_TCX_INGRESS, 0) {
@@ -43,14 +43,14 @@ pub(super) fn create_link(program: BorrowedFd<'_>, spot: &DeviceHook) -> io::Res
         .map(DeviceLink)
 }
 
-/// The number of a link's program, if it is at that very spot.
+/// The id of a link's program, if it is attached to exactly that hook.
 pub(super) fn program_at(link: &DeviceLink, spot: &DeviceHook) -> Option<u32> {
     let place = link.attachment().ok()?;
     let is_here = place.kind == sys::BPF_LINK_TYPE_TCX && place.device == spot.index;
     (is_here && place.hook == attach_type(spot.direction)).then_some(place.program)
 }
 
-/// How many programs are at a hook of a device beside ours.
+/// Counts programs at a hook that are not ours.
 pub(super) fn count_foreign(spot: &DeviceHook, own: &[Option<u32>]) -> io::Result<usize> {
     let programs = bpf_syscall::query_programs(spot.ifindex(), attach_type(spot.direction))?;
     Ok(programs.into_iter().filter(|program| !own.contains(&Some(*program))).count())

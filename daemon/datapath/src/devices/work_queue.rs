@@ -1,9 +1,9 @@
-//! What is still to be done at devices, in which order, and each step of it.
+//! The queue of work at devices, and each step of it.
 //!
-//! Invariant: a step waits for the kernel once. The kernel takes some ten milliseconds to put a program at a device or
-//! to take one away, because it waits until no processor runs what was there before; the caller does other work between
-//! two steps. Devices that lead to other hosts come first. Then come looks, which are cheap and find what is missing,
-//! then devices of pods, and withdrawals last. What the programs know of a device that has them is told at once.
+//! Invariant: a step waits for the kernel once. Attaching or detaching a program takes about ten milliseconds, because
+//! the kernel waits until no processor runs the old one; the caller does other work between steps. The order: devices
+//! that lead to other hosts, checks (cheap, they find what is missing), devices of pods, detaching. A change to the
+//! entry of an attached device is written at once.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,20 +13,20 @@ use super::hook::DeviceHook;
 use super::{Device, DeviceSide, DeviceState, Devices, HookKind, capacity, clsact, hook_error, link_layer};
 use crate::bpf_syscall;
 
-/// So many devices may wait for others before their programs are taken away. Each keeps open files until then, and pods
-/// that come and go all the time would put off the end of each other.
+/// How many devices may wait to be detached. Each keeps files open until then, and pods that keep coming and going
+/// would delay it without end.
 const LEAVING_MAX: usize = 64;
 
-/// What is still to be done at devices that are wanted.
+/// The pending work at wanted devices.
 #[derive(Debug, Default)]
 pub(super) struct WorkQueue {
     jobs: BTreeSet<AttachJob>,
-    // The number from which the round of looks goes on; `None`: no round is under way.
+    // The index at which the check round continues; `None`: no round is running.
     round: Option<u32>,
 }
 
-/// A device that is to get its programs; the most urgent one is the first in order. A device that has programs already
-/// needs no more than other words as a rule, and comes before one that has none.
+/// A device to attach; the most urgent sorts first. An attached device usually needs only a new entry, so it comes
+/// before a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AttachJob {
     is_pod_device: bool,
@@ -51,7 +51,7 @@ impl WorkQueue {
     }
 }
 
-/// Every way in which a device may stand in the queue.
+/// All jobs that the queue may hold for a device.
 fn possible_jobs(index: u32) -> [AttachJob; 4] {
     [(false, false), (false, true), (true, false), (true, true)].map(|(is_pod_device, is_new)| AttachJob {
         is_pod_device,
@@ -60,18 +60,17 @@ fn possible_jobs(index: u32) -> [AttachJob; 4] {
     })
 }
 
-/// The attempt to put all programs of a device in place, as far as it has come.
+/// The progress of attaching all programs of a device.
 #[derive(Debug)]
 pub(super) struct AttachAttempt {
-    // Where programs are still to be attached, the next one last.
+    // The hooks still to attach, the next one last.
     missing: Vec<DeviceHook>,
     is_entry_written: bool,
     outcome: io::Result<()>,
 }
 
 impl Devices {
-    /// Notes that programs are to be at these devices, and at no others. [`Self::run_steps`] does what follows from it;
-    /// [`Self::run_status`] tells how far that has come.
+    /// Sets the devices that have programs. [`Self::run_steps`] does the work; [`Self::status`] shows the progress.
     pub(crate) fn set_devices(&mut self, devices: &[Device]) {
         let has_room = |index| self.attached_devices.contains_key(&index);
         let (wanted, left_out) = capacity::admit_devices(devices, has_room, self.pods_max);
@@ -83,8 +82,7 @@ impl Devices {
         wanted.into_values().for_each(|device| self.schedule_attach(device));
     }
 
-    /// Has a device lose its programs when nothing else is to be done. Until then, answers of pods behind it go through
-    /// the stack.
+    /// Schedules a device's detaching for when nothing else is to do. A pod's replies take the stack from now on.
     fn schedule_detach(&mut self, index: u32) {
         let Some(mut place) = self.attached_devices.remove(&index) else { return };
         self.queue.remove_jobs(index);
@@ -95,7 +93,7 @@ impl Devices {
         self.leaving.insert(index, place);
     }
 
-    /// Has a device get its programs. Programs that are there already learn at once what has changed.
+    /// Schedules a device's attaching. Attached programs see a changed entry at once.
     fn schedule_attach(&mut self, device: &Device) {
         let known =
             self.attached_devices.remove(&device.index).or_else(|| self.leaving.remove(&device.index));
@@ -103,7 +101,7 @@ impl Devices {
         if place.attached && place.device == *device {
             place.schedule_check();
         } else {
-            // The programs of another side would stay beside the only one that such a device has.
+            // A local pods' device has one program; those of the former side would stay next to it.
             place.must_detach_first |=
                 place.device.side != DeviceSide::LocalPods && device.side == DeviceSide::LocalPods;
             let is_same_side = place.device.side == device.side;
@@ -116,18 +114,18 @@ impl Devices {
         self.attached_devices.insert(device.index, place);
     }
 
-    /// Begins a round of looks at all devices, unless one is under way: it finds what was taken away from outside and
-    /// what failed.
+    /// Begins a round of checks at all devices, unless one is running. It finds programs that something else removed,
+    /// and failed devices.
     pub(crate) fn begin_check_round(&mut self) {
         self.queue.round.get_or_insert(0);
     }
 
-    /// Takes the hooks at which something was put back since this was called last.
+    /// Takes the hooks repaired since the last call.
     pub(crate) fn take_repaired(&mut self) -> Vec<String> {
         std::mem::take(&mut self.repaired_hooks)
     }
 
-    /// Does what is to be done, at least one step, until `is_over`. `true`: there is more to do.
+    /// Runs at least one step, until `is_over`. `true`: work is left.
     pub(crate) fn run_steps(&mut self, is_over: impl Fn() -> bool) -> bool {
         while self.run_step() {
             if is_over() {
@@ -142,7 +140,7 @@ impl Devices {
         self.queue.jobs.first().is_some_and(|put| !put.is_pod_device)
     }
 
-    /// Takes the next step. `false`: there is nothing to do.
+    /// Runs the next step. `false`: there is none.
     fn run_step(&mut self) -> bool {
         let put = self.queue.jobs.first().copied();
         match (put, self.queue.round) {
@@ -166,7 +164,7 @@ impl Devices {
         }
     }
 
-    /// `false`: no device waits to lose its programs.
+    /// `false`: no device waits to be detached.
     fn run_detach(&mut self) -> bool {
         let Some((index, mut place)) = self.leaving.pop_first() else { return false };
         if !self.detach_next(&mut place) {
@@ -186,7 +184,7 @@ impl Devices {
         Some(done)
     }
 
-    /// Looks whether the programs of a device are there, and notes what is to be put back.
+    /// Checks the programs of a device, and queues what to repair.
     fn check_device(&mut self, place: &mut DeviceState) {
         if self.lacks_hook(&place.device) {
             return;
@@ -199,8 +197,8 @@ impl Devices {
                 self.queue.add_job(place);
             }
         }
-        if let Some(mended) = self.repair_xdp(place) {
-            self.record_repaired([mended]);
+        if let Some(repaired) = self.repair_xdp(place) {
+            self.record_repaired([repaired]);
         }
         if place.next_foreign_check == 0 {
             self.update_foreign_count(place);
@@ -208,20 +206,19 @@ impl Devices {
         place.next_foreign_check = place.next_foreign_check.saturating_sub(1);
     }
 
-    fn record_repaired(&mut self, mended: impl IntoIterator<Item = String>) {
+    fn record_repaired(&mut self, repaired: impl IntoIterator<Item = String>) {
         let before = self.repaired_hooks.len();
-        self.repaired_hooks.extend(mended);
+        self.repaired_hooks.extend(repaired);
         self.repaired = self.repaired.saturating_add((self.repaired_hooks.len() - before) as u64);
     }
 
-    /// Tells the programs what they have to know of a device, then attaches them there. A failure is kept with the
-    /// device.
+    /// Writes a device's entry, then attaches its programs. The device's state keeps a failure.
     pub(super) fn attach_device(&mut self, place: &mut DeviceState) {
         place.attempt = None;
         while !self.attach_next(place) {}
     }
 
-    /// Takes one step towards having all programs of a device in place. `true`: it was the last one.
+    /// Attaches one program of a device. `true`: it was the last one.
     fn attach_next(&mut self, place: &mut DeviceState) -> bool {
         if place.must_detach_first {
             place.must_detach_first = !self.detach_next(place);
@@ -248,22 +245,22 @@ impl Devices {
     fn begin_attempt(&mut self, place: &mut DeviceState) -> AttachAttempt {
         let index = place.device.index;
         place.layer = link_layer::query_layer(index).map_err(|error| error.to_string());
-        let number = |spot| bpf_syscall::program_id(self.select_program(place, spot).ok()?).ok();
-        place.own = DeviceHook::for_device(index).map(number);
+        let id = |spot| bpf_syscall::program_id(self.select_program(place, spot).ok()?).ok();
+        place.own = DeviceHook::for_device(index).map(id);
         let outcome = self.write_entry(place);
-        let is_told = outcome.is_ok();
+        let is_entry_written = outcome.is_ok();
         let mut missing = Vec::new();
-        if is_told {
+        if is_entry_written {
             self.detach_spare(place);
             missing.extend(self.device_hooks(&place.device).filter(|spot| !self.is_intact(place, *spot)));
             missing.reverse();
         }
-        AttachAttempt { missing, is_entry_written: is_told, outcome }
+        AttachAttempt { missing, is_entry_written, outcome }
     }
 
     fn finish_attempt(&mut self, place: &mut DeviceState, attempt: AttachAttempt) {
-        let is_there = self.device_hooks(&place.device).all(|spot| self.is_attached(place, spot));
-        place.attached = attempt.is_entry_written && is_there;
+        let is_attached = self.device_hooks(&place.device).all(|spot| self.is_attached(place, spot));
+        place.attached = attempt.is_entry_written && is_attached;
         place.unpinned = place.attached && attempt.outcome.is_err();
         place.error = attempt.outcome.err().map(|error| error.to_string());
         self.apply_xdp(place);
@@ -272,13 +269,13 @@ impl Devices {
             _ => self.refresh_entry(place),
         }
         let broken = std::mem::take(&mut place.broken);
-        let mended = broken.into_iter().filter(|spot| place.attached && self.is_intact(place, *spot));
-        let mended = mended.map(|spot| format!("{} {}", place.device.name, spot.direction.name()));
-        self.record_repaired(mended.collect::<Vec<_>>());
+        let repaired = broken.into_iter().filter(|spot| place.attached && self.is_intact(place, *spot));
+        let repaired = repaired.map(|spot| format!("{} {}", place.device.name, spot.direction.name()));
+        self.record_repaired(repaired.collect::<Vec<_>>());
     }
 
-    /// Takes one program of a device away. `true`: none is left, and the programs know the device no more. What the
-    /// kernel does not detach now is detached when its link goes.
+    /// Detaches one program of a device. `true`: none is left, and the device has no entry. Programs that fail to
+    /// detach now do so when their link closes.
     fn detach_next(&mut self, place: &mut DeviceState) -> bool {
         place.attached = false;
         if place.xdp.is_attached() {
@@ -300,7 +297,7 @@ impl Devices {
         true
     }
 
-    /// Has the programs know a device no more.
+    /// Removes a device's entry.
     fn remove_entry(&mut self, place: &mut DeviceState) {
         let _ = self.entries.remove(&place.device.index.to_ne_bytes());
         place.written_entry.clear();

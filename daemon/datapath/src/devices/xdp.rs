@@ -1,9 +1,9 @@
-//! The program at a device's driver (XDP), for frames of which the kernel has made no packets yet.
+//! The XDP program at a device's driver, which sees frames before the kernel makes packets of them.
 //!
-//! Invariant: a program of another owner is never replaced. A device is told to pass frames on only while its program
-//! is there, its driver sends what programs give it, and the program can see of which VLAN a frame is; the caller tells
-//! it to stop before the program is taken away. Whatever is known to be in the way keeps the program from coming, since
-//! some drivers stop for a moment where one comes. What is not passed on goes to the programs of packets as it came.
+//! Invariant: a foreign program is never replaced. A device's entry lets frames be redirected only while the program is
+//! attached, the driver transmits redirected frames, and the program sees VLAN tags; the caller clears the flag before
+//! it detaches. A known obstacle prevents attaching, because some drivers pause while a program attaches. Frames that
+//! are not redirected reach the TC programs unchanged.
 
 use std::borrow::Cow;
 use std::fs;
@@ -18,41 +18,42 @@ use super::link::DeviceLink;
 use super::{XdpState, XdpUse};
 use crate::bpf_syscall;
 
-/// Why packets do not pass at a driver.
+/// Why the driver does not redirect frames.
 type XdpReason = Cow<'static, str>;
 
-const NO_DRIVER: &str = "its driver has no place for such a program";
-const FOREIGN_PROGRAM: &str = "a program of another owner is there";
-const BOND_MEMBERS: &str = "its frames come by its members";
-const VLAN_OFFLOAD: &str = "it takes VLAN tags off before a program can see them (`ethtool -K DEVICE rxvlan off`, and rx-vlan-stag-hw-parse)";
+const NO_DRIVER: &str = "its driver does not support XDP";
+const FOREIGN_PROGRAM: &str = "a foreign XDP program is attached";
+const BOND_MEMBERS: &str = "its frames arrive at its members";
+const VLAN_OFFLOAD: &str = "it strips VLAN tags before the program sees them \
+                            (`ethtool -K DEVICE rxvlan off`, and rx-vlan-stag-hw-parse)";
 const NO_XMIT: &str =
-    "it does not send what programs give it, as a veth without GRO or a program at its other end";
+    "it does not transmit redirected frames; a veth needs GRO, or a program at its other end";
 const UNKNOWN_XMIT: &str =
-    "this kernel does not tell whether it sends what programs give it (Linux before 6.3)";
+    "this kernel does not report whether it transmits redirected frames (Linux before 6.3)";
 const NOT_TRIED: &str = "it was not tried yet";
 
-/// How many looks lie between two attempts at most. Some drivers stop for a moment at each.
+/// The most checks between two attempts. Some drivers pause at each.
 const ATTEMPT_GAP_MAX: u32 = 64;
 
-/// In how many looks in a row the program may be there for nothing, before it is taken away again.
+/// After so many ineffective checks in a row, the program is detached.
 const INEFFECTIVE_CHECKS_MAX: u32 = 3;
 
-/// The program at one device, as far as it is there.
+/// The XDP program's attachment to one device.
 #[derive(Debug)]
 pub(super) struct XdpAttachment {
     link: Option<DeviceLink>,
-    // The number of the program that is to be there.
+    // The id of the program that belongs there.
     own: Option<u32>,
     state: XdpState,
-    // In how many looks it is tried again, and how many lay before the last attempt.
+    // Checks until the next attempt, and checks between the last two.
     next_attempt: u32,
     attempt_gap: u32,
-    // In how many looks in a row it was there for nothing.
+    // Checks in a row that found the program ineffective.
     ineffective_checks: u32,
 }
 
 impl XdpAttachment {
-    /// What a former daemon left, if it left something.
+    /// Opens the link that a former daemon pinned, if any.
     pub(super) fn open(pin: &Path) -> Self {
         let state = XdpState::Unavailable(Cow::Borrowed(NOT_TRIED));
         Self {
@@ -69,12 +70,12 @@ impl XdpAttachment {
         &self.state
     }
 
-    /// Whether a program of ours is at the driver.
+    /// Whether a program of ours is attached to the driver.
     pub(super) const fn is_attached(&self) -> bool {
         self.link.is_some()
     }
 
-    /// Whether frames are passed on.
+    /// Whether the driver redirects frames.
     pub(super) const fn passes_frames(&self) -> bool {
         matches!(self.state, XdpState::Active)
     }
@@ -84,7 +85,7 @@ impl XdpAttachment {
         (place.kind == sys::BPF_LINK_TYPE_XDP && place.device == index).then_some(place.program)
     }
 
-    /// Puts another program in the place of ours where there is one, and attaches none anew.
+    /// Replaces our program if there is one; attaches none.
     pub(super) fn replace_program(&mut self, index: u32, program: BorrowedFd<'_>) {
         if self.attached_program(index).is_some()
             && let Some(link) = &self.link
@@ -94,17 +95,17 @@ impl XdpAttachment {
         }
     }
 
-    /// Whether there is a program that is not to be there. It is taken away before [`Self::ensure_attached`].
+    /// Whether an unwanted program is attached. Detach it before [`Self::ensure_attached`].
     pub(super) fn must_detach(&self, wanted: XdpUse) -> bool {
         self.link.is_some() && wanted == XdpUse::Never
     }
 
-    /// Whether the program has been there for nothing long enough.
+    /// Whether the program has been ineffective for long enough.
     pub(super) fn is_ineffective(&self) -> bool {
         self.link.is_some() && self.ineffective_checks >= INEFFECTIVE_CHECKS_MAX
     }
 
-    /// Has the program there if that is wanted.
+    /// Attaches the program if it is wanted.
     pub(super) fn ensure_attached(
         &mut self,
         wanted: XdpUse,
@@ -164,8 +165,8 @@ impl XdpAttachment {
         created.map(DeviceLink).map_err(|error| attach_reason(&error))
     }
 
-    /// Why the driver would not send frames, as far as that is known before the program is there. Some kernels tell it
-    /// of hardware only while one is.
+    /// Why the driver would not transmit redirected frames, if known before attaching. Some kernels report it for
+    /// hardware only while a program is attached.
     fn xmit_refusal(&self, driver: &Driver, index: u32) -> Option<&'static str> {
         match driver::has_xdp_xmit(index) {
             Err(_) => Some(UNKNOWN_XMIT),
@@ -174,7 +175,7 @@ impl XdpAttachment {
         }
     }
 
-    /// Looks at what decides whether the program, which is there, may pass frames on.
+    /// Determines anew whether the attached program may redirect frames.
     pub(super) fn refresh_state(&mut self, index: u32) {
         self.state = match Driver::query(index) {
             Ok(driver) => determine_state(&driver, index),
@@ -182,16 +183,16 @@ impl XdpAttachment {
         };
     }
 
-    /// Does the same, and counts the looks in which the program was there for nothing. A look that a notice has caused
-    /// does not count: a driver that is set anew gives several at once.
+    /// Refreshes the state and counts ineffective checks. Checks after a driver's notification do not count:
+    /// reconfiguring a driver sends several at once.
     fn check_state(&mut self, index: u32) {
         self.refresh_state(index);
         self.ineffective_checks =
             if self.passes_frames() { 0 } else { self.ineffective_checks.saturating_add(1) };
     }
 
-    /// Puts back what was taken away, and looks at the device again if that is due: the kernel answers under a lock
-    /// that all changes of devices share. `true`: something was put back.
+    /// Attaches a removed program again. Checks an intact one if that is due: the kernel answers under a lock that all
+    /// device changes share. `true`: it attached the program again.
     pub(super) fn repair(
         &mut self,
         wanted: XdpUse,
@@ -220,7 +221,7 @@ impl XdpAttachment {
         was_there && self.passes_frames()
     }
 
-    /// Takes the program away.
+    /// Detaches the program.
     pub(super) fn detach(&mut self, pin: &Path) {
         if let Some(link) = self.link.take() {
             let _ = link.detach();
@@ -230,8 +231,8 @@ impl XdpAttachment {
     }
 }
 
-/// What keeps every program at a device from passing frames on. Both ends of a veth are this host's: tags stay on there
-/// as long as no VLAN stands on the other end.
+/// Why no program at this device can redirect frames. Both ends of a veth belong to this host: its frames keep their
+/// tags unless the other end has a VLAN device.
 fn blocking_reason(driver: &Driver, index: u32) -> Option<&'static str> {
     if driver.has_members() {
         return Some(BOND_MEMBERS);
@@ -239,7 +240,7 @@ fn blocking_reason(driver: &Driver, index: u32) -> Option<&'static str> {
     (!driver.is_veth() && !driver::keeps_vlan_tags(index).unwrap_or(false)).then_some(VLAN_OFFLOAD)
 }
 
-/// Whether frames may pass at a device that has the program.
+/// The state of a device with an attached program.
 fn determine_state(driver: &Driver, index: u32) -> XdpState {
     if !driver.has_program {
         return XdpState::Unavailable(Cow::Borrowed(NO_DRIVER));

@@ -1,6 +1,6 @@
-//! The programs for frames at the drivers of all devices.
+//! Attaches XDP programs to the drivers of all devices.
 //!
-//! Invariant: before a program goes, the programs of all devices know that its device sends nothing for them any more.
+//! Invariant: before a program detaches, its device's entry forbids redirecting frames to it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -9,12 +9,11 @@ use super::{DeviceState, Devices, entry};
 use crate::abi;
 use crate::load::LinkLayer;
 
-/// The name of the pin of the link at a device's driver.
+/// The name of the XDP link's pin.
 pub(super) const XDP_PIN: &str = "xdp";
 
 impl Devices {
-    /// Puts the program at the driver where it is to be, or takes it away. Of a device without a name it is not known
-    /// whether it is to be there: what a former daemon left stays.
+    /// Attaches or detaches the XDP program as wanted. A device without a name keeps a former daemon's program.
     pub(super) fn apply_xdp(&mut self, place: &mut DeviceState) {
         if !place.device.name.is_empty() && place.xdp.must_detach(place.device.xdp) {
             self.detach_xdp(place);
@@ -27,7 +26,7 @@ impl Devices {
         }
     }
 
-    /// Puts back the program at the driver, and looks whether frames may still pass there.
+    /// Repairs the XDP program, and checks whether it may still redirect frames.
     pub(super) fn repair_xdp(&mut self, place: &mut DeviceState) -> Option<String> {
         let is_due = place.next_foreign_check == 0;
         let DeviceState { device, xdp, .. } = &mut *place;
@@ -35,15 +34,15 @@ impl Devices {
             return None;
         }
         let (index, pin) = (device.index, self.xdp_pin(device.index));
-        let is_mended = xdp.repair(device.xdp, index, self.xdp_program(), (&pin, is_due));
+        let is_repaired = xdp.repair(device.xdp, index, self.xdp_program(), (&pin, is_due));
         if xdp.is_ineffective() {
             self.detach_xdp(place);
         }
         self.refresh_entry(place);
-        is_mended.then(|| format!("{} {XDP_PIN}", place.device.name))
+        is_repaired.then(|| format!("{} {XDP_PIN}", place.device.name))
     }
 
-    /// Looks at once whether frames may still pass at each driver that has the program.
+    /// Checks at once whether each driver with a program may still redirect frames.
     pub(crate) fn check_drivers(&mut self) {
         let mut places = std::mem::take(&mut self.attached_devices);
         for place in places.values_mut().filter(|place| place.xdp.is_attached()) {
@@ -53,12 +52,12 @@ impl Devices {
         self.attached_devices = places;
     }
 
-    /// Takes the program from the driver. Before that the programs of other devices are told that it sends nothing for
-    /// them any more.
+    /// Detaches the program from the driver. Before that it clears the flag in the entry, so that other devices'
+    /// programs stop redirecting to this one.
     pub(super) fn detach_xdp(&mut self, place: &mut DeviceState) {
         let index = place.device.index;
-        if let Some(told) = self.entries.get(&index.to_ne_bytes())
-            && let Some(stopped) = entry::clear_xdp_flag(&told)
+        if let Some(value) = self.entries.get(&index.to_ne_bytes())
+            && let Some(stopped) = entry::clear_xdp_flag(&value)
         {
             let _ = self.entries.put(&index.to_ne_bytes(), abi::as_bytes(&stopped));
         }
@@ -67,8 +66,8 @@ impl Devices {
     }
 
     fn xdp_program(&self) -> Result<BorrowedFd<'_>, &String> {
-        let of_frames = self.programs.iter().find(|pair| pair.layer == LinkLayer::Ethernet);
-        of_frames.map_or(Err(&self.no_xdp_reason), |pair| pair.xdp.as_ref().map(AsFd::as_fd))
+        let ethernet = self.programs.iter().find(|pair| pair.layer == LinkLayer::Ethernet);
+        ethernet.map_or(Err(&self.no_xdp_reason), |pair| pair.xdp.as_ref().map(AsFd::as_fd))
     }
 
     pub(super) fn xdp_pin(&self, index: u32) -> PathBuf {

@@ -1,7 +1,7 @@
-//! The entries by which flows are found.
+//! The entries that lead to flows.
 //!
-//! Invariant: an entry is taken away only where it leads to the flow that is meant; one of another flow, put in its
-//! place meanwhile, stays or is put back at once.
+//! Invariant: an entry is deleted only if it leads to the given flow. If another flow has replaced the entry meanwhile,
+//! it stays or is inserted again at once.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +17,7 @@ use crate::table::MapWalk;
 pub(super) struct FlowEntries([MapHandle; 2]);
 
 impl FlowEntries {
-    /// `maps` has the map of IPv4 first.
+    /// `maps` starts with the map of IPv4.
     pub(super) fn new(maps: [MapHandle; 2]) -> Self {
         Self(maps)
     }
@@ -32,14 +32,14 @@ impl FlowEntries {
         Ok(decode_number(self.family_map(key).lookup(key.bytes(), MapFlags::ANY)?))
     }
 
-    /// Begins to look for all entries that lead to that number.
+    /// Begins a search for all entries that lead to a flow.
     pub(super) fn search_entries(&self, to: u32) -> Result<EntrySearch, libbpf_rs::Error> {
         let [v4, v6] = &self.0;
         let walks = [(Family::V4, MapWalk::new(v4)?), (Family::V6, MapWalk::new(v6)?)];
         Ok(EntrySearch { to, left: walks.into() })
     }
 
-    /// Puts an entry in. `false`: there is one already.
+    /// Inserts an entry. `false`: it exists already.
     pub(super) fn insert(&self, key: &EntryKey, to: u32) -> Result<bool, libbpf_rs::Error> {
         match self.family_map(key).update(key.bytes(), &to.to_ne_bytes(), MapFlags::NO_EXIST) {
             Ok(()) => Ok(true),
@@ -48,7 +48,7 @@ impl FlowEntries {
         }
     }
 
-    /// Deletes an entry that leads to that number. `true`: the entry led there, and this very call has deleted it.
+    /// Deletes an entry that leads to that flow. `true`: this call deleted it.
     pub(super) fn remove(&self, key: &EntryKey, to: u32) -> Result<bool, libbpf_rs::Error> {
         if self.get(key)? != Some(to) {
             return Ok(false);
@@ -58,7 +58,7 @@ impl FlowEntries {
                 Some(other) if other != to => self.insert(key, other).map(|_| false),
                 found => Ok(found.is_some()),
             },
-            // Before Linux 5.14 a hash map does not tell what it gives up.
+            // Before Linux 5.14 a hash map does not return the deleted value.
             Err(_) => self.delete(key),
         }
     }
@@ -72,7 +72,7 @@ impl FlowEntries {
     }
 }
 
-/// A search for the entries that lead to one number, done in pieces: they may stand among millions.
+/// A search for the entries that lead to one number, in pieces, because a map holds up to millions.
 #[derive(Debug)]
 pub(super) struct EntrySearch {
     to: u32,
@@ -80,14 +80,14 @@ pub(super) struct EntrySearch {
 }
 
 impl EntrySearch {
-    /// Goes on for a piece, and calls back with what it finds. `false`: there is no more to search.
+    /// Searches one piece and calls back with each match. `false`: the search is complete.
     pub(super) fn search_piece(&mut self, mut found: impl FnMut(EntryKey)) -> io::Result<bool> {
         let Some((family, walk)) = self.left.front_mut() else { return Ok(false) };
-        let is_there = |value: &[u8]| *value == self.to.to_ne_bytes();
-        let went_on = walk.visit_piece(|key, value| {
-            EntryKey::from_bytes(*family, key).filter(|_| is_there(value)).into_iter().for_each(&mut found);
+        let is_match = |value: &[u8]| *value == self.to.to_ne_bytes();
+        let has_more = walk.visit_piece(|key, value| {
+            EntryKey::from_bytes(*family, key).filter(|_| is_match(value)).into_iter().for_each(&mut found);
         })?;
-        if !went_on {
+        if !has_more {
             self.left.pop_front();
         }
         Ok(true)

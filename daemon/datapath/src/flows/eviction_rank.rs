@@ -1,7 +1,7 @@
-//! How readily a flow is given up for others.
+//! Ranks flows for eviction from a full table.
 //!
-//! Invariant: programs judge by the same rule (`bpf/evict.h`), which `kernel_programs_and_daemon_give_up_the_same_flow`
-//! sees to.
+//! Invariant: programs rank by the same rule (`bpf/evict.h`); the test
+//! `kernel_programs_and_daemon_give_up_the_same_flow` compares both.
 
 use holdfast_core::keys::Transport;
 
@@ -9,23 +9,23 @@ use super::lifetime::{is_closed, is_connection_oriented, is_encapsulated, is_exp
 use crate::abi::flow::types::{self, lifetime as life};
 use crate::abi::transport_from_number;
 
-/// The seconds of silence stand below the worth.
+/// The idle seconds take the bits below the rank.
 const RANK_SHIFT: u32 = 20;
 
-/// What is given up last comes first.
+/// The rank of a flow; greater ranks are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EvictionRank {
     /// Client or backend may still need it.
     Needed = 0,
-    /// A question over UDP and its answer, at most `LIFE_TIME_WAIT` ago, or a conversation that has paused.
+    /// A UDP request with a reply, at most `LIFE_TIME_WAIT` ago, or a stream that has paused.
     Fresh = 1,
-    /// A stream of datagrams that goes on without an answer.
+    /// A stream of datagrams that continues without a reply.
     OneSidedStream = 2,
-    /// It has had no answer, and is no such stream.
+    /// No reply, and no such stream.
     Unanswered = 3,
-    /// A question over UDP and its answer, longer ago.
+    /// A UDP request with a reply, longer ago.
     OldReply = 4,
-    /// Both sides have said their last, or its time is up.
+    /// Both sides have closed it, or its lifetime is over.
     Closed = 5,
 }
 
@@ -34,7 +34,7 @@ impl EvictionRank {
         let since = idle_seconds(flow, now);
         let is_udp = transport_from_number(flow.transport) == Some(Transport::Udp);
         let is_opening = u32::from(flow.state) == types::flow_state::FLOW_OPENING.0;
-        // The backend of a wrapped conversation answers past this node.
+        // The backend of an encapsulated flow replies past this node.
         let is_one_sided = is_opening || (is_udp && is_encapsulated(flow));
         if is_evictable(flow, now) {
             Self::Closed
@@ -49,7 +49,7 @@ impl EvictionRank {
         }
     }
 
-    /// Two questions in a client's name, forged or not, are answered too; so it is needed only while it goes on.
+    /// Two requests in a client's name, forged or not, get replies too. So a stream is needed only while it continues.
     fn from_udp(is_stream: bool, since: u32) -> Self {
         match is_stream {
             true if since <= life::LIFE_UNDER_PRESSURE.0 => Self::Needed,
@@ -60,14 +60,14 @@ impl EvictionRank {
     }
 }
 
-/// For how long a connection of which only the client is heard may be silent, and be believed.
+/// How long a connection may be idle without counting as doubtful, if only its client is seen.
 fn trusted_silence(flow: &types::flow) -> u32 {
     let lasted = flow.seen.wrapping_sub(flow.began).cast_signed();
     u32::try_from(lasted).unwrap_or(0).clamp(life::LIFE_UNDER_PRESSURE.0, life::LIFE_UNANSWERED.0)
 }
 
-/// Whether a connection of which only the client is heard may be none: a stranger may send a SYN, its acknowledgement
-/// and what comes later in any name.
+/// Whether a connection may be forged because only its client is seen: any host can send the SYN, its ACK and more in
+/// any name.
 fn is_doubtful(flow: &types::flow, now: u32) -> bool {
     is_encapsulated(flow) && is_connection_oriented(flow) && idle_seconds(flow, now) > trusted_silence(flow)
 }
@@ -87,15 +87,15 @@ fn is_closing(flow: &types::flow) -> bool {
     if transport_from_number(flow.transport) == Some(Transport::Udp) {
         return u32::from(flow.state) == types::flow_state::FLOW_OPEN.0 && !is_stream(flow);
     }
-    let is_left =
+    let is_client_done =
         is_encapsulated(flow) && u32::from(flow.client_flags) & types::flow_flag::FLOW_FIN_SEEN.0 != 0;
     let is_reset = u32::from(flow.client_flags | flow.backend_flags) & types::flow_flag::FLOW_RST_SEEN.0 != 0;
     is_reset
-        || is_left
+        || is_client_done
         || u32::from(flow.client_flags & flow.backend_flags) & types::flow_flag::FLOW_FIN_SEEN.0 != 0
 }
 
-/// How readily a flow is given up for others: the greater the number, the more readily.
+/// The eviction score of a flow: the greatest is evicted first.
 pub(crate) fn eviction_score(flow: &types::flow, now: u32) -> u32 {
     let most = (1 << RANK_SHIFT) - 1;
     (EvictionRank::from_flow(flow, now) as u32) << RANK_SHIFT | idle_seconds(flow, now).min(most)
@@ -105,11 +105,11 @@ pub(crate) fn eviction_score(flow: &types::flow, now: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// For how long a wrapped connection has had packets, and been silent; whether it is given up for others.
+    /// How long an encapsulated connection lasted and was idle; whether it is evicted for others.
     const DOUBTED: [(u32, u32, bool); 9] = [
         (0, 10, false),
         (0, 11, true),
-        // A third packet in a client's name is as easy to send as the two before.
+        // A third packet in a client's name is as easy to forge as the first two.
         (3, 11, true),
         (60, 60, false),
         (60, 61, true),
@@ -121,8 +121,8 @@ mod tests {
     ];
 
     #[test]
-    fn a_connection_of_which_only_the_client_is_heard_is_believed_as_long_again_as_it_went_on() {
-        for (lasted, silent, is_given_up) in DOUBTED {
+    fn a_one_sided_connection_is_trusted_as_long_again_as_it_lasted() {
+        for (lasted, silent, is_evicted) in DOUBTED {
             let mut flow = types::flow {
                 transport: 6,
                 state: 2,
@@ -131,16 +131,15 @@ mod tests {
                 began: 100_000_u32.wrapping_sub(lasted),
                 ..types::flow::default()
             };
-            let worth = |flow: &types::flow| EvictionRank::from_flow(flow, 100_000 + silent);
-            let expected = if is_given_up { EvictionRank::Unanswered } else { EvictionRank::Needed };
-            assert_eq!(worth(&flow), expected, "after {lasted} s, silent for {silent} s");
+            let rank = |flow: &types::flow| EvictionRank::from_flow(flow, 100_000 + silent);
+            let expected = if is_evicted { EvictionRank::Unanswered } else { EvictionRank::Needed };
+            assert_eq!(rank(&flow), expected, "after {lasted} s, silent for {silent} s");
             flow.client_flags = 0;
-            assert_eq!(worth(&flow), EvictionRank::Needed, "its backend is heard");
+            assert_eq!(rank(&flow), EvictionRank::Needed, "its backend is seen");
         }
     }
 
-    /// How far a conversation over UDP is, whether it is wrapped, for how long it has gone on and been silent, and what
-    /// it is worth.
+    /// A UDP flow's state, whether it is encapsulated, how long it lasted and was idle, and its rank.
     const CONVERSATIONS: [(types::flow_state, bool, u32, u32, EvictionRank); 12] = [
         (OPENING, false, 0, 0, EvictionRank::Unanswered),
         (OPENING, false, 3, 10, EvictionRank::OneSidedStream),
@@ -159,9 +158,9 @@ mod tests {
     const OPEN: types::flow_state = types::flow_state::FLOW_OPEN;
 
     #[test]
-    fn a_stream_that_nobody_answers_is_worth_less_than_all_that_was_answered_just_now() {
-        for (state, wrapped, lasted, silent, expected) in CONVERSATIONS {
-            let client_flags = if wrapped { types::flow_flag::FLOW_ENCAP.0 } else { 0 };
+    fn a_stream_without_replies_is_evicted_before_flows_with_recent_replies() {
+        for (state, is_encapsulated, lasted, silent, expected) in CONVERSATIONS {
+            let client_flags = if is_encapsulated { types::flow_flag::FLOW_ENCAP.0 } else { 0 };
             let flow = types::flow {
                 transport: 17,
                 state: u8::try_from(state.0).unwrap(),
@@ -173,7 +172,7 @@ mod tests {
             assert_eq!(
                 EvictionRank::from_flow(&flow, 100_000 + silent),
                 expected,
-                "wrapped {wrapped}, after {lasted} s, silent for {silent} s"
+                "encapsulated: {is_encapsulated}, after {lasted} s, silent for {silent} s"
             );
         }
     }

@@ -1,6 +1,6 @@
-//! The flows that an operator looks for.
+//! Finds the flows that an operator asks for.
 //!
-//! Invariant: the table is read once and nothing is written; the caller bounds how many flows are given.
+//! Invariant: it reads the table once and writes nothing; the caller bounds the number of matches.
 
 use std::time::Instant;
 
@@ -12,14 +12,13 @@ use super::{FlowMaps, FlowTable, decode_flow, decode_seen_flags, is_established}
 use crate::abi::flow::{RawEndpoint, types};
 use crate::abi::to_mapped;
 
-/// Compares the two in the form of a record, because most flows are not looked for, and to convert each would cost
-/// more.
+/// Compares in the record's form, because most flows do not match and converting each would cost more.
 fn matches_address(filter: AddressFilter, (address, port): RawEndpoint) -> bool {
     to_mapped(filter.address) == address && filter.port.is_none_or(|wanted| wanted.to_be() == port)
 }
 
 fn matches_filter(filter: &FlowFilter, it: &types::flow) -> bool {
-    let is = |wanted: Option<AddressFilter>, end| wanted.is_none_or(|place| matches_address(place, end));
+    let is = |wanted: Option<AddressFilter>, end| wanted.is_none_or(|it| matches_address(it, end));
     is(filter.client, (it.client, it.client_port))
         && is(filter.frontend, (it.frontend, it.frontend_port))
         && is(filter.backend, (it.backend, it.backend_port))
@@ -28,7 +27,7 @@ fn matches_filter(filter: &FlowFilter, it: &types::flow) -> bool {
 }
 
 impl FlowTable {
-    /// The flows that live and show the backend a port of this node.
+    /// The live flows with a SNAT port.
     pub(crate) fn iter_snat_flows(&self) -> impl Iterator<Item = Flow> {
         let now = self.now();
         let records = &self.0.records;
@@ -36,7 +35,7 @@ impl FlowTable {
         live.filter(|(_, it)| it.nat_port != 0).filter_map(move |(_, it)| decode_flow(&it, now))
     }
 
-    /// The flows that live and on which both sides have agreed, read until that moment.
+    /// The live flows that both sides have opened, read until `until`.
     pub(crate) fn iter_established(&self, until: Instant) -> impl Iterator<Item = Flow> {
         let now = self.now();
         let records = &self.0.records;
@@ -45,7 +44,7 @@ impl FlowTable {
         live.filter_map(move |(_, it)| decode_flow(&it, now)).filter(is_established)
     }
 
-    /// Counts all flows, and finds at most `limit` of those that are looked for.
+    /// Counts all flows, and collects at most `limit` matches.
     pub fn find_flows(&self, filter: &FlowFilter, limit: usize) -> FlowReport {
         let mut report = FlowReport::default();
         let now = self.now();

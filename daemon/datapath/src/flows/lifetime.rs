@@ -1,7 +1,7 @@
 //! How long a flow lives without a packet.
 //!
-//! Invariant: programs judge by the same rule (`bpf/conntrack.h`), and the daemon takes no flow away before its
-//! lifetime and [`EXPIRY_MARGIN`] more have passed: so no program can give new life to a flow that is being taken away.
+//! Invariant: programs apply the same rule (`bpf/conntrack.h`). The daemon waits for [`EXPIRY_MARGIN`] beyond the
+//! lifetime, so no program can revive a flow that it is removing.
 
 use holdfast_core::keys::Transport;
 use holdfast_status::datapath::Stage;
@@ -9,13 +9,13 @@ use holdfast_status::datapath::Stage;
 use crate::abi::flow::types::{self, flow_flag, flow_state, lifetime as life};
 use crate::abi::transport_from_number;
 
-/// In seconds. A program that has just found a flow alive is through with its packet long before that.
+/// Seconds: much longer than a program takes for a packet whose flow it found alive.
 pub(super) const EXPIRY_MARGIN: u32 = 2;
 
 /// The stage of a flow. `None`: the record is free, or no program wrote it.
 pub(super) fn decode_stage(flow: &types::flow) -> Option<Stage> {
     let [client, backend] = [flow.client_flags, flow.backend_flags];
-    // Datagrams say nothing of the kind, whatever is written.
+    // UDP has no such flags, whatever the bits say.
     let connects = is_connection_oriented(flow);
     if !has_state(flow, flow_state::FLOW_OPENING) && !has_state(flow, flow_state::FLOW_OPEN) {
         None
@@ -32,7 +32,7 @@ pub(super) fn decode_stage(flow: &types::flow) -> Option<Stage> {
     }
 }
 
-/// Seconds without a packet after which this flow has ended; `None`: no program wrote it.
+/// Seconds without a packet after which the flow has expired; `None`: no program wrote it.
 pub(super) fn lifetime_seconds(flow: &types::flow) -> Option<u32> {
     let seconds = match (decode_stage(flow)?, transport_from_number(flow.transport)?) {
         (Stage::Opening, _) => life::LIFE_OPENING,
@@ -49,27 +49,27 @@ pub(super) fn lifetime_seconds(flow: &types::flow) -> Option<u32> {
     Some(if awaits_reply(flow) { seconds.0.min(life::LIFE_UNANSWERED.0) } else { seconds.0 })
 }
 
-/// Whether the backend has not answered what it has to answer, where its answer would be seen here.
+/// Whether the backend still owes a reply that this node would see.
 fn awaits_reply(flow: &types::flow) -> bool {
     flow.unacked != 0 && is_connection_oriented(flow) && !is_encapsulated(flow)
 }
 
-/// Whether the client's packets go to another node as they came: then the backend is not heard here.
+/// Whether the client's packets are encapsulated to another node. Then this node does not see the backend's replies.
 pub(super) fn is_encapsulated(flow: &types::flow) -> bool {
     has_flag(flow.client_flags, flow_flag::FLOW_ENCAP)
 }
 
-/// Whether client and backend agree on a connection first, and say when they are done.
+/// Whether client and backend open and close a connection.
 pub(super) fn is_connection_oriented(flow: &types::flow) -> bool {
     matches!(transport_from_number(flow.transport), Some(Transport::Tcp | Transport::Sctp))
 }
 
-/// Whether a flow is more than a question and its answer: its packets go on for longer.
+/// Whether a flow is more than a request and its reply: its packets continue for longer.
 pub(super) fn is_stream(flow: &types::flow) -> bool {
     flow.seen.wrapping_sub(flow.began).cast_signed() > life::STREAM_AFTER.0.cast_signed()
 }
 
-/// Whether the connection is over by what the backend has said, and not by what was said in the client's name alone.
+/// Whether the backend's segments, not the client's alone, close the connection.
 pub(super) fn is_closed(flow: &types::flow) -> bool {
     has_flag(flow.client_flags & flow.backend_flags, flow_flag::FLOW_FIN_SEEN)
         || has_flag(flow.backend_flags, flow_flag::FLOW_RST_SEEN)
@@ -77,7 +77,7 @@ pub(super) fn is_closed(flow: &types::flow) -> bool {
             && has_flag(flow.backend_flags, flow_flag::FLOW_FIN_SEEN))
 }
 
-/// Whether the backend has ended a connection that was broken off. Any host may send a RST in a client's name.
+/// Whether the backend has ended a reset connection. Any host can send a RST in a client's name.
 fn has_backend_ended(flow: &types::flow) -> bool {
     has_flag(flow.backend_flags, flow_flag::FLOW_RST_SEEN)
         || has_flag(flow.backend_flags, flow_flag::FLOW_FIN_SEEN)
@@ -91,8 +91,8 @@ fn has_flag(bits: u8, bit: flow_flag) -> bool {
     u32::from(bits) & bit.0 != 0
 }
 
-/// Whether it has been idle for longer than its lifetime and so many seconds more. A packet that another processor saw
-/// after `now` was read does not make a flow too old.
+/// Whether the flow has been idle for longer than its lifetime and `margin`. A packet that another processor saw after
+/// `now` was read does not expire it.
 pub(super) fn is_expired(flow: &types::flow, now: u32, margin: u32) -> bool {
     lifetime_seconds(flow)
         .is_some_and(|lifetime| now.saturating_sub(flow.seen) > lifetime.saturating_add(margin))
@@ -112,8 +112,8 @@ pub(crate) mod tests {
     const RST: u8 = 4;
     const WRAPPED: u8 = 8;
 
-    /// Flows and their lifetimes: transport, state, what was heard of client and of backend, how much the backend has
-    /// left unanswered; for how long the flow had packets; its lifetime. Programs are held to this table too.
+    /// Flows and their lifetimes: transport, state, client's flags, backend's flags, unacked; how long the flow has had
+    /// packets; the lifetime. A test of the programs uses this table too.
     pub(crate) const LIFETIMES: [([u8; 5], u32, u32); 47] = [
         ([TCP, OPENING, 0, 0, 0], 0, 30),
         ([TCP, OPENING, SYN, 0, 0], 0, 30),
@@ -180,20 +180,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_flow_lives_as_long_as_what_was_heard_of_it_says() {
+    fn a_flows_state_and_flags_decide_its_lifetime() {
         for (case, lived, expected) in LIFETIMES {
             assert_eq!(lifetime_seconds(&flow(case, lived)), Some(expected), "{case:?} after {lived} s");
         }
     }
 
     #[test]
-    fn a_flow_has_ended_after_its_lifetime_and_not_in_the_last_second_of_it() {
+    fn a_flow_expires_just_after_the_last_second_of_its_lifetime() {
         for (case, lived, seconds) in LIFETIMES {
             let flow = flow(case, lived);
             let ends = flow.seen + seconds;
             for (now, margin, expected) in [
                 (flow.seen, 0, false),
-                // Another processor was a second ahead.
+                // Another processor's clock was a second ahead.
                 (flow.seen - 1, 0, false),
                 (0, 0, false),
                 (ends, 0, false),
@@ -208,7 +208,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_no_program_wrote_has_no_lifetime_and_never_ends() {
+    fn a_record_that_no_program_wrote_never_expires() {
         for strange in [[TCP, 0, 0, 0, 0], [TCP, 3, 0, 0, 0], [0, OPEN, 0, 0, 0], [33, OPENING, 0, 0, 1]] {
             assert_eq!(lifetime_seconds(&flow(strange, 0)), None, "{strange:?}");
             assert!(!is_expired(&flow(strange, 0), u32::MAX, 0), "{strange:?}");

@@ -1,8 +1,8 @@
-//! Flows on their way into a table of another size.
+//! Copies flows into a table of another size.
 //!
-//! Invariant: the table that they leave is only read, and programs go on using it. No program uses the other table yet:
-//! that one follows what changes with each pass, and is the same after a pass during which no flow began and none
-//! changed what leads to it. A flow that finds no room there is the least worth keeping, and is counted.
+//! Invariant: the old table is only read, and programs keep using it. No program uses the new table yet: each pass
+//! copies changes into it. It is equal after a pass during which no flow began and no entry changed. Without space for
+//! all, flows are evicted by rank and counted.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -15,70 +15,67 @@ use super::lifetime::is_expired;
 use super::{FlowMaps, FlowTable};
 use crate::abi::flow::{client_entry, is_decapsulated, nat_entry, translated_entry, types};
 
-/// How many records are looked at between two looks at the clock.
+/// How many records are copied between two looks at the clock.
 const RECORDS_PER_LOOK: u32 = 64;
 
-/// Where not all flows find room, at most so many of 16 parts of the new table are filled, so that clients that come
-/// meanwhile find room.
+/// If not all flows fit, at most so many sixteenths of the new table are filled, so that new clients find space.
 const FILL_PARTS: u64 = 15;
 
-/// The count of numbers that says that all are handed out: more than any table has.
+/// The count that marks all numbers as released: more than any table has.
 const ALL_RELEASED: u64 = u32::MAX as u64;
 
-/// The number of a flow that finds no room.
+/// The number of an evicted flow.
 const NO_NUMBER: u32 = u32::MAX;
 
-/// What has become of a flow, by the number that its record has in the old table.
+/// The new number of a flow, indexed by its number in the old table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Placement {
-    // The serial of the flow; 0: there was no flow.
+    // The flow's serial; 0: there is no flow.
     serial: u32,
     number: u32,
 }
 
-/// The move of flows from one table into another one.
+/// The migration of flows from one table into another.
 #[derive(Debug)]
 pub(crate) struct FlowMigration {
     from: FlowTable,
     to: FlowTable,
     placements: Vec<Placement>,
-    // The first number of the new table that no flow has had, and those that were given back.
+    // The first number of the new table that no flow has had, and the numbers given back.
     next: u32,
     free: Vec<u32>,
-    // Where the pass is, and what it has changed so far.
+    // The position of the pass, and how many changes it has made.
     at: u32,
     changed: u64,
     evicted: EvictedFlows,
 }
 
 impl FlowMigration {
-    /// Begins a move, and chooses the flows that find no room, where there is too little.
+    /// Begins a migration, and chooses the flows to evict if the new table is too small.
     pub(crate) fn new(from: FlowTable, to: FlowTable) -> Self {
-        let placed = vec![Placement::default(); from.capacity() as usize];
-        let given_up = EvictedFlows::default();
+        let placements = vec![Placement::default(); from.capacity() as usize];
         let mut new = Self {
             from,
             to,
-            placements: placed,
+            placements,
             next: 0,
             free: Vec::new(),
             at: 0,
             changed: 0,
-            evicted: given_up,
+            evicted: EvictedFlows::default(),
         };
         new.choose_evicted();
         new
     }
 
-    /// Chooses the flows that find no room: those that are given up most readily. In `all`, the readiness of a flow
-    /// stands in the bits above its number.
+    /// Chooses the flows to evict, by their scores. In `all`, a flow's score takes the bits above its number.
     fn choose_evicted(&mut self) {
         let now = self.from.now();
         let records = &self.from.0.records;
-        let ready = |(number, it): (u32, types::flow)| {
+        let score = |(number, it): (u32, types::flow)| {
             u64::from(eviction_rank::eviction_score(&it, now)) << 32 | u64::from(number)
         };
-        let mut all: Vec<u64> = records.iter_range(0, records.len()).map(ready).collect();
+        let mut all: Vec<u64> = records.iter_range(0, records.len()).map(score).collect();
         let most = usize::try_from(u64::from(self.to.capacity()) * FILL_PARTS / 16).unwrap_or(usize::MAX);
         if all.len() <= most {
             return;
@@ -92,16 +89,16 @@ impl FlowMigration {
     fn evict_flow(&mut self, number: u32) {
         let Some(it) = self.from.0.records.read(number) else { return };
         let now = self.from.now();
-        if let Some(placed) = self.placements.get_mut(number as usize)
+        if let Some(placement) = self.placements.get_mut(number as usize)
             && !is_expired(&it, now, 0)
         {
-            *placed = Placement { serial: it.serial, number: NO_NUMBER };
+            *placement = Placement { serial: it.serial, number: NO_NUMBER };
             self.evicted.total += 1;
             self.evicted.in_use += u64::from(EvictionRank::from_flow(&it, now) == EvictionRank::Needed);
         }
     }
 
-    /// Goes on with a pass, until that time at most. `Some`: the pass is over, and has changed so much.
+    /// Continues a pass until that time. `Some`: the pass is over, with so many changes.
     pub(crate) fn run_pass(&mut self, until: Instant) -> Result<Option<u64>, libbpf_rs::Error> {
         while self.at < self.from.capacity() {
             let from = self.at;
@@ -121,8 +118,8 @@ impl FlowMigration {
         }))
     }
 
-    /// Makes the last pass, while no flow begins. What is gone leaves before anything comes, because another flow may
-    /// have its entries.
+    /// Makes the last pass, while no flow begins. It removes all ended flows first, because other flows may reuse their
+    /// entries.
     pub(crate) fn run_last_pass(&mut self) -> Result<(), libbpf_rs::Error> {
         for number in 0..self.from.capacity() {
             self.remove_gone(number)?;
@@ -133,21 +130,21 @@ impl FlowMigration {
         self.write_backend_ports()
     }
 
-    /// Takes a flow out of the new table if it is not in the old one any more.
+    /// Removes a flow from the new table if the old one no longer has it.
     fn remove_gone(&mut self, number: u32) -> Result<(), libbpf_rs::Error> {
-        let Some(placed) = self.placements.get_mut(number as usize).filter(|it| it.serial != 0) else {
+        let Some(placement) = self.placements.get_mut(number as usize).filter(|it| it.serial != 0) else {
             return Ok(());
         };
-        if self.from.0.records.serial(number) == placed.serial {
+        if self.from.0.records.serial(number) == placement.serial {
             return Ok(());
         }
-        let left = std::mem::take(placed);
+        let former = std::mem::take(placement);
         self.changed += 1;
-        if left.number != NO_NUMBER
-            && let Some(it) = self.to.0.records.read(left.number)
+        if former.number != NO_NUMBER
+            && let Some(it) = self.to.0.records.read(former.number)
         {
-            self.remove_flow(left.number, &it)?;
-            self.free.push(left.number);
+            self.remove_flow(former.number, &it)?;
+            self.free.push(former.number);
         }
         Ok(())
     }
@@ -161,13 +158,13 @@ impl FlowMigration {
         Ok(())
     }
 
-    /// Brings a flow to the new table, or what has changed of one that is there.
+    /// Copies a flow into the new table, or updates its copy.
     fn copy_flow(&mut self, number: u32) -> Result<(), libbpf_rs::Error> {
         let Some(it) = self.from.0.records.read(number) else { return Ok(()) };
         match self.placements.get(number as usize).copied() {
             Some(Placement { serial, number: NO_NUMBER }) if serial == it.serial => {}
-            Some(Placement { serial, number: there }) if serial == it.serial => {
-                self.to.0.records.write(there, &it);
+            Some(Placement { serial, number: copy }) if serial == it.serial => {
+                self.to.0.records.write(copy, &it);
             }
             _ if is_expired(&it, self.from.now(), 0) => {}
             _ => return self.insert_flow(number, &it),
@@ -176,20 +173,20 @@ impl FlowMigration {
     }
 
     fn insert_flow(&mut self, number: u32, it: &types::flow) -> Result<(), libbpf_rs::Error> {
-        let Some(there) = self.next_number() else {
+        let Some(new) = self.next_number() else {
             self.evict_flow(number);
             return Ok(());
         };
-        self.to.0.records.write(there, it);
-        if !self.insert_entries(number, there, it)? {
-            // Another flow has just had the same client, and has not been seen to be over: the next pass sees it.
-            self.remove_flow(there, it)?;
-            self.free.push(there);
+        self.to.0.records.write(new, it);
+        if !self.insert_entries(number, new, it)? {
+            // Another flow that just ended had the same client. The next pass sees its end.
+            self.remove_flow(new, it)?;
+            self.free.push(new);
             return Ok(());
         }
         self.changed += 1;
-        if let Some(placed) = self.placements.get_mut(number as usize) {
-            *placed = Placement { serial: it.serial, number: there };
+        if let Some(placement) = self.placements.get_mut(number as usize) {
+            *placement = Placement { serial: it.serial, number: new };
         }
         Ok(())
     }
@@ -203,13 +200,13 @@ impl FlowMigration {
         Some(number)
     }
 
-    /// Puts in the entries that lead to a flow, which had that number before. `false`: another flow has one of them.
+    /// Inserts the entries of a flow, whose old number is `before`. `false`: another flow owns one of them.
     fn insert_entries(&self, before: u32, number: u32, it: &types::flow) -> Result<bool, libbpf_rs::Error> {
         let entries = &self.to.0.entries;
-        let of_client = client_entry(it);
-        let is_beside = is_decapsulated(it) && self.from.0.entries.get(&of_client)? != Some(before);
-        let of_client = Some(of_client).filter(|_| !is_beside);
-        for key in [Some(translated_entry(it)), nat_entry(it), of_client].iter().flatten() {
+        let client_key = client_entry(it);
+        let is_shadowed = is_decapsulated(it) && self.from.0.entries.get(&client_key)? != Some(before);
+        let client_key = Some(client_key).filter(|_| !is_shadowed);
+        for key in [Some(translated_entry(it)), nat_entry(it), client_key].iter().flatten() {
             if !entries.insert(key, number)? {
                 return Ok(false);
             }
@@ -217,8 +214,8 @@ impl FlowMigration {
         Ok(true)
     }
 
-    /// Notes at which ports the backends of the flows in the new table are. The programs only ever add a port. This is
-    /// the one moment at which no flow can begin, so here a port is left out that no flow has any more.
+    /// Writes the ports of all backends with flows in the new table. Programs only add ports. This is the only moment
+    /// without new flows, so unused ports are dropped here.
     fn write_backend_ports(&self) -> Result<(), libbpf_rs::Error> {
         let mut ports = vec![0_u8; self.to.0.ports.value_size() as usize];
         for (_, it) in self.to.0.records.iter_range(0, self.to.capacity()) {
@@ -229,15 +226,15 @@ impl FlowMigration {
         self.to.0.ports.update(&0_u32.to_ne_bytes(), &ports, MapFlags::ANY)
     }
 
-    /// Notes that all numbers are handed out, so that a start after a crash hands out none of either table: some
-    /// numbers are lost then, but no number is had by two flows.
+    /// Marks all numbers as released, so that a start after a crash releases none of either table. Some numbers are
+    /// lost then, but no two flows get the same one.
     pub(crate) fn mark_all_released(&self) {
-        if let Some(noted) = self.to.0.shares.released_numbers() {
-            noted.store(ALL_RELEASED, Ordering::Release);
+        if let Some(released) = self.to.0.shares.released_numbers() {
+            released.store(ALL_RELEASED, Ordering::Release);
         }
     }
 
-    /// Makes `count` more numbers available beside those that flows have, to be had as soon as the new table is in use.
+    /// Releases `count` more numbers, for use as soon as programs use the new table.
     pub(crate) fn release_numbers(&mut self, count: u32) -> Result<(), libbpf_rs::Error> {
         let until = self.next.saturating_add(count).min(self.to.capacity());
         let free = std::mem::take(&mut self.free);
@@ -246,18 +243,19 @@ impl FlowMigration {
         Ok(())
     }
 
-    /// Notes how many numbers are handed out, now that the new table is in use. The rest of its numbers follows.
+    /// Stores how many numbers are released, once programs use the new table. The rest follows.
     pub(crate) fn record_released(&self) {
-        if let Some(noted) = self.to.0.shares.released_numbers() {
-            noted.store(self.next.into(), Ordering::Release);
+        if let Some(released) = self.to.0.shares.released_numbers() {
+            released.store(self.next.into(), Ordering::Release);
         }
     }
 
-    /// Takes the flows that found no room out of the counts, if they are still in the table that is no longer used, and
-    /// returns how many found none.
+    /// Subtracts evicted flows that are still in the old table from the counts, and returns how many were evicted.
     pub(crate) fn finish_counts(&self) -> EvictedFlows {
-        for (number, placed) in (0..).zip(&self.placements).filter(|(_, placed)| placed.number == NO_NUMBER) {
-            if let Some(it) = self.from.0.records.read(number).filter(|it| it.serial == placed.serial) {
+        for (number, placement) in
+            (0..).zip(&self.placements).filter(|(_, placement)| placement.number == NO_NUMBER)
+        {
+            if let Some(it) = self.from.0.records.read(number).filter(|it| it.serial == placement.serial) {
                 self.to.0.shares.subtract_flow(&it);
             }
         }

@@ -1,7 +1,7 @@
-//! At which backend of another node the fewest ports are left.
+//! Finds the backend of another node with the fewest free SNAT ports.
 //!
-//! Invariant: what is told is of one pass over the table. At most [`BACKENDS_MAX`] backends are told apart; those that
-//! a pass meets first are counted to its end.
+//! Invariant: a result covers one pass over the table. It counts the first [`BACKENDS_MAX`] backends that the pass
+//! meets, to its end.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use holdfast_status::datapath::BackendPortUsage;
 use crate::abi::flow::{self, types};
 use crate::abi::{from_mapped, transport_from_number};
 
-/// How many backends are told apart: more than a node's clients reach on other nodes at once. Each takes some 60 bytes
-/// while a pass goes on.
+/// How many backends are counted: more than a node's clients reach on other nodes at once. Each takes some 60 bytes
+/// during a pass.
 const BACKENDS_MAX: usize = 1 << 14;
 
-/// A backend as records have it, the address that it sees, and the transport.
+/// A backend in the record's form, its SNAT address, and the transport.
 type PortUsageKey = (flow::RawEndpoint, [u32; 4], u8);
 
-/// The counts of a pass that goes on.
+/// The counts of the current pass.
 #[derive(Debug, Default)]
 pub(super) struct PortUsage(BTreeMap<PortUsageKey, u32>);
 
@@ -34,7 +34,7 @@ impl PortUsage {
         }
     }
 
-    /// Takes what the pass has shown; the next pass begins with nothing.
+    /// Takes the pass's result; the next pass begins empty.
     pub(super) fn take_fullest(&mut self) -> Option<BackendPortUsage> {
         let counts = std::mem::take(&mut self.0);
         let ((backend, nat, transport), taken) = counts.into_iter().max_by_key(|(_, count)| *count)?;
@@ -61,31 +61,31 @@ mod tests {
     }
 
     #[test]
-    fn the_backend_with_the_most_ports_in_use_is_told() {
-        let mut counting = PortUsage::default();
+    fn the_backend_with_the_most_ports_in_use_is_reported() {
+        let mut usage = PortUsage::default();
         for (backend, transport, times) in
             [("10.2.0.5:80", 6, 3), ("10.2.0.5:80", 17, 2), ("[fd00::5]:80", 6, 1), ("10.2.0.6:80", 6, 1)]
         {
-            (0..times).for_each(|at| counting.add_flow(&flow(backend, transport, 1_024 + at)));
+            (0..times).for_each(|at| usage.add_flow(&flow(backend, transport, 1_024 + at)));
         }
-        counting.add_flow(&flow("10.2.0.7:80", 6, 0));
-        let fullest = counting.take_fullest().unwrap();
-        let wanted = BackendPortUsage {
+        usage.add_flow(&flow("10.2.0.7:80", 6, 0));
+        let fullest = usage.take_fullest().unwrap();
+        let expected = BackendPortUsage {
             backend: "10.2.0.5:80".parse().unwrap(),
             nat: "192.0.2.1".parse().unwrap(),
             transport: Transport::Tcp,
             used_ports: 3,
         };
-        assert_eq!(fullest, wanted);
-        assert_eq!(counting.take_fullest(), None, "another pass begins");
+        assert_eq!(fullest, expected);
+        assert_eq!(usage.take_fullest(), None, "another pass begins");
     }
 
     #[test]
-    fn no_crowd_of_backends_takes_more_than_its_room() {
-        let mut counting = PortUsage::default();
+    fn backends_beyond_the_limit_are_not_counted() {
+        let mut usage = PortUsage::default();
         for at in 0..u32::try_from(BACKENDS_MAX).unwrap() + 10 {
-            counting.add_flow(&types::flow { backend: [at; 4], nat_port: 1, ..types::flow::default() });
+            usage.add_flow(&types::flow { backend: [at; 4], nat_port: 1, ..types::flow::default() });
         }
-        assert_eq!(counting.0.len(), BACKENDS_MAX);
+        assert_eq!(usage.0.len(), BACKENDS_MAX);
     }
 }

@@ -1,6 +1,6 @@
-//! The array of records, mapped.
+//! The mapped array of flow records.
 //!
-//! Invariant: a record in use is written only by its owner. [`crate::abi::flow`] says how a record is read whole.
+//! Invariant: only its owner writes a record in use. [`crate::abi::flow`] reads a record whole.
 
 use crate::abi::flow::{self, RECORD_WORDS, RecordCells, types};
 use crate::error::StartError;
@@ -22,7 +22,7 @@ impl FlowRecords {
         all
     }
 
-    /// How many records there are, in use or free.
+    /// The number of records, in use or free.
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.as_cells().len()).unwrap_or(u32::MAX)
     }
@@ -31,30 +31,30 @@ impl FlowRecords {
         self.as_cells().get(number as usize)
     }
 
-    /// The records in use among `count` of them, from one number on.
+    /// The records in use among the `count` records from `from` on.
     pub(super) fn iter_range(&self, from: u32, count: u32) -> impl Iterator<Item = (u32, types::flow)> {
         let cells = self.as_cells().iter().skip(from as usize).take(count as usize);
         (from..).zip(cells).filter_map(|(number, cells)| Some((number, flow::read_record(cells)?)))
     }
 
-    /// The flow of that number; `None`: the record is free, or is being written.
+    /// The flow with that number; `None`: the record is free, or a program is writing it.
     pub(super) fn read(&self, number: u32) -> Option<types::flow> {
         self.cells(number).and_then(flow::read_record)
     }
 
-    /// The serial of the flow of that number; 0: there is none.
+    /// The serial of the flow with that number; 0: there is none.
     pub(super) fn serial(&self, number: u32) -> u32 {
         self.cells(number).map_or(0, flow::load_serial)
     }
 
-    /// Writes a flow where no program finds it.
+    /// Writes a flow that no program can find yet.
     pub(super) fn write(&self, number: u32, it: &types::flow) {
         if let Some(cells) = self.cells(number) {
             flow::write_record(cells, it);
         }
     }
 
-    /// Whether the record is still that very flow's.
+    /// Whether the record still holds exactly that flow.
     pub(super) fn holds_flow(&self, number: u32, it: &types::flow) -> bool {
         self.cells(number).is_some_and(|cells| flow::load_serial(cells) == it.serial)
     }

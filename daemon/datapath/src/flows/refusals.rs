@@ -1,8 +1,8 @@
-//! Which backends have refused clients outside lately, as the sweep meets their flows.
+//! Collects backends that recently refused outside clients, as the sweep meets their flows.
 //!
-//! Invariant: at most [`REFUSALS_MAX`] are told, each no longer than [`REFUSAL_SECONDS`], and none is untold because of those
-//! of a namespace that has more of them. A backend that answers past this node is not heard here. Any host may send
-//! packets in a backend's name, so this is a reason to ask, and no verdict.
+//! Invariant: it keeps at most [`REFUSALS_MAX`] refusals, each for [`REFUSAL_SECONDS`], and no namespace displaces
+//! another that has fewer. Refusals that bypass this node are not seen. Any host can send packets in a backend's name,
+//! so a refusal is a reason to check, not a verdict.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use holdfast_status::datapath::{BackendRefusal, BackendRefusals};
 use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::{flow, transport_from_number};
 
-/// How many refusals are told apart: the checks that follow from them have a bound of their own. Most may be of
-/// services without checks: any tenant's clients can be refused by as many backends as the tenant likes.
+/// How many refusals are kept; the checks that follow have their own limit. A tenant can cause any number of refusals,
+/// most for services without checks.
 const REFUSALS_MAX: usize = 256;
 
-/// Seconds for which a refusal is told: longer than a pass takes.
+/// Seconds for which a refusal is kept: longer than a pass takes.
 const REFUSAL_SECONDS: u32 = 30;
 
-/// Whether the backend of a flow refuses its client: it has broken off what it never agreed to, or its port is closed.
+/// Whether the backend refuses the client: it resets a connection that it never opened, or its port is closed.
 fn is_refused(it: &types::flow) -> bool {
     let has = |bit: flow_flag| u32::from(it.backend_flags) & bit.0 != 0;
     if !super::lifetime::is_connection_oriented(it) {
@@ -29,37 +29,37 @@ fn is_refused(it: &types::flow) -> bool {
     is_opening && has(flow_flag::FLOW_RST_SEEN) && !has(flow_flag::FLOW_SYN_SEEN)
 }
 
-/// Notes the refusal of a flow, if that is one.
+/// Records the refusal of a flow, if there is one.
 pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut BackendRefusals) {
     if !is_refused(it) || now.saturating_sub(it.seen) > REFUSAL_SECONDS {
         return;
     }
     let Some(transport) = transport_from_number(it.transport) else { return };
-    let shown = |address, port| flow::decode_endpoint((address, port));
-    let frontend = shown(it.frontend, it.frontend_port);
-    let share =
+    let endpoint = |address, port| flow::decode_endpoint((address, port));
+    let frontend = endpoint(it.frontend, it.frontend_port);
+    let quota =
         QuotaId(u16::try_from(it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0).unwrap_or_default());
     let refusal =
-        BackendRefusal { quota: share, frontend, transport, backend: shown(it.backend, it.backend_port) };
+        BackendRefusal { quota, frontend, transport, backend: endpoint(it.backend, it.backend_port) };
     if let Some(seen) = refusing.get_mut(&refusal) {
         *seen = it.seen.max(*seen);
-    } else if refusing.len() < REFUSALS_MAX || evict_oldest(share, refusing) {
+    } else if refusing.len() < REFUSALS_MAX || evict_oldest(quota, refusing) {
         refusing.insert(refusal, it.seen);
     }
 }
 
-/// Forgets the oldest refusal of the namespace that has most, if that has at least two more than this one.
-fn evict_oldest(share: QuotaId, refusing: &mut BackendRefusals) -> bool {
+/// Removes the oldest refusal of the quota with the most, if that has at least two more than this one.
+fn evict_oldest(quota: QuotaId, refusing: &mut BackendRefusals) -> bool {
     let mut counts = BTreeMap::<QuotaId, usize>::new();
     refusing.keys().for_each(|it| *counts.entry(it.quota).or_default() += 1);
-    let own = counts.get(&share).copied().unwrap_or_default();
+    let own = counts.get(&quota).copied().unwrap_or_default();
     let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else { return false };
-    let of_most = refusing.iter().filter(|(it, _)| it.quota == most && count > own + 1);
-    let oldest = of_most.min_by_key(|(_, seen)| **seen).map(|(it, _)| *it);
+    let evictable = refusing.iter().filter(|(it, _)| it.quota == most && count > own + 1);
+    let oldest = evictable.min_by_key(|(_, seen)| **seen).map(|(it, _)| *it);
     oldest.is_some_and(|it| refusing.remove(&it).is_some())
 }
 
-/// Forgets what is old.
+/// Removes expired refusals.
 pub(super) fn expire_refusals(now: u32, refusing: &mut BackendRefusals) {
     refusing.retain(|_, seen| now.saturating_sub(*seen) <= REFUSAL_SECONDS);
 }
@@ -72,7 +72,7 @@ mod tests {
 
     const NOW: u32 = 200_000;
 
-    /// A flow of one transport, and what its backend was heard to say.
+    /// A flow with the flags of its backend.
     fn flow(transport: Transport, is_open: bool, backend_flags: u32, seen: u32, client: u16) -> types::flow {
         let end = |text: &str| flow::encode_endpoint(text.parse().unwrap());
         let ((frontend, frontend_port), (backend, backend_port)) =
@@ -92,38 +92,38 @@ mod tests {
         }
     }
 
-    fn told(it: &types::flow) -> Option<u32> {
+    fn seen_at(it: &types::flow) -> Option<u32> {
         let mut refusing = BackendRefusals::new();
         record_refusal(it, NOW, &mut refusing);
         refusing.into_values().next()
     }
 
     #[test]
-    fn a_backend_refuses_who_breaks_off_what_it_never_agreed_to() {
+    fn a_reset_before_opening_or_a_closed_port_is_a_refusal() {
         let [syn, fin, rst] =
             [flow_flag::FLOW_SYN_SEEN.0, flow_flag::FLOW_FIN_SEEN.0, flow_flag::FLOW_RST_SEEN.0];
         let refusal = flow_flag::FLOW_UNREACHABLE_SEEN.0;
         use Transport::{Sctp, Tcp, Udp};
-        for (rule, transport, is_open, said, expected) in [
+        for (rule, transport, is_open, flags, expected) in [
             ("a reset", Tcp, false, rst, true),
             ("an abort", Sctp, false, rst, true),
             ("a closed port", Udp, false, refusal, true),
-            ("a closed port of one that answered before", Udp, true, refusal, true),
+            ("a closed port after a reply", Udp, true, refusal, true),
             ("nothing yet", Tcp, false, 0, false),
-            ("agreed first", Tcp, false, syn | rst, false),
-            ("a connection that is broken off", Tcp, true, syn | rst, false),
-            ("an end in due form", Tcp, true, syn | fin, false),
-            ("a datagram answered", Udp, true, 0, false),
-            ("what TCP never notes", Tcp, false, refusal, false),
+            ("opened first", Tcp, false, syn | rst, false),
+            ("a reset of an open connection", Tcp, true, syn | rst, false),
+            ("an orderly close", Tcp, true, syn | fin, false),
+            ("a datagram with a reply", Udp, true, 0, false),
+            ("a flag that TCP never sets", Tcp, false, refusal, false),
         ] {
-            let it = flow(transport, is_open, said, NOW - 1, 1);
-            assert_eq!(told(&it), expected.then_some(NOW - 1), "{rule}");
+            let it = flow(transport, is_open, flags, NOW - 1, 1);
+            assert_eq!(seen_at(&it), expected.then_some(NOW - 1), "{rule}");
         }
-        assert_eq!(told(&flow(Tcp, false, rst, NOW - REFUSAL_SECONDS - 1, 1)), None, "long ago");
+        assert_eq!(seen_at(&flow(Tcp, false, rst, NOW - REFUSAL_SECONDS - 1, 1)), None, "long ago");
     }
 
     #[test]
-    fn refusals_are_bounded_told_apart_and_forgotten() {
+    fn refusals_are_bounded_deduplicated_and_expire() {
         let rst = flow_flag::FLOW_RST_SEEN.0;
         let mut refusing = BackendRefusals::new();
         for (seen, client) in [(NOW - 9, 1), (NOW - 3, 2), (NOW - 5, 3)] {
@@ -135,7 +135,11 @@ mod tests {
             transport: Transport::Tcp,
             backend: "10.1.0.1:8080".parse().unwrap(),
         };
-        assert_eq!(refusing, BackendRefusals::from([(expected, NOW - 3)]), "one of all clients, the latest");
+        assert_eq!(
+            refusing,
+            BackendRefusals::from([(expected, NOW - 3)]),
+            "one refusal for all clients, the latest"
+        );
         for port in 1..1_000_u16 {
             let it = types::flow { backend_port: port.to_be(), ..flow(Transport::Tcp, false, rst, NOW, 1) };
             record_refusal(&it, NOW, &mut refusing);
@@ -147,7 +151,7 @@ mod tests {
         assert!(refusing.is_empty());
     }
 
-    /// Refusals of so many backends of a namespace, the first of them the longest ago.
+    /// Records refusals of so many backends of a quota, the first of them the oldest.
     fn refuse(share: u32, backends: u16, refusing: &mut BackendRefusals) {
         for port in 1..=backends {
             let refused =
@@ -162,18 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_of_one_namespace_meet_hides_nothing_of_another() {
-        let of = |share: u16, refusing: &BackendRefusals| {
+    fn refusals_of_one_quota_do_not_displace_those_of_another() {
+        let count = |share: u16, refusing: &BackendRefusals| {
             refusing.keys().filter(|it| it.quota == QuotaId(share)).count()
         };
         let mut refusing = BackendRefusals::new();
         refuse(1, 1_000, &mut refusing);
         refuse(2, 3, &mut refusing);
-        assert_eq!([1, 2].map(|share| of(share, &refusing)), [REFUSALS_MAX - 3, 3]);
+        assert_eq!([1, 2].map(|share| count(share, &refusing)), [REFUSALS_MAX - 3, 3]);
         refuse(1, 2_000, &mut refusing);
-        assert_eq!(of(2, &refusing), 3, "who has most makes room for its own alone");
+        assert_eq!(count(2, &refusing), 3, "the quota with the most evicts only its own");
         refuse(3, 1_000, &mut refusing);
-        let each = [1, 2, 3].map(|share| of(share, &refusing));
+        let each = [1, 2, 3].map(|share| count(share, &refusing));
         assert_eq!((each[1], each.iter().sum()), (3, REFUSALS_MAX));
         assert!(each[0].abs_diff(each[2]) <= 1, "{each:?}");
     }

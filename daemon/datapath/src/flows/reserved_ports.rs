@@ -1,8 +1,7 @@
-//! Ports of this node that no client gets towards one backend, because a connection of another proxy has them there.
+//! Reserves SNAT ports towards a backend that another proxy's connections use there.
 //!
-//! Invariant: an entry that leads to no flow keeps a port free, and is removed once that connection is over; a flow's
-//! entry is never touched. To programs, a packet that meets such an entry belongs to no flow; they leave it to the
-//! network stack.
+//! Invariant: an entry that leads to no flow reserves a port, and is removed once that connection is over; a flow's
+//! entry is never touched. A packet that meets such an entry belongs to no flow: programs pass it to the stack.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,31 +13,31 @@ use super::{FlowMaps, FlowTable};
 use crate::abi::flow::{self, EntryKey, types};
 use crate::conntrack::foreign_connections::{self, ConnectionList, TranslatedConnection};
 
-/// The number that an entry leads to which keeps a port free; no flow has this number.
+/// The number that a reserving entry leads to; no flow has it.
 const NO_FLOW: u32 = u32::MAX;
 
-/// The time from a start to the next look. Programs are at all devices by then, so the other proxy gets no new clients
-/// of ours.
+/// The delay from a start to the next check. By then programs run at all devices, so the other proxy gets no new
+/// clients of ours.
 const FIRST_CHECK_DELAY: Duration = Duration::from_secs(5);
 
-/// The time between looks while ports are kept; a port that is kept for too long costs little.
+/// The interval of checks while ports are reserved; a port reserved for too long costs little.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The ports that are kept, and when to look again.
+/// The reserved ports, and the time of the next check.
 #[derive(Debug)]
 pub(crate) struct ReservedPorts {
     table: FlowTable,
-    // The ports that clients may get.
+    // The SNAT port ranges.
     ports: Vec<RangeInclusive<u16>>,
-    // The entries that keep ports free, by their bytes.
+    // The reserving entries, by their keys' bytes.
     reserved: BTreeMap<Vec<u8>, EntryKey>,
     former: FormerEntries,
-    // When the next look is due; `None`: never again.
+    // When the next check is due; `None`: never again.
     due: Option<Instant>,
     failure: Option<String>,
 }
 
-/// Whether the entries of a former daemon are known.
+/// Whether a former daemon's entries are known.
 #[derive(Debug)]
 enum FormerEntries {
     Unknown,
@@ -47,18 +46,16 @@ enum FormerEntries {
 }
 
 impl ReservedPorts {
-    /// Begins with a look before any client gets a port. A look that fails keeps no client from being served.
+    /// Checks before any client gets a port. A failed check does not prevent serving.
     pub(crate) fn start(table: FlowTable, ports: Vec<RangeInclusive<u16>>, now: Instant) -> Self {
-        let kept = BTreeMap::new();
+        let reserved = BTreeMap::new();
         let due = Some(now + FIRST_CHECK_DELAY);
-        let mut new =
-            Self { table, ports, reserved: kept, former: FormerEntries::Unknown, due, failure: None };
+        let mut new = Self { table, ports, reserved, former: FormerEntries::Unknown, due, failure: None };
         new.failure = new.check_conntrack().err().map(|error| error.to_string());
         new
     }
 
-    /// Looks again if a look is due; to be called now and then. `false`: the look is not finished at `until`, and the
-    /// next call goes on with it.
+    /// Checks again if a check is due; call it regularly. `false`: the check continues at the next call.
     pub(crate) fn check_if_due(&mut self, now: Instant, until: Instant) -> bool {
         if self.due.is_none_or(|due| now < due) {
             return true;
@@ -77,7 +74,7 @@ impl ReservedPorts {
         &self.table
     }
 
-    /// Keeps the same ports free in another table, where all flows are already, and looks again soon.
+    /// Reserves the same ports in another table that has all flows already, and checks again soon.
     pub(crate) fn move_to_table(&mut self, table: FlowTable) {
         self.table = table;
         self.former = FormerEntries::Adopted;
@@ -86,28 +83,28 @@ impl ReservedPorts {
         self.due = Some(Instant::now() + FIRST_CHECK_DELAY);
     }
 
-    /// How many ports clients may get.
+    /// How many SNAT ports there are.
     pub(crate) fn port_count(&self) -> u32 {
         self.ports.iter().map(|range| u32::try_from(range.len()).unwrap_or(u32::MAX)).sum()
     }
 
-    /// How many ports are kept, and why the last look failed, if it did.
+    /// How many ports are reserved, and the last check's error.
     pub(crate) fn status(&self) -> (usize, Option<String>) {
         (self.reserved.len(), self.failure.clone())
     }
 
-    /// Looks in pieces for the entries of a former daemon. They may be among millions, so no start waits for them.
-    /// `false`: not all of them are known at `until`.
+    /// Searches for a former daemon's entries in pieces. A map may hold millions, so no start waits for this. `false`:
+    /// the search is incomplete at `until`.
     fn adopt_former(&mut self, until: Instant) -> io::Result<bool> {
         if matches!(self.former, FormerEntries::Unknown) {
             let search = self.table.0.entries.search_entries(NO_FLOW);
             self.former =
                 FormerEntries::Searching(search.map_err(|error| io::Error::other(format!("{error:#}")))?);
         }
-        let Self { former: FormerEntries::Searching(search), reserved: kept, .. } = self else {
+        let Self { former: FormerEntries::Searching(search), reserved, .. } = self else {
             return Ok(true);
         };
-        while search.search_piece(|key| kept.extend([(key.bytes().to_vec(), key)]))? {
+        while search.search_piece(|key| reserved.extend([(key.bytes().to_vec(), key)]))? {
             if Instant::now() >= until {
                 return Ok(false);
             }
@@ -123,7 +120,7 @@ impl ReservedPorts {
         self.reserve_ports(&found).map_err(|error| io::Error::other(format!("{error:#}")))
     }
 
-    /// Keeps the ports of these connections free. Entries of ended connections go first, to make room.
+    /// Reserves the ports of these connections. It removes entries of closed connections first, to make space.
     fn reserve_ports(&mut self, found: &ConnectionList) -> Result<(), libbpf_rs::Error> {
         let wanted: BTreeMap<_, _> =
             found.all.iter().filter_map(port_entry).map(|key| (key.bytes().to_vec(), key)).collect();
@@ -141,46 +138,39 @@ impl ReservedPorts {
     }
 }
 
-/// The entry that a flow would have with this port at this backend.
-fn port_entry(of: &TranslatedConnection) -> Option<EntryKey> {
-    let (backend, backend_port) = flow::encode_endpoint(of.backend);
-    let (nat, nat_port) = flow::encode_endpoint(of.node);
+/// The entry that a flow with this SNAT port at this backend would have.
+fn port_entry(connection: &TranslatedConnection) -> Option<EntryKey> {
+    let (backend, backend_port) = flow::encode_endpoint(connection.backend);
+    let (nat, nat_port) = flow::encode_endpoint(connection.node);
     flow::nat_entry(&types::flow {
         backend,
         backend_port,
         nat,
         nat_port,
-        transport: of.transport.protocol_number(),
-        v4: of.backend.is_ipv4().into(),
+        transport: connection.transport.protocol_number(),
+        v4: connection.backend.is_ipv4().into(),
         ..types::flow::default()
     })
 }
 
 #[cfg(test)]
 impl ReservedPorts {
-    /// Starts without a look at the kernel's connections.
+    /// Starts without reading the kernel's connections.
     pub(super) fn without_check(table: FlowTable) -> Self {
-        let kept = BTreeMap::new();
-        Self {
-            table,
-            ports: Vec::new(),
-            reserved: kept,
-            former: FormerEntries::Unknown,
-            due: None,
-            failure: None,
-        }
+        let reserved = BTreeMap::new();
+        Self { table, ports: Vec::new(), reserved, former: FormerEntries::Unknown, due: None, failure: None }
     }
 
-    /// Looks for the entries of a former daemon, in at most so many pieces. `true`: all are known.
+    /// Searches at most so many pieces for a former daemon's entries. `true`: all are known.
     pub(super) fn adopt_pieces(&mut self, pieces: usize) -> bool {
         let passed = Instant::now();
         (0..pieces).any(|_| self.adopt_former(passed).unwrap())
     }
 
-    /// Acts as if the kernel had these connections; returns how many ports are kept.
-    pub(super) fn observe(&mut self, all: &[TranslatedConnection], is_whole: bool) -> usize {
+    /// Acts as if the kernel had these connections; returns how many ports are reserved.
+    pub(super) fn observe(&mut self, all: &[TranslatedConnection], is_complete: bool) -> usize {
         self.adopt_pieces(usize::MAX);
-        self.reserve_ports(&ConnectionList { all: all.to_vec(), is_complete: is_whole }).unwrap();
+        self.reserve_ports(&ConnectionList { all: all.to_vec(), is_complete }).unwrap();
         self.reserved.len()
     }
 }

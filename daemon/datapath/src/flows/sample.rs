@@ -1,6 +1,6 @@
-//! Looks whether flows are what their entries say, a few flows at a time.
+//! Checks that entries lead to their flows, a few flows at a time.
 //!
-//! Invariant: nothing is written. A flow that ends while it is looked at does not count as wrong.
+//! Invariant: it writes nothing. A flow that ends during the check does not count as wrong.
 
 use std::net::SocketAddr;
 
@@ -12,14 +12,14 @@ use super::lifetime::is_expired;
 use super::{FlowMaps, FlowTable, decode_flow};
 use crate::abi::flow::{client_entry, is_decapsulated, nat_entry, translated_entry, types};
 
-/// How many records are looked at for one sample: a millisecond's work where all of them are free.
+/// How many records one sample reads: a millisecond's work if all are free.
 const RECORDS_MAX: u32 = 1 << 16;
 
-/// Seconds after which no program is still writing or deleting what leads to a flow.
+/// Seconds after which no program is still writing or deleting a flow's entries.
 const SETTLE_SECONDS: u32 = 2;
 
 impl FlowTable {
-    /// Looks at up to `most` flows that live, from that record on. `serves` says whether a backend serves a port.
+    /// Samples up to `most` live flows from record `from` on. `serves`: whether a backend serves a port.
     pub(crate) fn sample_flows(
         &self,
         from: u32,
@@ -32,7 +32,7 @@ impl FlowTable {
         let now = self.now();
         let from = if from < self.capacity() { from } else { 0 };
         let mut sampled = FlowSample { next: from.saturating_add(RECORDS_MAX), ..FlowSample::default() };
-        let mut astray = Vec::new();
+        let mut suspects = Vec::new();
         for (number, record) in self.0.records.iter_range(from, RECORDS_MAX) {
             if is_expired(&record, now, 0) || now.saturating_sub(record.began) < SETTLE_SECONDS {
                 continue;
@@ -40,7 +40,7 @@ impl FlowTable {
             let Some(flow) = decode_flow(&record, now) else { continue };
             sampled.checked += 1;
             if self.has_wrong_entry(number, &record) {
-                astray.push((number, record, flow));
+                suspects.push((number, record, flow));
             } else if flow.transport == Transport::Udp && !serves(flow.port, flow.backend) {
                 sampled.without_backend += 1;
             }
@@ -49,18 +49,18 @@ impl FlowTable {
                 break;
             }
         }
-        // A program may just have been writing or deleting entries, so only a flow that is still astray is wrong.
-        let still = astray.into_iter().filter(|(number, record, _)| self.has_wrong_entry(*number, record));
-        sampled.wrong.extend(still.map(|(.., flow)| flow));
+        // A program may have been writing or deleting entries, so only a flow that is still wrong counts.
+        let wrong = suspects.into_iter().filter(|(number, record, _)| self.has_wrong_entry(*number, record));
+        sampled.wrong.extend(wrong.map(|(.., flow)| flow));
         sampled
     }
 
-    /// Whether some entry does not lead to a flow that is still there. An entry that cannot be read says nothing, nor
-    /// does one that the flow may do without.
+    /// Whether an entry leads elsewhere although the flow still exists. An unreadable entry does not count, nor does
+    /// one that the flow does not need.
     fn has_wrong_entry(&self, number: u32, flow: &types::flow) -> bool {
         let FlowMaps { records, entries, .. } = &*self.0;
-        let of_client = Some(client_entry(flow)).filter(|_| !is_decapsulated(flow));
-        let keys = nat_entry(flow).into_iter().chain(of_client).chain([translated_entry(flow)]);
+        let client_key = Some(client_entry(flow)).filter(|_| !is_decapsulated(flow));
+        let keys = nat_entry(flow).into_iter().chain(client_key).chain([translated_entry(flow)]);
         let is_elsewhere = |key| entries.get(&key).is_ok_and(|found| found != Some(number));
         keys.into_iter().any(is_elsewhere) && records.holds_flow(number, flow)
     }

@@ -1,7 +1,7 @@
-//! Takes away the flows that have ended, on a thread of its own.
+//! Removes expired flows, on its own thread.
 //!
-//! Invariant: it works in slices and rests between them, so it takes no more of a processor than [`CLEAR_REST`] says, and it
-//! shares nothing with the engine. What a program takes away at the same moment is the program's.
+//! Invariant: it works in slices and rests as [`REST`] says, so its processor time is bounded. It shares nothing with
+//! the engine. A flow that a program ends at the same moment belongs to the program.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,67 +18,64 @@ use super::{FlowMaps, FlowSweepProgress, FlowTable, NOT_IDLE, ReservedPorts, ref
 use crate::abi::flow::{translated_entry, types};
 use crate::packets::AdoptedFlows;
 
-/// A whole table is gone over in so many parts, one each second. Programs use no flow that has ended, so nothing but
-/// its room waits for this.
+/// A pass covers the table in so many parts, one per second. Programs use no expired flow, so only its space waits.
 const PARTS: u32 = 10;
 const PART_REST: Duration = Duration::from_secs(1);
 
-/// The time of one piece of work. The thread is never away from its stop for longer.
+/// The longest time of work between two looks at the stop signal.
 const SLICE: Duration = Duration::from_millis(5);
 
-/// After a slice of work that leaves more to do, the thread rests so many times as long: it costs a tenth of a
-/// processor at most.
+/// After a slice with more to do, the thread rests so many times as long: it takes at most a tenth of a processor.
 const REST: u32 = 9;
 
-/// How many records are looked at between two looks at the clock: with each of them ended, less than a millisecond.
+/// How many records are swept between two looks at the clock: less than a millisecond, even if all have expired.
 pub(super) const RECORDS_PER_LOOK: u32 = 64;
 
-/// How many numbers of records are handed out at once, while there are some left: some milliseconds.
+/// How many record numbers are released at once, while some are left: some milliseconds.
 const NUMBERS_AT_ONCE: u32 = 4096;
 
-/// How many records are remembered at once that have lost their entry between backend and client and still stand, as
-/// when a process is killed at that moment. More of them are found by the next pass.
+/// How many orphans are tracked at once: records without their translated entry, as a killed process leaves them. The
+/// next pass finds the rest.
 pub(super) const ORPHANS_MAX: usize = 1024;
 
 /// Seconds after which no program is still ending such a flow: that takes microseconds.
 const ORPHAN_AFTER: u32 = 5;
 
-/// A record without the entry that decides which side takes it away.
+/// A record without its translated entry, which decides which side ends it.
 #[derive(Clone, Copy, Debug)]
 struct OrphanRecord {
     serial: u32,
     since: u32,
-    // When it was seen last.
+    // The pass that last saw it.
     pass: u64,
 }
 
-/// Goes over the table again and again.
+/// The sweep of the table, pass after pass.
 #[derive(Debug)]
 pub(super) struct FlowSweep {
     table: FlowTable,
-    // The next record to look at.
+    // The next record.
     at: u32,
     // How many flows had begun before this pass, and how many it has found.
     begun: u64,
     found: u64,
     port_usage: PortUsage,
     recount: Recount,
-    // The records that are left without their entry, by their numbers.
+    // The orphans, by their numbers.
     orphans: BTreeMap<u32, OrphanRecord>,
-    // Of this pass.
+    // This pass's last error.
     failure: Option<String>,
-    // What the first pass has found so far; `None`: that pass is over.
+    // The first pass's result so far; `None`: that pass is over.
     adopting: Option<AdoptedFlows>,
-    // What the first pass has shown, until it is told.
+    // The first pass's result, until it is published.
     pub(super) adopted: Option<AdoptedFlows>,
     pub(super) swept: FlowSweepProgress,
 }
 
 impl FlowSweep {
-    /// `progress` is what was done before, over another table.
+    /// `swept` is the progress over a former table.
     pub(super) fn new(table: FlowTable, swept: FlowSweepProgress) -> Self {
-        let left = BTreeMap::new();
-        let counting = PortUsage::default();
+        let port_usage = PortUsage::default();
         let recount = Recount::default();
         let adopting = (swept.passes == 0).then(AdoptedFlows::default);
         Self {
@@ -86,9 +83,9 @@ impl FlowSweep {
             at: 0,
             begun: 0,
             found: 0,
-            port_usage: counting,
+            port_usage,
             recount,
-            orphans: left,
+            orphans: BTreeMap::new(),
             failure: None,
             adopting,
             adopted: None,
@@ -96,7 +93,7 @@ impl FlowSweep {
         }
     }
 
-    /// Goes over one part of the table, or as much of it as fits before that time. `false`: the part is not done.
+    /// Sweeps one part of the table, as far as time allows. `false`: the part is not complete.
     pub(super) fn sweep_part(&mut self, count: u32, until: Instant) -> bool {
         let mut remaining = count;
         if self.at == 0 && !self.begin_pass() {
@@ -119,7 +116,7 @@ impl FlowSweep {
         true
     }
 
-    /// Hands out some numbers of records. `true`: the number of each record is in use, or can be had.
+    /// Releases some record numbers. `true`: all are released.
     fn release_numbers(&mut self) -> bool {
         self.table.release_numbers(NUMBERS_AT_ONCE).unwrap_or_else(|error| {
             self.failure = Some(format!("{error:#}"));
@@ -127,7 +124,7 @@ impl FlowSweep {
         })
     }
 
-    /// Begins a pass. `false`: there is nothing to look at.
+    /// Begins a pass. `false`: there is nothing to sweep.
     fn begin_pass(&mut self) -> bool {
         if self.table.is_idle() {
             self.swept.fullest = None;
@@ -158,7 +155,7 @@ impl FlowSweep {
         }
     }
 
-    /// Ends a flow that is too old, if it is still there and nothing else is ending it.
+    /// Ends an expired flow that still exists, unless a program is ending it.
     pub(super) fn end_flow(&mut self, number: u32, flow: &types::flow) -> Result<(), libbpf_rs::Error> {
         if self.table.claim_flow(number, flow)? {
             self.table.finish_flow(number, flow)?;
@@ -173,12 +170,12 @@ impl FlowSweep {
         Ok(())
     }
 
-    /// Whether that record has been without its entry for long.
+    /// Whether the record has been an orphan for long enough.
     fn track_orphan(&mut self, number: u32, serial: u32) -> bool {
         let now = self.table.now();
         let pass = self.swept.passes;
         let known = self.orphans.get(&number).copied();
-        let since = known.filter(|left| left.serial == serial).map_or(now, |left| left.since);
+        let since = known.filter(|orphan| orphan.serial == serial).map_or(now, |orphan| orphan.since);
         if known.is_some() || self.orphans.len() < ORPHANS_MAX {
             self.orphans.insert(number, OrphanRecord { serial, since, pass });
         }
@@ -187,10 +184,10 @@ impl FlowSweep {
 
     fn end_pass(&mut self) {
         self.at = 0;
-        let still_since = if self.found == 0 { self.begun } else { NOT_IDLE };
-        self.table.0.idle_since.store(still_since, Ordering::Relaxed);
+        let idle_since = if self.found == 0 { self.begun } else { NOT_IDLE };
+        self.table.0.idle_since.store(idle_since, Ordering::Relaxed);
         let pass = self.swept.passes;
-        self.orphans.retain(|_, left| left.pass == pass);
+        self.orphans.retain(|_, orphan| orphan.pass == pass);
         self.swept.failure = self.failure.take();
         self.swept.fullest = self.port_usage.take_fullest();
         refusals::expire_refusals(self.table.now(), &mut self.swept.backend_refusals);
@@ -202,7 +199,7 @@ impl FlowSweep {
 }
 
 impl FlowTable {
-    /// Deletes the entry between backend and client, by which a flow is claimed. `true`: this flow is ours to finish.
+    /// Claims a flow by deleting its translated entry. `true`: the caller must finish this flow.
     pub(super) fn claim_flow(&self, number: u32, flow: &types::flow) -> Result<bool, libbpf_rs::Error> {
         let FlowMaps { records, entries, .. } = &*self.0;
         let key = translated_entry(flow);
@@ -212,21 +209,21 @@ impl FlowTable {
         if records.holds_flow(number, flow) {
             return Ok(true);
         }
-        // A program ended it, and began another that looks the same in the same record.
+        // A program ended the flow, and opened an equal one in the same record.
         entries.insert(&key, number)?;
         Ok(false)
     }
 }
 
-/// What the thread has to tell.
+/// The thread's report.
 #[derive(Debug, Default)]
 struct SweepReport {
     swept: FlowSweepProgress,
-    // What the first pass has shown, until the thread's owner has heard it.
+    // The first pass's result, until the owner takes it.
     adopted: Option<AdoptedFlows>,
 }
 
-/// The thread, as its owner holds it.
+/// The owner's handle of the thread.
 #[derive(Debug)]
 pub(crate) struct SweepThread {
     report: Arc<Mutex<SweepReport>>,
@@ -238,31 +235,30 @@ impl SweepThread {
     /// Starts the thread, which ends when this is dropped.
     pub(crate) fn start(
         table: FlowTable,
-        kept_free: ReservedPorts,
+        reserved_ports: ReservedPorts,
         swept: FlowSweepProgress,
     ) -> io::Result<Self> {
         let (stop, stopped) = sync_channel(0);
-        let told = Arc::<Mutex<SweepReport>>::default();
-        let tells = Arc::clone(&told);
-        let work = move || run_sweep(FlowSweep::new(table, swept), kept_free, &tells, &stopped);
+        let report = Arc::<Mutex<SweepReport>>::default();
+        let shared = Arc::clone(&report);
+        let work = move || run_sweep(FlowSweep::new(table, swept), reserved_ports, &shared, &stopped);
         let thread = std::thread::Builder::new().name("flows".to_owned()).spawn(work)?;
-        Ok(Self { report: told, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { report, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Ends the thread, and returns what it had; `None`: the thread had failed, so no port is kept free any more.
+    /// Ends the thread and returns its state. `None`: the thread failed, so no port is reserved any more.
     pub(crate) fn stop(mut self) -> (Option<ReservedPorts>, FlowSweepProgress) {
         self.stop = None;
-        let kept_free = self.thread.take().and_then(|thread| thread.join().ok());
-        (kept_free, self.progress())
+        let reserved_ports = self.thread.take().and_then(|thread| thread.join().ok());
+        (reserved_ports, self.progress())
     }
 
-    /// What it has done so far.
+    /// The progress so far.
     pub(crate) fn progress(&self) -> FlowSweepProgress {
         lock_report(&self.report).swept.clone()
     }
 
-    /// Where packets of the flows arrive that were there at the beginning. It is told once, when all of them have been
-    /// looked at.
+    /// The ingress of the flows found at the start. Returned once, after the first pass.
     pub(crate) fn take_adopted(&self) -> Option<AdoptedFlows> {
         lock_report(&self.report).adopted.take()
     }
@@ -277,25 +273,25 @@ impl Drop for SweepThread {
     }
 }
 
-fn lock_report(told: &Mutex<SweepReport>) -> MutexGuard<'_, SweepReport> {
-    // Nothing in a change can panic half-way, so what is there is whole.
-    told.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_report(report: &Mutex<SweepReport>) -> MutexGuard<'_, SweepReport> {
+    // No update can panic half-way, so the report is whole.
+    report.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn publish_report(sweep: &mut FlowSweep, told: &Mutex<SweepReport>) {
-    let mut told = lock_report(told);
-    told.swept = sweep.swept.clone();
+fn publish_report(sweep: &mut FlowSweep, report: &Mutex<SweepReport>) {
+    let mut report = lock_report(report);
+    report.swept = sweep.swept.clone();
     if let Some(adopted) = sweep.adopted.take() {
-        told.adopted = Some(adopted);
+        report.adopted = Some(adopted);
     }
 }
 
-/// Sweeps until it is stopped. The first pass does not rest for a second after each part, because programs look at more
-/// packets than they need to until that pass is over.
+/// Sweeps until it is stopped. The first pass does not rest for a second after each part, because programs check more
+/// packets until it is over.
 fn run_sweep(
     mut sweep: FlowSweep,
-    mut kept_free: ReservedPorts,
-    told: &Mutex<SweepReport>,
+    mut reserved_ports: ReservedPorts,
+    report: &Mutex<SweepReport>,
     stopped: &Receiver<()>,
 ) -> ReservedPorts {
     let part = sweep.table.capacity().div_ceil(PARTS);
@@ -303,14 +299,14 @@ fn run_sweep(
         let began = Instant::now();
         let until = began + SLICE;
         let is_done = sweep.sweep_part(part, until) && sweep.swept.passes > 0;
-        let is_known = kept_free.check_if_due(began, until);
-        (sweep.swept.reserved_ports, sweep.swept.reserved_ports_failure) = kept_free.status();
-        sweep.swept.snat_ports = kept_free.port_count();
-        publish_report(&mut sweep, told);
-        let are_out = sweep.release_numbers();
-        let rest = if is_done && is_known && are_out { PART_REST } else { began.elapsed() * REST };
+        let is_checked = reserved_ports.check_if_due(began, until);
+        (sweep.swept.reserved_ports, sweep.swept.reserved_ports_failure) = reserved_ports.status();
+        sweep.swept.snat_ports = reserved_ports.port_count();
+        publish_report(&mut sweep, report);
+        let are_released = sweep.release_numbers();
+        let rest = if is_done && is_checked && are_released { PART_REST } else { began.elapsed() * REST };
         if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
-            return kept_free;
+            return reserved_ports;
         }
     }
 }

@@ -1,6 +1,6 @@
-//! How many flows there are, and what happened to packets.
+//! Counts flows, and reads the programs' counts of packets.
 //!
-//! Invariant: the sets by which something is counted are closed, and each is there from the beginning.
+//! Invariant: the sets of words are closed, and each word exists from the start.
 
 use holdfast_core::keys::Family;
 use holdfast_status::datapath::Tally;
@@ -12,7 +12,7 @@ use crate::abi::flow::types::{self, packet_count};
 use crate::abi::transport_from_number;
 use crate::shape::family_index;
 
-/// Counts one more flow.
+/// Counts one flow.
 pub(super) fn count_flow(tally: &mut Tally, flow: &types::flow, now: u32) {
     if is_expired(flow, now, 0) {
         tally.expired += 1;
@@ -28,7 +28,7 @@ pub(super) fn count_flow(tally: &mut Tally, flow: &types::flow, now: u32) {
     tally.record_flow(transport, stage);
 }
 
-/// Why packets were dropped.
+/// Reasons of dropped packets.
 const DROPS: [(&str, packet_count); 9] = [
     ("source", packet_count::COUNT_SOURCE),
     ("flows", packet_count::COUNT_FULL),
@@ -41,7 +41,7 @@ const DROPS: [(&str, packet_count); 9] = [
     ("loop", packet_count::COUNT_LOOP),
 ];
 
-/// What else happened to packets.
+/// Other events of packets.
 const EVENTS: [(&str, packet_count); 14] = [
     ("new", packet_count::COUNT_FLOWS),
     ("mid-stream", packet_count::COUNT_MIDSTREAM),
@@ -62,13 +62,13 @@ const EVENTS: [(&str, packet_count); 14] = [
 const _: () =
     assert!(DROPS.len() + EVENTS.len() == packet_count::PACKET_COUNTS.0 as usize, "a count without a name");
 
-/// The words for why packets are dropped.
+/// The words for reasons of dropped packets.
 pub const PACKET_DROPS: [&str; 9] = [
     DROPS[0].0, DROPS[1].0, DROPS[2].0, DROPS[3].0, DROPS[4].0, DROPS[5].0, DROPS[6].0, DROPS[7].0,
     DROPS[8].0,
 ];
 
-/// The words for what else happens to packets.
+/// The words for other events of packets.
 pub const PACKET_EVENTS: [&str; 14] = [
     EVENTS[0].0,
     EVENTS[1].0,
@@ -86,12 +86,12 @@ pub const PACKET_EVENTS: [&str; 14] = [
     EVENTS[13].0,
 ];
 
-/// What happened to packets, counted by the programs since the maps were made.
+/// The programs' counts of packets since the maps were created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketCounts {
-    /// Dropped, by reason.
+    /// Dropped packets, by reason.
     pub dropped: [(&'static str, u64); DROPS.len()],
-    /// The rest, by what it was.
+    /// Other events, by word.
     pub events: [(&'static str, u64); EVENTS.len()],
 }
 
@@ -102,7 +102,7 @@ impl Default for PacketCounts {
 }
 
 impl FlowTable {
-    /// All flows, counted now.
+    /// Counts all flows now.
     pub fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         let now = self.now();
@@ -111,13 +111,13 @@ impl FlowTable {
         tally
     }
 
-    /// What happened to packets. A count that cannot be read is 0.
+    /// Reads the counts of packets. An unreadable count is 0.
     pub fn packet_counts(&self) -> PacketCounts {
         let read = |(word, which): (&'static str, packet_count)| (word, self.packet_count(which));
         PacketCounts { dropped: DROPS.map(read), events: EVENTS.map(read) }
     }
 
-    /// One count, of all processors together.
+    /// One count, summed over all processors.
     pub(super) fn packet_count(&self, which: packet_count) -> u64 {
         let found = self.0.counts.lookup_percpu(&which.0.to_ne_bytes(), MapFlags::ANY);
         let each = found.ok().flatten().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! The table of flows over real maps, written to as programs would. Needs root.
+//! The flow table over real maps, written as programs do. Needs root.
 
-// Sizes of packets and numbers of clients fit whatever they are cast to.
+// The sizes of packets and the numbers of clients fit their target types.
 #![allow(clippy::cast_possible_truncation)]
 
 mod found;
@@ -22,10 +22,10 @@ use crate::load;
 use crate::map;
 use holdfast_core::maps::Capacity;
 
-/// Says "not for ever", and nothing else: ten times what the slowest wait here needs on a machine that rests.
+/// A bound against endless waits: ten times the slowest wait on an idle machine.
 const TEST_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(100);
 
-/// Long enough after the machine's start for the oldest of flows.
+/// Later than the age of the oldest flow.
 const NOW: u32 = 200_000;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -43,7 +43,7 @@ fn clock() -> u32 {
     CLOCK.get()
 }
 
-/// Maps of packets, with no programs attached.
+/// Packet maps without attached programs.
 struct FlowMaps {
     table: FlowTable,
     handles: MapHandles,
@@ -64,7 +64,7 @@ impl FlowMaps {
         bed
     }
 
-    /// Maps for so many flows, beside the same counts.
+    /// Maps for so many flows, with the same counts.
     fn of_another_size(&self, flows: u32) -> Self {
         let others = self.handles.iter().filter(|(map, _)| !map.is_flow_map());
         let handles = load::make_default_packet_maps(&map::clone_handles(others).unwrap(), flows).unwrap();
@@ -77,10 +77,10 @@ impl FlowMaps {
         &self.handles[&if it.v4 != 0 { Map::Entries4 } else { Map::Entries6 }]
     }
 
-    /// As a program begins a flow: record, then what leads to it.
+    /// Opens a flow as a program does: the record, then its entries.
     fn begin(&self, it: types::flow) -> u32 {
         let free = &self.handles[&Map::FreeFlows];
-        let number = free.lookup_and_delete(&[]).unwrap().expect("there is room");
+        let number = free.lookup_and_delete(&[]).unwrap().expect("a free number");
         self.write(u32::from_ne_bytes(number.as_slice().try_into().unwrap()), it);
         let keys = keys(&it);
         for key in keys {
@@ -89,7 +89,7 @@ impl FlowMaps {
         u32::from_ne_bytes(number.try_into().unwrap())
     }
 
-    /// As programs count it: the search for flows asks that first.
+    /// Counts a flow as programs do: the sweep compares this count first.
     fn count_begun(&self) {
         let (key, counts) = (packet_count::COUNT_FLOWS.0.to_ne_bytes(), &self.handles[&Map::PacketCounts]);
         let mut each = counts.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap();
@@ -103,20 +103,20 @@ impl FlowMaps {
         self.handles[&Map::Flows].update(&number.to_ne_bytes(), as_bytes(&it), MapFlags::ANY).unwrap();
     }
 
-    /// The record as it stands there.
+    /// The record as stored.
     fn record(&self, number: u32) -> types::flow {
         let found = self.handles[&Map::Flows].lookup(&number.to_ne_bytes(), MapFlags::ANY);
         crate::abi::from_bytes(&found.unwrap().unwrap()).unwrap()
     }
 
-    /// Where the entries of a flow lead to, in the order of [`keys`].
+    /// The numbers that a flow's entries lead to, in the order of [`keys`].
     fn leads(&self, it: &types::flow) -> Vec<Option<u32>> {
         let lookup = |key: Vec<u8>| self.entries(it).lookup(&key, MapFlags::ANY).unwrap();
         let number = |value: Vec<u8>| u32::from_ne_bytes(value.try_into().unwrap());
         keys(it).into_iter().map(|key| lookup(key).map(number)).collect()
     }
 
-    /// Asserts that nothing is left of a flow.
+    /// Asserts that nothing of a flow is left.
     #[track_caller]
     fn check_gone(&self, number: u32, it: &types::flow) {
         let record = self.record(number);
@@ -124,20 +124,20 @@ impl FlowMaps {
         assert!(self.leads(it).iter().all(Option::is_none), "{it:?}");
     }
 
-    /// Asserts that a flow is whole.
+    /// Asserts that a flow has its record and entries.
     #[track_caller]
     fn check_whole(&self, number: u32, it: &types::flow) {
         assert_eq!(as_bytes(&self.record(number)), as_bytes(it));
         assert!(self.leads(it).iter().all(|to| *to == Some(number)), "{it:?}");
     }
 
-    /// How many numbers of records are free. Takes them all.
+    /// How many record numbers are free. Takes them all.
     fn free(&self) -> usize {
         std::iter::from_fn(|| self.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap()).count()
     }
 }
 
-/// Written down once more than in the code that is tested: between, client, nat.
+/// The keys of a flow, independent of the tested code: translated, client, nat.
 fn keys(it: &types::flow) -> Vec<Vec<u8>> {
     let (client, frontend) = ((it.client, it.client_port), (it.frontend, it.frontend_port));
     let (backend, nat) = ((it.backend, it.backend_port), (it.nat, it.nat_port));
@@ -178,7 +178,7 @@ fn key(it: &types::flow, from: ([u32; 4], u16), to: ([u32; 4], u16), kind: entri
     as_bytes(&key).to_vec()
 }
 
-/// The `n`th client: of IPv4 if that is even, by a port of the node if it can be divided by three.
+/// The `n`th client: IPv4 if even, with a SNAT port if divisible by three.
 fn flow(n: u16, transport: u8, seen: u32) -> types::flow {
     let v4 = n.is_multiple_of(2);
     let at = |v4_at: &str, v6_at: &str| {

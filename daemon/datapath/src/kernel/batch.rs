@@ -1,8 +1,7 @@
-//! Many new frontends by one system call, and many that go.
+//! Inserts or removes many frontends by one system call.
 //!
-//! Invariant: whatever does not go together goes alone, so a kernel that takes no batches, a map that has to grow first
-//! and a frontend that is refused need no rules of their own. Frontends that are there already are not inserted here:
-//! the kernel would not say which those are.
+//! Invariant: frontends that cannot go in a batch go one by one, so kernels without batches, full maps and refused
+//! frontends need no extra rules. Existing frontends are not batched: the kernel would not report which they are.
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::op::{Action, FrontendValue, Op};
@@ -13,7 +12,7 @@ use crate::shape::{family_index, is_full};
 use crate::table::BATCH_KEYS_MAX;
 
 impl KernelMaps {
-    /// Inserts the frontends that can go together, from the first op on, and gives how many the kernel has accepted.
+    /// Inserts the first ops that fit a batch, and returns how many the kernel accepted.
     pub(super) fn insert_batch(&mut self, inserts: &[Op]) -> usize {
         let Some(family) =
             inserts.first().and_then(as_insert).map(|(key, _)| Family::from_address(key.address))
@@ -21,7 +20,7 @@ impl KernelMaps {
             return 0;
         };
         if self.ensure_frontend_capacity(family).is_err() {
-            // The first frontend is then inserted alone, and that says why there is no room.
+            // The caller then inserts the first frontend alone, which reports why the map cannot grow.
             return 0;
         }
         let mut keys = Vec::new();
@@ -41,14 +40,15 @@ impl KernelMaps {
         accepted
     }
 
-    /// Removes the frontends that can go together, from the first op on, and gives how many are certainly gone.
+    /// Removes the first ops that fit a batch, and returns how many are certainly gone.
     pub(super) fn remove_batch(&mut self, removals: &[Op]) -> usize {
         let Some(family) = removals.first().and_then(as_removal).map(|key| Family::from_address(key.address))
         else {
             return 0;
         };
-        let of_family = |key: &&FrontendKey| Family::from_address(key.address) == family;
-        let together = || removals.iter().map_while(as_removal).take_while(of_family).take(BATCH_KEYS_MAX);
+        let is_same_family = |key: &&FrontendKey| Family::from_address(key.address) == family;
+        let together =
+            || removals.iter().map_while(as_removal).take_while(is_same_family).take(BATCH_KEYS_MAX);
         self.cluster_ips.note_removed(together());
         if let (Some(stale), Some(op)) = (&mut self.stale, removals.first()) {
             stale.record_action(&op.action);
@@ -60,13 +60,13 @@ impl KernelMaps {
         gone
     }
 
-    /// How many frontends of a family may come before their map has to grow, [`BATCH_MAX`] at most.
+    /// How many frontends of a family fit before their map must grow, at most [`BATCH_KEYS_MAX`].
     fn batch_capacity(&self, family: Family) -> usize {
         let [v4, v6] = self.generation.shape.frontends;
         let entries = if family_index(family) == 0 { v4 } else { v6 };
         let used = self.generation.frontends(family).used();
-        let is_room = |more: &u32| !is_full(used.saturating_add(*more), entries);
-        (0..).take(BATCH_KEYS_MAX).take_while(is_room).count()
+        let fits = |more: &u32| !is_full(used.saturating_add(*more), entries);
+        (0..).take(BATCH_KEYS_MAX).take_while(fits).count()
     }
 
     fn fits_batch(&self, family: Family, (key, value): &(&FrontendKey, FrontendValue)) -> bool {

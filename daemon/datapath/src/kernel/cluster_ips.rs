@@ -1,9 +1,8 @@
-//! Which addresses are cluster IPs, so that programs refuse a client that dials a port which such an address does not
-//! have.
+//! The set of cluster IPs, so that programs refuse clients at ports that such an address does not have.
 //!
-//! Invariant: an address is in the maps only while a frontend at it is, and not before the look that comes after the
-//! first such frontend: a client that dials a service which is just being written is not refused for a port that is
-//! written next. An address that a former daemon wrote is removed only if it is wrong.
+//! Invariant: an address is in the maps only while it has a frontend, and from the first look after that frontend's
+//! insertion. Thus a client of a service that is still being written is not refused at a port that is written next. A
+//! former daemon's address is removed only if it is wrong.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -18,24 +17,24 @@ use crate::error::StartError;
 use crate::map::{self, Map, MapHandles, find_handle};
 use crate::table;
 
-/// The value of each key, which only says that the key is there.
+/// The value of each key; only the key matters.
 const PRESENT: u32 = 1;
 
 const MAPS: [Map; 2] = [Map::ClusterIps4, Map::ClusterIps6];
 
-/// The frontends at cluster IPs, and the maps that tell programs of them.
+/// The frontends at cluster IPs, and the maps that programs read.
 #[derive(Debug, Default)]
 pub(super) struct ClusterIps {
     frontends: HashSet<FrontendKey>,
-    // How many frontends are at each address.
+    // The number of frontends at each address.
     counts: HashMap<IpAddr, u32>,
-    // The addresses that have come since the last look.
+    // Addresses added since the last look.
     fresh: BTreeSet<IpAddr>,
     maps: Option<MapHandles>,
 }
 
 impl ClusterIps {
-    /// Begins with the frontends that a start found in the maps, which have been there long enough.
+    /// Starts with the frontends found in the maps, which are not fresh.
     pub(super) fn from_frontends(found: &[(FrontendKey, FrontendValue)]) -> Self {
         let mut all = Self::default();
         found.iter().for_each(|(key, value)| all.note_inserted(key, *value));
@@ -43,7 +42,7 @@ impl ClusterIps {
         all
     }
 
-    /// Has programs look for cluster IPs in these maps from now on.
+    /// Writes the addresses into these maps from now on.
     pub(super) fn attach_maps(&mut self, given: &MapHandles) -> Result<(), StartError> {
         let maps = map::clone_handles(MAPS.iter().filter_map(|map| given.get_key_value(map)))?;
         for which in MAPS {
@@ -60,21 +59,21 @@ impl ClusterIps {
         abi::decode_node_address(key).is_some_and(|address| self.counts.contains_key(&address))
     }
 
-    /// Notes that a frontend has come, or has become one of another kind.
+    /// Notes that a frontend was inserted or has changed its type.
     pub(super) fn note_inserted(&mut self, key: &FrontendKey, value: FrontendValue) {
         if value.kind != FrontendType::ClusterIp {
             return self.note_removed([key]);
         }
         if self.frontends.insert(*key) {
-            let at = self.counts.entry(key.address).or_default();
-            if *at == 0 {
+            let count = self.counts.entry(key.address).or_default();
+            if *count == 0 {
                 self.fresh.insert(key.address);
             }
-            *at += 1;
+            *count += 1;
         }
     }
 
-    /// Notes that frontends have gone, or are about to go.
+    /// Notes that frontends are removed, or about to be.
     pub(super) fn note_removed<'a>(&mut self, keys: impl IntoIterator<Item = &'a FrontendKey>) {
         let mut gone = AddressKeys::default();
         for key in keys {
@@ -86,25 +85,24 @@ impl ClusterIps {
         self.maps.iter().for_each(|maps| gone.for_each_in(maps, table::delete_many));
     }
 
-    /// Counts a frontend that has left an address. `true`: it was the last one.
+    /// Uncounts a frontend of an address. `true`: it was the last one.
     fn uncount_frontend(&mut self, address: IpAddr) -> bool {
-        let Entry::Occupied(mut at) = self.counts.entry(address) else { return false };
-        *at.get_mut() = at.get().saturating_sub(1);
-        let is_last = *at.get() == 0;
+        let Entry::Occupied(mut count) = self.counts.entry(address) else { return false };
+        *count.get_mut() = count.get().saturating_sub(1);
+        let is_last = *count.get() == 0;
         if is_last {
-            at.remove();
+            count.remove();
         }
         is_last
     }
 
-    /// Tells the programs the addresses that have stayed since the last look.
+    /// Writes the addresses that are older than the last look.
     pub(super) fn publish_fresh(&mut self) {
         let fresh = std::mem::take(&mut self.fresh);
         self.write_addresses(fresh.into_iter());
     }
 
-    /// Tells the programs addresses. If the map has no room for one, a client meets what it would
-    /// meet without the map: its packet goes on as it is.
+    /// Writes addresses into the maps. If a map is full, packets to an unlisted port of the address pass unchanged.
     fn write_addresses(&self, addresses: impl Iterator<Item = IpAddr>) {
         let Some(maps) = &self.maps else { return };
         let mut keys = AddressKeys::default();
@@ -113,7 +111,7 @@ impl ClusterIps {
     }
 }
 
-/// Keys of the two maps, one after the other.
+/// Keys for each of the two maps, concatenated.
 #[derive(Default)]
 struct AddressKeys([Vec<u8>; 2]);
 
@@ -149,7 +147,7 @@ mod tests {
         FrontendValue { port: PortIndex(1), kind, quota: QuotaId::default() }
     }
 
-    /// Addresses that programs would be told, those that are fresh with a question mark.
+    /// The addresses, fresh ones marked by a question mark.
     fn shown(all: &ClusterIps) -> Vec<String> {
         let mark = |address: &IpAddr| if all.fresh.contains(address) { "?" } else { "" };
         let mut known: Vec<_> = all.counts.keys().copied().collect();
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_told_after_a_look_and_until_its_last_port_goes() {
+    fn an_address_is_published_after_a_look_until_its_last_port_goes() {
         let mut all = ClusterIps::default();
         all.note_inserted(&key("10.96.0.1", 80), value(FrontendType::ClusterIp));
         all.note_inserted(&key("10.96.0.1", 81), value(FrontendType::ClusterIp));
@@ -174,9 +172,9 @@ mod tests {
         assert_eq!(shown(&all), ["fd00::1"]);
     }
 
-    /// Its author may have chosen any address, of which the other ports are another host's.
+    /// An import's author may choose any address, whose other ports belong to another host.
     #[test]
-    fn no_import_has_other_ports_of_its_address_refused() {
+    fn an_imports_address_is_not_published_as_a_cluster_ip() {
         let mut all = ClusterIps::default();
         all.note_inserted(&key("10.200.0.1", 80), value(FrontendType::ClusterSetIp));
         all.publish_fresh();
@@ -184,9 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn a_frontend_that_becomes_another_kind_is_no_port_of_a_cluster_ip() {
+    fn a_frontend_that_changes_its_type_leaves_the_cluster_ips() {
         let mut all = ClusterIps::from_frontends(&[(key("10.96.0.1", 80), value(FrontendType::ClusterIp))]);
-        assert_eq!(shown(&all), ["10.96.0.1"], "what was found was there before");
+        assert_eq!(shown(&all), ["10.96.0.1"], "found frontends are not fresh");
         all.note_inserted(&key("10.96.0.1", 80), value(FrontendType::ExternalIp));
         assert_eq!(shown(&all), Vec::<String>::new());
     }

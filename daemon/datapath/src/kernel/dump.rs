@@ -1,6 +1,6 @@
-//! Reads everything back that the maps hold.
+//! Reads back all that the maps hold.
 //!
-//! What cannot be read as an entry of ours is left out; the engine judges the rest.
+//! Entries that this daemon did not write are left out; the engine judges the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::generation::Generation;
 use crate::table::MapWalk;
 use holdfast_core::maps::MapError;
 
-/// A part of what the maps hold, to be read in pieces.
+/// A part of the maps, for reading in pieces.
 #[derive(Debug)]
 pub(super) enum DumpPart {
     Frontends(Family, MapWalk),
@@ -28,7 +28,7 @@ fn read_error(error: std::io::Error) -> MapError {
     MapError::Refused { op: "read the maps", cause: error.to_string() }
 }
 
-/// Every frontend of both families, sorted.
+/// All frontends of both families, sorted.
 pub(super) fn read_frontends(
     generation: &Generation,
 ) -> Result<Vec<(FrontendKey, FrontendValue)>, std::io::Error> {
@@ -41,7 +41,7 @@ pub(super) fn read_frontends(
     Ok(frontends)
 }
 
-/// The share of each port with a frontend; no share of any port, if the frontends cannot be read.
+/// The quota of each port with a frontend; empty if the frontends cannot be read.
 pub(super) fn read_quotas(generation: &Generation) -> BTreeMap<PortIndex, QuotaId> {
     let found = read_frontends(generation).unwrap_or_default();
     found.into_iter().map(|(_, value)| (value.port, value.quota)).collect()
@@ -58,9 +58,9 @@ impl KernelMaps {
         let families: BTreeMap<_, _> =
             frontends.iter().map(|(key, value)| (value.port, Family::from_address(key.address))).collect();
         let sources = self.sources.read(self.limits.ports)?;
-        let told = self.generation.iter_used_ports().chain(members.iter().map(|(member, _)| member.port));
-        let told = told.chain(sources.iter().flatten().map(|source| source.port));
-        let orphans: BTreeSet<_> = told.filter(|index| !families.contains_key(index)).collect();
+        let used = self.generation.iter_used_ports().chain(members.iter().map(|(member, _)| member.port));
+        let used = used.chain(sources.iter().flatten().map(|source| source.port));
+        let orphans: BTreeSet<_> = used.filter(|index| !families.contains_key(index)).collect();
         Ok(Dump {
             frontends,
             ports: families.iter().map(|(index, family)| self.dump_port(*index, *family)).collect(),
@@ -71,7 +71,7 @@ impl KernelMaps {
         })
     }
 
-    /// The first piece of everything if `anew`, or else the next one; no piece has ports.
+    /// Reads the first piece if `anew`, otherwise the next one; pieces contain no ports.
     pub(super) fn dump_piece(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
         if anew {
             self.pending_parts = self.dump_parts()?;
@@ -85,7 +85,7 @@ impl KernelMaps {
         Ok(None)
     }
 
-    /// All parts; the last one comes first.
+    /// All parts, the first one last.
     fn dump_parts(&self) -> Result<Vec<DumpPart>, MapError> {
         let mut parts = vec![DumpPart::NodeAddresses, DumpPart::Sources];
         parts.push(DumpPart::Members(self.generation.members.walk().map_err(read_error)?));
@@ -96,7 +96,7 @@ impl KernelMaps {
         Ok(parts)
     }
 
-    /// A piece of a part, and what is left of the part. `None`: the part has come to its end.
+    /// Reads a piece of a part, and returns the rest of the part. `None`: the part is complete.
     fn read_part(&self, part: DumpPart) -> Result<Option<(Dump, Option<DumpPart>)>, MapError> {
         let mut found = Dump::default();
         let rest = match part {
@@ -124,7 +124,7 @@ impl KernelMaps {
         Ok(rest.map(|rest| (found, Some(rest))))
     }
 
-    /// What a frontend leads to, as the programs look it up.
+    /// The value of a frontend, looked up as programs do.
     pub(super) fn frontend_value(&self, key: &FrontendKey) -> Option<FrontendValue> {
         let family = Family::from_address(key.address);
         let wanted = abi::FrontendBytes::new(key);
@@ -147,7 +147,7 @@ impl KernelMaps {
         }
     }
 
-    /// The addresses at which node ports are answered, sorted.
+    /// The addresses that serve node ports, sorted.
     pub fn node_addresses(&self) -> Result<Vec<std::net::IpAddr>, MapError> {
         let mut addresses = Vec::new();
         for table in self.shared.node_addresses() {

@@ -1,7 +1,7 @@
-//! What the socket programs do not serve: pods, datagrams, subtrees of cgroups.
+//! The sockets that programs do not serve: of pods, of UDP, of subtrees of cgroups.
 //!
-//! Invariant: programs exempt only the subtrees that the configuration names, each from the first look after it was
-//! made. The kernel never uses an id twice, so an id that is told a little too long exempts no other cgroup.
+//! Invariant: programs exempt only the configured subtrees, each from the first refresh after its creation. The kernel
+//! never reuses an id, so an outdated id exempts no other cgroup.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::generation::open_counted_table;
 use crate::map::{Map, MapHandles};
 use crate::table::Table;
 
-/// The bits that tell the programs what is not served.
+/// The bits that restrict which sockets programs serve.
 pub(super) fn restriction_bits(served: &ServedSockets) -> u32 {
     let all = [
         (!served.pods, restriction::ONLY_HOST),
@@ -27,7 +27,7 @@ pub(super) fn restriction_bits(served: &ServedSockets) -> u32 {
     all.into_iter().filter(|(holds, _)| *holds).fold(0, |sum, (_, bit)| sum | bit.0)
 }
 
-/// The subtrees that are left alone.
+/// The exempt subtrees.
 #[derive(Debug)]
 pub(super) struct ExemptSubtrees {
     served: ServedSockets,
@@ -45,7 +45,7 @@ impl ExemptSubtrees {
         })
     }
 
-    /// Looks which subtrees exist, and tells the programs.
+    /// Finds the existing subtrees and writes their ids for the programs.
     pub(super) fn refresh(&mut self) -> Result<(), StartError> {
         let paths = &self.served.exempt_cgroups;
         if paths.is_empty() && self.map.used() == 0 {
@@ -58,7 +58,7 @@ impl ExemptSubtrees {
         self.write_ids().map_err(|error| failed(std::io::Error::other(format!("{error:#}"))))
     }
 
-    /// Writes the ids into the map, and removes what a former daemon or another process wrote there.
+    /// Writes the ids into the map, and removes all others.
     fn write_ids(&mut self) -> Result<(), libbpf_rs::Error> {
         let wanted: BTreeSet<_> = self.ids.iter().flatten().map(|id| id.to_ne_bytes()).collect();
         let entries = self.map.entries().map_err(libbpf_rs::Error::from)?;
@@ -77,7 +77,7 @@ impl ExemptSubtrees {
         &self.served
     }
 
-    /// The paths at which there is no cgroup.
+    /// The paths without a cgroup.
     pub(super) fn absent_cgroups(&self) -> Vec<PathBuf> {
         let paths = self.served.exempt_cgroups.iter().zip(&self.ids);
         paths.filter(|(_, id)| id.is_none()).map(|(path, _)| path.clone()).collect()

@@ -1,7 +1,7 @@
-//! The flows of these maps, where packets are translated.
+//! The flows of these maps, while packets are translated.
 //!
-//! Invariant: the flows are swept as long as these maps are open, but for the moment in which their table is replaced
-//! by one of another size (`resize`).
+//! Invariant: the flows are swept as long as these maps are open, except while a table of another size replaces theirs
+//! (`resize`).
 
 use std::time::Instant;
 
@@ -13,10 +13,10 @@ use crate::abi;
 use crate::error::StartError;
 use crate::flows::{FlowTable, ReservedPorts, SweepThread};
 
-/// Flows that are looked at each second: a fraction of a millisecond of the engine's time.
+/// Flows sampled per second: a fraction of a millisecond of the engine's time.
 const SAMPLE: u32 = 32;
 
-/// The table, the thread that sweeps it, and what the last look at a few of the flows has shown.
+/// The table, its sweep thread, and the last sample.
 #[derive(Debug)]
 pub(super) struct FlowTracking {
     pub(super) table: FlowTable,
@@ -25,31 +25,31 @@ pub(super) struct FlowTracking {
 }
 
 impl FlowTracking {
-    /// Sweeps the table in which these ports are kept free, and goes on counting what was swept.
-    pub(super) fn start(kept_free: ReservedPorts, swept: FlowSweepProgress) -> Result<Self, StartError> {
-        let table = kept_free.table().clone();
+    /// Sweeps the table of these reserved ports, and continues the given progress.
+    pub(super) fn start(reserved_ports: ReservedPorts, swept: FlowSweepProgress) -> Result<Self, StartError> {
+        let table = reserved_ports.table().clone();
         let failed = |error: std::io::Error| StartError::from_load(error.into());
-        let sweeping = SweepThread::start(table.clone(), kept_free, swept).map_err(failed)?;
-        Ok(Self { table, sweep: sweeping, sample: FlowSample::default() })
+        let sweep = SweepThread::start(table.clone(), reserved_ports, swept).map_err(failed)?;
+        Ok(Self { table, sweep, sample: FlowSample::default() })
     }
 }
 
 impl KernelMaps {
-    /// What is known of the flows; `None`: no packets are translated.
+    /// The status of the flows; `None`: no packets are translated.
     pub fn flow_status(&self) -> Option<FlowStatus> {
-        let FlowTracking { sweep: sweeping, sample: sampled, .. } = self.flows.as_ref()?;
-        Some(FlowStatus { sweep: sweeping.progress(), sample: sampled.clone() })
+        let FlowTracking { sweep, sample, .. } = self.flows.as_ref()?;
+        Some(FlowStatus { sweep: sweep.progress(), sample: sample.clone() })
     }
 
-    /// Opens the table of flows once packets are translated, looks at a few of its flows, and goes on with a change of
-    /// its size. To be called about once a second.
+    /// Opens the flow table once packets are translated, samples some flows, and continues a resize. Call it about once
+    /// a second.
     pub fn update_flows(&mut self) -> Result<(), StartError> {
         if self.flows.is_none()
             && let Some(handles) = self.packets.handles()
         {
             let table = FlowTable::new(handles)?;
-            let kept_free = ReservedPorts::start(table, self.packets.snat_ports(), Instant::now());
-            self.flows = Some(FlowTracking::start(kept_free, FlowSweepProgress::default())?);
+            let reserved_ports = ReservedPorts::start(table, self.packets.snat_ports(), Instant::now());
+            self.flows = Some(FlowTracking::start(reserved_ports, FlowSweepProgress::default())?);
         }
         if let Some(adopted) = self.flows.as_mut().and_then(|flows| flows.sweep.take_adopted()) {
             self.record_adopted(adopted);

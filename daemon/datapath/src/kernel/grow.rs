@@ -1,10 +1,9 @@
-//! Growth: larger maps are built beside, filled, and the programs moved over.
+//! Growth: larger maps are created next to the old ones and filled, then the programs move to them.
 //!
-//! Invariant: nothing is written between the copy and the move, because the engine is the only writer and does both; so
-//! a client meets the same answer in the old maps and in the new ones. From the moment that a program reads the new
-//! maps they are the ones that are written, whatever fails afterwards; before that moment nothing has changed. A crash
-//! at any point leaves links on whole maps. Maps never shrink. Larger maps are made on a thread beside the engine while
-//! there is room left (`ahead`), and an op waits for them only where there is none.
+//! Invariant: nothing is written between copy and move, because the engine, the only writer, does both. So old and new
+//! maps give a client the same result. Once a program reads the new maps, they are the ones written, whatever fails
+//! afterwards; before that, nothing has changed. A crash at any point leaves links on complete maps. Maps never shrink.
+//! A thread creates larger maps in advance (`prebuild`); an op waits for them only if the present ones are full.
 
 use std::sync::Arc;
 
@@ -39,8 +38,7 @@ impl KernelMaps {
         self.ensure_hash_capacity("insert member", (used, shape.members), MapSizes { members, ..shape })
     }
 
-    /// Sees to room in a hash map. A larger map that is being made is taken as soon as it is ready; no op waits before
-    /// the present one is full.
+    /// Ensures space in a hash map. A finished prebuild is adopted at once; no op waits before the present map is full.
     fn ensure_hash_capacity(
         &mut self,
         op: &'static str,
@@ -105,7 +103,7 @@ impl KernelMaps {
         self.grow_to(shape).map_err(growth_error("make room"))
     }
 
-    /// Begins to make room for what is about to come. A failure is told where that room is needed.
+    /// Begins to create space for planned entries. Errors appear when that space is needed.
     pub(super) fn prebuild_capacity(&mut self, coming: &MapGrowth) {
         let shape = self.generation.shape.grow_to_hold(&self.used_shape().with_planned(coming), &self.limits);
         if shape != self.generation.shape {
@@ -121,20 +119,19 @@ impl KernelMaps {
         }
     }
 
-    /// The same shape, with whatever else is half full in its next size: so the programs are moved once and not again
-    /// soon.
+    /// Also enlarges all maps that are half full, so that the programs do not move again soon.
     fn with_half_full(&self, shape: MapSizes) -> MapSizes {
         shape.max_with(self.generation.shape.grow_half_full(&self.used_shape(), &self.limits))
     }
 
-    /// Has larger maps made, and takes those that are ready. A failure is not told here: where no room is left, it
-    /// happens again and is told then.
+    /// Prebuilds larger maps, and adopts finished ones. An error here is not reported: it recurs once the maps are
+    /// full.
     fn grow_ahead(&mut self, shape: MapSizes) {
         self.begin_prebuild(self.with_half_full(shape));
         self.adopt_prebuilt();
     }
 
-    /// Takes larger maps that have been made.
+    /// Adopts larger maps that are finished.
     pub(super) fn adopt_prebuilt(&mut self) {
         if let Some(larger) = self.poll_prebuild()
             && self.switch_to(larger).is_err()
@@ -147,8 +144,7 @@ impl KernelMaps {
         self.grow_to(self.with_half_full(shape))
     }
 
-    /// Grows now. What has just failed is not tried again: each op would wait for it anew, and with it every change
-    /// that needs no room.
+    /// Grows now. A growth that has just failed is not retried: each op, and all changes behind it, would wait again.
     fn grow_to(&mut self, shape: MapSizes) -> Result<(), Arc<StartError>> {
         if let Some(why) = self.growth_failures.recent_failure(&shape) {
             return Err(why);
@@ -158,7 +154,7 @@ impl KernelMaps {
     }
 
     fn switch_to(&mut self, larger: LargerMaps) -> Result<(), StartError> {
-        let Self { generation, attached, features, growths, growth_failures: refused, .. } = self;
+        let Self { generation, attached, features, growths, growth_failures, .. } = self;
         let LargerMaps { generation: mut next, mut maps, programs, packets } = larger;
         let mut attached = attached.as_mut().filter(|attached| attached.links.are_attached());
         generation.set_outgrown(true);
@@ -170,7 +166,7 @@ impl KernelMaps {
         moved?;
         *generation = next;
         *growths += 1;
-        *refused = GrowthFailures::default();
+        *growth_failures = GrowthFailures::default();
         if let Some(attached) = attached {
             attached.pins.prune_generations();
         }
@@ -180,7 +176,7 @@ impl KernelMaps {
 }
 
 impl Attachment {
-    /// Moves the programs to these maps. An error: no program reads them.
+    /// Moves the programs to these maps. After an error, no program reads them.
     fn move_programs(
         &mut self,
         (shape, features): (MapSizes, Features),

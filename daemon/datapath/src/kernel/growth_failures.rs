@@ -1,8 +1,8 @@
-//! Growths that failed, and until when they are not tried again.
+//! Failed growths, and when they may be retried.
 //!
-//! Invariant: whatever the engine asks for, it waits for a few failing growths in a pause at most: each loads all
-//! programs, and no other change is written meanwhile. A growth that is smaller in any map than those that failed may
-//! be tried all the same, because there may be memory for it. A growth that succeeds ends all of this.
+//! Invariant: the engine waits for a bounded number of failing growths per pause, because each loads all programs while
+//! no other change is written. A growth that is smaller in any map than the failed ones may be tried, because memory
+//! may suffice for it. A successful growth resets everything.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,24 +12,24 @@ use holdfast_status::datapath::MapSizes;
 use crate::error::StartError;
 use crate::shape::ShapeGrowth;
 
-/// The first pause. Each time twice as long passes, because what the kernel refused once it mostly refuses again.
+/// The first pause. Each further one doubles, because the kernel usually refuses again.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The most growths that fail in one pause: one for each map that grows, and one for what comes at once.
+/// The most failed growths per pause: one for each map that grows, and one for several at once.
 const FAILURES_MAX: usize = 7;
 
-/// What was refused since the last growth that succeeded.
+/// The failures since the last successful growth.
 #[derive(Debug, Default)]
 pub(super) struct GrowthFailures {
     // Those of this pause, the latest one last.
     failures: Vec<(MapSizes, Arc<StartError>)>,
-    // When the latest one failed, and how long the pause is after it.
+    // When the latest growth failed, and the length of the pause since.
     pause: Option<(Instant, Duration)>,
 }
 
 impl GrowthFailures {
-    /// Why maps of this shape are not to be had now; `None`: that is to be tried.
+    /// The error of a recent growth to this shape or a smaller one; `None`: try it.
     pub(super) fn recent_failure(&self, wanted: &MapSizes) -> Option<Arc<StartError>> {
         if self.is_pause_over() {
             return None;
@@ -44,7 +44,7 @@ impl GrowthFailures {
         self.pause.is_none_or(|(begun, length)| begun.elapsed() >= length)
     }
 
-    /// Notes why a growth to this shape failed. The pause begins after the last one that failed.
+    /// Records why a growth to this shape failed. The pause begins after the latest failure.
     pub(super) fn record_failure(&mut self, shape: MapSizes, error: StartError) -> Arc<StartError> {
         let length = match self.pause {
             None => PAUSE_FIRST,
@@ -63,7 +63,7 @@ impl GrowthFailures {
 
 #[cfg(test)]
 impl GrowthFailures {
-    /// Has the pause come to its end.
+    /// Ends the pause.
     pub(super) fn end_pause(&mut self) {
         self.pause = self.pause.map(|(begun, length)| (begun.checked_sub(length).unwrap(), length));
     }
@@ -77,17 +77,17 @@ mod tests {
         MapSizes { frontends: [frontends, 0], members, ..MapSizes::NONE }
     }
 
-    fn fail(refused: &mut GrowthFailures, shape: MapSizes, why: &str) {
+    fn fail(failures: &mut GrowthFailures, shape: MapSizes, why: &str) {
         let error = StartError::from_load(std::io::Error::other(why.to_owned()).into());
-        refused.record_failure(shape, error);
+        failures.record_failure(shape, error);
     }
 
-    fn why(refused: &GrowthFailures, shape: MapSizes) -> Option<String> {
-        refused.recent_failure(&shape).map(|why| why.to_string())
+    fn why(failures: &GrowthFailures, shape: MapSizes) -> Option<String> {
+        failures.recent_failure(&shape).map(|why| why.to_string())
     }
 
     #[test]
-    fn only_what_is_as_large_as_a_growth_that_failed_is_refused_without_a_try() {
+    fn only_growths_as_large_as_a_failed_one_are_refused_without_a_try() {
         let mut refused = GrowthFailures::default();
         assert_eq!(why(&refused, shape(8, 8)), None, "nothing has failed");
         fail(&mut refused, shape(8, 2), "no memory");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_has_no_more_failures_than_there_are_maps_and_one() {
+    fn a_pause_allows_one_failure_per_map_and_one_more() {
         let mut refused = GrowthFailures::default();
         for number in 0..7 {
             assert_eq!(why(&refused, shape(10 - number, number)), None, "{number}");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growth_that_fails_is_tried_again_ever_less_often() {
+    fn a_failing_growth_is_retried_ever_less_often() {
         let mut refused = GrowthFailures::default();
         let mut pauses = Vec::new();
         for _ in 0..8 {

@@ -1,7 +1,7 @@
-//! The first programs of packets, loaded beside those of sockets: a start waits for both, and the kernel's verifier is
-//! most of what it waits for.
+//! Loads the first packet programs in parallel with the socket programs: a start waits for both, mostly for the
+//! kernel's verifier.
 //!
-//! Invariant: maps and programs are made, and nothing else; pins and devices are left to who takes the programs.
+//! Invariant: it creates maps and programs only; the caller handles pins and devices.
 
 use std::thread::JoinHandle;
 
@@ -14,7 +14,7 @@ use crate::map::{self, Map, MapHandles};
 use crate::packets::{self, PacketOptions};
 use crate::pins::Pins;
 
-/// The thread that loads them, and the maps that they read.
+/// The loading thread, and the maps that its programs read.
 #[derive(Debug)]
 pub(super) struct PacketLoadThread {
     pub(super) maps: MapHandles,
@@ -22,8 +22,8 @@ pub(super) struct PacketLoadThread {
 }
 
 impl PacketLoadThread {
-    /// Begins at a start, beside the load of the programs of sockets that read these maps. `None`: packets are not to
-    /// be translated, or it cannot be begun, and is tried again when packets are to be served.
+    /// Starts at the daemon's start, in parallel with the socket programs over the same maps. `None`: packets are not
+    /// wanted, or an error; then [`KernelMaps::serve_packets`](super::KernelMaps::serve_packets) loads them.
     pub(super) fn start_with_sockets(
         (layers, options): (Vec<LinkLayer>, Option<&PacketOptions>),
         pins: &Pins,
@@ -34,7 +34,7 @@ impl PacketLoadThread {
         Self::start(layers, options, sockets.iter().chain(&found)).ok()
     }
 
-    /// Begins to load programs over these maps, and over new ones in the place of those that are missing.
+    /// Starts to load programs over these maps, and creates missing ones.
     pub(super) fn start<'a>(
         layers: Vec<LinkLayer>,
         PacketOptions { flows, switches, .. }: &PacketOptions,
@@ -48,13 +48,13 @@ impl PacketLoadThread {
         Ok(Self { maps, thread: thread.map_err(|error| StartError::from_load(error.into()))? })
     }
 
-    /// Waits until they are loaded.
+    /// Waits until the programs are loaded.
     pub(super) fn join(self) -> Result<Vec<PacketPrograms>, StartError> {
         self.thread.join().unwrap_or_else(|_| Err(thread_error()))
     }
 }
 
-/// The maps of packets that a former daemon left and that are fit to go on with.
+/// The packet maps of a former daemon that this one can continue with.
 pub(super) fn adopt_maps(pins: &Pins) -> Result<MapHandles, StartError> {
     let mut found = packets::drop_partial_flows(pins.adopt_packets()?);
     packets::remove_undersized(&mut found);

@@ -1,7 +1,7 @@
-//! Packets beside sockets: programs at devices, over the same tables.
+//! Packet programs at devices, over the same tables as the socket programs.
 //!
-//! Invariant: a failure here leaves sockets served; it is kept as text, and what failed is tried again, ever more
-//! seldom. The programs of packets read the generation that is written, or the status says that they do not.
+//! Invariant: a failure here leaves sockets served; it is stored as text and retried ever less often. Packet programs
+//! read the generation that is written, or the status says that they are behind.
 
 #[cfg(test)]
 mod tests;
@@ -25,33 +25,33 @@ use crate::load::{self, LinkLayer, PacketPrograms};
 use crate::map::{self, Map, MapHandles};
 use crate::packets::{self, AdoptedFlows, PacketOptions, PacketSwitches};
 
-/// The longest wait for the next attempt, in looks. It is one look after the first failure, and twice as long after
-/// each further one: loading costs a good part of a second, and what the kernel refused once it refuses again.
+/// The longest wait for the next attempt, in looks. The wait doubles after each failure: loading takes a good part of a
+/// second, and the kernel usually refuses again.
 const RETRY_LOOKS_MAX: u32 = 256;
 
-/// What is to be done for packets, and how far it has come.
+/// The desired state of packet translation, and its progress.
 #[derive(Debug, Default)]
 pub(super) struct PacketTranslation {
     pub(super) options: Option<PacketOptions>,
-    // The devices that were asked for last; `None`: none were yet, so what a former daemon left stays.
+    // The devices set last; `None`: none yet, so those of a former daemon stay.
     desired_devices: Option<Vec<Device>>,
     pub(super) running: Option<RunningPackets>,
-    // The programs that are loaded beside those of sockets, until they are taken.
+    // The programs loading in parallel with the socket programs, until they are taken.
     pub(super) load_thread: Option<PacketLoadThread>,
-    // Whether programs at devices read tables that are no longer written, or are a former daemon's.
+    // Whether programs at devices read outdated tables, or are a former daemon's.
     is_behind: bool,
     failure: Option<String>,
     retry: RetryTimer,
-    // Whether what a former daemon left was taken away, where packets are not to be translated.
+    // Whether a former daemon's programs were removed, if packets are not to be translated.
     is_withdrawn: bool,
-    // The change of size of the table of flows that is under way.
+    // The resize of the flow table in progress.
     pub(super) resizing: Option<FlowResize>,
-    // Why the last change of size failed; nothing is tried again before another size is asked for.
+    // Why the last resize failed; only another size is tried.
     pub(super) resize_failure: Option<ResizeFailure>,
     pub(super) given_up: EvictedFlows,
 }
 
-/// What there is while packets are translated.
+/// The state while packets are translated.
 #[derive(Debug)]
 pub(super) struct RunningPackets {
     pub(super) handles: MapHandles,
@@ -59,7 +59,7 @@ pub(super) struct RunningPackets {
     pub(super) devices: Devices,
 }
 
-/// When to try again.
+/// Counts the looks until the next attempt.
 #[derive(Debug, Default)]
 struct RetryTimer {
     pause: u32,
@@ -83,20 +83,19 @@ impl PacketTranslation {
         Self { options, ..Self::default() }
     }
 
-    /// Notes a frontend that has come: if it is for all addresses of the node, the bit of its port is set, and never
-    /// taken back.
+    /// Notes a new frontend. If it is for all node addresses, its port's bit is set for good.
     pub(super) fn note_inserted(&mut self, key: &FrontendKey) {
         if let Some(running) = self.running.as_mut().filter(|_| key.address.is_unspecified()) {
             running.ports.set(key.port.get().into());
         }
     }
 
-    /// The link layers that programs have to be loaded for. The kernel's verifier takes half a second for each.
+    /// The link layers that need programs. The verifier takes half a second for each.
     pub(super) fn link_layers(&self) -> Vec<LinkLayer> {
         devices::query_layers(self.desired_devices.as_deref().unwrap_or_default())
     }
 
-    /// Whether these programs are for the link layers of all devices.
+    /// Whether these programs cover the link layers of all devices.
     pub(super) fn covers_layers(&self, programs: &[PacketPrograms]) -> bool {
         self.link_layers().into_iter().all(|layer| programs.iter().any(|pair| pair.layer == layer))
     }
@@ -111,18 +110,18 @@ impl PacketTranslation {
         }
     }
 
-    /// The maps of packets, those of flows among them; `None`: packets are not translated.
+    /// The maps of packets, including flows; `None`: packets are not translated.
     pub(super) fn handles(&self) -> Option<&MapHandles> {
         self.running.as_ref().map(|running| &running.handles)
     }
 
-    /// The ports of this node that clients are given.
+    /// The SNAT port ranges.
     pub(super) fn snat_ports(&self) -> Vec<RangeInclusive<u16>> {
         self.options.iter().flat_map(|options| options.snat_ports.clone()).collect()
     }
 
-    /// What programs of packets are loaded with when tables have moved: link layers, maps of packets, switches. `None`:
-    /// packets are not translated.
+    /// The inputs for reloading packet programs after tables moved: link layers, packet maps, switches. `None`: packets
+    /// are not translated.
     pub(super) fn load_inputs(
         &self,
     ) -> Result<Option<(Vec<LinkLayer>, MapHandles, PacketSwitches)>, StartError> {
@@ -156,23 +155,22 @@ impl PacketTranslation {
 }
 
 impl KernelMaps {
-    /// Translates packets too from now on, if that is asked for and sockets are served. A failure is kept for the
-    /// status, and [`Self::repair`] tries again. If it is not asked for, takes from devices what a former daemon left
-    /// there.
+    /// Starts to translate packets, if configured and sockets are served. The status shows a failure, and
+    /// [`Self::repair`] retries. If not configured, removes a former daemon's programs from devices.
     pub fn serve_packets(&mut self) {
         if self.packets.options.is_none() && !self.packets.is_withdrawn && self.is_serving() {
             self.packets.is_withdrawn = true;
             self.detach_packets();
         }
-        let is_wanted = self.packets.options.is_some() && self.packets.running.is_none();
-        if is_wanted && self.is_serving() && self.packets.retry.tick() {
-            let begun = self.start_packets();
-            self.packets.is_behind = begun.is_err() && devices::has_any_attached(&self.device_pins());
-            self.packets.record_outcome(begun);
+        let must_start = self.packets.options.is_some() && self.packets.running.is_none();
+        if must_start && self.is_serving() && self.packets.retry.tick() {
+            let outcome = self.start_packets();
+            self.packets.is_behind = outcome.is_err() && devices::has_any_attached(&self.device_pins());
+            self.packets.record_outcome(outcome);
         }
     }
 
-    /// Sets the devices at which packets are translated from now on. [`Self::continue_devices`] does what follows from it.
+    /// Sets the devices at which packets are translated. [`Self::tend_devices`] does the work.
     pub fn set_devices(&mut self, devices: &[Device]) {
         self.packets.desired_devices = Some(devices.to_vec());
         if self.packets.running.as_ref().is_some_and(|running| !running.devices.covers_layers(devices)) {
@@ -183,13 +181,12 @@ impl KernelMaps {
         }
     }
 
-    /// Does what is to be done at devices, at least one step of some ten milliseconds, until `is_over`. `true`: there
-    /// is more to do.
+    /// Works at devices until `is_over`, at least one step of about ten milliseconds. `true`: work is left.
     pub fn tend_devices(&mut self, is_over: impl Fn() -> bool) -> bool {
         self.packets.running.as_mut().is_some_and(|running| running.devices.run_steps(is_over))
     }
 
-    /// Looks at once whether the drivers of devices still do what their programs need.
+    /// Checks at once whether the devices' drivers still support their programs.
     pub fn check_drivers(&mut self) {
         if let Some(running) = &mut self.packets.running {
             running.devices.check_drivers();
@@ -201,7 +198,7 @@ impl KernelMaps {
         self.packets.running.as_ref().is_some_and(|running| running.devices.awaits_uplink())
     }
 
-    /// How packets are translated; `None`: they are not to be.
+    /// The status of packet translation; `None`: it is not configured.
     pub fn packet_status(&self) -> Option<PacketStatus> {
         self.packets.status()
     }
@@ -210,7 +207,7 @@ impl KernelMaps {
         self.attached.as_ref().is_some_and(|attached| attached.links.are_attached())
     }
 
-    /// Takes from devices what a former daemon left there. Its flows stay for a later daemon that translates packets.
+    /// Removes a former daemon's programs from devices. Its flows stay for a later daemon that translates packets.
     fn detach_packets(&self) {
         let Some(attached) = &self.attached else { return };
         let found = attached.pins.adopt_packets().ok();
@@ -235,8 +232,8 @@ impl KernelMaps {
             attached.pins.remove_flows()?;
         }
         if found.contains_key(&Map::PacketSettings) {
-            // Told before anything is loaded, which may fail: former programs that left new clients to another proxy
-            // (`drain`) serve all clients again.
+            // Written before loading, which may fail: after `drain`, the former programs left new clients to another
+            // proxy, and now serve all clients again.
             packets::write_settings(&found, &options, 0)?;
         }
         let first = match self.packets.load_thread.take().filter(|_| self.growths == 0) {
@@ -271,8 +268,7 @@ impl KernelMaps {
         Ok(())
     }
 
-    /// Notes at which ports and frontends packets of a former daemon's flows arrive, once all of these flows were
-    /// looked at.
+    /// Records the ingress ports and frontends of a former daemon's flows, after the first sweep.
     pub(super) fn record_adopted(&mut self, adopted: AdoptedFlows) {
         if let Some(running) = &mut self.packets.running {
             adopted.ports.iter().for_each(|port| running.ports.set(u32::from(*port)));
@@ -285,7 +281,7 @@ impl KernelMaps {
         self.attached.as_ref().map(|attached| attached.pins.device_link_folder()).unwrap_or_default()
     }
 
-    /// Loads all programs of packets anew, because tables have moved. Until that works the old programs stay, and are
+    /// Reloads all packet programs, because tables have moved. Until that succeeds the old programs stay, and are
     /// behind.
     pub(super) fn move_packets(&mut self) {
         if self.packets.running.is_some() {
@@ -294,15 +290,14 @@ impl KernelMaps {
         }
     }
 
-    /// Loads all programs of packets anew, for other tables or for further devices. Until that works the old programs
-    /// stay.
+    /// Reloads all packet programs, for other tables or more devices. Until that succeeds the old programs stay.
     fn retry_packet_load(&mut self) {
         let loaded = self.reload_packets();
         self.packets.record_outcome(loaded);
     }
 
-    /// Puts in place the programs that were loaded for tables that have just moved. If none were loaded, or not all
-    /// that are needed, they are loaded anew; if the load failed, the old programs are behind.
+    /// Attaches the programs loaded for tables that have just moved. If they are missing or incomplete, it loads them
+    /// again; if their load failed, the old programs are behind.
     pub(super) fn replace_packets(&mut self, loaded: Option<Result<Vec<PacketPrograms>, StartError>>) {
         let is_enough = matches!(&loaded, Some(Ok(programs)) if self.packets.covers_layers(programs));
         let Some(running) = &mut self.packets.running else { return };
@@ -331,7 +326,7 @@ impl KernelMaps {
         Ok(())
     }
 
-    /// Does what could not be done yet, and puts back what was taken away from outside.
+    /// Retries what failed, and repairs what something else removed.
     pub(super) fn repair_packets(&mut self, repaired: &mut RepairReport) -> Result<(), StartError> {
         self.serve_packets();
         let has_failed = self.packets.running.is_some() && self.packets.failure.is_some();
@@ -352,7 +347,7 @@ impl KernelMaps {
     }
 }
 
-/// Copies of those maps that are for packets alone.
+/// Clones the maps that only packets use.
 fn packet_maps(maps: &MapHandles) -> Result<MapHandles, StartError> {
     let own = Map::packet_maps().chain(Map::flow_maps());
     map::clone_handles(own.filter_map(|map| maps.get_key_value(&map)))

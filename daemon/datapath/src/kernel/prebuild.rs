@@ -1,7 +1,7 @@
-//! Larger maps, made beside the engine before they are needed, because loading the programs that read them takes longer
-//! than any change may wait.
+//! Creates larger maps in advance on another thread, because loading the programs that read them takes longer than a
+//! change may wait.
 //!
-//! Invariant: nothing reads or writes these maps before `grow` has taken them. One set at a time is made.
+//! Invariant: nothing reads or writes these maps before `grow` takes them. Only one set is built at a time.
 
 use std::thread::JoinHandle;
 
@@ -15,25 +15,25 @@ use crate::map::{self, MapHandles};
 use crate::packets::PacketSwitches;
 use crate::shape::ShapeGrowth;
 
-/// What is to be made.
+/// The inputs of a build.
 struct PrebuildOrder {
     shape: MapSizes,
     features: Features,
     shared: MapHandles,
-    // Where packets are translated: the layers, their maps, and the switches.
+    // If packets are translated: the layers, their maps, and the switches.
     packets: Option<(Vec<LinkLayer>, MapHandles, PacketSwitches)>,
 }
 
-/// Maps that are empty, and programs that read them.
+/// Empty maps, and programs that read them.
 pub(super) struct LargerMaps {
     pub(super) generation: Generation,
     pub(super) maps: MapHandles,
     pub(super) programs: LoadedPrograms,
-    /// `None`: packets were not translated when the work was begun.
+    /// `None`: packets were not translated when the build began.
     pub(super) packets: Option<Result<Vec<PacketPrograms>, StartError>>,
 }
 
-/// How far the making of larger maps has come.
+/// The progress of a prebuild.
 #[derive(Debug, Default)]
 pub(super) enum Prebuild {
     #[default]
@@ -42,8 +42,8 @@ pub(super) enum Prebuild {
         shape: MapSizes,
         thread: JoinHandle<Result<LargerMaps, StartError>>,
     },
-    // The last attempt failed while there was room left; to try again with each op would cost more than to wait until
-    // there is none.
+    // The last attempt failed while there was space. Retrying at each op would cost more than waiting until the maps
+    // are full.
     Failed,
 }
 
@@ -62,27 +62,27 @@ impl PrebuildOrder {
 }
 
 impl Prebuild {
-    /// How large the maps are that are being made.
+    /// The sizes being built.
     pub(super) fn shape(&self) -> Option<MapSizes> {
         if let Self::Building { shape, .. } = self { Some(*shape) } else { None }
     }
 
-    /// Whether maps are being made that are at least so large.
+    /// Whether maps of at least these sizes are being built.
     fn covers(&self, wanted: &MapSizes) -> bool {
         self.shape().is_some_and(|shape| shape.max_with(*wanted) == shape)
     }
 }
 
 impl KernelMaps {
-    /// Begins to make larger maps, if none are being made and the last attempt has not failed.
+    /// Begins a prebuild, unless one is running or the last one failed.
     pub(super) fn begin_prebuild(&mut self, shape: MapSizes) {
         if matches!(self.prebuild, Prebuild::Idle) && self.growth_failures.recent_failure(&shape).is_none() {
             self.prebuild = self.start_build(shape).unwrap_or(Prebuild::Failed);
         }
     }
 
-    /// What has been made, once it is whole. Never waits. A failure is told when there is no room left and another
-    /// attempt fails.
+    /// Takes the maps if they are finished; never waits. An error is reported only if another attempt fails once the
+    /// maps are full.
     pub(super) fn poll_prebuild(&mut self) -> Option<LargerMaps> {
         let Prebuild::Building { thread, .. } = &self.prebuild else { return None };
         if !thread.is_finished() {
@@ -97,12 +97,12 @@ impl KernelMaps {
         Some(made)
     }
 
-    /// Notes that what was made cannot be taken, so that there is no other attempt before there is no room left.
+    /// Discards the built maps, so that no attempt follows before the maps are full.
     pub(super) fn abandon_prebuild(&mut self) {
         self.prebuild = Prebuild::Failed;
     }
 
-    /// Gives maps that are at least so large, and waits until they are made.
+    /// Waits for maps of at least these sizes.
     pub(super) fn await_prebuild(&mut self, shape: MapSizes) -> Result<LargerMaps, StartError> {
         if !self.prebuild.covers(&shape) {
             self.prebuild = self.start_build(shape)?;
@@ -131,7 +131,7 @@ fn join_builder(thread: JoinHandle<Result<LargerMaps, StartError>>) -> Result<La
     thread.join().unwrap_or_else(|_| Err(thread_error()))
 }
 
-/// The error for a thread that ended without an answer, which cannot be.
+/// The error for a thread that panicked.
 pub(super) fn thread_error() -> StartError {
     StartError::from_load(std::io::Error::other("the thread that loads programs has ended").into())
 }

@@ -1,41 +1,40 @@
-//! Puts back what was taken away from outside: programs, pins, bits that lead to frontends.
+//! Repairs programs, pins and bits that something else removed.
 //!
-//! Invariant: clients are served by the old programs until the new ones are in place. What cannot be put back keeps
-//! nothing else from it. Whatever else the maps hold is compared by the engine.
+//! Invariant: the old programs serve clients until the new ones are attached. A failure stops no other repair. The
+//! engine compares all other map content.
 
 use super::{Attachment, KernelMaps};
 use crate::error::StartError;
 use crate::{load, map};
 
-/// What was put back.
+/// What was repaired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// Hooks with a program that was detached, with a link that was unpinned, or with a program that had stayed behind
-    /// when the maps grew.
+    /// Hooks whose program was detached, whose link was unpinned, or whose program was behind after a growth.
     pub hooks: Vec<&'static str>,
     /// Whether maps were unpinned.
     pub pins: bool,
-    /// Whether bits were missing, so that programs would not have looked for every frontend.
+    /// Whether bits were missing, so that programs would have missed frontends.
     pub bits: bool,
-    /// Devices and directions from which the program of packets had been taken away. They are put back step by step, so
-    /// the next look tells of them.
+    /// Devices and directions whose packet program was removed. They are repaired in steps, so the next look reports
+    /// them.
     pub devices: Vec<String>,
-    /// Why maps stay pinned that no program uses; told once.
+    /// Why maps stay pinned that no program uses; reported once.
     pub leftover: Option<String>,
 }
 
-/// Something could not be put back.
+/// A repair failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct RepairError {
-    /// What was put back all the same.
+    /// What was repaired nevertheless.
     pub repaired: Box<RepairReport>,
-    /// Why the first of what was not stays as it is.
+    /// The first error.
     pub cause: StartError,
 }
 
 impl KernelMaps {
-    /// Looks whether all programs and pins are in place, puts back what is not, and does what had to wait.
+    /// Checks all programs and pins, repairs what is missing, and runs deferred work.
     pub fn repair(&mut self) -> Result<RepairReport, RepairError> {
         let mut repaired = RepairReport::default();
         if !self.is_serving() {
@@ -49,7 +48,7 @@ impl KernelMaps {
         }
     }
 
-    /// Keeps for readers why something was not put back.
+    /// Stores a repair's error for the status.
     fn record_failure(&mut self, met: Option<StartError>) -> Option<StartError> {
         let attached = self.attached.as_mut()?;
         let cause = met.map(|met| attached.pins.explain_error(met));
@@ -78,33 +77,32 @@ impl KernelMaps {
         Ok(())
     }
 
-    /// Puts programs back at the hooks of sockets, then takes larger maps that are whole.
+    /// Attaches missing socket programs, then adopts larger maps that are finished.
     fn repair_hooks(&mut self, repaired: &mut RepairReport) -> Result<(), StartError> {
-        let mended = self.reattach_hooks(&mut repaired.hooks);
+        let outcome = self.reattach_hooks(&mut repaired.hooks);
         self.adopt_prebuilt();
-        mended
+        outcome
     }
 
-    fn reattach_hooks(&mut self, mended: &mut Vec<&'static str>) -> Result<(), StartError> {
+    fn reattach_hooks(&mut self, repaired: &mut Vec<&'static str>) -> Result<(), StartError> {
         let Self { generation, shared, attached: Some(attached), features, .. } = self else { return Ok(()) };
-        let Attachment { pins, links, last_look: seen, put_back, .. } = attached;
+        let Attachment { pins, links, last_look, put_back, .. } = attached;
         let before = links.inspect_hooks(pins);
-        // Noted before anything is tried: where the file system of the pins is gone, nothing can be put back, and no
-        // program is loaded for it in vain.
-        *seen = Some(before.clone());
+        // Stored before any attempt: without the pins' file system nothing can be repaired, so no program is loaded.
+        *last_look = Some(before.clone());
         if before.broken.is_empty() && links.behind_hooks().is_empty() {
             return Ok(());
         }
         pins.make_link_folder()?;
         let maps = map::clone_handles(shared.handles().iter().chain(generation.handles()))?;
         let outcome = load::load_programs(generation.shape, *features, &maps, |programs, _| {
-            links.repair(programs, pins, &before.broken, mended)
+            links.repair(programs, pins, &before.broken, repaired)
         });
         let after = links.inspect_hooks(pins);
-        let is_back = |hook: &&&str| !after.broken.contains(hook);
-        *put_back += u64::try_from(before.broken.iter().filter(is_back).count()).unwrap_or(u64::MAX);
-        // Noted also if something could not be put back: that is what an operator looks for.
-        *seen = Some(after);
+        let is_repaired = |hook: &&&str| !after.broken.contains(hook);
+        *put_back += u64::try_from(before.broken.iter().filter(is_repaired).count()).unwrap_or(u64::MAX);
+        // Stored also after a failure, for operators.
+        *last_look = Some(after);
         outcome
     }
 }

@@ -1,9 +1,8 @@
-//! The table of flows in another size, while clients go on.
+//! Replaces the flow table by one of another size while clients continue.
 //!
-//! Invariant: packets are translated by one table. The other one is filled beside; at the end flows stand still for a
-//! moment, what has changed is brought along, and the programs that read the other table take the place of the former
-//! ones. A failure or a crash before that leaves all as it was. Flows that stand still go on by themselves, also where
-//! this process has died.
+//! Invariant: one table translates packets. Another one is filled meanwhile; at the end flows pause for a moment, the
+//! last changes are copied, and programs over the new table replace the old ones. A failure or crash before that
+//! changes nothing. Paused flows resume by themselves, even if this process has died.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -21,66 +20,65 @@ use crate::map::{self, Map, MapHandles};
 use crate::packets;
 use crate::packets::PacketSwitches;
 
-/// How long the thread works in one piece. Afterwards it rests `CLEAR_REST` times as long, so it takes a tenth of a processor
-/// at most.
+/// How long the thread works at a time. Then it rests [`REST`] times as long, so it takes at most a tenth of a
+/// processor.
 const SLICE: Duration = Duration::from_millis(5);
 const REST: u32 = 9;
 
-/// The most passes over the table. A pass that changes no more than `SMALL_TABLE_BACKENDS_MAX` flows is the last one: the rest is
-/// milliseconds of work.
+/// The most passes over the table. A pass with at most [`LAST_PASS_CHANGES`] changes is the last one: the rest takes
+/// milliseconds.
 const PASSES_MAX: u32 = 4;
 const LAST_PASS_CHANGES: u64 = 1_000;
 
-/// The most seconds that flows stand still, whatever becomes of this process; from when a device gets other programs
-/// anew.
+/// The most seconds that flows pause, whatever happens to this process; counted anew from each device's new programs.
 const PAUSE_SECONDS_MAX: u32 = 3;
 
-/// The programs move within this time or not at all: flows go on a second after it at the earliest.
+/// The time limit for the move: flows resume a second after it at the earliest.
 const MOVE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The longest wait until programs that are under way are through with their packets; they are so long before.
+/// The longest wait for running programs to finish their packets; they rarely take this long.
 const GRACE_MAX: Duration = Duration::from_secs(1);
 const GRACE_LOOK: Duration = Duration::from_micros(200);
 
-/// When a change that failed is tried again: a busy machine may have failed it. Each time twice as long passes, because
-/// each try loads all programs.
+/// The delay before a failed resize is retried, as a busy machine may be the cause. It doubles each time, because each
+/// attempt loads all programs.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
-/// How many flow numbers are handed out while flows stand still; the sweep goes on with the rest.
+/// How many record numbers are released while flows pause; the sweep releases the rest.
 const NUMBERS_FIRST: u32 = 4096;
 
-/// A table that is filled, and programs that read it.
+/// A filled table, and programs that read it.
 struct FilledTable {
-    moving: FlowMigration,
-    // The maps of flows, and no others.
+    migration: FlowMigration,
+    // Only the maps of flows.
     handles: MapHandles,
     programs: Vec<PacketPrograms>,
 }
 
-/// What the thread needs to fill a table.
+/// The thread's inputs.
 struct ResizeOrder {
     layers: Vec<LinkLayer>,
-    // All maps but those of flows.
+    // All maps except those of flows.
     maps: MapHandles,
     flows: u32,
     switches: PacketSwitches,
     from: FlowTable,
-    // Leads nowhere once the table is not wanted any more.
+    // Dangling once the resize is not wanted any more.
     wanted: Weak<()>,
 }
 
-/// The thread that fills a table of so many flows.
+/// The thread that fills a table for so many flows.
 #[derive(Debug)]
 pub(super) struct FlowResize {
     flows: u32,
-    // How often the maps had grown when the thread began.
+    // The count of growths when the thread began.
     growths: u32,
     thread: JoinHandle<Result<FilledTable, StartError>>,
     _wanted: Arc<()>,
 }
 
-/// Why the table did not get its size, and when that is tried again.
+/// Why a resize failed, and when it is retried.
 #[derive(Debug)]
 pub(super) struct ResizeFailure {
     pub(super) reason: String,
@@ -103,23 +101,23 @@ impl ResizeOrder {
     fn fill_table(self) -> Result<FilledTable, StartError> {
         let (programs, maps) = load::load_packets(&self.layers, &self.maps, (self.flows, &self.switches))?;
         let handles = map::clone_handles(Map::flow_maps().filter_map(|map| maps.get_key_value(&map)))?;
-        let mut moving = FlowMigration::new(self.from.clone(), FlowTable::new(&maps)?);
+        let mut migration = FlowMigration::new(self.from.clone(), FlowTable::new(&maps)?);
         for _ in 0..PASSES_MAX {
-            if self.run_pass(&mut moving)? <= LAST_PASS_CHANGES {
+            if self.run_pass(&mut migration)? <= LAST_PASS_CHANGES {
                 break;
             }
         }
-        Ok(FilledTable { moving, handles, programs })
+        Ok(FilledTable { migration, handles, programs })
     }
 
-    fn run_pass(&self, moving: &mut FlowMigration) -> Result<u64, StartError> {
+    fn run_pass(&self, migration: &mut FlowMigration) -> Result<u64, StartError> {
         loop {
             let began = Instant::now();
-            if let Some(changed) = moving.run_pass(began + SLICE).map_err(StartError::from_load)? {
+            if let Some(changed) = migration.run_pass(began + SLICE).map_err(StartError::from_load)? {
                 return Ok(changed);
             }
             if self.wanted.strong_count() == 0 {
-                return Err(resize_error("nobody wants it any more"));
+                return Err(resize_error("another size is wanted"));
             }
             std::thread::sleep(began.elapsed() * REST);
         }
@@ -128,7 +126,7 @@ impl ResizeOrder {
 
 const NO_PACKETS: &str = "packets are not translated any more";
 
-/// The second at which flows go on that stand still from now on, if they are told nothing else before.
+/// The second at which flows resume by themselves if paused now.
 fn resume_time() -> u32 {
     FlowTable::monotonic_seconds().saturating_add(PAUSE_SECONDS_MAX)
 }
@@ -138,8 +136,8 @@ fn resize_error(why: &str) -> StartError {
 }
 
 impl KernelMaps {
-    /// Sets how many flows there may be. Flows go on while the table gets that size, which takes a while; a smaller
-    /// table leaves out the flows that are least worth keeping.
+    /// Sets the flow table's size. Clients continue while it is resized, which takes a while; a smaller table evicts
+    /// flows by rank.
     pub fn set_flow_capacity(&mut self, flows: u32) {
         if let Some(options) = &mut self.packets.options
             && options.flows != flows
@@ -149,10 +147,11 @@ impl KernelMaps {
         }
     }
 
-    /// Takes the next step of a change of the table's size. To be called about once a second.
+    /// Runs the next step of a resize. Call it about once a second.
     pub(super) fn update_size(&mut self) {
         let wanted = self.packets.options.as_ref().map(|options| options.flows);
-        let Some((wanted, has)) = wanted.zip(self.flows.as_ref().map(|flows| flows.table.capacity())) else {
+        let Some((wanted, current)) = wanted.zip(self.flows.as_ref().map(|flows| flows.table.capacity()))
+        else {
             return;
         };
         let resizing = self.packets.resizing.take().filter(|resizing| resizing.flows == wanted);
@@ -164,7 +163,7 @@ impl KernelMaps {
                 self.packets.resizing = Some(resizing);
                 Ok(())
             }
-            None if has != wanted && self.can_resize() => self.begin_resize(wanted),
+            None if current != wanted && self.can_resize() => self.begin_resize(wanted),
             None => Ok(()),
         };
         if let Err(error) = done {
@@ -173,13 +172,12 @@ impl KernelMaps {
         }
     }
 
-    /// Whether a change of size may begin: none has just failed, all that a former daemon left in the table is known,
-    /// and each number is in use or can be had.
+    /// Whether a resize may begin: no recent failure, a complete first sweep, and all record numbers released.
     fn can_resize(&self) -> bool {
-        let is_known =
+        let is_swept =
             |flows: &FlowTracking| flows.sweep.progress().passes > 0 && flows.table.are_numbers_released();
         self.packets.resize_failure.as_ref().is_none_or(ResizeFailure::is_retry_due)
-            && self.flows.as_ref().is_some_and(is_known)
+            && self.flows.as_ref().is_some_and(is_swept)
     }
 
     fn begin_resize(&mut self, flows: u32) -> Result<(), StartError> {
@@ -216,22 +214,22 @@ impl KernelMaps {
         if growths != self.growths || !self.packets.covers_layers(&filled.programs) {
             filled.programs = self.load_programs_for(&filled.handles)?;
         }
-        let Some(FlowTracking { sweep: sweeping, .. }) = self.flows.take() else { return Ok(()) };
-        let (mut kept_free, swept) = sweeping.stop();
+        let Some(FlowTracking { sweep, .. }) = self.flows.take() else { return Ok(()) };
+        let (mut reserved_ports, swept) = sweep.stop();
         let switched = self.pause_flows().and_then(|until| self.switch_table(&mut filled, until));
-        if let Some(kept_free) = kept_free.as_mut().filter(|_| switched.is_ok()) {
-            kept_free.move_to_table(filled.moving.table().clone());
+        if let Some(reserved_ports) = reserved_ports.as_mut().filter(|_| switched.is_ok()) {
+            reserved_ports.move_to_table(filled.migration.table().clone());
         }
         let switched = self.resume_flows().and(switched);
         if switched.is_ok() {
-            self.packets.given_up.add(filled.moving.finish_counts());
+            self.packets.given_up.add(filled.migration.finish_counts());
         }
-        // If the thread gives no ports back that it kept free, the next call of `follow_flows` opens the table anew.
-        self.flows = kept_free.map(|kept_free| FlowTracking::start(kept_free, swept)).transpose()?;
+        // If the sweep thread failed, `update_flows` opens the table anew.
+        self.flows = reserved_ports.map(|it| FlowTracking::start(it, swept)).transpose()?;
         switched
     }
 
-    /// Loads programs for a filled table once more, because other tables have moved or devices need further programs.
+    /// Loads programs for a filled table again, because tables have moved or devices need more programs.
     fn load_programs_for(&self, flows: &MapHandles) -> Result<Vec<PacketPrograms>, StartError> {
         let Some((layers, own, switches)) = self.packets.load_inputs()? else { return Ok(Vec::new()) };
         let others = own.iter().filter(|(map, _)| !map.is_flow_map());
@@ -239,8 +237,8 @@ impl KernelMaps {
         Ok(load::load_packets(&layers, &maps, (0, &switches))?.0)
     }
 
-    /// Has flows stand still, and waits until programs that are under way are through with their packets. Gives until
-    /// when the programs may be moved.
+    /// Pauses flows, and waits until running programs have finished their packets. Returns the time limit for moving
+    /// programs.
     fn pause_flows(&mut self) -> Result<Instant, StartError> {
         let until = Instant::now() + MOVE_TIME_MAX;
         self.write_settings(resume_time())?;
@@ -248,9 +246,7 @@ impl KernelMaps {
         let began = Instant::now();
         while !self.grace.is_over(grace) {
             if began.elapsed() > GRACE_MAX {
-                return Err(resize_error(
-                    "the kernel does not tell when programs are through with their packets",
-                ));
+                return Err(resize_error("the kernel did not report that running programs have ended"));
             }
             std::thread::sleep(GRACE_LOOK);
         }
@@ -268,9 +264,8 @@ impl KernelMaps {
         packets::write_settings(&running.handles, options, drains)
     }
 
-    /// Moves pins and programs to the new table, while flows stand still: until the last device has other programs,
-    /// however many there are, because what began by the former ones would be lost. An error: nothing reads the new
-    /// table.
+    /// Moves pins and programs to the new table while flows pause. The pause lasts until the last device has its new
+    /// programs, because a flow opened by an old one would be lost. After an error nothing reads the new table.
     fn switch_table(&mut self, filled: &mut FilledTable, until: Instant) -> Result<(), StartError> {
         let mut copies = map::clone_handles(&filled.handles)?;
         let (Some(running), Some(options)) = (&self.packets.running, &self.packets.options) else {
@@ -280,40 +275,40 @@ impl KernelMaps {
         self.pin_table(filled, until)?;
         let Some(running) = &mut self.packets.running else { return Ok(()) };
         running.handles.append(&mut copies);
-        let stand_still = || packets::write_settings_to(&settings, &options, resume_time());
-        running.devices.replace_programs(std::mem::take(&mut filled.programs), stand_still);
-        // The programs that are being made for a growth read the old table.
+        let extend_pause = || packets::write_settings_to(&settings, &options, resume_time());
+        running.devices.replace_programs(std::mem::take(&mut filled.programs), extend_pause);
+        // A prebuild's programs read the old table.
         self.prebuild = super::prebuild::Prebuild::Idle;
         Ok(())
     }
 
-    /// Makes the pins lead to the new table. Its numbers are noted before anything else is done: the next start goes on
-    /// with them, whatever becomes of this process.
+    /// Pins the new table. It marks its numbers first: the next start continues with them, whatever happens to this
+    /// process.
     fn pin_table(
         &self,
-        FilledTable { moving, handles, .. }: &mut FilledTable,
+        FilledTable { migration, handles, .. }: &mut FilledTable,
         until: Instant,
     ) -> Result<(), StartError> {
         let (Some(_), Some(attached)) = (&self.packets.running, &self.attached) else {
             return Err(resize_error(NO_PACKETS));
         };
-        moving
+        migration
             .run_last_pass()
-            .and_then(|()| moving.release_numbers(NUMBERS_FIRST))
+            .and_then(|()| migration.release_numbers(NUMBERS_FIRST))
             .map_err(StartError::from_load)?;
         if Instant::now() >= until {
-            return Err(resize_error("flows would have stood still for too long"));
+            return Err(resize_error("flows would have paused for too long"));
         }
-        moving.mark_all_released();
+        migration.mark_all_released();
         attached.pins.replace_flows(handles)?;
-        moving.record_released();
+        migration.record_released();
         Ok(())
     }
 }
 
 #[cfg(test)]
 impl KernelMaps {
-    /// Has a change to the size that is asked for fail, as on a machine that is too busy for it.
+    /// Lets a resize to the wanted size fail, as on a busy machine.
     pub(super) fn fail_resize(&mut self) {
         let flows = self.packets.options.as_ref().unwrap().flows;
         let thread = std::thread::spawn(|| Err(resize_error("the machine is busy")));
@@ -321,13 +316,12 @@ impl KernelMaps {
         self.packets.resizing = Some(FlowResize { flows, growths, thread, _wanted });
     }
 
-    /// Has the time come at which a change that failed is tried again.
+    /// Ends the delay of a failed resize.
     pub(super) fn end_wait_for_size(&mut self) {
         self.packets.resize_failure.as_mut().unwrap().wait = Duration::ZERO;
     }
 
-    /// Moves all programs to the new table as if that had taken until long after flows went on. Flows are not told to
-    /// go on.
+    /// Moves all programs to the new table as if that had taken until long after flows resumed. Does not resume flows.
     pub(super) fn resize_slowly(&mut self) {
         let resizing = self.packets.resizing.take().unwrap();
         let mut filled = resizing.thread.join().unwrap().unwrap();
@@ -337,7 +331,7 @@ impl KernelMaps {
         self.switch_table(&mut filled, until).unwrap();
     }
 
-    /// Goes on with a change of size until the pins lead to the new table, and no further.
+    /// Runs a resize until the pins lead to the new table.
     pub(super) fn resize_as_far_as_pins(&mut self) {
         let resizing = self.packets.resizing.take().unwrap();
         let mut filled = resizing.thread.join().unwrap().unwrap();
@@ -352,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_that_failed_is_tried_again_ever_less_often() {
+    fn a_failed_resize_is_retried_ever_less_often() {
         let mut failure = ResizeFailure::new(&resize_error("busy"), None);
         let mut waits = vec![failure.wait.as_secs()];
         for _ in 0..7 {

@@ -1,7 +1,7 @@
 //! The self-test: with the programs attached, a probe frontend is translated and the daemon's own sockets are not.
 //!
-//! Invariant: the probe uses a port index and a slot that no service can have, on a loopback address that no service
-//! may claim, and is gone when the test is over. A failed test undoes the start.
+//! Invariant: the probe uses a port index and slot that no service can have, at a loopback address that no service may
+//! claim, and is removed after the test. A failed test undoes the start.
 
 #![allow(unsafe_code)]
 
@@ -20,32 +20,31 @@ use super::{Attachment, KernelMaps};
 use crate::abi::{FrontendBytes, types};
 use crate::sys;
 
-/// Nothing listens here, so a connect that is not translated is refused at once.
+/// Nothing listens here, so an untranslated connect is refused at once.
 const PROBE_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 255, 104, 102);
 
-/// What a child tells by its error: this number, plus 1 if its plain connect reached the backend, plus 2 if its marked
-/// one did.
+/// The base of the child's exit error: plus 1 if its plain connect reached the backend, plus 2 if its marked one did.
 const CHILD_CODE: i32 = 1 << 20;
 
-/// The datapath does not do what it promises.
+/// The datapath does not work as it must.
 #[derive(Debug, thiserror::Error)]
 pub enum SelfTestError {
-    /// The test itself could not be made.
+    /// The test itself failed.
     #[error("cannot {attempt} for the self-test: {source}")]
     Setup {
-        /// What failed, as a verb and its object.
+        /// The failed step, as a verb with its object.
         attempt: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The probe frontend could not be written.
+    /// The probe frontend was not written.
     #[error("cannot write the self-test's frontend: {0:#}")]
     Map(#[source] libbpf_rs::Error),
     /// Clients would not be served.
     #[error("a client in {} is not translated; another program may decide before ours", cgroup.display())]
     NotTranslated {
-        /// The cgroup of the client that dialled.
+        /// The cgroup of the client.
         cgroup: std::path::PathBuf,
     },
     /// The daemon would cut itself off.
@@ -54,7 +53,7 @@ pub enum SelfTestError {
         /// The mark of this daemon's sockets.
         mark: u32,
     },
-    /// The daemon would cut itself off, although its mark is honoured.
+    /// The daemon would cut itself off although programs exempt its mark.
     #[error("sockets of this daemon's cgroup are translated, so it could cut itself off")]
     CgroupTranslated,
 }
@@ -71,25 +70,24 @@ struct ConnectProbe {
 }
 
 impl KernelMaps {
-    /// Proves with real sockets that clients are translated and this daemon is not. If not, this start is undone:
-    /// clients are served as they were before it, or not at all if they were not.
+    /// Tests with real sockets that clients are translated and this daemon is not. After a failure this start is
+    /// undone: clients are served as before, or not at all if they were not.
     pub fn self_test(&mut self) -> Result<(), SelfTestError> {
-        let proven = self.run_self_test();
-        match (&proven, &mut self.attached) {
+        let outcome = self.run_self_test();
+        match (&outcome, &mut self.attached) {
             (Ok(()), Some(attached)) => attached.links.discard_former(),
             (Err(_), Some(_)) => self.undo_start(),
             _ => {}
         }
-        proven
+        outcome
     }
 
-    /// Undoes the start as far as it can, and tells no failure of its own: the failure of the test is what there is to
-    /// tell.
+    /// Undoes the start as far as possible. It reports no error of its own, only the test's counts.
     fn undo_start(&mut self) {
-        let Some(Attachment { pins, mut links, former_control: before, .. }) = self.attached.take() else {
+        let Some(Attachment { pins, mut links, former_control, .. }) = self.attached.take() else {
             return;
         };
-        self.shared.write_control(&before);
+        self.shared.write_control(&former_control);
         if links.undo_attach(&pins) {
             let _ = pins.remove_all();
         }
@@ -103,12 +101,12 @@ impl KernelMaps {
         let key = FrontendKey { address: PROBE_ADDRESS.into(), port, transport: Transport::Tcp };
         let slot = Slot { address: Ipv4Addr::LOCALHOST.into(), port, state: SlotState::Active };
         self.insert_probe(&key, slot).map_err(SelfTestError::Map)?;
-        let proven = self.check_translation(SocketAddrV4::new(PROBE_ADDRESS, port.get()));
+        let outcome = self.check_translation(SocketAddrV4::new(PROBE_ADDRESS, port.get()));
         if let Some(attached) = &self.attached {
             self.shared.write_control(&attached.control);
         }
         self.remove_probe(&key).map_err(SelfTestError::Map)?;
-        proven
+        outcome
     }
 
     fn insert_probe(&mut self, key: &FrontendKey, slot: Slot) -> Result<(), libbpf_rs::Error> {
@@ -131,14 +129,14 @@ impl KernelMaps {
     }
 
     fn check_translation(&self, probe: SocketAddrV4) -> Result<(), SelfTestError> {
-        let Some(Attachment { links, control: told, .. }) = &self.attached else { return Ok(()) };
+        let Some(Attachment { links, control, .. }) = &self.attached else { return Ok(()) };
         let cgroup = links.site().path();
-        if told.exempt_cgroup != 0 && can_reach(probe, 0)? {
+        if control.exempt_cgroup != 0 && can_reach(probe, 0)? {
             return Err(SelfTestError::CgroupTranslated);
         }
-        // For a moment this cgroup is not exempt. That harms nothing: the daemon has no socket yet that is not marked.
+        // This cgroup is not exempt for a moment, which is harmless: the daemon has no unmarked socket yet.
         self.shared.write_control(&types::control { exempt_cgroup: 0, ..self.shared.control() });
-        let mark = told.exempt_mark;
+        let mark = control.exempt_mark;
         let here = ConnectProbe { plain: can_reach(probe, 0)?, marked: mark != 0 && can_reach(probe, mark)? };
         let reached = if here.plain { here } else { probe_from_cgroup(cgroup, probe, mark)? };
         if !reached.plain {
@@ -161,17 +159,17 @@ fn can_reach(probe: SocketAddrV4, mark: u32) -> Result<bool, SelfTestError> {
     }
 }
 
-/// Which connects of a child in that cgroup reach the backend, for a daemon that is not in it.
+/// Tests connects from a child in that cgroup, for a daemon outside of it.
 fn probe_from_cgroup(
     cgroup: &std::path::Path,
     probe: SocketAddrV4,
     mark: u32,
 ) -> Result<ConnectProbe, SelfTestError> {
-    let door = |name| OpenOptions::new().write(true).open(cgroup.join(name));
-    let doors: Vec<File> = ["cgroup.procs", "cgroup.threads"].into_iter().flat_map(door).collect();
+    let open = |name| OpenOptions::new().write(true).open(cgroup.join(name));
+    let files: Vec<File> = ["cgroup.procs", "cgroup.threads"].into_iter().flat_map(open).collect();
     let dial = move || {
-        // A threaded cgroup lets a process in by the second file only.
-        if !doors.iter().any(|mut door| door.write_all(b"0").is_ok()) {
+        // A threaded cgroup admits a process by the second file only.
+        if !files.iter().any(|mut file| file.write_all(b"0").is_ok()) {
             return io::Error::from(io::ErrorKind::PermissionDenied);
         }
         let plain = i32::from(sys::connect(probe, 0).is_ok());
@@ -179,14 +177,14 @@ fn probe_from_cgroup(
         io::Error::from_raw_os_error(CHILD_CODE + plain + 2 * marked)
     };
     let mut child = Command::new("/proc/self/exe");
-    // SAFETY: after the fork only system calls are made, on what was opened before. The program is never executed: the
-    // error that is always returned carries the answer.
+    // SAFETY: after the fork the child makes only system calls, on files opened before. It never executes the program:
+    // the error that it always returns carries the result.
     unsafe { child.pre_exec(move || Err(dial())) };
     let Err(error) = child.spawn() else {
         return Err(setup_error("ask a child")(io::ErrorKind::Other.into()));
     };
     match error.raw_os_error().and_then(|code| code.checked_sub(CHILD_CODE)) {
-        Some(told @ 0..=3) => Ok(ConnectProbe { plain: told & 1 != 0, marked: told & 2 != 0 }),
+        Some(reached @ 0..=3) => Ok(ConnectProbe { plain: reached & 1 != 0, marked: reached & 2 != 0 }),
         _ => Err(setup_error("enter the cgroup")(error)),
     }
 }

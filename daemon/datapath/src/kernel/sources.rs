@@ -1,9 +1,8 @@
-//! The sources of load-balancer addresses, which programs at devices alone read.
+//! The source ranges of load balancers, which only programs at devices read.
 //!
-//! Invariant: what the engine asked for is known here, so that it is in the maps before the first program looks for it,
-//! however late programs are loaded. What a former daemon's programs read is never taken from them by a start. The
-//! ranges of one namespace do not fill the maps: they may be at most [`QUOTA_REST_FACTOR`] times what is left, so a
-//! namespace that has none finds room.
+//! Invariant: this module keeps the engine's ranges, so the maps hold them before the first program reads them, however
+//! late programs load. A start never takes ranges from a former daemon's programs. One quota cannot fill the maps: it
+//! holds at most [`QUOTA_REST_FACTOR`] times the free space, so others find space.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +16,7 @@ use crate::abi::types::size;
 use crate::error::StartError;
 use crate::map::{self, Map, MapHandles, find_handle};
 
-/// The value of each entry; only its key matters.
+/// The value of each entry; only the key matters.
 const PRESENT: u32 = 1;
 
 fn family_map(maps: &MapHandles, family: Family) -> Result<&MapHandle, StartError> {
@@ -37,7 +36,7 @@ pub(super) fn insert_source(maps: &MapHandles, key: &SourceKey) -> Result<(), Ma
 /// The most sources of one family.
 const SOURCES_MAX: usize = size::SOURCE_RANGES.0 as usize;
 
-/// A namespace may have so many times the room that is left: one that is alone gets eight of nine parts.
+/// A quota may hold so many times the free space: one that is alone gets eight ninths.
 const QUOTA_REST_FACTOR: usize = 8;
 
 const INSERT: &str = "insert source";
@@ -59,7 +58,7 @@ pub(super) fn remove_source(maps: &MapHandles, key: &SourceKey) -> Result<(), Ma
     }
 }
 
-/// All sources in these maps, sorted. A key that no version of this daemon wrote is left out.
+/// All sources in these maps, sorted. Keys that this daemon did not write are left out.
 pub(super) fn read_sources(maps: &MapHandles) -> Result<Vec<SourceKey>, MapError> {
     let mut found = Vec::new();
     for family in Family::ALL {
@@ -70,91 +69,89 @@ pub(super) fn read_sources(maps: &MapHandles) -> Result<Vec<SourceKey>, MapError
     Ok(found)
 }
 
-/// What the engine asked for, and the maps that hold it while packets are translated.
+/// The engine's sources, and the maps that hold them while packets are translated.
 #[derive(Debug, Default)]
 pub(super) struct SourceMaps {
     desired: BTreeMap<SourceKey, QuotaId>,
-    /// How many of a family there are, in all and of each share.
+    /// The number of sources of a family, in total and per quota.
     all: BTreeMap<Family, usize>,
     counts: BTreeMap<(Family, QuotaId), usize>,
     maps: Option<MapHandles>,
 }
 
 impl SourceMaps {
-    /// Adopts what a former daemon left for programs that may still read it. Where it left nothing, there are no maps
-    /// yet.
+    /// Adopts the maps of a former daemon, whose programs may still read them. Without them, it starts without maps.
     pub(super) fn adopt(
         found: &MapHandles,
-        shares: impl FnOnce() -> BTreeMap<PortIndex, QuotaId>,
+        quotas: impl FnOnce() -> BTreeMap<PortIndex, QuotaId>,
     ) -> Result<Self, StartError> {
         let maps = source_maps(found)?;
         if maps.len() < MAPS.len() {
             return Ok(Self::default());
         }
-        let told = read_sources(&maps)
+        let found = read_sources(&maps)
             .map_err(|error| StartError::from_load(std::io::Error::other(error.to_string()).into()))?;
-        let shares = if told.is_empty() { BTreeMap::new() } else { shares() };
+        let quotas = if found.is_empty() { BTreeMap::new() } else { quotas() };
         let mut this = Self { maps: Some(maps), ..Self::default() };
-        told.into_iter()
-            .for_each(|key| this.record_source(key, shares.get(&key.port).copied().unwrap_or_default()));
+        found
+            .into_iter()
+            .for_each(|key| this.record_source(key, quotas.get(&key.port).copied().unwrap_or_default()));
         Ok(this)
     }
 
-    fn record_source(&mut self, key: SourceKey, share: QuotaId) {
+    fn record_source(&mut self, key: SourceKey, quota: QuotaId) {
         self.forget_source(&key);
-        self.desired.insert(key, share);
+        self.desired.insert(key, quota);
         *self.all.entry(key.range.family()).or_default() += 1;
-        *self.counts.entry((key.range.family(), share)).or_default() += 1;
+        *self.counts.entry((key.range.family(), quota)).or_default() += 1;
     }
 
     fn forget_source(&mut self, key: &SourceKey) {
-        let Some(share) = self.desired.remove(key) else { return };
-        let place = (key.range.family(), share);
-        *self.all.entry(place.0).or_default() -= 1;
-        if let Some(count) = self.counts.get_mut(&place) {
+        let Some(quota) = self.desired.remove(key) else { return };
+        let family = key.range.family();
+        *self.all.entry(family).or_default() -= 1;
+        if let Some(count) = self.counts.get_mut(&(family, quota)) {
             *count -= 1;
             if *count == 0 {
-                self.counts.remove(&place);
+                self.counts.remove(&(family, quota));
             }
         }
     }
 
-    /// Why there is no room for another range of the services of a namespace; `None`: there is room.
-    fn quota_error(&self, family: Family, share: QuotaId) -> Option<MapError> {
+    /// Why a quota gets no further range; `None`: there is space.
+    fn quota_error(&self, family: Family, quota: QuotaId) -> Option<MapError> {
         let rest = SOURCES_MAX.saturating_sub(self.all.get(&family).copied().unwrap_or_default());
-        let own = self.counts.get(&(family, share)).copied().unwrap_or_default();
+        let own = self.counts.get(&(family, quota)).copied().unwrap_or_default();
         if rest == 0 {
             return Some(full_error("all are taken"));
         }
-        let has_its_part = own >= QUOTA_REST_FACTOR * rest;
-        has_its_part.then(|| {
+        let is_over_quota = own >= QUOTA_REST_FACTOR * rest;
+        is_over_quota.then(|| {
             let cause = format!("the services of this namespace have {own}, and leave {rest} to the others");
             MapError::Quota { op: INSERT, cause: describe_limit(cause) }
         })
     }
 
-    /// Begins to use these maps, in which programs look for sources from now on. Afterwards they hold what was asked
-    /// for, and nothing else.
+    /// Writes the desired sources into these maps, and removes all others. Programs read them from now on.
     pub(super) fn attach_maps(&mut self, given: &MapHandles) -> Result<(), StartError> {
         let failed = |error: MapError| StartError::from_load(std::io::Error::other(error.to_string()).into());
         let maps = source_maps(given)?;
         let found: BTreeSet<_> = read_sources(&maps).map_err(failed)?.into_iter().collect();
-        let told: BTreeSet<_> = self.desired.keys().copied().collect();
-        told.difference(&found).try_for_each(|key| insert_source(&maps, key)).map_err(failed)?;
-        found.difference(&told).try_for_each(|key| remove_source(&maps, key)).map_err(failed)?;
+        let desired: BTreeSet<_> = self.desired.keys().copied().collect();
+        desired.difference(&found).try_for_each(|key| insert_source(&maps, key)).map_err(failed)?;
+        found.difference(&desired).try_for_each(|key| remove_source(&maps, key)).map_err(failed)?;
         self.maps = Some(maps);
         Ok(())
     }
 
-    /// Inserts a source. While there are no maps, no more are taken than the maps will hold, so that programs can begin
-    /// with all of them.
-    pub(super) fn insert(&mut self, key: &SourceKey, share: QuotaId) -> Result<(), MapError> {
-        let no_room = || self.quota_error(key.range.family(), share);
-        if let Some(why) = (!self.desired.contains_key(key)).then(no_room).flatten() {
+    /// Inserts a source. Without maps it accepts only as many as they will hold, so that programs can start with all.
+    pub(super) fn insert(&mut self, key: &SourceKey, quota: QuotaId) -> Result<(), MapError> {
+        let quota_error = || self.quota_error(key.range.family(), quota);
+        if let Some(why) = (!self.desired.contains_key(key)).then(quota_error).flatten() {
             return Err(why);
         }
         self.maps.as_ref().map_or(Ok(()), |maps| insert_source(maps, key))?;
-        self.record_source(*key, share);
+        self.record_source(*key, quota);
         Ok(())
     }
 
@@ -164,7 +161,7 @@ impl SourceMaps {
         Ok(())
     }
 
-    /// The sources in the maps that are of ports below this one; `None`: there are no maps.
+    /// The sources of ports below `ports` in the maps; `None`: there are no maps.
     pub(super) fn read(&self, ports: u32) -> Result<Option<Vec<SourceKey>>, MapError> {
         let found = self.maps.as_ref().map(read_sources).transpose()?;
         Ok(found.map(|it| it.into_iter().filter(|key| key.port.0 < ports).collect()))

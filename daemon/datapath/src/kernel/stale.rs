@@ -1,23 +1,19 @@
-//! Notices, finds, judges and ends connected sockets that have lost their backend, so that their owners dial anew.
+//! Ends connected sockets that have lost their backend, so that their owners connect again.
 //!
-//! The steps, from the op that took a backend away:
+//! The steps after an op has removed a backend:
 //!
-//! 1. This module notes ops that may take a backend from a frontend. About once a second, if it has noted any, it hands
-//!    the maps that the next steps read to a thread of its own (`sweep`). The thread ends sockets and never keeps the
-//!    engine waiting.
-//! 2. Programs write down which socket dialled what as they translate. The thread reads this at once for the UDP
-//!    sockets of all network namespaces (`udp_reader`). For a TCP socket it looks up the entry of the map `reverse` when it
-//!    meets the socket.
-//! 3. The same maps that programs read say which backend serves nowhere (`lists`).
-//! 4. In the daemon's own network namespace, or in that of every process (`netns`), the kernel lists the connected
-//!    sockets. Those that have lost their backend are ended by their cookies (`diag`), and their owners see
-//!    ECONNABORTED.
+//! 1. This module notes ops that may take a backend from a frontend. About once a second, if there were any, it hands
+//! the maps for the next steps to a separate thread (`sweep`). The thread ends sockets and never blocks the engine.
+//! 2. Programs record what each socket dialled as they translate. The thread reads the UDP sockets of all network
+//! namespaces at once (`udp_peers`). For each TCP socket it looks up the map `reverse`.
+//! 3. The maps that programs read tell which backends serve nowhere (`backend_lookup`).
+//! 4. In the daemon's network namespace, or in those of all processes (`netns`), the kernel lists the connected
+//! sockets. The thread destroys stale ones by their cookies (`sock_diag`), and their owners see ECONNABORTED.
 //!
-//! Invariant: only a socket that dialled a frontend is ended, and only if its backend serves in no slice of the service
-//! that the frontend leads to, or no service has that frontend any more. Missing knowledge ends no socket: before the
-//! first whole table no frontend counts as gone, and a port that does not say which backends serve loses no socket. A
-//! socket that dialled a backend directly is left alone. A socket that is not connected need not be ended: its next
-//! datagram chooses a backend anew.
+//! Invariant: a socket is ended only if it dialled a frontend whose service has no slice with that backend, or which no
+//! service has any more. Missing data ends no socket: before the first complete table no frontend counts as gone, and a
+//! port without its list of serving backends loses no socket. Sockets that dialled a backend directly are left alone.
+//! An unconnected socket need not be ended: its next datagram selects a backend anew.
 
 mod backend_lookup;
 mod netns;
@@ -42,27 +38,27 @@ use backend_lookup::BackendLookup;
 use sweep::Sweeper;
 use udp_peers::UdpPeerReader;
 
-/// A client may choose its backend before the backend leaves, and connect its socket after the first sweep: the second
-/// one meets it. A start sweeps as often, because a change may have come before it.
+/// A client may select its backend before the backend leaves, and connect its socket after the first sweep: the second
+/// one finds it. A start also sweeps this often, because a change may precede it.
 const SWEEPS_PER_CHANGE: u32 = 2;
 
-/// Where sockets are looked for.
+/// The namespaces whose sockets are ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespaces {
-    /// In the daemon's own network namespace: the host's.
+    /// The daemon's own network namespace: the host's.
     Host,
-    /// In the network namespace of every process. Needs CAP_SYS_ADMIN and CAP_SYS_PTRACE.
+    /// The network namespaces of all processes. Needs CAP_SYS_ADMIN and CAP_SYS_PTRACE.
     All,
 }
 
-/// Which sockets are ended when their backend has left.
+/// Which sockets are ended once their backend is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleSockets {
     /// Connected UDP sockets, which do not notice by themselves.
     pub udp: bool,
-    /// TCP connections, which may still come to a good end.
+    /// TCP connections, which might still end normally.
     pub tcp: bool,
-    /// Where they are looked for.
+    /// The namespaces of these sockets.
     pub namespaces: Namespaces,
 }
 
@@ -83,40 +79,40 @@ impl StaleSockets {
     }
 }
 
-/// Has stale sockets ended, and knows when that is due.
+/// Schedules sweeps of stale sockets.
 #[derive(Debug)]
 pub(super) struct StaleSweep {
     sweeper: Sweeper<BackendLookup>,
-    // What UDP sockets dialled, or why it cannot be read. `None`: UDP sockets are left alone.
+    // Reads what UDP sockets dialled, or why it cannot. `None`: UDP sockets are left alone.
     udp_reader: Option<Result<UdpPeerReader, Arc<str>>>,
-    // The one network namespace in which sockets are ended; `None`: all, or it cannot be told.
+    // The only network namespace whose sockets are ended; `None`: all, or it is unknown.
     netns: Option<u64>,
-    // Sweeps to come.
+    // Sweeps still to run.
     due: u32,
-    // Whether every frontend has been in the maps, except those that were refused.
+    // Whether the maps have held every frontend, except refused ones.
     is_complete: bool,
 }
 
 impl StaleSweep {
-    /// Starts the thread that ends sockets; `None`: no sockets are to be ended.
+    /// Starts the thread; `None`: no sockets are to be ended.
     pub(super) fn start(which: StaleSockets, shared: &SharedMaps) -> Result<Option<Self>, StartError> {
         if which.transports().is_empty() {
             return Ok(None);
         }
         let sweeper = Sweeper::start(which).map_err(|error| StartError::from_load(error.into()))?;
         let sockets = find_handle(shared.handles(), Map::UdpSockets)?;
-        let kept =
+        let udp_reader =
             which.udp.then(|| UdpPeerReader::for_map(sockets).map_err(|error| unreadable_reason(&error)));
         let netns = (which.namespaces == Namespaces::Host).then(sys::own_netns_cookie).flatten();
-        Ok(Some(Self { sweeper, udp_reader: kept, netns, due: SWEEPS_PER_CHANGE, is_complete: false }))
+        Ok(Some(Self { sweeper, udp_reader, netns, due: SWEEPS_PER_CHANGE, is_complete: false }))
     }
 
-    /// Notes an op if it may take a backend from a frontend.
+    /// Notes an op that may take a backend from a frontend.
     pub(super) fn record_action(&mut self, action: &Action) {
         let may_take = match action {
             Action::InsertFrontend(..) | Action::RemoveFrontend(..) => true,
             Action::RemoveMember(key) => key.membership == Membership::Serving,
-            // This may be the first word that says which backends serve.
+            // This may be the first word with a list of serving backends.
             Action::PublishWord(_, scope, word) => {
                 *scope == Scope::Cluster && word.flags.contains(WordFlags::MEMBERS)
             }
@@ -127,7 +123,7 @@ impl StaleSweep {
         }
     }
 
-    /// Notes that the maps are whole: from now on a frontend that is not in them counts as gone.
+    /// Marks the maps as complete: from now on a frontend missing from them counts as gone.
     fn mark_complete(&mut self) {
         if !self.is_complete {
             (self.is_complete, self.due) = (true, SWEEPS_PER_CHANGE);
@@ -140,12 +136,12 @@ impl StaleSweep {
 }
 
 impl KernelMaps {
-    /// Has the thread end sockets that have lost their backend: their owners see ECONNABORTED and connect anew. To be
-    /// called about once a second; it does not wait, and does nothing if no backend has left. `is_complete`: the maps have
-    /// held all that every source tells.
-    pub fn end_stale_sockets(&mut self, is_whole: bool) -> Result<(), StartError> {
+    /// Lets the thread end sockets that have lost their backend: their owners see ECONNABORTED and reconnect. Call it
+    /// about once a second; it never waits, and does nothing unless a backend has left. `is_complete`: the maps have
+    /// held the objects of all sources.
+    pub fn end_stale_sockets(&mut self, is_complete: bool) -> Result<(), StartError> {
         let Some(stale) = &mut self.stale else { return Ok(()) };
-        if is_whole {
+        if is_complete {
             stale.mark_complete();
         }
         if stale.due > 0

@@ -1,7 +1,7 @@
-//! From nothing, or from what a former daemon left, to maps that work.
+//! Starts from nothing, or from a former daemon's maps and programs.
 //!
-//! Invariant: programs go into place only when their maps hold what the maps of the former programs held; so where
-//! another version serves, they wait.
+//! Invariant: programs attach only once their maps hold what the former programs' maps held, so they wait while another
+//! version serves.
 
 use std::path::PathBuf;
 
@@ -35,21 +35,21 @@ use crate::shape::ShapeGrowth;
 use crate::shared_maps::{self, SharedMaps};
 use crate::sys;
 
-/// What the datapath has to know before it starts.
+/// The options of a start.
 #[derive(Clone, Debug)]
 pub struct StartOptions {
-    /// The cgroup in which sockets get the services; `None`: the root of the host's cgroup v2 hierarchy.
+    /// The cgroup whose sockets are served; `None`: the root of the host's cgroup v2 hierarchy.
     pub cgroup: Option<PathBuf>,
-    /// Where everything is pinned: a folder on a BPF file system, or one that can be made there.
+    /// The folder of all pins on a BPF file system; created if missing.
     pub bpffs: PathBuf,
-    /// How much the maps may hold.
+    /// The most that the maps may hold.
     pub capacity: Capacity,
-    /// What new maps are made large enough for, beside a few hundred services: what is known to come soon. Later they
-    /// would grow for it, and the programs be loaded once more.
+    /// What new maps must hold soon, beyond a few hundred services. Otherwise they would grow for it later and the
+    /// programs load again.
     pub expected: MapGrowth,
     /// The mark of the daemon's own sockets; 0: none.
     pub mark: u32,
-    /// Which sockets end when their backend leaves.
+    /// Which sockets are ended once their backend is gone.
     pub stale_sockets: StaleSockets,
     /// The sockets that are served.
     pub served: ServedSockets,
@@ -57,25 +57,25 @@ pub struct StartOptions {
     pub packets: Option<PacketOptions>,
 }
 
-/// Why another daemon's programs stay in place.
+/// Why another daemon's programs stay attached.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeOverError {
-    /// Ours are not attached.
+    /// Our programs were not attached.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Ours do not do what they must.
+    /// Our programs do not work as they must.
     #[error(transparent)]
     SelfTest(#[from] SelfTestError),
 }
 
 impl Attachment {
-    /// Whether the programs may serve at once: over empty maps they would take from clients what other maps give them.
+    /// Whether the programs may serve at once: over empty maps they would cut off clients that other maps serve.
     fn can_serve(&self) -> bool {
         self.pins.has_generation() || !self.pins.has_links(self.links.site())
     }
 
-    /// Pins the maps, and attaches the programs. Other versions' pins go before their programs do: what is pinned is
-    /// always fit to be adopted.
+    /// Pins the maps and attaches the programs. It removes other versions' pins before their programs: pins can always
+    /// be adopted.
     fn attach_programs(&mut self, programs: &Programs<'_>, maps: &mut MapHandles) -> Result<(), StartError> {
         self.pins.pin_all(maps)?;
         self.pins.remove_other_versions()?;
@@ -89,8 +89,8 @@ impl Attachment {
 }
 
 impl Attachment {
-    /// Until this daemon takes over, the programs of another version exempt it in place of their own daemon, which is
-    /// gone. A version with an unreadable control is told nothing; its programs never lead to an apiserver anyway.
+    /// Lets another version's programs exempt this daemon until it takes over; their own daemon is gone. A version with
+    /// an unreadable control map is skipped: its programs never translate to an apiserver.
     fn write_foreign_controls(&self) {
         for pin in self.pins.foreign_controls() {
             if let Ok(control) = MapHandle::from_pinned_path(&pin) {
@@ -101,7 +101,7 @@ impl Attachment {
 }
 
 impl KernelMaps {
-    /// Takes over what a former daemon left, or begins anew, and attaches the programs.
+    /// Adopts a former daemon's maps or creates new ones, and attaches the programs.
     pub fn start(options: &StartOptions) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
         Self::start_as(options, probe::probe_features()?, VERSION)
@@ -116,7 +116,7 @@ impl KernelMaps {
         let cgroup = Cgroup::open(options.cgroup.as_deref())?;
         let pins = Pins::open(&options.bpffs, version)?;
         let first = MapSizes::for_expected(&options.expected, &MapSizes::from_capacity(options.capacity));
-        let told = build_control(options, &cgroup);
+        let control = build_control(options, &cgroup);
         let mut packets =
             PacketTranslation::new(options.packets.clone().map(|packets| packets.restrict_to(features)));
         let maps = load::make_maps(first, features, &pins.adopt()?)?;
@@ -124,8 +124,8 @@ impl KernelMaps {
         let mut attached = Attachment {
             pins,
             links,
-            control: told,
-            former_control: told,
+            control,
+            former_control: control,
             last_look: None,
             put_back: 0,
             failure: None,
@@ -142,15 +142,15 @@ impl KernelMaps {
             attached.former_control = this.shared.control();
             this.packets = packets;
             if options.packets.is_some() {
-                let shares = || dump::read_quotas(&this.generation);
-                this.sources = SourceMaps::adopt(&attached.pins.adopt_packets()?, shares)?;
+                let quotas = || dump::read_quotas(&this.generation);
+                this.sources = SourceMaps::adopt(&attached.pins.adopt_packets()?, quotas)?;
             } else {
                 this.shared.record_flows([]);
             }
             this.exempt = ExemptSubtrees::new(&options.served, &maps)?;
             this.exempt.refresh()?;
             this.cluster_ips.attach_maps(this.shared.handles())?;
-            this.shared.write_control(&told);
+            this.shared.write_control(&control);
             if attached.can_serve() {
                 attached.attach_programs(programs, &mut maps)?;
             } else {
@@ -162,7 +162,7 @@ impl KernelMaps {
         })
     }
 
-    /// Puts the programs in the place of another daemon's, once the maps hold what clients need, and proves them.
+    /// Replaces another daemon's programs, once the maps hold what clients need, and runs the self-test.
     pub fn take_over(&mut self) -> Result<(), TakeOverError> {
         let Self { generation, shared, attached, features, .. } = self;
         if let Some(attached) = attached.as_mut().filter(|attached| !attached.links.are_attached()) {
@@ -175,7 +175,7 @@ impl KernelMaps {
         Ok(self.self_test()?)
     }
 
-    /// Maps with no program attached and no pin: they are gone with this value.
+    /// Maps without programs and pins: dropping the value removes them.
     pub fn without_programs(capacity: Capacity) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
         let features = probe::probe_features()?;
@@ -192,7 +192,7 @@ impl KernelMaps {
         let cluster_ips = ClusterIps::from_frontends(&found);
         let found: Vec<_> = found.iter().map(|(key, _)| *key).collect();
         Ok(Self {
-            // What was found may be larger than the limits of today.
+            // Found maps may be larger than the current limits.
             limits: MapSizes::from_capacity(capacity).max_with(generation.shape),
             shared: SharedMaps::new(maps, &found)?,
             grace: GracePeriods::start().map_err(StartError::from_load)?,
@@ -215,8 +215,8 @@ impl KernelMaps {
     }
 }
 
-/// What the programs are told: to exempt the daemon's mark and its cgroup. A daemon that is in the very cgroup that it
-/// serves has no cgroup of its own.
+/// The control values: programs exempt the daemon's mark and cgroup. A daemon in the cgroup that it serves has no
+/// cgroup to exempt.
 fn build_control(options: &StartOptions, cgroup: &Cgroup) -> types::control {
     let own = cgroup::current_id().filter(|own| *own != cgroup.id());
     types::control {

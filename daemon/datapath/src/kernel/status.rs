@@ -1,4 +1,4 @@
-//! What the datapath says of itself.
+//! The datapath's status.
 
 use holdfast_core::keys::Family;
 use holdfast_core::maps::Maps;
@@ -13,11 +13,11 @@ use crate::map::{Map, find_handle};
 use crate::port_counts::PortCounters;
 use crate::refusals::RefusalReader;
 
-/// Maps that programs go on writing while readers look into them. Maps that grow are replaced, so a reader takes these
-/// anew for each answer.
+/// Maps that programs keep writing while readers read them. Growing maps are replaced, so a reader takes these anew for
+/// each reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveMaps {
-    /// The counts of the clients of all ports.
+    /// The counts of clients at all ports.
     pub port_counts: PortCounters,
     /// Clients and their backends; `None`: packets are not translated.
     pub flow_table: Option<FlowTable>,
@@ -30,10 +30,10 @@ impl KernelMaps {
         self.status_with(&attached.map(|it| it.links.inspect_hooks(&it.pins)).unwrap_or_default())
     }
 
-    /// The state of programs and maps, with the hooks as [`Self::repair`] last saw them, if it has looked at them.
+    /// The state of programs and maps, with the hooks as [`Self::repair`] last saw them, if it has.
     pub fn last_status(&self) -> Status {
-        let seen = self.attached.as_ref().and_then(|it| it.last_look.as_ref());
-        seen.map_or_else(|| self.status(), |look| self.status_with(look))
+        let last_look = self.attached.as_ref().and_then(|it| it.last_look.as_ref());
+        last_look.map_or_else(|| self.status(), |look| self.status_with(look))
     }
 
     fn status_with(&self, hooks: &HookReport) -> Status {
@@ -69,13 +69,13 @@ impl KernelMaps {
         }
     }
 
-    /// The maps that readers look into by themselves.
+    /// The maps that readers read by themselves.
     pub fn live_maps(&self) -> LiveMaps {
         let flow_table = self.flows.as_ref().map(|flows| flows.table.clone());
         LiveMaps { port_counts: self.generation.counts(), flow_table }
     }
 
-    /// Where refused clients are reported.
+    /// Opens the ring of refused clients.
     pub fn refusals(&self) -> Result<RefusalReader, StartError> {
         let map = find_handle(self.shared.handles(), Map::Refusals)?;
         Ok(RefusalReader::new(MapHandle::try_from(map).map_err(StartError::from_load)?))

@@ -1,4 +1,4 @@
-//! What only this crate can arrange: an older kernel, and maps that were changed from outside. Needs root.
+//! Cases that only this crate can set up: an older kernel, and maps changed from outside. Needs root.
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
@@ -37,18 +37,18 @@ fn kernel_without_set_retval_a_refused_client_still_never_sees_eperm() {
             let socket = udp_client(any);
             socket.connect(address(frontend)).unwrap();
             socket.send(b"x").unwrap();
-            check_errno(socket.recv(&mut [0; 8]), libc::ECONNREFUSED, "UDP hears of it with the answer");
+            check_errno(socket.recv(&mut [0; 8]), libc::ECONNREFUSED, "recv reports the refusal of UDP");
         }
         let mapped = TcpStream::connect(address("[::ffff:10.96.0.10]:80"));
         check_errno(mapped, libc::ECONNREFUSED, "mapped");
         let backends = [tcp_backend("127.0.0.2:0")];
         Port { index: 4, frontends: &["10.96.0.12:80"], backends: &backends, ..Port::TCP }.serve(&mut maps);
-        assert_eq!(dial("10.96.0.12:80"), address("10.96.0.12:80"), "the rest is as always");
+        assert_eq!(dial("10.96.0.12:80"), address("10.96.0.12:80"), "other clients are served");
     });
 }
 
 #[test]
-fn kernel_contents_that_nobody_wrote_are_left_out_of_a_dump() {
+fn kernel_foreign_contents_are_left_out_of_a_dump() {
     let mut maps = KernelMaps::without_programs(super::bed::CAPACITY).unwrap();
     // Port 0, transport 255: no version of this daemon wrote that.
     let key = [1, 2, 3, 4, 0, 0, 255, 0];
@@ -56,7 +56,7 @@ fn kernel_contents_that_nobody_wrote_are_left_out_of_a_dump() {
     assert_eq!(maps.dump().unwrap(), Dump::default());
 }
 
-/// A frontend of one port, by its number.
+/// Inserts a frontend with its own port, by its number.
 fn insertion(number: u32) -> Op {
     let address = IpAddr::from((0x0a60_0000 + number).to_be_bytes());
     let key = FrontendKey { address, port: NonZeroU16::MIN, transport: Transport::Tcp };
@@ -88,7 +88,7 @@ fn wait_until_made(maps: &KernelMaps) {
 }
 
 #[test]
-fn kernel_larger_maps_are_made_while_there_is_room_and_taken_when_they_are_whole() {
+fn kernel_larger_maps_are_built_ahead_and_adopted_when_finished() {
     let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     insert(&mut maps, 0..2560);
     assert!(matches!(maps.prebuild, Prebuild::Idle), "{:?}", maps.prebuild);
@@ -103,10 +103,10 @@ fn kernel_larger_maps_are_made_while_there_is_room_and_taken_when_they_are_whole
 }
 
 #[test]
-fn kernel_an_op_waits_for_larger_maps_only_where_there_is_no_room() {
+fn kernel_an_op_waits_for_larger_maps_only_when_full() {
     let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     insert(&mut maps, 0..2560);
-    // As if they could not be made, which is not told while there is room.
+    // As if the prebuild had failed, which is not reported while there is space.
     maps.prebuild = Prebuild::Failed;
     insert(&mut maps, 2560..3840);
     assert_eq!(grown(&maps), (0, 4096));
@@ -116,7 +116,7 @@ fn kernel_an_op_waits_for_larger_maps_only_where_there_is_no_room() {
 }
 
 #[test]
-fn kernel_maps_that_are_made_too_small_are_not_waited_for() {
+fn kernel_a_prebuild_that_is_too_small_is_not_awaited() {
     let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     insert(&mut maps, 0..2561);
     assert!(matches!(maps.prebuild, Prebuild::Building { .. }), "{:?}", maps.prebuild);
@@ -125,15 +125,15 @@ fn kernel_maps_that_are_made_too_small_are_not_waited_for() {
     assert_eq!((maps.growths, maps.dump().unwrap().frontends.len()), (1, 2561));
 }
 
-/// What a start over empty maps writes, in that order, takes one growth, however full the first maps are meanwhile.
+/// A start over empty maps takes one growth for its writes, however full the first maps are meanwhile.
 #[test]
-fn kernel_what_a_start_expects_is_made_once_and_is_large_enough() {
+fn kernel_the_maps_of_a_start_hold_what_it_expects() {
     let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     let coming = MapGrowth { frontends: [20_000, 0], ports: 20_000, slots: [20_000, 0], members: 0 };
     maps.prepare(&coming);
     assert!(matches!(maps.prebuild, Prebuild::Building { .. }), "{:?}", maps.prebuild);
-    assert_eq!(grown(&maps), (0, 4096), "nothing has changed");
-    // A little less is written than was expected, or a little more, as long as there is room.
+    assert_eq!(grown(&maps), (0, 4096), "still the first maps");
+    // A little less or more than expected is written, as long as it fits.
     maps.reserve_capacity(&MapGrowth {
         frontends: [19_000, 0],
         ports: 20_100,
@@ -152,19 +152,19 @@ fn kernel_what_a_start_expects_is_made_once_and_is_large_enough() {
 }
 
 #[test]
-fn kernel_what_is_small_is_not_expected() {
+fn kernel_small_expectations_do_not_enlarge_maps() {
     let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     maps.prepare(&MapGrowth { frontends: [3_000; 2], ports: 4_000, slots: [16_000; 2], members: 3_000 });
     assert!(matches!(maps.prebuild, Prebuild::Idle), "{:?}", maps.prebuild);
 }
 
-/// A growth takes as long as thousands of ops, and the engine, which serves all namespaces, waits for it.
+/// A growth takes as long as thousands of ops, and the engine waits for it.
 #[test]
-fn kernel_a_growth_that_fails_is_paid_once_and_tried_again_after_a_pause() {
+fn kernel_a_failed_growth_is_retried_only_after_a_pause() {
     bed(|bed| {
         let mut maps = KernelMaps::start(&bed.options()).unwrap();
         insert(&mut maps, 0..2560);
-        // As if no larger maps could be made while there is room.
+        // As if no larger maps could be created while there is space.
         maps.prebuild = Prebuild::Failed;
         insert(&mut maps, 2560..3840);
         bed.set_read_only(true);
@@ -193,7 +193,7 @@ fn serve(maps: &mut KernelMaps) {
     Port { frontends: &[VIP], backends: &backends, ..Port::TCP }.serve(maps);
 }
 
-/// The numbers of all programs on all hooks of the bed's cgroup.
+/// The ids of all programs at all hooks of the bed's cgroup.
 fn attached(bed: &ThreadBed) -> BTreeSet<u32> {
     let cgroup = Cgroup::open(Some(&bed.cgroup)).unwrap();
     cgroup.hooks().flat_map(|hook| cgroup.query_programs(hook).unwrap()).collect()
@@ -201,7 +201,7 @@ fn attached(bed: &ThreadBed) -> BTreeSet<u32> {
 
 type Forget = fn(&types::control) -> types::control;
 
-/// Exemptions that the programs are told from outside, and what the self-test says then.
+/// Exemptions removed from outside, and the error of the self-test.
 const FORGETTING: [(Forget, &str); 2] = [
     (
         |told| types::control { exempt_mark: MARK + 1, ..*told },
@@ -226,7 +226,7 @@ fn kernel_a_failed_self_test_leaves_nothing_of_a_first_start() {
             bed.join(&bed.cgroup);
             assert_eq!(attached(bed), BTreeSet::new());
             assert!(!bed.options().bpffs.exists());
-            check_errno(TcpStream::connect(address(VIP)), libc::ENETUNREACH, "nothing is translated");
+            check_errno(TcpStream::connect(address(VIP)), libc::ENETUNREACH, "no translation");
         });
     }
 }
@@ -246,7 +246,7 @@ fn kernel_a_failed_self_test_leaves_what_a_former_daemon_attached() {
             let before = (attached(bed), told(&maps));
             drop(maps);
             let mut maps = KernelMaps::start(&bed.options()).unwrap();
-            assert_ne!(attached(bed), before.0, "the new programs are in place");
+            assert_ne!(attached(bed), before.0, "the new programs are attached");
             maps.shared.write_control(&forget(&maps.shared.control()));
             assert_eq!(maps.self_test().unwrap_err().to_string(), said);
             assert_eq!((attached(bed), told(&maps)), before);
@@ -258,7 +258,7 @@ fn kernel_a_failed_self_test_leaves_what_a_former_daemon_attached() {
     }
 }
 
-/// Connects without a pause until it is dropped; a failed connect is a failed test.
+/// Connects without a pause until it is dropped; a failed connect fails the test.
 struct Clients {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<u32>>,
@@ -288,7 +288,7 @@ impl Clients {
 }
 
 #[test]
-fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
+fn kernel_another_version_fills_its_maps_and_takes_over_without_a_gap() {
     bed(|bed| {
         let start = |version| start_as(bed, version);
         let maps = |version| bed.options().bpffs.join(format!("v{version}/g1"));
@@ -299,21 +299,21 @@ fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
         let old_programs = attached(bed);
         let clients = Clients::start();
         drop(old);
-        // One that dies while it fills its maps leaves nothing that could be taken for whole.
+        // A daemon that dies while it fills its maps leaves no complete generation.
         let mut new = start(VERSION);
         assert!(new.is_predecessor_serving() && new.status().waiting);
         assert_eq!(new.dump().unwrap(), Dump::default(), "nothing is adopted from another version");
         drop(new);
         let mut new = start(VERSION);
         assert!(new.is_predecessor_serving());
-        // Also when it has to grow meanwhile.
+        // Even if it must grow meanwhile.
         for number in 0..4000_u32 {
             let vip = format!("10.100.{}.{}:80", number >> 8, number & 255);
             Port { index: number + 10, frontends: &[&vip], ..Port::TCP }.serve(&mut new);
         }
         assert!(new.status().growths > 0);
         serve(&mut new);
-        assert_eq!(attached(bed), old_programs, "the old ones serve until now");
+        assert_eq!(attached(bed), old_programs, "the old programs still serve");
         assert!(old_maps.exists() && !new_maps.exists());
         new.take_over().unwrap();
         assert!(!new.is_predecessor_serving());
@@ -321,7 +321,7 @@ fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
         assert!(!old_maps.exists() && new_maps.exists());
         let dump = new.dump().unwrap();
         drop(new);
-        // And back again, as an operator does that is unhappy with an upgrade.
+        // And back again, as in a rollback.
         let mut old = start(VERSION - 1);
         assert!(old.is_predecessor_serving());
         serve(&mut old);
@@ -350,12 +350,12 @@ fn invariant_11_kernel_a_daemon_that_waits_is_exempt_from_the_programs_that_stil
         bed.join(&bed.cgroup);
         check_errno(TcpStream::connect(address(vip)), libc::ECONNREFUSED, "clients are served as before");
         connect_marked(vip, mark).unwrap();
-        check_errno(connect_marked(vip, MARK), libc::ECONNREFUSED, "the mark of a daemon that is gone");
+        check_errno(connect_marked(vip, MARK), libc::ECONNREFUSED, "the mark of a former daemon");
     });
 }
 
 #[test]
-fn kernel_another_version_moves_no_conversation() {
+fn kernel_another_version_moves_no_udp_flow() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -375,13 +375,13 @@ fn kernel_another_version_moves_no_conversation() {
         let mut new = start_as(bed, VERSION);
         port.serve(&mut new);
         assert!(new.is_predecessor_serving());
-        assert_eq!(asked(), before, "two versions side by side");
+        assert_eq!(asked(), before, "two versions in parallel");
         new.take_over().unwrap();
         assert_eq!(asked(), before);
         assert_eq!(connected.peer_addr().unwrap(), address(vip));
         assert_eq!(sweep(&mut new), 0);
         Port { backends: &[], ..port }.publish(&mut new, Scope::Cluster);
-        assert_eq!(sweep(&mut new), 1, "what it dialled is known to the new version");
+        assert_eq!(sweep(&mut new), 1, "the new version reads what it dialled");
     });
 }
 
@@ -390,7 +390,7 @@ fn start_as(bed: &ThreadBed, version: u32) -> KernelMaps {
 }
 
 #[test]
-fn kernel_another_version_that_fails_its_self_test_gives_the_old_one_back() {
+fn kernel_a_failed_self_test_of_another_version_restores_the_old_one() {
     bed(|bed| {
         let mut old = start_as(bed, VERSION - 1);
         serve(&mut old);

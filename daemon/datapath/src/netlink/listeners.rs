@@ -1,6 +1,6 @@
-//! Sockets that wait for clients, as the kernel lists them (sock_diag).
+//! Lists the sockets that wait for clients (sock_diag).
 //!
-//! Invariant: only the network namespace of the thread that asks is seen, and nothing in it is changed.
+//! Invariant: it sees only the network namespace of the calling thread, and changes nothing.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,51 +9,56 @@ use holdfast_core::keys::Transport;
 
 use super::{NetlinkFamily, NetlinkSocket, attribute};
 
-/// A kind of message, from `linux/sock_diag.h`.
+/// A message type, from `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// States of sockets, from `net/tcp_states.h`: listening, and that of a UDP socket without a peer.
+/// Socket states, from `net/tcp_states.h`: listening, and UDP without a peer.
 const LISTEN: u32 = 1 << 10;
 const UNCONNECTED: u32 = 1 << 7;
-/// An attribute, from `linux/inet_diag.h`: the socket takes no client of IPv4.
+/// An attribute, from `linux/inet_diag.h`: the socket accepts no IPv4 clients.
 const SKV6ONLY: u16 = 11;
-/// The length of a `struct inet_diag_msg`. Attributes follow it.
+/// The bytes of a `struct inet_diag_msg`; attributes follow.
 const SOCKET_BYTES: usize = 72;
 
-/// A socket as the kernel lists it.
+/// A socket that waits for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListeningSocket {
     pub address: IpAddr,
     pub port: u16,
     pub inode: u32,
-    /// Its clients may be of IPv4 and of IPv6.
+    /// It accepts clients of IPv4 and of IPv6.
     pub is_dual: bool,
 }
 
 impl ListeningSocket {
-    /// The addresses at which it takes clients: one of each family for a socket of both.
+    /// The addresses that it listens on: one per family for a dual socket.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let other = self.is_dual.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         std::iter::once(self.address.to_canonical()).chain(other)
     }
 }
 
-/// All of one transport. An answer that is longer than so many bytes is an error.
+/// Lists all sockets of one transport. A reply longer than `bytes_max` is an error.
 pub fn list_sockets(transport: Transport, bytes_max: usize) -> io::Result<Vec<ListeningSocket>> {
     let states = if transport == Transport::Udp { UNCONNECTED } else { LISTEN };
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let family = u8::try_from(family).unwrap_or_default();
         // An `inet_diag_req_v2`.
-        let asked =
+        let request =
             [&[family, transport.protocol_number(), 0, 0][..], &states.to_ne_bytes(), &[0; 48]].concat();
-        NetlinkSocket::dump(NetlinkFamily::SockDiag, (SOCK_DIAG_BY_FAMILY, &asked), bytes_max, |message| {
-            found.extend(parse_socket(message.body));
-        })?;
+        NetlinkSocket::dump(
+            NetlinkFamily::SockDiag,
+            (SOCK_DIAG_BY_FAMILY, &request),
+            bytes_max,
+            |message| {
+                found.extend(parse_socket(message.body));
+            },
+        )?;
     }
     Ok(found)
 }
 
-/// Reads a `struct inet_diag_msg` and what follows it.
+/// Parses a `struct inet_diag_msg` with its attributes.
 fn parse_socket(message: &[u8]) -> Option<ListeningSocket> {
     let port = u16::from_be_bytes(*message.get(4..)?.first_chunk()?);
     let is_v4 = i32::from(*message.first()?) == libc::AF_INET;
@@ -95,12 +100,12 @@ mod tests {
             at(Transport::Udp, datagrams.local_addr().unwrap().port()),
             [("::1".parse().unwrap(), false)]
         );
-        assert_eq!(at(Transport::Udp, connected.local_addr().unwrap().port()), [], "it has its peer");
+        assert_eq!(at(Transport::Udp, connected.local_addr().unwrap().port()), [], "it has a peer");
         assert_eq!(at(Transport::Udp, ports[0]), [], "TCP is not UDP");
     }
 
     #[test]
-    fn a_socket_of_both_families_takes_clients_at_both() {
+    fn a_dual_socket_listens_on_both_families() {
         let socket = |address: &str, is_dual| {
             let socket = ListeningSocket { address: address.parse().unwrap(), port: 80, inode: 1, is_dual };
             socket.addresses().map(|it| it.to_string()).collect::<Vec<_>>()
@@ -111,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_cut_off_is_no_socket() {
+    fn a_truncated_message_is_not_a_socket() {
         for length in 0..SOCKET_BYTES {
             assert_eq!(parse_socket(&vec![2; length]), None, "{length}");
         }
@@ -119,6 +124,6 @@ mod tests {
         message[0] = u8::try_from(libc::AF_INET6).unwrap();
         assert!(parse_socket(&message).unwrap().is_dual);
         message.extend([5, 0, 11, 0, 1, 0, 0, 0]);
-        assert!(!parse_socket(&message).unwrap().is_dual, "it says that it is of IPv6 alone");
+        assert!(!parse_socket(&message).unwrap().is_dual, "SKV6ONLY is set");
     }
 }

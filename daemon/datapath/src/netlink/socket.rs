@@ -1,7 +1,7 @@
-//! A socket of netlink: a question, and its answer up to the end.
+//! A netlink socket: sends requests and reads complete replies.
 //!
-//! Invariant: a conversation is bounded in time and bytes, whatever the kernel has to tell. A list that the kernel did
-//! not end is an error and no list. A conversation sees the network namespace of the thread that opened it.
+//! Invariant: a reply is bounded in time and bytes. A list without its end is an error. A socket sees the network
+//! namespace of the thread that opened it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,21 +15,21 @@ use super::{
     DATAGRAM_BYTES_MAX, Message, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, encode_message, parse_messages,
 };
 
-/// The longest that a read waits. The kernel answers before the write that asks it returns, and goes on as it is read.
+/// The longest wait for a read. The kernel replies before the request's write returns, and continues as it is read.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The part of the kernel that is asked.
+/// A family of netlink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetlinkFamily {
-    /// Devices, addresses, routes and rules of routing.
+    /// Devices, addresses, routes and routing rules.
     Route,
     /// Sockets.
     SockDiag,
-    /// What IPsec does to packets.
+    /// IPsec policies and states.
     Xfrm,
     /// Rules of nftables, and tracked connections.
     Netfilter,
-    /// Whatever else has a family of its own: what drivers can do.
+    /// Generic netlink, such as drivers' features.
     Generic,
 }
 
@@ -49,7 +49,7 @@ impl NetlinkFamily {
     }
 }
 
-/// A socket that hears notices of these groups, a bit for each, and never waits.
+/// Opens a socket that receives notifications of these groups, one bit each, and never blocks.
 pub fn subscribe(part: NetlinkFamily, groups: u32) -> io::Result<OwnedFd> {
     let socket = part.socket()?;
     socket.set_nonblocking(true)?;
@@ -57,7 +57,7 @@ pub fn subscribe(part: NetlinkFamily, groups: u32) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// A conversation with one part of the kernel.
+/// A socket for requests.
 #[derive(Debug)]
 pub struct NetlinkSocket(File);
 
@@ -68,7 +68,7 @@ impl NetlinkSocket {
         Ok(Self(OwnedFd::from(socket).into()))
     }
 
-    /// A conversation with whatever is at the other end.
+    /// Wraps another socket.
     #[cfg(test)]
     pub(crate) fn from_file(file: File) -> Self {
         Self(file)
@@ -78,32 +78,31 @@ impl NetlinkSocket {
         self.send_messages(&encode_message(kind, flags | NLM_F_REQUEST, 0, body))
     }
 
-    /// Sends messages that are made already, all at once.
+    /// Sends encoded messages all at once.
     pub(crate) fn send_messages(&mut self, messages: &[u8]) -> io::Result<()> {
         self.0.write_all(messages)
     }
 
-    /// Asks for a list, and reads it as [`Self::read_reply`] does.
+    /// Requests a list, and reads it as [`Self::read_reply`] does.
     pub fn dump(
         part: NetlinkFamily,
-        (kind, question): (u16, &[u8]),
+        (kind, body): (u16, &[u8]),
         bytes_max: usize,
         each: impl FnMut(Message<'_>),
     ) -> io::Result<bool> {
         let mut kernel = Self::open(part)?;
-        kernel.request(kind, NLM_F_DUMP, question)?;
+        kernel.request(kind, NLM_F_DUMP, body)?;
         kernel.read_reply(bytes_max, each)
     }
 
-    /// Reads an answer to its end; one that is longer than so many bytes is an error. `false`: what is listed has
-    /// changed meanwhile, so something may be missing.
+    /// Reads a reply to its end; more than `bytes_max` is an error. `false`: the list changed meanwhile and may be
+    /// incomplete.
     pub fn read_reply(&mut self, bytes_max: usize, each: impl FnMut(Message<'_>)) -> io::Result<bool> {
-        let heard = read_until_done(&mut self.0, |total| total < bytes_max, each)?;
-        heard.ok_or_else(|| io::Error::other("the kernel's answer has no end"))
+        let result = read_until_done(&mut self.0, |total| total < bytes_max, each)?;
+        result.ok_or_else(|| io::Error::other("the kernel's answer has no end"))
     }
 
-    /// Reads an answer of one message: its body, or the error with which the kernel refuses. An outer error: the kernel
-    /// gave no answer.
+    /// Reads a reply of one message: its body, or the kernel's error. An outer error: there was no reply.
     pub fn read_one(&mut self) -> io::Result<io::Result<Vec<u8>>> {
         let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
         let count = self.0.read(&mut datagram)?;
@@ -117,15 +116,15 @@ impl NetlinkSocket {
     }
 }
 
-/// Reads an answer to its end, as long as `goes_on` says so of the bytes that have come. `None`: it did not end by
-/// then; `false`: what is listed has changed meanwhile.
+/// Reads a reply to its end, while `goes_on` accepts the bytes so far. `None`: it did not end; `false`: the list
+/// changed meanwhile.
 pub(crate) fn read_until_done(
     answer: &mut impl Read,
     goes_on: impl Fn(usize) -> bool,
     mut each: impl FnMut(Message<'_>),
 ) -> io::Result<Option<bool>> {
     let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
-    let (mut total, mut is_whole) = (0, true);
+    let (mut total, mut is_complete) = (0, true);
     while goes_on(total) {
         let count = answer.read(&mut datagram)?;
         if count == 0 {
@@ -133,9 +132,9 @@ pub(crate) fn read_until_done(
         }
         total += count;
         for message in parse_messages(datagram.get(..count).unwrap_or_default()) {
-            is_whole &= message.flags & NLM_F_DUMP_INTR == 0;
+            is_complete &= message.flags & NLM_F_DUMP_INTR == 0;
             match message.end_result() {
-                Some(ended) => return ended.map(|()| Some(is_whole)),
+                Some(ended) => return ended.map(|()| Some(is_complete)),
                 None => each(message),
             }
         }
@@ -143,10 +142,10 @@ pub(crate) fn read_until_done(
     Ok(None)
 }
 
-/// Reads datagram by datagram, each cut at the room that there is.
+/// Reads one datagram per call, truncated to the buffer.
 impl Read for NetlinkSocket {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        self.0.read(room)
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
     }
 }
 
@@ -157,8 +156,8 @@ mod tests {
     use super::super::{NLMSG_DONE, NLMSG_ERROR};
     use super::*;
 
-    /// A kernel that has said this already.
-    fn that_said(datagrams: &[Vec<u8>]) -> NetlinkSocket {
+    /// A kernel that has sent these datagrams.
+    fn kernel_with(datagrams: &[Vec<u8>]) -> NetlinkSocket {
         let (ours, kernels) = UnixDatagram::pair().unwrap();
         datagrams.iter().for_each(|it| assert_eq!(kernels.send(it).unwrap(), it.len()));
         NetlinkSocket::from_file(OwnedFd::from(ours).into())
@@ -169,41 +168,41 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_over_all_datagrams_and_not_beyond_its_end() {
+    fn a_list_is_read_across_datagrams_to_its_end() {
         let pieces = [
             encode_message(7, 0, 0, &[1; 4]),
             [encode_message(7, 0, 0, &[2; 4]), done(), encode_message(7, 0, 0, &[3; 4])].concat(),
         ];
-        let mut heard = Vec::new();
+        let mut bodies = Vec::new();
         assert!(
-            that_said(&pieces).read_reply(DATAGRAM_BYTES_MAX, |it| heard.push(it.body.to_vec())).unwrap()
+            kernel_with(&pieces).read_reply(DATAGRAM_BYTES_MAX, |it| bodies.push(it.body.to_vec())).unwrap()
         );
-        assert_eq!(heard, [vec![1; 4], vec![2; 4]]);
+        assert_eq!(bodies, [vec![1; 4], vec![2; 4]]);
     }
 
     #[test]
-    fn a_list_that_changed_meanwhile_says_so() {
+    fn a_list_that_changed_meanwhile_is_marked_incomplete() {
         let pieces = [encode_message(7, NLM_F_DUMP_INTR, 0, &[]), done()];
-        assert!(!that_said(&pieces).read_reply(DATAGRAM_BYTES_MAX, |_| ()).unwrap());
+        assert!(!kernel_with(&pieces).read_reply(DATAGRAM_BYTES_MAX, |_| ()).unwrap());
     }
 
     #[test]
     fn a_list_without_end_is_an_error() {
         let pieces = vec![encode_message(7, 0, 0, &[0; 84]); 10];
-        let error = that_said(&pieces).read_reply(1_000, |_| ()).unwrap_err();
+        let error = kernel_with(&pieces).read_reply(1_000, |_| ()).unwrap_err();
         assert!(error.to_string().contains("no end"), "{error}");
     }
 
     #[test]
-    fn one_answer_is_a_body_or_what_the_kernel_refuses_with() {
-        assert_eq!(that_said(&[encode_message(7, 0, 0, &[5; 4])]).read_one().unwrap().unwrap(), [5; 4]);
+    fn a_single_reply_is_a_body_or_the_kernels_error() {
+        assert_eq!(kernel_with(&[encode_message(7, 0, 0, &[5; 4])]).read_one().unwrap().unwrap(), [5; 4]);
         let refused = encode_message(NLMSG_ERROR, 0, 0, &(-libc::ENETUNREACH).to_ne_bytes());
-        let refusal = that_said(&[refused]).read_one().unwrap().unwrap_err();
+        let refusal = kernel_with(&[refused]).read_one().unwrap().unwrap_err();
         assert_eq!(refusal.raw_os_error(), Some(libc::ENETUNREACH));
         assert!(
-            that_said(&[encode_message(NLMSG_ERROR, 0, 0, &[0; 4])]).read_one().is_err(),
-            "consent is no answer"
+            kernel_with(&[encode_message(NLMSG_ERROR, 0, 0, &[0; 4])]).read_one().is_err(),
+            "an acknowledgement is no reply"
         );
-        assert!(that_said(&[vec![9; 7]]).read_one().is_err(), "and so is what is cut off");
+        assert!(kernel_with(&[vec![9; 7]]).read_one().is_err(), "nor is a truncated message");
     }
 }

@@ -1,8 +1,6 @@
-//! Takes out of the kernel what a daemon left: all at once, or what clients outside still use only when they no longer
-//! need it.
+//! Removes a former daemon's pins and programs at once, or drains them until outside clients do not need them any more.
 //!
-//! Invariant: links go before maps, so no program is left that meets half of its maps. From a daemon that runs nothing
-//! is taken.
+//! Invariant: links go before maps, so no program is left with half of its maps. A running daemon loses nothing.
 
 use std::fs;
 use std::io;
@@ -18,26 +16,26 @@ use crate::error::StartError;
 use crate::flows::FlowTable;
 use crate::map::{Map, MapHandles, find_handle};
 
-/// What a cleanup found and took out.
+/// What a cleanup found and removed.
 #[derive(Debug, Default)]
 pub struct CleanupReport {
     /// Whether there were pins, or at least their folder.
     pub pins: bool,
-    /// How many programs were taken off devices; without pins, too, filters stay there.
+    /// How many programs were detached from devices; filters can exist without pins.
     pub at_devices: usize,
-    /// What could not be removed.
+    /// The errors of all failed removals.
     pub errors: Vec<StartError>,
 }
 
 impl CleanupReport {
-    /// Whether anything was there.
+    /// Whether the cleanup found anything.
     pub fn has_any(&self) -> bool {
         self.pins || self.at_devices > 0 || !self.errors.is_empty()
     }
 }
 
-/// Removes every pin, and with the links the programs; filters at devices also where no pin is left. Collects what
-/// could not be removed, and goes on.
+/// Removes all pins and with the links their programs, and filters at devices even without pins. Continues after
+/// errors, and collects them.
 ///
 /// Refuses while a daemon holds the pins.
 pub fn cleanup(root: &Path) -> Result<CleanupReport, StartError> {
@@ -54,22 +52,22 @@ pub fn cleanup(root: &Path) -> Result<CleanupReport, StartError> {
     Ok(CleanupReport { pins, at_devices, errors })
 }
 
-/// Whether a folder is empty, which is enough in a container: there it is a mount, which stays.
+/// Whether a folder is empty, which suffices in a container: there it is a mount, which stays.
 fn is_empty(folder: &Path) -> bool {
     fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// What is left for programs at devices to do.
+/// What programs at devices still have to serve.
 #[derive(Debug, Default)]
 pub struct DrainReport {
-    /// Flows that go on, if programs follow them; 0: nothing is left that a client would miss.
+    /// Flows that continue with the remaining programs; 0: no client needs them.
     pub flows: u64,
-    /// Ports of this node that these flows have, or flows that end just now: the next proxy must not give them away.
+    /// Conntrack entries for the SNAT ports of these flows and of ending ones: the next proxy must not use those ports.
     pub ports: ConntrackOutcome,
 }
 
-/// Leaves new clients to the next proxy from now on. Flows of clients outside go on, because no other proxy knows their
-/// backends.
+/// Leaves new clients to the next proxy from now on. Flows of outside clients continue, because no other proxy has
+/// their backends.
 ///
 /// Refuses while a daemon holds the pins. A daemon that starts serves all clients again.
 pub fn drain(root: &Path) -> Result<DrainReport, StartError> {
@@ -93,8 +91,7 @@ pub fn drain(root: &Path) -> Result<DrainReport, StartError> {
         return Err(StartError::OtherVersion { path });
     }
     let flows = FlowTable::new(&maps)?;
-    // The ports are taken before the next proxy gives the first one away, and once more for clients that came while the
-    // first ports were entered.
+    // Ports are entered before the next proxy uses one, and again for clients that came meanwhile.
     add_port_entries(flows.iter_snat_flows());
     stop_new_flows(&maps)?;
     let ports = add_port_entries(flows.iter_snat_flows());
@@ -102,7 +99,7 @@ pub fn drain(root: &Path) -> Result<DrainReport, StartError> {
     Ok(DrainReport { flows: flows.tally().in_use(), ports })
 }
 
-/// The folder in which another version pinned its maps of packets: only that version knows how they look.
+/// The folder of another version's packet maps; only that version can read them.
 fn foreign_packet_folder(pins: &Pins) -> Option<PathBuf> {
     let entries = fs::read_dir(&pins.root).into_iter().flatten().flatten();
     entries
@@ -126,15 +123,14 @@ fn stop_new_flows(maps: &MapHandles) -> Result<(), StartError> {
     map.update(&zero, abi::as_bytes(&drains), MapFlags::ANY).map_err(failed("write"))
 }
 
-/// Detaches the programs of sockets, and collects what could not be detached.
+/// Detaches the socket programs, and collects errors.
 fn detach_socket_programs(root: &Path) -> Vec<StartError> {
     let links = fs::read_dir(root.join(LINKS)).into_iter().flatten().flatten();
     let links = links.filter(|link| link.file_name() != DEVICE_LINKS);
     links.filter_map(|link| detach_link(&link.path()).err()).collect()
 }
 
-/// Detaches a link at once, because a link that only loses its pin is detached some time later. Then removes the pin,
-/// which is of no use any more.
+/// Detaches a link explicitly, because a link that only loses its pin detaches later. Then removes the pin.
 fn detach_link(pin: &Path) -> Result<(), StartError> {
     let link = libbpf_rs::Link::open(pin);
     let detached = link.and_then(|link| link.detach());

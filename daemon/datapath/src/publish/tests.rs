@@ -1,9 +1,8 @@
-//! The protocol by which lists are published, run in every order that one writer and its readers can meet in.
+//! The protocol that publishes lists, run in every order of one writer and its reader.
 //!
-//! Invariant: the writer is core's planner over the stores of this module; the reader does what `bpf/lb.h` does,
-//! but takes every slot of the list instead of one. Each script is explored exhaustively, and what
-//! the reader met must be exactly what is written here: whole lists, from before or after. One reader is enough,
-//! because readers share nothing that they write. Every order is tried; none is left to chance.
+//! Invariant: the writer is core's planner over the stores of this module. The reader does what `bpf/lb.h` does, but
+//! takes every slot of the list. Each script is explored exhaustively, and the reader must meet exactly the outcomes
+//! listed here: whole lists, old or new. One reader is enough, because readers share no writes.
 
 mod element;
 mod memory;
@@ -21,16 +20,16 @@ use writer::{Writer, deleted, internal, named, service, slice};
 
 const VIP: &str = "10.0.0.9";
 
-/// What happens: batches of events while no client dials, and batches while readers do. An empty batch lets time pass.
+/// Batches of events before any client dials, and batches while the reader dials. An empty batch lets time pass.
 struct Script {
     before: Vec<Event>,
     during: Vec<Vec<Event>>,
 }
 
-/// The words of a stack on which the planner runs as it was compiled for tests. Where one is too small, a test hangs.
+/// The words of the planner's stack, sized for test builds. If it is too small, a test hangs.
 const STACK: usize = 1 << 16;
 
-/// Everything that a reader of the VIP meets in any order of things.
+/// All outcomes that a reader of the VIP meets in any order.
 fn explore(script: fn() -> Script, fault: Fault) -> BTreeSet<Met> {
     let met = Arc::new(Mutex::new(BTreeSet::new()));
     let seen = Arc::clone(&met);
@@ -45,7 +44,7 @@ fn explore(script: fn() -> Script, fault: Fault) -> BTreeSet<Met> {
     Arc::into_inner(met).unwrap().into_inner().unwrap()
 }
 
-/// What a reader meets that dials while the writer writes.
+/// The outcome of a reader that dials while the writer writes.
 fn meet(Script { before, during }: Script, fault: Fault) -> Met {
     let memory = Memory::new(&[VIP], fault);
     let mut writer = Writer::new(&memory, fault);
@@ -65,12 +64,12 @@ fn check(script: fn() -> Script, expected: &[Met]) {
     assert_eq!(explore(script, Fault::None), expected.iter().cloned().collect());
 }
 
-/// The fault must show, or the model could not have found it.
+/// The fault must show, otherwise the model could not have found it.
 #[track_caller]
 fn check_caught(script: fn() -> Script, fault: Fault, expected: &[Met]) {
     let met = explore(script, fault);
     let wrong: Vec<_> = met.iter().filter(|it| !expected.contains(it)).collect();
-    assert!(!wrong.is_empty(), "{fault:?} goes unnoticed: {met:?}");
+    assert!(!wrong.is_empty(), "{fault:?} is not caught: {met:?}");
 }
 
 fn replaced() -> Script {
@@ -84,7 +83,7 @@ fn appears() -> Script {
     Script { before: vec![], during: vec![vec![service("a", VIP), slice("a", &["1.1.1.1"])]] }
 }
 
-/// The range that the first list leaves goes to another service as soon as it may.
+/// The first list's range goes to another service as soon as possible.
 fn reused() -> Script {
     Script {
         before: vec![service("a", VIP), slice("a", &["1.1.1.1"]), service("b", "10.0.0.2")],
@@ -99,7 +98,7 @@ fn goes() -> Script {
     }
 }
 
-/// The index that the first service leaves goes to another one as soon as it may.
+/// The first service's index goes to another one as soon as possible.
 fn index_reused() -> Script {
     Script {
         before: vec![service("a", VIP), slice("a", &["1.1.1.1"])],

@@ -1,4 +1,4 @@
-//! Batches that the kernel takes in part. Needs root.
+//! Batches that the kernel accepts in part. Needs root.
 
 use libbpf_rs::{MapType, libbpf_sys};
 
@@ -19,7 +19,7 @@ fn keys(numbers: impl IntoIterator<Item = u32>) -> Vec<u8> {
     numbers.into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-/// The keys that are there, each with its value.
+/// The existing keys, each with its value.
 fn shown(map: &MapHandle) -> Vec<(u32, u32)> {
     let number = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().unwrap());
     let entries = Table::new(MapHandle::try_from(map).unwrap()).entries().unwrap();
@@ -29,27 +29,27 @@ fn shown(map: &MapHandle) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn kernel_a_batch_that_fails_in_the_middle_says_how_many_are_there() {
+fn kernel_a_batch_that_fails_in_the_middle_reports_its_count() {
     let map = map();
     let mut table = Table::new(MapHandle::try_from(&map).unwrap());
     assert_eq!(table.put_new(&keys(0..20), &keys(100..120)), ROOM as usize);
     assert_eq!(table.used(), ROOM);
     assert_eq!(shown(&map), (0..ROOM).map(|key| (key, key + 100)).collect::<Vec<_>>());
-    assert_eq!(table.put_new(&keys(8..20), &keys(8..20)), 0, "there is no room for the first");
-    assert_eq!(table.put_new(&keys(0..4), &keys(0..5)), 0, "a value too many is refused before the call");
+    assert_eq!(table.put_new(&keys(8..20), &keys(8..20)), 0, "no space for the first");
+    assert_eq!(table.put_new(&keys(0..4), &keys(0..5)), 0, "an extra value is refused before the call");
 }
 
 #[test]
-fn kernel_a_key_that_finds_no_room_keeps_no_other_one_out() {
+fn kernel_a_refused_key_does_not_stop_others() {
     let map = map();
     put_many(&map, &keys([700]), &1_u32.to_ne_bytes());
     put_many(&map, &keys(0..1_000), &2_u32.to_ne_bytes());
     let there: Vec<_> = (0..ROOM - 1).chain([700]).map(|key| (key, 2)).collect();
-    assert_eq!(shown(&map), there, "one far behind those without room has the new value");
+    assert_eq!(shown(&map), there, "a key far behind the refused ones has the new value");
 }
 
 #[test]
-fn kernel_keys_that_are_gone_already_keep_no_other_one_there() {
+fn kernel_missing_keys_do_not_stop_the_deletion_of_others() {
     let map = map();
     let mut table = Table::new(MapHandle::try_from(&map).unwrap());
     table.put_new(&keys([1, 3, 5, 7, 9]), &keys([0; 5]));

@@ -1,4 +1,4 @@
-//! Reports, counts and samples of flows say what is in the table.
+//! Reports, counts and samples match the table.
 
 use holdfast_status::datapath::{AddressFilter, FlowFilter, Tally};
 
@@ -10,7 +10,7 @@ fn place(text: &str) -> Option<AddressFilter> {
 }
 
 #[test]
-fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
+fn kernel_a_flow_is_reported_with_all_its_fields() {
     let bed = FlowMaps::new(8);
     let it = types::flow { client_flags: SYN | FIN | SHORTCUT, backend_flags: SYN, ..flow(6, TCP, NOW - 7) };
     bed.begin(it);
@@ -60,7 +60,7 @@ fn kernel_flows_are_found_by_client_frontend_backend_and_stage() {
     ] {
         let report = bed.table.find_flows(&filter, 100);
         assert_eq!((report.matches.len(), report.omitted), (expected, 0), "{filter:?}");
-        assert_eq!(report.tally.live(), 11, "all are counted");
+        assert_eq!(report.tally.live(), 11, "all flows are counted");
         let report = bed.table.find_flows(&filter, 2);
         assert_eq!(
             (report.matches.len(), report.omitted as usize),
@@ -70,7 +70,7 @@ fn kernel_flows_are_found_by_client_frontend_backend_and_stage() {
 }
 
 #[test]
-fn kernel_flows_are_counted_by_what_they_are() {
+fn kernel_flows_are_counted_by_transport_stage_and_family() {
     let bed = FlowMaps::new(16);
     assert_eq!((bed.table.tally(), bed.table.capacity()), (Tally::default(), 16));
     for n in 0..4 {
@@ -118,7 +118,7 @@ fn kernel_packets_are_counted_over_all_processors() {
 }
 
 #[test]
-fn kernel_a_sample_finds_flows_to_which_an_entry_does_not_lead() {
+fn kernel_a_sample_finds_flows_with_wrong_entries() {
     let bed = FlowMaps::new(64);
     let all: Vec<_> = (0..20).map(|n| flow(n, UDP, NOW)).collect();
     for it in &all {
@@ -135,6 +135,10 @@ fn kernel_a_sample_finds_flows_to_which_an_entry_does_not_lead() {
     let ports: Vec<_> = wrong.iter().map(|flow| flow.client.port()).collect();
     assert_eq!(ports, [1_027, 1_028]);
     let (first, second) = (bed.table.sample_flows(0, 12, serves), bed.table.sample_flows(12, 12, serves));
-    assert_eq!((first.checked, first.next, second.checked), (12, 12, 8), "it goes on where it ended");
-    assert_eq!(bed.table.sample_flows(u32::MAX, 1, serves).checked, 1, "and begins again");
+    assert_eq!(
+        (first.checked, first.next, second.checked),
+        (12, 12, 8),
+        "the second sample continues the first"
+    );
+    assert_eq!(bed.table.sample_flows(u32::MAX, 1, serves).checked, 1, "and wraps around");
 }

@@ -1,4 +1,4 @@
-//! Flows move unchanged to a table of another size; a smaller table leaves out those that are least worth keeping.
+//! Flows move unchanged to a table of another size; a smaller table evicts by rank.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ fn moving(from: &FlowMaps, to: &FlowMaps) -> FlowMigration {
     FlowMigration::new(from.table.clone(), to.table.clone())
 }
 
-/// Makes a whole pass; returns how much it changed.
+/// Runs a whole pass; returns the number of changes.
 fn pass(moving: &mut FlowMigration) -> u64 {
     moving.run_pass(Instant::now() + Duration::from_secs(60)).unwrap().expect("a whole pass")
 }
 
-/// Asserts that a flow is whole in a table; returns its number there.
+/// Asserts that a table has a whole flow; returns its number.
 #[track_caller]
 fn check_there(bed: &FlowMaps, it: &types::flow) -> u32 {
     let number = bed.leads(it)[0].unwrap_or_else(|| panic!("{it:?} is not there"));
@@ -32,14 +32,14 @@ fn check_not_there(bed: &FlowMaps, it: &types::flow) {
 }
 
 #[test]
-fn kernel_flows_go_to_another_table_with_all_that_leads_to_them() {
+fn kernel_flows_move_to_another_table_with_their_entries() {
     for size in [16, 64, 256] {
         let old = FlowMaps::new(64);
         let new = old.of_another_size(size);
         let all: Vec<_> = (0..12).map(|n| flow(n, if n < 6 { TCP } else { UDP }, NOW)).collect();
         all.iter().for_each(|it| _ = old.begin(*it));
         let mut moving = moving(&old, &new);
-        assert_eq!((pass(&mut moving), pass(&mut moving)), (12, 0), "once is enough");
+        assert_eq!((pass(&mut moving), pass(&mut moving)), (12, 0), "the second pass changes nothing");
         moving.run_last_pass().unwrap();
         let mut taken: Vec<u32> = all.iter().map(|it| check_there(&new, it)).collect();
         all.iter().for_each(|it| _ = check_there(&old, it));
@@ -54,19 +54,19 @@ fn kernel_flows_go_to_another_table_with_all_that_leads_to_them() {
             number.map(|it| u32::from_ne_bytes(it.try_into().unwrap()))
         }));
         taken.sort_unstable();
-        assert_eq!(taken, (0..size).collect::<Vec<_>>(), "each number is a flow's, or can be had");
+        assert_eq!(taken, (0..size).collect::<Vec<_>>(), "each number is used or free");
     }
 }
 
-/// The ports at which packets are looked at because of a flow's backend.
+/// The ports checked because of a flow's backend.
 fn ports(bed: &FlowMaps) -> Vec<usize> {
     let all = bed.handles[&Map::BackendPorts].lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
     (0..all.len()).filter(|port| all[*port] != 0).collect()
 }
 
-/// Else each port that a tenant's backends ever had would cost every packet of the node a look for ever.
+/// Otherwise each port that a tenant's backends ever had would cost every packet of the node a look-up.
 #[test]
-fn kernel_ports_of_backends_that_no_flow_has_any_more_stay_behind() {
+fn kernel_backend_ports_without_flows_are_dropped_on_a_move() {
     let old = FlowMaps::new(64);
     let new = old.of_another_size(256);
     let it = flow(1, TCP, NOW);
@@ -79,11 +79,11 @@ fn kernel_ports_of_backends_that_no_flow_has_any_more_stay_behind() {
     pass(&mut moving);
     moving.run_last_pass().unwrap();
     assert_eq!(ports(&new), [usize::from(it.backend_port)]);
-    assert!(ports(&old).len() > 1 << 14, "programs still use that table");
+    assert!(ports(&old).len() > 1 << 14, "programs still use the old table");
 }
 
 #[test]
-fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
+fn kernel_changes_of_moving_flows_reach_the_new_table() {
     let old = FlowMaps::new(64);
     let new = old.of_another_size(128);
     let [stays, ends, talks] = [0, 1, 3].map(|n| flow(n, TCP, NOW - 9));
@@ -94,7 +94,7 @@ fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
     old.write(of_talker, heard);
     let mut sweep = FlowSweep::new(old.table.clone(), FlowSweepProgress::default());
     sweep.end_flow(of_ended, &ends).unwrap();
-    // The same client begins once more, as a flow with a serial of its own.
+    // The same client connects again: a flow with its own serial.
     let anew = types::flow { serial: 99, ..ends };
     let number = old.begin(anew);
     assert_ne!(number, of_ended);
@@ -105,11 +105,11 @@ fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
         check_there(&new, &it);
         check_there(&old, &it);
     }
-    assert_eq!(new.table.tally().live(), 4, "nothing is left of what has ended");
+    assert_eq!(new.table.tally().live(), 4, "ended flows are gone");
 }
 
 #[test]
-fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
+fn kernel_a_smaller_table_evicts_by_rank_and_counts() {
     let old = FlowMaps::new(64);
     let new = old.of_another_size(16);
     let counted = |it| types::flow { backend_flags: said::FLOW_COUNTED.0 as u8, ..it };
@@ -121,7 +121,7 @@ fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
         old.table.0.shares.add_count(it);
     }
     let mut to_new = moving(&old, &new);
-    assert_eq!(pass(&mut to_new), 15, "of sixteen one is left for a newcomer");
+    assert_eq!(pass(&mut to_new), 15, "one of sixteen stays free");
     to_new.run_last_pass().unwrap();
     assert_eq!(to_new.finish_counts(), EvictedFlows { total: 9, in_use: 0 });
     needed.iter().for_each(|it| _ = check_there(&new, it));
@@ -131,15 +131,15 @@ fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
     let mut on = moving(&new, &smaller);
     assert_eq!(pass(&mut on), 7);
     on.run_last_pass().unwrap();
-    assert_eq!(on.finish_counts(), EvictedFlows { total: 8, in_use: 7 }, "never silently");
+    assert_eq!(on.finish_counts(), EvictedFlows { total: 8, in_use: 7 }, "evictions are counted");
     for (n, it) in needed.iter().enumerate() {
-        // The flow that is silent for longest goes first.
+        // The flow that is idle for longest goes first.
         if n < 7 { _ = check_there(&smaller, it) } else { check_not_there(&smaller, it) }
     }
 }
 
 #[test]
-fn kernel_flows_that_begin_and_end_while_others_move_are_all_there_in_the_end() {
+fn kernel_flows_that_begin_or_end_during_a_move_reach_the_new_table() {
     let old = FlowMaps::new(64);
     let new = old.of_another_size(256);
     let stop = AtomicBool::new(false);
@@ -162,9 +162,9 @@ fn kernel_flows_that_begin_and_end_while_others_move_are_all_there_in_the_end() 
     assert_eq!(new.table.find_flows(&FlowFilter::default(), 100).matches.len(), living.len());
 }
 
-/// What came by another node stands beside what came here by itself, whichever of the two moves first.
+/// A decapsulated flow exists alongside a direct one, whichever moves first.
 #[test]
-fn kernel_flows_of_one_client_and_frontend_move_with_what_each_of_them_has() {
+fn kernel_two_flows_of_one_client_and_frontend_move_with_their_own_entries() {
     let old = FlowMaps::new(64);
     let new = old.of_another_size(16);
     let own = flow(6, TCP, NOW);
@@ -179,7 +179,7 @@ fn kernel_flows_of_one_client_and_frontend_move_with_what_each_of_them_has() {
     old.begin(taken);
     old.entries(&taken).delete(&keys(&taken)[1]).unwrap();
     old.begin(own);
-    assert_eq!(old.table.sample_flows(0, 100, |_, _| true).wrong, [], "nothing that it needs is missing");
+    assert_eq!(old.table.sample_flows(0, 100, |_, _| true).wrong, [], "all needed entries exist");
     let mut moving = moving(&old, &new);
     assert_eq!(pass(&mut moving), 2);
     check_there(&new, &own);

@@ -1,4 +1,4 @@
-//! What the programs of packets write is what is read here.
+//! The daemon reads what the packet programs write.
 
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -11,10 +11,10 @@ use super::super::sweep::FlowSweep;
 use super::*;
 use crate::kernel::bed::{Port, address};
 
-/// To the loopback, which is where a test run has packets come from.
+/// To the loopback, where test runs place packets.
 const ETHERNET: [u8; 12] = [0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2];
 
-/// A packet without checksums, which no program looks at on its way in.
+/// A packet without checksums, which programs ignore at ingress.
 fn packet(from: SocketAddr, to: SocketAddr, transport: u8) -> Vec<u8> {
     let ports = [from.port().to_be_bytes(), to.port().to_be_bytes()].concat();
     let body = match transport {
@@ -40,12 +40,12 @@ fn packet(from: SocketAddr, to: SocketAddr, transport: u8) -> Vec<u8> {
             &to.octets(),
         ]
         .concat(),
-        _ => unreachable!("both are of one family"),
+        _ => unreachable!("both have one family"),
     };
     [&ETHERNET[..], &header, &body].concat()
 }
 
-/// Has a program of Ethernet devices look at a packet.
+/// Runs a program of Ethernet devices on a packet.
 #[allow(unsafe_code)]
 fn run(program: &impl AsRawFd, packet: &[u8]) {
     let mut out = [0_u8; 512];
@@ -58,7 +58,7 @@ fn run(program: &impl AsRawFd, packet: &[u8]) {
         repeat: 1,
         ..Default::default()
     };
-    // SAFETY: both buffers are as long as is said, and outlive the call.
+    // SAFETY: both buffers have the given lengths, and outlive the call.
     let returned = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
     assert_eq!(returned, 0, "{}", std::io::Error::last_os_error());
 }
@@ -69,7 +69,7 @@ fn entries(bed: &FlowMaps) -> usize {
 }
 
 #[test]
-fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_swept() {
+fn kernel_flows_of_programs_are_read_whole_and_swept_completely() {
     let mut programs = None;
     let mut bed = FlowMaps::with(64, |given| {
         let (loaded, made) =
@@ -103,7 +103,7 @@ fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_s
     assert_eq!(bed.table.packet_counts().events[0], ("new", 8));
     let expected = ("203.0.113.9:4000".to_owned(), "10.96.0.10:53".to_owned(), "10.1.0.7:5353".to_owned());
     assert_eq!(told(&report.matches[0]), expected);
-    // A moment later all of it is in its place, and after its lifetime nothing of it.
+    // A moment later all entries exist; after its lifetime none does.
     CLOCK.set(CLOCK.get() + 3);
     let sampled = bed.table.sample_flows(0, 100, |_, _| true);
     assert_eq!((sampled.checked, sampled.wrong), (8, Vec::new()));

@@ -1,4 +1,4 @@
-//! What has ended is taken away, and nothing else.
+//! The sweep ends expired flows, and nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn sweep(bed: &FlowMaps) -> FlowSweep {
 }
 
 #[test]
-fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_stays() {
+fn kernel_expired_flows_are_removed_with_their_entries_and_live_ones_stay() {
     let bed = FlowMaps::new(32);
     let mut begun = Vec::new();
     for (n, transport) in (0..6).flat_map(|n| [(n, TCP), (n, UDP)]) {
@@ -46,12 +46,12 @@ fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_st
         FlowSweepProgress { passes: 1, ended: 12, fullest, ..FlowSweepProgress::default() }
     );
     pass(&mut sweep);
-    assert_eq!(sweep.swept.ended, 12, "once is enough");
-    assert_eq!(bed.free(), 32 - 12, "their numbers can be had again");
+    assert_eq!(sweep.swept.ended, 12, "a second pass ends none");
+    assert_eq!(bed.free(), 32 - 12, "their numbers are free again");
 }
 
 #[test]
-fn kernel_who_takes_a_flow_away_takes_it_out_of_the_counts() {
+fn kernel_an_ended_flow_is_subtracted_from_the_counts() {
     let bed = FlowMaps::new(4);
     let counted = |n| types::flow { backend_flags: said::FLOW_COUNTED.0 as u8, ..flow(n, UDP, 1) };
     let (old, young) = (counted(0), types::flow { seen: NOW, ..counted(1) });
@@ -62,18 +62,18 @@ fn kernel_who_takes_a_flow_away_takes_it_out_of_the_counts() {
     }
     bed.begin(flow(2, UDP, 1));
     pass(&mut sweep(&bed));
-    assert_eq!(shares.read_counts(&young), [1, 1], "one that began before flows were counted is in no count");
+    assert_eq!(shares.read_counts(&young), [1, 1], "an uncounted flow is in no count");
 }
 
 #[test]
-fn kernel_numbers_of_records_are_handed_out_in_pieces_and_each_once() {
+fn kernel_record_numbers_are_released_in_pieces_and_once_each() {
     let bed = FlowMaps::with(0, |given| load::make_default_packet_maps(given, 100_000).unwrap());
     crate::packets::release_first_numbers(&bed.handles).unwrap();
     let mut pieces = 0;
     while !bed.table.release_numbers(4096).unwrap() {
         pieces += 1;
     }
-    assert_eq!(pieces, (100_000 - 65_536) / 4096, "and one that is no whole piece");
+    assert_eq!(pieces, (100_000 - 65_536) / 4096, "and a smaller last piece");
     assert!(bed.table.release_numbers(4096).unwrap());
     let mut all: Vec<u32> =
         std::iter::from_fn(|| bed.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap())
@@ -83,9 +83,9 @@ fn kernel_numbers_of_records_are_handed_out_in_pieces_and_each_once() {
     assert!(all.into_iter().eq(0..100_000));
 }
 
-/// A process that was killed between the two leaves a count too high, and its service would get less than its part.
+/// A process killed between the two leaves a count too high, and its service would get less than its quota.
 #[test]
-fn kernel_a_count_that_is_too_high_is_put_right() {
+fn kernel_a_count_that_is_too_high_is_corrected() {
     let bed = FlowMaps::new(4);
     let it = types::flow { backend_flags: said::FLOW_COUNTED.0 as u8, ..flow(0, UDP, NOW) };
     let shares = &bed.table.0.shares;
@@ -96,20 +96,20 @@ fn kernel_a_count_that_is_too_high_is_put_right() {
 }
 
 #[test]
-fn kernel_a_flow_that_a_program_takes_away_at_that_moment_is_the_programs() {
+fn kernel_a_flow_that_a_program_is_ending_is_left_to_it() {
     let bed = FlowMaps::new(4);
     let it = flow(0, UDP, 1);
     let number = bed.begin(it);
     bed.entries(&it).delete(&keys(&it)[0]).unwrap();
     let mut sweep = sweep(&bed);
     pass(&mut sweep);
-    assert_eq!(as_bytes(&bed.record(number)), as_bytes(&it), "the record is left alone");
+    assert_eq!(as_bytes(&bed.record(number)), as_bytes(&it), "the record is unchanged");
     assert_eq!(bed.leads(&it), [None, Some(number), Some(number)]);
-    assert_eq!((sweep.swept.ended, bed.free()), (0, 3), "nobody gives its number back twice");
+    assert_eq!((sweep.swept.ended, bed.free()), (0, 3), "no number is freed twice");
 }
 
 #[test]
-fn kernel_what_somebody_began_to_take_away_and_left_is_finished_later() {
+fn kernel_an_orphan_record_is_finished_later() {
     let bed = FlowMaps::new(4);
     let left = flow(0, UDP, 1);
     let number = bed.begin(left);
@@ -118,16 +118,16 @@ fn kernel_what_somebody_began_to_take_away_and_left_is_finished_later() {
     pass(&mut sweep);
     CLOCK.set(NOW + 4);
     pass(&mut sweep);
-    assert_eq!((sweep.swept.ended, bed.free()), (0, 3), "somebody may still be at it");
+    assert_eq!((sweep.swept.ended, bed.free()), (0, 3), "a program may still be ending it");
     CLOCK.set(NOW + 5);
     pass(&mut sweep);
     bed.check_gone(number, &left);
     assert_eq!((sweep.swept.ended, sweep.swept.taken_over, bed.free()), (1, 1, 1));
 }
 
-/// What was remembered makes room again.
+/// Finished orphans make space for others.
 #[test]
-fn kernel_records_beyond_those_that_are_remembered_are_finished_after_them() {
+fn kernel_orphans_beyond_the_limit_are_finished_after_the_others() {
     let all = u16::try_from(ORPHANS_MAX).unwrap() + 1;
     let bed = FlowMaps::new(all.into());
     for it in (0..all).map(|n| flow(n, UDP, 1)) {
@@ -136,7 +136,7 @@ fn kernel_records_beyond_those_that_are_remembered_are_finished_after_them() {
     }
     let mut sweep = sweep(&bed);
     for step in 0..8 {
-        // A table without a flow is not gone over.
+        // A table without flows is not swept.
         if sweep.swept.taken_over < u64::from(all) {
             CLOCK.set(NOW + 5 * step);
             pass(&mut sweep);
@@ -145,9 +145,9 @@ fn kernel_records_beyond_those_that_are_remembered_are_finished_after_them() {
     assert_eq!((sweep.swept.taken_over, bed.free()), (u64::from(all), usize::from(all)));
 }
 
-/// As when a daemon is killed: from some step on nothing is done.
+/// As after a killed daemon: from some step on nothing happens.
 #[test]
-fn kernel_an_end_that_is_broken_off_leaves_a_record_that_the_next_pass_finds() {
+fn kernel_an_interrupted_end_leaves_a_record_for_the_next_pass() {
     let bed = FlowMaps::new(4);
     let it = flow(0, UDP, 1);
     let number = bed.begin(it);
@@ -158,7 +158,7 @@ fn kernel_an_end_that_is_broken_off_leaves_a_record_that_the_next_pass_finds() {
 }
 
 #[test]
-fn kernel_what_is_new_in_the_same_record_is_not_taken_for_what_was_left() {
+fn kernel_a_new_flow_in_an_orphans_record_is_not_an_orphan() {
     let bed = FlowMaps::new(1);
     assert_eq!(bed.free(), 1);
     let mut sweep = sweep(&bed);
@@ -167,11 +167,7 @@ fn kernel_what_is_new_in_the_same_record_is_not_taken_for_what_was_left() {
         bed.write(0, it);
         CLOCK.set(NOW + 10 * u32::from(n));
         pass(&mut sweep);
-        assert_eq!(
-            as_bytes(&bed.record(0)),
-            as_bytes(&it),
-            "each is seen without its entry for the first time"
-        );
+        assert_eq!(as_bytes(&bed.record(0)), as_bytes(&it), "each is an orphan for the first time");
     }
     CLOCK.set(NOW + 100);
     pass(&mut sweep);
@@ -179,16 +175,16 @@ fn kernel_what_is_new_in_the_same_record_is_not_taken_for_what_was_left() {
 }
 
 #[test]
-fn kernel_a_flow_that_began_with_the_same_addresses_keeps_what_leads_to_it() {
+fn kernel_a_new_flow_with_the_same_addresses_keeps_its_entries() {
     let bed = FlowMaps::new(4);
     let (old, new) = (flow(0, UDP, 1), types::flow { serial: 7, ..flow(0, UDP, NOW) });
     let number = bed.begin(old);
-    // In the same record, since the old one was read.
+    // In the same record, after the old one was read.
     bed.write(number, new);
     let mut sweep = sweep(&bed);
     sweep.end_flow(number, &old).unwrap();
     bed.check_whole(number, &new);
-    // In another record, with its entries in the place of the old ones.
+    // In another record, with its entries replacing the old ones.
     bed.write(number, old);
     bed.write(2, new);
     for key in keys(&new) {
@@ -198,11 +194,11 @@ fn kernel_a_flow_that_began_with_the_same_addresses_keeps_what_leads_to_it() {
     CLOCK.set(NOW + 10);
     pass(&mut sweep);
     bed.check_whole(2, &new);
-    assert_eq!(bed.record(number).serial, 0, "the old one has gone");
+    assert_eq!(bed.record(number).serial, 0, "the old flow is gone");
 }
 
 #[test]
-fn kernel_a_record_that_is_being_written_is_nobodys() {
+fn kernel_a_record_that_is_being_written_is_skipped() {
     let bed = FlowMaps::new(2);
     for strange in [
         types::flow { serial: 0, ..flow(0, UDP, 1) },
@@ -221,7 +217,7 @@ fn kernel_a_record_that_is_being_written_is_nobodys() {
 }
 
 #[test]
-fn kernel_a_slice_whose_time_is_over_looks_at_few_more_however_much_there_is_to_do() {
+fn kernel_a_slice_ends_soon_after_its_time_with_any_load() {
     let bed = FlowMaps::new(20_000);
     for n in 0..20_000 {
         bed.begin(flow(n, UDP, 1));
@@ -254,23 +250,23 @@ fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
     }
     bed.check_gone(number, &old);
     drop(sweeping);
-    assert!(begun.elapsed() < TEST_TIMEOUT, "it does not finish its rest first");
+    assert!(begun.elapsed() < TEST_TIMEOUT, "the thread does not finish its rest");
 }
 
-/// As a program does that meets the same clients again and again: ends what is too old, and begins anew. Gives the
-/// flows that live at the end.
+/// Ends expired flows and opens new ones, as a program does for returning clients. Returns the flows that live at the
+/// end.
 pub(super) fn programs(bed: &FlowMaps, stop: &AtomicBool) -> Vec<(u32, types::flow)> {
     let mut living: Vec<Option<(u32, types::flow)>> = vec![None; 8];
     let mut serial = 1;
     while !stop.load(Ordering::Relaxed) {
         for (n, place) in (0..).zip(&mut living) {
             if let Some((number, it)) = *place {
-                // Its packet comes just as it is about to be swept.
+                // Its packet arrives just before the sweep.
                 bed.write(number, types::flow { seen: 1, ..it });
                 if bed.entries(&it).delete(&keys(&it)[0]).is_ok() {
                     bed.table.finish_flow(number, &it).unwrap();
                 }
-                // Where the sweep was first, its end is waited for, as a program would find no number.
+                // If the sweep was first, wait for its end; a program would find no free number.
                 while bed.leads(&it).iter().any(Option::is_some) || bed.record(number).serial == it.serial {}
             }
             serial += 1;
@@ -282,7 +278,7 @@ pub(super) fn programs(bed: &FlowMaps, stop: &AtomicBool) -> Vec<(u32, types::fl
 }
 
 #[test]
-fn kernel_beside_programs_that_end_and_begin_the_same_flows_none_is_lost() {
+fn kernel_sweeping_alongside_programs_loses_no_flow() {
     let bed = FlowMaps::new(64);
     let stop = AtomicBool::new(false);
     let mut sweep = sweep(&bed);
@@ -316,7 +312,7 @@ fn any_flow() -> impl Strategy<Value = types::flow> {
 }
 
 #[test]
-fn kernel_no_flow_that_lives_is_ever_taken_away() {
+fn kernel_no_live_flow_is_ever_removed() {
     let bed = FlowMaps::new(64);
     let mut runner = TestRunner::new(ProptestConfig { cases: 200, ..ProptestConfig::default() });
     let ran = runner.run(&prop::collection::vec(any_flow(), 1..40), |kinds| {
@@ -346,16 +342,16 @@ fn kernel_no_flow_that_lives_is_ever_taken_away() {
 }
 
 #[test]
-fn kernel_a_table_without_flows_is_gone_over_once_until_one_begins() {
+fn kernel_an_empty_table_is_swept_once_until_a_flow_begins() {
     let bed = FlowMaps::new(16);
     let mut sweep = sweep(&bed);
     let mut parts = |count: usize| {
         (0..count).for_each(|_| assert!(sweep.sweep_part(16, Instant::now() + Duration::from_secs(1))));
         sweep.swept.passes
     };
-    assert_eq!(parts(5), 1, "nothing was found, and nothing has begun");
+    assert_eq!(parts(5), 1, "no flow found, none begun");
     bed.begin(flow(0, UDP, NOW));
-    assert_eq!(parts(5), 6, "as long as there is one");
+    assert_eq!(parts(5), 6, "while there is a flow");
 }
 
 fn translated(backend: &str, node: &str, transport: Transport) -> TranslatedConnection {
@@ -363,9 +359,9 @@ fn translated(backend: &str, node: &str, transport: Transport) -> TranslatedConn
 }
 
 #[test]
-fn kernel_a_port_that_somebody_elses_connection_has_at_a_backend_is_kept_free_until_it_is_over() {
+fn kernel_a_foreign_connections_port_is_reserved_until_it_ends() {
     let bed = FlowMaps::new(4);
-    // The first has a port of the node over IPv6, the second one over IPv4.
+    // The first has an IPv6 SNAT port, the second an IPv4 one.
     let [six, four] = [3, 6].map(|n| flow(n, TCP, NOW));
     let theirs = [
         translated("[fd00::7]:8443", "[2001:db8:1::1]:32771", Transport::Tcp),
@@ -375,17 +371,17 @@ fn kernel_a_port_that_somebody_elses_connection_has_at_a_backend_is_kept_free_un
     let at_nat = |it: &types::flow| bed.leads(it)[2];
     let mut kept = ReservedPorts::without_check(bed.table.clone());
     assert_eq!(kept.observe(&theirs, true), 3);
-    assert_eq!([&six, &four].map(at_nat), [Some(u32::MAX); 2], "a flow that wants this port finds it taken");
-    assert_eq!(kept.observe(&theirs[..1], false), 3, "a list that is not whole ends nothing");
+    assert_eq!([&six, &four].map(at_nat), [Some(u32::MAX); 2], "a flow finds this port taken");
+    assert_eq!(kept.observe(&theirs[..1], false), 3, "an incomplete list ends nothing");
     assert_eq!(kept.observe(&theirs[..1], true), 1);
     assert_eq!([&six, &four].map(at_nat), [Some(u32::MAX), None]);
     let mut next_daemons = ReservedPorts::without_check(bed.table.clone());
-    assert_eq!(next_daemons.observe(&[], true), 0, "what a former daemon has kept is given back");
+    assert_eq!(next_daemons.observe(&[], true), 0, "a former daemon's ports are released");
     assert_eq!([&six, &four].map(at_nat), [None; 2]);
 }
 
 #[test]
-fn kernel_what_a_former_daemon_kept_free_is_looked_for_in_pieces_while_flows_begin() {
+fn kernel_a_former_daemons_reserved_ports_are_found_in_pieces() {
     // Entries of one family for three pieces.
     const FLOWS: u16 = 6_000;
     let bed = FlowMaps::new(u32::from(FLOWS) + 8);
@@ -402,30 +398,30 @@ fn kernel_what_a_former_daemon_kept_free_is_looked_for_in_pieces_while_flows_beg
         pieces += 1;
     }
     assert!((4..12).contains(&pieces), "{pieces}");
-    assert_eq!(kept.status(), (2, None), "both were found");
+    assert_eq!(kept.status(), (2, None), "both are found");
     assert_eq!(kept.observe(&[], true), 0);
     begun.iter().for_each(|(number, it)| bed.check_whole(*number, it));
 }
 
 #[test]
-fn kernel_the_first_pass_tells_where_packets_of_flows_arrive_and_no_other_one_does() {
+fn kernel_only_the_first_pass_reports_the_ingress_of_flows() {
     let bed = FlowMaps::new(64);
     bed.begin(flow(1, UDP, NOW));
     bed.begin(types::flow { frontend_port: 30_080_u16.to_be(), ..flow(6, TCP, NOW) });
     let mut sweep = sweep(&bed);
     sweep.sweep_part(63, Instant::now() + Duration::from_secs(60));
-    assert!(sweep.adopted.is_none(), "there may be more in the rest of the table");
+    assert!(sweep.adopted.is_none(), "the rest of the table may have more");
     pass(&mut sweep);
     let adopted = sweep.adopted.take().unwrap();
     assert_eq!(adopted.ports, [443, 30_080, 32_774].into());
     let places = [("192.0.2.10", 30_080), ("2001:db8:1::10", 443)];
     assert_eq!(adopted.frontends, places.map(|(it, port)| (it.parse().unwrap(), port)).into());
     pass(&mut sweep);
-    assert!(sweep.adopted.is_none(), "the bits of flows that have begun since are set already");
+    assert!(sweep.adopted.is_none(), "later flows have set their bits already");
 }
 
 #[test]
-fn kernel_a_port_that_a_flow_has_is_the_flows_whatever_others_have() {
+fn kernel_a_flows_port_is_never_reserved() {
     let bed = FlowMaps::new(4);
     let it = flow(6, TCP, NOW);
     let number = bed.begin(it);

@@ -1,4 +1,4 @@
-//! Programs of packets at devices of a network namespace of their own, with links and with filters. Needs root.
+//! Packet programs at devices of their own network namespace, with links and with filters. Needs root.
 
 mod frames;
 
@@ -30,7 +30,7 @@ use holdfast_status::datapath::Features;
 const KINDS: [HookKind; 2] = [HookKind::Tcx, HookKind::Clsact];
 const FLOWS: u32 = 64;
 
-/// Everything is tested with both kinds of hooks, each in a bed of its own.
+/// Runs a test with both kinds of hooks, each in its own bed.
 #[track_caller]
 fn with_each(test: impl Fn(&ThreadBed, HookKind) + Copy + Send + 'static) {
     for kind in KINDS {
@@ -64,7 +64,7 @@ fn start(bed: &ThreadBed, kind: HookKind) -> KernelMaps {
     maps
 }
 
-/// Sockets are served, and packets are not yet.
+/// Starts with sockets served and packets not yet.
 fn begin(bed: &ThreadBed, kind: HookKind) -> KernelMaps {
     let packets = Some(PacketOptions {
         flows: FLOWS,
@@ -77,19 +77,19 @@ fn begin(bed: &ThreadBed, kind: HookKind) -> KernelMaps {
     KernelMaps::start_as(&options, features, VERSION).unwrap()
 }
 
-/// Sets the devices, and does all that follows from it.
+/// Sets the devices, and runs all steps.
 fn set_devices(maps: &mut KernelMaps, devices: &[Device]) {
     maps.set_devices(devices);
     while maps.tend_devices(|| false) {}
 }
 
-/// Looks at everything, does all that follows from it, and tells at which devices something was put back.
+/// Checks everything, runs all steps, and returns the repaired hooks.
 fn repair(maps: &mut KernelMaps) -> Vec<String> {
     maps.repair().unwrap();
     mend(maps)
 }
 
-/// Does all that a look has found to be done, and tells at which devices something was put back.
+/// Runs all steps of a check round, and returns the repaired hooks.
 fn mend(maps: &mut KernelMaps) -> Vec<String> {
     while maps.tend_devices(|| false) {}
     maps.packets.running.as_mut().map(|running| running.devices.take_repaired()).unwrap_or_default()
@@ -107,7 +107,7 @@ fn errors(maps: &KernelMaps) -> BTreeMap<u32, Option<String>> {
     packets_of(maps).devices.into_iter().map(|it| (it.device.index, it.error)).collect()
 }
 
-/// The numbers of our programs, in and out; 0 where there is none.
+/// The ids of our programs, ingress and egress; 0 if there is none.
 fn ours(kind: HookKind, name: &str, index: i32) -> [u32; 2] {
     let first = |hook| bpf_syscall::query_programs(index, hook).unwrap().first().copied().unwrap_or(0);
     match kind {
@@ -132,7 +132,7 @@ fn check_attached(maps: &KernelMaps, kind: HookKind, name: &str, index: u32) -> 
     programs
 }
 
-/// What the programs know of a device.
+/// The entry of a device.
 fn entry(maps: &KernelMaps, index: u32) -> Option<types::device> {
     let running = maps.packets.running.as_ref().unwrap();
     let map = running.handles.get(&Map::Devices).unwrap();
@@ -140,10 +140,10 @@ fn entry(maps: &KernelMaps, index: u32) -> Option<types::device> {
 }
 
 #[test]
-fn kernel_a_device_has_both_programs_and_is_known_as_long_as_it_is_named() {
+fn kernel_a_device_has_programs_and_an_entry_while_it_is_named() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        assert_eq!(ours(kind, "left", 70), [0, 0], "nobody has named it");
+        assert_eq!(ours(kind, "left", 70), [0, 0], "no program yet");
         set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
         let known = entry(&maps, 70).unwrap();
@@ -162,7 +162,7 @@ fn kernel_a_device_has_both_programs_and_is_known_as_long_as_it_is_named() {
 }
 
 #[test]
-fn kernel_a_device_that_fails_stops_no_other_and_says_why() {
+fn kernel_a_failing_device_stops_no_other_and_reports_why() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(69, "gone"), outer(70, "left"), outer(71, "right")]);
@@ -171,17 +171,17 @@ fn kernel_a_device_that_fails_stops_no_other_and_says_why() {
         let said = errors(&maps);
         assert!(said[&69].as_ref().unwrap().contains("No such device"), "{said:?}");
         run("ip", "link add gone index 69 type bridge");
-        assert_eq!(repair(&mut maps), Vec::<String>::new(), "nobody took anything away");
+        assert_eq!(repair(&mut maps), Vec::<String>::new(), "nothing was removed");
         check_attached(&maps, kind, "gone", 69);
     });
 }
 
-/// A program that is not ours, which gives every packet that answer.
+/// A foreign program that returns this verdict for every packet.
 fn program_of_others(answer: i32) -> OwnedFd {
     program_of_others_as(sys::BPF_PROG_TYPE_SCHED_CLS, answer)
 }
 
-/// The same of any kind.
+/// The same of any type.
 #[allow(unsafe_code)]
 fn program_of_others_as(kind: sys::bpf_prog_type, answer: i32) -> OwnedFd {
     let registers = || sys::__BindgenBitfieldUnit::new([0]);
@@ -189,7 +189,7 @@ fn program_of_others_as(kind: sys::bpf_prog_type, answer: i32) -> OwnedFd {
         |code, imm| sys::bpf_insn { code, _bitfield_align_1: [], _bitfield_1: registers(), off: 0, imm };
     let code = [instruction(0xb7, answer), instruction(0x95, 0)];
     let licence = c"GPL".as_ptr();
-    // SAFETY: all that is given outlives the call, and what is not negative is a descriptor of ours.
+    // SAFETY: all arguments outlive the call, and a non-negative result is our descriptor.
     unsafe {
         let fd = sys::bpf_prog_load(kind, std::ptr::null(), licence, code.as_ptr(), 2, std::ptr::null_mut());
         assert!(fd >= 0, "{fd}");
@@ -197,7 +197,7 @@ fn program_of_others_as(kind: sys::bpf_prog_type, answer: i32) -> OwnedFd {
     }
 }
 
-/// A filter that is not ours, at the left one.
+/// A foreign filter at `left`.
 fn filter(way: TcAttachPoint, priority: u32, answer: i32) -> TcHook {
     let program = program_of_others(answer);
     let mut hook = TcHook::new(program.as_fd());
@@ -210,7 +210,7 @@ fn filter(way: TcAttachPoint, priority: u32, answer: i32) -> TcHook {
 const GOES_ON: i32 = -1;
 const DROPPED: i32 = 2;
 
-/// How many packets the right one gets when one is sent by the left one.
+/// How many packets `right` receives after one is sent by `left`.
 fn received() -> u64 {
     let counted = || -> u64 {
         let shown = run("ip", "-s link show right");
@@ -226,30 +226,30 @@ fn received() -> u64 {
 }
 
 #[test]
-fn kernel_programs_of_others_stay_and_run_before_and_after_ours() {
+fn kernel_foreign_programs_stay_and_run_before_and_after_ours() {
     with_each(|bed, kind| {
         filter(TC_EGRESS, 1, GOES_ON);
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
-        assert!(received() >= 10, "neither of the two keeps packets from going on");
+        assert!(received() >= 10, "neither filter drops packets");
         let mut after = filter(TC_EGRESS, 200, DROPPED);
-        assert!(received() < 10, "the one behind ours still decides");
+        assert!(received() < 10, "the filter behind ours still drops");
         repair(&mut maps);
         assert_eq!(packets_of(&maps).devices[0].foreign_programs, 2);
         after.detach().unwrap();
         let mut before = filter(TC_EGRESS, 1, DROPPED);
-        assert!(received() < 10, "and the one before");
+        assert!(received() < 10, "and the one before ours");
         set_devices(&mut maps, &[]);
-        assert!(before.query().is_ok(), "it is still there");
+        assert!(before.query().is_ok(), "the foreign filter stays");
         before.detach().unwrap();
     });
 }
 
-/// The kernel numbers devices in the order in which they come, so an uplink may have a greater number than any pod's.
-/// Devices that are not there cost the kernel no time, and take room as others do.
+/// The kernel numbers devices in order of creation, so an uplink may have a greater index than all pods. Missing
+/// devices take no time, and space like others.
 #[test]
-fn kernel_an_uplink_gets_its_programs_beside_more_pods_than_have_room() {
+fn kernel_an_uplink_gets_its_programs_with_pods_beyond_the_limit() {
     with_each(|bed, kind| {
         run("ip", "link add late index 9000 type bridge");
         let mut maps = start(bed, kind);
@@ -264,7 +264,7 @@ fn kernel_an_uplink_gets_its_programs_beside_more_pods_than_have_room() {
     });
 }
 
-/// Which of these devices have both programs, and how many programs they have in all.
+/// The devices with both programs, and the number of all their programs.
 fn attached_of(kind: HookKind, names: &[String]) -> (Vec<u32>, usize) {
     let programs = |at: usize| ours(kind, &names[at], i32::try_from(100 + at).unwrap());
     let found: Vec<_> = (0..names.len()).map(programs).collect();
@@ -272,7 +272,7 @@ fn attached_of(kind: HookKind, names: &[String]) -> (Vec<u32>, usize) {
     (all.collect(), found.iter().flatten().filter(|number| **number != 0).count())
 }
 
-/// Does one step after the other, and tells in which order devices came to have both programs, or neither.
+/// Runs step by step, and returns the order in which devices got both programs or neither.
 fn steps(maps: &mut KernelMaps, kind: HookKind, names: &[String]) -> Vec<u32> {
     let (mut before, mut order) = (attached_of(kind, names), Vec::new());
     loop {
@@ -289,9 +289,9 @@ fn steps(maps: &mut KernelMaps, kind: HookKind, names: &[String]) -> Vec<u32> {
     }
 }
 
-/// Each program that comes or goes takes the kernel some ten milliseconds, and a change of a service waits for a step.
+/// Attaching or detaching takes some ten milliseconds, and service changes wait for each step.
 #[test]
-fn kernel_devices_get_programs_in_steps_uplinks_first_and_withdrawals_last() {
+fn kernel_devices_attach_in_steps_uplinks_first_and_detach_last() {
     with_each(|bed, kind| {
         let names: Vec<String> = (0..6).map(|at| format!("dev{at}")).collect();
         for (index, name) in (100..).zip(&names) {
@@ -319,9 +319,9 @@ fn kernel_devices_get_programs_in_steps_uplinks_first_and_withdrawals_last() {
     });
 }
 
-/// A pod that is renamed, or that a reload of the configuration left out for a moment.
+/// A pod that is renamed, or that a reload of the configuration briefly omitted.
 #[test]
-fn kernel_a_device_that_is_wanted_again_while_it_is_withdrawn_gets_all_programs_back() {
+fn kernel_a_detaching_device_that_is_wanted_again_gets_all_programs() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         for steps in 0..4 {
@@ -337,9 +337,9 @@ fn kernel_a_device_that_is_wanted_again_while_it_is_withdrawn_gets_all_programs_
     });
 }
 
-/// Each device that goes keeps open files until its programs are gone.
+/// A leaving device keeps files open until its programs are detached.
 #[test]
-fn kernel_withdrawals_are_not_put_off_however_many_devices_come() {
+fn kernel_new_devices_do_not_delay_detaching_without_end() {
     bed_with_devices(|bed| {
         let devices = |first: u32| -> Vec<_> {
             (first..first + 200).map(|index| Device::new(index, "gone", DeviceSide::Pod)).collect()
@@ -354,9 +354,9 @@ fn kernel_withdrawals_are_not_put_off_however_many_devices_come() {
     });
 }
 
-/// What our program sends on past the stack, programs behind it would not see.
+/// Foreign programs behind ours would not see packets on the fast path.
 #[test]
-fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_device() {
+fn kernel_the_fast_path_ends_while_a_device_has_foreign_programs() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         let told = |maps: &KernelMaps| {
@@ -376,7 +376,7 @@ fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_
         }
         assert_eq!(told(&maps), FastPathState::Active);
         let mut other = filter(TC_INGRESS, 200, GOES_ON);
-        // They are counted again each tenth round.
+        // Foreign programs are counted every tenth round.
         (0..11).for_each(|_| drop(repair(&mut maps)));
         assert_eq!(told(&maps), FastPathState::ForeignPrograms);
         set_devices(&mut maps, &[wanted]);
@@ -387,16 +387,16 @@ fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_
     });
 }
 
-/// What a pod is sent has nothing to be looked at there.
+/// Packets to a pod need no program at its device.
 #[test]
-fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
+fn kernel_a_local_pods_device_has_one_program_after_a_start_too() {
     with_each(|bed, kind| {
         let near =
             Device { side: DeviceSide::LocalPods, address4: None, fast_path: true, ..outer(70, "left") };
         let mut maps = start(bed, kind);
         set_devices(&mut maps, std::slice::from_ref(&near));
         if kind == HookKind::Clsact {
-            // A network plug-in that wants to make the place for filters itself would find it made.
+            // A network plug-in that creates the qdisc itself would fail if it existed.
             assert!(!run("tc", "qdisc show dev left").contains("clsact"));
             assert_eq!(packets_of(&maps).devices[0].fast_path, FastPathState::Unsupported);
             repair(&mut maps);
@@ -408,21 +408,21 @@ fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
         drop(maps);
         let mut maps = start(bed, kind);
         let [again, way_out] = ours(kind, "left", 70);
-        assert!(again != 0 && again != way_in && way_out == 0, "the new program is there at once");
+        assert!(again != 0 && again != way_in && way_out == 0, "the new program is attached at once");
         assert_ne!(u32::from(entry(&maps, 70).unwrap().flags) & types::device_flag::DEVICE_LOCAL_PODS.0, 0);
         set_devices(&mut maps, &[near.clone(), outer(71, "right")]);
         let [right_in, _] = check_attached(&maps, kind, "right", 71);
-        assert_ne!(ours(kind, "left", 70)[0], right_in, "another program than that of other devices");
+        assert_ne!(ours(kind, "left", 70)[0], right_in, "a different program than at other devices");
         set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
         set_devices(&mut maps, &[near]);
-        assert_eq!(ours(kind, "left", 70)[1], 0, "nothing is left of what it was");
+        assert_eq!(ours(kind, "left", 70)[1], 0, "no former program is left");
     });
 }
 
-/// A pod that is a client has a program for what it asks, and one for what it answers.
+/// A pod that is a client has one program for its requests, and one for its replies.
 #[test]
-fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_stack() {
+fn kernel_a_pods_device_has_a_second_program_on_the_fast_path() {
     with_each(|bed, kind| {
         let pod = |shortcut| Device { side: DeviceSide::Pod, fast_path: shortcut, ..outer(70, "left") };
         let incoming = || bpf_syscall::query_programs(70, sys::BPF_TCX_INGRESS).unwrap();
@@ -442,7 +442,10 @@ fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_
         drop(maps);
         let mut maps = start(bed, kind);
         let programs = incoming();
-        assert!(programs.len() == 2 && programs.iter().all(|it| !former.contains(it)), "new ones, at once");
+        assert!(
+            programs.len() == 2 && programs.iter().all(|it| !former.contains(it)),
+            "new programs, at once"
+        );
         set_devices(&mut maps, &[pod(true)]);
         assert_eq!((incoming(), state(&maps)), (programs.clone(), (FastPathState::Active, true)));
         let mut other = filter(TC_INGRESS, 200, GOES_ON);
@@ -463,13 +466,13 @@ fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_
 }
 
 #[test]
-fn kernel_a_device_that_is_made_anew_gets_its_programs_again() {
+fn kernel_a_recreated_device_gets_its_programs_again() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
         run("ip", "link delete left");
         assert_eq!(repair(&mut maps), Vec::<String>::new());
-        assert!(errors(&maps)[&70].is_some(), "it is not there");
+        assert!(errors(&maps)[&70].is_some(), "the device is missing");
         run("ip", "link add left index 70 type bridge");
         set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
@@ -477,12 +480,12 @@ fn kernel_a_device_that_is_made_anew_gets_its_programs_again() {
         run("ip", "link add left index 72 type bridge");
         set_devices(&mut maps, &[outer(72, "left")]);
         check_attached(&maps, kind, "left", 72);
-        assert!(entry(&maps, 70).is_none(), "the former one is forgotten");
+        assert!(entry(&maps, 70).is_none(), "the former entry is gone");
         assert!(!bed.options().bpffs.join("links/tc/70").exists());
     });
 }
 
-/// Takes the programs of the left one away from outside, or their pins.
+/// Removes the programs of `left` from outside, or their pins.
 fn take_away(bed: &ThreadBed, kind: HookKind) -> usize {
     let pin = |way: &str| bed.options().bpffs.join("links/tc/70").join(way);
     match kind {
@@ -496,7 +499,7 @@ fn take_away(bed: &ThreadBed, kind: HookKind) -> usize {
 }
 
 #[test]
-fn kernel_what_somebody_took_from_a_device_is_put_back_and_counted() {
+fn kernel_programs_removed_from_a_device_are_repaired_and_counted() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -505,11 +508,11 @@ fn kernel_what_somebody_took_from_a_device_is_put_back_and_counted() {
         assert_eq!(repair(&mut maps), ["left in", "left out"]);
         check_attached(&maps, kind, "left", 70);
         assert_eq!(packets_of(&maps).repaired, taken as u64);
-        assert!(repair(&mut maps).is_empty(), "once is enough");
+        assert!(repair(&mut maps).is_empty(), "nothing is left to repair");
     });
 }
 
-/// What is blocked has no program, and none can be pinned there.
+/// Blocks a hook: it has no program, and none can be pinned.
 fn block(bed: &ThreadBed, hook: &str) {
     let pin = bed.options().bpffs.join("links").join(hook);
     libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
@@ -518,7 +521,7 @@ fn block(bed: &ThreadBed, hook: &str) {
 }
 
 #[test]
-fn kernel_what_cannot_be_put_back_keeps_nothing_else_from_it() {
+fn kernel_a_failed_repair_stops_no_other() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left"), outer(72, "new")]);
@@ -537,9 +540,9 @@ fn kernel_what_cannot_be_put_back_keeps_nothing_else_from_it() {
     });
 }
 
-/// As when the file system of the pins is unmounted. Filters need no pins.
+/// As after the pins' file system is unmounted. Filters need no pins.
 #[test]
-fn kernel_filters_are_put_back_also_where_nothing_can_be_pinned() {
+fn kernel_filters_are_repaired_without_pins() {
     bed_with_devices(|bed| {
         let mut maps = start(bed, HookKind::Clsact);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -553,9 +556,9 @@ fn kernel_filters_are_put_back_also_where_nothing_can_be_pinned() {
     });
 }
 
-/// So it is when the folder of pins is removed on a host whose BPF file system is read-only for the daemon.
+/// As after the pins' folder is removed while the BPF file system is read-only for the daemon.
 #[test]
-fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_are_served_too() {
+fn kernel_without_pins_devices_old_and_new_are_served() {
     bed_with_devices(|bed| {
         let mut maps = start(bed, HookKind::Tcx);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -567,7 +570,7 @@ fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_a
         for round in 0..3 {
             let error = maps.repair().unwrap_err();
             assert!(error.to_string().contains("was removed while holdfast runs"), "{error}");
-            assert_eq!(mend(&mut maps), [""; 0], "round {round}: nothing was put back");
+            assert_eq!(mend(&mut maps), [""; 0], "round {round}: nothing was repaired");
             assert_eq!(maps.last_status().repair_failure, Some(error.to_string()));
         }
         set_devices(&mut maps, &[outer(70, "left"), outer(71, "right")]);
@@ -591,7 +594,7 @@ fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_a
     });
 }
 
-/// The number of the link that is pinned there.
+/// The id of the link pinned there.
 fn link(bed: &ThreadBed, way: &str) -> u32 {
     let pin = bed.options().bpffs.join("links/tc/70").join(way);
     Link::open(pin).unwrap().info().unwrap().id
@@ -605,22 +608,22 @@ fn kernel_a_restart_replaces_the_programs_of_devices_without_a_gap() {
         let before = check_attached(&maps, kind, "left", 70);
         let links = (kind == HookKind::Tcx).then(|| ["in", "out"].map(|way| link(bed, way)));
         drop(maps);
-        assert_eq!(ours(kind, "left", 70), before, "they outlive the daemon");
+        assert_eq!(ours(kind, "left", 70), before, "programs outlive the daemon");
         let mut maps = start(bed, kind);
         let after = ours(kind, "left", 70);
         assert!(after.iter().zip(before).all(|(after, before)| *after != 0 && *after != before));
         assert_eq!((kind == HookKind::Tcx).then(|| ["in", "out"].map(|way| link(bed, way))), links);
-        assert!(packets_of(&maps).devices.is_empty(), "nobody has named them to this one");
+        assert!(packets_of(&maps).devices.is_empty(), "no device was set yet");
         run("ip", "link delete left");
         set_devices(&mut maps, &[]);
         let entries =
             open_counted_table(&maps.packets.running.as_ref().unwrap().handles, Map::Devices).unwrap();
-        assert_eq!(entries.used(), 0, "what the former one knew and nobody names is forgotten");
+        assert_eq!(entries.used(), 0, "a former daemon's unwanted entries are gone");
     });
 }
 
 #[test]
-fn kernel_a_daemon_that_translates_no_packets_takes_the_programs_of_a_former_one_away() {
+fn kernel_a_daemon_without_packets_removes_former_packet_programs() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -633,7 +636,7 @@ fn kernel_a_daemon_that_translates_no_packets_takes_the_programs_of_a_former_one
     });
 }
 
-/// The maps that a program reads, by their numbers, with their names.
+/// The maps that a program reads: ids and names.
 fn maps_of(program: u32) -> BTreeMap<u32, String> {
     let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
     let info = ProgInfoIter::with_query_opts(with_maps).find(|it| it.id == program).unwrap();
@@ -641,9 +644,9 @@ fn maps_of(program: u32) -> BTreeMap<u32, String> {
     MapInfoIter::default().filter(is_read).map(|map| (map.id, map.name.to_string_lossy().into())).collect()
 }
 
-/// They are loaded beside each other, each of them from an object of its own.
+/// They load in parallel, each from its own object.
 #[test]
-fn kernel_the_programs_of_a_device_have_their_variables_in_common() {
+fn kernel_the_programs_of_a_device_share_their_variables() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -653,10 +656,9 @@ fn kernel_the_programs_of_a_device_have_their_variables_in_common() {
     });
 }
 
-/// A client comes by a tunnel, and its backend's answers by a bridge: what the one program notes, the other one is to
-/// know.
+/// A client arrives by a tunnel, and its backend's replies by a bridge: both programs share their variables.
 #[test]
-fn kernel_programs_of_all_link_layers_have_their_variables_in_common() {
+fn kernel_programs_of_all_link_layers_share_their_variables() {
     with_each(|bed, kind| {
         run("ip", "tuntap add dev tunnel mode tun");
         let tunnel = nix::net::if_::if_nametoindex("tunnel").unwrap();
@@ -671,7 +673,7 @@ fn kernel_programs_of_all_link_layers_have_their_variables_in_common() {
 }
 
 #[test]
-fn kernel_programs_that_were_loaded_beside_those_of_sockets_are_not_taken_for_other_tables() {
+fn kernel_programs_loaded_in_parallel_are_not_used_for_grown_tables() {
     with_each(|bed, kind| {
         let mut maps = begin(bed, kind);
         assert!(maps.packets.load_thread.is_some(), "they are being loaded");
@@ -681,7 +683,7 @@ fn kernel_programs_that_were_loaded_beside_those_of_sockets_are_not_taken_for_ot
         set_devices(&mut maps, &[outer(70, "left")]);
         let frontends = maps.generation.handles().get(&Map::Frontends4).unwrap().info().unwrap().info.id;
         for program in check_attached(&maps, kind, "left", 70) {
-            assert!(maps_of(program).contains_key(&frontends), "{program} reads what is written");
+            assert!(maps_of(program).contains_key(&frontends), "{program} reads the current map");
         }
     });
 }
@@ -694,7 +696,7 @@ fn kernel_growth_moves_the_programs_of_devices_too() {
         let before = check_attached(&maps, kind, "left", 70);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // A look meanwhile always finds a program.
+            // A concurrent check always finds a program.
             let watching = scope.spawn(|| {
                 let mut looks = 0_u32;
                 while !done.load(Ordering::Relaxed) {
@@ -712,7 +714,7 @@ fn kernel_growth_moves_the_programs_of_devices_too() {
         let after = check_attached(&maps, kind, "left", 70);
         assert!(
             after.iter().zip(before).all(|(after, before)| *after != before),
-            "they read the larger maps"
+            "programs read the larger maps"
         );
         assert!(!maps.packets.is_behind && packets_of(&maps).failure.is_none());
         assert!(repair(&mut maps).is_empty());
@@ -720,7 +722,7 @@ fn kernel_growth_moves_the_programs_of_devices_too() {
 }
 
 #[test]
-fn kernel_growth_that_was_prepared_takes_the_programs_of_devices_along() {
+fn kernel_a_prebuilt_growth_moves_the_programs_of_devices() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -736,26 +738,26 @@ fn kernel_growth_that_was_prepared_takes_the_programs_of_devices_along() {
             }
             assert!(begun.elapsed() < Duration::from_secs(100));
         }
-        assert!(numbers.start < 3_800, "{} are served", numbers.start);
+        assert!(numbers.start < 3_800, "{} frontends are served", numbers.start);
         let after = check_attached(&maps, kind, "left", 70);
         assert!(
             after.iter().zip(before).all(|(after, before)| *after != before),
-            "they read the larger maps"
+            "programs read the larger maps"
         );
         assert!(!maps.packets.is_behind && packets_of(&maps).failure.is_none());
     });
 }
 
 #[test]
-fn kernel_cleanup_takes_the_programs_off_all_devices_and_leaves_those_of_others() {
+fn kernel_cleanup_detaches_our_programs_from_devices_and_leaves_foreign_ones() {
     with_each(|bed, kind| {
         let mut others = filter(TC_INGRESS, 200, GOES_ON);
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left"), outer(71, "right")]);
         drop(maps);
         check_all_is_taken(bed, kind, 4);
-        assert!(others.query().is_ok(), "it is still there");
-        assert!(!cleanup(&bed.options().bpffs).unwrap().has_any(), "nothing is there any more");
+        assert!(others.query().is_ok(), "the foreign filter stays");
+        assert!(!cleanup(&bed.options().bpffs).unwrap().has_any(), "nothing is left");
     });
 }
 
@@ -771,7 +773,7 @@ fn check_all_is_taken(bed: &ThreadBed, kind: HookKind, at_devices: usize) {
 }
 
 #[test]
-fn kernel_cleanup_takes_filters_off_devices_also_where_no_pin_is_left() {
+fn kernel_cleanup_removes_filters_from_devices_without_pins() {
     bed_with_devices(|bed| {
         let mut maps = start(bed, HookKind::Clsact);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -782,7 +784,7 @@ fn kernel_cleanup_takes_filters_off_devices_also_where_no_pin_is_left() {
     });
 }
 
-/// Writes the record of a connection, or with 0 for its serial a free one.
+/// Writes the record of a connection; serial 0 makes it free.
 fn write_flow(bed: &ThreadBed, serial: u32) {
     let pin = bed.options().bpffs.join("flows1").join(Map::Flows.name());
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
@@ -793,7 +795,7 @@ fn write_flow(bed: &ThreadBed, serial: u32) {
     map.update(&3_u32.to_ne_bytes(), abi::as_bytes(&flow), MapFlags::ANY).unwrap();
 }
 
-/// How many flows go on.
+/// How many flows continue.
 fn drained(root: &std::path::Path) -> u64 {
     drain(root).unwrap().flows
 }
@@ -805,7 +807,7 @@ fn drains(maps: &KernelMaps) -> u32 {
 }
 
 #[test]
-fn kernel_a_drain_lets_clients_go_on_and_a_start_serves_everybody_again() {
+fn kernel_a_drain_keeps_flows_and_a_start_serves_all_again() {
     with_each(|bed, kind| {
         let root = bed.options().bpffs;
         let mut maps = start(bed, kind);
@@ -818,7 +820,7 @@ fn kernel_a_drain_lets_clients_go_on_and_a_start_serves_everybody_again() {
         let links = std::fs::read_dir(root.join("links")).unwrap().flatten();
         assert!(
             links.map(|it| it.file_name()).all(|name| name == "tc"),
-            "processes of the node are left alone"
+            "the node's processes are not translated"
         );
         write_flow(bed, 0);
         assert_eq!(drained(&root), 0);
@@ -830,7 +832,7 @@ fn kernel_a_drain_lets_clients_go_on_and_a_start_serves_everybody_again() {
 }
 
 #[test]
-fn kernel_a_drain_waits_for_no_flow_that_no_program_follows() {
+fn kernel_a_drain_ignores_flows_without_programs() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -840,13 +842,13 @@ fn kernel_a_drain_waits_for_no_flow_that_no_program_follows() {
         let mut sockets = KernelMaps::start_as(&bed.options(), features, VERSION).unwrap();
         sockets.serve_packets();
         drop(sockets);
-        assert_eq!(ours(kind, "left", 70), [0, 0], "packets are not served any more");
+        assert_eq!(ours(kind, "left", 70), [0, 0], "packets are not translated any more");
         assert_eq!(drained(&bed.options().bpffs), 0, "{kind:?}");
     });
 }
 
 #[test]
-fn kernel_programs_that_cannot_be_told_to_drain_are_not_taken_for_none() {
+fn kernel_a_drain_refuses_programs_of_another_version() {
     with_each(|bed, kind| {
         let root = bed.options().bpffs;
         let mut maps = start(bed, kind);
@@ -863,7 +865,7 @@ fn kernel_programs_that_cannot_be_told_to_drain_are_not_taken_for_none() {
         std::fs::create_dir_all(root.join("v1").join("packets")).unwrap();
         assert!(said().contains("/v1 was left by another version of holdfast"), "{}", said());
         set_devices(&mut start(bed, kind), &[outer(70, "left")]);
-        assert_eq!(drained(&root), 1, "{kind:?}: a start takes it over");
+        assert_eq!(drained(&root), 1, "{kind:?}: a start adopts it");
     });
 }
 
@@ -876,7 +878,7 @@ fn kernel_a_device_without_a_link_layer_has_programs_too() {
         set_devices(&mut maps, &[outer(tunnel, "tunnel"), outer(70, "left")]);
         let programs =
             [("tunnel", tunnel), ("left", 70)].map(|(name, at)| check_attached(&maps, kind, name, at));
-        assert!(programs[0][0] != programs[1][0], "they begin to read elsewhere");
+        assert!(programs[0][0] != programs[1][0], "different link layers");
     });
 }
 
@@ -885,14 +887,14 @@ fn bit(maps: &MapHandles, map: Map, bit: u32) -> bool {
     view[bit as usize / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1
 }
 
-/// In the map that is pinned.
+/// In the pinned map.
 fn set_bit(bed: &ThreadBed, bit: u32) {
     let pin = bed.options().bpffs.join(pinned("shared")).join(Map::FrontendBlocks.name());
     let view = crate::mapped_array::MappedArray::new(&MapHandle::from_pinned_path(pin).unwrap()).unwrap();
     view[bit as usize / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);
 }
 
-/// A client of 192.0.2.200:443 with a backend elsewhere, and one of a node port.
+/// A client of 192.0.2.200:443 with a backend on another node, and one of a node port.
 fn write_flows(handles: &MapHandles) {
     let mapped = |address: [u8; 4]| [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes(address)];
     let state = u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap();
@@ -919,7 +921,7 @@ fn write_flows(handles: &MapHandles) {
 }
 
 #[test]
-fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_once() {
+fn kernel_a_former_daemons_flows_are_found_and_numbers_released_once() {
     bed(|bed| {
         let mut maps = start(bed, HookKind::Tcx);
         let node_port = Port { frontends: &["0.0.0.0:30099"], kind: FrontendType::NodePort, ..Port::TCP };
@@ -944,10 +946,10 @@ fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_on
         let mut maps = begin(bed, HookKind::Tcx);
         for bit_of in [of_gone, unused] {
             let is_set = bit(maps.shared.handles(), Map::FrontendBlocks, bit_of);
-            assert!(is_set, "until its programs are loaded those of the former daemon look at it");
+            assert!(is_set, "former programs check it until new ones load");
         }
         maps.serve_packets();
-        assert!(bit(maps.shared.handles(), Map::FrontendBlocks, unused), "not all flows have been looked at");
+        assert!(bit(maps.shared.handles(), Map::FrontendBlocks, unused), "the first sweep is not over");
         look_at_flows(&mut maps, |maps| !bit(maps.shared.handles(), Map::FrontendBlocks, unused));
         let handles = &maps.packets.running.as_ref().unwrap().handles;
         for port in [443, 50_000, 30_080, 30_099, 61_000] {
@@ -966,10 +968,10 @@ fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_on
     });
 }
 
-/// A frontend at an address of the node is found by that address, and its clients go on when it is gone. Its port may
-/// be one that clients get on their way to other nodes.
+/// A frontend at a node's address is found by that address, and its clients continue after it is gone. Its port may be
+/// a SNAT port.
 #[test]
-fn kernel_flows_of_a_former_frontend_at_the_node_itself_are_found_after_each_start() {
+fn kernel_flows_of_a_removed_node_frontend_are_found_after_each_start() {
     let frontend = key("10.9.0.1:61002");
     let block = abi::address_block(frontend.address);
     let unused = abi::address_block([172, 31, 0, 1].into());
@@ -988,23 +990,23 @@ fn kernel_flows_of_a_former_frontend_at_the_node_itself_are_found_after_each_sta
             drop(maps);
             set_bit(bed, unused);
             maps = begin(bed, HookKind::Tcx);
-            assert!(is_found(&maps), "before flows are looked at, start {starts}");
+            assert!(is_found(&maps), "before the sweep, start {starts}");
             maps.serve_packets();
-            assert!(is_found(&maps), "while they are looked at, start {starts}");
+            assert!(is_found(&maps), "during the sweep, start {starts}");
             look_at_flows(&mut maps, |maps| !is_set(maps, Map::FrontendBlocks, unused));
             assert!(is_set(&maps, Map::NodePorts, 61_002), "start {starts}");
-            assert!(!is_set(&maps, Map::FrontendBlocks, block), "nearly all packets are for that address");
+            assert!(!is_set(&maps, Map::FrontendBlocks, block), "nearly all packets go to that address");
             let other = Port { frontends: &["0.0.0.0:61002"], kind: FrontendType::NodePort, ..Port::TCP };
             other.serve(&mut maps);
             maps.execute(&Action::RemoveFrontend(key("0.0.0.0:61002"))).unwrap();
-            assert!(is_set(&maps, Map::NodePorts, 61_002), "whatever comes and goes at that port");
+            assert!(is_set(&maps, Map::NodePorts, 61_002), "frontends at that port come and go");
         }
         write_flow(bed, 0);
         drop(maps);
         set_bit(bed, unused);
         let mut maps = start(bed, HookKind::Tcx);
         look_at_flows(&mut maps, |maps| !is_set(maps, Map::FrontendBlocks, unused));
-        assert!(!is_set(&maps, Map::NodePorts, 61_002), "and no longer than the flows");
+        assert!(!is_set(&maps, Map::NodePorts, 61_002), "the bit ends with the flows");
     });
 }
 
@@ -1013,7 +1015,7 @@ fn key(at: &str) -> FrontendKey {
     FrontendKey { address: at.ip(), port: at.port().try_into().unwrap(), transport: Transport::Tcp }
 }
 
-/// Writes the record of a flow to that place.
+/// Writes the record of a flow to that frontend.
 fn write_flow_to(handles: &MapHandles, frontend: FrontendKey) {
     let flow = types::flow {
         frontend: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([10, 9, 0, 1])],
@@ -1029,7 +1031,7 @@ fn write_flow_to(handles: &MapHandles, frontend: FrontendKey) {
         .unwrap();
 }
 
-/// The first look at all flows is over when this is so.
+/// Sweeps until this holds after the first pass.
 fn look_at_flows(maps: &mut KernelMaps, is_over: impl Fn(&KernelMaps) -> bool) {
     let begun = std::time::Instant::now();
     while !is_over(maps) {
@@ -1040,7 +1042,7 @@ fn look_at_flows(maps: &mut KernelMaps, is_over: impl Fn(&KernelMaps) -> bool) {
 }
 
 #[test]
-fn kernel_where_it_is_lost_at_which_ports_flows_arrive_all_are_looked_at_until_it_is_known() {
+fn kernel_without_the_port_bits_all_ports_are_checked_until_the_sweep() {
     bed(|bed| {
         let maps = start(bed, HookKind::Tcx);
         write_flows(&maps.packets.running.as_ref().unwrap().handles);
@@ -1055,14 +1057,14 @@ fn kernel_where_it_is_lost_at_which_ports_flows_arrive_all_are_looked_at_until_i
         };
         let (gone, unused) = ([192, 0, 2, 200], [172, 31, 0, 1]);
         assert!(port(&maps, 30_080) && port(&maps, 7) && block(&maps, gone) && block(&maps, unused));
-        assert!(!maps.repair().unwrap().bits, "nobody has changed them");
+        assert!(!maps.repair().unwrap().bits, "the bits are unchanged");
         look_at_flows(&mut maps, |maps| !port(maps, 7));
         assert!(port(&maps, 30_080) && block(&maps, gone) && !block(&maps, unused));
     });
 }
 
 #[test]
-fn kernel_flows_of_which_a_part_is_lost_are_made_anew() {
+fn kernel_an_incomplete_set_of_flow_maps_is_recreated() {
     bed(|bed| {
         drop(start(bed, HookKind::Tcx));
         let flows = bed.options().bpffs.join("flows1");
@@ -1072,7 +1074,7 @@ fn kernel_flows_of_which_a_part_is_lost_are_made_anew() {
         assert_eq!(maps.repair().unwrap(), super::super::RepairReport::default());
         let numbers = maps.packets.running.as_ref().unwrap().handles.get(&Map::FreeFlows).unwrap();
         let pinned = MapHandle::from_pinned_path(flows.join(Map::FreeFlows.name())).unwrap();
-        assert_eq!(pinned.info().unwrap().info.id, numbers.info().unwrap().info.id, "what is used is pinned");
+        assert_eq!(pinned.info().unwrap().info.id, numbers.info().unwrap().info.id, "the used map is pinned");
         let packets = bed.options().bpffs.join(format!("v{VERSION}/packets"));
         for pin in [flows.join(Map::Flows.name()), packets.join(Map::Devices.name())] {
             std::fs::remove_file(&pin).unwrap();
@@ -1081,7 +1083,7 @@ fn kernel_flows_of_which_a_part_is_lost_are_made_anew() {
     });
 }
 
-/// Writes flows of these clients as programs do, with what leads to them.
+/// Opens flows of these clients as programs do, with entries.
 fn begin_flows(table: &FlowTable, clients: std::ops::Range<u16>) {
     for client in clients {
         table.begin_for_tests(client);
@@ -1094,11 +1096,11 @@ fn resize(maps: &mut KernelMaps, flows: u32) {
     look_at_flows(maps, |maps| packets_of(maps).flows == flows);
     let status = packets_of(maps);
     assert_eq!((status.flows_wanted, status.flows_failure, status.failure), (flows, None, None));
-    assert_eq!(drains(maps), 0, "they go on");
+    assert_eq!(drains(maps), 0, "flows resume");
 }
 
 #[test]
-fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
+fn kernel_the_flow_table_is_resized_and_flows_stay() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -1115,7 +1117,10 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
             assert_eq!(pinned.unwrap().max_entries(), flows);
         }
         let after = check_attached(&maps, kind, "left", 70);
-        assert!(after.iter().zip(before).all(|(after, before)| *after != before), "they read the new table");
+        assert!(
+            after.iter().zip(before).all(|(after, before)| *after != before),
+            "programs read the new table"
+        );
         assert_eq!(maps.repair().unwrap(), super::super::RepairReport::default());
         let names: Vec<_> = std::fs::read_dir(bed.options().bpffs).unwrap().flatten().collect();
         assert!(!names.iter().any(|it| it.file_name().to_string_lossy().contains('-')), "{names:?}");
@@ -1123,7 +1128,7 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
         assert_eq!(packets_of(&maps).flows_evicted, EvictedFlows { total: 13, in_use: 13 });
         assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 7);
         drop(maps);
-        // A start finds them, and gives the table the size that is asked for then.
+        // A start finds the flows, and resizes the table as configured.
         let mut maps = start(bed, kind);
         assert_eq!(packets_of(&maps).flows, 8);
         look_at_flows(&mut maps, |maps| packets_of(maps).flows == FLOWS);
@@ -1134,7 +1139,7 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
 }
 
 #[test]
-fn kernel_a_change_of_size_that_failed_is_tried_again_when_its_time_has_come() {
+fn kernel_a_failed_resize_is_retried_when_it_is_due() {
     bed(|bed| {
         const LARGER: u32 = 16_384;
         let mut maps = start(bed, HookKind::Tcx);
@@ -1144,7 +1149,7 @@ fn kernel_a_change_of_size_that_failed_is_tried_again_when_its_time_has_come() {
         look_at_flows(&mut maps, |maps| packets_of(maps).flows_failure.is_some());
         for _ in 0..3 {
             maps.update_flows().unwrap();
-            assert!(maps.packets.resizing.is_none(), "its time has not come");
+            assert!(maps.packets.resizing.is_none(), "the retry is not due");
         }
         maps.end_wait_for_size();
         look_at_flows(&mut maps, |maps| packets_of(maps).flows == LARGER);
@@ -1153,7 +1158,7 @@ fn kernel_a_change_of_size_that_failed_is_tried_again_when_its_time_has_come() {
 }
 
 #[test]
-fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
+fn kernel_a_daemon_killed_while_replacing_flows_loses_none() {
     bed(|bed| {
         let mut maps = start(bed, HookKind::Tcx);
         maps.update_flows().unwrap();
@@ -1167,7 +1172,7 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
         maps.update_flows().unwrap();
         assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 3);
         drop(maps);
-        // After them.
+        // After both renames.
         std::fs::create_dir(folder.join("flows-former")).unwrap();
         let mut maps = start(bed, HookKind::Tcx);
         maps.update_flows().unwrap();
@@ -1176,9 +1181,9 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
     });
 }
 
-/// What began by the programs of a device that still has the former ones would be in the former table.
+/// A flow opened by a device's former programs would be in the former table.
 #[test]
-fn kernel_flows_stand_still_until_the_last_device_has_the_programs_of_the_new_table() {
+fn kernel_flows_pause_until_the_last_device_reads_the_new_table() {
     bed_with_devices(|bed| {
         let mut maps = start(bed, HookKind::Tcx);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -1191,7 +1196,7 @@ fn kernel_flows_stand_still_until_the_last_device_has_the_programs_of_the_new_ta
 }
 
 #[test]
-fn kernel_a_daemon_that_was_killed_when_another_table_was_pinned_has_lost_no_number_of_it() {
+fn kernel_a_daemon_killed_after_pinning_a_table_loses_no_number() {
     bed(|bed| {
         const LARGER: u32 = 16_384;
         let mut maps = start(bed, HookKind::Tcx);
@@ -1213,7 +1218,7 @@ fn kernel_a_daemon_that_was_killed_when_another_table_was_pinned_has_lost_no_num
 }
 
 #[test]
-fn kernel_flows_of_another_version_are_forgotten_and_the_own_ones_kept() {
+fn kernel_flows_of_another_version_are_removed_and_own_ones_kept() {
     bed(|bed| {
         drop(start(bed, HookKind::Tcx));
         let folder = bed.options().bpffs;
@@ -1227,7 +1232,7 @@ fn kernel_flows_of_another_version_are_forgotten_and_the_own_ones_kept() {
 }
 
 #[test]
-fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
+fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_retried() {
     bed(|bed| {
         let packets =
             Some(PacketOptions { flows: FLOWS, snat_ports: vec![], switches: PacketSwitches::default() });
@@ -1235,13 +1240,13 @@ fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
         let folder = bed.options().bpffs;
         std::fs::create_dir_all(folder.join("links")).unwrap();
         let mut maps = KernelMaps::start(&options).unwrap();
-        // Something else stands where the maps are to be pinned: a folder of that name.
+        // A folder blocks the path of a pin.
         let occupied = folder.join("flows1/flow_table");
         std::fs::create_dir_all(&occupied).unwrap();
         maps.serve_packets();
         let failure = packets_of(&maps).failure.unwrap();
         assert!(failure.contains("flows1"), "{failure}");
-        assert!(!packets_of(&maps).behind, "no program is at a device");
+        assert!(!packets_of(&maps).behind, "no device has a program");
         assert_eq!((packets_of(&maps).flows, maps.status().broken_hooks), (0, vec![]));
         bed.join(&bed.cgroup);
         let backends = [crate::kernel::bed::tcp_backend("127.0.0.2:0")];
@@ -1255,9 +1260,9 @@ fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
     });
 }
 
-/// Another version's daemon has other tables, so what a former one left at devices follows no change.
+/// Another version's daemon has other tables, so its programs at devices follow no change.
 #[test]
-fn kernel_programs_of_a_former_daemon_are_behind_while_those_of_this_one_cannot_be_put_in_their_place() {
+fn kernel_former_packet_programs_are_behind_until_replaced() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -1270,7 +1275,7 @@ fn kernel_programs_of_a_former_daemon_are_behind_while_those_of_this_one_cannot_
         maps.serve_packets();
         let status = packets_of(&maps);
         assert!(status.failure.is_some() && status.behind, "{status:?}");
-        assert!(ours(kind, "left", 70).iter().all(|number| *number != 0), "they serve on");
+        assert!(ours(kind, "left", 70).iter().all(|number| *number != 0), "programs still serve");
         std::fs::remove_dir(&occupied).unwrap();
         std::fs::rename(&aside, &occupied).unwrap();
         repair(&mut maps);
@@ -1280,7 +1285,7 @@ fn kernel_programs_of_a_former_daemon_are_behind_while_those_of_this_one_cannot_
 }
 
 #[test]
-fn attempts_are_made_ever_more_seldom() {
+fn attempts_become_ever_less_frequent() {
     let mut retry = RetryTimer::default();
     let mut due = Vec::new();
     for look in 0..600 {
@@ -1293,17 +1298,17 @@ fn attempts_are_made_ever_more_seldom() {
 }
 
 #[test]
-fn kernel_flows_are_shown_as_long_as_packets_are_translated() {
+fn kernel_flows_are_reported_while_packets_are_translated() {
     bed(|bed| {
         let mut maps = KernelMaps::start(&bed.options()).unwrap();
         maps.update_flows().unwrap();
-        assert_eq!(maps.status().flows, None, "packets are left alone");
+        assert_eq!(maps.status().flows, None, "packets are not translated");
         drop(maps);
         let mut maps = start(bed, HookKind::Tcx);
         maps.update_flows().unwrap();
         let table = maps.live_maps().flow_table.unwrap();
         assert_eq!((table.capacity(), table.tally().live()), (FLOWS, 0));
         maps.update_flows().unwrap();
-        assert_eq!(maps.live_maps().flow_table.unwrap(), table, "they are opened once");
+        assert_eq!(maps.live_maps().flow_table.unwrap(), table, "the table is opened once");
     });
 }

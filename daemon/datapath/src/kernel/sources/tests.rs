@@ -10,7 +10,7 @@ use super::*;
 use crate::KernelMaps;
 use crate::abi::sources::types;
 
-/// The two maps of sources alone, as `bpf/packet_maps.h` defines them.
+/// Only the two maps of sources, as `bpf/packet_maps.h` defines them.
 fn tries(entries: u32) -> MapHandles {
     let make = |map: Map, key: usize| {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
@@ -40,7 +40,7 @@ fn lets_in(maps: &MapHandles, port: u32, client: &str) -> bool {
 }
 
 #[test]
-fn kernel_a_source_lets_in_its_range_at_its_own_port_alone() {
+fn kernel_a_source_admits_its_range_at_its_own_port_only() {
     let maps = tries(16);
     for (port, range) in [(1, "192.0.2.0/24"), (1, "10.0.0.0/8"), (2, "2001:db8::/32"), (3, "10.1.2.3/32")] {
         insert_source(&maps, &key(port, range)).unwrap();
@@ -83,18 +83,18 @@ fn kernel_sources_are_read_back_as_they_were_written() {
 }
 
 #[test]
-fn kernel_a_source_that_finds_no_room_says_how_many_fit() {
+fn kernel_a_source_in_a_full_map_is_refused_with_the_limit() {
     let maps = tries(2);
     for range in ["192.0.2.0/24", "10.0.0.0/8"] {
         insert_source(&maps, &key(1, range)).unwrap();
     }
     let error = insert_source(&maps, &key(1, "203.0.113.0/24")).unwrap_err().to_string();
-    let told = "65536 of a family fit, each counted once for each port of its service";
-    assert!(error.starts_with("cannot insert source: ") && error.ends_with(told), "{error}");
+    let limit = "65536 of a family fit, each counted once for each port of its service";
+    assert!(error.starts_with("cannot insert source: ") && error.ends_with(limit), "{error}");
 }
 
 #[test]
-fn kernel_maps_without_packets_take_sources_and_keep_none() {
+fn kernel_maps_without_packets_accept_sources_and_store_none() {
     use holdfast_core::maps::{Capacity, Maps};
     use holdfast_core::op::Action;
 
@@ -105,7 +105,7 @@ fn kernel_maps_without_packets_take_sources_and_keep_none() {
 }
 
 #[test]
-fn kernel_sources_are_there_before_programs_however_late_those_come() {
+fn kernel_sources_are_in_the_maps_before_late_programs() {
     let (early, late, gone) = (key(1, "192.0.2.0/24"), key(1, "10.0.0.0/8"), key(2, "2001:db8::/32"));
     let mut sources = SourceMaps::adopt(&MapHandles::new(), BTreeMap::new).unwrap();
     for key in [&early, &gone] {
@@ -116,31 +116,31 @@ fn kernel_sources_are_there_before_programs_however_late_those_come() {
     let maps = tries(16);
     insert_source(&maps, &gone).unwrap();
     sources.attach_maps(&maps).unwrap();
-    assert_eq!(read_sources(&maps).unwrap(), [early], "what nobody asks for has gone");
+    assert_eq!(read_sources(&maps).unwrap(), [early], "unwanted sources are gone");
     sources.insert(&late, QuotaId(1)).unwrap();
     assert_eq!(read_sources(&maps).unwrap(), [late, early]);
 
     let mut next = SourceMaps::adopt(&maps, BTreeMap::new).unwrap();
     assert_eq!(next.read(u32::MAX).unwrap(), Some(vec![late, early]), "a restart finds them");
-    assert_eq!(next.read(1).unwrap(), Some(vec![]), "but none of ports that cannot be");
+    assert_eq!(next.read(1).unwrap(), Some(vec![]), "but none of ports beyond the limit");
     next.attach_maps(&maps).unwrap();
-    assert_eq!(read_sources(&maps).unwrap(), [late, early], "and takes none away before the engine says so");
+    assert_eq!(read_sources(&maps).unwrap(), [late, early], "and removes none before the engine does");
     let anew = tries(16);
     next.attach_maps(&anew).unwrap();
-    assert_eq!(read_sources(&anew).unwrap(), [late, early], "also where the maps are made anew");
+    assert_eq!(read_sources(&anew).unwrap(), [late, early], "also in new maps");
 }
 
-/// Tenants write ranges before programs are loaded, too. Ranges that would not fit are refused then, so they keep no
-/// packets from being served.
+/// Tenants also write ranges before programs load. Ranges that would not fit are refused then, so they do not prevent
+/// serving packets.
 #[test]
-fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
+fn sources_accepted_before_maps_exist_fit_into_them() {
     let mut sources = SourceMaps::default();
     let numbered = |number: u32| SourceKey {
         port: PortIndex(1),
         range: SourceRange::single_host(std::net::Ipv4Addr::from_bits(number).into()),
     };
     let most = u32::try_from(SOURCES_MAX).unwrap();
-    // Each number stands for another namespace.
+    // Each number is another quota.
     let share = |number: u32| QuotaId(u16::try_from(number % (1 << 16)).unwrap());
     (0..most).for_each(|number| sources.insert(&numbered(number), share(number)).unwrap());
     let error = sources.insert(&numbered(most), QuotaId(1)).unwrap_err().to_string();
@@ -149,9 +149,9 @@ fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
     sources.insert(&numbered(most), share(most)).unwrap();
 }
 
-/// A tenant has eight Services, each with all the ranges that it may have.
+/// A tenant has eight Services, each with the most ranges.
 #[test]
-fn kernel_no_namespace_takes_the_room_for_ranges_that_another_one_wants() {
+fn kernel_no_quota_of_ranges_fills_the_map() {
     let mut sources = SourceMaps::default();
     let range = |number: u32| {
         let address = std::net::Ipv4Addr::from_bits(number << 8);
@@ -162,14 +162,14 @@ fn kernel_no_namespace_takes_the_room_for_ranges_that_another_one_wants() {
     assert_eq!(
         taken,
         SOURCES_MAX * QUOTA_REST_FACTOR / (QUOTA_REST_FACTOR + 1) + 1,
-        "alone it has eight of nine parts"
+        "alone it gets eight ninths"
     );
     let refused = sources.insert(&range(most), QuotaId(1)).unwrap_err();
-    assert!(matches!(refused, MapError::Quota { .. }), "nothing has failed: {refused}");
+    assert!(matches!(refused, MapError::Quota { .. }), "not a failure: {refused}");
     assert!(refused.to_string().contains("and leave 7281 to the others"), "{refused}");
     sources.insert(&range(0), QuotaId(1)).unwrap();
     let others = (most..).take(5_000).filter(|number| sources.insert(&range(*number), QuotaId(2)).is_ok());
-    assert_eq!(others.count(), 5_000, "and another one finds room");
+    assert_eq!(others.count(), 5_000, "another quota finds space");
     (0..5_000).for_each(|number| sources.remove(&range(number)).unwrap());
     sources.insert(&range(most + 9_000), QuotaId(1)).unwrap();
 }

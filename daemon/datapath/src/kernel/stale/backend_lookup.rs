@@ -1,6 +1,6 @@
-//! Which sockets have lost their backend, by the maps that clients are served from.
+//! Decides which sockets have lost their backend, by the maps that serve clients.
 //!
-//! Invariant: what cannot be read, or may be out of date, is no reason to end a socket. Nothing is written.
+//! Invariant: data that is unreadable or may be outdated ends no socket. Nothing is written.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,19 +23,19 @@ use crate::generation::Generation;
 use crate::map::{Map, find_handle};
 use crate::shared_maps::SharedMaps;
 
-/// How often a socket must look stale in a row. The engine writes meanwhile, so a single look may see something half
-/// written.
+/// How often in a row a socket must look stale. The engine writes meanwhile, so a single look may see a half-written
+/// state.
 const LOOKS: usize = 3;
 
-/// The same maps as the engine's, for another thread to read.
+/// The engine's maps, opened for another thread to read.
 #[derive(Debug)]
 pub(super) struct BackendLookup {
     generation: Generation,
     reverse: MapHandle,
     udp_reader: Option<Result<UdpPeerReader, Arc<str>>>,
-    // The one network namespace in which sockets are ended; `None`: all, or it cannot be told.
+    // The only network namespace whose sockets are ended; `None`: all, or it is unknown.
     netns: Option<u64>,
-    // Of the connections that UDP sockets keep, those that seemed to have lost their backend when they were read.
+    // UDP connections that seemed to have lost their backend when they were read.
     suspects: UdpConnections,
     is_complete: bool,
 }
@@ -57,7 +57,7 @@ impl BackendLookup {
         })
     }
 
-    /// What a socket dialled when it got that backend; `None`: it was not translated.
+    /// The frontend that a socket dialled when it got its backend; `None`: it was not translated.
     fn dial_target(&self, socket: &ConnectedSocket) -> Option<FrontendKey> {
         let cookie = socket.cookie;
         let backend = socket.peer;
@@ -74,24 +74,24 @@ impl BackendLookup {
         frontend_key(dialled, transport)
     }
 
-    /// Whether a connected UDP socket is worth a closer look. Where sockets of pods are not ended, they are left out,
-    /// because they would leave no room for others.
+    /// Whether a connected UDP socket may be stale. It excludes pods' sockets if those are not ended, because they
+    /// would take the space of others.
     fn may_be_stale(&self, connection: &UdpConnection) -> bool {
-        let is_here = self.netns.is_none_or(|own| own == connection.netns);
+        let is_own_netns = self.netns.is_none_or(|own| own == connection.netns);
         let dialled = frontend_key(connection.dialled, Transport::Udp);
-        is_here && dialled.is_some_and(|dialled| !self.may_serve(&dialled, connection.backend))
+        is_own_netns && dialled.is_some_and(|dialled| !self.may_serve(&dialled, connection.backend))
     }
 
-    /// Whether the backend serves in the service that the dialled address leads to now, as far as is known.
+    /// Whether the backend serves the service behind the dialled address now, or may.
     fn may_serve(&self, dialled: &FrontendKey, backend: SocketAddr) -> bool {
         let family = Family::from_address(dialled.address);
         let wildcard = FrontendKey { address: family.unspecified_address(), ..*dialled };
         let Some(port) = self.find_port(dialled).or_else(|| self.find_port(&wildcard)) else {
             return !self.is_complete;
         };
-        let says_who_serves = self.generation.word(port, Scope::Cluster).flags.contains(WordFlags::MEMBERS);
+        let lists_members = self.generation.word(port, Scope::Cluster).flags.contains(WordFlags::MEMBERS);
         let member = abi::encode_member(&MemberKey { port, membership: Membership::Serving, backend });
-        !says_who_serves || self.generation.members.get(abi::as_bytes(&member)).is_some()
+        !lists_members || self.generation.members.get(abi::as_bytes(&member)).is_some()
     }
 
     fn find_port(&self, key: &FrontendKey) -> Option<PortIndex> {
@@ -104,12 +104,12 @@ impl BackendLookup {
 
 impl StaleJudge for BackendLookup {
     fn read_sockets(&mut self) -> io::Result<bool> {
-        let (leaving, has_more) = match &self.udp_reader {
+        let (suspects, has_more) = match &self.udp_reader {
             None => return Ok(false),
-            Some(Ok(kept)) => kept.read_connections(|connection| self.may_be_stale(connection))?,
-            Some(Err(unseen)) => return Err(io::Error::other(unseen.to_string())),
+            Some(Ok(reader)) => reader.read_connections(|connection| self.may_be_stale(connection))?,
+            Some(Err(reason)) => return Err(io::Error::other(reason.to_string())),
         };
-        self.suspects = leaving;
+        self.suspects = suspects;
         Ok(has_more)
     }
 
@@ -119,7 +119,7 @@ impl StaleJudge for BackendLookup {
 
     fn is_stale(&self, socket: &ConnectedSocket) -> bool {
         let Some(dialled) = self.dial_target(socket) else { return false };
-        // Asked last: if the maps are not outgrown now, what was read from them is what clients get.
+        // Checked last: if the maps are not outgrown now, programs read the same ones.
         (0..LOOKS).all(|_| !self.may_serve(&dialled, socket.peer)) && !self.generation.is_outgrown()
     }
 }
@@ -161,44 +161,44 @@ mod tests {
         client
     }
 
-    /// What is said of each connected UDP socket.
-    fn left(lists: &mut BackendLookup) -> Vec<bool> {
+    /// Whether each connected UDP socket is stale.
+    fn find_stale(lists: &mut BackendLookup) -> Vec<bool> {
         lists.read_sockets().unwrap();
-        let mut said = Vec::new();
+        let mut stale = Vec::new();
         let listed = SockDiag::open()
             .unwrap()
-            .for_each_connected(Transport::Udp, |socket| said.push(lists.is_stale(&socket)));
+            .for_each_connected(Transport::Udp, |socket| stale.push(lists.is_stale(&socket)));
         listed.unwrap();
-        said
+        stale
     }
 
-    fn lists(maps: &mut KernelMaps, is_whole: bool) -> BackendLookup {
+    fn lists(maps: &mut KernelMaps, is_complete: bool) -> BackendLookup {
         let stale = maps.stale.as_mut().unwrap();
-        stale.is_complete = is_whole;
+        stale.is_complete = is_complete;
         BackendLookup::new(&maps.generation, &maps.shared, stale).unwrap()
     }
 
     #[test]
-    fn kernel_maps_that_do_not_say_who_serves_or_are_not_whole_end_no_socket() {
+    fn kernel_maps_without_members_or_incomplete_end_no_socket() {
         if !tells_what_sockets_keep() {
             return;
         }
         bed(|bed| {
             let (mut maps, port, _client) = served(bed);
-            let left = |maps: &mut KernelMaps, is_whole| left(&mut lists(maps, is_whole));
+            let stale = |maps: &mut KernelMaps, is_complete| find_stale(&mut lists(maps, is_complete));
             Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
-            assert_eq!(left(&mut maps, false), [true], "nobody serves, and the port says so");
-            let silent = Action::PublishWord(PortIndex(port.index), Scope::Cluster, Word::EMPTY);
-            maps.execute(&silent).unwrap();
-            assert_eq!(left(&mut maps, true), [false], "the port does not say who serves");
+            assert_eq!(stale(&mut maps, false), [true], "the port lists no serving backend");
+            let without_list = Action::PublishWord(PortIndex(port.index), Scope::Cluster, Word::EMPTY);
+            maps.execute(&without_list).unwrap();
+            assert_eq!(stale(&mut maps, true), [false], "the port has no list");
             maps.execute(&Action::RemoveFrontend(port.key(VIP))).unwrap();
-            assert_eq!(left(&mut maps, true), [true], "the frontend has gone");
-            assert_eq!(left(&mut maps, false), [false], "it may be about to come");
+            assert_eq!(stale(&mut maps, true), [true], "the frontend has gone");
+            assert_eq!(stale(&mut maps, false), [false], "the frontend may come later");
         });
     }
 
     #[test]
-    fn kernel_sockets_of_pods_take_no_room_where_only_those_of_the_host_are_ended() {
+    fn kernel_sockets_of_pods_are_not_read_if_only_the_hosts_are_ended() {
         if !tells_what_sockets_keep() {
             return;
         }
@@ -214,9 +214,9 @@ mod tests {
         });
     }
 
-    /// A process with as many of them as one read finds would keep all others from being found.
+    /// A process with as many sockets as one read returns would hide all others.
     #[test]
-    fn kernel_sockets_that_are_connected_no_more_take_no_room() {
+    fn kernel_sockets_that_are_not_connected_any_more_are_not_read() {
         if !tells_what_sockets_keep() {
             return;
         }
@@ -224,34 +224,34 @@ mod tests {
             let (mut maps, port, ended) = served(bed);
             let failed = udp_client("0.0.0.0:0");
             Port { backends: &[address("192.0.2.77:53")], ..port }.publish(&mut maps, Scope::Cluster);
-            assert!(failed.connect(address(VIP)).is_err(), "there is no way");
+            assert!(failed.connect(address(VIP)).is_err(), "there is no route");
             Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
-            let left = |maps: &mut KernelMaps| {
+            let count = |maps: &mut KernelMaps| {
                 let mut lists = lists(maps, true);
                 lists.read_sockets().unwrap();
                 lists.suspects.len()
             };
-            assert_eq!(left(&mut maps), 1, "one is connected");
+            assert_eq!(count(&mut maps), 1, "one is connected");
             assert_eq!(sweep(&mut maps), 1);
-            assert_eq!(left(&mut maps), 0, "it was ended");
+            assert_eq!(count(&mut maps), 0, "it was ended");
             drop((ended, failed));
         });
     }
 
     #[test]
-    fn kernel_maps_that_were_outgrown_meanwhile_say_of_no_socket_that_its_backend_has_left() {
+    fn kernel_maps_that_were_outgrown_end_no_socket() {
         if !tells_what_sockets_keep() {
             return;
         }
         bed(|bed| {
             let (mut maps, port, _client) = served(bed);
             let mut before = lists(&mut maps, true);
-            assert_eq!(left(&mut before), [false]);
+            assert_eq!(find_stale(&mut before), [false]);
             Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
-            assert_eq!(left(&mut before), [true]);
+            assert_eq!(find_stale(&mut before), [true]);
             maps.ensure_port_capacity("grow", PortIndex(CAPACITY.ports - 1)).unwrap();
-            assert_eq!(left(&mut before), [false], "the members of today are elsewhere");
-            assert_eq!(left(&mut lists(&mut maps, true)), [true]);
+            assert_eq!(find_stale(&mut before), [false], "the current members are in other maps");
+            assert_eq!(find_stale(&mut lists(&mut maps, true)), [true]);
         });
     }
 }

@@ -1,7 +1,7 @@
-//! Network namespaces of other processes, and being in one of them for a moment.
+//! Finds the network namespaces of other processes, and enters them.
 //!
-//! Invariant: only the calling thread moves, and it moves back. Namespaces without a process are passed over: no socket
-//! there has an owner that could be told anything.
+//! Invariant: only the calling thread moves, and it moves back. Namespaces without a process are skipped: their sockets
+//! have no owner to notify.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,31 +11,31 @@ use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
 
-/// Ten times the pods that kubelet allows a node.
+/// Ten times the pods that kubelet allows on a node.
 const NAMESPACES_MAX: usize = 1_100;
 
 /// The bit of the capability, from `linux/capability.h`.
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
-/// The namespace in which the thread is at home.
+/// The thread's own network namespace.
 #[derive(Debug)]
 pub(crate) struct HomeNamespace(File);
 
-/// What a walk over all processes found.
+/// The namespaces found by a walk over all processes.
 #[derive(Debug)]
 pub(crate) struct NamespaceList {
-    /// One path for each namespace; its process may end at any time.
+    /// One path per namespace; its process may end at any time.
     pub(crate) namespaces: Vec<PathBuf>,
-    /// Why some namespaces were not found; `None`: all were.
+    /// Why the list is incomplete; `None`: it is complete.
     pub(crate) failure: Option<String>,
 }
 
-/// The identity of a namespace, by whichever path it is reached.
+/// The identity of a namespace, independent of its path.
 fn namespace_id(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// A walk under way.
+/// A walk in progress.
 #[derive(Debug, Default)]
 struct ProcessWalk {
     known: BTreeMap<(u64, u64), PathBuf>,
@@ -57,7 +57,7 @@ impl ProcessWalk {
     }
 
     fn failure(&self) -> io::Result<Option<String>> {
-        // A process may be shielded even from a caller that has the capability; such a process is no pod's.
+        // A process may be shielded even from a caller with the capability; it is no pod's.
         if self.is_denied && !can_see_processes()? {
             return Ok(Some("seeing other processes' namespaces needs CAP_SYS_PTRACE".to_owned()));
         }
@@ -70,7 +70,7 @@ impl HomeNamespace {
         File::open("/proc/thread-self/ns/net").map(Self)
     }
 
-    /// Every other namespace that has a process.
+    /// The other namespaces that have a process.
     pub(crate) fn list_namespaces(&self) -> io::Result<NamespaceList> {
         let mut walk = ProcessWalk::default();
         for process in fs::read_dir("/proc")?.flatten() {
@@ -82,16 +82,16 @@ impl HomeNamespace {
         Ok(NamespaceList { failure: walk.failure()?, namespaces: walk.known.into_values().collect() })
     }
 
-    /// Runs something in that namespace. `None`: the namespace is gone.
+    /// Runs a function in that namespace. `None`: the namespace is gone.
     pub(crate) fn run_in<T>(&self, namespace: &Path, run: impl FnOnce() -> T) -> io::Result<Option<T>> {
-        let there = match File::open(namespace) {
-            Ok(there) => there,
+        let target = match File::open(namespace) {
+            Ok(target) => target,
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
                 return Ok(None);
             }
             Err(error) => return Err(error),
         };
-        enter_namespace(&there)?;
+        enter_namespace(&target)?;
         let done = run();
         enter_namespace(&self.0)?;
         Ok(Some(done))

@@ -1,7 +1,7 @@
-//! The kernel's list of sockets, and ending one of them (sock_diag).
+//! Lists the kernel's sockets and destroys them (sock_diag).
 //!
-//! Invariant: a socket is ended by its cookie, so never another one that took its place. A conversation sees only the
-//! network namespace of the thread that opened it. Which sockets are ended is for the caller to decide.
+//! Invariant: a socket is destroyed by its cookie, so never another one with the same tuple. A netlink socket sees only
+//! the network namespace of the thread that opened it. The caller decides which sockets to destroy.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,29 +10,29 @@ use holdfast_core::keys::Transport;
 
 use crate::netlink::{NLM_F_ACK, NLM_F_DUMP, NetlinkFamily, NetlinkSocket};
 
-/// Kinds of questions, from `linux/sock_diag.h`.
+/// Request types, from `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 
 /// ESTABLISHED, SYN_SENT, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT, from `net/tcp_states.h`: the socket has an owner and a
-/// peer. A UDP socket that is connected is ESTABLISHED.
+/// peer. A connected UDP socket is ESTABLISHED.
 const CONNECTED_STATES: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
 
-/// The kernel's answer about a million sockets of one kind has some 200 MB; each message is looked at and forgotten.
+/// A reply for a million sockets takes some 200 MB; messages are parsed one by one.
 const REPLY_BYTES_MAX: usize = 1 << 30;
 
-/// A socket that is connected to a peer.
+/// A socket with a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectedSocket {
     pub(crate) transport: Transport,
     family: u8,
-    // As the kernel gave it: ports, addresses, interface, cookie.
+    // As in the kernel's message: ports, addresses, interface, cookie.
     id: [u8; 48],
     pub(crate) peer: SocketAddr,
     pub(crate) cookie: u64,
 }
 
-/// The conversation with the kernel about sockets.
+/// A netlink socket for sock_diag.
 #[derive(Debug)]
 pub(crate) struct SockDiag {
     kernel: NetlinkSocket,
@@ -43,7 +43,7 @@ impl SockDiag {
         Ok(Self { kernel: NetlinkSocket::open(NetlinkFamily::SockDiag)? })
     }
 
-    /// Whether this kernel can end sockets at all.
+    /// Whether this kernel can destroy sockets.
     pub(crate) fn can_destroy(&mut self, transport: Transport) -> io::Result<bool> {
         match self.destroy_socket(&absent_socket(transport)) {
             Ok(_) => Ok(true),
@@ -52,7 +52,7 @@ impl SockDiag {
         }
     }
 
-    /// Every connected socket of both families.
+    /// Calls back for every connected socket of both families.
     pub(crate) fn for_each_connected(
         &mut self,
         transport: Transport,
@@ -70,7 +70,7 @@ impl SockDiag {
         Ok(())
     }
 
-    /// Ends a socket: its owner sees ECONNABORTED and has to connect again. `false`: it was gone already.
+    /// Destroys a socket: its owner sees ECONNABORTED and must reconnect. `false`: it was gone already.
     pub(crate) fn destroy_socket(&mut self, socket: &ConnectedSocket) -> io::Result<bool> {
         self.send_request(SOCK_DESTROY, NLM_F_ACK, socket.transport, socket.family, &socket.id)?;
         match self.read_reply(|_| ()) {
@@ -88,24 +88,24 @@ impl SockDiag {
         family: u8,
         id: &[u8; 48],
     ) -> io::Result<()> {
-        let asked =
+        let request =
             [&[family, transport.protocol_number(), 0, 0][..], &CONNECTED_STATES.to_ne_bytes(), id].concat();
-        self.kernel.request(kind, flags, &asked)
+        self.kernel.request(kind, flags, &request)
     }
 
-    /// Reads up to the end of an answer.
+    /// Reads a reply to its end.
     fn read_reply(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         self.kernel.read_reply(REPLY_BYTES_MAX, |message| each(message.body)).map(drop)
     }
 }
 
-/// A socket that no kernel has: no socket has port 0.
+/// A socket that cannot exist: none has port 0.
 fn absent_socket(transport: Transport) -> ConnectedSocket {
     let family = u8::try_from(libc::AF_INET).unwrap_or_default();
     ConnectedSocket { transport, family, id: [0; 48], peer: SocketAddr::from(([0; 4], 0)), cookie: 0 }
 }
 
-/// Reads a `struct inet_diag_msg`; `None`: its socket is not connected.
+/// Parses a `struct inet_diag_msg`; `None`: the socket is not connected.
 fn parse_socket(transport: Transport, message: &[u8]) -> Option<ConnectedSocket> {
     let family = *message.first()?;
     let id: [u8; 48] = message.get(4..52)?.try_into().ok()?;
@@ -134,8 +134,8 @@ mod tests {
     use super::*;
     use crate::netlink::{NLMSG_ERROR, encode_message};
 
-    /// A kernel that says this to every request.
-    fn kernel_that_says(errno: i32) -> (SockDiag, JoinHandle<Vec<u8>>) {
+    /// A kernel that answers every request with this errno.
+    fn kernel_with_reply(errno: i32) -> (SockDiag, JoinHandle<Vec<u8>>) {
         let (ours, kernels) = UnixDatagram::pair().unwrap();
         let answering = std::thread::spawn(move || {
             let mut request = vec![0; 128];
@@ -156,7 +156,7 @@ mod tests {
             (libc::EPERM, None),
             (0, Some(true)),
         ] {
-            let (mut diag, answering) = kernel_that_says(errno);
+            let (mut diag, answering) = kernel_with_reply(errno);
             assert_eq!(diag.can_destroy(Transport::Udp).ok(), can, "errno {errno}");
             let request = answering.join().unwrap();
             assert_eq!(request.len(), 72);

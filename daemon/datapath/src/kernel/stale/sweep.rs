@@ -1,7 +1,6 @@
 //! The thread that ends sockets which have lost their backend.
 //!
-//! Invariant: the thread works only when lists have changed, rests for most of the time, and never keeps the caller
-//! waiting.
+//! Invariant: the thread works only after lists have changed, rests most of the time, and never blocks the caller.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -16,37 +15,37 @@ use super::netns::HomeNamespace;
 use super::sock_diag::{ConnectedSocket, SockDiag};
 use super::{Namespaces, StaleSockets};
 
-/// After a sweep the thread rests so many times as long as that took: it costs a twentieth of a CPU at most.
+/// After a sweep the thread rests so many times as long: it takes at most a twentieth of a processor.
 const REST: u32 = 19;
 
-/// Sockets that are remembered at once, some 8 MB. More of them are found by looking again.
+/// The most sockets collected at a time, some 8 MB. Another listing finds the rest.
 const STALE_MAX: usize = 1 << 16;
 
-/// Says of a socket whether its backend has left.
+/// Decides whether a socket's backend has left.
 pub(crate) trait StaleJudge: Send {
-    /// Reads what can be read for all namespaces at once; gives whether more is left to be read when these sockets have
-    /// gone. An error: sockets of some protocol are left alone.
+    /// Reads the data for all namespaces at once; returns whether more is left to read after these sockets are ended.
+    /// An error: sockets of some protocol are left alone.
     fn read_sockets(&mut self) -> io::Result<bool>;
 
-    /// Whether sockets of that protocol have to be looked at one by one.
+    /// Whether the sockets of that protocol must be checked one by one.
     fn may_end_any(&self, transport: Transport) -> bool;
 
     fn is_stale(&self, socket: &ConnectedSocket) -> bool;
 }
 
-/// The thread, as its caller holds it.
+/// The caller's handle of the thread.
 #[derive(Debug)]
 pub(crate) struct Sweeper<J> {
     jobs: Option<SyncSender<J>>,
     swept: Arc<Mutex<SocketSweepProgress>>,
-    // Dropping it wakes the thread from its rest, and the thread ends.
+    // Dropping it wakes the thread from its rest and ends it.
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl<J: StaleJudge + 'static> Sweeper<J> {
     pub(crate) fn start(which: StaleSockets) -> io::Result<Self> {
-        // A thread that is busy or rests takes no job.
+        // A thread that works or rests takes no job.
         let (jobs, job) = sync_channel(0);
         let (stop, stopped) = sync_channel(0);
         let swept = Arc::<Mutex<SocketSweepProgress>>::default();
@@ -57,7 +56,7 @@ impl<J: StaleJudge + 'static> Sweeper<J> {
         Ok(Self { jobs: Some(jobs), swept, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Hands the thread a sweep. `false`: the thread is busy or rests, and the caller asks again later.
+    /// Hands a sweep to the thread. `false`: it works or rests; try again later.
     pub(crate) fn try_sweep(&self, judge: J) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(judge).is_ok())
     }
@@ -78,7 +77,7 @@ impl<J> Drop for Sweeper<J> {
 }
 
 fn lock_progress(swept: &Mutex<SocketSweepProgress>) -> MutexGuard<'_, SocketSweepProgress> {
-    // Nothing in a change can panic half-way, so what is there is whole.
+    // No update can panic half-way, so the progress is whole.
     swept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -111,7 +110,7 @@ impl SweepWorker {
         }
     }
 
-    /// Gives the namespace where the thread is at home, if it can do anything at all.
+    /// Opens the thread's own namespace, if the kernel can destroy sockets.
     fn open_home(&self) -> Result<HomeNamespace, String> {
         let can_end = |transport: &Transport| SockDiag::open()?.can_destroy(*transport);
         for transport in self.which.transports() {
@@ -123,21 +122,21 @@ impl SweepWorker {
                 Err(error) => return Err(format!("cannot ask this kernel to end sockets: {error}")),
             }
         }
-        HomeNamespace::open().map_err(|error| format!("cannot see the own network namespace: {error}"))
+        HomeNamespace::open().map_err(|error| format!("cannot open this thread's network namespace: {error}"))
     }
 
-    /// Sweeps again as long as more is left to read and the last round has ended some sockets.
+    /// Sweeps again while more is left to read and the last round ended some sockets.
     fn sweep_rounds(&self, home: &HomeNamespace, judge: &mut impl StaleJudge) -> (u64, Option<String>) {
         let mut ended = 0;
         loop {
-            let (has_more, unread) = match judge.read_sockets() {
+            let (has_more, read_error) = match judge.read_sockets() {
                 Ok(has_more) => (has_more, None),
                 Err(error) => (false, Some(error.to_string())),
             };
             let (now, failure) = self.sweep_all(home, judge);
             ended += now;
             if !has_more || now == 0 {
-                return (ended, failure.or(unread));
+                return (ended, failure.or(read_error));
             }
         }
     }
@@ -155,9 +154,9 @@ impl SweepWorker {
                 Ok(found) => {
                     for namespace in &found.namespaces {
                         let visited = home.run_in(namespace, || self.sweep_namespace(judge));
-                        note(visited.and_then(|there| there.unwrap_or(Ok(0))));
+                        note(visited.and_then(|ended| ended.unwrap_or(Ok(0))));
                     }
-                    // A process that may not see namespaces may not enter them either; what it lacks is told first.
+                    // A process that may not list namespaces may not enter them either. The list's error comes first.
                     failure = found.failure.or(failure);
                 }
                 Err(error) => failure = Some(format!("cannot see other processes: {error}")),
@@ -166,7 +165,7 @@ impl SweepWorker {
         (ended, failure)
     }
 
-    /// Sweeps the namespace where the thread is.
+    /// Sweeps the thread's current namespace.
     fn sweep_namespace(&self, judge: &impl StaleJudge) -> io::Result<u64> {
         let mut diag = SockDiag::open()?;
         let mut ended = 0;

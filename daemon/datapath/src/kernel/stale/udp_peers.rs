@@ -1,6 +1,6 @@
-//! Reads what programs keep with UDP sockets, for all network namespaces at once.
+//! Reads the peers that programs recorded for UDP sockets, in all network namespaces at once.
 //!
-//! Invariant: the program that reads it changes nothing.
+//! Invariant: the reading program changes nothing.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -14,8 +14,7 @@ use libbpf_rs::{Iter, Link, MapHandle};
 use crate::abi::{self, UdpConnection, types};
 use crate::skeleton::UdpIterSkelBuilder;
 
-/// The most connections that one read finds, some 10 MB. If there are more, the first ones are found, and others once
-/// those have gone.
+/// The most connections per read, some 10 MB. Later reads find the others once these are gone.
 const CONNECTIONS_MAX: usize = 1 << 16;
 
 const RECORD_BYTES: usize = size_of::<types::udp_connection>();
@@ -23,29 +22,29 @@ const RECORD_BYTES: usize = size_of::<types::udp_connection>();
 /// Connections by their sockets' cookies.
 pub(crate) type UdpConnections = HashMap<u64, UdpConnection>;
 
-/// The reading program, attached.
+/// The attached iterator program.
 #[derive(Clone, Debug)]
 pub(crate) struct UdpPeerReader(Arc<Link>);
 
 impl UdpPeerReader {
-    /// Attaches the reading program to a map. Needs the kernel's own types (BTF) and CAP_PERFMON.
+    /// Attaches the iterator to a map. Needs the kernel's types (BTF) and CAP_PERFMON.
     pub(crate) fn for_map(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
         let mut memory = MaybeUninit::uninit();
         let skeleton = UdpIterSkelBuilder::default().open(&mut memory)?.load()?;
         skeleton.progs.dump_udp_peers.attach_iter(map.as_fd()).map(Arc::new).map(Self)
     }
 
-    /// The connections that `wanted` accepts, and whether there may be more.
+    /// Reads the connections that `wanted` accepts. Returns them, and whether there may be more.
     pub(crate) fn read_connections(
         &self,
         wanted: impl Fn(&UdpConnection) -> bool,
     ) -> io::Result<(UdpConnections, bool)> {
-        let mut told = Iter::new(&self.0).map_err(|error| io::Error::other(format!("{error:#}")))?;
+        let mut records = Iter::new(&self.0).map_err(|error| io::Error::other(format!("{error:#}")))?;
         let mut found = UdpConnections::default();
         let mut rest = Vec::new();
         let mut buffer = [0; 1 << 16];
         while found.len() < CONNECTIONS_MAX {
-            let length = told.read(&mut buffer)?;
+            let length = records.read(&mut buffer)?;
             if length == 0 {
                 return Ok((found, false));
             }

@@ -1,8 +1,8 @@
-//! An element of a frontend map that is freed and filled for another key while a reader still holds it:
-//! `lookup_frontend4` in `bpf/lb.h`.
+//! An element of a frontend map that is freed and refilled for another key while a reader holds it: `lookup_frontend4`
+//! in `bpf/lb.h`.
 //!
-//! Invariant: the kernel fills it from the front, as its copy does; the reader reads the target first, and by a
-//! dependency. A reader that turns the two round must be caught here.
+//! Invariant: the kernel fills it from the front, as its copy does; the reader reads the target first, by a dependency.
+//! The model must catch a reader with the opposite order.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,7 +22,7 @@ impl Element {
         self.target.store(with, Ordering::Release);
     }
 
-    /// What the reader takes for its own; `None`: it looks anew.
+    /// The target that the reader accepts; `None`: it retries.
     fn read(&self, in_order: bool) -> Option<u64> {
         let early = (!in_order).then(|| self.echo.load(Ordering::Relaxed));
         let target = self.target.load(Ordering::Acquire);
@@ -31,7 +31,7 @@ impl Element {
     }
 }
 
-/// Everything that a reader takes for its own, in any order of things.
+/// All targets that a reader accepts, in any order.
 fn taken(in_order: bool) -> Vec<u64> {
     let taken = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&taken);

@@ -1,8 +1,8 @@
-//! Maps of which every access is explored.
+//! Maps whose every access is explored.
 //!
-//! Invariant: stores go through [`crate::publish_views`], as those of the kernel's maps do. A frontend is one cell, because
-//! the kernel publishes a hash element by one pointer, after its content. Members, facts and node addresses are no part
-//! of the model.
+//! Invariant: stores go through [`crate::publish`], as those of the kernel's maps do. A frontend is one cell, because
+//! the kernel publishes a hash element by one pointer, after its content. The model leaves out members, facts and node
+//! addresses.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,29 +16,29 @@ use loom::sync::atomic::{AtomicU64, fence};
 use crate::abi;
 use crate::publish::{self, Cell};
 
-/// What is done wrong on purpose.
+/// A deliberate fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Nothing: the protocol as it is.
+    /// None: the protocol as it is.
     None,
-    /// The word leads to slots that are not written yet.
+    /// The word points to unwritten slots.
     WordBeforeRange,
-    /// The frontend leads to a word that is not published yet.
+    /// The frontend points to an unpublished word.
     FrontendBeforeWord,
     /// A word is stored in two halves.
     TwoStores,
     /// Nothing orders the word after the slots.
     Relaxed,
-    /// Grace periods are over as soon as they begin.
+    /// Grace periods end at once.
     NoGrace,
-    /// A reader's processor reads the local word before the cluster word that sends it there.
+    /// A reader's processor reads the local word before the cluster word that refers to it.
     LocalEarly,
 }
 
 /// More than any script needs.
 pub(super) const CAPACITY: Capacity = Capacity { slots: 8, ports: 4, services: 4 };
 
-/// A cell of which every store and load is explored.
+/// A cell whose stores and loads are all explored.
 #[derive(Debug)]
 pub(super) struct ModelCell {
     word: AtomicU64,
@@ -52,7 +52,7 @@ impl Cell for ModelCell {
 }
 
 impl ModelCell {
-    /// Programs use what they read as the address of the next read, which orders them as acquire does.
+    /// Programs use the loaded value as the address of the next load, which orders them like acquire.
     pub(super) fn load(&self) -> u64 {
         self.word.load(Ordering::Acquire)
     }
@@ -61,13 +61,13 @@ impl ModelCell {
 const OUTSIDE: u64 = 0;
 const UNDER_WAY: u64 = 1;
 
-/// What writer and reader share.
+/// The state shared by writer and reader.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) frontends: Vec<(std::net::IpAddr, AtomicU64)>,
     pub(super) words: Vec<ModelCell>,
     pub(super) slots: Vec<ModelCell>,
-    // Where the one reader is.
+    // The reader's state.
     reader: AtomicU64,
 }
 
@@ -82,40 +82,40 @@ impl Memory {
         })
     }
 
-    /// A program begins to run: a grace period that begins later waits for it.
+    /// A program starts: grace periods that begin later wait for it.
     pub(super) fn enter(&self) {
         self.reader.store(UNDER_WAY, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// A program run ends.
+    /// A program ends.
     pub(super) fn leave(&self) {
         self.reader.store(OUTSIDE, Ordering::Release);
     }
 }
 
-/// The frontend's cell: 0 is none.
+/// The cell of a frontend: 0 is none.
 fn target(value: FrontendValue) -> u64 {
     1 + u64::from(value.port.0)
 }
 
-/// Which port a frontend's cell leads to.
+/// The port of a frontend's cell.
 pub(super) fn port_of(cell: u64) -> Option<PortIndex> {
     Some(PortIndex(u32::try_from(cell.checked_sub(1)?).unwrap()))
 }
 
-/// Where the word of a list is.
+/// The index of a list's word.
 pub(super) fn word_at(index: PortIndex, scope: Scope) -> usize {
     index.0 as usize * 2 + usize::from(scope == Scope::Local)
 }
 
-/// The maps as the planner writes them.
+/// The planner's view of the maps.
 #[derive(Debug)]
 pub(super) struct ModelMaps {
     memory: Arc<Memory>,
     fault: Fault,
     held: Option<Action>,
-    // Whether the reader was under way when each grace period began.
+    // Whether the reader was running when each grace period began.
     graces: Vec<bool>,
 }
 
@@ -180,8 +180,7 @@ impl Maps for ModelMaps {
         Ok(())
     }
 
-    /// As the kernel promises: a reader that began before is waited for, one that begins later sees all
-    /// stores until now.
+    /// As the kernel promises: it waits for a reader that began before; a later reader sees all stores until now.
     fn begin_grace(&mut self) -> Grace {
         fence(Ordering::SeqCst);
         self.graces.push(self.memory.reader.load(Ordering::Acquire) == UNDER_WAY);

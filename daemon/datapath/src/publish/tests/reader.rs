@@ -1,4 +1,4 @@
-//! What a program does between a client's destination and its backend, one read at a time.
+//! The steps of a program from a client's destination to its backend, one read at a time.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -10,20 +10,20 @@ use holdfast_core::op::{Word, WordFlags};
 use super::memory::{Fault, Memory, ModelCell, port_of, word_at};
 use crate::abi;
 
-/// What a client met.
+/// The outcome of a client's dial.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Met {
     /// No frontend has the address.
     Passed,
     /// A frontend with an empty list.
     Denied,
-    /// These, by the last byte of their addresses.
+    /// These backends, by the last byte of their addresses.
     Served(Vec<u8>),
-    /// A list with slots that were never written.
+    /// A list with unwritten slots.
     Torn(Vec<u8>),
 }
 
-/// Dials once, as one run of a program.
+/// Dials once, as one program run.
 pub(super) fn dial(memory: &Memory, address: &str, fault: Fault) -> Met {
     memory.enter();
     let met = find(memory, address.parse().unwrap(), fault);

@@ -1,4 +1,4 @@
-//! The one writer over the explored maps: the engine itself, so what is explored is what runs.
+//! The writer over the explored maps: the real engine.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -53,12 +53,12 @@ pub(super) fn service(name: &str, address: &str) -> Event {
     named(name, address, "")
 }
 
-/// As above, and its port has a name.
+/// The same with a named port.
 pub(super) fn named(name: &str, address: &str, port_name: &str) -> Event {
     Event::ServiceApplied(Arc::new(facts(name, address, port_name)))
 }
 
-/// As above, and only backends on this node are meant.
+/// The same with only backends of this node.
 pub(super) fn internal(name: &str, address: &str) -> Event {
     let internal_policy = TrafficPolicy::Local;
     Event::ServiceApplied(Arc::new(ServiceFacts { internal_policy, ..facts(name, address, "") }))
@@ -68,7 +68,7 @@ pub(super) fn deleted(name: &str) -> Event {
     Event::ServiceDeleted(key(name), None)
 }
 
-/// The slice of a service, with ready endpoints; `@` before an address: on this node.
+/// A service's slice with ready endpoints; `@` marks this node's.
 pub(super) fn slice(service: &str, endpoints: &[&str]) -> Event {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for text in endpoints {

@@ -1,11 +1,11 @@
-//! The program at a device's driver: where it is, and what the others are told of it.
+//! The XDP program at a device's driver: its attachment, and the device's entry.
 
 use std::path::Path;
 
 use super::*;
 use crate::devices::{XdpState, XdpUse, has_xdp_xmit, keeps_vlan_tags, subscribe_driver_changes};
 
-/// A device of which others' programs know that frames pass there.
+/// A device that redirects frames on the fast path.
 fn with_frames(index: u32, name: &str, xdp: XdpUse) -> Device {
     Device { xdp, fast_path: true, ..outer(index, name) }
 }
@@ -15,7 +15,7 @@ fn state(maps: &KernelMaps, index: u32) -> XdpState {
     devices.into_iter().find(|it| it.device.index == index).unwrap().xdp
 }
 
-/// What is said of a device, which has to be what the programs were told.
+/// The state of a device, checked against its entry.
 #[track_caller]
 fn told(maps: &KernelMaps, index: u32) -> XdpState {
     let shown = state(maps, index);
@@ -31,7 +31,7 @@ fn check_not(maps: &KernelMaps, index: u32, why: &str) {
     assert!(matches!(&shown, XdpState::Unavailable(said) if said.contains(why)), "{shown:?}, not {why}");
 }
 
-/// How a device has a program at its driver, as `ip` tells it: the mode and the number.
+/// The XDP mode and program id of a device, as `ip` shows it.
 fn shown(name: &str) -> Option<(String, u32)> {
     let said = run("ip", &format!("link show {name}"));
     let mode = said.split_whitespace().find(|word| word.starts_with("xdp"))?.to_owned();
@@ -39,8 +39,8 @@ fn shown(name: &str) -> Option<(String, u32)> {
     Some((mode, number.parse().unwrap()))
 }
 
-/// Has the veth's other end take packets in turns, where the veth sends what a program gives it. `false`: this kernel
-/// does not tell what drivers can do, so no program comes, which is checked.
+/// Turns on GRO at the veth's other end, so that the veth transmits redirected frames. `false`: this kernel does not
+/// report XDP features, so no program attaches, which is checked.
 fn is_told(bed: &ThreadBed, kind: HookKind) -> bool {
     run("ethtool", "-K right gro on");
     if has_xdp_xmit(70).is_ok() {
@@ -48,12 +48,12 @@ fn is_told(bed: &ThreadBed, kind: HookKind) -> bool {
     }
     let mut maps = start(bed, kind);
     set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
-    check_not(&maps, 70, "does not tell whether it sends");
+    check_not(&maps, 70, "does not report whether it transmits");
     assert_eq!(shown("left"), None);
     false
 }
 
-/// Like [`with_each`], where this kernel tells what drivers can do.
+/// Like [`with_each`], on kernels that report XDP features.
 fn with_each_told(test: fn(&ThreadBed, HookKind)) {
     with_each(move |bed, kind| {
         if is_told(bed, kind) {
@@ -62,44 +62,44 @@ fn with_each_told(test: fn(&ThreadBed, HookKind)) {
     });
 }
 
-/// Passes as many rounds as lie between two looks, `looks` times.
+/// Runs as many rounds as lie between two checks, `looks` times.
 fn pass(maps: &mut KernelMaps, looks: usize) {
     for _ in 0..=10 * looks {
         assert!(repair(maps).is_empty());
     }
 }
 
-/// A veth sends what a program gives it only where its other end takes it in turns.
+/// A veth transmits redirected frames only while its other end uses GRO.
 #[test]
-fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
+fn kernel_xdp_is_active_while_the_driver_transmits_redirected_frames() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         let wanted = [with_frames(70, "left", XdpUse::Native)];
         set_devices(&mut maps, &wanted);
-        assert_eq!(shown("left"), None, "no program comes for nothing");
+        assert_eq!(shown("left"), None, "no ineffective program attaches");
         if !is_told(bed, kind) {
             return;
         }
-        check_not(&maps, 70, "does not send what programs give it");
+        check_not(&maps, 70, "does not transmit redirected frames");
         pass(&mut maps, 1);
         assert_eq!(told(&maps, 70), XdpState::Active);
         run("ethtool", "-K right gro off");
         set_devices(&mut maps, &wanted);
         repair(&mut maps);
-        check_not(&maps, 70, "does not send what programs give it");
-        assert!(shown("left").is_some(), "it stays for a while");
+        check_not(&maps, 70, "does not transmit redirected frames");
+        assert!(shown("left").is_some(), "the program stays for a while");
         pass(&mut maps, 3);
         assert_eq!(shown("left"), None);
-        check_not(&maps, 70, "does not send what programs give it");
+        check_not(&maps, 70, "does not transmit redirected frames");
         run("ethtool", "-K right gro on");
         pass(&mut maps, 7);
         assert_eq!(told(&maps, 70), XdpState::Active);
     });
 }
 
-/// The kernel is asked once in ten rounds, and at once when something was told of devices.
+/// The kernel is queried every tenth round, and at once after a device changed.
 #[test]
-fn kernel_a_device_with_a_program_at_its_driver_is_looked_at_once_in_ten_rounds() {
+fn kernel_a_device_with_an_xdp_program_is_checked_every_tenth_round() {
     with_each_told(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
@@ -113,7 +113,7 @@ fn kernel_a_device_with_a_program_at_its_driver_is_looked_at_once_in_ten_rounds(
     });
 }
 
-/// Whether a notice has come; those that have are dropped.
+/// Whether a notification has arrived; drains them.
 fn is_noticed(notices: &OwnedFd) -> bool {
     let mut datagram = [0; 1 << 16];
     let mut has_come = false;
@@ -123,9 +123,9 @@ fn is_noticed(notices: &OwnedFd) -> bool {
     has_come
 }
 
-/// A pod switches at any moment how its end of a veth takes packets. Until the programs know of it, frames are lost.
+/// A pod may reconfigure its veth's end at any moment. Frames are lost until the entry changes.
 #[test]
-fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
+fn kernel_a_notification_of_a_changed_driver_stops_redirects() {
     with_each_told(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
@@ -134,12 +134,12 @@ fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
         for _ in 0..2 {
             is_noticed(&notices);
             run("ethtool", "-K right gro off");
-            assert!(is_noticed(&notices), "the other end has changed");
+            assert!(is_noticed(&notices), "the other end sends a notification");
             for _ in 0..6 {
                 maps.check_drivers();
-                check_not(&maps, 70, "does not send what programs give it");
+                check_not(&maps, 70, "does not transmit redirected frames");
             }
-            assert!(shown("left").is_some(), "notices do not make it go");
+            assert!(shown("left").is_some(), "notifications do not detach the program");
             run("ethtool", "-K right gro on");
             assert!(is_noticed(&notices));
             maps.check_drivers();
@@ -149,7 +149,7 @@ fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
 }
 
 #[test]
-fn kernel_what_ethtool_sets_has_a_notice() {
+fn kernel_a_change_by_ethtool_sends_a_notification() {
     with_each_told(|_, _| {
         run("ethtool", "-K left rxvlan off");
         let notices = subscribe_driver_changes().unwrap();
@@ -159,9 +159,9 @@ fn kernel_what_ethtool_sets_has_a_notice() {
     });
 }
 
-/// What stands on another device has packets of VLANs without their tags.
+/// A stacked device receives packets of VLANs without tags.
 #[test]
-fn kernel_a_device_whose_driver_has_no_place_for_programs_has_none() {
+fn kernel_a_driver_without_xdp_gets_no_program() {
     with_each_told(|bed, kind| {
         const DEVICES: [(u32, &str); 3] = [(75, "tunnel"), (76, "above"), (77, "bridge")];
         run("ip", "link add tunnel index 75 type vxlan id 7 dstport 4789");
@@ -171,14 +171,14 @@ fn kernel_a_device_whose_driver_has_no_place_for_programs_has_none() {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &DEVICES.map(|(index, name)| with_frames(index, name, XdpUse::Native)));
         for (index, name) in DEVICES {
-            check_not(&maps, index, "has no place for such a program");
+            check_not(&maps, index, "does not support XDP");
             assert_eq!(shown(name), None);
         }
     });
 }
 
 #[test]
-fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
+fn kernel_a_foreign_xdp_program_is_left_alone() {
     with_each_told(|bed, kind| {
         const PASSES: i32 = 2;
         let program = program_of_others_as(sys::BPF_PROG_TYPE_XDP, PASSES);
@@ -190,7 +190,7 @@ fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
             set_devices(&mut maps, &[with_frames(70, "left", xdp)]);
             (0..3).for_each(|_| drop(repair(&mut maps)));
             if xdp != XdpUse::Never {
-                check_not(&maps, 70, "a program of another owner is there");
+                check_not(&maps, 70, "a foreign XDP program is attached");
             }
             assert_eq!(shown("left").unwrap(), before, "{xdp:?}");
             check_attached(&maps, kind, "left", 70);
@@ -199,12 +199,12 @@ fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
         drop(others);
         (0..3).for_each(|_| drop(repair(&mut maps)));
         let own = shown("left").unwrap();
-        assert!(own != before && own.0 == "xdp", "it is tried again: {own:?}");
+        assert!(own != before && own.0 == "xdp", "a later attempt: {own:?}");
     });
 }
 
 #[test]
-fn kernel_the_program_at_a_driver_outlives_the_daemon_and_goes_with_the_setting_or_the_device() {
+fn kernel_the_xdp_program_outlives_the_daemon_until_its_setting_or_device_ends() {
     with_each_told(|bed, kind| {
         let wanted = [with_frames(70, "left", XdpUse::Native)];
         let mut maps = start(bed, kind);
@@ -213,9 +213,9 @@ fn kernel_the_program_at_a_driver_outlives_the_daemon_and_goes_with_the_setting_
         drop(maps);
         assert_eq!(shown("left").unwrap(), before);
         let mut maps = start(bed, kind);
-        assert_ne!(shown("left").unwrap(), before, "the new program is there at once");
+        assert_ne!(shown("left").unwrap(), before, "the new program is attached at once");
         set_devices(&mut maps, &wanted);
-        assert_eq!(link(bed, "xdp"), number, "the link is the same");
+        assert_eq!(link(bed, "xdp"), number, "the link stays");
         set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Never)]);
         assert_eq!(shown("left"), None);
         set_devices(&mut maps, &wanted);
@@ -225,7 +225,7 @@ fn kernel_the_program_at_a_driver_outlives_the_daemon_and_goes_with_the_setting_
         assert!(!bed.options().bpffs.join("links/tc/70").exists(), "no pin is left");
         set_devices(&mut maps, &wanted);
         drop(maps);
-        // What a former daemon left at the driver is found also where its filters were taken away.
+        // A former daemon's XDP program is found even if its filters were removed.
         if kind == HookKind::Clsact {
             run("tc", "qdisc del dev left clsact");
         }
@@ -235,7 +235,7 @@ fn kernel_the_program_at_a_driver_outlives_the_daemon_and_goes_with_the_setting_
 }
 
 #[test]
-fn kernel_a_program_that_was_taken_from_a_driver_is_put_back_and_counted() {
+fn kernel_a_removed_xdp_program_is_repaired_and_counted() {
     with_each_told(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
@@ -249,12 +249,12 @@ fn kernel_a_program_that_was_taken_from_a_driver_is_put_back_and_counted() {
         std::fs::remove_file(bed.options().bpffs.join("links/tc/70/xdp")).unwrap();
         repair(&mut maps);
         drop(maps);
-        assert!(shown("left").is_some(), "it is pinned again");
+        assert!(shown("left").is_some(), "the link is pinned again");
     });
 }
 
 #[test]
-fn kernel_it_is_known_whether_a_device_takes_tags_off() {
+fn kernel_vlan_offloads_of_a_device_are_detected() {
     with_each(|_, _| {
         for (first, second) in [("on", "on"), ("on", "off"), ("off", "on"), ("off", "off")] {
             run("ethtool", &format!("-K left rxvlan {first} rx-vlan-stag-hw-parse {second}"));
@@ -264,9 +264,9 @@ fn kernel_it_is_known_whether_a_device_takes_tags_off() {
     });
 }
 
-/// Programs of a former daemon may have counted less.
+/// A former daemon's programs may have had fewer counts.
 #[test]
-fn kernel_counts_without_room_for_all_are_made_anew() {
+fn kernel_packet_counts_that_are_too_small_are_recreated() {
     with_each(|bed, kind| {
         drop(start(bed, kind));
         let pin = bed.options().bpffs.join(format!("v{VERSION}/packets/packet_counts"));
@@ -277,7 +277,7 @@ fn kernel_counts_without_room_for_all_are_made_anew() {
     });
 }
 
-/// Pins a map with room for one entry less in the place of another one, as an older version made it.
+/// Pins a smaller map in place of another one, as an older version had it.
 fn pin_smaller(pin: &Path, (of, size): (libbpf_rs::MapType, u32)) -> MapHandle {
     let all = MapHandle::from_pinned_path(pin).unwrap().max_entries();
     std::fs::remove_file(pin).unwrap();
@@ -292,9 +292,9 @@ fn pin_smaller(pin: &Path, (of, size): (libbpf_rs::MapType, u32)) -> MapHandle {
     smaller
 }
 
-/// Programs of a former version know of fewer devices.
+/// A former version's programs had fewer devices.
 #[test]
-fn kernel_a_map_of_devices_with_too_little_room_is_made_anew_and_loses_no_device() {
+fn kernel_a_device_map_that_is_too_small_is_recreated_with_its_devices() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         let pin = bed.options().bpffs.join(format!("v{VERSION}/packets/devices"));
@@ -307,6 +307,6 @@ fn kernel_a_map_of_devices_with_too_little_room_is_made_anew_and_loses_no_device
         let maps = start(bed, kind);
         assert_eq!(MapHandle::from_pinned_path(&pin).unwrap().max_entries(), all);
         assert_eq!(abi::as_bytes(&entry(&maps, 70).unwrap()), abi::as_bytes(&known));
-        assert_ne!(ours(kind, "left", 70), [0, 0], "the new programs are there at once");
+        assert_ne!(ours(kind, "left", 70), [0, 0], "the new programs are attached at once");
     });
 }
