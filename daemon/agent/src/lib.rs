@@ -1,8 +1,8 @@
 //! The parts that serve besides the sources: the engine's task and its maps, the state that survives a restart, the
 //! history, devices, drains, probes, routes, kube-proxy's own ports, and the daemon's readings.
 //!
-//! Invariant: only the engine's thread changes the table and the maps. No part here depends on those that explain,
-//! show or query.
+//! Invariant: only the engine's thread changes the table and the maps. No part here depends on the parts that show
+//! it.
 
 #![forbid(unsafe_code)]
 

@@ -53,9 +53,9 @@ pub struct Kernel {
     waiting_since: Option<Instant>,
 }
 
-/// How long a take-over waits for a source that cannot be read and that nothing remembers: what the former programs
-/// serve of it ends with them. A folder that is mounted late, or hangs for a while, is there again within this. One
-/// that stays away would keep every change of all others from clients, who meet maps that nobody writes.
+/// How long a take-over waits for an unreadable source that the snapshot lacks: its services end with the former
+/// programs. A folder that is mounted late, or hangs for a while, is back within this. One that stays away would keep
+/// all changes from clients, because no process writes to the former maps.
 const UNREADABLE_WAIT: Duration = Duration::from_secs(60);
 
 /// How much of the known state the maps hold.

@@ -223,8 +223,8 @@ fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     Ok(all.collect())
 }
 
-/// `/proc/net/route`: the interface of the route with a destination and a mask of zero. A kernel without IPv4 lacks
-/// the file.
+/// `/proc/net/route`: the interface of the route with destination and mask zero. A kernel without IPv4 lacks the
+/// file.
 fn default_interface_v4() -> io::Result<Option<String>> {
     match File::open("/proc/net/route") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -33,8 +33,8 @@ const IN_FLIGHT_MAX: usize = 512;
 /// How often the held lists are scanned while snapshots keep coming: the longest delay before a new hold is noticed.
 const RESCAN_GAP: Duration = Duration::from_millis(100);
 
-/// The longest that a node waits before it asks a new list. All nodes hear of a loss at once, and so the probes of
-/// thousands of nodes are spread over this time. It is the default of the pause between two probes of one backend.
+/// The longest delay before a new list is probed. All nodes learn of a loss at once, so this spreads the probes of
+/// thousands of nodes. It equals the default pause between two probes of one backend.
 const START_JITTER_MAX: Duration = Duration::from_secs(2);
 
 /// The number of probes by answer, since the start.
@@ -123,8 +123,7 @@ fn jitter(interval: Duration) -> Duration {
     interval.mul_f64(0.8 + 0.4 * random_fraction())
 }
 
-/// A random number between 0 and 1. Without randomness, nodes and backends stay synchronized, and nothing worse
-/// happens.
+/// A random number between 0 and 1. Without randomness, nodes and backends merely stay synchronized.
 fn random_fraction() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }

@@ -171,7 +171,7 @@ mod tests {
         puts.into_iter().chain([keep, (step(RouteChange::Remove, "192.0.2.5"), Ok(()))]).collect()
     }
 
-    /// A router has a million routes, and another program may have each of a thousand addresses that are announced.
+    /// A router has a million routes, and another program may own a route to each of a thousand announced addresses.
     #[test]
     fn one_list_tells_which_of_the_routes_that_were_there_are_ours() {
         let mut lists = 0;

@@ -1,8 +1,7 @@
 //! Dials one probe, and classifies the answer of the backend or of the network before it.
 //!
-//! Invariant: only the backend's own host can refuse, or a router that reports that no host has the address. The
-//! rejection of a filter in between, such as iptables' REJECT, and a failure of this node prove nothing about the
-//! backend.
+//! Invariant: only the backend's own host can refuse, or a router that reports that no host has the address. A filter
+//! in between, such as iptables' REJECT, and a failure of this node prove nothing about the backend.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -82,8 +81,7 @@ fn parse_icmp_error(error: &libc::sock_extended_err) -> Option<IcmpError> {
     }
 }
 
-/// Probes a backend. `None` means that nothing left this node, for lack of a route, a port or a file, so nothing is
-/// proved.
+/// Probes a backend. `None`: nothing left this node, for lack of a route, a port or a file, so it proves nothing.
 pub(super) async fn probe_backend(backend: SocketAddr) -> Option<ProbeAnswer> {
     let begun = Instant::now();
     match timeout(TIMEOUT, connect(backend)).await {

@@ -5,7 +5,7 @@
 //! mark by which it accepted kube-proxy's. And kube-proxy's conntrack limit is gone after the next boot.
 //!
 //! Invariant: this module only looks; it does not report a rule that it understands only in part. It is bounded as
-//! [`rules`](super::rules) is.
+//! `super::rules` is.
 
 mod chains;
 pub mod observers;

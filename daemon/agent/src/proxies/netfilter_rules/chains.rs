@@ -277,8 +277,7 @@ impl FilterRule {
                 let ends = port(4).zip(port(6)).filter(|ends| *ends != (0, u16::MAX));
                 self.ports.extend(ends.map(|(first, last)| first..=last));
             }
-            // The kind of ports (1: destination, 2: either), their number, the ports, and flags for the start of a
-            // range.
+            // The kind of ports (1: destination, 2: either), their number, the ports, and flags that begin ranges.
             "multiport" => {
                 let count = info.get(1).map_or(0, |count| usize::from(*count).min(15));
                 let begins = |at: usize| info.get(32 + at).is_some_and(|flag| *flag != 0);

@@ -28,8 +28,7 @@ const BURST: Duration = Duration::from_millis(50);
 /// The rest after a scan, as a multiple of the scan's duration, so that rules that keep changing take at most a
 /// twentieth of a processor.
 const REST_FACTOR: u32 = 20;
-/// How many scans in a row may fail before that counts as an observer: the kernel may be short of memory for a
-/// moment.
+/// How many scans in a row may fail before that counts as an observer: the kernel may be briefly short of memory.
 const FAILED_MAX: usize = 3;
 /// The notice groups of nftables and of IPsec policies: `NFNLGRP_NFTABLES` and `XFRMNLGRP_POLICY`.
 const RULE_GROUPS: u32 = 1 << 6;
