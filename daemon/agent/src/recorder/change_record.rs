@@ -243,8 +243,7 @@ fn describe_row((view, row): RowInView<'_>) -> Met {
     }
 }
 
-/// Adds a frontend to the entry with the same change, or adds an entry. Returns how many frontends did not fit: 0 or
-/// 1.
+/// Adds a frontend to the entry with the same change, or adds an entry. Returns how many frontends did not fit, 0 or 1.
 fn merge_transition(entries: &mut Vec<Transition>, new: Transition) -> u32 {
     let same = |it: &&mut Transition| {
         (&it.before, &it.after, &it.backends, &it.external_backends)

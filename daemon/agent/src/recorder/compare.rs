@@ -1,8 +1,7 @@
 //! Compares two lists, two slices or two services.
 //!
-//! Invariant: the work is linear in the two lists except for one sort. A difference is bounded in size, and counts
-//! what does not fit. Fields that affect neither clients nor a load balancer's life cycle, such as labels, are not
-//! compared.
+//! Invariant: the work is linear in the two lists except for one sort. A difference is bounded in size, and counts the
+//! rest. Fields that affect neither clients nor a load balancer's life cycle, such as labels, are not compared.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

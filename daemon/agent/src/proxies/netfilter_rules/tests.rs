@@ -1,4 +1,4 @@
-//! Rules like those of real firewalls, loaded by the tools that people use, are found again.
+//! Finds rules like those of real firewalls, loaded by common tools.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -22,7 +22,7 @@ fn spelled(filter: &Filter) -> String {
     format!("{} {}: {}", filter.kind, filter.place, filter.rule)
 }
 
-/// Checks what is found in a network namespace with these rules.
+/// Compares the findings in a network namespace with these rules.
 #[track_caller]
 fn check(program: &[&str], rules: &str, accepted: u32, expected: &[&str]) {
     let found = network_namespace::run_inside(|| {
