@@ -308,7 +308,7 @@ async fn wait_for_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>)
         tracing::warn!("the last changes were not written to the history in time");
     }
     if snapshot.is_err() {
-        tracing::warn!("the last snapshot was not written in time; the one before stays");
+        tracing::warn!("the last snapshot was not written in time; the previous one stays");
     }
 }
 

@@ -22,7 +22,7 @@ pub fn raise_limit() {
         tracing::warn!(
             limit,
             wanted = FILES_NEEDED,
-            "few files may be open at once; set LimitNOFILE= or a ulimit"
+            "the limit of open files is low; raise LimitNOFILE= or the ulimit"
         );
     }
 }

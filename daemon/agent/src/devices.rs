@@ -186,5 +186,5 @@ pub(crate) fn rule_tables() -> std::io::Result<BTreeSet<(u32, bool)>> {
 }
 
 fn warn_failure(attempt: &str, error: &std::io::Error) {
-    tracing::warn!(%error, "cannot {attempt} devices, addresses and routes; this is tried again within a minute");
+    tracing::warn!(%error, "cannot {attempt} devices, addresses and routes; retrying within a minute");
 }

@@ -68,7 +68,7 @@ pub fn load_drains(folder: &Path) -> RestoredDrains {
     let file::LoadedDrains { drains, faults: wrong, unread } = file::load(folder);
     for error in &wrong {
         let found = drains.len();
-        tracing::warn!(%error, drains = found, "a file of drains is not used; `holdfast drain` shows what is in force");
+        tracing::warn!(%error, drains = found, "a drains file is not used; `holdfast drain` shows the drains in force");
     }
     RestoredDrains { drains: Arc::new(drains), unread }
 }
@@ -101,7 +101,7 @@ impl DrainsWrite {
 const NO_ANSWER: &str = "the disk does not answer; it is written as soon as it does";
 
 fn unread_reason(unread: &str) -> String {
-    format!("{unread}; nothing is written over it before it can be read")
+    format!("{unread}; the file is not overwritten until it can be read")
 }
 
 /// Takes orders until no sender is left. `told` begins with what the former process wrote.
@@ -165,7 +165,7 @@ impl DrainController {
         }
         let by = stamp_order(nix::unistd::getuid().as_raw()).await;
         let next = merge_later_orders(&self.restored, &self.desired.borrow(), found.drains);
-        tracing::info!(drains = next.len(), "the drains of the former process are read now");
+        tracing::info!(drains = next.len(), "the drains of the former process are restored");
         let next = Arc::new(next);
         // Set the desired drains first: a write must never contain less than was found.
         self.desired.send_replace(Arc::clone(&next));
@@ -184,10 +184,10 @@ impl DrainController {
         let problem = outcome.as_ref().ok().and_then(|taken| taken.problem.as_deref());
         match &outcome {
             Ok(_) => {
-                tracing::info!(uid, pid, backend, service, is_on, problem, "an order to drain was taken");
+                tracing::info!(uid, pid, backend, service, is_on, problem, "an order to drain was accepted");
             }
             Err(error) => {
-                tracing::warn!(uid, pid, backend, service, %error, "an order to drain was not taken");
+                tracing::warn!(uid, pid, backend, service, %error, "an order to drain was rejected");
             }
         }
         // A client that left meanwhile finds the outcome in the list.
@@ -253,7 +253,7 @@ fn merge_later_orders(before: &Drains, now: &Drains, mut found: Drains) -> Drain
     }
     for (drain, by) in now.iter().filter(|(drain, _)| before.get(drain).is_none()) {
         if found.get(&drain).is_none() && found.add(drain.clone(), by.clone()).is_err() {
-            tracing::warn!(%drain, "there are as many drains as may be; this one ends");
+            tracing::warn!(%drain, "the limit of drains is reached; this drain ends");
         }
     }
     found
@@ -275,7 +275,7 @@ async fn run_writer(
     while wanted.changed().await.is_ok() {
         while let Some(error) = write_once(&folder, (&mut wanted, &unread), &told).await {
             if !std::mem::replace(&mut failed, true) {
-                tracing::warn!(error, "the drains are not written; a restart would not know the last orders");
+                tracing::warn!(error, "cannot write the drains; a restart would lose the last orders");
             }
             tokio::select! {
                 changed = wanted.changed() => if changed.is_err() { return },

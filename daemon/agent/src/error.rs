@@ -37,7 +37,7 @@ pub enum AppError {
     #[error(transparent)]
     Access(#[from] SetupError),
     /// The datapath did not take over from the former one, which stays.
-    #[error("the datapath did not take over, and the one before it stays: {0}")]
+    #[error("the datapath did not take over; the former one stays: {0}")]
     TakeOver(#[from] TakeOverError),
     /// The admin API cannot start, for this reason.
     #[error("{0}")]

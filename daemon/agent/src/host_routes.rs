@@ -32,10 +32,10 @@ use routes::InstalledRoutes;
 pub use kernel::remove_all;
 
 /// Why a former process's route is neither kept nor removed yet.
-const NOT_DECIDED: &str = "nothing is decided yet: what a former daemon announced stays";
+const NOT_DECIDED: &str = "not judged yet: a former daemon's route stays";
 
 /// Why an address that the configuration lacks loses its route.
-const NO_LONGER: &str = "no service is announced there any more";
+const NO_LONGER: &str = "no service announces it any more";
 
 /// Announces served addresses, until the publisher of snapshots or of configurations is gone.
 pub async fn run(
@@ -166,7 +166,7 @@ impl RouteAnnouncer {
                 self.routes = Some(InstalledRoutes::from_installed(listed));
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "cannot list routes; this is tried again within a second");
+                tracing::warn!(%error, "cannot list routes; retrying within a second");
             }
             Err(_) => {}
         }

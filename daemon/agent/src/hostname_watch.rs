@@ -25,7 +25,7 @@ const NO_NAME: &str = "localhost";
 
 /// The host's new name, for which the daemon must restart.
 #[derive(Debug, thiserror::Error)]
-#[error("this host is called {} by now, and there is no Node {}: the daemon begins anew", .new.as_str(), .own.as_str())]
+#[error("this host's name is now {}, and the cluster has no Node {}: the daemon restarts", .new.as_str(), .own.as_str())]
 pub struct HostnameChange {
     own: NodeName,
     new: NodeName,
@@ -38,7 +38,7 @@ pub async fn run(
     datapath: watch::Receiver<Arc<DatapathView>>,
 ) -> HostnameChange {
     if own.as_str().split('.').next() == Some(NO_NAME) {
-        tracing::warn!(node = own.as_str(), "this host has no name of its own yet; set `name` under [node]");
+        tracing::warn!(node = own.as_str(), "this host has no name yet; set `name` under [node]");
     }
     let mut other = CandidateName::default();
     loop {
@@ -78,8 +78,8 @@ impl CandidateName {
             tracing::warn!(
                 node = own.as_str(),
                 host = host.as_str(),
-                "there is no Node of this daemon's name, and the host is called otherwise by now: no endpoint counts \
-                 as this node's; the daemon begins anew with that name if it lasts for a minute"
+                "the cluster has no Node of this daemon's name, and the host has another name now: no endpoint counts as \
+                 this node's; the daemon restarts under the new name if it lasts for a minute"
             );
         }
         let (name, since) = self.0.insert(known.unwrap_or((host, now)));

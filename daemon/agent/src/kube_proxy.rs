@@ -37,7 +37,7 @@ pub async fn run(config: watch::Receiver<Arc<Config>>, readings: Readings) {
     match PortThreads::start(config, readings) {
         Ok((_ports, follower)) => follower.run().await,
         Err(error) => {
-            tracing::error!(%error, "kube-proxy's ports cannot be answered: no thread can be started; services are served");
+            tracing::error!(%error, "cannot serve kube-proxy's ports: no thread can be started; services are still served");
         }
     }
 }

@@ -40,7 +40,7 @@ pub fn current_listeners() -> Option<Arc<Listeners>> {
     match list(None) {
         Ok((listed, _)) => listed.map(Arc::new),
         Err(error) => {
-            tracing::warn!(%error, "the sockets of this host cannot be listed; external IPs of the node are not served");
+            tracing::warn!(%error, "cannot list this host's listening sockets; external IPs of the node are not served");
             None
         }
     }

@@ -45,7 +45,7 @@ pub fn wait_until_free<T, E>(
                 process = held,
                 what,
                 seconds,
-                "another holdfast still has this; waiting for it to end"
+                "another holdfast still holds this; waiting for it to end"
             );
             systemd::notify_waiting(process);
         }

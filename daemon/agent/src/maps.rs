@@ -213,20 +213,20 @@ fn repair_maps(maps: &mut KernelMaps, trouble: &mut Option<String>, is_whole: bo
     }
     update_flow_table(maps);
     if let Err(error) = maps.end_stale_sockets(is_whole) {
-        tracing::warn!(%error, "cannot look for sockets whose backend has left");
+        tracing::warn!(%error, "cannot look for sockets of removed backends");
     }
 }
 
 fn update_flow_table(maps: &mut KernelMaps) {
     if let Err(error) = maps.update_flows() {
-        tracing::warn!(%error, "cannot open the flows: they are not shown, and what has ended is not taken away");
+        tracing::warn!(%error, "cannot open the flow table: flows are not shown, and ended ones stay");
     }
 }
 
 /// Logs why a repair failed, if the error is new. The repair is retried each second.
 fn log_repair_error(known: &mut Option<String>, error: String) {
     if known.as_ref() != Some(&error) {
-        tracing::warn!(error, "cannot put back programs or pins; this is tried again");
+        tracing::warn!(error, "cannot restore programs or pins; retrying");
     }
     *known = Some(error);
 }
@@ -238,7 +238,7 @@ fn log_repaired(RepairReport { hooks, devices, pins, bits, leftover }: RepairRep
         say!(warn, messages::PROGRAMS_CHANGED, hooks, devices, pins, bits);
     }
     if let Some(error) = leftover {
-        tracing::warn!(error, "maps that no program uses stay in memory");
+        tracing::warn!(error, "cannot remove maps that no program uses");
     }
 }
 
@@ -260,7 +260,7 @@ fn open_kernel(config: &Config, (capacity, expected): (Capacity, MapGrowth)) -> 
     let mut maps = start_maps(&options)?;
     warn_about_settings(&maps);
     if maps.is_predecessor_serving() {
-        tracing::info!("other programs serve until everything is written");
+        tracing::info!("other programs serve until all maps are written");
     } else {
         maps.self_test()?;
         maps.serve_packets();
@@ -275,7 +275,7 @@ fn packet_options(configured: &config::Packets) -> Option<PacketOptions> {
         tracing::warn!(
             first = shared.start(),
             last = shared.end(),
-            "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
+            "packets.snat_ports overlaps the kernel's ephemeral ports; choose others, or add them to net.ipv4.ip_local_reserved_ports"
         );
     }
     let flows = configured.flows.max_flows(flow_headroom());
@@ -316,11 +316,11 @@ fn warn_about_settings(maps: &KernelMaps) {
     if let Some(cgroup) = status.cgroup.as_deref().filter(|_| status.in_cgroup_namespace) {
         tracing::warn!(
             cgroup = %cgroup.display(),
-            "only processes of this cgroup namespace get services; run the daemon outside of it, or name the cgroup if that is meant"
+            "only processes of this cgroup namespace get services; run the daemon outside of it, or set datapath.cgroup if that is intended"
         );
     }
     for path in &status.absent_cgroups {
-        tracing::warn!(cgroup = %path.display(), "a cgroup that is to be left alone does not exist; it is looked for every second");
+        tracing::warn!(cgroup = %path.display(), "an exempt cgroup does not exist; checking for it every second");
     }
 }
 

@@ -91,7 +91,7 @@ pub async fn run(
 ) {
     let notices = NetlinkMonitor::open(NetlinkFamily::Route, ADDRESS_GROUPS);
     let notices =
-        notices.map_err(|error| tracing::warn!(%error, "changes of this host's addresses come late"));
+        notices.map_err(|error| tracing::warn!(%error, "cannot watch this host's addresses; they are listed every ten seconds"));
     follow(config, (name, said), nodes, events, (local_addresses, notices.ok())).await;
 }
 
@@ -111,7 +111,7 @@ async fn follow(
         match list() {
             Ok(listed) => local = Some(listed),
             Err(error) => {
-                tracing::warn!(%error, "this host's addresses cannot be listed; the last ones hold");
+                tracing::warn!(%error, "cannot list this host's addresses; the last list holds");
             }
         }
         let config_now = config.borrow_and_update().clone();

@@ -68,16 +68,16 @@ impl PacketLog {
                     tracing::warn!(
                         device,
                         error,
-                        "packets are translated at a device by programs that end with this daemon"
+                        "a device's programs have no pin, so they end with this daemon"
                     );
                 }
                 LogLine::NotResized(error) => {
-                    tracing::warn!(error, "the table of flows does not get the size that was asked for");
+                    tracing::warn!(error, "cannot resize the flow table");
                 }
                 LogLine::Resized(flows, EvictedFlows { total: all, in_use: needed }) if all > 0 => {
-                    tracing::warn!(flows, given_up = all, needed, "the table of flows is smaller");
+                    tracing::warn!(flows, given_up = all, needed, "the flow table was made smaller");
                 }
-                LogLine::Resized(flows, _) => tracing::info!(flows, "the table of flows has another size"),
+                LogLine::Resized(flows, _) => tracing::info!(flows, "the flow table was resized"),
                 LogLine::Left(device) => say!(info, messages::DEVICE_LEFT, device),
                 LogLine::Served(index, device) => {
                     let why = decisions.iter().find(|it| it.index == index).map(|it| it.reason.as_str());

@@ -135,7 +135,7 @@ impl Recorder {
         }) {
             Ok(restored) => restored,
             Err(error) => {
-                tracing::warn!(%error, folder = %folder.display(), "the history from before the restart cannot be read; a new one begins");
+                tracing::warn!(%error, folder = %folder.display(), "cannot read the history from before the restart; a new one begins");
                 let seq = mark.map_or(0, |mark| mark.below.saturating_sub(1));
                 restore::RestoredHistory { seq, ..restore::RestoredHistory::default() }
             }
@@ -156,7 +156,7 @@ impl Recorder {
         match started {
             Ok((queue, writer)) => (self.queue, self.writer) = (Some(queue), Some(writer)),
             Err(error) => {
-                tracing::error!(%error, "the history cannot be written to disk until a restart; it goes on in memory");
+                tracing::error!(%error, "cannot write the history to disk until a restart; it continues in memory");
                 self.reserve.set(None);
             }
         }
@@ -249,7 +249,7 @@ fn build_line(record: &Record) -> Option<Arc<Line>> {
     let line = Line::new(record).inspect_err(|error| {
         let seq = record.seq;
         let service = &record.service;
-        tracing::error!(seq, service, %error, "a change cannot be written as JSON; the history does not have it");
+        tracing::error!(seq, service, %error, "cannot write a change as JSON; the history lacks it");
     });
     line.ok().map(Arc::new)
 }

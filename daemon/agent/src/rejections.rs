@@ -41,7 +41,7 @@ fn log_rejection(rejection: &Rejection, quota: &mut LineLimit, now: Duration) {
     let unsaid = allowed.filter(|unsaid| *unsaid > 0);
     match (allowed, rejection.is_waiting()) {
         (None, _) => tracing::debug!(%object, reason, origin, "object rejected"),
-        (Some(_), true) => tracing::warn!(%object, reason, origin, unsaid, "object waits for room"),
+        (Some(_), true) => tracing::warn!(%object, reason, origin, unsaid, "object waits for admission"),
         (Some(_), false) => {
             say!(warn, messages::OBJECT_NOT_UNDERSTOOD, %object, reason, origin, unsaid);
         }

@@ -157,7 +157,7 @@ async fn read_bounded(source: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<
 
 fn excerpt(complaint: &[u8]) -> String {
     let text = String::from_utf8_lossy(complaint);
-    let last = text.trim().lines().next_back().unwrap_or("it said nothing");
+    let last = text.trim().lines().next_back().unwrap_or("no error output");
     last.chars().filter(|it| !it.is_control()).take(STDERR_EXCERPT_MAX).collect()
 }
 

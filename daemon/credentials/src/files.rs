@@ -17,7 +17,7 @@ use holdfast_config::FileAuthor;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The error for a file that the author of its path may not read.
-const NOT_READABLE_BY_AUTHOR: &str = "may not be read by everybody who may have written the file that names it; let root alone \
+const NOT_READABLE_BY_AUTHOR: &str = "is not readable by everybody who may write the file that names it; let root alone \
                                write that file, or give this one to its owner";
 
 /// Changes when a file is rewritten or replaced, through symbolic links too.

@@ -66,7 +66,7 @@ fn root_store(authorities: &[u8]) -> Result<RootCertStore, String> {
     match unusable {
         Some(error) if roots.is_empty() => Err(format!("the certificate authority cannot be used: {error}")),
         Some(error) => {
-            tracing::warn!(%error, "of several certificate authorities one cannot be used");
+            tracing::warn!(%error, "one of several certificate authorities cannot be used");
             Ok(roots)
         }
         None => Ok(roots),

@@ -22,7 +22,7 @@ use holdfast_kubernetes::apiserver::Access;
 const RELOAD_WAIT: Duration = Duration::from_secs(7);
 
 pub(super) const RELOAD_TIMED_OUT: &str =
-    "its files, or the engine, which makes larger maps, took more than seven seconds";
+    "reading its files or resizing the maps took more than seven seconds";
 
 impl Reload {
     /// Takes the parts that a reload updates, as the first configuration made them.
@@ -66,14 +66,14 @@ impl Reload {
         let (reread, room) =
             prepared.map_err(|_| RELOAD_TIMED_OUT.to_owned())?.map_err(|error| error.to_string())?;
         if !is_wanted() {
-            return Err("who asked for it waits no more".to_owned());
+            return Err("its client no longer waits".to_owned());
         }
         self.follow_apiservers(&reread.config).await.map_err(|error| error.to_string())?;
         Ok(ReloadOutcome { restart_keys: self.apply(reread, room) })
     }
 
     pub(super) async fn answer_reload(&self, ReloadRequest { peer, answer }: ReloadRequest) {
-        tracing::info!(uid = peer.uid, pid = peer.pid, "a reload was asked for");
+        tracing::info!(uid = peer.uid, pid = peer.pid, "a client requested a reload");
         if !answer.is_closed() {
             let done = self.reload_config(|| !answer.is_closed()).await;
             // A client that left at the last moment finds the outcome in the log.
@@ -88,7 +88,7 @@ impl Reload {
         let uid = peer.uid;
         let pid = peer.pid;
         match &outcome {
-            Ok(None) => tracing::info!(uid, pid, %address, "a learned address was forgotten, as asked for"),
+            Ok(None) => tracing::info!(uid, pid, %address, "a learned address was forgotten on request"),
             Ok(Some(error)) => {
                 tracing::warn!(uid, pid, %address, error, "a learned address was forgotten, but not on disk yet");
             }

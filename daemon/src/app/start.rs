@@ -86,14 +86,14 @@ pub(super) fn warn_about_missing(config: &Config) {
     let apiserver = config.apiserver.clone();
     drop(tokio::task::spawn_blocking(move || {
         if let Some(Err(error)) = manifests.as_deref().map(Manifests::check_folder) {
-            tracing::warn!(%error, "the manifests cannot be read yet; this is tried again, and everything else is served");
+            tracing::warn!(%error, "cannot read the manifests yet; retrying, and everything else is served");
         }
         if let Some(Err(error)) = services.as_deref().map(BlocksFolder::check_folder) {
-            tracing::warn!(%error, "the files of services cannot be read yet; this is tried again, and everything else is served");
+            tracing::warn!(%error, "cannot read the files of services yet; retrying, and everything else is served");
         }
         // The part that reads the credentials logs files that are merely missing.
         if let Some(Err(error)) = kubernetes.then(|| Access::check_files(&apiserver)) {
-            tracing::warn!(%error, "no apiserver can be asked yet; this is tried again, and everything else is served");
+            tracing::warn!(%error, "cannot use an apiserver yet; retrying, and everything else is served");
         }
     }));
 }
@@ -202,7 +202,7 @@ pub(super) fn build_engine(
 ) -> Result<Engine<AppMaps>, AppError> {
     let (mut engine, found) = Engine::start(maps, random_hash_seed()?, sources)?;
     for error in found {
-        tracing::warn!(%error, "the maps hold what holdfast cannot have written; it is written again");
+        tracing::warn!(%error, "the maps hold entries that holdfast cannot have written; rewriting them");
     }
     engine.restore_drains(Arc::clone(drains));
     if let Some(kept) = kept {

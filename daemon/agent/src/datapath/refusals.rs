@@ -118,7 +118,7 @@ impl RefusalLog {
             }
         });
         if let Err(error) = listened {
-            tracing::error!(%error, "refused clients are no longer listed; they are refused as before");
+            tracing::error!(%error, "cannot list refusals any more; clients are refused as before");
             self.record_failure(format!("{error:#}"));
         }
     }

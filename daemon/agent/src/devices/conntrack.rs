@@ -59,8 +59,8 @@ async fn insert_flows(table: FlowTable, takes: Duration) {
             entered,
             refused,
             %error,
-            "conntrack has no entry for some flows, so the firewall that came may cut them: check that \
-             nf_conntrack_netlink is loaded and that the table has room (net.netfilter.nf_conntrack_max)"
+            "conntrack has no entry for some flows, so the new firewall may cut them: check that nf_conntrack_netlink \
+             is loaded and that net.netfilter.nf_conntrack_max is large enough"
         );
     }
 }

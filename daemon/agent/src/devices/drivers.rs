@@ -35,7 +35,7 @@ pub async fn run(mut config: watch::Receiver<Arc<Config>>, looks: watch::Sender<
 }
 
 fn warn_failure(error: &std::io::Error) {
-    tracing::debug!(%error, "the kernel does not tell when a driver can do less; it is asked every ten seconds");
+    tracing::debug!(%error, "cannot subscribe to driver changes; drivers are checked every ten seconds");
 }
 
 #[cfg(test)]

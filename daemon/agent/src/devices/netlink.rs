@@ -184,7 +184,7 @@ fn dump_consistent<T>(
             return Ok(listed);
         }
     }
-    Err(io::Error::other("they change faster than they are listed"))
+    Err(io::Error::other("they change while they are read"))
 }
 
 /// Dumps a list, and passes each message to `each`. Returns `false` if the list changed meanwhile and may be

@@ -147,7 +147,7 @@ fn read_drains(folder: &Path, name: &str) -> Result<Option<Drains>, FileFault> {
 }
 
 fn parse_drains(content: &[u8]) -> Result<Drains, String> {
-    let damaged = || "it is damaged: it is not as it was written".to_owned();
+    let damaged = || "it is damaged".to_owned();
     let text = str::from_utf8(content).map_err(|_| damaged())?;
     let (first, body) = text.split_once('\n').ok_or_else(damaged)?;
     let body = body.strip_suffix('\n').ok_or_else(damaged)?;

@@ -94,12 +94,12 @@ impl InstalledRoutes {
                 self.mark_present(route);
             }
             (RouteChange::Keep, Ok(()), _) => {
-                tracing::warn!(%address, table, "another program took the route out; it is there again");
+                tracing::warn!(%address, table, "another program removed the route; it is added again");
                 self.mark_present(route);
             }
             (RouteChange::Keep, Err(_), Some(libc::EEXIST)) => {}
             (RouteChange::Remove, Ok(()), _) | (RouteChange::Remove, Err(_), Some(libc::ESRCH)) => {
-                tracing::warn!(%address, table, why, "the address is announced no longer");
+                tracing::warn!(%address, table, why, "the address is withdrawn");
                 self.installed.remove(&route);
                 self.clear_failure(route);
                 self.count(1);
@@ -138,7 +138,7 @@ impl InstalledRoutes {
         let before = self.failures.get(&route).map(|it| it.pause);
         let error = describe_failure(change, route, error);
         if before.is_none() {
-            tracing::error!(%address, table, error, "the kernel does not take a route; this is tried again");
+            tracing::error!(%address, table, error, "the kernel refuses a route; retrying");
         }
         let pause = before.map_or(PAUSE_FIRST, |pause| pause.saturating_mul(2).min(PAUSE_MAX));
         self.failures.insert(route, RouteFailure { error, pause, retry_at: now + pause });
@@ -161,8 +161,8 @@ impl InstalledRoutes {
 fn describe_failure(change: RouteChange, Route { table, address }: Route, error: &io::Error) -> String {
     match (change, error.raw_os_error()) {
         (RouteChange::Add | RouteChange::Keep, Some(libc::EEXIST)) => format!(
-            "table {table} has a route to {address} that another program made: take it out (ip route show table \
-             {table}), or give [announce] a table of its own"
+            "table {table} has a route to {address} of another program: remove it (ip route show table \
+             {table}), or give [announce] its own table"
         ),
         (_, Some(libc::EPERM)) => {
             format!("{error}: the daemon needs CAP_NET_ADMIN in the network namespace of the host")

@@ -49,10 +49,10 @@ impl PlanBuilder {
         let why = match self.plan.open.get(&address) {
             Some(owner) => format!("the port belongs to {}, which comes first", owner.service),
             None if open >= limits::LISTENERS_MAX => {
-                format!("{open} ports of Services are open, and no more may be")
+                format!("{open} health check ports are open, which is the limit")
             }
             None if *have >= self.quota => format!(
-                "{have} ports of Services of this namespace are open, as many as each gets where more are wanted than {}",
+                "{have} ports of Services of this namespace are open, its share of {}",
                 limits::LISTENERS_MAX
             ),
             None => {

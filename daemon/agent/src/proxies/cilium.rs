@@ -112,7 +112,7 @@ impl CiliumState {
         let pods = is_left_to_pods.then(|| {
             let what =
                 format!("translates packets of pods to ClusterIPs, at the devices of {} pods", self.pods);
-            Trace::new_translating(what, "nothing; a connect that holdfast has served is none of these")
+            Trace::new_translating(what, "nothing; it does not affect connects that holdfast has served")
         });
         connects.into_iter().chain(packets).chain(pods).collect()
     }
@@ -121,11 +121,11 @@ impl CiliumState {
     fn leftover_traces(&self) -> Vec<Trace> {
         let programs = [
             (!self.sockets.is_empty()).then(|| {
-                let what = "programs at the cgroup go on translating connects by a table that nobody writes";
+                let what = "programs at the cgroup keep translating connects by a stale table";
                 Trace::new_translating(what, "rm -r /sys/fs/bpf/cilium/socketlb")
             }),
             (!self.devices.is_empty()).then(|| {
-                let what = format!("programs at {} go on by tables that nobody writes", self.device_names());
+                let what = format!("programs at {} keep translating by stale tables", self.device_names());
                 Trace::for_clients(what, "rm -r /sys/fs/bpf/cilium/devices")
             }),
             (self.pods > 0).then(|| {
@@ -210,17 +210,17 @@ mod tests {
     fn without_programs_at_the_cgroup_it_still_translates_at_the_devices_of_pods() {
         let files: String = WHOLE.split_inclusive('\n').filter(|line| !line.contains("socketlb")).collect();
         let what = "translates packets of pods to ClusterIPs, at the devices of 2 pods";
-        let remove = "nothing; a connect that holdfast has served is none of these";
+        let remove = "nothing; it does not affect connects that holdfast has served";
         check(&files, true, true, &[], &[(true, what, remove)]);
     }
 
     #[test]
     fn what_an_agent_has_left_is_named_with_the_command_that_removes_it() {
-        let sockets = "programs at the cgroup go on translating connects by a table that nobody writes";
+        let sockets = "programs at the cgroup keep translating connects by a stale table";
         let chains = "for i in iptables ip6tables; do $i-save | grep -v CILIUM_ | $i-restore; done";
         let expected = [
             (true, sockets, "rm -r /sys/fs/bpf/cilium/socketlb"),
-            (true, "programs at eth0 go on by tables that nobody writes", "rm -r /sys/fs/bpf/cilium/devices"),
+            (true, "programs at eth0 keep translating by stale tables", "rm -r /sys/fs/bpf/cilium/devices"),
             (true, "programs at the devices of 2 pods", "rm -r /sys/fs/bpf/cilium/endpoints"),
             (false, "its folder of pins", "rm -r /sys/fs/bpf/cilium"),
             (false, "maps", "rm /sys/fs/bpf/tc/globals/cilium_*"),

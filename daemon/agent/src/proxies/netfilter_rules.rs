@@ -56,7 +56,7 @@ pub async fn run(
                 tracing::warn!(
                     place,
                     rule,
-                    "a filter meets packets of services otherwise than with kube-proxy"
+                    "a firewall rule treats packets of services unlike with kube-proxy"
                 );
             }
             found.send_replace(now.into());
@@ -131,8 +131,8 @@ fn find_forward_drop(chain: &Chain, accepted: u32, room: &mut usize) -> io::Resu
     }
     let how = if chain.drops { "policy drop" } else { "its last rule drops everything" };
     let rule = match accepted {
-        0 => format!("{how}: what no rule accepts is not forwarded to backends"),
-        mark => format!("{how}, and no rule accepts what bears the mark {mark:#x}"),
+        0 => format!("{how}: packets that no rule accepts are not forwarded to backends"),
+        mark => format!("{how}, and no rule accepts the mark {mark:#x}"),
     };
     Ok(Some(build_filter(FilterKind::Forward, chain.describe_place(&chain.name), rule)))
 }
@@ -166,7 +166,7 @@ fn find_conntrack_limit(root: &Path) -> Option<Filter> {
     let most: u64 = fs::read_to_string(root.join(MOST)).ok()?.trim().parse().ok()?;
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let wanted = (processors * CONNECTIONS_EACH).max(CONNECTIONS_LEAST);
-    let rule = format!("{most} connections, where kube-proxy set {wanted} at each of its starts");
+    let rule = format!("{most} connections; kube-proxy set {wanted} at each start");
     let is_small = most < wanted;
     is_small.then(|| build_filter(FilterKind::Connections, "net.netfilter.nf_conntrack_max".to_owned(), rule))
 }

@@ -102,7 +102,7 @@ impl ClosedPorts {
         match &why {
             Some(why) if before.as_ref().is_none_or(|it| it.reason != *why) => {
                 let purpose = purpose.as_str();
-                tracing::warn!(%address, purpose, why, "a port of kube-proxy cannot be opened; this is tried again, and services are served");
+                tracing::warn!(%address, purpose, why, "cannot open a port of kube-proxy; retrying, and services are still served");
             }
             Some(_) => {}
             None => tracing::info!(%address, purpose = purpose.as_str(), "a port of kube-proxy is open"),
@@ -137,12 +137,12 @@ fn is_same_port(a: &ClosedPort, b: &ClosedPort) -> bool {
 fn log_difference(before: &[ClosedPort], now: &[ClosedPort]) {
     for it in now.iter().filter(|it| !before.contains(it)) {
         let service = it.service.as_ref().map(ToString::to_string);
-        tracing::warn!(address = %it.address, service, why = it.reason, "a health check port of a Service cannot be opened; this is tried again");
+        tracing::warn!(address = %it.address, service, why = it.reason, "cannot open a health check port of a Service; retrying");
     }
     let is_there = |it: &ClosedPort| now.iter().any(|other| is_same_port(other, it));
     for it in before.iter().filter(|it| !is_there(it)) {
         let service = it.service.as_ref().map(ToString::to_string);
-        tracing::info!(address = %it.address, service, "a health check port of a Service is no longer in anybody's way");
+        tracing::info!(address = %it.address, service, "a health check port of a Service is no longer blocked");
     }
 }
 

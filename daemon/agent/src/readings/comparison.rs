@@ -50,22 +50,21 @@ impl Verifications {
     }
 }
 
-/// What one comparison found.
+/// The result of one comparison.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 pub struct Comparison {
     /// `memory with kernel`, `programs with maps`, `apiserver with memory`.
     pub what: String,
-    /// Null: it could not be made.
+    /// Whether both are equal; null if the comparison failed.
     pub equal: Option<bool>,
     #[serde(default)]
     pub differences: Vec<String>,
     #[serde(default)]
     pub omitted: usize,
     pub error: Option<String>,
-    /// When it was made; null: it could not be. The apiserver is asked at most once in 10 s, however many clients want
-    /// to know.
+    /// When it was made; null if it failed. The apiserver is compared at most once per 10 s, however many clients ask.
     compared_at: Option<Rfc3339>,
-    /// How long ago that was, in whole seconds.
+    /// The age of the comparison, in whole seconds.
     pub age_seconds: Option<u64>,
 }
 
@@ -129,13 +128,13 @@ pub fn unwritten_services(snapshot: &Snapshot) -> Vec<String> {
     };
     let refused = |view: &Arc<ServiceView>| {
         let error = view.frontends.iter().find_map(error)?;
-        Some(format!("{} is not in the maps as it is asked for: {error}", view.key))
+        Some(format!("{} is incomplete in the maps: {error}", view.key))
     };
     let named: Vec<_> = snapshot.services.with_problems().filter_map(refused).collect();
     match snapshot.fill.failing {
         // The refused write may also belong to a deleted service.
         failing @ 1.. if named.is_empty() => {
-            vec![format!("the maps refused something of {failing} services")]
+            vec![format!("the maps refused writes of {failing} services")]
         }
         _ => named,
     }

@@ -35,7 +35,7 @@ fn unwritten_reason(snapshot: &Snapshot) -> Option<String> {
         none if none.is_empty() && snapshot.programmed => {
             "the first lists are being written to the maps".to_owned()
         }
-        none if none.is_empty() => "clients of the maps' former owner are waited for".to_owned(),
+        none if none.is_empty() => "waiting for clients of the maps' former owner".to_owned(),
         missing => format!("no first list yet from: {missing}"),
     };
     // The first sources' services are served earlier, but clients may not count on the rest yet.
@@ -55,7 +55,7 @@ fn unknown_devices_reason(view: &DatapathView) -> Option<String> {
     // An operator who removes kube-proxy once this daemon is ready relies on NodePorts, too.
     let is_served = status.packets.as_ref().is_some_and(|packets| packets.failure.is_none());
     (is_served && view.devices().is_empty())
-        .then(|| "it is not known yet by which devices others reach this node".to_owned())
+        .then(|| "the devices that lead to other hosts are not known yet".to_owned())
 }
 
 /// The names of the sources that have not delivered their first list.

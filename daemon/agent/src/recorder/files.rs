@@ -131,7 +131,7 @@ impl SegmentFiles {
                 Ok(Some(thinned)) => self.replace_oldest(thinned)?,
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot take from the history what has most of it; a whole file of it goes");
+                    tracing::warn!(%error, "cannot compact the history; removing a whole file of it");
                     self.remove_oldest()?;
                 }
             }

@@ -64,7 +64,7 @@ impl NumberFile {
         let found = read(&path).unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
                 let file = path.display();
-                tracing::warn!(%error, %file, "cannot read the file of used record numbers; going on with those in the snapshot");
+                tracing::warn!(%error, %file, "cannot read the file of used record numbers; using those in the snapshot");
             }
             Vec::new()
         });

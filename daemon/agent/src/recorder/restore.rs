@@ -62,7 +62,7 @@ pub(super) fn restore(
         if begin == segment.bytes && segment.bytes > 0 {
             reading.note_number(segment.first);
         } else if let Err(error) = reading.restore_segment(segment, begin) {
-            tracing::warn!(%error, file = %segment.path.display(), "a file of the history cannot be read");
+            tracing::warn!(%error, file = %segment.path.display(), "cannot read a file of the history");
             reading.add_unreadable_gap(segment, GapCause::Damaged);
         }
     }
@@ -299,7 +299,7 @@ impl RestoredHistory {
                 Ok(()) => newest.bytes = whole,
                 Err(error) => {
                     self.is_spoilt = true;
-                    tracing::warn!(%error, "the torn end of the history cannot be cut off");
+                    tracing::warn!(%error, "cannot truncate the torn end of the history");
                 }
             }
         }

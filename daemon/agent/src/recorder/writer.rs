@@ -249,7 +249,7 @@ impl Writer {
         tracing::warn!(
             seq,
             bytes = line.json.len(),
-            "a record is too long for the history's file, and is a gap there"
+            "a record is too long for the history's file and becomes a gap there"
         );
         let gap = Gap { records: Some(1), ..Gap::new(GapCause::NotWritten) };
         Line::new(&gap_record(seq, line.time, 0, &self.boot_id, gap)).ok()

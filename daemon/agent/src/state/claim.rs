@@ -36,7 +36,7 @@ pub(super) fn claim(folder: &Path) -> Result<Claim, StateInUse> {
     let file = match open_lock(folder) {
         Ok(file) => file,
         Err(error) => {
-            tracing::warn!(folder = %folder.display(), %error, "nothing can be kept here over a restart");
+            tracing::warn!(folder = %folder.display(), %error, "cannot write to the state folder; a restart would lose the state");
             return Ok(Claim { _lock: None });
         }
     };
@@ -46,7 +46,7 @@ pub(super) fn claim(folder: &Path) -> Result<Claim, StateInUse> {
             Err(StateInUse { path: folder.to_owned(), holder: holdfast_datapath::lock_holder(&file) })
         }
         Err((_, error)) => {
-            tracing::warn!(folder = %folder.display(), %error, "it is not known whether another holdfast uses this");
+            tracing::warn!(folder = %folder.display(), %error, "cannot lock the state folder; another holdfast may use it");
             Ok(Claim { _lock: None })
         }
     }

@@ -31,7 +31,7 @@ pub enum LoadError {
     Foreign(PathBuf),
     /// Another version of holdfast wrote the file, in a format that this one does not read.
     #[error(
-        "{} has format {found}; this version reads {VERSION} only, starts without the file and writes it anew",
+        "{} has format {found}; this version reads {VERSION} only, starts without the file and replaces it",
         path.display()
     )]
     Version {

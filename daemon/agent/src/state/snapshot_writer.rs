@@ -218,7 +218,7 @@ impl SnapshotWriter {
             tracing::warn!(
                 services,
                 named,
-                "too large to be written down; a restart would begin without them"
+                "services are too large for the snapshot; a restart would begin without them"
             );
         }
     }

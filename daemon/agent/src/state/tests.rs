@@ -281,7 +281,7 @@ fn a_file_that_is_not_whole_is_named_and_not_used() {
 fn a_file_of_another_format_is_named_and_not_used() {
     for format in [VERSION - 1, VERSION + 1] {
         let expected = format!(
-            " has format {format}; this version reads {VERSION} only, starts without the file and writes it anew"
+            " has format {format}; this version reads {VERSION} only, starts without the file and replaces it"
         );
         check_refused("another format", |it| it[12..16].copy_from_slice(&format.to_le_bytes()), &expected);
     }

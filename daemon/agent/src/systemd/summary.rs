@@ -28,7 +28,7 @@ fn describe_apiserver(view: &ApiserverView) -> String {
     match (view.usage(), credentials.chain(endpoints).next()) {
         (Usage::InUse(used) | Usage::Idle(used), _) => format!("; apiserver {}", used.address),
         (Usage::Untried | Usage::Unreachable, Some((why, _))) => format!("; no apiserver in use: {why}"),
-        (Usage::Untried, None) => "; no apiserver asked yet".to_owned(),
+        (Usage::Untried, None) => "; no apiserver tried yet".to_owned(),
         (Usage::Unreachable, None) => "; no apiserver in use".to_owned(),
     }
 }

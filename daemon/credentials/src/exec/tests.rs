@@ -42,7 +42,7 @@ async fn a_plugin_knows_its_environment_and_the_cluster() {
 async fn a_plugin_that_fails_is_named_with_its_last_words() {
     for (script, expected) in [
         ("echo one >&2; echo 'two words' >&2; exit 3", "exit status: 3: two words"),
-        ("exit 1", "exit status: 1: it said nothing"),
+        ("exit 1", "exit status: 1: no error output"),
         ("echo secret", "printed no ExecCredential"),
         (
             r#"echo '{"apiVersion":"v1","kind":"Pod"}'"#,

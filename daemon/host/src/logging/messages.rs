@@ -35,7 +35,7 @@ messages! {
     /// A signal ends this daemon.
     STOPPING = "187b7d892993e66831760515b687f134", "stopping; clients are served as before";
     /// A signal ends this daemon, and some of its programs or pins are gone, so clients may lose their service.
-    STOPPING_UNPINNED = "5d1c3f8a90b7472e8f64e2a1c79b0d36", "stopping; programs or their pins are gone, so clients may not be served from now on";
+    STOPPING_UNPINNED = "5d1c3f8a90b7472e8f64e2a1c79b0d36", "stopping; programs or their pins are gone, so clients may lose service";
     /// The configuration was reloaded and is in force.
     RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
     /// The reload failed: the configuration is invalid.
@@ -43,7 +43,7 @@ messages! {
     /// The new configuration is in force, except these keys.
     RESTART_NEEDED = "57997c9e7c8f7809e2b393a7d20bec43", "these keys take effect with the next restart";
     /// An operator's file about Events is invalid or cannot be read.
-    KNOWLEDGE_LEFT_OUT = "8735fb6f022a4787bdb60068d23785db", "left out of what is known of Events";
+    KNOWLEDGE_LEFT_OUT = "8735fb6f022a4787bdb60068d23785db", "left out of the knowledge about Events";
     /// Clients can dial another address.
     FRONTEND_ADDED = "22b9c2f00282921094383594fffba1ec", "frontend added";
     /// Clients can no longer dial an address.
@@ -65,11 +65,11 @@ messages! {
     /// A program in the kernel denied a client.
     CLIENT_NOT_SERVED = "3bd1f127526f2ed69b587176a5a4b8aa", "a client was not served";
     /// A comparison found a map that another program wrote to.
-    MAPS_CHANGED = "8180364fe8250db68e5e000e5de240f1", "another program changed our maps; what differs is written again";
+    MAPS_CHANGED = "8180364fe8250db68e5e000e5de240f1", "another program changed our maps; the differences are rewritten";
     /// Another process detached a program of this daemon, or removed a pin.
-    PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "another program changed our programs, pins or bitmaps; put back";
+    PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "another program changed our programs, pins or bitmaps; restored";
     /// The programs of this version replaced those of another.
-    TOOK_OVER = "226800a691cbbc93489b46634c5be255", "this version's programs serve now instead of the former ones";
+    TOOK_OVER = "226800a691cbbc93489b46634c5be255", "this version's programs have replaced the former ones";
     /// Programs are attached to a device.
     DEVICE_SERVED = "534ec5f97a08634c7b0e9d5f3f19a6c2", "packets are translated at a device";
     /// Programs are detached from a device.
@@ -81,7 +81,7 @@ messages! {
     /// The snapshot of a former daemon cannot be read.
     SNAPSHOT_NOT_USED = "782dcfe9c369d4575f3e3aa03b46cf88", "the snapshot cannot be used; a new one will replace it";
     /// Parts of a former daemon's snapshot are damaged.
-    SNAPSHOT_DAMAGED = "c0d3c1a8b4e64a0f9a3b7d52f6e1904b", "the snapshot is damaged; what is whole in it and in the one before is used";
+    SNAPSHOT_DAMAGED = "c0d3c1a8b4e64a0f9a3b7d52f6e1904b", "the snapshot is damaged; using its whole records and those of the previous one";
     /// The queue of changes was full.
     CHANGES_MISSING = "54390a3c446ba2f27756c5194818152c", "too many changes at once to record; the history has a gap";
     /// The disk does not take records.

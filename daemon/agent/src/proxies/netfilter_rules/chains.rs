@@ -156,7 +156,7 @@ impl FilterRule {
         let port = (!ports.is_empty()).then(|| format!("port {}", ports.join(", ")));
         let address = self.address.map(|it| it.to_string());
         let what: Vec<String> = address.into_iter().chain(port).collect();
-        format!("drops what is sent to {}, and sees it no more", what.join(" "))
+        format!("drops packets to {}, but no longer sees them", what.join(" "))
     }
 }
 

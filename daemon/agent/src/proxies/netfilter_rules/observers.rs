@@ -46,7 +46,7 @@ const BLOCK: u8 = 1;
 /// The state before the first scan: packets take the stack. A policy would end a former daemon's flows that pass to
 /// other nodes unchanged, so none counts until one is found.
 pub fn initial_observers() -> Observers {
-    Observers { first: Some("a firewall that was not looked for yet".into()), has_policies: false }
+    Observers { first: Some("a firewall scan that has not run yet".into()), has_policies: false }
 }
 
 /// Scans after each change of rules and periodically, until the receivers are gone.

@@ -198,12 +198,12 @@ fn filters() -> Arc<[Filter]> {
         filter(
             FilterKind::Early,
             "table ip raw, chain PREROUTING (prerouting, priority -300)",
-            "drops what is sent to port 30080, and sees it no more",
+            "drops packets to port 30080, but no longer sees them",
         ),
         filter(
             FilterKind::Forward,
             "table ip filter, chain FORWARD (forward, priority 0)",
-            "policy drop: what no rule accepts is not forwarded to backends",
+            "policy drop: packets that no rule accepts are not forwarded to backends",
         ),
     ]
     .into()
@@ -238,7 +238,7 @@ fn proxies() -> Arc<[OtherProxy]> {
     };
     let traces = vec![
         trace(
-            "programs at the cgroup go on translating connects by a table that nobody writes",
+            "programs at the cgroup keep translating connects by a stale table",
             "rm -r /sys/fs/bpf/cilium/socketlb",
             true,
         ),
