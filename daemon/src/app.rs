@@ -1,6 +1,6 @@
-//! The composition root: builds every part from the configuration, joins them, and takes them apart again.
+//! The composition root: builds every part from the configuration, connects them, and shuts them down.
 //!
-//! Invariant: modules know each other only by the channels that they are given here.
+//! Invariant: modules reach each other only through the channels that they are given here.
 
 mod background;
 mod client_requests;
@@ -68,7 +68,7 @@ pub fn run(file: &ConfigFile) -> Result<(), AppError> {
     let inside = runtime.enter();
     descriptors::raise_limit();
     start::warn_about_missing(&config);
-    // Signals are heeded before anything answers, because a process that sees the daemon may signal it at once.
+    // Subscribe to signals before anything answers, because a process that sees the daemon may signal it at once.
     let signals = Signals::subscribe()?;
     let app = App::start(file, &config, logging)?;
     drop(inside);
@@ -78,7 +78,7 @@ pub fn run(file: &ConfigFile) -> Result<(), AppError> {
     ended
 }
 
-/// The signals by which others ask the daemon for a reload or for its end; nothing answers them.
+/// The signals that request a reload or the end of the daemon; they get no response.
 struct Signals {
     hangup: Signal,
     terminate: Signal,
@@ -96,20 +96,20 @@ impl Signals {
     }
 }
 
-/// How long the daemon waits for the disk when it stops; systemd gives it longer.
+/// How long a stopping daemon waits for the disk; systemd allows longer.
 const LAST_WRITE_WAIT: Duration = Duration::from_secs(10);
 
-/// The shortest time between two changes of the apiservers' addresses. Each change decides every service anew, and any
-/// client that may write a slice of `default/kubernetes` can cause it.
+/// The shortest time between two changes of the apiservers' addresses. Each change decides every service again, and
+/// any client that may write a slice of `default/kubernetes` can cause one.
 const APISERVERS_PACE: Duration = Duration::from_secs(5);
 
-/// Reads the configuration again, and hands each change to the parts that need it.
+/// Reloads the configuration, and hands each change to the parts that need it.
 struct Reload {
     file: ConfigFile,
     logging: Arc<Logging>,
     // Why the last reload was refused; `None` if it was not.
     refusal: watch::Sender<Option<String>>,
-    /// What is in force: what the last accepted file says, but for the keys that are read once.
+    /// The configuration in force: the last accepted file, except the keys that need a restart.
     config: watch::Sender<Arc<Config>>,
     editions: watch::Sender<Arc<Edition>>,
     effective: watch::Sender<Arc<EffectiveConfig>>,
@@ -118,27 +118,27 @@ struct Reload {
     events: mpsc::Sender<Vec<Event>>,
 }
 
-/// What a reload has read, all of it good.
+/// A valid configuration that a reload has read.
 struct LoadedConfig {
     config: Config,
     blocks: Blocks,
     edition: Edition,
 }
 
-/// What other parts follow while the daemon runs: the configuration in force, and what is known of Events.
+/// Where a reload sends the configuration in force and the knowledge about Events.
 type ConfigSenders = (watch::Sender<Arc<Config>>, watch::Sender<Arc<Edition>>);
 
-/// Where a reload tells what is in force now, and why a new configuration is not.
+/// Where a reload sends the effective configuration, the blocks, and why a new configuration was refused.
 type EffectiveSenders =
     (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
 
-/// The channel by which a task says what ends the daemon.
+/// The channel by which a task ends the daemon with an error.
 type FailureChannel = (mpsc::Sender<AppError>, mpsc::Receiver<AppError>);
 
 struct App {
     reload: Reload,
     sources: Sources,
-    // With what a former process knew of it.
+    // With the description from the snapshot.
     node: (NodeName, own_node::NodeDescription),
     engine: EngineThread,
     admin: admin::AdminServer,
@@ -146,8 +146,8 @@ struct App {
     // The claim is held until the last write is done.
     persistence: (oneshot::Receiver<()>, SnapshotWriter, state::Claim),
     seed: u64,
-    // The channel for what ends the daemon; and the pipe that is closed when the daemon stops, for the thread that
-    // waits for refusals.
+    // The channel for errors that end the daemon, and the pipe that closes at the stop, for the thread that waits for
+    // refusals.
     shutdown: (FailureChannel, PipeWriter),
 }
 
@@ -240,13 +240,13 @@ impl App {
         drop(reload);
         engine.stop();
         wait_for_disk(recorded, keeping).await;
-        // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
+        // Blocks until the last responses are sent, at most two seconds; nothing else runs here by now.
         admin.stop();
         ended
     }
 }
 
-/// Looks whether the host has got another name, where the configuration gives the node none.
+/// Watches the host's name if the configuration names no node.
 fn watch_hostname(
     tasks: &mut JoinSet<()>,
     reload: &Reload,
@@ -261,8 +261,8 @@ fn watch_hostname(
     tasks.spawn(async move { drop(fail.send(renamed.await.into()).await) });
 }
 
-/// Tells that the daemon stops, and which hooks and devices lose their program by that: a program without a pin ends
-/// with the process that has it open.
+/// Logs the stop, and which hooks and devices lose their program by it: a program without a pin ends with its
+/// process.
 fn report_stop(datapath: &DatapathView) {
     let bare = datapath.status().map_or(&[][..], |status| &status.detached_hooks);
     let broken = [bare, &datapath.unpinned_hooks()].concat();
@@ -275,29 +275,29 @@ fn report_stop(datapath: &DatapathView) {
     }
 }
 
-/// The two ends of a value that is known from the start, and may become another one later.
+/// A channel of a value with an initial state.
 fn watch_channel<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) {
     watch::channel(Arc::new(now))
 }
 
-/// What each device is to packets, and that a driver has changed.
+/// The decision for each device, and the notice that a driver changed.
 type DeviceReceivers = (watch::Receiver<Arc<[DeviceDecision]>>, watch::Receiver<()>);
 
-/// Where that is told.
+/// The senders of both.
 type DeviceSenders = (watch::Sender<Arc<[DeviceDecision]>>, watch::Sender<()>);
 
-/// The two ends of what is told of devices.
+/// The channels about devices.
 fn device_channels() -> (DeviceSenders, DeviceReceivers) {
     let ((decisions, decided), (looks, looked)) = (default_channel(), default_channel());
     ((decisions, looks), (decided, looked))
 }
 
-/// The two ends of a value that is not known yet.
+/// A channel of a value that starts as its default.
 fn default_channel<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
     watch::channel(T::default())
 }
 
-/// Waits until everything is written down, or the disk has had its time.
+/// Waits until the last records and the snapshot are on disk, or time is up.
 async fn wait_for_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>) {
     let (records, snapshot) = tokio::join!(
         tokio::time::timeout(LAST_WRITE_WAIT, recorded),
@@ -307,12 +307,12 @@ async fn wait_for_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>)
         tracing::warn!("the last changes were not written to the history in time");
     }
     if snapshot.is_err() {
-        tracing::warn!("the last snapshot was not written in time; the one before stays");
+        tracing::warn!("the last snapshot was not written in time; the previous one stays");
     }
 }
 
-/// What the engine's thread does beside its events: it keeps the maps well, and shows how they are. The function
-/// returns whether there is more to do.
+/// The engine thread's work besides its events: it maintains the maps and publishes their state. The closure returns
+/// whether work is left.
 fn build_upkeep(
     (views, live_maps): MapSenders,
     fail: &mpsc::Sender<AppError>,
@@ -350,7 +350,7 @@ fn build_upkeep(
     }
 }
 
-/// Reloads on SIGHUP or on a wish, and returns on the signals that end the daemon, or when it cannot go on.
+/// Reloads on SIGHUP or on request, and returns on the signals that end the daemon, or on its failure.
 async fn serve_signals(
     mut signals: Signals,
     reload: &Reload,
@@ -360,7 +360,7 @@ async fn serve_signals(
     let mut apiservers = PacedReceiver::new(reload.access.as_ref().map(Access::addresses), APISERVERS_PACE);
     loop {
         tokio::select! {
-            // The sender of a signal gets no answer; the outcome is in the log.
+            // The sender of a signal gets no response; the log has the outcome.
             _ = signals.hangup.recv() => drop(reload.reload_config(|| true).await),
             Some(wish) = wishes.reloads.recv() => reload.answer_reload(wish).await,
             Some(wish) = wishes.forgets.recv() => reload.answer_forget(wish).await,
@@ -372,7 +372,7 @@ async fn serve_signals(
     }
 }
 
-/// The configuration in force and what is known of Events, for their followers; and the gatherer, which asks by both.
+/// The channels of the configuration in force and of the knowledge about Events, and the gatherer that reads both.
 fn config_channels(
     path: &Path,
     config: &Config,
@@ -386,8 +386,8 @@ fn config_channels(
     ((in_force, editions), gatherer)
 }
 
-/// What is known of Events, with the files beside this configuration. What is wrong in them is in the log, and keeps
-/// nothing from being served.
+/// Loads the knowledge about Events, with the files next to this configuration. Faults in them are logged and stop
+/// nothing.
 fn load_edition(config: &Path) -> Edition {
     let edition = Edition::read(&knowledge::knowledge_folder(config));
     for fault in edition.faults() {

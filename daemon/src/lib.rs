@@ -1,6 +1,6 @@
-//! The composition root: builds every part from the configuration, joins them, and takes them apart again.
+//! The composition root: builds every part from the configuration, connects them, and shuts them down.
 //!
-//! Invariant: parts know each other only by the channels that they are given here.
+//! Invariant: parts reach each other only through the channels that they are given here.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use holdfast_cli::Run;
 use holdfast_config::ConfigFile;
 use holdfast_host::logging;
 
-/// Runs the daemon. Why it does not start is written, one sentence that says what to do.
+/// Runs the daemon. If it does not start, it writes one sentence that says what to do.
 pub fn run(run: &Run, err: &mut impl Write) -> ExitCode {
     let file = ConfigFile { path: run.config.clone(), node_name: run.node_name.clone() };
     match app::run(&file) {

@@ -1,4 +1,4 @@
-//! The program: reads the command line, runs the daemon or asks it.
+//! The program: reads the command line, and runs the daemon or queries it.
 
 use std::io::{stderr, stdout};
 use std::process::ExitCode;

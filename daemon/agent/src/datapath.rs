@@ -1,7 +1,7 @@
-//! The clients that the datapath turned away, for readers.
+//! The clients that the datapath denied, for readers.
 //!
-//! Invariant: this module never touches the maps. Refusals come over the programs' ring buffer; a reader finds the
-//! names of services in the snapshot.
+//! Invariant: this module never touches the maps. Refusals arrive through the programs' ring buffer; the snapshot
+//! supplies the services' names.
 
 mod line_limiter;
 mod pace;

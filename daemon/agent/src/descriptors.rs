@@ -1,18 +1,18 @@
-//! How many files this process may have open.
+//! Raises the limit of open files.
 //!
-//! Invariant: the limit is never lowered. The unit allows as many files as are needed; a container's runtime gives a
-//! soft limit of 1,024, with room above it.
+//! Invariant: the limit is never lowered. The unit allows enough files; container runtimes set a soft limit of 1,024
+//! below a higher hard one.
 
 use holdfast_standalone::blocks::RESERVED_FILES;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Everything that can be open together: the health checks of Services and their connections (5,632), kube-proxy's own
-/// ports, the admin API, connections to the apiserver, maps and programs; the checks of the configuration's backends
-/// (4,096); and three links of each of the 4,096 devices of which programs know. Where fewer may be open, fewer devices
-/// of pods get programs.
+/// All files that can be open together: health checks of Services and their connections (5,632), kube-proxy's own
+/// ports, the admin API, connections to the apiserver, maps and programs; checks of the configuration's backends
+/// (4,096); and three links for each of the 4,096 devices with programs. A lower limit means fewer pod devices with
+/// programs.
 const FILES_NEEDED: u64 = RESERVED_FILES + 4_096 + 3 * 4_096;
 
-/// Raises the soft limit as far as the hard one lets it, and says in the log where that is too little.
+/// Raises the soft limit as far as the hard one allows, and logs if that is too little.
 pub fn raise_limit() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let Some(wanted) = target_limit(soft, hard) else { return };
@@ -22,12 +22,12 @@ pub fn raise_limit() {
         tracing::warn!(
             limit,
             wanted = FILES_NEEDED,
-            "few files may be open at once; set LimitNOFILE= or a ulimit"
+            "the limit of open files is low; raise LimitNOFILE= or the ulimit"
         );
     }
 }
 
-/// The soft limit to ask for; `None`: it is high enough.
+/// The soft limit to request; `None` if it is high enough.
 fn target_limit(soft: u64, hard: u64) -> Option<u64> {
     (soft < FILES_NEEDED).then(|| FILES_NEEDED.min(hard).max(soft))
 }

@@ -1,8 +1,8 @@
-//! By which devices others reach this node, and by which its pods do.
+//! Decides which devices lead to other hosts and which to pods.
 //!
-//! Invariant: a pure function of what the kernel lists (links, addresses, routes, rules) and of the configuration
-//! decides what a device is; names count only where the configuration has some. A change is followed at once, and many
-//! changes as one. Nothing is done to a device here: the engine is told what was decided.
+//! Invariant: a device's class is a pure function of what the kernel lists (links, addresses, routes, rules) and of
+//! the configuration; names count only where the configuration has some. A change is followed at once, and a burst of
+//! changes as one. This module changes no device: it sends the engine its decisions.
 
 mod conntrack;
 mod decide;
@@ -36,26 +36,25 @@ use listing::KernelListing;
 /// for an uplink that returns.
 const BURST: Duration = Duration::from_millis(20);
 
-/// How many times as long as a listing took the daemon rests before the next one. So listing takes about a twentieth of
-/// the time, and more only where [`REST_MAX`] ends the rest: a router may have a million routes that change all the
-/// time.
+/// The rest after a listing, as a multiple of the listing's duration. So listing takes about a twentieth of the time,
+/// and more only if [`REST_MAX`] ends the rest: a router may have a million routes that keep changing.
 const REST_FACTOR: u32 = 20;
 
-/// The longest rest after a listing, however long the listing took.
+/// The longest rest, however long the listing took.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// The time after which the kernel is asked again without a notice, so that a change of which no notice told is found.
+/// How often the kernel is listed without a notice, to find changes that sent none.
 const RELIST_EVERY: Duration = Duration::from_secs(60);
 
-/// The longest that the first decision waits for the first look at the node's firewall.
+/// How long the first decision waits at most for the first look at the node's firewall.
 const FIRST_OBSERVERS_WAIT: Duration = Duration::from_secs(2);
 
-/// What on this node is to see packets which its stack sends on.
+/// What on this node must see the packets that its stack forwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observers {
-    /// The first that was found, in words.
+    /// A description of the first one found.
     pub first: Option<Arc<str>>,
-    /// Whether there are policies of IPsec.
+    /// Whether IPsec policies exist.
     pub has_policies: bool,
 }
 
@@ -66,7 +65,7 @@ pub async fn run(
     (decisions, live_maps): (watch::Sender<Arc<[DeviceDecision]>>, watch::Receiver<LiveMaps>),
     engine: EngineClient,
 ) {
-    // Without the first look, flows that a former daemon had pass by the stack would go through it for a moment.
+    // Without the first look, a former daemon's flows on the fast path would briefly take the stack.
     let _ = tokio::time::timeout(FIRST_OBSERVERS_WAIT, onlookers.changed()).await;
     let conntrack = Conntrack::new(live_maps);
     let mut follower = DeviceFollower {
@@ -80,7 +79,7 @@ pub async fn run(
     };
     let mut notices = None;
     loop {
-        // Notices begin before the listing, so that a change that the listing misses is noticed.
+        // Subscribe before listing, so that a change that the listing misses sends a notice.
         notices =
             notices.or_else(|| netlink::open_monitor().map_err(|error| warn_failure("follow", &error)).ok());
         let begun = Instant::now();
@@ -100,12 +99,12 @@ pub async fn run(
     }
 }
 
-/// What a decision rests on beside the kernel's lists, and the channels by which it is told.
+/// What a decision depends on besides the kernel's lists, and the channels that carry it.
 struct DeviceFollower {
     config: watch::Receiver<Arc<Config>>,
     observers: watch::Receiver<Observers>,
     proxies: watch::Receiver<Arc<[OtherProxy]>>,
-    /// Whether the node was looked at for other proxies.
+    /// Whether the node was searched for other proxies.
     proxies_known: bool,
     decisions: watch::Sender<Arc<[DeviceDecision]>>,
     engine: EngineClient,
@@ -113,7 +112,7 @@ struct DeviceFollower {
 }
 
 impl DeviceFollower {
-    /// Decides by what is listed. Where a firewall has come, conntrack knows the flows before the firewall gets their
+    /// Decides by the listing. If a firewall has come, conntrack gets the flows before the firewall gets their
     /// packets.
     async fn apply_listing(&mut self, listed: Option<&KernelListing>) {
         let first = self.observers.borrow().first.clone();
@@ -121,8 +120,8 @@ impl DeviceFollower {
         self.publish(listed);
     }
 
-    /// Rests, then waits for a reason to list again. A firewall that comes is heeded at once, by what was listed last.
-    /// `false`: there is no configuration any more.
+    /// Rests, then waits for a reason to list again. A new firewall is handled at once, with the last listing.
+    /// Returns `false` once the configuration's sender is gone.
     async fn wait_for_change(
         &mut self,
         listed: Option<&KernelListing>,
@@ -136,7 +135,7 @@ impl DeviceFollower {
             tokio::select! {
                 () = &mut rested, if is_resting => is_resting = false,
                 changed = self.config.changed(), if !is_resting => return changed.is_ok(),
-                // Without a sender nothing will change, and what was seen last holds.
+                // Without a sender nothing will change, and the last value holds.
                 Ok(()) = self.observers.changed() => self.apply_listing(listed).await,
                 Ok(()) = self.proxies.changed() => {
                     self.proxies_known = true;
@@ -148,12 +147,12 @@ impl DeviceFollower {
         }
     }
 
-    /// Whether what begins nothing and is of no flow is of no connection that another proxy of this node has.
+    /// Whether a segment that starts no flow and matches none cannot belong to another proxy's connection.
     fn may_adopt_flows(&mut self) -> bool {
         self.proxies_known && !self.proxies.borrow_and_update().iter().any(OtherProxy::has_clients)
     }
 
-    /// Decides by what is listed, and tells the engine if something is to be done otherwise than before.
+    /// Decides by the listing, and asks the engine for upkeep if a decision changed.
     fn publish(&mut self, listed: Option<&KernelListing>) {
         let Some(listed) = listed else { return };
         let onlookers = self.observers.borrow_and_update().clone();
@@ -169,24 +168,23 @@ impl DeviceFollower {
             is_news
         });
         if is_news {
-            // An engine that is too busy to be told looks once a second anyway.
+            // If the engine's queue is full, its own check follows within a second anyway.
             self.engine.request_upkeep();
         }
     }
 }
 
-/// The device of the default route over IPv6 in the main table; other tables, to which rules of routing lead, do not
-/// count.
+/// The device of the IPv6 default route in the main table; other tables do not count.
 pub(crate) fn default_device6() -> std::io::Result<Option<String>> {
     let index = netlink::default_device6()?;
     Ok(index.and_then(|index| nix::net::if_::if_indextoname(index).ok()?.into_string().ok()))
 }
 
-/// The tables of routes that rules lead to, each with whether it is one of IPv4.
+/// The route tables that rules lead to, each with whether it is for IPv4.
 pub(crate) fn rule_tables() -> std::io::Result<BTreeSet<(u32, bool)>> {
     Ok(netlink::list_rules()?.into_iter().map(|rule| (rule.table, rule.is_v4)).collect())
 }
 
 fn warn_failure(attempt: &str, error: &std::io::Error) {
-    tracing::warn!(%error, "cannot {attempt} devices, addresses and routes; this is tried again within a minute");
+    tracing::warn!(%error, "cannot {attempt} devices, addresses and routes; retrying within a minute");
 }

@@ -1,9 +1,9 @@
-//! Orders to drain backends, and to take that back: by which user and when, told to the engine, kept over restarts.
+//! Executes orders to drain backends or to end a drain, sends them to the engine, and saves them over restarts.
 //!
-//! Invariant: one task changes the drains, one order after the other, so two orders at once both count. An order counts
-//! at once, also where the disk does not take it: the answer says so, and the write is tried again. What a former
-//! process left and the disk does not give now is not written over: it is read again, and later orders count on top of
-//! it. What the disk does holds up no order for longer than `DISK_WAIT_MAX`. Nothing else makes or ends a drain.
+//! Invariant: one task changes the drains, one order after the other, so two concurrent orders both count. An order
+//! counts at once, even if the disk fails: the response reports it, and the write is retried. A file that cannot be
+//! read now is not overwritten: it is read again, and later orders apply on top of it. The disk delays no order by
+//! more than `DISK_WAIT_MAX`. Nothing else makes or ends a drain.
 
 mod file;
 #[cfg(test)]
@@ -18,71 +18,71 @@ use holdfast_core::drains::{Drain, DrainOrder, Drains, TooManyDrains};
 use holdfast_core::event::Event;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Orders that may wait; each takes no longer than a write to disk.
+/// The most orders that may wait; each takes at most as long as a write to disk.
 pub const ORDERS_WAITING_MAX: usize = 16;
 
-/// How long the answer to an order waits for the disk.
+/// How long the response to an order waits for the disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// The pause after a write or a read that failed: a full disk is not made better by haste.
+/// The pause after a failed write or read.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// An order.
 #[derive(Debug)]
 pub struct Order {
-    /// The user that orders it.
+    /// The user that gave it.
     pub uid: u32,
-    /// The process that does, as far as the system tells.
+    /// The process that gave it, if the system reports one.
     pub pid: Option<i32>,
     pub drain: Drain,
-    /// To drain; or else to take that back.
+    /// Whether to drain, or to end the drain.
     pub is_on: bool,
     /// Where the outcome goes.
     pub answer: oneshot::Sender<OrderOutcome>,
 }
 
-/// What came of an order that was taken.
+/// The outcome of an accepted order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedOrder {
     /// All drains from now on.
     pub drains: Arc<Drains>,
-    /// The order by which it was drained before; `None`: it was not.
+    /// The previous order to drain it; `None` if it was not drained.
     pub before: Option<DrainOrder>,
-    /// Why a restart would not know it yet.
+    /// Why a restart would not restore it yet.
     pub problem: Option<String>,
 }
 
-/// How an order ended.
+/// The outcome of an order.
 pub type OrderOutcome = Result<AcceptedOrder, TooManyDrains>;
 
 /// The drains that a former process left.
 #[derive(Clone, Debug, Default)]
 pub struct RestoredDrains {
     pub drains: Arc<Drains>,
-    /// Why there may be others: what would say so cannot be read now.
+    /// Why there may be more: a file cannot be read now.
     unread: Option<String>,
 }
 
-/// Reads what a former process left. What cannot be read is named in the log and stops nothing.
+/// Loads a former process's drains. A file that cannot be read is logged and stops nothing.
 pub fn load_drains(folder: &Path) -> RestoredDrains {
     let file::LoadedDrains { drains, faults: wrong, unread } = file::load(folder);
     for error in &wrong {
         let found = drains.len();
-        tracing::warn!(%error, drains = found, "a file of drains is not used; `holdfast drain` shows what is in force");
+        tracing::warn!(%error, drains = found, "a drains file is not used; `holdfast drain` shows the drains in force");
     }
     RestoredDrains { drains: Arc::new(drains), unread }
 }
 
-/// What was written last.
+/// The last write.
 #[derive(Clone, Debug, Default)]
 pub struct DrainsWrite {
-    /// What the last try was to write.
+    /// The drains of the last attempt.
     drains: Arc<Drains>,
     error: Option<String>,
 }
 
 impl DrainsWrite {
-    /// As a process begins.
+    /// The initial state of a process.
     pub fn from_restored(kept: &RestoredDrains) -> Self {
         Self { drains: Arc::clone(&kept.drains), error: kept.unread.as_deref().map(unread_reason) }
     }
@@ -92,7 +92,7 @@ impl DrainsWrite {
         Self { error: Some(error.to_owned()), ..Self::default() }
     }
 
-    /// Why a restart would not know the last orders, as far as the disk tells.
+    /// Why a restart would not restore the last orders, as far as the disk reports.
     pub(crate) fn problem(&self) -> Option<&str> {
         self.error.as_deref()
     }
@@ -101,10 +101,10 @@ impl DrainsWrite {
 const NO_ANSWER: &str = "the disk does not answer; it is written as soon as it does";
 
 fn unread_reason(unread: &str) -> String {
-    format!("{unread}; nothing is written over it before it can be read")
+    format!("{unread}; the file is not overwritten until it can be read")
 }
 
-/// Takes orders until nothing can order any more. `told` begins with what the former process wrote.
+/// Takes orders until no sender is left. `told` begins with what the former process wrote.
 pub async fn run(
     folder: PathBuf,
     RestoredDrains { drains: begun_with, unread }: RestoredDrains,
@@ -143,20 +143,20 @@ pub async fn run(
     }
 }
 
-/// Where orders are taken.
+/// Executes the orders.
 struct DrainController {
-    /// The drains in force, for the disk too.
+    /// The drains in force, which the writer saves.
     desired: watch::Sender<Arc<Drains>>,
     last_write: watch::Receiver<DrainsWrite>,
     events: mpsc::Sender<Vec<Event>>,
-    // The drains without any order to this process.
+    // The restored drains, without orders to this process.
     restored: Arc<Drains>,
-    // Why there may be others; nothing is written until that is known.
+    // Why there may be more; nothing is written until that is clear.
     unread: watch::Sender<Option<String>>,
 }
 
 impl DrainController {
-    /// Reads again what could not be read, and puts it in force below the orders since then.
+    /// Retries an unreadable file, and puts its drains in force below the orders since then.
     async fn reread(&mut self, folder: &Path) {
         let folder = folder.to_owned();
         let Ok(found) = tokio::task::spawn_blocking(move || file::load(&folder)).await else { return };
@@ -165,9 +165,9 @@ impl DrainController {
         }
         let by = stamp_order(nix::unistd::getuid().as_raw()).await;
         let next = merge_later_orders(&self.restored, &self.desired.borrow(), found.drains);
-        tracing::info!(drains = next.len(), "the drains of the former process are read now");
+        tracing::info!(drains = next.len(), "the drains of the former process are restored");
         let next = Arc::new(next);
-        // What is wanted comes first: what may be written is never less than was found.
+        // Set the desired drains first: a write must never contain less than was found.
         self.desired.send_replace(Arc::clone(&next));
         self.unread.send_replace(None);
         self.publish(next, by).await;
@@ -184,17 +184,17 @@ impl DrainController {
         let problem = outcome.as_ref().ok().and_then(|taken| taken.problem.as_deref());
         match &outcome {
             Ok(_) => {
-                tracing::info!(uid, pid, backend, service, is_on, problem, "an order to drain was taken");
+                tracing::info!(uid, pid, backend, service, is_on, problem, "an order to drain was accepted");
             }
             Err(error) => {
-                tracing::warn!(uid, pid, backend, service, %error, "an order to drain was not taken");
+                tracing::warn!(uid, pid, backend, service, %error, "an order to drain was rejected");
             }
         }
-        // A client that has gone meanwhile finds the outcome in the list.
+        // A client that left meanwhile finds the outcome in the list.
         let _ = answer.send(outcome);
     }
 
-    /// The order of before, and the drains after this one; `None`: they are as they were.
+    /// The previous order, and the drains after this one; `None` if they are unchanged.
     fn apply_order(
         &self,
         drain: &Drain,
@@ -231,11 +231,11 @@ impl DrainController {
 
     async fn publish(&self, next: Arc<Drains>, by: DrainOrder) {
         self.desired.send_replace(Arc::clone(&next));
-        // The engine listens until it is stopped; after that no event matters.
+        // The engine receives until it is stopped; after that no event matters.
         let _ = self.events.send(vec![Event::DrainsApplied(next, by)]).await;
     }
 
-    /// Why these drains are not on disk, in words.
+    /// Why these drains are not on disk.
     async fn write_problem(&mut self, drains: &Arc<Drains>) -> Option<String> {
         let is_tried = self.last_write.wait_for(|written| Arc::ptr_eq(&written.drains, drains));
         match tokio::time::timeout(DISK_WAIT_MAX, is_tried).await {
@@ -245,27 +245,27 @@ impl DrainController {
     }
 }
 
-/// What was found late, with what was ordered meanwhile: drains that have come, and such as were taken back. Where all
-/// of them are more than there may be, those that were found stay.
+/// Merges drains found late with the orders since: new drains and ended ones. If they exceed the limit, the found
+/// ones stay.
 fn merge_later_orders(before: &Drains, now: &Drains, mut found: Drains) -> Drains {
     for (drain, _) in before.iter().filter(|(drain, _)| now.get(drain).is_none()) {
         found.remove(&drain);
     }
     for (drain, by) in now.iter().filter(|(drain, _)| before.get(drain).is_none()) {
         if found.get(&drain).is_none() && found.add(drain.clone(), by.clone()).is_err() {
-            tracing::warn!(%drain, "there are as many drains as may be; this one ends");
+            tracing::warn!(%drain, "the limit of drains is reached; this drain ends");
         }
     }
     found
 }
 
-/// The user that orders, at this moment.
+/// The user that gives the order, and the time.
 async fn stamp_order(uid: u32) -> DrainOrder {
     let user = tokio::task::spawn_blocking(move || user::user_name(Path::new(user::USERS), uid)).await;
     DrainOrder { uid, user: user.ok().flatten(), at: holdfast_host::clock::now().seconds() }
 }
 
-/// Writes down what is in force, each time that it is another one, and again where that failed.
+/// Writes the drains in force after each change, and retries a failed write.
 async fn run_writer(
     folder: PathBuf,
     (mut wanted, unread): (watch::Receiver<Arc<Drains>>, watch::Receiver<Option<String>>),
@@ -275,7 +275,7 @@ async fn run_writer(
     while wanted.changed().await.is_ok() {
         while let Some(error) = write_once(&folder, (&mut wanted, &unread), &told).await {
             if !std::mem::replace(&mut failed, true) {
-                tracing::warn!(error, "the drains are not written; a restart would not know the last orders");
+                tracing::warn!(error, "cannot write the drains; a restart would lose the last orders");
             }
             tokio::select! {
                 changed = wanted.changed() => if changed.is_err() { return },
@@ -288,7 +288,7 @@ async fn run_writer(
     }
 }
 
-/// Gives what kept the drains from being written.
+/// Writes once, and returns the error.
 async fn write_once(
     folder: &Path,
     (wanted, unread): (&mut watch::Receiver<Arc<Drains>>, &watch::Receiver<Option<String>>),

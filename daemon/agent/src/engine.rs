@@ -1,5 +1,4 @@
-//! The task that runs the one writer, `holdfast_core::build_engine`: with the clock, the queues, and the channel for
-//! questions.
+//! Runs the one writer, `holdfast_core::build_engine`: with the clock, the queues, and the channel for queries.
 //!
 //! Invariant: it decides when the engine steps, and never what a step does.
 

@@ -1,6 +1,6 @@
-//! The engine's own thread, so that nothing else can hold it up.
+//! The engine's own thread, so that nothing else can delay it.
 //!
-//! Invariant: a reader can tell at any time whether the engine moves.
+//! Invariant: a reader can find out at any time whether the engine makes progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,11 +20,11 @@ use crate::engine::steps::StepMetrics;
 use crate::readings::Liveness;
 use crate::recorder::TimedChange;
 
-/// How long the engine may make no progress before it counts as stalled. An engine for which no event waits notes
+/// How long the engine may make no progress before it counts as stalled. An engine without waiting events records
 /// progress every second.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// The thread that runs the engine, and the ends by which other parts reach it.
+/// The thread that runs the engine, and the channels by which other parts reach it.
 #[derive(Debug)]
 pub struct EngineThread {
     pub client: EngineClient,
@@ -68,7 +68,7 @@ impl EngineThread {
         ))
     }
 
-    /// What tells for how long the engine has been stalled.
+    /// Reports how long the engine has been stalled.
     pub fn liveness(&self) -> Liveness {
         let progress = Arc::clone(&self.progress);
         let started = self.started;

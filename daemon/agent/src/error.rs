@@ -1,4 +1,4 @@
-//! Why the daemon does not start, or ends by itself, and with which exit code.
+//! Why the daemon does not start or ends by itself, and its exit code.
 
 use holdfast_datapath::{SelfTestError, StartError, TakeOverError};
 
@@ -6,22 +6,22 @@ use holdfast_config::{ConfigErrors, HostNameError};
 use holdfast_kubernetes::apiserver::SetupError;
 use holdfast_standalone::blocks::InvalidService;
 
-/// The exit code where another try may succeed: `EX_TEMPFAIL` of sysexits(3).
+/// The exit code if a retry may succeed: `EX_TEMPFAIL` of sysexits(3).
 const TRY_AGAIN: u8 = 75;
 
 /// The exit code for a host that cannot run the daemon as it is.
 const HOST_LACKS: u8 = 69;
 
-/// Why the daemon does not start, or ends by itself.
+/// Why the daemon does not start or ends by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    /// The configuration file cannot be read or says something illegal.
+    /// The configuration file cannot be read or is invalid.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    /// A `[[service]]` block that the rules refuse.
+    /// The rules refuse a `[[service]]` block.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Services(Vec<InvalidService>),
-    /// A file that cannot come into force before the daemon starts anew.
+    /// A file needs a restart to take effect.
     #[error("{0}")]
     NeedsRestart(String),
     /// This node has no name.
@@ -30,39 +30,39 @@ pub enum AppError {
     /// The kernel's datapath did not start.
     #[error(transparent)]
     Datapath(#[from] StartError),
-    /// The datapath started, but does not do what it must.
+    /// The datapath started, but failed its self-test.
     #[error("the datapath failed its self-test: {0}")]
     SelfTest(#[from] SelfTestError),
-    /// The configuration gives no way to the apiserver.
+    /// The configuration has no usable access to the apiserver.
     #[error(transparent)]
     Access(#[from] SetupError),
     /// The datapath did not take over from the former one, which stays.
-    #[error("the datapath did not take over, and the one before it stays: {0}")]
+    #[error("the datapath did not take over; the former one stays: {0}")]
     TakeOver(#[from] TakeOverError),
     /// The admin API cannot start, for this reason.
     #[error("{0}")]
     Admin(String),
-    /// Another daemon uses the folder for the state that survives a restart.
+    /// Another daemon uses the state folder.
     #[error(transparent)]
     State(#[from] crate::state::StateInUse),
-    /// The daemon goes by a name that is not the node's.
+    /// The host's name changed, and the daemon still uses the old one.
     #[error(transparent)]
     Renamed(#[from] crate::hostname_watch::HostnameChange),
     /// The maps cannot be read.
     #[error(transparent)]
     Maps(#[from] holdfast_core::maps::MapError),
-    /// Without the addresses of this host NodePorts would be taken away.
+    /// Without the addresses of this host NodePorts would be removed.
     #[error("this host's addresses cannot be listed: {0}")]
     Addresses(#[source] std::io::Error),
-    /// The system gave no thread, timer or signal.
+    /// The system provided no thread, timer or signal.
     #[error("cannot start: {0}")]
     Runtime(#[source] std::io::Error),
 }
 
 impl AppError {
-    /// 78 where our own configuration has to be edited, 69 (`EX_UNAVAILABLE`) where this host lacks something: neither
-    /// heals by itself. 75 for what is not there or not free yet, or what this host is short of for a moment, 1 for
-    /// everything else that another try may get over.
+    /// 78 if our own configuration needs an edit, 69 (`EX_UNAVAILABLE`) if this host lacks something: neither heals
+    /// by itself. 75 if something is not available yet or short for a moment, 1 for everything else that a retry may
+    /// fix.
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Config(errors) if errors.is_transient => TRY_AGAIN,

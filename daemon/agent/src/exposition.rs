@@ -1,6 +1,6 @@
-//! Metrics in the text format of Prometheus, for each port that answers with some.
+//! Writes metrics in the text format of Prometheus, for each port that serves some.
 //!
-//! Invariant: what is written is version 0.0.4 of the text format. No metrics library is needed.
+//! Invariant: the output is version 0.0.4 of the text format. No metrics library is needed.
 
 pub mod process;
 
@@ -13,7 +13,7 @@ use crate::engine::steps::Histogram;
 /// The exposition format, version 0.0.4.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Metrics as they are written.
+/// Metrics as text.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 
@@ -31,7 +31,7 @@ impl Exposition {
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// A metric with one label, which has words of a closed set.
+    /// A metric with one label, whose values are a closed set.
     pub fn labelled_metric<T: StrEnum, V: Display>(
         &mut self,
         name: &str,
@@ -59,7 +59,7 @@ impl Exposition {
         self.buckets(name, &[], of);
     }
 
-    /// Histograms with one label, which has words of a closed set.
+    /// Histograms with one label, whose values are a closed set.
     pub(crate) fn histogram_by<'a, T: StrEnum>(
         &mut self,
         name: &str,

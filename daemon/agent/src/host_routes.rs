@@ -1,9 +1,8 @@
-//! Routes to services' addresses that are there exactly while this node can serve them, for FRR, BIRD or keepalived.
+//! Announces services' addresses while this node can serve them, as routes for FRR, BIRD or keepalived.
 //!
-//! Invariant: a route goes at once when its address is lost, and comes only when the address has been served for a
-//! while. What is not decided yet changes nothing, nor does a file that is not read; and no end of the daemon takes a
-//! route away: the datapath serves on.
-//! No routing protocol is spoken here, and no other program's route is touched.
+//! Invariant: a lost address loses its route at once, and gets it back only after it was served for a while. An
+//! undecided state changes nothing, nor does an unread file, and no end of the daemon removes a route: the datapath
+//! continues to serve. This module speaks no routing protocol, and touches no other program's route.
 
 mod address_state;
 mod flap_damper;
@@ -32,13 +31,13 @@ use routes::InstalledRoutes;
 
 pub use kernel::remove_all;
 
-/// Why a route that a former process left is neither kept nor taken yet.
-const NOT_DECIDED: &str = "nothing is decided yet: what a former daemon announced stays";
+/// Why a former process's route is neither kept nor removed yet.
+const NOT_DECIDED: &str = "not judged yet: a former daemon's route stays";
 
-/// Why a route goes to an address that the configuration no longer has.
-const NO_LONGER: &str = "no service is announced there any more";
+/// Why an address that the configuration lacks loses its route.
+const NO_LONGER: &str = "no service announces it any more";
 
-/// Announces what can be served, until the publisher of snapshots or of configurations is gone.
+/// Announces served addresses, until the publisher of snapshots or of configurations is gone.
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     readings: Readings,
@@ -64,11 +63,11 @@ async fn wait_until(next: Option<Instant>) {
     }
 }
 
-/// What a judgement was made of.
+/// The inputs of a judgement.
 struct JudgementInput {
     services: ServiceViews,
     rejections: Arc<Rejections>,
-    /// Whether every file of services has been told that is there.
+    /// Whether every existing file of services was read.
     is_complete: bool,
     config: Arc<Config>,
     more_services: Arc<[Arc<ParsedBlock>]>,
@@ -84,7 +83,7 @@ impl JudgementInput {
             && (self.is_complete, self.takes_packets) == (other.is_complete, other.takes_packets)
     }
 
-    /// The blocks that are read.
+    /// The blocks of all files that were read.
     fn blocks(&self) -> impl Iterator<Item = &ServiceBlock> {
         self.config.services.iter().chain(self.more_services.iter().map(|read| &read.service))
     }
@@ -107,9 +106,9 @@ struct RouteAnnouncer {
     config: watch::Receiver<Arc<Config>>,
     readings: Readings,
     view: watch::Sender<Arc<AnnouncementStatus>>,
-    /// `None` until the kernel has told which routes are there.
+    /// `None` until the kernel has listed them.
     routes: Option<InstalledRoutes>,
-    /// `None` until the kernel has told that, and the table is there by which it is understood.
+    /// `None` until the kernel has listed them and the table that explains them exists.
     former: Option<FormerAddresses>,
     input: Option<JudgementInput>,
     states: AddressStates,
@@ -135,12 +134,12 @@ impl RouteAnnouncer {
         }
     }
 
-    /// Whether there is nothing to look after: no address, no route.
+    /// Whether there is neither an address nor a route.
     fn is_idle(&self) -> bool {
         self.states.is_empty() && self.routes.as_ref().is_some_and(InstalledRoutes::is_empty)
     }
 
-    /// Brings the kernel's routes to what can be served now, and says when to look again at the latest.
+    /// Reconciles the kernel's routes with the served addresses, and returns when to run again at the latest.
     async fn reconcile(&mut self) -> Option<Instant> {
         self.list_routes().await;
         let snapshot = Arc::clone(&self.readings.snapshots.borrow_and_update());
@@ -156,7 +155,7 @@ impl RouteAnnouncer {
         next
     }
 
-    /// Asks the kernel once which routes are there; where it does not tell, it is asked again.
+    /// Lists the kernel's routes once; a failure is retried.
     async fn list_routes(&mut self) {
         if self.routes.is_some() {
             return;
@@ -167,7 +166,7 @@ impl RouteAnnouncer {
                 self.routes = Some(InstalledRoutes::from_installed(listed));
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "cannot list routes; this is tried again within a second");
+                tracing::warn!(%error, "cannot list routes; retrying within a second");
             }
             Err(_) => {}
         }

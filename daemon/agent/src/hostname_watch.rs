@@ -1,8 +1,8 @@
-//! Whether this host is called otherwise by now than the daemon, which began before the host had its name.
+//! Watches whether the host got another name after the daemon started.
 //!
-//! Invariant: a name that the cluster knows is never left, whatever the host is called since: kubelet keeps the one
-//! under which it has registered, too. The daemon begins anew with another name only where there is no Node of its own,
-//! and only while its end takes nothing from clients.
+//! Invariant: the daemon keeps a name that the cluster has a Node for, whatever the host's name is by then: kubelet
+//! keeps its registered name, too. It restarts under another name only if its own Node does not exist, and only if
+//! its end takes nothing from clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,31 +14,31 @@ use crate::node;
 use holdfast_config::NodeName;
 use holdfast_kubernetes::source::{Resource, State, View, Watch};
 
-/// How often the host's name is looked at.
+/// How often the host's name is checked.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// How long the host has to have its name: one that comes by DHCP may be given twice.
+/// How long a new name must last: one from DHCP may be set twice.
 const SETTLE_TIME: Duration = Duration::from_secs(60);
 
-/// What a host is called that has no name yet.
+/// The name of a host that has none yet.
 const NO_NAME: &str = "localhost";
 
-/// The host's new name, by which the daemon has to begin anew.
+/// The host's new name, for which the daemon must restart.
 #[derive(Debug, thiserror::Error)]
-#[error("this host is called {} by now, and there is no Node {}: the daemon begins anew", .new.as_str(), .own.as_str())]
+#[error("this host's name is now {}, and the cluster has no Node {}: the daemon restarts", .new.as_str(), .own.as_str())]
 pub struct HostnameChange {
     own: NodeName,
     new: NodeName,
 }
 
-/// Ends when the daemon has to begin anew.
+/// Returns when the daemon must restart.
 pub async fn run(
     own: NodeName,
     watches: View,
     datapath: watch::Receiver<Arc<DatapathView>>,
 ) -> HostnameChange {
     if own.as_str().split('.').next() == Some(NO_NAME) {
-        tracing::warn!(node = own.as_str(), "this host has no name of its own yet; set `name` under [node]");
+        tracing::warn!(node = own.as_str(), "this host has no name yet; set `name` under [node]");
     }
     let mut other = CandidateName::default();
     loop {
@@ -57,19 +57,19 @@ fn has_no_node(watches: &View) -> bool {
     watches.current().iter().any(|it| it.what == Resource::Node && says_so(it))
 }
 
-/// Whether clients are served without the process.
+/// Whether the programs serve clients without the process.
 fn is_pinned(datapath: &DatapathView) -> bool {
     datapath.unpinned_hooks().is_empty()
         && datapath.status().is_none_or(|status| status.detached_hooks.is_empty())
 }
 
-/// Another name of the host, and since when it has that one.
+/// Another name of the host, and since when.
 #[derive(Debug, Default)]
 struct CandidateName(Option<(NodeName, Instant)>);
 
 impl CandidateName {
-    /// Takes in what the host is called, if the cluster has no Node of the daemon's name. Returns the host's name once
-    /// it has lasted.
+    /// Takes the host's name, if the cluster has no Node of the daemon's name. Returns the host's name once it has
+    /// lasted.
     fn observe(&mut self, own: &NodeName, host: Option<NodeName>, now: Instant) -> Option<NodeName> {
         let host = host.filter(|host| host != own);
         let known = self.0.take().filter(|(name, _)| Some(name) == host.as_ref());
@@ -78,8 +78,8 @@ impl CandidateName {
             tracing::warn!(
                 node = own.as_str(),
                 host = host.as_str(),
-                "there is no Node of this daemon's name, and the host is called otherwise by now: no endpoint counts \
-                 as this node's; the daemon begins anew with that name if it lasts for a minute"
+                "the cluster has no Node of this daemon's name, and the host has another name now: no endpoint counts as \
+                 this node's; the daemon restarts under the new name if it lasts for a minute"
             );
         }
         let (name, since) = self.0.insert(known.unwrap_or((host, now)));

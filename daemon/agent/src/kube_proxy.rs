@@ -1,9 +1,9 @@
-//! kube-proxy's own ports: health for load balancers, one health check port for each Service that has one, metrics.
+//! kube-proxy's own ports: health for load balancers, a health check port per Service that has one, metrics.
 //!
-//! Invariant: requests are answered from snapshots alone, so none delays the engine. Health, metrics and the ports of
-//! Services have a thread and places for connections each, and each Service's port has places of its own. Clients that
-//! stay never keep out a new one, and clients that fill one port keep no client from another. A port that another
-//! process has is reported and tried again, and stops nothing.
+//! Invariant: only snapshots answer requests, so no request delays the engine. Health, metrics and the Services'
+//! ports each have their own thread and connection slots, and each Service's port has its own slots. Idle clients
+//! never keep out a new one, and clients that fill one port affect no other. A port in use by another process is
+//! reported and retried, and stops nothing.
 
 mod handlers;
 mod health;
@@ -32,17 +32,17 @@ use health_requests::HealthRequests;
 use holdfast_config::Config;
 use service_ports::Plan;
 
-/// Answers at the ports that the configuration has at the start, until the publisher of snapshots is gone.
+/// Serves the ports that the configuration has at the start, until the publisher of snapshots is gone.
 pub async fn run(config: watch::Receiver<Arc<Config>>, readings: Readings) {
     match PortThreads::start(config, readings) {
         Ok((_ports, follower)) => follower.run().await,
         Err(error) => {
-            tracing::error!(%error, "kube-proxy's ports cannot be answered: no thread can be started; services are served");
+            tracing::error!(%error, "cannot serve kube-proxy's ports: no thread can be started; services are still served");
         }
     }
 }
 
-/// The threads that answer. They run as long as this lives.
+/// The threads that serve. They run as long as this lives.
 #[derive(Debug)]
 struct PortThreads {
     stop: watch::Sender<bool>,
@@ -90,7 +90,7 @@ impl PortThreads {
     }
 }
 
-/// Ends the threads at once: every answer is made in one piece.
+/// Ends the threads at once: every response is written in one piece.
 impl Drop for PortThreads {
     fn drop(&mut self) {
         self.stop.send_replace(true);

@@ -1,7 +1,8 @@
-//! What serves beside the sources: the engine's task and its maps, the state that survives a restart, the record of
-//! every change, devices, drains, probes, routes, kube-proxy's own ports, and what the daemon can tell of itself.
+//! The parts that serve besides the sources: the engine's task and its maps, the state that survives a restart, the
+//! history, devices, drains, probes, routes, kube-proxy's own ports, and the daemon's readings.
 //!
-//! Invariant: only the engine's thread changes the table and the maps. No part here knows who explains, shows or asks.
+//! Invariant: only the engine's thread changes the table and the maps. No part here depends on the parts that show
+//! it.
 
 #![forbid(unsafe_code)]
 

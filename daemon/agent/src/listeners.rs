@@ -1,7 +1,7 @@
-//! The sockets of this host that wait for clients, so that no external IP at the host's own address takes theirs.
+//! Lists this host's listening sockets, so that no external IP at the host's own address takes their clients.
 //!
-//! Invariant: sockets that cannot be listed now are those that were listed last. They are listed every second while an
-//! external IP is asked for; else every ten, and at once when the first one comes.
+//! Invariant: if sockets cannot be listed, the last listing holds. They are listed every second while a Service has
+//! an external IP; else every ten, and at once when the first one comes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,34 +19,34 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::netlink::listeners::{self, ListeningSocket};
 use tokio::sync::{mpsc, watch};
 
-/// How often sockets are listed while an external IP is asked for. The kernel looks at 64,000 places of its tables at
-/// most, which takes less than a millisecond.
+/// How often sockets are listed while a Service has an external IP. The kernel scans at most 64,000 buckets, which
+/// takes less than a millisecond.
 const RELIST_EVERY: Duration = Duration::from_secs(1);
 
-/// How often they are listed while none is.
+/// How often they are listed otherwise.
 const RELIST_EVERY_IDLE: Duration = Duration::from_secs(10);
 
-/// The longest answer of the kernel, some 80 bytes for each socket. UDP sockets that ask name servers are among them.
+/// The most bytes of the kernel's list, some 80 per socket. UDP sockets of DNS clients are among them.
 const ANSWER_BYTES_MAX: usize = 1 << 26;
 
-/// The ports that the kernel gives to sockets which ask for none: most UDP sockets there are clients for a moment.
+/// The ephemeral ports: most UDP sockets there are short-lived clients.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// The ports that the kernel gives by itself, if it has not been told otherwise.
+/// The kernel's default ephemeral ports.
 const LOCAL_PORTS_USUAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// The sockets as they are now; `None`: they cannot be listed, or are too many.
+/// The current sockets; `None` if they cannot be listed or are too many.
 pub fn current_listeners() -> Option<Arc<Listeners>> {
     match list(None) {
         Ok((listed, _)) => listed.map(Arc::new),
         Err(error) => {
-            tracing::warn!(%error, "the sockets of this host cannot be listed; external IPs of the node are not served");
+            tracing::warn!(%error, "cannot list this host's listening sockets; external IPs of the node are not served");
             None
         }
     }
 }
 
-/// Tells the engine of sockets that come and go.
+/// Sends the engine each change of the listening sockets.
 pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, events: mpsc::Sender<Vec<Event>>) {
     let (mut told, mut before) = (None, None);
     loop {
@@ -78,16 +78,16 @@ fn uses_external_ips(snapshot: &Snapshot) -> bool {
     all.any(|(kind, _, count)| kind == FrontendType::ExternalIp && count > 0)
 }
 
-/// UDP sockets at ports that the kernel gives by itself, all of one listing.
+/// UDP sockets at ephemeral ports, from one listing.
 type LocalSockets = BTreeSet<Listener>;
 
-/// Lists the sockets. A UDP socket at a port that the kernel gives by itself may be a client that asks a name server,
-/// or a tunnel of WireGuard: it listens if the listing before had it as well, or if there was none.
+/// Lists the sockets. A UDP socket at an ephemeral port may be a DNS client or a WireGuard tunnel: it counts as
+/// listening if the listing before had it as well, or if there was none.
 fn list(before: Option<&LocalSockets>) -> io::Result<(Option<Listeners>, LocalSockets)> {
     let local = local_ports(Path::new(LOCAL_PORTS));
     let tcp = listeners::list_sockets(Transport::Tcp, ANSWER_BYTES_MAX)?;
     let udp = listeners::list_sockets(Transport::Udp, ANSWER_BYTES_MAX)?;
-    // The kernel lists SCTP only where it has a module for that.
+    // The kernel lists SCTP only if it has the module.
     let sctp = listeners::list_sockets(Transport::Sctp, ANSWER_BYTES_MAX).unwrap_or_default();
     let (brief, udp): (LocalSockets, LocalSockets) =
         to_listeners(Transport::Udp, &udp).partition(|it| local.contains(&it.port.get()));

@@ -1,27 +1,27 @@
-//! Waiting for the end of another daemon that has what this one needs.
+//! Waits for another daemon to release a resource.
 //!
-//! Invariant: the wait ends, with what was waited for or with the error of the last try. A daemon that was killed keeps
-//! its locks until the kernel has taken back all of its memory, some hundred milliseconds where that is large.
+//! Invariant: the wait ends, with the resource or with the error of the last try. A killed daemon keeps its locks
+//! until the kernel has freed all of its memory, some hundred milliseconds if that is large.
 
 use std::time::{Duration, Instant};
 
 use crate::systemd;
 
-/// How long the wait may last: a daemon that stops is gone within seconds.
+/// The longest wait: a daemon that stops is gone within seconds.
 pub const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// After so long the wait is logged.
+/// The wait is logged after this time.
 const LOG_AFTER: Duration = Duration::from_secs(1);
 
 /// The time between two tries.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The process that has what is waited for, where the kernel tells.
+/// The process that holds the resource, if the kernel reports it.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder(pub Option<u32>);
 
-/// Tries to take what is waited for until it is free or the patience is over. `holder` tells whether an error means
-/// that another process has it, and which process.
+/// Retries until the resource is free or the timeout expires. `holder` returns whether an error means that another
+/// process holds it, and which process.
 pub fn wait_until_free<T, E>(
     patience: Duration,
     what: &str,
@@ -45,7 +45,7 @@ pub fn wait_until_free<T, E>(
                 process = held,
                 what,
                 seconds,
-                "another holdfast still has this; waiting for it to end"
+                "another holdfast still holds this; waiting for it to end"
             );
             systemd::notify_waiting(process);
         }

@@ -1,7 +1,7 @@
-//! The maps that the configuration asks for.
+//! Opens and maintains the configured maps.
 //!
-//! Invariant: clients meet this daemon's programs only when the self-test has shown that those serve and that this
-//! daemon is not translated. Where one kind fails, the other is not taken instead.
+//! Invariant: clients meet this daemon's programs only after the self-test has shown that those serve and that this
+//! daemon's own sockets are exempt. If one kind fails, the other does not replace it.
 
 use std::io::PipeWriter;
 use std::net::IpAddr;
@@ -29,43 +29,43 @@ use holdfast_config::{self as config, Cgroup, Config, DatapathKind, Dsr, FlowMem
 use holdfast_host::exempt;
 use holdfast_host::logging::messages::{self, say};
 
-/// One kind of maps or the other.
+/// Maps in memory or in the kernel.
 #[derive(Debug)]
 pub enum AppMaps {
     Memory(Box<MemoryMaps>),
     Kernel(Box<Kernel>),
 }
 
-/// How long a piece of upkeep takes, beside its last step.
+/// How long a piece of upkeep takes, besides its last step.
 const UPKEEP_PIECE: Duration = Duration::from_millis(5);
 
-/// The kernel's maps, and what was said of their devices.
+/// The kernel's maps, and what was logged about their devices.
 #[derive(Debug)]
 pub struct Kernel {
     maps: KernelMaps,
     devices: Arc<[DeviceDecision]>,
-    /// What devices are to be, until those that lead to other hosts are so: readers then see both together.
+    /// The desired devices, until those that lead to other hosts are done: readers then see both together.
     pending_devices: Option<Arc<[DeviceDecision]>>,
     packet_log: PacketLog,
-    /// Why something could not be put back, as long as it cannot.
+    /// The error of the last repair, while it lasts.
     repair_error: Option<String>,
-    /// Since when a take-over waits for nothing but a source that cannot be read.
+    /// Since when a take-over waits only for an unreadable source.
     waiting_since: Option<Instant>,
 }
 
-/// How long a take-over waits for a source that cannot be read and that nothing remembers: what the former programs
-/// serve of it ends with them. A folder that is mounted late, or hangs for a while, is there again within this. One
-/// that stays away would keep every change of all others from clients, who meet maps that nobody writes.
+/// How long a take-over waits for an unreadable source that the snapshot lacks: its services end with the former
+/// programs. A folder that is mounted late, or hangs for a while, is back within this. One that stays away would keep
+/// all changes from clients, because no process writes to the former maps.
 const UNREADABLE_WAIT: Duration = Duration::from_secs(60);
 
-/// How much of what there is the maps hold.
+/// How much of the known state the maps hold.
 #[derive(Clone, Copy, Debug)]
 pub struct MapCoverage {
-    /// All that was known when they were first written.
+    /// All that was known at their first write.
     is_whole: bool,
-    /// What every source has told.
+    /// All that every source has delivered.
     is_synced: bool,
-    /// Not what a source has that cannot be read.
+    /// Whether they lack only an unreadable source's objects.
     lacks_unreadable: bool,
 }
 
@@ -75,8 +75,7 @@ impl MapCoverage {
         Self { is_whole, is_synced, lacks_unreadable: engine.lacks_unreadable_source() }
     }
 
-    /// Whether what former programs serve may end. `waiting_since` is since when nothing else is missing but what cannot be
-    /// read.
+    /// Whether the former programs may end. `waiting_since` is since when only an unreadable source is missing.
     fn may_take_over(self, waits: &mut Option<Instant>, now: Instant) -> bool {
         if !self.is_whole || !self.lacks_unreadable {
             *waits = None;
@@ -87,8 +86,8 @@ impl MapCoverage {
 }
 
 impl AppMaps {
-    /// Opens the maps, large enough for what is expected. The kernel's come with programs, which are tested at once
-    /// unless other programs still serve.
+    /// Opens the maps with the expected capacity. The kernel's come with programs, which are tested at once unless
+    /// other programs still serve.
     pub fn open(config: &Config, expected: MapGrowth) -> Result<Self, AppError> {
         let capacity = capacity(config);
         match config.datapath.kind {
@@ -109,7 +108,7 @@ impl AppMaps {
         }
     }
 
-    /// What the maps say of themselves.
+    /// The status of the maps.
     pub fn view(&self) -> DatapathView {
         match self {
             Self::Memory(_) => DatapathView::for_memory(),
@@ -119,7 +118,7 @@ impl AppMaps {
         }
     }
 
-    /// The maps of the kernel that readers look into by themselves.
+    /// The kernel's maps that readers access directly.
     pub fn live_maps(&self) -> LiveMaps {
         match self {
             Self::Memory(_) => LiveMaps::default(),
@@ -127,7 +126,7 @@ impl AppMaps {
         }
     }
 
-    /// The addresses at which NodePorts are answered; none if the maps cannot be read, because they are written anew.
+    /// The addresses that answer NodePorts; none if the maps cannot be read, because they are then rewritten.
     pub fn node_addresses(&self) -> Vec<IpAddr> {
         match self {
             Self::Memory(_) => Vec::new(),
@@ -135,7 +134,7 @@ impl AppMaps {
         }
     }
 
-    /// The log of clients that are refused from now on, until the pipe is closed.
+    /// The log of clients denied from now on, until the pipe closes.
     pub fn refusals(&self) -> Result<(Arc<RefusalLog>, PipeWriter), AppError> {
         let (until, open) = std::io::pipe().map_err(AppError::Runtime)?;
         let log = match self {
@@ -147,9 +146,9 @@ impl AppMaps {
         Ok((log, open))
     }
 
-    /// Takes over from another version's programs once everything is written. After that it puts back what another
-    /// process took away, and, once all sources have delivered, ends sockets to backends that have left, so that their
-    /// owners connect anew.
+    /// Takes over from another version's programs once everything is written. After that it restores what another
+    /// process removed, and, once all sources have delivered, ends sockets to backends that are gone, so that their
+    /// owners reconnect.
     pub fn run_upkeep(&mut self, held: MapCoverage) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
         let Kernel { maps, devices, packet_log: told, repair_error: trouble, waiting_since: waits, .. } =
@@ -164,14 +163,14 @@ impl AppMaps {
         Ok(())
     }
 
-    /// Follows a new configuration, in how many flows there may be.
+    /// Applies the flow table's limit of a new configuration.
     pub fn apply_config(&mut self, packets: &config::Packets) {
         if let Self::Kernel(kernel) = self {
             kernel.maps.set_flow_capacity(packets.flows.max_flows(flow_headroom()));
         }
     }
 
-    /// Takes what each device is to packets from now on.
+    /// Takes the new decision for each device.
     pub fn set_devices(&mut self, decisions: &Arc<[DeviceDecision]>) {
         let Self::Kernel(kernel) = self else { return };
         kernel.pending_devices = Some(Arc::clone(decisions));
@@ -179,14 +178,14 @@ impl AppMaps {
         kernel.maps.set_devices(&devices);
     }
 
-    /// Looks at once whether the drivers of devices still do what their programs need.
+    /// Checks at once whether the devices' drivers still meet the needs of their programs.
     pub fn check_drivers(&mut self) {
         if let Self::Kernel(kernel) = self {
             kernel.maps.check_drivers();
         }
     }
 
-    /// Goes on with what is to be done at devices, for a piece. `true`: there is more to do.
+    /// Continues the work at devices for one piece. Returns whether work is left.
     pub fn continue_devices(&mut self) -> bool {
         let Self::Kernel(kernel) = self else { return false };
         let begun = Instant::now();
@@ -214,20 +213,20 @@ fn repair_maps(maps: &mut KernelMaps, trouble: &mut Option<String>, is_whole: bo
     }
     update_flow_table(maps);
     if let Err(error) = maps.end_stale_sockets(is_whole) {
-        tracing::warn!(%error, "cannot look for sockets whose backend has left");
+        tracing::warn!(%error, "cannot look for sockets of removed backends");
     }
 }
 
 fn update_flow_table(maps: &mut KernelMaps) {
     if let Err(error) = maps.update_flows() {
-        tracing::warn!(%error, "cannot open the flows: they are not shown, and what has ended is not taken away");
+        tracing::warn!(%error, "cannot open the flow table: flows are not shown, and ended ones stay");
     }
 }
 
-/// Logs why something could not be put back, if that is another error than before. It is tried again each second.
+/// Logs why a repair failed, if the error is new. The repair is retried each second.
 fn log_repair_error(known: &mut Option<String>, error: String) {
     if known.as_ref() != Some(&error) {
-        tracing::warn!(error, "cannot put back programs or pins; this is tried again");
+        tracing::warn!(error, "cannot restore programs or pins; retrying");
     }
     *known = Some(error);
 }
@@ -239,7 +238,7 @@ fn log_repaired(RepairReport { hooks, devices, pins, bits, leftover }: RepairRep
         say!(warn, messages::PROGRAMS_CHANGED, hooks, devices, pins, bits);
     }
     if let Some(error) = leftover {
-        tracing::warn!(error, "maps that no program uses stay in memory");
+        tracing::warn!(error, "cannot remove maps that no program uses");
     }
 }
 
@@ -261,7 +260,7 @@ fn open_kernel(config: &Config, (capacity, expected): (Capacity, MapGrowth)) -> 
     let mut maps = start_maps(&options)?;
     warn_about_settings(&maps);
     if maps.is_predecessor_serving() {
-        tracing::info!("other programs serve until everything is written");
+        tracing::info!("other programs serve until all maps are written");
     } else {
         maps.self_test()?;
         maps.serve_packets();
@@ -276,7 +275,7 @@ fn packet_options(configured: &config::Packets) -> Option<PacketOptions> {
         tracing::warn!(
             first = shared.start(),
             last = shared.end(),
-            "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
+            "packets.snat_ports overlaps the kernel's ephemeral ports; choose others, or add them to net.ipv4.ip_local_reserved_ports"
         );
     }
     let flows = configured.flows.max_flows(flow_headroom());
@@ -297,13 +296,13 @@ fn packet_switches(configured: &config::Packets) -> PacketSwitches {
     }
 }
 
-/// What flows are made room in on this node.
+/// The memory that limits the flow table on this node.
 fn flow_headroom() -> FlowMemory {
     let (limit, ipv6) = (holdfast_datapath::memory_limit(), holdfast_datapath::speaks_ipv6());
     FlowMemory { memory: node_memory(), limit, ipv6 }
 }
 
-/// The bytes of this node's memory; 0: not known.
+/// The bytes of this node's memory; 0 if unknown.
 fn node_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -317,11 +316,11 @@ fn warn_about_settings(maps: &KernelMaps) {
     if let Some(cgroup) = status.cgroup.as_deref().filter(|_| status.in_cgroup_namespace) {
         tracing::warn!(
             cgroup = %cgroup.display(),
-            "only processes of this cgroup namespace get services; run the daemon outside of it, or name the cgroup if that is meant"
+            "only processes of this cgroup namespace get services; run the daemon outside of it, or set datapath.cgroup if that is intended"
         );
     }
     for path in &status.absent_cgroups {
-        tracing::warn!(cgroup = %path.display(), "a cgroup that is to be left alone does not exist; it is looked for every second");
+        tracing::warn!(cgroup = %path.display(), "an exempt cgroup does not exist; checking for it every second");
     }
 }
 
@@ -333,8 +332,8 @@ fn served_sockets(configured: &config::Datapath) -> ServedSockets {
     }
 }
 
-/// Starts the kernel's maps, and waits for the lock of another daemon: one that was killed has its lock until the
-/// kernel has taken back all of its memory, some hundred milliseconds where that is large.
+/// Starts the kernel's maps, and waits for the lock of another daemon: a killed one keeps its lock until the kernel
+/// has freed all of its memory, some hundred milliseconds if that is large.
 fn start_maps(options: &StartOptions) -> Result<KernelMaps, StartError> {
     lock_wait::wait_until_free(
         lock_wait::WAIT_MAX,
@@ -425,8 +424,8 @@ impl Maps for AppMaps {
     }
 }
 
-/// A list takes slots up to the next power of two, fewer than twice its backends: so twice as many slots as the
-/// configured backends hold them, whatever the lengths of the lists are.
+/// The maps' capacity. A list takes slots up to the next power of two, fewer than twice its backends: so twice as
+/// many slots as configured backends suffice, whatever the lengths of the lists are.
 fn capacity(config: &Config) -> Capacity {
     let limits = config.datapath.limits;
     let most = Capacity::default();
@@ -445,7 +444,7 @@ fn capacity(config: &Config) -> Capacity {
 mod tests {
     use super::*;
 
-    /// After how many seconds a take-over is due, of a start that goes on like this.
+    /// After how many seconds a take-over is due, if this state lasts.
     fn taken_over(held: MapCoverage) -> Option<u64> {
         let (begun, mut waits) = (Instant::now(), None);
         (0..600).find(|second| held.may_take_over(&mut waits, begun + Duration::from_secs(*second)))

@@ -1,6 +1,6 @@
-//! Notices of the kernel that something has changed which it lists.
+//! Receives the kernel's notices of changes to lists.
 //!
-//! Invariant: the text of a notice is not read. Each notice is a reason to list again, and so is one that was lost.
+//! Invariant: a notice's content is not read. Each notice is a reason to list again, and so is a lost one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,20 +10,20 @@ use tokio::net::UnixDatagram;
 
 /// The most bytes of one datagram of notices.
 const NOTICES_BYTES_MAX: usize = 64 << 10;
-/// Notices that are dropped at once, so that a storm of them does not go on for ever.
+/// The most notices dropped at once, so that a storm of them does not go on for ever.
 const NOTICES_MAX: usize = 4096;
 
-/// A netlink socket, held as a Unix datagram socket because the runtime knows how to wait for one.
+/// A netlink socket, wrapped as a Unix datagram socket because the runtime can wait for one.
 #[derive(Debug)]
 pub(crate) struct NetlinkMonitor(UnixDatagram);
 
 impl NetlinkMonitor {
-    /// Notices of these groups, a bit for each.
+    /// Subscribes to these groups, a bit for each.
     pub(crate) fn open(part: NetlinkFamily, groups: u32) -> io::Result<Self> {
         Self::from_socket(subscribe(part, groups)?)
     }
 
-    /// Notices that come by a socket of netlink, which must not wait.
+    /// Wraps a non-blocking netlink socket.
     pub(crate) fn from_socket(socket: OwnedFd) -> io::Result<Self> {
         UnixDatagram::from_std(socket.into()).map(Self)
     }
@@ -35,7 +35,7 @@ impl NetlinkMonitor {
         }
     }
 
-    /// Waits for a notice; for ever where the kernel gives none.
+    /// Waits for a notice, or for ever without a socket.
     pub(crate) async fn wait_if_open(notices: &mut Option<Self>) {
         match notices {
             Some(notices) => notices.wait_for_notice().await,
@@ -43,8 +43,8 @@ impl NetlinkMonitor {
         }
     }
 
-    /// Drops the notices that have come by now, because the next listing covers them. Lost notices come as an error,
-    /// which is dropped too.
+    /// Drops the pending notices, because the next listing covers them. Lost notices appear as an error, which is
+    /// dropped too.
     pub(crate) fn discard_pending(&mut self) {
         let mut datagram = vec![0; NOTICES_BYTES_MAX];
         for _ in 0..NOTICES_MAX {

@@ -1,8 +1,8 @@
-//! What the host says of itself: its name, and the local addresses that answer NodePorts.
+//! The host's facts: its name, and the local addresses that answer NodePorts.
 //!
-//! Invariant: which addresses count is decided by a pure function of the setting, what the kernel lists and what the
-//! cluster's Node object says; an address that this host does not have never counts. Where the kernel does not list its
-//! addresses, those that it listed last hold. The source that watches the Node object brings it here.
+//! Invariant: a pure function of the setting, the kernel's list and the cluster's Node object decides which addresses
+//! count; an address that this host does not have never counts. If the kernel does not list its addresses, the last
+//! list holds. The source that watches the Node object delivers it here.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -25,10 +25,10 @@ use crate::netlink_monitor::NetlinkMonitor;
 use holdfast_config::{Cidr, Config, HostNameError, NodeName, NodePortAddresses, OuterAddresses};
 use holdfast_kubernetes::own_node::{NodeDescription, NodeReport};
 
-/// How often the host's addresses are looked at again where the kernel tells of no change.
+/// How often the host's addresses are listed without a notice.
 const RELIST_EVERY: Duration = Duration::from_secs(10);
 
-/// Notices that come within this time are of one change: each pod that starts brings some.
+/// Notices within this time count as one change: each pod that starts sends some.
 const BURST: Duration = Duration::from_millis(100);
 
 /// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`, from `linux/rtnetlink.h`.
@@ -44,23 +44,23 @@ pub struct LocalAddress {
     pub default_route: bool,
 }
 
-/// The name that the configuration gives, or else the host's.
+/// The configured name, or else the host's.
 pub fn name(config: &Config) -> Result<NodeName, HostNameError> {
     config.node.name.clone().map_or_else(host_node_name, Ok)
 }
 
-/// The host's name now, as kubelet would register it.
+/// The host's current name, as kubelet would register it.
 pub(crate) fn host_node_name() -> Result<NodeName, HostNameError> {
     NodeName::from_host_name(&nix::unistd::gethostname().unwrap_or_default().to_string_lossy())
 }
 
-/// The node's facts as they are now. It is an error if the kernel's addresses cannot be read, because nothing is known
-/// of the node without them.
+/// The current facts of the node. It fails if the kernel's addresses cannot be read, because the facts are worthless
+/// without them.
 pub fn facts(config: &Config, name: &NodeName, said: &NodeDescription) -> io::Result<NodeFacts> {
     Ok(facts_with(config, name, said, &local_addresses()?))
 }
 
-/// The node's facts with these local addresses. The configuration's zone goes before the cluster's.
+/// The node's facts with these local addresses. The configuration's zone overrides the cluster's.
 fn facts_with(config: &Config, name: &NodeName, said: &NodeDescription, local: &[LocalAddress]) -> NodeFacts {
     let configured = config.node.zone.as_deref().map(Into::into);
     let setting = &config.node.node_port_addresses;
@@ -73,15 +73,15 @@ fn facts_with(config: &Config, name: &NodeName, said: &NodeDescription, local: &
     }
 }
 
-/// The addresses that the host has, or is said to have. Loopback and link-local ones are left out: link-local ones come
-/// and go with every pod, for each change everything is decided anew, and no pod has an address of either kind anyhow.
+/// The addresses of the host and of its Node object. Loopback and link-local ones are left out: link-local ones
+/// change with every pod, each change decides everything again, and no pod has an address of either kind.
 fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
     let all = local.iter().map(|it| it.address).chain(said.iter().copied());
     all.filter(|address| !is_reserved(*address)).collect()
 }
 
-/// Tells the engine of the node, now and whenever its addresses, what the cluster says or the configuration change.
-/// Until the cluster has spoken, what is remembered holds.
+/// Sends the engine the node's facts, now and whenever its addresses, the Node object or the configuration change.
+/// Until the cluster delivers, the remembered description holds.
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     name: NodeName,
@@ -91,12 +91,12 @@ pub async fn run(
 ) {
     let notices = NetlinkMonitor::open(NetlinkFamily::Route, ADDRESS_GROUPS);
     let notices =
-        notices.map_err(|error| tracing::warn!(%error, "changes of this host's addresses come late"));
+        notices.map_err(|error| tracing::warn!(%error, "cannot watch this host's addresses; they are listed every ten seconds"));
     follow(config, (name, said), nodes, events, (local_addresses, notices.ok())).await;
 }
 
-/// Follows as [`run`] does. Addresses that cannot be listed now, for want of file descriptors for example, are not
-/// gone: NodePorts stay where they are.
+/// Follows as [`run`] does. If addresses cannot be listed, for lack of file descriptors for example, they count as
+/// unchanged: NodePorts stay.
 async fn follow(
     mut config: watch::Receiver<Arc<Config>>,
     (name, mut said): (NodeName, NodeDescription),
@@ -111,7 +111,7 @@ async fn follow(
         match list() {
             Ok(listed) => local = Some(listed),
             Err(error) => {
-                tracing::warn!(%error, "this host's addresses cannot be listed; the last ones hold");
+                tracing::warn!(%error, "cannot list this host's addresses; the last list holds");
             }
         }
         let config_now = config.borrow_and_update().clone();
@@ -122,7 +122,7 @@ async fn follow(
                 return;
             }
         }
-        // The reporter may have gone meanwhile.
+        // The sender may have gone meanwhile.
         let _ = heard.take().map(|heard: oneshot::Sender<()>| heard.send(()));
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
@@ -132,7 +132,7 @@ async fn follow(
             }
             () = NetlinkMonitor::wait_if_open(&mut notices) => {
                 tokio::time::sleep(BURST).await;
-                // What comes from here on is of a change that the next listing may miss.
+                // Notices from here on are of changes that the next listing may miss.
                 notices.iter_mut().for_each(NetlinkMonitor::discard_pending);
             }
             () = tokio::time::sleep(RELIST_EVERY) => {}
@@ -140,14 +140,13 @@ async fn follow(
     }
 }
 
-/// Which local addresses answer NodePorts.
+/// Selects the local addresses that answer NodePorts.
 ///
-/// `primary_address` is, for each family, the address in the Node object if this host has it, else the first address of the
-/// interface with the default route, else the first that is not loopback. CIDRs speak only for their own family: a
-/// family without one answers at all its addresses, as in kube-proxy, unless `primary_address` stands beside the CIDRs, which
-/// speaks for both families. None of these settings includes the loopback, as in kube-proxy's nftables mode, because
-/// what listens there is meant for this host alone. The loopback has a word of its own, and one address of each family
-/// stands for all of it.
+/// In each family, `primary` is the address in the Node object if this host has it, else the first address of the
+/// interface with the default route, else the first that is not loopback. CIDRs affect only their own family: a
+/// family without one answers at all its addresses, as in kube-proxy, unless `primary` is listed too, which affects
+/// both families. None of these includes the loopback, as in kube-proxy's nftables mode, because its listeners are
+/// for this host alone. `localhost` selects the loopback, and one address of each family represents all of it.
 pub fn node_port_addresses(
     setting: &NodePortAddresses,
     local: &[LocalAddress],
@@ -189,7 +188,7 @@ fn outer_addresses(
 
 fn primary_address(own: &[LocalAddress], said: &[IpAddr]) -> Option<IpAddr> {
     let usable = |it: &&LocalAddress| !it.loopback && !is_link_local(it.address);
-    // A node's address may be on the loopback interface, where routers are told of it.
+    // A node's address may be on the loopback interface, from where routers announce it.
     let known = || own.iter().filter(|it| said.contains(&it.address));
     if let Some(known) = known().find(|it| it.default_route).or_else(|| known().next()) {
         return Some(known.address);
@@ -224,7 +223,8 @@ fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     Ok(all.collect())
 }
 
-/// `/proc/net/route`: the interface of the route with a destination and a mask of zero. A kernel without IPv4 has none.
+/// `/proc/net/route`: the interface of the route with destination and mask zero. A kernel without IPv4 lacks the
+/// file.
 fn default_interface_v4() -> io::Result<Option<String>> {
     match File::open("/proc/net/route") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -232,7 +232,7 @@ fn default_interface_v4() -> io::Result<Option<String>> {
     }
 }
 
-/// The kernel lists routes in the order of their destinations, so all of a router's million are never read.
+/// The kernel lists routes by destination, so a router's million routes are never read.
 fn default_interface(table: impl BufRead) -> io::Result<Option<String>> {
     let zero = format!("{:08X}", Ipv4Addr::UNSPECIFIED.to_bits());
     for line in table.lines().skip(1) {
@@ -420,7 +420,7 @@ mod tests {
         }
     }
 
-    /// As where keepalived takes an address over: clients dial its NodePorts at once.
+    /// As when keepalived takes over an address: clients dial its NodePorts at once.
     #[test]
     fn kernel_an_address_that_comes_answers_node_ports_at_once() {
         network_namespace::block_on_inside(async || {
@@ -448,7 +448,7 @@ mod tests {
         });
     }
 
-    /// A router's table of a million routes would keep everything else waiting for a second.
+    /// A router's table of a million routes would delay everything else by a second.
     #[test]
     fn routes_are_read_no_further_than_the_default_ones() {
         struct Unread;

@@ -1,6 +1,6 @@
-//! Changes of a value, no faster than their reader can bear them.
+//! Receives changes of a value at a bounded pace.
 //!
-//! Invariant: the first change after a rest is told at once, and the last one of many is always told.
+//! Invariant: the first change after a pause is reported at once, and the last of many is always reported.
 
 use std::future::pending;
 use std::time::Duration;
@@ -17,12 +17,12 @@ pub struct PacedReceiver<T> {
 }
 
 impl<T> PacedReceiver<T> {
-    /// Tells the changes of a value at this pace. Without a value no change is ever told.
+    /// Reports the changes of a value at this pace. Without a value it never reports any.
     pub fn new(value: Option<watch::Receiver<T>>, pace: Duration) -> Self {
         Self { value, pace, next_allowed: Instant::now() }
     }
 
-    /// Waits until the value has changed. A waiter that is dropped loses no change.
+    /// Waits until the value has changed. Dropping the wait loses no change.
     pub async fn wait_for_change(&mut self) {
         sleep_until(self.next_allowed).await;
         if let Some(value) = &mut self.value

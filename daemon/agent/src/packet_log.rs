@@ -1,4 +1,4 @@
-//! What the journal is told of packets: devices that come and go, and why packets are not translated.
+//! Logs changes of devices, and why packets are not translated.
 //!
 //! Invariant: one line for each change, and none while nothing changes.
 
@@ -8,7 +8,7 @@ use holdfast_datapath::{DeviceSide, DeviceStatus, EvictedFlows, PacketStatus};
 use holdfast_host::logging::messages::{self, say};
 use holdfast_status::views::devices::DeviceDecision;
 
-/// What was told last.
+/// The last logged state.
 #[derive(Debug, Default)]
 pub(super) struct PacketLog {
     failure: Option<String>,
@@ -16,8 +16,8 @@ pub(super) struct PacketLog {
     flows: FlowLog,
 }
 
-/// What was told of the table of flows: how large it is, if it is known, which flows it had no room for, and why it has
-/// not the size that was asked for.
+/// The logged state of the flow table: its size if known, the flows that did not fit, and why it lacks the requested
+/// size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct FlowLog {
     max: Option<u32>,
@@ -25,7 +25,7 @@ struct FlowLog {
     failure: Option<String>,
 }
 
-/// What was told of a device: its name, and why no program is there if none is, or why what is there has no pin.
+/// The logged state of a device: its name, and why it has no program, or why its program has no pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DeviceLog {
     name: String,
@@ -40,7 +40,7 @@ impl From<DeviceStatus> for DeviceLog {
     }
 }
 
-/// Whether the programs of a device are on their way.
+/// Whether the programs of a device are still to be attached.
 fn is_pending(status: &DeviceStatus) -> bool {
     !status.attached && status.error.is_none()
 }
@@ -58,7 +58,7 @@ enum LogLine {
 }
 
 impl PacketLog {
-    /// Says what has changed.
+    /// Logs what has changed.
     pub(super) fn log_changes(&mut self, now: Option<PacketStatus>, decisions: &[DeviceDecision]) {
         for line in self.due_lines(now) {
             match line {
@@ -68,16 +68,16 @@ impl PacketLog {
                     tracing::warn!(
                         device,
                         error,
-                        "packets are translated at a device by programs that end with this daemon"
+                        "a device's programs have no pin, so they end with this daemon"
                     );
                 }
                 LogLine::NotResized(error) => {
-                    tracing::warn!(error, "the table of flows does not get the size that was asked for");
+                    tracing::warn!(error, "cannot resize the flow table");
                 }
                 LogLine::Resized(flows, EvictedFlows { total: all, in_use: needed }) if all > 0 => {
-                    tracing::warn!(flows, given_up = all, needed, "the table of flows is smaller");
+                    tracing::warn!(flows, given_up = all, needed, "the flow table was made smaller");
                 }
-                LogLine::Resized(flows, _) => tracing::info!(flows, "the table of flows has another size"),
+                LogLine::Resized(flows, _) => tracing::info!(flows, "the flow table was resized"),
                 LogLine::Left(device) => say!(info, messages::DEVICE_LEFT, device),
                 LogLine::Served(index, device) => {
                     let why = decisions.iter().find(|it| it.index == index).map(|it| it.reason.as_str());
@@ -103,7 +103,7 @@ impl PacketLog {
         }));
         lines.extend(failure.clone().filter(|_| failure != self.failure).map(LogLine::Failure));
         self.failure = failure;
-        // Pods come and go, and one that is served by the stack loses nothing.
+        // Pods come and go, and one that the stack serves loses nothing.
         let is_shown =
             |status: &DeviceStatus| status.device.side != DeviceSide::LocalPods && !is_pending(status);
         let served = devices.into_iter().filter(is_shown);

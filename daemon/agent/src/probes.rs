@@ -1,8 +1,8 @@
-//! Asks the backends of held lists whether they are there.
+//! Probes whether the backends of held lists are alive.
 //!
 //! Invariant: an address is dialled only if a service of the table had it as a ready backend and a pod can have it,
-//! only while its list is held, and from a socket that no program translates. However much is held, the probes in
-//! flight, per second and per address are bounded, and the nodes of a cluster do not begin at the same time.
+//! only while its list is held, and from an exempt socket. The probes in flight, per second and per address are
+//! bounded, however much is held, and the nodes of a cluster do not begin at the same time.
 
 mod addresses;
 mod dial;
@@ -24,21 +24,20 @@ use tokio::time::Instant;
 use holdfast_config::Config;
 use schedule::Schedule;
 
-/// The time between two probes of any backends: 500 a second, far below what a node's own clients do.
+/// The time between two probes of any backends: 500 per second, far below a node's own clients.
 const GAP: Duration = Duration::from_millis(2);
 
 /// The most probes in flight: as many as can begin within [`dial_targets::TIMEOUT`].
 const IN_FLIGHT_MAX: usize = 512;
 
-/// How often the list of what is held is looked at while snapshots keep coming: the longest that a new hold waits to be
-/// noticed.
+/// How often the held lists are scanned while snapshots keep coming: the longest delay before a new hold is noticed.
 const RESCAN_GAP: Duration = Duration::from_millis(100);
 
-/// The longest that a node waits before it asks a new list. All nodes hear of a loss at once, and so the probes of
-/// thousands of nodes are spread over this time. It is the default of the pause between two probes of one backend.
+/// The longest delay before a new list is probed. All nodes learn of a loss at once, so this spreads the probes of
+/// thousands of nodes. It equals the default pause between two probes of one backend.
 const START_JITTER_MAX: Duration = Duration::from_secs(2);
 
-/// How many probes met which answer, since the start.
+/// The number of probes by answer, since the start.
 #[derive(Debug, Default)]
 pub struct ProbeCounts([AtomicU64; ProbeAnswer::ALL.len()]);
 
@@ -119,12 +118,12 @@ async fn wait_until(at: Option<Instant>) {
     }
 }
 
-/// The interval, up to a fifth longer or shorter, so that many backends do not stay in step.
+/// The interval, up to a fifth longer or shorter, so that many backends do not synchronize.
 fn jitter(interval: Duration) -> Duration {
     interval.mul_f64(0.8 + 0.4 * random_fraction())
 }
 
-/// A random number between 0 and 1. Without randomness nodes and backends stay in step, and nothing worse happens.
+/// A random number between 0 and 1. Without randomness, nodes and backends merely stay synchronized.
 fn random_fraction() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }

@@ -1,8 +1,8 @@
-//! Whether another proxy serves, or served, on this node: kube-proxy, Cilium, Calico, kube-router or Antrea.
+//! Finds other proxies that serve, or served, on this node: kube-proxy, Cilium, Calico, kube-router or Antrea.
 //!
-//! Invariant: this module only looks; what it finds is reported and left alone. Chains of `iptables-legacy` are not
-//! read, because the kernel shows them only by a system call of its own; a kube-proxy that uses them is found by its
-//! port while it runs.
+//! Invariant: this module only looks; it reports its findings and changes nothing. Chains of `iptables-legacy` are
+//! not read, because the kernel shows them only through a separate system call; a kube-proxy that uses them is found
+//! by its port while it runs.
 
 mod cilium;
 pub mod netfilter_rules;
@@ -27,21 +27,20 @@ use holdfast_host::logging::messages::{self, say};
 
 pub use rule_match::{RuleMatch, find_rules, host_ports};
 
-/// How often the node is looked at again: an operator may start another proxy while holdfast runs.
+/// How often the node is scanned again: an operator may start another proxy while holdfast runs.
 const RESCAN_EVERY: Duration = Duration::from_secs(300);
 
-/// How many bytes of the list of TCP sockets are read: those that listen come first, and some hundreds of them fit.
+/// How many bytes of the list of TCP sockets are read: listeners come first, and some hundreds of them fit.
 const SOCKETS_BYTES_MAX: u64 = 128 << 10;
 
 const CILIUM: &str = "Cilium";
 const KUBE_ROUTER: &str = "kube-router";
 const ANTREA: &str = "Antrea";
 
-/// The ports at which processes of other proxies answer health checks. To find processes by name, the daemon would have
-/// to see all of them.
+/// The health check ports of other proxies. Finding processes by name would mean reading all of them.
 const PORTS: [(u16, &str); 3] = [(10249, "kube-proxy"), (cilium::PORT, CILIUM), (9099, "Calico")];
 
-/// What these proxies leave in file systems of the kernel.
+/// The files that these proxies leave in the kernel's file systems.
 const TRACES: [(&str, &str); 7] = [
     ("sys/class/net/kube-ipvs0", "kube-proxy"),
     ("sys/fs/bpf/cilium", CILIUM),
@@ -55,8 +54,7 @@ const TRACES: [(&str, &str); 7] = [
 /// The names of the proxies that may be found.
 pub const PROXY_NAMES: [&str; 5] = ["kube-proxy", CILIUM, "Calico", KUBE_ROUTER, ANTREA];
 
-/// Looks now and then, and says in the log what is new. This daemon itself listens at `own_port`, which is one of their
-/// ports.
+/// Scans periodically, and logs new findings. This daemon itself listens at `own_port`, which is one of their ports.
 pub async fn run(
     found: watch::Sender<Arc<[OtherProxy]>>,
     own_port: impl Fn() -> Option<u16> + Send + 'static,
@@ -82,7 +80,7 @@ fn log_new(before: &[OtherProxy], now: &[OtherProxy]) {
     }
 }
 
-/// The proxies that show below this root or by these rules; for Cilium also what `lookups` of routing show.
+/// The proxies found below this root or by these rules; for Cilium also by routing `lookups`.
 fn find_proxies(
     root: &Path,
     rules: Vec<(&'static str, String)>,
@@ -108,7 +106,7 @@ fn find_proxies(
     found.into_iter().map(other).map(with_traces).collect()
 }
 
-/// The proxies with a listening socket, by the files of both families.
+/// The proxies with a listening socket, in the files of both families.
 fn find_listeners(net: &Path, own: Option<u16>) -> Vec<(&'static str, String)> {
     let listed = ["tcp", "tcp6"].map(|name| read_start(&net.join(name)).unwrap_or_default());
     let ports: BTreeSet<u16> =

@@ -1,8 +1,7 @@
-//! Everything that can be known of the running daemon, for the parts that show it: the admin API, the service manager's
-//! line.
+//! The state of the running daemon, for the parts that show it: the admin API, and the status line in systemd.
 //!
-//! Invariant: readings are read, never written; nothing here asks others or sets anything going. A reader delays no
-//! other part: snapshots are shared, and what only the engine can answer is asked over a bounded queue.
+//! Invariant: readers change nothing, query no other process and start no work. A reader delays no other part:
+//! snapshots are shared, and a bounded queue carries the queries that only the engine can answer.
 
 mod closed_ports;
 mod comparison;
@@ -66,7 +65,7 @@ pub struct EffectiveConfig {
     pub json: String,
 }
 
-/// Tells how the engine moves: how its work goes, and how long an event has waited for it if that is too long.
+/// Reports the engine's progress: its steps, and how long an event has waited if that is too long.
 #[derive(Clone)]
 pub struct Liveness {
     stalled: Arc<dyn Fn() -> Option<Duration> + Send + Sync>,
@@ -74,12 +73,12 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// `stalled_for` answers `None` while events move or none waits. It must not block.
+    /// `stalled_for` returns `None` while events move or none waits. It must not block.
     pub fn new(stalled: impl Fn() -> Option<Duration> + Send + Sync + 'static) -> Self {
         Self { stalled: Arc::new(stalled), steps: Arc::default() }
     }
 
-    /// Adds the steps that the engine counts.
+    /// Adds the engine's step metrics.
     pub fn with_steps(self, steps: Arc<StepMetrics>) -> Self {
         Self { steps, ..self }
     }
@@ -95,38 +94,38 @@ impl fmt::Debug for Liveness {
     }
 }
 
-/// All readings. Each one is the newest at the moment when it is looked at.
+/// All readings. Each one is current at the moment of reading.
 #[derive(Clone, Debug)]
 pub struct Readings {
-    /// The newest view of everything.
+    /// The latest snapshot.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// The newest configuration.
+    /// The latest configuration.
     pub config: watch::Receiver<Arc<EffectiveConfig>>,
-    /// The newest view of programs and maps.
+    /// The latest view of programs and maps.
     pub datapath: watch::Receiver<Arc<DatapathView>>,
-    /// The maps of the kernel that readers look into by themselves.
+    /// The kernel's maps that readers access directly.
     pub live_maps: watch::Receiver<LiveMaps>,
-    /// The newest view of the way to the apiserver; `None`: no apiserver is used.
+    /// The latest view of the access to the apiserver; `None` if no apiserver is used.
     pub apiserver: Option<watch::Receiver<Arc<ApiserverView>>>,
-    /// How each watch of the apiserver is doing.
+    /// The state of each watch of the apiserver.
     pub watches: Watches,
-    /// The latest clients that were not served.
+    /// The latest denied clients.
     pub refusals: Arc<RefusalLog>,
-    /// How held backends met their probes.
+    /// The answers of held backends to probes.
     pub probes: Arc<ProbeCounts>,
-    /// How the checks of the configuration's backends went.
+    /// The results of the checks of the configuration's backends.
     pub checks: Arc<CheckStats>,
-    /// What name servers say of the backends of the configuration's services.
+    /// The name servers' answers for the backends of the configuration's services.
     pub names: Arc<NameTable>,
-    /// The blocks that count of the folder beside the configuration.
+    /// The active blocks of the folder of further blocks.
     pub more_services: watch::Receiver<Arc<[Arc<ParsedBlock>]>>,
-    /// What became of the Events for the cluster; `None`: none are written.
+    /// The counts of Events sent to the cluster; `None` if none are written.
     pub announced: Option<Arc<EventCounts>>,
     /// Every change with its cause.
     pub history: Arc<History>,
-    /// How the last write of the snapshot went.
+    /// The outcome of the last write of the snapshot.
     pub last_write: watch::Receiver<SnapshotWrite>,
-    /// The way to ask what only the engine can answer.
+    /// Sends queries that only the engine can answer.
     pub engine: EngineClient,
     /// The last comparison of memory with the maps.
     pub verifications: Verifications,
@@ -134,17 +133,17 @@ pub struct Readings {
     pub liveness: Liveness,
     /// Other proxies that serve on this node.
     pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
-    /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
+    /// Firewall rules that treat services' packets unlike those of kube-proxy.
     pub filters: watch::Receiver<Arc<[Filter]>>,
-    /// Which addresses are announced by routes, and why others are not.
+    /// The addresses announced by routes, and why others are not.
     pub routes: watch::Receiver<Arc<Routes>>,
     /// Why the last reload was refused; empty again once a reload is accepted.
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Why the TCP address or the socket takes no requests now.
     pub closed_listeners: watch::Receiver<Vec<String>>,
-    /// How the last write of the drains went.
+    /// The outcome of the last write of the drains.
     pub drains: watch::Receiver<drains::DrainsWrite>,
-    /// Which of kube-proxy's ports cannot be opened, and why.
+    /// The ports of kube-proxy that cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
     /// What does not change while the daemon runs.
     pub about: About,
@@ -155,7 +154,7 @@ impl Readings {
         Arc::clone(&self.snapshots.borrow())
     }
 
-    /// Why a restart would not know the last orders to drain.
+    /// Why a restart would not restore the last orders to drain.
     pub fn drains_problem(&self) -> Option<String> {
         self.drains.borrow().problem().map(ToOwned::to_owned)
     }
@@ -164,13 +163,13 @@ impl Readings {
         Arc::clone(&self.datapath.borrow())
     }
 
-    /// The counts of the clients of all ports; none where there are no programs in the kernel.
+    /// The client counts of all ports; `None` without programs in the kernel.
     pub fn port_counts(&self) -> Option<PortCounters> {
         self.datapath.borrow().status()?;
         Some(self.live_maps.borrow().port_counts.clone())
     }
 
-    /// Clients and their backends; none where packets are not translated.
+    /// The flow table; `None` if packets are not translated.
     pub fn flow_table(&self) -> Option<FlowTable> {
         self.live_maps.borrow().flow_table.clone()
     }
@@ -180,7 +179,7 @@ impl Readings {
     }
 }
 
-/// The clients of these ports at this moment.
+/// The current counts of these ports' clients.
 pub fn counters(counts: Option<&PortCounters>, ports: impl Iterator<Item = PortIndex>) -> ClientCounters {
     let read = |index, counts: &PortCounters| {
         let PortCounts { connects, refused, dropped } = counts.read_port(index);

@@ -1,9 +1,9 @@
-//! The recorder: every change gets a number, a record with its cause, a log line, a place in memory and on disk.
+//! The recorder: gives every change a number, a record with its cause, a log line, and a place in memory and on disk.
 //!
-//! Invariant: every visible change has exactly one record, and where one is missing a gap says so; only that a start
-//! serves what was served before it is told to watchers alone. A number is given out only once, even if the daemon
-//! restarts while a disk is full or after it was killed. The engine never waits: changes come over a bounded queue, and
-//! what had no room there is counted. Readers, watchers and the disk can be as slow as they like.
+//! Invariant: every visible change has exactly one record, and a gap marks each missing one; only a start that
+//! restores the former state goes to watchers alone. A number is used only once, even if the daemon restarts while a
+//! disk is full or after it was killed. The engine never waits: changes come over a bounded queue, and those that do
+//! not fit are counted. Readers, watchers and the disk may be as slow as they like.
 
 mod change_record;
 mod compaction;
@@ -43,13 +43,13 @@ pub use history::{FileHealth, History, RecordQuery, RecordingStatus};
 pub use ring::{Fill, Line};
 pub use watchers::{Watch, WatchEvent};
 
-/// The folder of the records in the state's folder.
+/// The folder of the records, in the state folder.
 pub const FOLDER: &str = "history";
 
-/// The most changes that are recorded before the next look at how many were lost.
+/// The most changes recorded before the next check for lost ones.
 const AT_ONCE_MAX: usize = 256;
 
-/// Takes changes in and makes records of them.
+/// Turns changes into records.
 #[derive(Debug)]
 pub struct Recorder {
     changes: mpsc::Receiver<TimedChange>,
@@ -59,7 +59,7 @@ pub struct Recorder {
     disk: Disk,
     boot_id: Arc<str>,
     seq: u64,
-    /// What the snapshot on disk says of the numbers that were given out.
+    /// The mark of used numbers in the snapshot on disk.
     remembered: Option<NumberMark>,
     reserve: Arc<Reserve>,
     lost: u64,
@@ -69,8 +69,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder, and what readers see of it. `snapshots` tell how many changes had no room in the queue; without a
-    /// folder nothing is written down.
+    /// A recorder, and the readers' view of it. `snapshots` report how many changes did not fit the queue; without a
+    /// folder nothing is written.
     pub fn new(
         changes: mpsc::Receiver<TimedChange>,
         snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -95,14 +95,14 @@ impl Recorder {
         (recorder, history)
     }
 
-    /// Adds what the snapshot on disk remembers of [`RecordingStatus::reduce_below`], for a folder that has lost it.
+    /// Adds the snapshot's [`RecordingStatus::below`], for a folder that has lost its file of numbers.
     #[must_use]
     pub fn with_remembered(mut self, below: u64) -> Self {
         self.remembered = (below > 0).then_some(NumberMark { below, is_exact: false });
         self
     }
 
-    /// Records changes until the engine makes no more of them, and ends when the disk has all records.
+    /// Records changes until the engine stops, and returns once the disk has all records.
     pub async fn run(mut self) {
         self.restore_history();
         let mut taken = Vec::with_capacity(AT_ONCE_MAX);
@@ -124,7 +124,7 @@ impl Recorder {
         self.finish();
     }
 
-    /// Goes on where a former process ended.
+    /// Continues a former process's history.
     fn restore_history(&mut self) {
         let Some(folder) = self.folder.clone() else { return };
         let (mut numbers, mark) = NumberFile::open(&folder);
@@ -135,7 +135,7 @@ impl Recorder {
         }) {
             Ok(restored) => restored,
             Err(error) => {
-                tracing::warn!(%error, folder = %folder.display(), "the history from before the restart cannot be read; a new one begins");
+                tracing::warn!(%error, folder = %folder.display(), "cannot read the history from before the restart; a new one begins");
                 let seq = mark.map_or(0, |mark| mark.below.saturating_sub(1));
                 restore::RestoredHistory { seq, ..restore::RestoredHistory::default() }
             }
@@ -156,7 +156,7 @@ impl Recorder {
         match started {
             Ok((queue, writer)) => (self.queue, self.writer) = (Some(queue), Some(writer)),
             Err(error) => {
-                tracing::error!(%error, "the history cannot be written to disk until a restart; it goes on in memory");
+                tracing::error!(%error, "cannot write the history to disk until a restart; it continues in memory");
                 self.reserve.set(None);
             }
         }
@@ -181,7 +181,7 @@ impl Recorder {
         log::write(&timed.change, &record);
     }
 
-    /// Whether the history is to have it. What its last record says is never left standing once it is over.
+    /// Whether to record the change. A restored state is recorded only if the last record is of a refused write.
     fn should_record(&self, timed: &TimedChange) -> bool {
         let change = &timed.change;
         change.visible
@@ -189,7 +189,7 @@ impl Recorder {
                 || self.history.ends_with(&change.service.name, change_record::REFUSED_BY_THE_MAPS))
     }
 
-    /// Says that changes had no room in the queue.
+    /// Records a gap for changes that did not fit the queue.
     fn record_loss(&mut self, lost: u64) {
         let fresh = lost.saturating_sub(self.lost);
         if fresh == 0 {
@@ -221,7 +221,7 @@ impl Recorder {
         self.history.push(&line);
         let seq = self.seq;
         let urgent = is_urgent(record);
-        // The writer sees by the missing numbers which records had no room.
+        // The missing numbers show the writer which records did not fit.
         let sent = self.queue.as_ref().map(|queue| {
             let room = self.disk_headroom.reserve(line.bytes());
             room.is_some() && queue.try_send(QueuedRecord { line, urgent, _reservation: room }).is_ok()
@@ -249,12 +249,12 @@ fn build_line(record: &Record) -> Option<Arc<Line>> {
     let line = Line::new(record).inspect_err(|error| {
         let seq = record.seq;
         let service = &record.service;
-        tracing::error!(seq, service, %error, "a change cannot be written as JSON; the history does not have it");
+        tracing::error!(seq, service, %error, "cannot write a change as JSON; the history lacks it");
     });
     line.ok().map(Arc::new)
 }
 
-/// Whether a verdict changed to or from another one than serving: clients may be turned away from now on, or no longer.
+/// Whether a verdict changed to or from one other than serving: the programs start or stop denying clients.
 fn is_urgent(record: &Record) -> bool {
     let met = record
         .transitions
@@ -263,7 +263,7 @@ fn is_urgent(record: &Record) -> bool {
     met.flat_map(|it| it.before.iter().chain(&it.after)).any(|met| met.verdict != Verdict::Serving.as_str())
 }
 
-/// The identity of this boot; empty where the kernel does not tell.
+/// The identity of this boot; empty if the kernel does not report it.
 pub fn boot_id() -> Arc<str> {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
 }

@@ -1,7 +1,6 @@
-//! Tells the log what is rejected, whichever source it came from.
+//! Logs rejected objects of all sources.
 //!
-//! Invariant: a line per object and reason, when the rejection begins and not again while it lasts; a flood is a few
-//! lines and a number.
+//! Invariant: one line per object and reason, when the rejection begins; a flood becomes a few lines and a number.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +27,7 @@ pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>) {
     }
 }
 
-/// Objects that are rejected now and were not before, or for another reason.
+/// Objects that are newly rejected, or for another reason.
 fn new_rejections<'a>(before: &'a Rejections, now: &'a Rejections) -> impl Iterator<Item = &'a Rejection> {
     let is_told = |it: &&Rejection| before.named.get(&it.object).is_some_and(|old| old.reason == it.reason);
     now.named.values().filter(move |it| !is_told(it))
@@ -42,7 +41,7 @@ fn log_rejection(rejection: &Rejection, quota: &mut LineLimit, now: Duration) {
     let unsaid = allowed.filter(|unsaid| *unsaid > 0);
     match (allowed, rejection.is_waiting()) {
         (None, _) => tracing::debug!(%object, reason, origin, "object rejected"),
-        (Some(_), true) => tracing::warn!(%object, reason, origin, unsaid, "object waits for room"),
+        (Some(_), true) => tracing::warn!(%object, reason, origin, unsaid, "object waits for admission"),
         (Some(_), false) => {
             say!(warn, messages::OBJECT_NOT_UNDERSTOOD, %object, reason, origin, unsaid);
         }

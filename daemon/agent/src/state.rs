@@ -1,10 +1,9 @@
-//! What survives a restart: the table as readers saw it, in one file, so that a node that boots while the apiserver is
-//! away still serves.
+//! Saves the table in one file, so that a node that boots while the apiserver is away still serves.
 //!
-//! Invariant: a record is whole or it is not used, and what is damaged takes no other with it; a new file replaces the
-//! old one in one step, and the old one stays beside it. Only another daemon that uses the folder can stop this one: a
-//! fault of the folder or the file is named, and the write is tried again. This module decides nothing from the table,
-//! and the history has files of its own.
+//! Invariant: a record is whole or ignored, and a damaged one affects no other. A new file replaces the old one in
+//! one step, and the old one stays next to it. Only another daemon that uses the folder can stop this one: a fault of
+//! the folder or the file is logged, and the write is retried. This module decides nothing from the table, and the
+//! history has its own files.
 
 mod claim;
 mod codec;
@@ -34,71 +33,71 @@ pub use file::{StoreError, StoreOutcome};
 pub use sample::Sample;
 pub use snapshot_writer::{SnapshotWrite, SnapshotWriter};
 
-/// The only format of the file that is written and read. No other format was ever released.
+/// The only format that is written and read. No other format was ever released.
 const VERSION: u32 = 9;
 
-/// The name of the file in the state's folder.
+/// The name of the file in the state folder.
 const FILE: &str = "snapshot";
 
-/// The name under which the file before that one is kept.
+/// The name of the previous file.
 const PREVIOUS: &str = "snapshot.before";
 
-/// The name of a file that was found damaged, kept so that an operator can find out why.
+/// The name of a damaged file, kept so that an operator can find out why.
 const DAMAGED: &str = "snapshot.damaged";
 
-/// What goes with the table.
+/// The data saved with the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotContext {
     /// The boot in which the table was written; wall clocks may jump between two boots.
     pub boot: Arc<str>,
     /// The uid of the cluster that the objects came from.
     pub cluster: Option<Arc<str>>,
-    /// The node's zone, as the apiserver told it.
+    /// The node's zone, from the apiserver.
     pub zone: Option<Arc<str>>,
-    /// Which Services were asked for: those with this `service-proxy-name`, or those without any.
+    /// The Services that were selected: those with this `service-proxy-name`, or those without any.
     pub proxy_name: Option<Arc<str>>,
-    /// What the table does not say of the apiserver's objects.
+    /// The apiserver's objects that the table lacks.
     pub oddities: UntabledByKind,
-    /// The lowest record number that was not given out, as far as that is known; 0: nothing is known of it.
+    /// The lowest record number known to be unused; 0 if unknown.
     pub numbers_below: u64,
 }
 
-/// All that the file holds.
+/// The content of the file.
 #[derive(Clone, Debug, Default)]
 pub struct SavedState {
-    /// What goes with the table.
+    /// The data saved with the table.
     pub context: SnapshotContext,
-    /// The table as readers saw it last.
+    /// The last published table.
     pub remembered: SavedSnapshot,
-    /// What was wrong with the file, if anything was.
+    /// The damage of the file, if any.
     pub damage: Option<Arc<Damage>>,
 }
 
-/// The folder of what survives a restart.
+/// The folder of the state that survives a restart.
 #[derive(Clone, Debug)]
 pub struct StateFolder {
     path: PathBuf,
 }
 
 impl StateFolder {
-    /// The folder at this path, which is made when something is written first.
+    /// The folder at this path; the first write creates it.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// Keeps other daemons out of the folder, from before the first look at what is there.
+    /// Keeps other daemons out of the folder; claim it before reading it.
     pub fn claim(&self) -> Result<Claim, StateInUse> {
         claim::claim(&self.path)
     }
 
-    /// The same for a command that only looks whether a daemon runs: no daemon has a folder that is not there, and the
-    /// command makes none.
+    /// The same for a command that checks whether a daemon runs: a missing folder has no daemon, and the command must
+    /// not create it.
     pub fn claim_existing(&self) -> Result<Option<Claim>, StateInUse> {
         self.path.is_dir().then(|| self.claim()).transpose()
     }
 
-    /// What a former process wrote down, as far as it is whole. `None`: nothing was written yet. A damaged file gets a
-    /// second name, and stays in its place until a whole one takes that: what is whole in it may be nowhere else.
+    /// Loads the whole records of a former process; `None` if nothing was written yet. A damaged file gets a second
+    /// name, and stays in its place until a whole one replaces it: it may have the only copy of its whole records.
     pub fn load(&self) -> Result<Option<SavedState>, LoadError> {
         let path = self.path.join(FILE);
         let older = || file::load(&self.path.join(PREVIOUS)).ok().flatten();
@@ -107,25 +106,24 @@ impl StateFolder {
         let is_damaged = newest.as_ref().map_or(true, |found| found.as_ref().is_some_and(|it| it.is_damaged));
         let kept = damage::merge_files(newest, older, damaged);
         if is_damaged {
-            // Where the file cannot be put aside nothing else can be written either, and that is told.
+            // If the file cannot be set aside, writing fails too, and that is reported.
             let _ = file::set_aside_damaged(&path, &self.path.join(DAMAGED));
         }
         kept
     }
 
-    /// How long ago the table was written down. Where nothing tells it, as where the clock was put back, it counts as
-    /// long ago.
+    /// The age of the file. If it is unknown, for example because the clock was set back, it counts as old.
     pub fn age(&self) -> Duration {
         let written = std::fs::metadata(self.path.join(FILE)).and_then(|file| file.modified()).ok();
         written.and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or(Duration::MAX)
     }
 
-    /// Some of the services that a former process wrote down. `None`: there are few, or they cannot be read.
+    /// A sample of the saved services; `None` if there are few, or they cannot be read.
     pub fn sample(&self) -> Option<Sample> {
         sample::read_sample(&self.path.join(FILE)).ok().flatten()
     }
 
-    /// Writes context and table, but for services that are too large, or leaves the file that is there.
+    /// Writes context and table, without services that are too large; on an error the existing file stays.
     pub fn store(&self, context: &SnapshotContext, snapshot: &Snapshot) -> Result<StoreOutcome, StoreError> {
         file::store(&self.path, (FILE, PREVIOUS, DAMAGED), context, snapshot, frames::RECORD_BYTES_MAX)
     }

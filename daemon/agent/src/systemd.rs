@@ -1,9 +1,9 @@
-//! What the service manager is told: that the daemon is ready, how it is, and that it is alive.
+//! Reports to the service manager: that the daemon is ready, its status, and that it is alive.
 //!
-//! Invariant: the daemon counts as alive as long as the engine moves; a daemon with an engine that hangs lets the
-//! watchdog run out, and what is in the kernel serves until its successor takes over. Without a service manager nothing
-//! is told and nothing fails. Listening sockets are not taken from the service manager, because that would need a
-//! second unit for one port.
+//! Invariant: the daemon counts as alive while the engine makes progress. If the engine hangs, the watchdog expires,
+//! and the kernel's programs serve until the next daemon takes over. Without a service manager nothing is sent and
+//! nothing fails. Listening sockets are not taken from the service manager, because that would need a second unit for
+//! one port.
 
 mod summary;
 #[cfg(test)]
@@ -21,26 +21,26 @@ use holdfast_host::logging::Logging;
 use holdfast_host::logging::messages::{self, say};
 use holdfast_host::ticker::{self, TICK};
 
-/// How often it is checked whether the daemon is ready; a start takes some tens of milliseconds.
+/// How often readiness is checked during a start, which takes some tens of milliseconds.
 const STARTING_PACE: Duration = Duration::from_millis(10);
 
-/// How long the first lists of the sources are waited for. On a node of the control plane kubelet starts the very
-/// apiserver that is waited for, and kubelet starts after this service is ready.
+/// How long the sources' first lists may delay readiness. On a control plane node kubelet starts the very apiserver
+/// that the daemon waits for, and kubelet starts after this service is ready.
 const FIRST_LISTS_WAIT: Duration = Duration::from_secs(10);
 
-/// The daemon reports at least this often in the watchdog's time, because systemd kills a process that needs all of it.
+/// The daemon reports at least this often per watchdog timeout, because systemd kills a process that needs all of it.
 const WATCHDOG_SHARE: u32 = 3;
 
-/// What the service manager's status is made of.
+/// The inputs of the service manager's status.
 #[derive(Debug)]
 pub struct StatusInput {
-    /// How everything is.
+    /// The state of the daemon.
     pub readings: Readings,
-    /// The log, which tells what it left out at the same pace.
+    /// The log, which reports its suppressed lines at the same pace.
     pub logging: Arc<Logging>,
 }
 
-/// Tells the service manager how the daemon is, until the daemon stops.
+/// Reports to the service manager until the daemon stops.
 pub async fn run(watched: StatusInput, mut stopping: watch::Receiver<bool>) {
     let limit = sd_notify::watchdog_enabled();
     let pace = limit.map_or(TICK, |limit| limit / WATCHDOG_SHARE);
@@ -54,8 +54,8 @@ pub async fn run(watched: StatusInput, mut stopping: watch::Receiver<bool>) {
     }
 }
 
-/// Waits until the next report: a beat once the daemon is ready, because the status line may change with each beat, or
-/// less if the watchdog is more impatient than that.
+/// Waits until the next report: a tick once the daemon is ready, because the status line may change with each tick,
+/// or less if the watchdog needs it.
 async fn wait_for_report(is_ready: bool, pace: Duration) {
     match is_ready {
         true if pace >= TICK => ticker::next_tick().await,
@@ -64,14 +64,14 @@ async fn wait_for_report(is_ready: bool, pace: Duration) {
     }
 }
 
-/// Sends one message to the service manager; without a service manager nothing is sent.
+/// Sends one message to the service manager, if there is one.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the service manager did not take a message");
     }
 }
 
-/// Tells that the daemon has begun to read its configuration again.
+/// Reports that a reload has begun.
 pub fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
@@ -79,24 +79,24 @@ pub fn notify_reloading() {
     }
 }
 
-/// Tells that the reload is over: the new configuration is in force, or the former one still is.
+/// Reports that the reload is over: the new configuration is in force, or the former one still is.
 pub fn notify_reloaded() {
     notify(&[NotifyState::Ready]);
 }
 
-/// Tells that the daemon ends.
+/// Reports that the daemon ends.
 pub fn notify_stopping(status: &str) {
     notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
-/// Tells that another daemon still has what this one needs.
+/// Reports that another daemon still holds a needed resource.
 pub fn notify_waiting(process: Option<u32>) {
     let who = process
         .map_or_else(|| "another holdfast".to_owned(), |it| format!("another holdfast (process {it})"));
     notify(&[NotifyState::Status(&format!("starting: waiting for {who} to end"))]);
 }
 
-/// Tells why the daemon does not start, or cannot go on.
+/// Reports why the daemon does not start, or cannot continue.
 pub fn notify_failed(why: &str) {
     let first = why.lines().next().unwrap_or_default();
     let more = why.lines().count().saturating_sub(1);
@@ -104,7 +104,7 @@ pub fn notify_failed(why: &str) {
     notify(&[NotifyState::Status(&format!("{first}{more}"))]);
 }
 
-/// What the service manager was told, so that no state and no status line is told twice.
+/// The last report, so that no state and no status line is sent twice.
 struct Notifier<N> {
     watched: StatusInput,
     started: Instant,
@@ -153,7 +153,7 @@ impl<N: Fn(&[NotifyState<'_>])> Notifier<N> {
         for why in &*readings.closed_listeners.borrow() {
             line = format!("{line}; {why}");
         }
-        // Ports of Services are left out, because any client that may write a Service decides about them.
+        // Ports of Services are left out, because any client that may write a Service controls them.
         let (closed, _) = readings.closed_ports.named_ports();
         for port in closed.iter().filter(|it| it.purpose != Purpose::Service) {
             line = format!("{line}; port {} is not open: {}", port.address, port.reason);

@@ -294,15 +294,15 @@ fn status_tells_what_is_not_well() {
               the route to 2001:db8::10 is not as it should be: Operation not permitted (os error 1)
 
             filters
-              table ip raw, chain PREROUTING (prerouting, priority -300): drops what is sent to port 30080, and sees it no more
-              table ip filter, chain FORWARD (forward, priority 0): policy drop: what no rule accepts is not forwarded to backends
+              table ip raw, chain PREROUTING (prerouting, priority -300): drops packets to port 30080, but no longer sees them
+              table ip filter, chain FORWARD (forward, priority 0): policy drop: packets that no rule accepts are not forwarded to backends
 
             not announced
               192.0.2.11: static/mail is refusing (all-unready) at port 25
               2001:db8::10: it is served, and announced once that has lasted
 
             Cilium
-              programs at the cgroup go on translating connects by a table that nobody writes: rm -r /sys/fs/bpf/cilium/socketlb
+              programs at the cgroup keep translating connects by a stale table: rm -r /sys/fs/bpf/cilium/socketlb
               maps: rm /sys/fs/bpf/tc/globals/cilium_*
 
             draining

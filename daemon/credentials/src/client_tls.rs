@@ -1,7 +1,7 @@
-//! TLS for what the daemon dials beside apiservers, from files that rotate as an apiserver's do.
+//! TLS for peers other than apiservers, from files that rotate as an apiserver's do.
 //!
-//! Invariant: as with an apiserver's credentials, what was good stays in force, and a file that cannot be read is named
-//! in the log and changes nothing. Of many tasks that ask at once one looks at the files, at most once in a second.
+//! Invariant: the last good credentials stay in force. A file that cannot be read is named in the log and changes
+//! nothing. Of many concurrent callers, one checks the files, at most once per second.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use tokio::sync::MutexGuard;
 use super::{ConnectionCredentials, Credentials, Locations};
 use holdfast_config::TlsFiles;
 
-/// How often the files are looked at, by a call of the kernel for each.
+/// How often the files are checked. A check costs one `stat` per file.
 pub const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// What TLS needs from one set of files.
+/// The TLS configuration of one set of files.
 #[derive(Debug)]
 pub struct ClientTls {
     credentials: Credentials,
-    // When the files were looked at last. Held by the task that looks.
+    // When the files were last checked. The task that checks holds the lock.
     checked_at: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -29,11 +29,11 @@ impl ClientTls {
         Self { credentials, checked_at: tokio::sync::Mutex::default() }
     }
 
-    /// What the files say, or said when they could be read; `None`: they never could.
+    /// The configuration of the last readable files; `None` if they never were readable.
     pub async fn current(&self) -> Option<Arc<ClientConfig>> {
         let shown = match (self.checked_at.try_lock(), self.credentials.last_good()) {
             (Ok(looked), _) => self.refresh_if_due(looked).await,
-            // Another task is looking already.
+            // Another task is checking.
             (Err(_), Some(shown)) => Some(shown),
             (Err(_), None) => self.refresh_if_due(self.checked_at.lock().await).await,
         };
@@ -45,7 +45,7 @@ impl ClientTls {
         mut looked: MutexGuard<'_, Option<Instant>>,
     ) -> Option<Arc<ConnectionCredentials>> {
         if looked.is_none_or(|at| at.elapsed() >= CHECK_EVERY) {
-            // What is wrong with a file is in the log.
+            // The log names the problem.
             let _ = self.credentials.current(false).await;
             *looked = Some(Instant::now());
         }

@@ -1,7 +1,7 @@
-//! Exec plugins: a program of the operator's that prints a credential.
+//! Exec plugins: the operator's programs that print a credential.
 //!
-//! Invariant: a plugin has 10 s and 64 KiB, and when it ends or is given up, its whole process group is killed. It has
-//! no terminal: a plugin that wants to ask a person fails.
+//! Invariant: a plugin gets 10 s and 64 KiB. When it ends or times out, its whole process group is killed. It has no
+//! terminal, so a plugin that prompts fails.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,25 +17,25 @@ use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-/// How long a plugin may take: several round trips to a cloud's token service.
+/// The time limit of a plugin: several round trips to a cloud's token service.
 const RUN_MAX: Duration = Duration::from_secs(10);
 
-/// What a plugin may print: a token has a few KB, a certificate chain ten.
+/// The limit of a plugin's output. A token takes a few KB, a certificate chain ten.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 
 /// How much of a plugin's standard error is read.
 const STDERR_BYTES_MAX: u64 = 4 << 10;
 
-/// How many characters of the last line of a plugin's standard error are repeated.
+/// How many characters of the last line on standard error the log repeats.
 const STDERR_EXCERPT_MAX: usize = 200;
 
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
-/// The variables by which systemd speaks to this daemon; they are not for a plugin.
+/// Variables by which systemd talks to this daemon. Plugins do not inherit them.
 const NOT_INHERITED: [&str; 5] =
     ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID"];
 
-/// How to call a plugin.
+/// How to run a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plugin {
     version: String,
@@ -44,7 +44,7 @@ pub(super) struct Plugin {
     environment: Vec<(String, String)>,
 }
 
-/// What a plugin gave.
+/// The credential that a plugin printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct IssuedCredential {
     pub(super) token: Option<String>,
@@ -60,7 +60,7 @@ impl fmt::Debug for IssuedCredential {
 }
 
 impl Plugin {
-    /// Takes what a kubeconfig's `exec` asks for, or says why it cannot be followed.
+    /// Reads a kubeconfig's `exec`, or returns why it is unsupported.
     pub(super) fn new(exec: &ExecConfig, cluster: &Cluster, folder: &Path) -> Result<Self, String> {
         let version = exec.api_version.clone().unwrap_or_default();
         if !VERSIONS.contains(&version.as_str()) {
@@ -74,7 +74,7 @@ impl Plugin {
         }
         let command =
             exec.command.as_deref().filter(|it| !it.is_empty()).ok_or("its exec plugin has no command")?;
-        // A name is looked up in PATH; a path is taken from the kubeconfig's folder.
+        // A name is looked up in PATH; a path is relative to the kubeconfig's folder.
         let command = if command.contains('/') { folder.join(command) } else { command.into() };
         let pair = |entry: &std::collections::HashMap<String, String>| {
             Some((entry.get("name")?.clone(), entry.get("value")?.clone()))
@@ -84,7 +84,7 @@ impl Plugin {
         Ok(Self { version, command, arguments: exec.args.clone().unwrap_or_default(), environment })
     }
 
-    /// The plugin's command, as an operator would name it.
+    /// The plugin's command, for messages.
     pub(super) fn name(&self) -> String {
         self.command.display().to_string()
     }
@@ -127,7 +127,7 @@ impl Plugin {
     }
 }
 
-/// The process group of a plugin. When it is dropped, what the plugin started and left behind is killed.
+/// The process group of a plugin. Dropping it kills every process that the plugin left behind.
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
@@ -145,11 +145,11 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Reads at most `most` bytes; a plugin that writes more finds the pipe closed.
+/// Reads at most `most` bytes. A plugin that writes more finds the pipe closed.
 async fn read_bounded(source: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
     let mut read = Vec::new();
     if let Some(source) = source {
-        // After an error, what was read before it counts.
+        // After an error, the bytes read so far count.
         let _ = source.take(most).read_to_end(&mut read).await;
     }
     read
@@ -157,11 +157,11 @@ async fn read_bounded(source: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<
 
 fn excerpt(complaint: &[u8]) -> String {
     let text = String::from_utf8_lossy(complaint);
-    let last = text.trim().lines().next_back().unwrap_or("it said nothing");
+    let last = text.trim().lines().next_back().unwrap_or("no error output");
     last.chars().filter(|it| !it.is_control()).take(STDERR_EXCERPT_MAX).collect()
 }
 
-/// What the plugin is told: `KUBERNETES_EXEC_INFO`.
+/// The plugin's input: `KUBERNETES_EXEC_INFO`.
 fn exec_info(exec: &ExecConfig, cluster: &Cluster, version: &str) -> String {
     let mut spec = json!({ "interactive": false });
     if exec.provide_cluster_info {
@@ -196,7 +196,7 @@ struct CredentialStatus {
 }
 
 fn parse_credential(output: &[u8], version: &str) -> Result<IssuedCredential, String> {
-    // The parser's own words could quote the secret.
+    // The parser's own error could quote the secret.
     let found: ExecCredential =
         serde_json::from_slice(output).map_err(|_| "printed no ExecCredential".to_owned())?;
     if found.kind != "ExecCredential" || found.api_version != version {

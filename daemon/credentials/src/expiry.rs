@@ -1,7 +1,7 @@
-//! Until when a credential is good, read from the credential itself.
+//! Reads when a credential expires, from the credential itself.
 //!
-//! Invariant: the time is for people to look at; nothing is decided by it, and a time that cannot be read is not shown.
-//! A certificate is not parsed as a whole: the fields before the one that is wanted are skipped.
+//! Invariant: the time is only shown to people. Nothing depends on it, and a time that cannot be read is not shown.
+//! Certificates are not parsed as a whole: the fields before `notAfter` are skipped.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
 
-/// The `exp` of a JWT, which the tokens of service accounts are.
+/// The `exp` of a JWT, such as a service account's token.
 pub(super) fn token_expiry(token: &str) -> Option<SystemTime> {
     #[derive(Deserialize)]
     struct Claims {
@@ -30,7 +30,7 @@ pub(super) fn certificate_expiry(pem: &[u8]) -> Option<SystemTime> {
 }
 
 const SEQUENCE: u8 = 0x30;
-/// The version, which only certificates of version 1 leave out.
+/// The tag of the version, which only certificates of version 1 omit.
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
@@ -48,13 +48,13 @@ fn not_after(der: &[u8]) -> Option<SystemTime> {
     parse_time(skip_element(validity)?)
 }
 
-/// An element's content, and what follows it.
+/// An element's content, and the bytes after it.
 fn parse_element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (found, rest) = der.split_first()?;
     let (first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(*first), rest),
-        // The length is spelled in one to four bytes; no certificate needs more.
+        // The length takes one to four bytes; no certificate needs more.
         0x81..=0x84 => {
             let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
@@ -68,7 +68,7 @@ fn skip_element(der: &[u8]) -> Option<&[u8]> {
     parse_element(der, *der.first()?).map(|(_, rest)| rest)
 }
 
-/// Reads a time. Both kinds end with `Z` and differ in the digits of the year; two digits mean 1950 to 2049 (RFC 5280).
+/// Parses a time. Both kinds end with `Z` and differ in the digits of the year; two mean 1950 to 2049 (RFC 5280).
 fn parse_time(der: &[u8]) -> Option<SystemTime> {
     let text = match der.first()? {
         &UTC_TIME => {

@@ -1,7 +1,7 @@
-//! Reading files that others rewrite at any time, and telling when they did.
+//! Reads files that others rewrite at any time, and detects the rewrite.
 //!
-//! Invariant: a stamp is taken before the file is read, so a change during the reading is seen as a change. To look at
-//! the files with each request costs less than to watch every folder on the way of a symbolic link.
+//! Invariant: a stamp is taken before the file is read, so a change during the read counts as a change. Checking the
+//! files with each request costs less than watching every folder along a symbolic link.
 
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -13,14 +13,14 @@ use nix::fcntl::OFlag;
 
 use holdfast_config::FileAuthor;
 
-/// The largest file of credentials: a bundle of a few hundred authorities.
+/// The size limit of a credentials file: a bundle of a few hundred authorities.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is said of a file that the author of the path may not read.
-const NOT_READABLE_BY_AUTHOR: &str = "may not be read by everybody who may have written the file that names it; let root alone \
+/// The error for a file that the author of its path may not read.
+const NOT_READABLE_BY_AUTHOR: &str = "is not readable by everybody who may write the file that names it; let root alone \
                                write that file, or give this one to its owner";
 
-/// What changes when a file is rewritten or replaced, through symbolic links too.
+/// Changes when a file is rewritten or replaced, through symbolic links too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -29,7 +29,7 @@ struct Stamp {
     modified: (i64, i64),
 }
 
-/// A file as it was just before it was read. It has no stamp if it was not there, or no regular file.
+/// A file just before it was read. A missing or irregular file has no stamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileSnapshot {
     pub(super) path: PathBuf,
@@ -52,7 +52,7 @@ impl FileSnapshot {
         *self != Self::take(&self.path)
     }
 
-    /// When it was last written.
+    /// When the file was last written.
     pub(super) fn modified_at(&self) -> Option<SystemTime> {
         let (seconds, nanoseconds) = self.stamp?.modified;
         let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
@@ -60,7 +60,7 @@ impl FileSnapshot {
     }
 }
 
-/// The file that is being looked at, so that a caller that waits in vain can name it.
+/// The path of the file being read, so that a caller whose wait times out can name it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CurrentFile(Arc<Mutex<PathBuf>>);
 
@@ -74,7 +74,7 @@ impl CurrentFile {
     }
 }
 
-/// Reads files, and remembers which. It may block for as long as a file system likes.
+/// Reads files and records their snapshots. A read may block as long as the file system hangs.
 #[derive(Debug, Default)]
 pub(super) struct FileReader {
     snapshots: Vec<FileSnapshot>,
@@ -83,12 +83,12 @@ pub(super) struct FileReader {
 }
 
 impl FileReader {
-    /// Files that this author named.
+    /// A reader of files that this author named.
     pub(super) fn new(author: FileAuthor, current: CurrentFile) -> Self {
         Self { snapshots: Vec::new(), current, author }
     }
 
-    /// Whether one of these files is not as it was.
+    /// Whether one of these files changed since its snapshot.
     pub(super) fn have_changed(&self, seen: &[FileSnapshot]) -> bool {
         seen.iter().any(|seen| {
             self.current.set_path(&seen.path);
@@ -96,22 +96,22 @@ impl FileReader {
         })
     }
 
-    /// The files that were read, in order.
+    /// The snapshots, in the order of reading.
     pub(super) fn into_snapshots(self) -> Vec<FileSnapshot> {
         self.snapshots
     }
 
-    /// A file's content, which is not empty.
+    /// The content of a file that is not empty.
     pub(super) fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         self.current.set_path(path);
         self.snapshots.push(FileSnapshot::take(path));
         let said = |what: &str| format!("{}: {what}", path.display());
         let plainly = |error: std::io::Error| said(&describe_error(&error));
-        // Nothing else is opened: a device may do something when it is.
+        // Only regular files are opened: opening a device may have side effects.
         if !std::fs::metadata(path).map_err(plainly)?.is_file() {
             return Err(said("is not a regular file"));
         }
-        // Without this flag, opening a pipe that takes its place and has no writer would wait for ever.
+        // Without this flag, opening a pipe without a writer would block for ever.
         let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
         let opened = opened.map_err(plainly)?;
         if !self.author.may_read(&opened).map_err(plainly)? {

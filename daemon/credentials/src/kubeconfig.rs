@@ -1,7 +1,7 @@
-//! What the current context of a kubeconfig says, and what of it cannot be used.
+//! Reads the current context of a kubeconfig.
 //!
-//! Invariant: nothing in a kubeconfig is ignored that would change the daemon's identity or the authorities that it
-//! trusts. What is not supported is an error with its name. Several files are not merged, and `KUBECONFIG` is not read.
+//! Invariant: a kubeconfig's setting that would change the daemon's identity or its trusted authorities is never
+//! ignored. An unsupported one is an error that names it. Several files are not merged, and `KUBECONFIG` is not read.
 
 use std::path::{Path, PathBuf};
 
@@ -23,11 +23,11 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// The context of the file at `path`.
+    /// Reads the current context of the file at `path`.
     pub(super) fn read(path: &Path, files: &mut FileReader) -> Result<Self, GatherError> {
         let text = files.read_text(path).map_err(GatherError::Unreadable)?;
         let said = |what: String| GatherError::Wrong(format!("{}: {what}", path.display()));
-        // The parser's error can quote the file, and the file has secrets.
+        // The parser's error can quote the file, which has secrets.
         let parsed = Kubeconfig::from_yaml(&text).map_err(|_| said("is not a kubeconfig".to_owned()))?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         Self::from_kubeconfig(parsed, folder).map_err(said)
@@ -57,7 +57,7 @@ impl Context {
         Ok(Self { cluster, user, folder })
     }
 
-    /// The apiserver's address; an error says why it cannot be dialled.
+    /// The apiserver's address, or why it cannot be dialled.
     pub(super) fn server(&self) -> Result<ApiserverUrl, String> {
         let server = self.cluster.server.as_deref().ok_or("its cluster has no server")?;
         ApiserverUrl::parse(server.trim_end_matches('/')).map_err(|why| format!("its server {why}"))
@@ -105,8 +105,7 @@ impl Context {
         Ok(Client { token: self.token(files)?, pair, plugin: self.plugin(user.exec.as_ref())? })
     }
 
-    /// The token. Unlike a certificate's, its file wins over inline text, as in every client of Kubernetes: text cannot
-    /// rotate.
+    /// The token. Its file wins over inline text, as in every client of Kubernetes, because text cannot rotate.
     fn token(&self, files: &mut FileReader) -> Result<Option<String>, GatherError> {
         match self.user.token_file.as_deref().filter(|path| !path.is_empty()) {
             Some(path) => super::read_token(&self.folder.join(path), files).map(Some),

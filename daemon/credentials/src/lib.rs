@@ -1,8 +1,8 @@
-//! The daemon's identity to the apiserver and the authorities that it trusts, from files and programs that rotate.
+//! The daemon's identity to the apiserver and its trusted authorities, from files and programs that rotate.
 //!
-//! Invariant: what was good stays in force until something better was read as a whole; a half-written file, a key that
-//! does not fit, a plugin and a file system that hang are named and change nothing. Files are touched on threads that
-//! may block, and no request waits for a refresh while there are good credentials to use.
+//! Invariant: the last good credentials stay in force until better ones were read as a whole. A half-written file, a
+//! key that does not fit, and a plugin or file system that hangs are named and change nothing. Only threads that may
+//! block touch files, and no request waits for a refresh while good credentials exist.
 
 #![forbid(unsafe_code)]
 
@@ -35,28 +35,28 @@ use holdfast_config::{Apiserver, ApiserverUrl, ClientIdentity, FileAuthor, TlsFi
 use kubeconfig::Context;
 use read_task::ReadTask;
 
-/// How old credentials may be before their files are read again although none looks changed.
+/// After this time, unchanged files are read again.
 const REREAD_AFTER: Duration = Duration::from_secs(60);
 
-/// How often a 401 may cause a reading: a plugin must not run for each answer of a server that rejects every
-/// credential.
+/// How often a 401 may cause a read. Otherwise a server that rejects every credential would run the plugin with each
+/// response.
 const RECHECK_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long before its end a plugin's credential is renewed.
+/// How long before its expiry a plugin's credential is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
-/// Where the credentials are.
+/// Where the credentials come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Locations {
     kubeconfig: Option<PathBuf>,
     ca_file: Option<PathBuf>,
     identity: Option<ClientIdentity>,
     tls_server_name: Option<String>,
-    // Whether the kubeconfig is what says where the apiserver is.
+    // Whether the kubeconfig supplies the apiserver's address.
     asks_for_server: bool,
-    // Whether it is normal that there are no files at all.
+    // Whether it is normal that no file exists.
     is_optional: bool,
-    // Who named them.
+    // Who named the files.
     author: FileAuthor,
 }
 
@@ -74,7 +74,7 @@ impl Locations {
         }
     }
 
-    /// One kubeconfig that says everything, and that need not be there.
+    /// One optional kubeconfig that supplies everything.
     pub const fn from_kubeconfig(path: PathBuf) -> Self {
         Self {
             kubeconfig: Some(path),
@@ -87,7 +87,7 @@ impl Locations {
         }
     }
 
-    /// An authority, and perhaps a client certificate, for what is dialled beside apiservers.
+    /// An authority and an optional client certificate, for peers other than apiservers.
     pub fn from_files(files: &TlsFiles) -> Self {
         Self {
             kubeconfig: None,
@@ -105,12 +105,12 @@ impl Locations {
     }
 }
 
-/// Why no credentials could be put together.
+/// Why the credentials could not be read.
 #[derive(Debug)]
 pub enum GatherError {
-    /// A file is not there or not readable now. That may change.
+    /// A file is missing or not readable now. That may change.
     Unreadable(String),
-    /// A file says something that cannot be followed.
+    /// A file has an invalid or unsupported setting.
     Wrong(String),
 }
 
@@ -137,7 +137,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Everything that files say.
+/// The contents of all files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileContents {
     authorities: Vec<u8>,
@@ -146,13 +146,13 @@ struct FileContents {
     tls_server_name: Option<String>,
 }
 
-/// What one connection needs.
+/// The credentials of one connection.
 #[derive(Debug)]
 pub struct ConnectionCredentials {
     pub tls: Arc<ClientConfig>,
     pub authorization: Option<HeaderValue>,
     pub server_name: Option<ServerName<'static>>,
-    /// Where the kubeconfig says that the apiserver is.
+    /// The apiserver's address in the kubeconfig.
     pub server: Option<SocketAddr>,
     kind: &'static str,
     expires: Option<SystemTime>,
@@ -161,13 +161,13 @@ pub struct ConnectionCredentials {
 }
 
 impl ConnectionCredentials {
-    /// The kind of the credential that is shown, for a server that rejects it.
+    /// The kind of credential, for the message when a server rejects it.
     pub const fn kind(&self) -> &'static str {
         self.kind
     }
 }
 
-/// For people: what the credentials are, and what is wrong with them.
+/// The state of the credentials for people, and their problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub kind: &'static str,
@@ -180,7 +180,7 @@ pub struct Report {
 #[derive(Debug)]
 pub struct Credentials {
     locations: Locations,
-    /// Held by the task that refreshes. A reading that hangs stays inside, so that there is never a second one.
+    /// The task that refreshes holds the lock. A hanging read stays inside, so a second one never begins.
     refreshing: tokio::sync::Mutex<Option<ReadTask>>,
     state: Mutex<CredentialState>,
 }
@@ -190,19 +190,19 @@ struct CredentialState {
     good: Option<Arc<ConnectionCredentials>>,
     files: Vec<FileSnapshot>,
     read_at: Option<Instant>,
-    /// Whether the files cannot even be looked at, because the reading hangs.
+    /// Whether the read hangs, so that not even a change would be seen.
     is_hanging: bool,
     problem: Option<(String, SystemTime)>,
 }
 
 impl CredentialState {
-    /// Whether the files are to be read although they look as they did.
+    /// Whether unchanged files are due to be read again.
     fn is_old(&self, doubted: bool) -> bool {
         let age = self.read_at.map(|read| read.elapsed());
         let most = if doubted || self.problem.is_some() { RECHECK_PAUSE } else { REREAD_AFTER };
         let ends = self.good.as_ref().and_then(|good| good.issued.as_ref()?.expires);
         let ends_soon = ends.is_some_and(|it| it <= SystemTime::now() + RENEW_BEFORE);
-        // A plugin that hangs is not called by every request.
+        // A hanging plugin is not run for every request.
         let may_run = age.is_none_or(|age| age >= RECHECK_PAUSE);
         age.is_none_or(|age| age >= most) || (ends_soon && may_run)
     }
@@ -217,8 +217,8 @@ impl Credentials {
         &self.locations
     }
 
-    /// Tells what in files that exist cannot be followed, or else why one cannot be read now, which may change. It
-    /// takes a few seconds at most; a file that hangs is not waited for.
+    /// Returns an error if a file is invalid, and a warning if one cannot be read now, which may change. It takes a
+    /// few seconds at most, even if a file hangs.
     pub fn check(&self) -> Result<Option<String>, String> {
         match read_task::gather_within_timeout(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),
@@ -228,12 +228,12 @@ impl Credentials {
         }
     }
 
-    /// The credentials in force. After a 401 they are `doubted`, and read again although no file looks changed.
+    /// The credentials in force. After a 401 they are `doubted`, and unchanged files are read again.
     pub async fn current(&self, doubted: bool) -> Result<Arc<ConnectionCredentials>, String> {
         let good = self.lock_state().good.clone();
         match (self.refreshing.try_lock(), good) {
             (Ok(mut reading), _) => self.refresh(&mut reading, doubted).await,
-            // Another task is refreshing already.
+            // Another task is refreshing.
             (Err(_), Some(good)) => return Ok(good),
             (Err(_), None) => drop(self.refreshing.lock().await),
         }
@@ -243,7 +243,7 @@ impl Credentials {
         kept.good.clone().ok_or_else(problem)
     }
 
-    /// The last good ones, for a caller that waits for no file and no program.
+    /// The last good credentials, for a caller that must not wait for a file or program.
     pub fn last_good(&self) -> Option<Arc<ConnectionCredentials>> {
         self.lock_state().good.clone()
     }
@@ -252,13 +252,13 @@ impl Credentials {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the files, and reads them if they have changed or are old.
+    /// Checks the files, and reads them if they changed or are old.
     async fn refresh(&self, pending: &mut Option<ReadTask>, doubted: bool) {
         let (before, is_old, seen) = {
             let kept = self.lock_state();
             (kept.good.clone(), kept.is_old(doubted), kept.files.clone())
         };
-        // A reading that hangs has had its time; now it is only checked whether it has ended.
+        // A hanging read has used up its time; only poll whether it has ended.
         let patience = if pending.is_some() { Duration::ZERO } else { read_task::READ_TIMEOUT };
         let mut reading = pending.take().unwrap_or_else(|| ReadTask::begin(&self.locations, seen, is_old));
         let (gathered, seen) = match reading.wait_for_outcome(patience).await {
@@ -316,7 +316,7 @@ impl Credentials {
         }
     }
 
-    /// What people are shown of the credentials; `None` where no file was ever found and none is needed.
+    /// The state of the credentials; `None` if the files are optional and none was ever found.
     pub fn report(&self) -> Option<Report> {
         let kept = self.lock_state();
         let is_nothing = self.locations.is_optional && kept.good.is_none() && kept.is_absent();
@@ -375,7 +375,7 @@ fn read_identity(identity: &ClientIdentity, files: &mut FileReader) -> Result<Cl
     }
 }
 
-/// A token without the line end that editors and `echo` add.
+/// Reads a token without the line end that editors and `echo` add.
 fn read_token(path: &Path, files: &mut FileReader) -> Result<String, GatherError> {
     let text = files.read_text(path).map_err(GatherError::Unreadable)?;
     let token = text.trim();
@@ -387,7 +387,7 @@ fn read_token(path: &Path, files: &mut FileReader) -> Result<String, GatherError
     }
 }
 
-/// The credentials of these files; the old ones if nothing has changed, because their TLS sessions can be resumed.
+/// Builds the credentials of these files. Unchanged contents keep the old ones, so that TLS sessions can resume.
 async fn build_credentials(
     gathered: FileContents,
     before: Option<Arc<ConnectionCredentials>>,
@@ -454,7 +454,7 @@ fn bearer_header(token: &str) -> Result<HeaderValue, String> {
     Ok(header)
 }
 
-/// A name that can stand in a certificate.
+/// Parses a name that a certificate can contain.
 pub fn parse_server_name(name: &str) -> Result<ServerName<'static>, String> {
     let parsed = ServerName::try_from(name.to_owned());
     parsed.map_err(|_| format!("tls_server_name {name:?} is neither a DNS name nor an IP address"))

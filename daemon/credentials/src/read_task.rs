@@ -1,7 +1,7 @@
-//! Looking at files on a thread that may block.
+//! Reads files on a thread that may block.
 //!
-//! Invariant: every wait for a reading ends, and then names the file that was being read. A thread that hangs in a file
-//! system cannot be ended, so it is kept and asked again instead of being joined by another one.
+//! Invariant: every wait for a read ends, and a timeout names the file. A thread that hangs in a file system cannot
+//! be ended, so the task keeps it and polls it again instead of starting another.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use tokio::task::{JoinError, JoinHandle};
 use super::files::{CurrentFile, FileReader, FileSnapshot};
 use super::{FileContents, GatherError, Locations, gather_into};
 
-/// How long the reading of all files may take: a file on a network that hangs must not hang us.
+/// The time limit for reading all files: a hanging network file system must not hang the daemon.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the files say, and which they were.
+/// The contents of the files, and the snapshots of all that were read.
 pub(super) type ReadOutcome = (Result<FileContents, GatherError>, Vec<FileSnapshot>);
 
-/// A look at the files that has begun.
+/// A read in progress.
 #[derive(Debug)]
 pub(super) struct ReadTask {
-    // Gives `None` if no file has changed and so none was read.
+    // Returns `None` if no file changed, so nothing was read.
     task: JoinHandle<Option<ReadOutcome>>,
     current: CurrentFile,
 }
 
 impl ReadTask {
-    /// Begins a reading. Files that are as they were when they were `seen` are read only if they `must` be.
+    /// Begins a read. Files unchanged since they were `seen` are read only if `must`.
     pub(super) fn begin(locations: &Locations, seen: Vec<FileSnapshot>, must: bool) -> Self {
         let locations = locations.clone();
         let current = CurrentFile::default();
@@ -37,7 +37,7 @@ impl ReadTask {
         Self { task, current }
     }
 
-    /// The result of the reading, if it ends in time.
+    /// The result of the read, if it ends in time.
     pub(super) async fn wait_for_outcome(
         &mut self,
         patience: Duration,
@@ -45,24 +45,24 @@ impl ReadTask {
         tokio::time::timeout(patience, &mut self.task).await.ok()
     }
 
-    /// Names the file at which the reading hangs.
+    /// Names the file on which the read hangs.
     pub(super) fn describe_hang(&self) -> String {
         format!("{}: cannot be read in time; does its file system hang?", self.current.path().display())
     }
 }
 
-/// Reads every file that is named, and tells which those were.
+/// Reads every named file, and returns their snapshots too.
 fn gather(locations: &Locations, mut files: FileReader) -> ReadOutcome {
     let gathered = gather_into(locations, &mut files);
     (gathered, files.into_snapshots())
 }
 
-/// Reads every file where there is no runtime yet; nothing if it takes too long.
+/// Reads every file before a runtime exists; `None` after a timeout.
 pub(super) fn gather_within_timeout(locations: &Locations) -> Option<Result<FileContents, GatherError>> {
     let (read, told) = mpsc::sync_channel(1);
     let locations = locations.clone();
     let work = move || {
-        // If it took too long, the receiver is gone.
+        // After a timeout the receiver is gone.
         let files = FileReader::new(locations.author, CurrentFile::default());
         let _ = read.send(gather(&locations, files).0);
     };

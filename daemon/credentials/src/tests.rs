@@ -1,4 +1,4 @@
-//! Credential files that rotate, disappear, are half written, or do not belong together.
+//! Credential files that rotate, disappear, are half written, or do not fit each other.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! What TLS needs, from PEM.
+//! Builds TLS configurations from PEM.
 //!
 //! Invariant: a certificate is always verified against the given authorities and a name. The system's own authorities
-//! are not asked.
+//! are ignored.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
-/// The most certificates that are read of a bundle: real ones have a handful, the largest public collection about 150.
+/// The most certificates read from a bundle: real ones have a handful, the largest public collection about 150.
 const AUTHORITIES_MAX: usize = 1_000;
 
 /// A client's certificate chain and its key.
@@ -32,7 +32,7 @@ impl<'a> ClientKeyPair<'a> {
     }
 }
 
-/// A configuration that trusts `authorities` and shows `pair`.
+/// Builds a configuration that trusts `authorities` and presents `pair`.
 pub fn client_config(
     authorities: &[u8],
     pair: Option<&ClientKeyPair<'_>>,
@@ -56,7 +56,7 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// The authorities of a bundle that can be used: an odd one among them takes no other with it.
+/// The usable authorities of a bundle: an unusable one does not reject the others.
 fn root_store(authorities: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let mut unusable = None;
@@ -66,7 +66,7 @@ fn root_store(authorities: &[u8]) -> Result<RootCertStore, String> {
     match unusable {
         Some(error) if roots.is_empty() => Err(format!("the certificate authority cannot be used: {error}")),
         Some(error) => {
-            tracing::warn!(%error, "of several certificate authorities one cannot be used");
+            tracing::warn!(%error, "one of several certificate authorities cannot be used");
             Ok(roots)
         }
         None => Ok(roots),

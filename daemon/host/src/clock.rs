@@ -1,4 +1,4 @@
-//! The wall clock, as times are shown, the clock since boot, and sleep until a time.
+//! The wall clock, the clock since boot, and sleep until a time.
 //!
 //! Invariant: a time before 1970 counts as 1970.
 
@@ -8,24 +8,24 @@ use holdfast_status::rfc3339::Millis;
 use nix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-/// Milliseconds of this time.
+/// Converts a time to milliseconds.
 pub fn millis(time: SystemTime) -> Millis {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Milliseconds of now.
+/// The current time in milliseconds.
 pub fn now() -> Millis {
     millis(SystemTime::now())
 }
 
-/// The time since boot, by the clock of the programs and of the journal, which stands still while the machine sleeps.
+/// The time since boot, by the clock of the programs and the journal, which stops while the machine sleeps.
 pub fn since_boot() -> Duration {
     // The kernel always has this clock.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
 
-/// Sleeps until this time; for ever where nothing is due.
+/// Sleeps until this time, or for ever if there is none.
 pub async fn sleep_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,

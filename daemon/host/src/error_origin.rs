@@ -1,8 +1,8 @@
-//! Where the error of a socket arose: on this node, in its routes, or at the peer.
+//! Finds where a socket's error arose: on this node, in its routes, or at the peer.
 //!
-//! Invariant: an error counts against a peer only if the peer or the network on the way can have caused it. A process
-//! of any user can take all local ports towards an address, or all files of the system, so what this node lacks proves
-//! nothing.
+//! Invariant: an error counts against a peer only if the peer or the network before it can have caused it. A process
+//! of any user can take all local ports towards an address, or all files of the system, so a shortage on this node
+//! proves nothing.
 
 use std::io;
 use std::time::Duration;
@@ -12,48 +12,48 @@ use nix::libc;
 /// Where the error of a socket arose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorOrigin {
-    /// This node lacked something or forbade the connection, so the peer was not asked.
+    /// This node lacked a resource or forbade the connection, so nothing reached the peer.
     Node,
     /// This node has no route to the peer.
     Route,
-    /// The peer or the network on the way answered, or stayed silent.
+    /// The peer or the network before it answered, or stayed silent.
     Peer,
 }
 
-/// What this node lacks or forbids, each with its reason.
+/// Errors of a shortage or a ban on this node.
 const NODE_ERRORS: [i32; 12] = [
-    // No file descriptor is left, of the process or of the system.
+    // The process or the system has no file descriptor left.
     libc::EMFILE,
     libc::ENFILE,
     // No memory is left for a socket or a packet.
     libc::ENOBUFS,
     libc::ENOMEM,
-    // Other sockets have all local ports towards the peer, or the one that the kernel chose. Kernels say the third word
-    // too where the route cache is full.
+    // Other sockets hold all local ports towards the peer, or the one that the kernel chose. Kernels also return
+    // EAGAIN when the route cache is full.
     libc::EADDRNOTAVAIL,
     libc::EADDRINUSE,
     libc::EAGAIN,
-    // The user's watches of epoll are used up, so the socket cannot be waited for.
+    // The user's epoll watches are used up, so nothing can wait for the socket.
     libc::ENOSPC,
-    // A program at the daemon's cgroup, a filter, a security module or a route of type prohibit forbids it. Programs at
-    // cgroups and security modules judge the process that dials, so clients may well be let through.
+    // A program at the daemon's cgroup, a filter, a security module or a route of type prohibit forbids it. Cgroup
+    // programs and security modules judge the dialling process, so clients may well be let through.
     libc::EPERM,
     libc::EACCES,
-    // The kernel runs without this version of IP.
+    // The kernel lacks this version of IP.
     libc::EAFNOSUPPORT,
-    // A signal came first.
+    // A signal interrupted the call.
     libc::EINTR,
 ];
 
-/// What a kernel says that has no route: none at all, one by a device that is down, or one of type blackhole.
+/// Errors of a missing route, of one by a device that is down, and of one of type blackhole.
 const ROUTE_ERRORS: [i32; 3] = [libc::ENETUNREACH, libc::ENETDOWN, libc::EINVAL];
 
-/// A route of type unreachable answers at once. A host without a neighbour at the address has asked for it first, and a
-/// router's word has been on its way.
+/// A route of type unreachable fails at once. A missing neighbour or a router's ICMP error takes longer: the host
+/// sends a query first, or the error crosses the network.
 const LOCAL_ERROR_MAX: Duration = Duration::from_millis(1);
 
 impl ErrorOrigin {
-    /// Classifies the error of a socket so long `after` its connection was begun.
+    /// Classifies a socket's error that came `after` this long.
     pub fn classify(error: &io::Error, after: Duration) -> Self {
         match error.raw_os_error() {
             Some(number) if NODE_ERRORS.contains(&number) => Self::Node,
@@ -63,7 +63,7 @@ impl ErrorOrigin {
         }
     }
 
-    /// Classifies the error of a connection that stands.
+    /// Classifies the error of an established connection.
     pub fn classify_established(error: &io::Error) -> Self {
         Self::classify(error, Duration::MAX)
     }

@@ -1,9 +1,9 @@
-//! Marks the daemon's own sockets; the programs let marked sockets through untouched.
+//! Marks the daemon's own sockets; the programs pass marked sockets untouched.
 //!
-//! Invariant: every part of this process dials through [`connect`], [`socket`] or [`connect_udp`], and all their sockets
-//! carry the same mark. Two parts dial without it on purpose, as any other process would: a diagnosis that tries
-//! frontends, and the datapath when it proves that its programs translate. If the daemon has a cgroup of its own, the
-//! datapath exempts that as well.
+//! Invariant: every part of this process dials through [`connect`], [`socket`] or [`connect_udp`], and all their
+//! sockets carry the same mark. Two parts dial without it on purpose, like any other process: a diagnosis that tries
+//! frontends, and the datapath's self-test of its programs. If the daemon has its own cgroup, the datapath exempts
+//! that as well.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,27 +16,26 @@ use holdfast_config::Mark;
 
 static MARK: OnceLock<Mark> = OnceLock::new();
 
-/// Sets the mark of all sockets of this process, before anything is dialled, and returns it. Only the first call
-/// counts.
+/// Sets the mark of all sockets of this process before the first dial, and returns it. Only the first call counts.
 pub fn set_socket_mark(mark: Mark) -> Mark {
     *MARK.get_or_init(|| mark)
 }
 
-/// Connects over TCP as if there were no services.
+/// Connects over TCP, past all services.
 pub async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     socket(to)?.connect(to).await
 }
 
-/// A TCP socket of the family of this address, for a connection as if there were no services.
+/// Opens a TCP socket of this address's family, for a connection past all services.
 pub fn socket(to: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     let mark = MARK.get().copied().unwrap_or_default();
-    // A process that may not mark sockets could not have loaded programs either, so there is nothing to be exempt from.
+    // A process that may not mark sockets cannot load programs either, so there is nothing to be exempt from.
     let _ = setsockopt(&socket, sockopt::Mark, &mark.bit());
     Ok(socket)
 }
 
-/// Opens a UDP socket connected to this address, as if there were no services.
+/// Opens a UDP socket connected to this address, past all services.
 pub async fn connect_udp(to: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;

@@ -1,16 +1,16 @@
-//! A bound on the memory that everything in a queue may take together.
+//! Bounds the memory that all items of a queue take together.
 //!
-//! Invariant: memory that was taken is given back when its [`Reservation`] is dropped, and never more is taken than there is.
+//! Invariant: dropping a [`Reservation`] returns its bytes, and reservations never exceed the bound.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The bytes that may be taken.
+/// The bytes that are free to reserve.
 #[derive(Clone, Debug)]
 pub struct Headroom(Arc<Semaphore>);
 
-/// Bytes that stay taken until this is dropped.
+/// Bytes that stay reserved until this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     _bytes: OwnedSemaphorePermit,
@@ -21,7 +21,7 @@ impl Headroom {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
-    /// Takes so many bytes; `None`: there is no room for them now.
+    /// Reserves bytes; `None` if they do not fit now.
     pub fn reserve(&self, bytes: usize) -> Option<Arc<Reservation>> {
         let bytes = u32::try_from(bytes).ok()?;
         let taken = Arc::clone(&self.0).try_acquire_many_owned(bytes).ok()?;

@@ -1,8 +1,7 @@
-//! Which of the clients at one port makes room for the next.
+//! Selects the client that a full port closes to accept the next.
 //!
-//! Invariant: the client that has sent nothing for longest goes first, a client with a request under way never, and
-//! what has come from a client is read before that client goes. So idle clients, however many, keep out no client that
-//! has a request.
+//! Invariant: the client idle for longest goes first, a client with a request in progress never. Bytes that arrived
+//! from a client are read before it is evicted. So idle clients, however many, never lock out one that has a request.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -13,19 +12,19 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-/// What is known of one client.
+/// The state of one client.
 #[derive(Debug, Default)]
 struct ClientState {
-    /// When the client was heard last: a number that goes up with each arrival and each message of any client.
+    /// When the client was last active: a counter that goes up with each arrival and message of any client.
     last_active: AtomicU64,
-    /// How many of its requests are not answered in full.
+    /// How many of its requests lack a full response.
     requests: AtomicUsize,
     evict: Notify,
     /// Notified when the client has gone, or has a request after all.
     eviction_decided: Notify,
 }
 
-/// All clients at one port.
+/// All clients of one port.
 #[derive(Debug, Default)]
 pub struct IdleEvictor {
     clients: Vec<Weak<ClientState>>,
@@ -33,7 +32,7 @@ pub struct IdleEvictor {
 }
 
 impl IdleEvictor {
-    /// Adds a client, which counts as heard at this moment.
+    /// Adds a client, active as of now.
     pub fn add_client(&mut self) -> TrackedClient {
         self.clients.retain(|it| it.strong_count() > 0);
         let voice = Activity { client: Arc::default(), clock: Arc::clone(&self.clock) };
@@ -42,8 +41,8 @@ impl IdleEvictor {
         TrackedClient(voice)
     }
 
-    /// Asks the client that has been silent for longest to go, and waits until it has gone or has a request after all,
-    /// which takes a turn of the runtime. `false`: every client has a request under way.
+    /// Asks the client idle for longest to leave, and waits until it has gone or has a request, which takes a turn of
+    /// the runtime. Returns `false` if every client has a request in progress.
     pub async fn evict_idle(&mut self) -> bool {
         let idle = self.clients.iter().filter_map(Weak::upgrade);
         let idle = idle.filter(|it| it.requests.load(Ordering::Relaxed) == 0);
@@ -54,7 +53,7 @@ impl IdleEvictor {
     }
 }
 
-/// Notes when its client says something.
+/// Records when its client sends something.
 #[derive(Clone, Debug)]
 struct Activity {
     client: Arc<ClientState>,
@@ -67,7 +66,7 @@ impl Activity {
     }
 }
 
-/// One client. It has to be dropped after everything else of the client, because that frees its place.
+/// One client. Drop it after everything else of the client, because that frees its slot.
 #[derive(Debug)]
 pub struct TrackedClient(Activity);
 
@@ -78,18 +77,18 @@ impl Drop for TrackedClient {
 }
 
 impl TrackedClient {
-    /// Begins a request, which lasts until the returned value is dropped.
+    /// Begins a request, which lasts until the returned guard is dropped.
     pub fn begin_request(&self) -> RequestGuard {
         self.0.client.requests.fetch_add(1, Ordering::Relaxed);
         RequestGuard(Arc::clone(&self.0.client))
     }
 
-    /// Wraps the client's stream, so that it is noted when the client says something.
+    /// Wraps the client's stream, so that reads count as activity.
     pub fn track_stream<S>(&self, stream: S) -> TrackedStream<S> {
         TrackedStream { stream, activity: self.0.clone() }
     }
 
-    /// Serves the client's connection until it ends; none: the client had to go before that.
+    /// Serves the client's connection until it ends; `None` if the client was evicted first.
     pub async fn serve_until_evicted<T>(&self, connection: impl Future<Output = T>) -> Option<T> {
         let known = &self.0.client;
         let mut connection = pin!(connection);
@@ -99,7 +98,7 @@ impl TrackedClient {
                 ended = connection.as_mut() => return Some(ended),
                 () = known.evict.notified() => {}
             }
-            // The runtime looks at sockets meanwhile, so what has come from the client is read now.
+            // The runtime polls sockets meanwhile, so bytes that have arrived are read now.
             tokio::task::yield_now().await;
             tokio::select! {
                 biased;
@@ -114,7 +113,7 @@ impl TrackedClient {
     }
 }
 
-/// A request that is under way.
+/// A request in progress.
 #[derive(Debug)]
 pub struct RequestGuard(Arc<ClientState>);
 
@@ -124,7 +123,7 @@ impl Drop for RequestGuard {
     }
 }
 
-/// A client's stream, which notes when the client says something.
+/// A client's stream, which records the client's activity.
 #[derive(Debug)]
 pub struct TrackedStream<S> {
     stream: S,
@@ -178,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// A client, and the task that serves it; `begin_request`: the first thing that it says is a request that gets no answer.
+    /// A client, and the task that serves it. With `asks`, the first byte begins a request that gets no response.
     fn come(guests: &mut IdleEvictor, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
         let (ours, theirs) = duplex(16);
         let guest = guests.add_client();
@@ -215,7 +214,7 @@ mod tests {
         let mut guests = IdleEvictor::default();
         let (mut asks, asking) = come(&mut guests, true);
         let (_idle, idles) = come(&mut guests, false);
-        // No task has run yet, so nothing of this is read.
+        // No task has run yet, so this byte is not read.
         asks.write_u8(1).await.unwrap();
         assert!(guests.evict_idle().await);
         tokio::task::yield_now().await;

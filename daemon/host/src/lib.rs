@@ -1,7 +1,7 @@
-//! What every part of the daemon needs of its machine: the journal, sockets that no program translates, one timer for
-//! all, small files that are replaced in one step, and where the error of a socket arose.
+//! The machine under the daemon: the journal, exempt sockets, one timer for all, small files that are replaced in one
+//! step, and where a socket's error arose.
 //!
-//! Invariant: nothing here knows Kubernetes, a service or the programs; each module stands alone.
+//! Invariant: nothing here depends on Kubernetes, services or the programs; each module stands alone.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Where log lines go: the journal where systemd started the daemon, standard error otherwise.
+//! Sends log lines to the journal if systemd started the daemon, else to standard error.
 //!
-//! Invariant: no thread waits for the journal; lines that it does not take at once are counted, and the count is told.
-//! However much happens, and wherever lines go, their number is bounded.
+//! Invariant: no thread waits for the journal. Lines that it does not take at once are counted, and the count is
+//! logged. The number of lines is bounded, wherever they go.
 
 mod entry;
 mod journal;
@@ -29,7 +29,7 @@ use journal::{Journal, JournalLayer};
 use messages::say;
 use rate_limit::{RateLimitLayer, SuppressedLines};
 
-/// The log that was started: its level can be changed, and it tells what it did not write.
+/// The running log: its level can change, and it reports suppressed lines.
 #[derive(Debug)]
 pub struct Logging {
     level: Handle<LevelFilter, Registry>,
@@ -48,13 +48,13 @@ impl Logging {
         }
     }
 
-    /// Sets the level that counts from now on.
+    /// Sets the level from now on.
     pub fn set_level(&self, level: LogLevel) {
-        // The only error is a subscriber that is gone, and then nothing is logged.
+        // The only error is a missing subscriber, and then nothing is logged.
         let _ = self.level.reload(level_filter(level));
     }
 
-    /// Tells how many lines were left out since the last time, if any were. To be called about once a second.
+    /// Logs how many lines were suppressed since the last call. Call it about once a second.
     pub fn report_suppressed(&self) {
         if let Some(SuppressedLines { count, kinds, namespaces }) = self.rate_limit.take_suppressed() {
             say!(warn, messages::LEFT_OUT, count, kinds, namespaces);
@@ -65,7 +65,7 @@ impl Logging {
     }
 }
 
-/// Begins to log as the configuration says. To be called once.
+/// Starts the log as configured. Call it once.
 pub fn start(log: &Log) -> Logging {
     let (level, handle) = reload::Layer::new(level_filter(log.level));
     let journal = journal_for(log.format);
@@ -84,7 +84,7 @@ pub fn start(log: &Log) -> Logging {
     Logging { level: handle, journal, rate_limit: bound }
 }
 
-/// Writes one line for each event, whatever is in the foreign texts that it shows.
+/// Writes one line per event, whatever foreign texts the event contains.
 fn text_layer<S, W>(writer: W, in_colours: bool) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -98,8 +98,7 @@ where
     lines.with_writer(writer).with_target(false).with_ansi(in_colours)
 }
 
-/// The journal, if the format asks for it. Without its socket, lines go to standard error, where an operator may at
-/// least find them.
+/// The journal, if the format asks for it. Without its socket, lines go to standard error.
 fn journal_for(format: LogFormat) -> Option<Arc<Journal>> {
     let wanted = match format {
         LogFormat::Journald => true,
@@ -109,7 +108,7 @@ fn journal_for(format: LogFormat) -> Option<Arc<Journal>> {
     wanted.then(Journal::open)?.ok().map(Arc::new)
 }
 
-/// Whether systemd connected standard error to the journal, and it was not redirected since.
+/// Whether systemd connected standard error to the journal, and nothing has redirected it since.
 fn stderr_is_the_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     fstat(io::stderr()).is_ok_and(|found| stream_matches(&stream, found.st_dev, found.st_ino))
@@ -119,12 +118,12 @@ fn stream_matches(stream: &str, device: u64, inode: u64) -> bool {
     stream == format!("{device}:{inode}")
 }
 
-/// Says why the daemon ends. These lines go to standard error even under systemd: the journal knows to which unit that
-/// stream belongs even when the process has gone already, and takes the `<3>` for the priority.
+/// Writes why the daemon ends to standard error, even under systemd: the journal maps that stream to the unit even
+/// after the process has gone, and takes `<3>` for the priority.
 pub fn write_fatal_error(why: &str, err: &mut impl Write) {
     let level = if stderr_is_the_journal() { "<3>" } else { "" };
     for line in why.lines() {
-        // If this cannot be written, there is no other way to tell it.
+        // If this fails, no other output is left.
         let _ = writeln!(err, "{level}holdfast: {line}");
     }
 }

@@ -1,7 +1,7 @@
-//! A small file in the state's folder: read whole, and replaced in one step.
+//! Small files in the state's folder: read whole, and replaced in one step.
 //!
-//! Invariant: a reader finds the old content or the new one. Nothing here waits for what stands in a file's place, such
-//! as a pipe, and no more is read than the owner of the file ever writes.
+//! Invariant: a reader finds the old content or the new one. Nothing here blocks on a pipe or device in a file's
+//! place, and no read exceeds the size that the file's owner ever writes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
-/// The content of a file, cut one byte after the most that it may have. A pipe in its place is refused.
+/// Reads a file up to `most` and one byte. A pipe in its place is refused.
 pub fn read_bounded(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
@@ -21,7 +21,7 @@ pub fn read_bounded(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Writes a new file beside the old one, and puts it in the old one's place when all of it is on disk.
+/// Writes a new file next to the old one, and renames it over the old one once it is on disk.
 pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     // On a new node the folder may not exist yet.
     path.parent().map_or(Ok(()), fs::create_dir_all)?;

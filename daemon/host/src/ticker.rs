@@ -1,24 +1,23 @@
-//! One beat for all tasks that look around once a second.
+//! One timer for all tasks that check something once a second.
 //!
-//! Invariant: all tasks that wait for the beat wake together. On a node where nothing happens, to wake up costs more
-//! than what is then looked at.
+//! Invariant: all tasks that wait for a tick wake together. On an idle node, waking up costs more than the checks.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The time between two beats.
+/// The time between two ticks.
 pub const TICK: Duration = Duration::from_secs(1);
 
 static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Waits for the next beat, which comes within a second.
+/// Waits for the next tick, which comes within a second.
 pub async fn next_tick() {
     sleep_until(tick_after(*FIRST, Instant::now())).await;
 }
 
-/// The first beat after a moment.
+/// The first tick after `now`.
 fn tick_after(first: Instant, now: Instant) -> Instant {
     let since = now.saturating_duration_since(first);
     first + Duration::from_secs(since.as_secs()) + TICK

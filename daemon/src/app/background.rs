@@ -1,6 +1,6 @@
-//! What runs beside the engine and the sources.
+//! The tasks that run besides the engine and the sources.
 //!
-//! Invariant: none of these tasks is needed for clients to be served by what the maps hold.
+//! Invariant: the maps serve clients without any of these tasks.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use tokio::task::JoinSet;
 use super::client_requests::{ClientRequests, DrainOrders};
 use super::{DeviceSenders, Reload};
 
-/// What runs beside the engine and the sources: probes, Events, kube-proxy's ports, the service manager, devices, the
-/// search for other proxies; and the wishes of clients.
+/// Probes, Events, kube-proxy's ports, the service manager, devices, the search for other proxies, and clients'
+/// requests.
 pub(super) struct BackgroundTasks {
     pub(super) readings: Readings,
     pub(super) events: EventStatus,
@@ -33,7 +33,7 @@ pub(super) struct BackgroundTasks {
 }
 
 impl BackgroundTasks {
-    /// Starts all of these parts, and gives back the wishes, which another task fulfils.
+    /// Starts all of these parts, and returns the requests, which another task serves.
     pub(super) fn start(
         self,
         tasks: &mut JoinSet<()>,
@@ -90,7 +90,7 @@ impl BackgroundTasks {
     }
 }
 
-/// Whether packets are translated, which is all that devices are needed for.
+/// Whether packets are translated; devices matter only then.
 fn translates_packets(config: &Config) -> bool {
     config.packets.enabled && config.datapath.kind == DatapathKind::Kernel
 }

@@ -1,6 +1,6 @@
-//! What clients at the unix socket wish and order, on its way to the tasks that do it.
+//! Carries requests of clients at the unix socket to the tasks that serve them.
 //!
-//! Invariant: each kind of wish has a queue of its own, so none holds up another one.
+//! Invariant: each kind of request has its own queue, so none delays another.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use holdfast_agent::drains::{self, ORDERS_WAITING_MAX, Order};
 use holdfast_api::{FORGETS_WAITING_MAX, ForgetRequest, RELOADS_WAITING_MAX, ReloadRequest, RequestSenders};
 use holdfast_evidence::diagnose::gather::Gatherer;
 
-/// Wishes of clients at the unix socket.
+/// Requests of clients at the unix socket.
 pub(super) struct ClientRequests {
     pub(super) reloads: mpsc::Receiver<ReloadRequest>,
     pub(super) forgets: mpsc::Receiver<ForgetRequest>,
 }
 
-/// Orders to drain, and what was in force before the first one.
+/// Orders to drain, and the drains in force before the first one.
 pub(super) struct DrainOrders {
     orders: mpsc::Receiver<Order>,
     restored: drains::RestoredDrains,
@@ -25,7 +25,7 @@ pub(super) struct DrainOrders {
     last_write: watch::Sender<drains::DrainsWrite>,
 }
 
-/// What clients may set going, and the other ends of it. The folder is that of the state.
+/// The channels of what clients may request. The folder holds the state.
 pub(super) fn channels(
     gatherer: Gatherer,
     kept: drains::RestoredDrains,
@@ -44,7 +44,7 @@ pub(super) fn channels(
 }
 
 impl DrainOrders {
-    /// How the last write of the drains went.
+    /// The outcome of the last write of the drains.
     pub(super) fn last_write(&self) -> watch::Receiver<drains::DrainsWrite> {
         self.last_write.subscribe()
     }

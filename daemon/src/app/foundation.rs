@@ -1,6 +1,6 @@
-//! What a start opens and reads before the engine's thread runs.
+//! Opens and reads what the engine thread needs before it runs.
 //!
-//! Invariant: nothing is written to the maps here but by the engine, which knows by then what it has to know.
+//! Invariant: only the engine writes to the maps, after it has everything that it decides by.
 
 use std::io::PipeWriter;
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use tokio::sync::watch;
 
 use super::{AppError, settings, start, watch_channel};
 
-/// The ends by which the engine's thread shows its maps, and by which others read them.
+/// The channels by which the engine thread publishes its maps to readers.
 pub(super) type MapSenders = (watch::Sender<Arc<DatapathView>>, watch::Sender<LiveMaps>);
 pub(super) type MapReceivers = (watch::Receiver<Arc<DatapathView>>, watch::Receiver<LiveMaps>);
 
-/// The two ends of what is shown of the maps.
+/// The channels of the maps' state.
 fn map_channels(maps: &AppMaps) -> (MapSenders, MapReceivers) {
     let ((views, views_now), (live, live_now)) =
         (watch_channel(maps.view()), watch::channel(maps.live_maps()));
     ((views, live), (views_now, live_now))
 }
 
-/// What there is before the engine's thread runs.
+/// The parts that exist before the engine thread runs.
 pub(super) struct Foundation {
-    /// The node's name, with what a former process knew of it.
+    /// The node's name, and its description from the snapshot.
     pub(super) node: (NodeName, own_node::NodeDescription),
-    /// The backends that the configuration's services had.
+    /// The saved backends of the configuration's services.
     pub(super) sets: SavedSets,
-    /// It spreads what many nodes do at once.
+    /// It spreads in time what many nodes do at once.
     pub(super) seed: u64,
-    /// The folder of what survives a restart, and the claim on it.
+    /// The state folder, and the claim on it.
     pub(super) folder: state::StateFolder,
     pub(super) claim: state::Claim,
     pub(super) access: Option<Access>,
@@ -50,17 +50,17 @@ pub(super) struct Foundation {
     pub(super) engine: Engine<AppMaps>,
     pub(super) drains: drains::RestoredDrains,
     pub(super) refusals: Arc<RefusalLog>,
-    /// It is closed when the daemon stops, for the thread that waits for refusals.
+    /// It closes when the daemon stops, for the thread that waits for refusals.
     pub(super) refusals_end: PipeWriter,
     pub(super) map_senders: MapSenders,
     pub(super) map_receivers: MapReceivers,
-    /// Numbers of records from this one on were never given out.
+    /// No record was ever numbered this or higher.
     pub(super) numbers_below: u64,
     pub(super) damage: Option<Arc<state::Damage>>,
 }
 
 impl Foundation {
-    /// Opens maps and state, and begins the engine with what a former process left.
+    /// Opens maps and state, and builds the engine from the snapshot.
     pub(super) fn open(config: &Config) -> Result<Self, AppError> {
         let (seed, folder) = (start::random_seed(), settings::state_folder(config));
         let node = node::name(config)?;
@@ -94,7 +94,7 @@ impl Foundation {
     }
 }
 
-/// Begins the engine over these maps, with what the rules have to know before they decide anything.
+/// Builds the engine over these maps, with everything that its rules need before their first decision.
 fn build_engine(
     config: &Config,
     (node, described, access): (&NodeName, &own_node::NodeDescription, Option<&Access>),

@@ -1,6 +1,6 @@
-//! The readings: what each part shows of itself, put together once.
+//! Assembles the readings from each part's published state.
 //!
-//! Invariant: a reader gets receivers and shared values alone, so it can change nothing.
+//! Invariant: a reader gets only receivers and shared values, so it can change nothing.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use super::foundation::MapReceivers;
 use super::{default_channel, now, settings, watch_channel};
 
-/// Where parts tell what the readings show.
+/// Where parts publish the state that the readings show.
 pub(super) struct ReadingSenders {
     pub(super) effective: watch::Sender<Arc<EffectiveConfig>>,
     pub(super) active_blocks: watch::Sender<Arc<[Arc<ParsedBlock>]>>,
@@ -32,7 +32,7 @@ pub(super) struct ReadingSenders {
     pub(super) closed_listeners: watch::Sender<Vec<String>>,
 }
 
-/// The parts that the readings are taken from.
+/// The parts that the readings come from.
 pub(super) struct ReadingParts<'a> {
     pub(super) config: &'a Config,
     pub(super) cluster: (Option<&'a Access>, Option<&'a Kubernetes>),
@@ -45,7 +45,7 @@ pub(super) struct ReadingParts<'a> {
 }
 
 impl ReadingParts<'_> {
-    /// The readings, and where what they show beside these parts is told.
+    /// The readings, and the senders for the rest of their state.
     pub(super) fn into_readings(self) -> (Readings, ReadingSenders) {
         let (datapath, live_maps) = self.maps;
         let (access, kubernetes) = self.cluster;
@@ -98,7 +98,7 @@ impl ReadingParts<'_> {
     }
 }
 
-/// The log of clients that are turned away, which names services by what the engine knows.
+/// The log of denied clients, which gets the services' names from the engine.
 fn with_service_names(refusals: Arc<RefusalLog>, engine: &EngineThread) -> Arc<RefusalLog> {
     refusals.name_services(engine.snapshots.clone());
     refusals

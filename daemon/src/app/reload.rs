@@ -1,6 +1,6 @@
-//! Reading the configuration again, for a signal or for a client at the unix socket.
+//! Reloads the configuration, for a signal or for a client at the unix socket.
 //!
-//! Invariant: all of a reload counts, or none of it; what was answered as failed changes nothing, then or later.
+//! Invariant: a reload applies as a whole or not at all. A reload reported as failed changes nothing, then or later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use holdfast_host::logging::Logging;
 use holdfast_host::logging::messages::{self, say};
 use holdfast_kubernetes::apiserver::Access;
 
-/// How long a reload waits for its files and for a place among what the engine is told: less than a client of the
-/// socket does.
+/// How long a reload waits for its files and for a slot in the engine's queue: less than a client of the socket
+/// waits.
 const RELOAD_WAIT: Duration = Duration::from_secs(7);
 
 pub(super) const RELOAD_TIMED_OUT: &str =
-    "its files, or the engine, which makes larger maps, took more than seven seconds";
+    "reading its files or resizing the maps took more than seven seconds";
 
 impl Reload {
-    /// Takes the parts that follow a reload, as the first configuration has made them.
+    /// Takes the parts that a reload updates, as the first configuration made them.
     pub(super) fn new(
         file: &ConfigFile,
         (config, editions): ConfigSenders,
@@ -47,8 +47,8 @@ impl Reload {
         }
     }
 
-    /// Reads the configuration again: all of it counts, or none of it. It counts no more when it is not wanted any
-    /// more: its asker was told that it failed.
+    /// Reloads the configuration as a whole or not at all. Once it is not wanted, it does not apply: its client got
+    /// an error.
     pub(super) async fn reload_config(&self, is_wanted: impl Fn() -> bool) -> Result<ReloadOutcome, String> {
         systemd::notify_reloading();
         let done = self.try_reload(is_wanted).await;
@@ -60,35 +60,35 @@ impl Reload {
         done
     }
 
-    /// Nothing that may take long comes between the question whether it is wanted and its being in force.
+    /// Nothing slow runs between asking whether it is wanted and applying it.
     async fn try_reload(&self, is_wanted: impl Fn() -> bool) -> Result<ReloadOutcome, String> {
         let prepared = tokio::time::timeout(RELOAD_WAIT, self.prepare()).await;
         let (reread, room) =
             prepared.map_err(|_| RELOAD_TIMED_OUT.to_owned())?.map_err(|error| error.to_string())?;
         if !is_wanted() {
-            return Err("who asked for it waits no more".to_owned());
+            return Err("its client no longer waits".to_owned());
         }
         self.follow_apiservers(&reread.config).await.map_err(|error| error.to_string())?;
         Ok(ReloadOutcome { restart_keys: self.apply(reread, room) })
     }
 
     pub(super) async fn answer_reload(&self, ReloadRequest { peer, answer }: ReloadRequest) {
-        tracing::info!(uid = peer.uid, pid = peer.pid, "a reload was asked for");
+        tracing::info!(uid = peer.uid, pid = peer.pid, "a client requested a reload");
         if !answer.is_closed() {
             let done = self.reload_config(|| !answer.is_closed()).await;
-            // A client that has gone at the last moment finds the outcome in the log.
+            // A client that left at the last moment finds the outcome in the log.
             let _ = answer.send(done);
         }
     }
 
-    /// Forgets the address that a wish names. Where no apiserver is used, the wish is dropped unanswered.
+    /// Forgets the address that a request names. Without an apiserver, the request gets no response.
     pub(super) async fn answer_forget(&self, ForgetRequest { peer, address, answer }: ForgetRequest) {
         let Some(access) = &self.access else { return };
         let outcome = access.forget_endpoint(address).await;
         let uid = peer.uid;
         let pid = peer.pid;
         match &outcome {
-            Ok(None) => tracing::info!(uid, pid, %address, "a learned address was forgotten, as asked for"),
+            Ok(None) => tracing::info!(uid, pid, %address, "a learned address was forgotten on request"),
             Ok(Some(error)) => {
                 tracing::warn!(uid, pid, %address, error, "a learned address was forgotten, but not on disk yet");
             }
@@ -97,7 +97,7 @@ impl Reload {
         let _ = answer.send(outcome);
     }
 
-    /// What was read, and a place for it among what the engine is told; `None`: the engine was stopped.
+    /// The loaded configuration and a slot in the engine's queue; `None` if the engine was stopped.
     async fn prepare(&self) -> Result<(LoadedConfig, Option<mpsc::Permit<'_, Vec<Event>>>), AppError> {
         let reread = self.load().await?;
         Ok((reread, self.events.reserve().await.ok()))
@@ -122,7 +122,7 @@ impl Reload {
         Ok(LoadedConfig { config, blocks, edition })
     }
 
-    /// Follows the new ways to an apiserver, where one is used.
+    /// Applies new addresses and credentials of the apiserver, if one is used.
     async fn follow_apiservers(&self, config: &Config) -> Result<(), AppError> {
         let Some(access) = self.access.clone() else { return Ok(()) };
         let sources = settings::apiserver_sources(config);
@@ -131,7 +131,7 @@ impl Reload {
         Ok(reload.await.map_err(|error| AppError::Runtime(error.into()))??)
     }
 
-    /// Puts in force what was read, and gives the keys that wait for a restart.
+    /// Puts a loaded configuration in force, and returns the keys that wait for a restart.
     fn apply(
         &self,
         LoadedConfig { config, blocks, edition }: LoadedConfig,
@@ -153,8 +153,8 @@ impl Reload {
         waiting
     }
 
-    /// Gives the engine the settings of the configuration in force, with the addresses that are an apiserver's now:
-    /// none of them becomes a frontend.
+    /// Sends the engine the settings in force, with the apiserver's current addresses: none of them becomes a
+    /// frontend.
     pub(super) async fn send_settings(&self) {
         send_event(&self.events, self.settings_event()).await;
     }
@@ -165,8 +165,8 @@ impl Reload {
     }
 }
 
-/// What a restart would refuse, a reload refuses: else the daemon would fail at its next start, when no operator looks,
-/// and would not be started again.
+/// A reload refuses what a restart would refuse. Otherwise the daemon would fail at its next start, when no operator
+/// looks, and stay down.
 fn check_restartable(config: &Config) -> Result<(), AppError> {
     node::name(config)?;
     if config.kubernetes.enabled {
@@ -176,6 +176,6 @@ fn check_restartable(config: &Config) -> Result<(), AppError> {
 }
 
 async fn send_event(events: &mpsc::Sender<Vec<Event>>, event: Event) {
-    // The engine listens until it is stopped; after that no event matters.
+    // The engine receives until it is stopped; after that no event matters.
     let _ = events.send(vec![event]).await;
 }

@@ -1,6 +1,6 @@
-//! From the configuration to what each module wants to know of it.
+//! Derives each module's settings from the configuration.
 //!
-//! Invariant: nothing here starts, opens or waits for anything, so a reload uses it as a start does.
+//! Invariant: nothing here starts, opens or waits for anything, so a start and a reload both use it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(super) fn apiserver_sources(config: &Config) -> apiserver::AccessSources {
     }
 }
 
-/// What the rules go by; `apiserver_addresses` are the addresses that are an apiserver's beside the configured ones.
+/// The settings of the rules. `apiserver_addresses` are the addresses of apiservers besides the configured ones.
 pub(super) fn engine_settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
     let is_direct = !config.packets.dsr_from.is_empty();
     let ends_tcp = config.datapath.stale_sockets.protocols.contains(&config::Protocol::Tcp);
@@ -58,7 +58,7 @@ fn external_ips(allowed: &config::ExternalIps) -> ExternalIps {
     }
 }
 
-/// The addresses that are an apiserver's now.
+/// The apiserver's current addresses.
 pub(super) fn apiserver_addresses(access: Option<&Access>) -> BTreeSet<SocketAddr> {
     access.map(|access| access.addresses().borrow().clone()).unwrap_or_default()
 }
@@ -76,7 +76,7 @@ pub(super) fn parse_blocks(config: &Config, path: &Path) -> Result<Blocks, AppEr
     Blocks::from_config(config, &path.to_string_lossy()).map_err(AppError::Services)
 }
 
-/// The folder of what survives a restart.
+/// The state folder.
 pub(super) fn state_folder(config: &Config) -> state::StateFolder {
     state::StateFolder::new(&config.state.path)
 }

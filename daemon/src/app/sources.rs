@@ -1,6 +1,6 @@
-//! The sources: made from the configuration, and started when the engine runs.
+//! Builds the sources from the configuration, and starts them once the engine runs.
 //!
-//! Invariant: each source tells the engine by the one queue of events, and knows no other source.
+//! Invariant: each source sends the engine events through the one queue, and depends on no other source.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ pub(super) struct Sources {
     manifests: Option<Manifests>,
     kubernetes: Option<Kubernetes>,
     blocks: watch::Receiver<Arc<Blocks>>,
-    /// The folder of further blocks, its path, and where those go that count.
+    /// The folder of further blocks, its path, and where the active blocks go.
     folder: Option<(BlocksFolder, Arc<str>)>,
     active_blocks: watch::Sender<Arc<[Arc<ParsedBlock>]>>,
-    /// The backends of the configuration's services as a former process had them.
+    /// The saved backends of the configuration's services.
     restored_sets: SavedSets,
 }
 
-/// What other modules are given of the blocks, and told of them.
+/// The channels by which other modules receive the blocks and report the active ones.
 pub(super) type BlocksChannels = (watch::Receiver<Arc<Blocks>>, watch::Sender<Arc<[Arc<ParsedBlock>]>>);
 
 impl Sources {
@@ -53,7 +53,7 @@ impl Sources {
         }
     }
 
-    /// Starts all of them, and the task that tells the engine of the node.
+    /// Starts all of them, and the task that sends the node's state to the engine.
     pub(super) fn start(
         self,
         tasks: &mut JoinSet<()>,
@@ -83,7 +83,7 @@ impl Sources {
     }
 }
 
-/// What the sources need of the rest of the daemon.
+/// What the sources use of the rest of the daemon.
 pub(super) struct SourceContext<'a> {
     pub(super) reload: &'a Reload,
     pub(super) readings: &'a Readings,
@@ -91,7 +91,7 @@ pub(super) struct SourceContext<'a> {
     pub(super) stopping: watch::Receiver<bool>,
 }
 
-/// Starts to ask for the backends that have names.
+/// Starts to resolve the backends that have names.
 fn start_resolver(tasks: &mut JoinSet<()>, seen: Arc<NameTable>, kept: SavedSets, seed: u64) -> NameChannels {
     let (wanted, wishes) = watch::channel(Arc::default());
     let (told, news) = mpsc::channel(1);
@@ -99,7 +99,7 @@ fn start_resolver(tasks: &mut JoinSet<()>, seen: Arc<NameTable>, kept: SavedSets
     NameChannels { queries: wanted, news, saved: kept }
 }
 
-/// Follows the folder of further blocks, and gives what it tells.
+/// Follows the folder of further blocks, and returns its table of files.
 fn watch_folder(
     tasks: &mut JoinSet<()>,
     folder: BlocksFolder,
@@ -110,7 +110,7 @@ fn watch_folder(
     told
 }
 
-/// Follows a folder until it is told to stop.
+/// Follows a folder until the daemon stops.
 async fn run_folder(folder: impl Future<Output = Result<(), JoinError>>, named: &'static str) {
     if let Err(error) = folder.await {
         tracing::error!(%error, "the {named} are no longer read");

@@ -1,7 +1,7 @@
-//! The modules, each made from its settings and from what a former process left.
+//! Builds the modules from their settings and from a former process's state.
 //!
-//! Invariant: whatever is not there or not whole yet is named in the log and does not keep the rest from starting. Only
-//! what the daemon cannot start without is an error.
+//! Invariant: the log names whatever is missing or incomplete, and the rest still starts. Only a part that the daemon
+//! cannot start without is an error.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,21 +33,21 @@ use holdfast_kubernetes::source::{self as kubernetes, Kubernetes};
 use holdfast_standalone::blocks::{self as config, BlocksFolder, SavedSets};
 use holdfast_standalone::manifests::Manifests;
 
-/// The seed that spreads checks and questions of many nodes. Without randomness these are merely easier to guess.
+/// The seed that spreads checks and queries of many nodes. Without randomness they only become easier to guess.
 pub(super) fn random_seed() -> u64 {
     getrandom::u64().unwrap_or(0)
 }
 
-/// The secret key of the tables' hashes. It has no other use: an apiserver sees when it is asked, and that must not
-/// tell the key. Without randomness authors of objects could choose colliding keys, so there is no start then.
+/// The secret key of the tables' hashes. It has no other use: an apiserver sees when it is queried, which must not
+/// reveal the key. Without randomness, authors of objects could choose colliding keys, so the start fails.
 fn random_hash_seed() -> Result<Seed, AppError> {
     let mut key = [0; 16];
     getrandom::fill(&mut key).map_err(|error| AppError::Runtime(std::io::Error::other(error.to_string())))?;
     Ok(Seed(u128::from_ne_bytes(key)))
 }
 
-/// Claims the folder for this process alone, opens the maps, and reads meanwhile what a former process wrote down:
-/// after a boot clients wait for both.
+/// Claims the folder for this process, and opens the maps while it reads the snapshot: after a boot, clients wait for
+/// both.
 pub(super) fn open_state(
     config: &Config,
     folder: &state::StateFolder,
@@ -60,15 +60,15 @@ pub(super) fn open_state(
         let maps = AppMaps::open(config, expected_demand(config, folder))?;
         let kept = match reading {
             Ok(reading) => reading.join().unwrap_or_else(|broken| std::panic::resume_unwind(broken)),
-            // The system gives no thread.
+            // The system cannot start a thread.
             Err(_) => load_state(folder),
         };
         Ok((claim, maps, kept))
     })
 }
 
-/// What a former process wrote down would take of empty maps, by some of it. Nothing is expected where only a few
-/// services were written down, or where they cannot be read.
+/// How much of empty maps the snapshot would take, estimated from a sample. It is nothing if the snapshot has few
+/// services or cannot be read.
 fn expected_demand(config: &Config, folder: &state::StateFolder) -> MapGrowth {
     let settings = settings::engine_settings(config, settings::apiserver_addresses(None));
     folder
@@ -77,7 +77,7 @@ fn expected_demand(config: &Config, folder: &state::StateFolder) -> MapGrowth {
         .unwrap_or_default()
 }
 
-/// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system
+/// Logs what is missing or incomplete now. The daemon retries it, and serves everything else meanwhile. A file system
 /// may hang, so the start does not wait for this.
 pub(super) fn warn_about_missing(config: &Config) {
     let manifests = config.manifests.path.clone();
@@ -86,19 +86,19 @@ pub(super) fn warn_about_missing(config: &Config) {
     let apiserver = config.apiserver.clone();
     drop(tokio::task::spawn_blocking(move || {
         if let Some(Err(error)) = manifests.as_deref().map(Manifests::check_folder) {
-            tracing::warn!(%error, "the manifests cannot be read yet; this is tried again, and everything else is served");
+            tracing::warn!(%error, "cannot read the manifests yet; retrying, and everything else is served");
         }
         if let Some(Err(error)) = services.as_deref().map(BlocksFolder::check_folder) {
-            tracing::warn!(%error, "the files of services cannot be read yet; this is tried again, and everything else is served");
+            tracing::warn!(%error, "cannot read the files of services yet; retrying, and everything else is served");
         }
-        // What only is not there yet is told by who reads the credentials.
+        // The part that reads the credentials logs files that are merely missing.
         if let Some(Err(error)) = kubernetes.then(|| Access::check_files(&apiserver)) {
-            tracing::warn!(%error, "no apiserver can be asked yet; this is tried again, and everything else is served");
+            tracing::warn!(%error, "cannot use an apiserver yet; retrying, and everything else is served");
         }
     }));
 }
 
-/// What a former process wrote down. If that cannot be used, the daemon starts as it would on a new node.
+/// Loads the snapshot. If it cannot be used, the daemon starts as on a new node.
 fn load_state(folder: &state::StateFolder) -> Option<state::SavedState> {
     match folder.load() {
         Ok(kept) => {
@@ -112,12 +112,12 @@ fn load_state(folder: &state::StateFolder) -> Option<state::SavedState> {
     }
 }
 
-/// Which numbers of records may have been given out, and what was wrong with the snapshot.
+/// Which numbers of records may be in use, and the damage of the snapshot.
 pub(super) fn saved_numbers(kept: Option<&state::SavedState>) -> (u64, Option<Arc<state::Damage>>) {
     kept.map_or((0, None), |kept| (kept.context.numbers_below, kept.damage.clone()))
 }
 
-/// The backends that the configuration's services had.
+/// The saved backends of the configuration's services.
 pub(super) fn restored_sets(kept: Option<&state::SavedState>) -> SavedSets {
     kept.map(|kept| config::saved_sets(&kept.remembered.services)).unwrap_or_default()
 }
@@ -129,7 +129,7 @@ fn log_damage(damage: &state::Damage) {
     say!(warn, messages::SNAPSHOT_DAMAGED, %error, older, lost);
 }
 
-/// The way to the apiserver. `known_cluster` is the cluster that the snapshot is from.
+/// Opens the access to the apiserver. `known_cluster` is the cluster that the snapshot is from.
 fn open_access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Access, AppError> {
     let settings = apiserver::AccessSettings {
         sources: settings::apiserver_sources(config),
@@ -140,7 +140,7 @@ fn open_access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Resul
     Ok(Access::new(&settings)?)
 }
 
-/// The way to the apiserver and what is watched there; neither where no object comes from an apiserver.
+/// The access to the apiserver and its watches; neither if no object comes from an apiserver.
 pub(super) fn open_cluster(
     config: &Config,
     node: &NodeName,
@@ -154,8 +154,8 @@ pub(super) fn open_cluster(
     Ok((Some(access.clone()), Some(build_kubernetes(config, node, access, kept))))
 }
 
-/// What is watched at the apiserver, from the version that a former process had reached. If that process asked for
-/// Services of another proxy's name, the watch begins anew, because the process knew nothing of these Services.
+/// Builds the watches, from the version that a former process had reached. If that process selected Services of
+/// another proxy name, the watch starts again, because the process never saw these Services.
 fn build_kubernetes(
     config: &Config,
     node: &NodeName,
@@ -180,9 +180,8 @@ fn build_kubernetes(
     Kubernetes::new(access, settings)
 }
 
-/// What counts as the cluster's word on this node until the cluster speaks: the zone that a former process knew, and
-/// the addresses at which NodePorts are answered, so that a restart does not take these away and back. Without a
-/// cluster there is no such word, and no such address.
+/// The node's description until the cluster delivers one: the zone from the snapshot, and the addresses that answer
+/// NodePorts, so that a restart does not remove and restore these. Without a cluster there is neither.
 pub(super) fn describe_node(
     config: &Config,
     maps: &AppMaps,
@@ -193,9 +192,8 @@ pub(super) fn describe_node(
     NodeDescription { zone, addresses, is_leaving: false }
 }
 
-/// An engine that knows what it must know before it may write anything. What is remembered is decided anew by the
-/// present settings and drains, and for the present node: so an apiserver's address is no frontend, not even for a
-/// moment.
+/// Builds an engine that has everything it needs before it may write. It decides the remembered frontends again by
+/// the present settings, drains and node: so an apiserver's address is no frontend, not even for a moment.
 pub(super) fn build_engine(
     maps: AppMaps,
     sources: &[Source],
@@ -204,7 +202,7 @@ pub(super) fn build_engine(
 ) -> Result<Engine<AppMaps>, AppError> {
     let (mut engine, found) = Engine::start(maps, random_hash_seed()?, sources)?;
     for error in found {
-        tracing::warn!(%error, "the maps hold what holdfast cannot have written; it is written again");
+        tracing::warn!(%error, "the maps hold entries that holdfast cannot have written; rewriting them");
     }
     engine.restore_drains(Arc::clone(drains));
     if let Some(kept) = kept {
@@ -219,7 +217,7 @@ pub(super) fn build_engine(
     Ok(engine)
 }
 
-/// The keeper, which writes the table down, and where it tells how the last write went.
+/// The snapshot writer, and the outcome of its last write.
 pub(super) fn build_snapshot_writer(
     (folder, damage): (state::StateFolder, Option<Arc<state::Damage>>),
     engine: &EngineThread,
@@ -233,8 +231,7 @@ pub(super) fn build_snapshot_writer(
     (keeper.with_damage(damage), written)
 }
 
-/// The recorder on a thread of its own, because it formats and may wait for the journal; and what tells that
-/// it has ended.
+/// The recorder on its own thread, because it formats and may wait for the journal; and the signal that it has ended.
 pub(super) fn start_recorder(
     state: &Path,
     numbers_below: u64,

@@ -14,7 +14,7 @@ use holdfast_standalone::blocks::folder::{BlockFiles, FileTable};
 use holdfast_standalone::blocks::merge;
 use holdfast_standalone::folder::FileFormat as _;
 
-/// A daemon's reloads, in a folder of their own.
+/// A daemon's reloads, in their own folder.
 struct ReloadHarness {
     folder: tempfile::TempDir,
     reload: Reload,
@@ -25,7 +25,7 @@ impl ReloadHarness {
         Self::started_as(None, text)
     }
 
-    /// By the name that the command line gives, if it does.
+    /// `node_name` is the command line's, if any.
     fn started_as(node_name: Option<&str>, text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("holdfast.toml");
@@ -39,13 +39,13 @@ impl ReloadHarness {
             watch::channel(Arc::new(settings::parse_blocks(&config, &file.path).unwrap())).0,
             watch::channel(None).0,
         );
-        // The engine has gone, and takes nothing.
+        // The engine has gone, and receives nothing.
         let events = mpsc::channel(1).0;
         let followed = (watch::channel(Arc::new(config)).0, watch::channel(Arc::default()).0);
         Self { reload: Reload::new(&file, followed, logging, None, events, told), folder }
     }
 
-    /// What an operator says is behind a message, and what is wrong in the file.
+    /// An operator's explanation of a message, and the number of faults in the file.
     async fn reload_events(&self, text: &str) -> (Option<String>, usize) {
         let folder = self.folder.path().join("events.d");
         std::fs::create_dir_all(&folder).unwrap();
@@ -84,7 +84,7 @@ async fn a_reload_compares_with_what_runs_and_not_with_the_last_file() {
 async fn a_reload_refuses_what_a_start_refuses() {
     let bed = ReloadHarness::started_with("");
     let no_authority = "[apiserver] names no certificate authority: set `ca_file` or `kubeconfig`";
-    // Files that are not there may come.
+    // Missing files may appear later.
     for (more, expected) in [("", Some(no_authority)), ("ca_file = \"/not/there.crt\"", None)] {
         let text = format!("[apiserver]\nendpoints = [\"https://10.0.0.10:6443\"]\n{more}\n");
         assert_eq!(bed.tries(&text).await.err().as_deref(), expected, "{more}");
@@ -92,7 +92,7 @@ async fn a_reload_refuses_what_a_start_refuses() {
     }
 }
 
-/// Each reload that waits for one would keep a thread for ever.
+/// Each blocked reload would keep a thread for ever.
 #[tokio::test]
 async fn a_reload_waits_for_no_pipe() {
     let bed = ReloadHarness::started_with("");
@@ -103,7 +103,7 @@ async fn a_reload_waits_for_no_pipe() {
     assert!(refused.ends_with(": this is a named pipe: put a file there"), "{refused}");
 }
 
-/// As on a host that was named by hand, where only the file gives the node a name that Kubernetes takes.
+/// On a host that was named by hand, only the file gives the node a name that Kubernetes takes.
 #[test]
 fn kernel_a_reload_keeps_the_name_that_a_start_needs() {
     let test = || {
@@ -171,7 +171,7 @@ async fn what_waits_for_a_restart_is_not_in_force() {
     assert_ne!(settings.frontends_max, Some(7), "nor is it half in force");
 }
 
-/// Other nodes choose by lists of their own, so this one has to know each backend that serves.
+/// Other nodes select by their own lists, so this one needs every serving backend.
 #[test]
 fn what_other_nodes_send_as_it_came_goes_to_each_backend_that_serves() {
     for (text, expected) in [
@@ -185,7 +185,7 @@ fn what_other_nodes_send_as_it_came_goes_to_each_backend_that_serves() {
     }
 }
 
-/// What is listed of a folder with one file.
+/// The table of a folder with one file.
 fn listed(file: &str, text: &str) -> FileTable {
     let (folder, file) = (Path::new("d"), Arc::<str>::from(file));
     let mut known = BlockFiles::for_folder(folder);
@@ -194,7 +194,8 @@ fn listed(file: &str, text: &str) -> FileTable {
     known.files().clone()
 }
 
-/// What blocks of other files stand beside is what runs, so that a reload takes away nothing that is served.
+/// Blocks of other files are checked against the running configuration, so that a reload removes nothing that is
+/// served.
 #[tokio::test]
 async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {
     let bed =
@@ -233,7 +234,7 @@ async fn a_reload_gives_no_block_the_address_at_which_the_daemon_listens_until_i
     assert!(why.contains("restart it"), "{why}");
 }
 
-/// A reload that a client of the socket asks for.
+/// A reload that a client of the socket requests.
 fn wish() -> (ReloadRequest, oneshot::Receiver<Result<ReloadOutcome, String>>) {
     let (answer, answered) = oneshot::channel();
     (ReloadRequest { peer: Peer { uid: 0, pid: None }, answer }, answered)
@@ -248,7 +249,7 @@ async fn who_was_told_that_a_reload_failed_does_not_get_it_later() {
     drop(answered);
     bed.reload.answer_reload(left).await;
     assert!(!limit(&bed), "it had waited behind others");
-    // The engine is busy, and takes what it is told only after the asker has left.
+    // The engine is busy, and receives only after the client has left.
     let (events, mut heard) = mpsc::channel(1);
     events.try_send(Vec::new()).unwrap();
     bed.reload.events = events;

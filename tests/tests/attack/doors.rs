@@ -129,7 +129,7 @@ fn nobody_changes_anything_by_tcp_and_does_not_get_into_the_socket() {
     until("refused", || by_socket.answers().unwrap().failed.keys().any(|errno| errno == "EACCES"));
     let answers = by_socket.answers().unwrap();
     assert_eq!(answers.by_status, BTreeMap::new());
-    assert!(!daemon.logged().contains("a reload was asked for"), "{}", daemon.logged());
+    assert!(!daemon.logged().contains("a client requested a reload"), "{}", daemon.logged());
 }
 
 /// A member of the socket's group may look, and drains nothing.

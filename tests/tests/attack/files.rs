@@ -68,7 +68,7 @@ fn files_about_events_that_cannot_be_used_are_named_and_keep_nobody_from_being_s
     for says in ["closed.toml: may not be read", "pipe.toml: is no file", "odd.toml:2: "] {
         assert!(status.contains(says), "{says}: {status}");
     }
-    assert!(daemon.logged().contains("left out of what is known of Events"), "{}", daemon.logged());
+    assert!(daemon.logged().contains("left out of the knowledge about Events"), "{}", daemon.logged());
     fs::remove_dir_all(&events).unwrap();
     daemon.tell(&["reload"]).unwrap();
     assert!(!daemon.tell(&["status"]).unwrap().contains("files about Events"));

@@ -88,7 +88,7 @@ fn a_rule_that_dropped_a_node_port_is_named_with_its_chain() {
             daemon,
             &[
                 "filters",
-                "table inet raw, chain pre (prerouting, priority -300): drops what is sent to port 30001",
+                "table inet raw, chain pre (prerouting, priority -300): drops packets to port 30001",
             ],
         );
         let found = daemon.tell(&["diagnose", "default/here", "--no-probe", "-o", "json"]).unwrap();

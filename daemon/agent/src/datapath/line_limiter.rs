@@ -1,18 +1,18 @@
-//! Which refusals get a line in the log.
+//! Selects the refusals that get a log line.
 //!
-//! Invariant: a frontend gets at most one line per [`LINE_GAP`], however often it refuses; each line says how many
-//! refusals it stands for. Refusals after the last line are in `/refusals` and the metrics only.
+//! Invariant: a frontend gets at most one line per [`LINE_GAP`], and each line counts the refusals since the last
+//! one. Refusals after the last line appear only in `/refusals` and the metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast_core::keys::FrontendKey;
 
-/// The time between two lines of a frontend: short enough for a reader of the log to see that it goes on, and long
-/// enough to leave all other lines readable.
+/// The time between two lines of a frontend: short enough to show that it continues, long enough to leave all other
+/// lines readable.
 const LINE_GAP: Duration = Duration::from_secs(10);
 
-/// How many frontends are told apart. More of them refuse within one [`LINE_GAP`] only in a scan of all addresses, which
+/// The most frontends told apart. More refuse within one [`LINE_GAP`] only during a scan of all addresses, which
 /// needs no line for each.
 const FRONTENDS_MAX: usize = 256;
 
@@ -26,8 +26,8 @@ struct FrontendLine {
 }
 
 impl LineLimiter {
-    /// Counts one more refusal at a time since boot. If a line is due now, gives for how many refusals it stands, this
-    /// one included.
+    /// Counts a refusal at a time since boot. If a line is due, returns how many refusals it counts, this one
+    /// included.
     pub(super) fn count_due(&mut self, frontend: FrontendKey, at: Duration) -> Option<u64> {
         if let Some(line) = self.0.get_mut(&frontend) {
             line.suppressed += 1;

@@ -1,14 +1,14 @@
-//! How fast refusals are read.
+//! Limits how fast refusals are read.
 //!
-//! Invariant: one client that dials a refusing address in a loop costs the daemon a few percent of one core, and no
-//! more. A refusal that is not read in time finds no room in the ring buffer, and is counted there.
+//! Invariant: a client that dials a refusing address in a loop costs the daemon a few percent of one core. If
+//! refusals come faster than they are read, the ring buffer drops and counts them.
 
 use std::time::Duration;
 
-/// How many refusals are read in one window: 10,000 a second, far more than a person can read.
+/// The most refusals read in one window: 10,000 per second, far more than a person can read.
 const REFUSALS_MAX: u32 = 1_000;
 
-/// The length of a window: long enough to make a pause worth its wake-up, short enough for a stop not to wait.
+/// The length of a window: long enough to make a pause worth its wake-up, short enough not to delay a stop.
 const WINDOW: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct ReadPacer {
 }
 
 impl ReadPacer {
-    /// Counts one refusal that was taken, and gives how long to pause before the next. `now` never steps back.
+    /// Counts a refusal, and returns the pause before the next one. `now` never steps back.
     pub(super) fn pause(&mut self, now: Duration) -> Option<Duration> {
         let over = self.window_start + WINDOW;
         if now >= over {

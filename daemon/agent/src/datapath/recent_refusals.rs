@@ -1,7 +1,7 @@
-//! The latest refusals, with a bound that namespaces share.
+//! The latest refusals, in a bounded list that namespaces share.
 //!
-//! Invariant: where there is no room, the namespace with the most refusals loses its oldest one. So whatever happens at
-//! the frontends of one namespace, another one with fewer refusals keeps its own.
+//! Invariant: when the list is full, the namespace with the most refusals loses its oldest one. So a namespace with
+//! few refusals keeps them, whatever happens at the frontends of others.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,16 +12,16 @@ use holdfast_core::op::QuotaId;
 use holdfast_datapath::{Cause, Refusal};
 use holdfast_status::views::refusals::DeniedClient;
 
-/// How many refusals are kept: as many as a person reads through. They take 200 KiB.
+/// How many refusals are kept: as many as a person reads. They take 200 KiB.
 pub(super) const REFUSALS_MAX: usize = 1_000;
 
-/// The namespace that has the frontend; `None`: no service has the port that was dialled, so no namespace is known.
+/// The namespace of the frontend; `None` if no service has the dialled port.
 type Owner = Option<QuotaId>;
 
-/// The place of a refusal in the order in which all of them came, and what is kept of it.
+/// The sequence number of a refusal, and its record.
 type Entry = (u64, Arc<DeniedClient>);
 
-/// The refusals of each namespace; the client that tried last is at the end.
+/// The refusals of each namespace; the latest client is last.
 #[derive(Debug, Default)]
 pub(super) struct RecentRefusals {
     owners: BTreeMap<Owner, VecDeque<Entry>>,
@@ -30,10 +30,10 @@ pub(super) struct RecentRefusals {
 }
 
 impl RecentRefusals {
-    /// Keeps a refusal. A client that tries again stays one entry, which moves to the end.
+    /// Records a refusal. A client that retries keeps one entry, which moves to the end.
     pub(super) fn record(&mut self, at: Timestamp, refusal: Refusal) {
         let own = self.owners.entry(refusal_owner(&refusal)).or_default();
-        // The search begins at the end, where a client in a tight loop is found at once.
+        // Search from the end, where a client in a tight loop is found at once.
         let before = own.iter().rposition(|(_, denied)| denied.is_same_client(&refusal));
         let before = before.and_then(|place| own.remove(place));
         let is_new = before.is_none();
@@ -46,15 +46,14 @@ impl RecentRefusals {
         }
     }
 
-    /// All refusals; the client that tried last comes last.
+    /// All refusals; the latest client is last.
     pub(super) fn all(&self) -> Vec<Arc<DeniedClient>> {
         let mut all: Vec<&Entry> = self.owners.values().flatten().collect();
         all.sort_unstable_by_key(|(came, _)| *came);
         all.into_iter().map(|(_, denied)| Arc::clone(denied)).collect()
     }
 
-    /// Drops the oldest refusal of the namespace that has most; of namespaces that have equally many, of the one with
-    /// the oldest refusal.
+    /// Drops the oldest refusal of the namespace that has most; a tie goes to the namespace with the oldest refusal.
     fn evict_oldest(&mut self) {
         let weight =
             |entries: &VecDeque<Entry>| (entries.len(), Reverse(entries.front().map(|(came, _)| *came)));

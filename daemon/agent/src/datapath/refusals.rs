@@ -1,8 +1,8 @@
-//! The latest clients that were not served. A client that tries again and again is one entry with a count, so a single
-//! client in a loop does not push out all others; nor do many clients of one namespace's frontends.
+//! The latest denied clients. A client that retries is one entry with a count, so it does not evict the others; nor
+//! do many clients of one namespace's frontends.
 //!
-//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. A refusal that
-//! fell out of the list is still counted. A restart begins with an empty list.
+//! Invariant: the writer waits for a reader at most as long as copying a bounded list of pointers takes. A refusal
+//! that fell out of the list is still counted. A restart begins with an empty list.
 
 use std::io::{self, PipeReader};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,13 +25,13 @@ use holdfast_host::logging::messages::{self, say};
 /// The log as a reader gets it, copied at one instant.
 #[derive(Clone, Debug, Default)]
 pub struct RefusalSnapshot {
-    /// The latest refusals; the client that tried last comes last.
+    /// The latest refusals; the latest client is last.
     pub latest: Vec<Arc<DeniedClient>>,
-    /// How many clients met ECONNREFUSED since the start, each try counted.
+    /// How many tries failed with ECONNREFUSED since the start.
     pub refused: u64,
-    /// How many clients were dropped since the start, each try counted.
+    /// How many tries were dropped since the start.
     pub dropped: u64,
-    /// Why no more refusals are read.
+    /// Why reading refusals stopped.
     pub failure: Option<String>,
 }
 
@@ -43,21 +43,21 @@ struct RefusalState {
     failure: Option<String>,
 }
 
-/// The latest clients that were not served.
+/// The log of the latest denied clients.
 #[derive(Debug, Default)]
 pub struct RefusalLog {
     state: Mutex<RefusalState>,
-    /// Where the service of a frontend is found; empty until the engine runs.
+    /// Where to find the service of a frontend; empty until the engine runs.
     snapshots: OnceLock<watch::Receiver<Arc<Snapshot>>>,
 }
 
 impl RefusalLog {
-    /// The log of a daemon that touches no traffic, so that no client is ever turned away.
+    /// The log of a daemon that touches no traffic, and so denies no client.
     pub fn none() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Reads the programs' ring buffer on a thread of its own until the other end of `stop` is closed.
+    /// Reads the programs' ring buffer on its own thread until the other end of `stop` closes.
     pub fn start(refusals: RefusalReader, stop: PipeReader) -> io::Result<Arc<Self>> {
         let log = Self::none();
         let own = Arc::clone(&log);
@@ -67,13 +67,13 @@ impl RefusalLog {
         Ok(log)
     }
 
-    /// Names services in the log by these snapshots from now on.
+    /// Uses these snapshots from now on to name services in the log.
     pub fn name_services(&self, snapshots: watch::Receiver<Arc<Snapshot>>) {
         // Only the start sets it, once.
         let _ = self.snapshots.set(snapshots);
     }
 
-    /// What is known now.
+    /// A copy of the log.
     pub fn snapshot(&self) -> RefusalSnapshot {
         let kept = self.lock_state();
         RefusalSnapshot {
@@ -84,7 +84,7 @@ impl RefusalLog {
         }
     }
 
-    /// How many tries were refused and how many were dropped since the start.
+    /// How many tries were refused and dropped since the start.
     pub fn totals(&self) -> [(Denial, u64); 2] {
         let kept = self.lock_state();
         [(Denial::Refused, kept.refused), (Denial::Dropped, kept.dropped)]
@@ -99,7 +99,7 @@ impl RefusalLog {
         kept.latest.record(at, refusal);
     }
 
-    /// Notes that no more refusals will be read, and why.
+    /// Records why reading refusals stopped.
     pub fn record_failure(&self, why: String) {
         self.lock_state().failure = Some(why);
     }
@@ -118,12 +118,12 @@ impl RefusalLog {
             }
         });
         if let Err(error) = listened {
-            tracing::error!(%error, "refused clients are no longer listed; they are refused as before");
+            tracing::error!(%error, "cannot list refusals any more; clients are refused as before");
             self.record_failure(format!("{error:#}"));
         }
     }
 
-    /// Writes one line. Lines are few, so the service is looked for among all.
+    /// Writes one line. Lines are rare, so a search of all services is cheap enough.
     fn write_line(&self, refusal: &Refusal, count: u64) {
         let snapshot = self.snapshots.get().map(|snapshots| Arc::clone(&snapshots.borrow()));
         let found = snapshot.as_deref().and_then(|snapshot| find_owner(snapshot, &refusal.frontend));
@@ -149,17 +149,17 @@ impl RefusalLog {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, RefusalState> {
-        // Nothing in a change can panic half-way, so what is there is whole.
+        // No change can panic half-way, so the state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 words! {
-    /// The kind of program that turned a client away.
+    /// The kind of program that denied a client.
     pub enum Stage {
         /// A program at its socket: the client is a process of this node.
         Socket = "socket",
-        /// A program at a device: the client is known by its packet.
+        /// A program at a device: only the packet identifies the client.
         Packet = "packet",
     }
 }
@@ -173,12 +173,11 @@ impl Stage {
 /// The name of a device, or its number if it has gone.
 pub fn device_name(arrival: Arrival) -> String {
     let name = if_indextoname(arrival.device).ok().and_then(|name| name.into_string().ok());
-    // The name of a device that is not there may come empty.
+    // The name of a missing device may be empty.
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("device {}", arrival.device))
 }
 
-/// The wall-clock time that lies `ago` before now: a refusal may be older than this daemon, if a former one did not
-/// read it.
+/// The wall-clock time `ago` before now: a refusal may be older than this daemon, if a former one did not read it.
 fn wall_time(ago: Duration) -> Timestamp {
     let then = SystemTime::now().checked_sub(ago).unwrap_or(UNIX_EPOCH);
     let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -239,7 +238,7 @@ mod tests {
         assert_eq!(kept.collect::<Vec<_>>(), expected.map(|(source, count)| (source.to_owned(), count)));
     }
 
-    /// What a line of the log says, as text.
+    /// The text of a log line.
     fn line(log: &RefusalLog, refusal: &Refusal) -> String {
         #[derive(Clone, Default)]
         struct Written(Arc<Mutex<Vec<u8>>>);
@@ -329,7 +328,7 @@ mod tests {
         assert_eq!(log.snapshot().latest.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 2_000]);
     }
 
-    /// The crowd is like processes that live for one try each, or a sender that has another address each time.
+    /// The crowd is like processes that try once each, or a sender that changes its address each time.
     #[test]
     fn no_crowd_at_one_namespace_pushes_out_who_was_refused_at_another() {
         let log = RefusalLog::none();
@@ -346,8 +345,7 @@ mod tests {
         assert_eq!(kept[301].refusal.process, 8_301, "of its own the latest are kept");
     }
 
-    /// Refusals at ports that no service has are a group of their own: a scan of all ports says nothing of any
-    /// namespace.
+    /// Refusals at ports without a service are their own group: a scan of all ports concerns no namespace.
     #[test]
     fn no_scan_of_ports_that_no_service_has_pushes_out_who_was_refused() {
         let log = RefusalLog::none();

@@ -1,8 +1,8 @@
-//! What becomes of flows in the kernel's own table of connections (conntrack) when a firewall comes.
+//! Enters flows into the kernel's conntrack table when a firewall comes.
 //!
-//! Invariant: conntrack has an entry for each flow on which both sides have agreed before the firewall gets the packets
-//! of those that passed by the stack, as far as [`INSERT_MAX`] allows it. So a rule that accepts what is established
-//! accepts their next packet, whichever side sends it. Entries are made once for each firewall, and never removed.
+//! Invariant: conntrack has an entry for each established flow of the fast path before the firewall gets its packets,
+//! as far as [`INSERT_MAX`] allows. So a rule that accepts established connections accepts the next packet of either
+//! side. Entries are made once per firewall, and never removed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 use holdfast_datapath::{ConntrackOutcome, FlowTable, LiveMaps};
 use tokio::sync::watch;
 
-/// How long a firewall waits for its packets meanwhile. A few hundred thousand flows are entered in a second.
+/// How long a firewall waits for its packets meanwhile. A few hundred thousand flows are entered per second.
 const INSERT_MAX: Duration = Duration::from_secs(1);
 
-/// After this time flows are entered once more: by then all packets go through the stack, and a flow that began before
-/// that is known too.
+/// The wait before a second pass: by then all packets take the stack, so it also enters flows that began after the
+/// first one.
 const SECOND_PASS_WAIT: Duration = Duration::from_secs(2);
 
-/// How long the second attempt may take. Nothing waits for it.
+/// The time limit of the second pass. Nothing waits for it.
 const SECOND_PASS_MAX: Duration = Duration::from_secs(30);
 
-/// Makes flows known to conntrack.
+/// Enters flows into conntrack.
 pub(super) struct Conntrack {
     live_maps: watch::Receiver<LiveMaps>,
-    /// The firewall for which that was done last.
+    /// The firewall of the last pass.
     firewall: Option<Arc<str>>,
 }
 
@@ -32,7 +32,7 @@ impl Conntrack {
         Self { live_maps, firewall: None }
     }
 
-    /// Meets the firewall that is there now; enters all flows if it is another one than before.
+    /// Takes the current firewall, and enters all flows if it is another one.
     pub(super) async fn sync_firewall(&mut self, firewall: Option<Arc<str>>) {
         if self.firewall == firewall {
             return;
@@ -59,8 +59,8 @@ async fn insert_flows(table: FlowTable, takes: Duration) {
             entered,
             refused,
             %error,
-            "conntrack has no entry for some flows, so the firewall that came may cut them: check that \
-             nf_conntrack_netlink is loaded and that the table has room (net.netfilter.nf_conntrack_max)"
+            "conntrack has no entry for some flows, so the new firewall may cut them: check that nf_conntrack_netlink \
+             is loaded and that net.netfilter.nf_conntrack_max is large enough"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! What each device is to packets, and why.
+//! Decides the class of each device, and why.
 //!
-//! Invariant: pure, and the same for equal lists in any order. A device is left alone where nothing shows that others,
-//! or pods if the configuration asks for them, come by it.
+//! Invariant: pure, and the same for equal lists in any order. A device is left alone unless something shows that
+//! other hosts, or pods if the configuration asks for them, send packets by it.
 
 mod fast_path;
 mod source_addresses;
@@ -21,11 +21,10 @@ use fast_path::FastPaths;
 use holdfast_config::{DeviceName, OuterDevices, Packets, PodDevices};
 use source_addresses::SourceAddresses;
 
-/// A network with so few bits for hosts, which has four addresses at most, is that of a link between two.
+/// A network with this few host bits, so at most four addresses, is a point-to-point link.
 const POINT_TO_POINT_BITS: u8 = 2;
 
-/// What each device is, in the order of their numbers; then the devices that the configuration names and that are not
-/// there.
+/// The decision for each device, ordered by number; then for the configured devices that do not exist.
 pub(super) fn decide(listed: &KernelListing, config: &Packets, onlookers: &Observers) -> Vec<DeviceDecision> {
     let world = LinkIndex::new(listed);
     let mut links: Vec<&Link> = listed.links.iter().collect();
@@ -119,13 +118,13 @@ fn missing_devices<'a>(
     })
 }
 
-/// What the kernel lists, ordered by device.
+/// The kernel's listing, ordered by device.
 struct LinkIndex<'a> {
     listing: &'a KernelListing,
     by_index: BTreeMap<u32, &'a Link>,
     addresses: BTreeMap<u32, SourceAddresses>,
-    // Bridges to which a device belongs by which others come, and not one pod or virtual machine: hardware, a tunnel,
-    // or whatever kind there will be.
+    // Bridges with a member that leads to other hosts instead of one pod or virtual machine: hardware, a tunnel, or a
+    // kind yet unknown.
     uplinks: BTreeSet<u32>,
 }
 
@@ -158,8 +157,8 @@ impl<'a> LinkIndex<'a> {
             .map_or((class, reason), |reason| (DeviceClass::Pod, reason))
     }
 
-    /// What a device is that the configuration's list leaves out. It serves no clients that come by it; but if others
-    /// come by it, clients of other devices still reach the backends behind it.
+    /// The class of a device that the configuration's list omits. It serves no clients that come by it; but if it
+    /// leads to other hosts, clients of other devices still reach the backends behind it.
     fn classify_unlisted(&self, link: &Link) -> (DeviceClass, ClassReason) {
         match self.classify_by_routes(link) {
             (DeviceClass::Outer, ClassReason::Address) => {
@@ -195,27 +194,27 @@ impl<'a> LinkIndex<'a> {
         }
     }
 
-    /// Whether the device belongs to another one, by which its packets come as well, such as a bridge or a bond. A
-    /// member of a VRF does not count: the VRF takes packets only after the hook, so they are met at the member.
+    /// Whether the device's packets also come by its master, such as a bridge or a bond. A member of a VRF does not
+    /// count: the VRF gets packets only after the hook, so the programs see them at the member.
     fn is_member(&self, link: &Link) -> bool {
         let master = link.master.map(|master| self.by_index.get(&master));
         master.is_some_and(|master| master.is_none_or(|master| master.kind != "vrf"))
     }
 
-    /// Whether a device is of a kind that may lead to pods, without others behind it.
+    /// Whether a device's kind may lead to pods, and no other hosts are behind it.
     fn is_pod_side(&self, link: &Link) -> bool {
         let is_pods = leads_to_single_host(link) && !self.leads_to_network(link);
         is_pods || (link.kind == "bridge" && !self.uplinks.contains(&link.index))
     }
 
-    /// Whether a bridge leads to pods, although there is a route by one of them.
+    /// Whether a bridge leads to pods although one of them is the gateway of a route.
     fn is_bridge_of_pods(&self, link: &Link) -> bool {
         link.kind == "bridge" && self.is_pod_side(link) && !self.listing.defaults.contains(&link.index)
     }
 
-    /// Whether a device of a kind that containers and virtual machines have has an address of a network with other
-    /// hosts in it: so has one more way out of a node that is a container itself, and a TAP that is a network of its
-    /// own. At the host's end of a pod's device such an address stands for itself.
+    /// Whether a device of a container's or virtual machine's kind has an address in a network of several hosts, as a
+    /// second uplink of a containerized node does, or a TAP with its own network. At the host's end of a pod's
+    /// device, the address has a host's prefix.
     fn leads_to_network(&self, link: &Link) -> bool {
         let is_of_network = |it: &Address| {
             let all = if it.address.is_ipv4() { 32 } else { 128 };
@@ -228,7 +227,7 @@ impl<'a> LinkIndex<'a> {
     fn pod_reason(&self, link: &Link, config: &PodDevices) -> Option<ClassReason> {
         match config {
             PodDevices::None => None,
-            // A device that leads to a gateway or has a network leads to others than one pod, even where it is a
+            // A device that leads to a gateway or has a network leads to more than one pod, even if it is a
             // container's.
             PodDevices::Auto => {
                 let leads_on = self.listing.gateways.contains(&link.index) || self.leads_to_network(link);
@@ -245,8 +244,8 @@ impl<'a> LinkIndex<'a> {
         self.addresses.get(&index).copied().unwrap_or_default()
     }
 
-    /// The addresses by which clients of a device are known to others. A pod's device has an address of its own, or the
-    /// bridge to which it belongs has one; either is near to the pod.
+    /// The source addresses of a device's clients. A pod's device has its own address, or its bridge has one; either
+    /// is near to the pod.
     fn client_sources(&self, link: &Link, class: DeviceClass, of_node: SourceAddresses) -> SourceAddresses {
         let own = self.source_addresses(link.index);
         match class {
@@ -258,8 +257,8 @@ impl<'a> LinkIndex<'a> {
         }
     }
 
-    /// The node's own addresses: those of outer devices, a device with a default route first. Where no outer device has
-    /// one, the loopback's counts, then that of a dummy device, which is there for nothing else, then any.
+    /// The node's own addresses: those of outer devices, first of one with a default route. If no outer device has one,
+    /// the loopback's counts, then that of a dummy device, which has no other purpose, then any.
     fn node_sources(&self, outer: impl Iterator<Item = u32> + Clone) -> SourceAddresses {
         let first = outer.clone().filter(|index| self.listing.defaults.contains(index));
         let kept = |is_kept: fn(&Link) -> bool| {

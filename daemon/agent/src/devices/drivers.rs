@@ -1,7 +1,7 @@
-//! Has the engine look at the drivers of devices as soon as one of them can do more or less than before.
+//! Asks the engine for upkeep as soon as a device's driver can do more or less than before.
 //!
-//! Invariant: a notice is heeded at once, and as often as every `PAUSE`, so a pod that switches its own end of a veth
-//! on and off costs the node no more than that.
+//! Invariant: a notice is handled at once, and at most once per `PAUSE`, so a pod that keeps switching its end of a
+//! veth on and off costs the node no more than that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::engine::query::EngineClient;
 use crate::netlink_monitor::NetlinkMonitor;
 use holdfast_config::{Config, XdpUse};
 
-/// How long notices are collected after a look.
+/// How long notices are collected after a request.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Asks for a look after each change, until the configuration's sender is gone.
+/// Requests upkeep after each change, until the configuration's sender is gone.
 pub async fn run(mut config: watch::Receiver<Arc<Config>>, looks: watch::Sender<()>, engine: EngineClient) {
     let opened = subscribe_driver_changes().and_then(NetlinkMonitor::from_socket);
     let mut notices = opened.inspect_err(warn_failure).ok();
@@ -35,7 +35,7 @@ pub async fn run(mut config: watch::Receiver<Arc<Config>>, looks: watch::Sender<
 }
 
 fn warn_failure(error: &std::io::Error) {
-    tracing::debug!(%error, "the kernel does not tell when a driver can do less; it is asked every ten seconds");
+    tracing::debug!(%error, "cannot subscribe to driver changes; drivers are checked every ten seconds");
 }
 
 #[cfg(test)]

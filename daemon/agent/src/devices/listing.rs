@@ -1,6 +1,6 @@
-//! What the kernel lists of devices, addresses, routes and rules.
+//! The kernel's devices, addresses, routes and rules.
 //!
-//! Invariant: only what decisions about devices need is kept, as the kernel says it.
+//! Invariant: it holds only what decisions about devices need, as the kernel reports it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,16 +13,16 @@ pub(super) struct Link {
     /// What made it: "veth", "bridge" …; empty for hardware.
     pub(super) kind: String,
     pub(super) is_loopback: bool,
-    /// Whether its packets have an Ethernet header; by that a tap is told from other devices of the kind "tun".
+    /// Whether its packets have an Ethernet header; this tells a tap from other devices of kind "tun".
     pub(super) is_ethernet: bool,
-    /// The device that it belongs to, such as a bridge.
+    /// Its master, such as a bridge.
     pub(super) master: Option<u32>,
-    /// Whether its other end is in this network namespace too, as those of `cilium_host` and `cilium_net` are.
+    /// Whether its other end is in this network namespace too, as with `cilium_host` and `cilium_net`.
     pub(super) is_peer_local: bool,
-    /// The device that it stands on and gets its packets from, as a VLAN or a macvlan does.
+    /// The lower device that it gets packets from, as a VLAN or a macvlan does.
     pub(super) lower_link: Option<u32>,
-    /// Whether something is to see packets before the other end gets them: a queue here, a limit of bandwidth as a
-    /// rule, or a program of the other end's driver (XDP), which limits what the device takes.
+    /// Whether something must see packets before the other end gets them: a qdisc here, usually a bandwidth limit, or
+    /// an XDP program of the other end, which limits the packets that the device takes.
     pub(super) is_observed: bool,
 }
 
@@ -31,22 +31,22 @@ pub(super) struct Link {
 pub(super) struct Address {
     pub(super) index: u32,
     pub(super) address: IpAddr,
-    /// How many of its first bits name its network.
+    /// The length of its network prefix.
     pub(super) bits: u8,
 }
 
-/// How a device leads to a gateway.
+/// A device's route to a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GatewayRoute {
     pub(super) index: u32,
-    /// Whether it is a default route, which leads everywhere.
+    /// Whether it is a default route.
     pub(super) is_default: bool,
     pub(super) gateway: Option<IpAddr>,
-    /// The address from which this node sends by this way, where the route names one.
+    /// The source address that the route names, if any.
     pub(super) source: Option<IpAddr>,
 }
 
-/// A network to which the main table leads by a device that ends here, and in which the device has an address.
+/// A network that the main table routes to a device with both ends here, in which the device has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Network {
     pub(super) index: u32,
@@ -61,7 +61,7 @@ impl Network {
     }
 }
 
-/// Whether two addresses have their first `bits` bits in common.
+/// Whether two addresses share their first `bits` bits.
 pub(super) fn share_prefix(one: IpAddr, other: IpAddr, bits: u8) -> bool {
     let differs = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => u128::from(one.to_bits() ^ other.to_bits()) << 96,
@@ -71,41 +71,41 @@ pub(super) fn share_prefix(one: IpAddr, other: IpAddr, bits: u8) -> bool {
     differs.leading_zeros() >= u32::from(bits)
 }
 
-/// What the kernel lists.
+/// The kernel's listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KernelListing {
     pub(super) links: Vec<Link>,
     /// In the kernel's order: the first one of a device and family is the primary.
     pub(super) addresses: Vec<Address>,
-    /// Devices by which a route leads to a gateway.
+    /// Devices with a route to a gateway.
     pub(super) gateways: BTreeSet<u32>,
-    /// Devices by which a default route leads to a gateway.
+    /// Devices with a default route to a gateway.
     pub(super) defaults: BTreeSet<u32>,
-    /// Devices of routes to others, without routes that the kernel has made for an address.
+    /// Devices with routes to others, except the kernel's own routes for an address.
     pub(super) routed: BTreeSet<u32>,
-    /// How devices lead to gateways.
+    /// The devices' routes to gateways.
     pub(super) gateway_routes: BTreeSet<GatewayRoute>,
-    /// Networks to which devices with both ends here lead, and in which the device has an address.
+    /// Networks of devices with both ends here, in which the device has an address.
     pub(super) networks: BTreeSet<Network>,
-    /// Rules by which the kernel chooses a table of routes, as far as they count here.
+    /// The rules that select a route table, as far as they matter here.
     pub(super) rules: Vec<RoutingRule>,
-    /// Whether the kernel may send two connections between the same hosts different ways, in IPv4 and in IPv6: by a
-    /// rule that goes by ports, or by a route with several ways.
+    /// Whether the kernel may route two connections between the same hosts differently, in IPv4 and in IPv6: by a
+    /// rule on ports or by a multipath route.
     pub(super) port_rules: [bool; 2],
-    /// Devices that take packets of IPv4 only from where they would send the answers.
+    /// Devices with strict `rp_filter`: they take IPv4 packets only from where they would send the replies.
     pub(super) strict: BTreeSet<u32>,
 }
 
-/// What a rule goes by.
+/// What a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleSelector {
-    /// A mark, which a firewall gives to packets.
+    /// A firewall mark.
     Mark,
-    /// The sender: an address, and how many of its bits count.
+    /// The sender: an address and its prefix length.
     Source(IpAddr, u8),
 }
 
-/// One rule: packets that it goes by are routed by `table`. Rules are asked in the order of their priorities.
+/// One rule: `table` routes the packets that match. The kernel evaluates rules by priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RoutingRule {
     pub(super) priority: u32,

@@ -1,7 +1,6 @@
-//! Links, addresses, routes and rules as the kernel lists them over netlink.
+//! Lists links, addresses, routes and rules over netlink.
 //!
-//! Invariant: bounded in time and bytes, whatever is there. A listing that the kernel could not give whole is an error
-//! and no list.
+//! Invariant: a listing is bounded in time and bytes. An incomplete listing is an error.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,25 +14,25 @@ use crate::netlink_monitor::NetlinkMonitor;
 use super::listing::{Address, GatewayRoute, KernelListing, Link, Network, RoutingRule};
 use super::routing_rules::{self, ROUTE, RTM_GETRULE, RTM_NEWRULE, read_u32};
 
-/// The most bytes of one answer. A router with a million routes has some 100 MB of them; each datagram is looked at and
-/// forgotten.
+/// The most bytes of one dump. A router with a million routes has some 100 MB of them; each datagram is parsed and
+/// dropped.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// Devices that are looked at, far more than any node has: an uplink beyond them would serve nobody.
+/// The most devices listed, far above any node's: an uplink beyond them would serve no one.
 const LINKS_MAX: usize = 1 << 16;
-/// Addresses that are looked at: a node that had IPVS keeps one of each Service on one device.
+/// The most addresses listed: a node that used IPVS keeps one of each Service on one device.
 const ADDRESSES_MAX: usize = 65_536;
-/// Rules of routing that are looked at: a node with some hundred pods has two of each.
+/// The most rules listed: a node with some hundred pods has two of each.
 const RULES_MAX: usize = 8192;
-/// Ways to gateways that are looked at: of a million routes most have the same few.
+/// The most routes to gateways listed: of a million routes most share a few gateways.
 const GATEWAY_ROUTES_MAX: usize = 1024;
-/// How often a list is asked for that changes while it is read.
+/// How often a list that changes during the dump is read again.
 const TRIES: usize = 5;
 
-/// What a device says where nothing waits before it leaves, and where no driver limits the length of packets.
+/// The qdisc of a device without a queue, and the MTU of one without a driver's limit.
 const NO_QUEUE: &str = "noqueue";
 const MTU_MAX: u32 = 65_535;
 
-/// What `rp_filter` says where it is strict: of a device and of all, the greater number counts, and 2 is loose.
+/// Strict `rp_filter`. The greater number of the device and `all` counts, and 2 is loose.
 const STRICT: u32 = 1;
 
 /// From `linux/rtnetlink.h`.
@@ -43,8 +42,8 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
-/// `RTMGRP_LINK`, `_TC`, which tells of queues, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and
-/// `_IPV6_ROUTE`, and the groups of `RTNLGRP_IPV6_RULE` and `RTNLGRP_IPV4_NETCONF`, which tells of `rp_filter`.
+/// `RTMGRP_LINK`, `_TC` for queues, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`,
+/// and the groups of `RTNLGRP_IPV6_RULE` and `RTNLGRP_IPV4_NETCONF` for `rp_filter`.
 const GROUPS: u32 = 0x1 | 0x8 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 23;
 
 /// From `linux/if_link.h`, `linux/if_addr.h` and `linux/rtnetlink.h`.
@@ -66,28 +65,28 @@ const RTA_PRIORITY: u16 = 6;
 const RTA_PREFSRC: u16 = 7;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
-/// A hop, or several, with a name of its own.
+/// A nexthop object, of one hop or several.
 const RTA_NH_ID: u16 = 30;
 const RTN_UNICAST: u8 = 1;
-/// The kernel has made the route itself, for an address.
+/// The kernel made the route itself, for an address.
 const RTPROT_KERNEL: u8 = 2;
 const RT_TABLE_MAIN: u8 = 254;
 const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_UNIVERSE: u8 = 0;
-/// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; in IPv6 `_TEMPORARY` too, and in IPv4 the same bit says that
-/// another address of the same network is the primary one.
+/// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; `_TEMPORARY` in IPv6, while in IPv4 the same bit marks a
+/// secondary address of its network.
 const UNUSABLE_FLAGS: u32 = 0x08 | 0x20 | 0x40 | 0x01;
 /// The lengths of `ifinfomsg`, `ifaddrmsg` and `rtnexthop`.
 const LINK: usize = 16;
 const ADDRESS: usize = 8;
 const HOP: usize = 8;
 
-/// Notices of what is listed here.
+/// Subscribes to changes of everything that is listed here.
 pub(super) fn open_monitor() -> io::Result<NetlinkMonitor> {
     NetlinkMonitor::open(NetlinkFamily::Route, GROUPS)
 }
 
-/// Lists all links, addresses, routes and rules as they are now.
+/// Lists all current links, addresses, routes and rules.
 pub(super) fn list() -> io::Result<KernelListing> {
     let links = dump_consistent((RTM_GETLINK, RTM_NEWLINK), (LINK, LINKS_MAX), parse_link)?;
     let addresses = dump_consistent((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), parse_address)?;
@@ -99,7 +98,7 @@ pub(super) fn list() -> io::Result<KernelListing> {
         port_rules: families_with_port_rules()?,
         ..KernelListing::default()
     };
-    // A list of routes that change all the time is never whole, and need not be: a device has many routes, or some that
+    // A list of routes that keep changing is never complete, and need not be: a device has many routes, or some that
     // stay.
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
         if kind == RTM_NEWROUTE {
@@ -111,8 +110,8 @@ pub(super) fn list() -> io::Result<KernelListing> {
     Ok(listed)
 }
 
-/// The devices at which the kernel drops a packet if another device leads to its sender. Devices of pods are not asked
-/// for, because there are many.
+/// The devices at which the kernel drops a packet if another device leads to its sender. Pods' devices are skipped,
+/// because there are many.
 fn strict_devices(links: &[Link]) -> BTreeSet<u32> {
     let of_all = rp_filter("all");
     let is_strict = |link: &&Link| of_all.max(rp_filter(&link.name)) == STRICT;
@@ -120,31 +119,31 @@ fn strict_devices(links: &[Link]) -> BTreeSet<u32> {
     asked.filter(is_strict).map(|link| link.index).collect()
 }
 
-/// What `rp_filter` says for that device; where it cannot be read, it counts as strict.
+/// The `rp_filter` of a device; an unreadable one counts as strict.
 fn rp_filter(device: &str) -> u32 {
     let said = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"));
     said.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(STRICT)
 }
 
-/// The addresses of devices that have both ends here.
+/// The addresses of devices with both ends here.
 fn local_peer_addresses(links: &[Link], addresses: &[Address]) -> Vec<Address> {
     let ends_here: BTreeSet<u32> = links.iter().filter(|it| it.is_peer_local).map(|it| it.index).collect();
     addresses.iter().filter(|it| ends_here.contains(&it.index)).copied().collect()
 }
 
-/// The rules of routing of both families.
+/// The routing rules of both families.
 pub(super) fn list_rules() -> io::Result<Vec<RoutingRule>> {
     dump_consistent((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), routing_rules::parse_rule)
 }
 
-/// Of which families rules go by ports.
+/// The families with rules on ports.
 fn families_with_port_rules() -> io::Result<[bool; 2]> {
     let found =
         dump_consistent((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), routing_rules::port_rule_family)?;
     Ok([true, false].map(|is_v4| found.contains(&is_v4)))
 }
 
-/// The number of the device by which the main table leads everywhere, in IPv6; of several routes the one with the best
+/// The index of the device of the IPv6 default route in the main table; of several routes the one with the best
 /// priority counts.
 pub(super) fn default_device6() -> io::Result<Option<u32>> {
     let mut best: Option<(u32, u32)> = None;
@@ -155,7 +154,7 @@ pub(super) fn default_device6() -> io::Result<Option<u32>> {
     Ok(best.map(|(_, index)| index))
 }
 
-/// The priority of a default route of the main table, and its device.
+/// The priority and device of a default route of the main table.
 fn parse_default6(body: &[u8]) -> Option<(u32, u32)> {
     let [family, bits, _, _, table, _, _, kind, ..] = *body else { return None };
     let is_v6 = i32::from(family) == nix::libc::AF_INET6;
@@ -169,7 +168,7 @@ fn parse_default6(body: &[u8]) -> Option<(u32, u32)> {
     Some((one(RTA_PRIORITY).map_or(0, |priority| read_u32(priority, 0)), index))
 }
 
-/// Asks for a list, and asks anew if something changed while it was read.
+/// Dumps a list, and retries if it changed meanwhile.
 fn dump_consistent<T>(
     (question, answer): (u16, u16),
     (header, most): (usize, usize),
@@ -185,11 +184,11 @@ fn dump_consistent<T>(
             return Ok(listed);
         }
     }
-    Err(io::Error::other("they change faster than they are listed"))
+    Err(io::Error::other("they change while they are read"))
 }
 
-/// Asks for a list, and gives each message of it to `each`. `false`: something has changed meanwhile, so the list may
-/// lack something.
+/// Dumps a list, and passes each message to `each`. Returns `false` if the list changed meanwhile and may be
+/// incomplete.
 fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
     let question = (question, &*vec![0; header]);
     NetlinkSocket::dump(NetlinkFamily::Route, question, ANSWER_BYTES_MAX, |message| {
@@ -197,14 +196,13 @@ fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::R
     })
 }
 
-/// A device's name or kind, without control characters: the kernel lets a name hold anything but "/", ":" and white
-/// space.
+/// A device's name or kind, without control characters: a name may hold anything but "/", ":" and white space.
 fn parse_text(value: &[u8]) -> String {
     let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).replace(char::is_control, "?")
 }
 
-/// A link from an `ifinfomsg`; `None`: the message is cut off.
+/// Parses a link from an `ifinfomsg`; `None` if the message is cut off.
 fn parse_link(body: &[u8]) -> Option<Link> {
     let kind_of_layer = u16::from_ne_bytes(*body.get(2..)?.first_chunk()?);
     let mut link = Link {
@@ -232,7 +230,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
         }
     }
     link.is_observed = has_queue || !takes_all;
-    // For a VLAN and the like `IFLA_LINK` names the device below, and not another end.
+    // For a VLAN and the like, `IFLA_LINK` names the lower device and not another end.
     let other = other.filter(|_| !is_elsewhere);
     if matches!(link.kind.as_str(), "veth" | "netkit") {
         link.is_peer_local = other.is_some();
@@ -242,7 +240,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-/// An address from an `ifaddrmsg`; `None`: it is none that others are to see.
+/// Parses an address from an `ifaddrmsg`; `None` if it is not for others.
 fn parse_address(body: &[u8]) -> Option<Address> {
     let bits = *body.get(1)?;
     let mut flags = u32::from(*body.get(2)?);
@@ -270,7 +268,7 @@ fn is_global(address: IpAddr) -> bool {
     !(is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-/// Takes in an `rtmsg`: by which devices it leads to others or to a gateway, to which gateway, and from which address.
+/// Adds an `rtmsg`: the devices by which it leads to others or to a gateway, the gateway, and the source address.
 fn add_route(body: &[u8], listed: &mut KernelListing) {
     let [family, bits, _, _, table, origin, _, kind, ..] = body else { return };
     if *kind != RTN_UNICAST || *table == RT_TABLE_LOCAL {
@@ -301,8 +299,8 @@ fn add_route(body: &[u8], listed: &mut KernelListing) {
     }
 }
 
-/// The network of an `rtmsg`, if the route leads to it by one of these devices and it holds the device's own address.
-/// Others' networks are left out, since there are as many of them as nodes.
+/// The network of an `rtmsg`, if its route uses one of these devices and it contains the device's own address.
+/// Others' networks are left out: there are as many as nodes.
 fn parse_network(body: &[u8], inside: &[Address]) -> Option<Network> {
     let [_, bits, _, _, table, _, _, kind, ..] = *body else { return None };
     let rest = body.get(ROUTE..).filter(|_| kind == RTN_UNICAST && table == RT_TABLE_MAIN)?;
@@ -317,7 +315,7 @@ const fn is_gateway_attribute(kind: u16) -> bool {
     matches!(kind, RTA_GATEWAY | RTA_VIA)
 }
 
-/// The hops of a route with several ways that lead to a gateway: the device of each, and its gateway.
+/// The hops of a multipath route that lead to a gateway: the device of each, and its gateway.
 fn parse_hops(mut rest: &[u8]) -> impl Iterator<Item = (u32, Option<IpAddr>)> {
     let next = move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));

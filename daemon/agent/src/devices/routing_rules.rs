@@ -1,7 +1,7 @@
-//! Rules of routing, and whether they send a packet of a node's address another way than one of a pod's.
+//! Parses routing rules, and finds out whether they route a node's address unlike a pod's.
 //!
-//! Invariant: pure, and the order of the list does not count. A rule that asks for more than an address or a mark says
-//! nothing here.
+//! Invariant: pure, and the order of the list does not matter. A rule that matches on more than an address or a mark
+//! is ignored here.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,7 +9,7 @@ use holdfast_datapath::netlink::{attributes, ip};
 
 use super::listing::{Address, RoutingRule, RuleSelector};
 
-/// Whether something is of IPv4, and not of IPv6.
+/// Whether the family is IPv4; else it is IPv6.
 type IsV4 = bool;
 
 /// The length of an `rtmsg`, and of a `fib_rule_hdr`.
@@ -25,7 +25,7 @@ const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
 const FRA_TABLE: u16 = 15;
 const FRA_OIFNAME: u16 = 17;
-/// From here on rules ask for ports, labels or what later kernels add; but these two go by the type of service.
+/// From here on, attributes match ports, labels or newer fields; but these two match the type of service.
 const FRA_SPORT_RANGE: u16 = 23;
 const FRA_DSCP: u16 = 25;
 const FRA_DSCP_MASK: u16 = 30;
@@ -35,12 +35,12 @@ const FIB_RULE_INVERT: u32 = 2;
 const DEFAULT_TABLES: [u32; 3] = [253, MAIN, 255];
 const MAIN: u32 = 254;
 
-/// Whether answers have to be routed by the address that they bear.
+/// Whether replies must be routed by their source address.
 ///
-/// They have to be where a rule for an address of the node itself leads to a table of its own; and where a rule brings
-/// packets with a mark back to the main table before other rules send packets of pods elsewhere, as the AWS VPC CNI has
-/// it: its firewall marks connections that were dialled at the node itself, and can no longer recognise these once
-/// their packets are translated before they come to it.
+/// They must if a rule for an address of the node itself leads to its own table. They also must if a rule on a mark
+/// returns packets to the main table before other rules send pods' packets elsewhere, as with the AWS VPC CNI: its
+/// firewall marks connections to the node itself, and fails to recognise them once the programs have translated their
+/// packets.
 pub(super) fn routes_by_source(rules: &[RoutingRule], addresses: &[Address]) -> bool {
     let elsewhere = || rules.iter().filter(|rule| !DEFAULT_TABLES.contains(&rule.table));
     let is_of_node = |rule: &&RoutingRule| addresses.iter().any(|it| rule.matches_source(it.address));
@@ -68,12 +68,12 @@ impl RoutingRule {
     }
 }
 
-/// The 32 bits at that place; 0 where there are none.
+/// The 32 bits at this offset; 0 if the slice ends before.
 pub(super) fn read_u32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |four| u32::from_ne_bytes(*four))
 }
 
-/// A rule from a `fib_rule_hdr`; `None`: the rule does not count here.
+/// Parses a rule from a `fib_rule_hdr`; `None` if it does not matter here.
 pub(super) fn parse_rule(body: &[u8]) -> Option<RoutingRule> {
     let [family, to_bits, from_bits, _, table, _, _, action, ..] = *body else { return None };
     let is_inverted = read_u32(body, 8) & FIB_RULE_INVERT != 0;
@@ -96,8 +96,8 @@ pub(super) fn parse_rule(body: &[u8]) -> Option<RoutingRule> {
     Some(rule)
 }
 
-/// The family of a rule that may send two connections between the same hosts different ways, from a `fib_rule_hdr`;
-/// `None`: the rule does no such thing.
+/// The family of a rule, from its `fib_rule_hdr`, that may route two connections between the same hosts differently;
+/// `None` for other rules.
 pub(super) fn port_rule_family(body: &[u8]) -> Option<IsV4> {
     let is_v4 = i32::from(*body.first()?) == nix::libc::AF_INET;
     let mut asked = attributes(body.get(ROUTE..)?).map(|(kind, _)| kind);
@@ -105,7 +105,7 @@ pub(super) fn port_rule_family(body: &[u8]) -> Option<IsV4> {
     asked.any(|kind| kind >= FRA_SPORT_RANGE && !is_of_service(kind)).then_some(is_v4)
 }
 
-/// What a rule goes by that is for packets from anywhere.
+/// The selector of a rule for packets from anywhere.
 fn any_source_selector(is_v4: bool) -> RuleSelector {
     let any = if is_v4 { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { IpAddr::from([0; 16]) };
     RuleSelector::Source(any, 0)
@@ -180,12 +180,12 @@ mod tests {
             let body = [&header(family)[..], &[8, 0, 6, 0, 101, 0, 0, 0], &attribute].concat();
             assert_eq!(port_rule_family(&body), expected, "{attribute:?}");
         };
-        // ipproto tcp, and a type of service: the ways are told apart by what is asked in any case.
+        // ipproto tcp, and a type of service: the route look-up separates these flows in any case.
         check(2, [5, 0, 22, 0, 6, 0, 0, 0], None);
         check(10, [5, 0, 25, 0, 8, 0, 0, 0], None);
         check(2, [8, 0, 23, 0, 22, 0, 22, 0], Some(true));
         check(10, [8, 0, 24, 0, 22, 0, 22, 0], Some(false));
-        // What only later kernels know.
+        // Attributes of newer kernels.
         check(10, [8, 0, 90, 0, 1, 0, 0, 0], Some(false));
         assert_eq!(port_rule_family(&header(2)[..ROUTE - 1]), None);
     }

@@ -1,7 +1,6 @@
-//! Which ports clients get on their way to other nodes, and whether the kernel gives the same ports to sockets.
+//! Selects the SNAT ports of clients on their way to other nodes, and checks whether sockets may get the same ports.
 //!
-//! Invariant: a file that cannot be read is no reason for a warning, and takes away no port that clients get by
-//! default.
+//! Invariant: a file that cannot be read causes no warning, and removes no default SNAT port.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,24 +9,24 @@ use std::path::Path;
 
 use holdfast_config::{NODE_PORTS, SNAT_RANGES_MAX, SnatPorts, ranges_overlap};
 
-/// The ports that any process may send from. Those below are left alone: only root may send from them, and some servers
-/// demand such a port.
+/// The ports that any process may send from. Lower ports are left alone: only root may send from them, and some
+/// servers demand such a port.
 const UNPRIVILEGED: RangeInclusive<u16> = 1024..=u16::MAX;
 
-/// The ports that the kernel gives to sockets by default.
+/// The kernel's default ephemeral ports.
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// Ports that are kept free for clients on their way to backends of this node: those get ports from `THROUGH_FIRST` in
-/// `abi.h` up to 29,999, except the ports that [`snat_ports`] gives.
+/// Ports that stay free for clients on their way to backends of this node: those get ports from `THROUGH_FIRST` in
+/// `abi.h` up to 29,999, except the ports of [`snat_ports`].
 const FORWARDED: RangeInclusive<u16> = 24_000..=29_999;
 
-/// The range that is taken where no port is free: above all that the kernel gives by default, and above node ports.
+/// The range used if no port is free: above the kernel's default ephemeral ports, and above node ports.
 const FALLBACK: RangeInclusive<u16> = 61_000..=65_535;
 
-/// How much of one list of sockets is read: those that listen come first, and no node has more than 100,000 of them.
+/// How much of a socket list is read: listeners come first, and no node has more than 100,000 of them.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
-/// The ports that clients get by this setting, at most as many ranges as the programs have room for.
+/// The SNAT ports of this setting, at most as many ranges as the programs support.
 pub(crate) fn snat_ports(ports: &SnatPorts) -> Vec<RangeInclusive<u16>> {
     match ports {
         SnatPorts::Ranges(ranges) => ranges.clone(),
@@ -41,7 +40,7 @@ pub(crate) fn snat_ports(ports: &SnatPorts) -> Vec<RangeInclusive<u16>> {
     }
 }
 
-/// The largest ranges of free ports, in order.
+/// The largest free ranges, in order.
 pub(super) fn free_ranges(
     given: &RangeInclusive<u16>,
     taken: &[RangeInclusive<u16>],
@@ -64,7 +63,7 @@ pub(super) fn free_ranges(
     if found.is_empty() { vec![FALLBACK] } else { found }
 }
 
-/// The ports at which sockets of this network namespace wait for others.
+/// The ports at which sockets of this network namespace wait for peers.
 fn bound_ports(folder: &Path) -> Vec<u16> {
     let read = |name: &str| {
         let mut text = String::new();
@@ -75,7 +74,7 @@ fn bound_ports(folder: &Path) -> Vec<u16> {
     ["tcp", "tcp6", "udp", "udp6"].into_iter().flat_map(read).collect()
 }
 
-/// The ports of the sockets in a list that listen, or are connected to no peer.
+/// The ports of the sockets in a list that listen or have no peer.
 pub(super) fn parse_waiting_ports(list: &str) -> Vec<u16> {
     let port = |line: &str| {
         let mut fields = line.split_whitespace().skip(1);
@@ -90,15 +89,15 @@ fn read_sysctl(name: &str) -> Option<String> {
     std::fs::read_to_string(Path::new("/proc/sys/net/ipv4").join(name)).ok()
 }
 
-/// The span of the ports in `ranges` that the kernel may give to a socket of this network namespace that asks for none;
-/// none if it gives none of them.
+/// The span of the ports in `ranges` that the kernel may give to a socket of this network namespace as ephemeral
+/// ports; `None` if it gives none of them.
 pub(crate) fn ephemeral_overlap(ranges: &[RangeInclusive<u16>]) -> Option<RangeInclusive<u16>> {
     let reserved = read_sysctl("ip_local_reserved_ports").unwrap_or_default();
     find_overlap(ranges, &read_sysctl("ip_local_port_range")?, &reserved)
 }
 
-/// As [`ephemeral_overlap`]; `given` is two numbers with white space between them, `parse_reserved` a list of ranges that
-/// the kernel leaves out.
+/// As [`ephemeral_overlap`]. `given` is two numbers separated by white space; `reserved` lists ranges that the kernel
+/// leaves out.
 pub(super) fn find_overlap(
     ranges: &[RangeInclusive<u16>],
     given: &str,
@@ -114,7 +113,7 @@ pub(super) fn find_overlap(
     Some(first..=last)
 }
 
-/// Two numbers with white space between them.
+/// Parses two numbers separated by white space.
 fn parse_pair(text: &str) -> Option<RangeInclusive<u16>> {
     let mut numbers = text.split_whitespace().map(str::parse::<u16>);
     Some(numbers.next()?.ok()?..=numbers.next()?.ok()?)

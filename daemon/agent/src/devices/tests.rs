@@ -1,4 +1,5 @@
-//! What devices are, by tables of links, addresses and routes; and what the kernel lists of a network namespace.
+//! The classes of devices, from tables of links, addresses and routes; and the kernel's listing of a network
+//! namespace.
 
 mod behind;
 mod shortcuts;
@@ -21,10 +22,10 @@ use crate::engine::query;
 use holdfast_config::Config;
 use holdfast_fixtures::{TEST_TIMEOUT, network_namespace};
 
-/// A world in lines: `INDEX NAME KIND [here] [watched] [in MASTER] [on BELOW] [ADDRESS[/BITS] …]
+/// A listing in lines: `INDEX NAME KIND [here] [watched] [in MASTER] [on BELOW] [ADDRESS[/BITS] …]
 /// [route|gateway|default] [via GATEWAY] [from SOURCE] [net NETWORK/BITS[@GATEWAY] …] [strict]`. A kind of "-" is
-/// hardware, "tap" a "tun" with an Ethernet header. `here` says that the link's other end is on this node too, `via`
-/// and `from` speak of default routes.
+/// hardware, "tap" a "tun" with an Ethernet header. `here` puts the link's other end on this node too; `via` and
+/// `from` are of default routes.
 fn listed(text: &str) -> KernelListing {
     let mut listed = KernelListing::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -95,7 +96,7 @@ fn decided_beside(packets: &str, world: &KernelListing, onlookers: &Observers) -
     decide(world, &config.packets, onlookers)
 }
 
-/// The decisions in lines: `NAME CLASS REASON [ADDRESS …] [near NETWORK …]`, the reason as the code calls it.
+/// The decisions in lines: `NAME CLASS REASON [ADDRESS …] [near NETWORK …]`, with the reason's name in the code.
 fn shown(decisions: &[DeviceDecision]) -> String {
     decisions.iter().fold(String::new(), |mut out, it| {
         write!(out, "{} {} {:?}", it.name, it.class.as_str(), it.reason).unwrap();
@@ -185,8 +186,8 @@ fn a_veth_or_a_bridge_with_a_gateway_behind_it_is_an_outer_one() {
     );
 }
 
-/// Weave and other networks of layer 2 have the pods of all nodes behind one bridge, and EVPN or Proxmox the machines
-/// of all hosts. Answers of pods elsewhere come back by this node only if it shows its own address.
+/// Weave and other layer 2 networks have the pods of all nodes behind one bridge, and EVPN or Proxmox the machines of
+/// all hosts. Replies of pods elsewhere return by this node only if it uses its own address as source.
 #[test]
 fn a_bridge_to_which_anything_but_pods_belongs_is_an_outer_one() {
     for member in ["vxlan", "geneve", "gretap", "macsec", "dsa", "vlan", "macvlan", "veth here", "bond", "-"]
@@ -275,8 +276,8 @@ fn pods_are_served_at_each_device_that_leads_to_one() {
     );
 }
 
-/// kube-vip and keepalived set such addresses, and the kernel may list one of them first: of IPv6 it lists the newest
-/// first, of IPv4 the one that has been there longest.
+/// kube-vip and keepalived set such addresses, and the kernel may list one first: it lists IPv6 addresses newest
+/// first, IPv4 addresses oldest first.
 #[test]
 fn a_floating_address_is_never_the_one_that_backends_see_while_there_is_another() {
     check(
@@ -327,7 +328,7 @@ fn a_left_out_device_that_leads_to_others_is_for_backends_alone_and_its_reason_s
     );
 }
 
-/// As Calico and Cilium route by WireGuard: no gateway, and no address at the device.
+/// As Calico and Cilium route by WireGuard: without a gateway or an address at the device.
 #[test]
 fn a_tunnel_by_which_a_route_leads_to_others_is_outer_even_without_a_gateway_or_an_address() {
     check(
@@ -362,7 +363,7 @@ fn an_uplink_without_an_address_shows_the_one_that_the_node_has_elsewhere() {
     );
 }
 
-/// A node that is a container, in two networks of its host, of which one has no gateway.
+/// A containerized node in two networks of its host, one of them without a gateway.
 #[test]
 fn a_veth_with_an_address_of_a_network_leads_to_others_than_one_pod() {
     for pods in ["", "pod_devices = \"auto\""] {
@@ -386,7 +387,7 @@ fn a_veth_with_an_address_of_a_network_leads_to_others_than_one_pod() {
     }
 }
 
-/// A container's only way out is a veth too.
+/// A container's only uplink is a veth too.
 #[test]
 fn what_leads_to_a_gateway_leads_to_no_pod_whatever_else_is_named() {
     check(
@@ -426,13 +427,14 @@ fn ip(arguments: &str) {
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Runs a test while the devices of this thread's network namespace are followed, and checks that the engine is told.
+/// Runs a test while the devices of this thread's network namespace are followed, and checks that the engine is
+/// notified.
 async fn follow(
     test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[DeviceDecision]>>, &watch::Sender<Arc<Config>>),
 ) {
     let (config, configs) = watch::channel(Arc::new(Config::default()));
     let (decisions, mut now) = watch::channel(Arc::default());
-    // Nothing looks for a firewall here.
+    // Nothing scans for a firewall here.
     let ((_, onlookers), (_, proxies)) =
         (watch::channel(Observers::default()), watch::channel(Arc::default()));
     let (engine, mut asked) = query::channel();
@@ -443,7 +445,7 @@ async fn follow(
     following.abort();
 }
 
-/// Waits for a decision, and gives how long it took.
+/// Waits for a decision, and returns how long it took.
 async fn until(now: &mut watch::Receiver<Arc<[DeviceDecision]>>, expected: &str) -> Duration {
     let begun = Instant::now();
     let holds = now.wait_for(|decisions| shown(decisions).contains(expected));
@@ -486,7 +488,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
     });
 }
 
-/// Only where neither is there may connections between the same hosts share what the kernel says of their way.
+/// Connections between the same hosts may share a route look-up only without either.
 #[test]
 fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_family() {
     network_namespace::run_inside(|| {
@@ -527,8 +529,8 @@ fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_
     });
 }
 
-/// What begins nothing and is of no flow may be of a connection that another proxy has, until it is known that none is
-/// there.
+/// A segment that starts no flow and matches none may belong to another proxy's connection, until the search for
+/// proxies has found none.
 #[test]
 fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
     network_namespace::block_on_inside(async || {

@@ -1,9 +1,9 @@
 //! The file of the drains, and its copy: a head with a checksum, and JSON that an operator can read.
 //!
-//! Invariant: what is read is what was written, or the file counts for nothing and is named. The copy is written after
-//! the file, so one of the two is whole at any moment, and the file is the newer one. A file that is not whole is put
-//! aside and never written over; one that the system did not give stays, and is read again. Files of every version from
-//! 1 on are read.
+//! Invariant: a file is read exactly as it was written, or it is named and ignored. The copy is written after the
+//! file, so one of the two is whole at any moment, and the file is newer. A damaged file is set aside and never
+//! overwritten; one that the system failed to read stays, and is read again. Files of every version from 1 on are
+//! supported.
 
 use std::io;
 use std::net::IpAddr;
@@ -24,36 +24,36 @@ pub(super) const FILE: &str = "drains.json";
 /// The name of the copy.
 pub(super) const COPY: &str = "drains.copy.json";
 
-/// The name of a file that was found damaged, kept so that an operator can find out why.
+/// The name of a damaged file, kept so that an operator can find out why.
 pub(super) const DAMAGED: &str = "drains.damaged";
 
 /// The format of the file.
 const VERSION: u32 = 1;
 
-/// The largest file: as many drains as there may be, each with the longest names, have 700 KB.
+/// The largest file: the most drains allowed, each with the longest names, take 700 KB.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// What was wrong with a file.
+/// A file's fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]
 pub(super) struct FileFault {
     path: PathBuf,
     what: String,
-    // Whether the system did not give its content, which may be whole.
+    // Whether the system failed to read its content, which may be whole.
     may_be_whole: bool,
 }
 
-/// What a former process left.
+/// The files of a former process.
 #[derive(Debug)]
 pub(super) struct LoadedDrains {
     pub(super) drains: Drains,
-    /// What was wrong with files.
+    /// The faults of files.
     pub(super) faults: Vec<FileFault>,
-    /// Why the drains may be others than these: what would say so cannot be read now.
+    /// Why the drains may differ: a file cannot be read now.
     pub(super) unread: Option<String>,
 }
 
-/// One drain as it stands in the file.
+/// One drain in the file.
 #[derive(Serialize, Deserialize)]
 struct DrainRecord {
     address: IpAddr,
@@ -92,11 +92,11 @@ impl DrainRecord {
     }
 }
 
-/// Reads what a former process left.
+/// Loads a former process's drains.
 pub(super) fn load(folder: &Path) -> LoadedDrains {
     let (file, copy) = (read_drains(folder, FILE), read_drains(folder, COPY));
     let is_damaged = file.as_ref().is_err_and(|why| !why.may_be_whole);
-    // The copy says nothing that the file does not, where that one is whole.
+    // The copy adds nothing if the file is whole.
     let asked = if matches!(file, Ok(Some(_))) { [None, None] } else { [Some(&file), Some(&copy)] };
     let failed = asked.into_iter().flatten().filter_map(|found| found.as_ref().err());
     let unread = failed.filter(|why| why.may_be_whole).map(ToString::to_string).next();
@@ -105,7 +105,7 @@ pub(super) fn load(folder: &Path) -> LoadedDrains {
         |found: Result<Option<Drains>, FileFault>| found.map_err(|why| wrong.push(why)).ok().flatten();
     let (file, copy) = (whole(file), whole(copy));
     if is_damaged {
-        // Where the file cannot be renamed nothing else can be written either, and that is told.
+        // If the file cannot be renamed, writing fails too, and that is reported.
         let _ = std::fs::rename(folder.join(FILE), folder.join(DAMAGED));
     }
     LoadedDrains { drains: file.or(copy).unwrap_or_default(), faults: wrong, unread }
@@ -130,7 +130,7 @@ fn render_header(version: u32, body: &str) -> String {
     format!("holdfast drains, version {version}, crc32 {:08x}", crc32fast::hash(body.as_bytes()))
 }
 
-/// `None`: there is no such file.
+/// Returns `None` if there is no such file.
 fn read_drains(folder: &Path, name: &str) -> Result<Option<Drains>, FileFault> {
     let path = folder.join(name);
     let content = match small_file::read_bounded(&path, FILE_BYTES_MAX) {
@@ -147,7 +147,7 @@ fn read_drains(folder: &Path, name: &str) -> Result<Option<Drains>, FileFault> {
 }
 
 fn parse_drains(content: &[u8]) -> Result<Drains, String> {
-    let damaged = || "it is damaged: it is not as it was written".to_owned();
+    let damaged = || "it is damaged".to_owned();
     let text = str::from_utf8(content).map_err(|_| damaged())?;
     let (first, body) = text.split_once('\n').ok_or_else(damaged)?;
     let body = body.strip_suffix('\n').ok_or_else(damaged)?;

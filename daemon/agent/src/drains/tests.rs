@@ -1,4 +1,4 @@
-//! Orders, what the next process finds of them, and files that are not as they were written.
+//! Orders, their state after a restart, and files that differ from what was written.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -37,7 +37,7 @@ fn written() -> TempDir {
     folder
 }
 
-/// A desk that takes orders, with what it tells.
+/// A controller that takes orders, with its events.
 struct Taking {
     orders: mpsc::Sender<Order>,
     events: mpsc::Receiver<Vec<Event>>,
@@ -75,7 +75,7 @@ fn what_is_written_is_read() {
     assert_eq!(*load_drains(tempfile::tempdir().unwrap().path()).drains, Drains::default(), "a new node");
 }
 
-/// Files of this version are read for ever.
+/// Files of this version must stay readable.
 #[test]
 fn the_form_of_the_file_stays() {
     let folder = written();
@@ -140,7 +140,7 @@ fn a_damaged_file_hangs_nothing_and_loses_no_drain() {
     });
 }
 
-/// A head that fits says nothing of what a daemon would have written.
+/// A valid head does not prove a valid body.
 #[test]
 fn what_no_daemon_would_have_written_is_not_used() {
     for body in [
@@ -194,7 +194,7 @@ async fn a_damaged_file_is_written_anew_at_once() {
     assert_eq!(*load_drains(folder.path()).drains, three());
 }
 
-/// Has the system refuse to open the files, also for root, until [`given`].
+/// Makes the system refuse to open the files, even for root, until [`given`].
 fn withheld(folder: &Path) {
     for name in [file::FILE, file::COPY] {
         let path = folder.join(name);

@@ -1,20 +1,20 @@
-//! The name of a user, as the file of this node's own users has it.
+//! Finds a user's name in this node's own file of users.
 //!
-//! Invariant: no name service is asked, which may be another host that does not answer: a name that the file does not
-//! have stays unknown.
+//! Invariant: no name service is queried, because it may be another host that does not answer. A name that the file
+//! lacks stays unknown.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use holdfast_host::small_file;
 
-/// Where this node's own users are.
+/// The file of this node's own users.
 pub(super) const USERS: &str = "/etc/passwd";
 
-/// The most that is read of it: some ten thousand users.
+/// How much of it is read: some ten thousand users.
 const USERS_BYTES_MAX: usize = 1 << 20;
 
-/// The longest name that is kept; Linux has 32 characters for one.
+/// The longest name that is kept; Linux allows 32 characters.
 const NAME_LENGTH_MAX: usize = 32;
 
 /// The name of the user with this number.

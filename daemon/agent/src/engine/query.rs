@@ -1,8 +1,8 @@
-//! Questions that only the engine can answer, because no other part reads the maps.
+//! Queries that only the engine can answer, because no other part reads the maps.
 //!
-//! Invariant: a question is answered between two steps, when no event waits and nothing is dirty, and costs the engine
-//! a bounded time. A client is sent away where too many questions wait, and one that has left is not answered. While
-//! load does not end, one question is answered in each `WAIT_MAX`. What a snapshot answers is not asked here.
+//! Invariant: a query is answered between two steps, when no event waits and nothing is dirty, and costs the engine a
+//! bounded time. A full queue rejects clients, and clients that left get no response. Under lasting load, one query
+//! is answered per `WAIT_MAX`. Queries that a snapshot can answer do not belong here.
 
 use std::time::Duration;
 
@@ -15,68 +15,67 @@ use tokio::sync::{mpsc, oneshot};
 
 use holdfast_host::logging::messages::{self, say};
 
-/// Questions that may wait: more clients than this are programs, not people.
+/// The most queries that may wait: more clients than this are programs, not people.
 const WAITING_MAX: usize = 16;
 
-/// How long events and dirty services may keep the next question waiting. Long enough for questions to take no
-/// noticeable share of the engine's time, and short enough for all that may wait to be answered within the patience of
-/// their clients.
+/// How long events and dirty services may delay the next query: long enough that queries take no noticeable share of
+/// the engine's time, and short enough that all waiting clients get a response before their timeout.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// An engine that does not answer within this time is busy, or does not move.
+/// An engine that does not answer within this time is busy or stalled.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A comparison of all of the maps gives way to everything else, so it may take longer.
+/// A comparison of all maps yields to everything else, so it may take longer.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the maps say of each frontend asked for.
+/// The map entries of each requested frontend.
 pub type Entries = Vec<Result<Option<FrontendEntry>, MapError>>;
 
-/// A question, and where the answer goes.
+/// A query, and the channel of its response.
 #[derive(Debug)]
 pub enum EngineQuery {
-    /// What the maps say of these frontends now.
+    /// Reads the current map entries of these frontends.
     Read(Vec<FrontendKey>, oneshot::Sender<Entries>),
-    /// To look after the maps now, and not only within a second, because something outside of the engine has changed.
-    /// This question has no answer.
+    /// Runs upkeep of the maps now instead of within a second, because something outside of the engine changed. It
+    /// has no response.
     RunUpkeep,
-    /// To compare all of the maps with what was written; every difference is written anew and told.
+    /// Compares all maps with what was written; every difference is rewritten and reported.
     Check(oneshot::Sender<Result<Vec<Drift>, CheckError>>),
 }
 
-/// Asks the engine.
+/// Sends queries to the engine.
 #[derive(Clone, Debug)]
 pub struct EngineClient(mpsc::Sender<EngineQuery>);
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the engine does not answer now; try again in a few seconds")]
 pub struct EngineBusy;
 
-/// The two ends of the queue of questions: the clients' and the engine's.
+/// The queue of queries: the clients' end and the engine's.
 pub fn channel() -> (EngineClient, mpsc::Receiver<EngineQuery>) {
     let (asks, heard) = mpsc::channel(WAITING_MAX);
     (EngineClient(asks), heard)
 }
 
 impl EngineClient {
-    /// What the maps say of these frontends now; of the first [`READ_BACK_MAX`].
+    /// Reads the current map entries of these frontends, of the first [`READ_BACK_MAX`].
     pub async fn read(&self, mut keys: Vec<FrontendKey>) -> Result<Entries, EngineBusy> {
         keys.truncate(READ_BACK_MAX);
         self.send_query(QUERY_TIMEOUT, |answer| EngineQuery::Read(keys, answer)).await
     }
 
-    /// Compares all of the maps with what was written.
+    /// Compares all maps with what was written.
     pub async fn check(&self) -> Result<Result<Vec<Drift>, CheckError>, EngineBusy> {
         self.send_query(CHECK_TIMEOUT, EngineQuery::Check).await
     }
 
-    /// Has the maps looked after now. An engine that is too busy for it does so within a second or two anyway.
+    /// Requests upkeep of the maps now. A busy engine does it within a second or two anyway.
     pub fn request_upkeep(&self) {
         let _ = self.0.try_send(EngineQuery::RunUpkeep);
     }
 
-    /// The channel itself, for a test that does not wait for its answer.
+    /// The channel itself, for a test that does not wait for the response.
     #[cfg(test)]
     pub(super) fn sender(&self) -> mpsc::Sender<EngineQuery> {
         self.0.clone()
@@ -94,7 +93,7 @@ impl EngineClient {
 }
 
 impl EngineQuery {
-    /// Whether its client has stopped waiting for the answer.
+    /// Whether the client has stopped waiting for the response.
     pub(super) fn is_abandoned(&self) -> bool {
         match self {
             Self::Read(_, answer) => answer.is_closed(),
@@ -103,8 +102,8 @@ impl EngineQuery {
         }
     }
 
-    /// Answers the question, or leaves that to the comparison, which answers all its clients at once. That a client has
-    /// left meanwhile is no error.
+    /// Answers the query, or queues it for the comparison, which answers all its clients at once. A client that left
+    /// meanwhile is no error.
     pub(super) fn answer<M: Maps>(self, engine: &mut Engine<M>, checks: &mut MapChecks) {
         match self {
             Self::Read(keys, answer) => {
@@ -125,7 +124,7 @@ pub(super) struct MapChecks {
 }
 
 impl MapChecks {
-    /// Whether a client wants the maps to be looked after; says so once.
+    /// Whether upkeep was requested since the last call.
     pub(super) fn take_upkeep_due(&mut self) -> bool {
         std::mem::take(&mut self.upkeep_due)
     }
@@ -142,7 +141,7 @@ impl MapChecks {
         }
     }
 
-    /// Goes on with the comparison for a piece.
+    /// Continues the comparison for one piece.
     pub(super) fn continue_check<M: Maps>(&mut self, engine: &mut Engine<M>) {
         let Some(found) = self.is_running.then(|| engine.continue_check()).flatten() else { return };
         self.is_running = false;
@@ -160,7 +159,7 @@ impl MapChecks {
         engine: &mut Engine<M>,
     ) {
         self.waiting.retain(|waiting| !waiting.is_closed());
-        // A client too many hears that the engine is busy, because its channel is dropped here.
+        // Beyond the limit, dropping the channel reports a busy engine.
         if self.waiting.len() < WAITING_MAX {
             self.waiting.push(answer);
         }

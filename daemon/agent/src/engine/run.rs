@@ -1,9 +1,9 @@
-//! The engine's loop: it takes batches of events, and gives snapshots and change records.
+//! The engine's loop: takes batches of events, and publishes snapshots and change records.
 //!
-//! Invariant: an idle engine applies a group at once; under load it takes what has queued up meanwhile, up to a bound,
-//! so the last write of an object wins and the batch stays short. Events come first, then dirty services, then
-//! questions, so no question can hold up a change. Upkeep of the maps that takes long is done in pieces between these,
-//! and takes at most half of the time while they wait. There is no fixed delay.
+//! Invariant: an idle engine applies a group at once. Under load it takes what has queued up meanwhile, up to a
+//! bound, so the last write of an object wins and the batch stays short. Events come first, then dirty services, then
+//! queries, so no query delays a change. Long upkeep of the maps runs in pieces between these, and takes at most half
+//! of the time while they wait. There is no fixed delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,91 +24,91 @@ use crate::recorder::TimedChange;
 use holdfast_host::clock::since_boot;
 use holdfast_host::headroom::Headroom;
 
-/// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.
+/// The most groups that may wait for the engine. A faster source waits, and reads its own input later.
 pub const GROUPS_WAITING_MAX: usize = 64;
 
-/// Change records that may wait for the recorder. What does not fit is counted, never waited for.
+/// The most change records that may wait for the recorder. Further ones are counted, never waited for.
 pub const CHANGES_WAITING_MAX: usize = 65_536;
 
-/// The most memory that those records keep together. The record of a change to a small service keeps a kilobyte, that
-/// of one with a thousand frontends some hundred kilobytes of before and after. So this is a tenth of a second of the
-/// heaviest changes, and many small ones.
+/// The most memory of those records. The record of a small service's change takes a kilobyte, that of a service with
+/// a thousand frontends some hundred kilobytes. So this holds a tenth of a second of the heaviest changes, and many
+/// small ones.
 pub const CHANGES_BYTES_MAX: usize = 64 << 20;
 
-/// How many events a batch has at most; a large object counts as several, and a group is taken whole, however large it
-/// is. The data that a batch of this size touches fits a core's own cache, and is taken in within a few milliseconds.
+/// The most events of a batch; a large object counts as several, and a group is taken whole. The data that a batch of
+/// this size touches fits a core's own cache, and is applied within a few milliseconds.
 const BATCH_EVENTS_MAX: usize = 1_024;
 
-/// How many ports, addresses or endpoints of an object count as one more event: they are compared with those before.
+/// How many ports, addresses or endpoints of an object count as one more event: the engine compares each of them.
 const PARTS_PER_EVENT: usize = 32;
 
-/// How often the maps are compared with what was realized. With 10,000 services that takes some milliseconds.
+/// How often the maps are compared with the realized state. With 10,000 services that takes some milliseconds.
 const CHECK: Duration = Duration::from_secs(60);
 
-/// An engine with nothing to do looks at the time this often, so that its progress can be watched.
+/// How often an idle engine wakes, so that its progress can be watched.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What the engine's loop talks to.
+/// The channels of the engine's loop.
 #[derive(Debug)]
 pub struct EngineChannels {
-    /// Groups of events; each is applied whole.
+    /// Groups of events; each is applied as a whole.
     pub events: mpsc::Receiver<Vec<Event>>,
-    /// Where readers look.
+    /// The snapshot that readers see.
     pub snapshots: watch::Sender<Arc<Snapshot>>,
-    /// What only the engine can answer.
+    /// Queries that only the engine can answer.
     pub queries: mpsc::Receiver<EngineQuery>,
     /// Where change records go.
     pub changes: mpsc::Sender<TimedChange>,
-    /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for the watcher that
-    /// checks that events move.
+    /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for the liveness
+    /// check.
     pub progress: Arc<AtomicU64>,
-    /// How the engine's work goes, for pages and metrics.
+    /// The engine's metrics, for pages and `/metrics`.
     pub steps: Arc<StepMetrics>,
     /// The loop ends when this turns true.
     pub stop: watch::Receiver<bool>,
 }
 
-/// What keeps the maps well, beside the writes of the engine.
+/// Maintenance of the maps, besides the engine's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upkeep {
-    /// Everything is looked at, about once a second.
+    /// Inspect everything, about once a second.
     Inspect,
-    /// What a look has found to be done goes on for a piece of some milliseconds.
+    /// Continue the work that an inspection found, for a piece of some milliseconds.
     Continue,
 }
 
-/// Upkeep that is left, and when more of it is due.
+/// Remaining upkeep, and when more is due.
 #[derive(Debug, Default)]
 struct UpkeepSchedule {
     is_left: bool,
     // When the last piece ended, and how long it took.
     last: Option<(Instant, Duration)>,
-    // When everything was looked at last.
+    // When the last inspection was.
     looked_at: Option<Instant>,
 }
 
 impl UpkeepSchedule {
-    /// Whether a piece is due. Where events or services wait, as much time is theirs as the last piece took.
+    /// Whether a piece is due. If events or services wait, they get as much time as the last piece took.
     fn is_due(&self, is_busy: bool) -> bool {
         self.is_left && !(is_busy && self.last.is_some_and(|(ended, took)| ended.elapsed() < took))
     }
 
-    /// Whether it is time to look at everything.
+    /// Whether the next inspection is due.
     fn is_check_due(&self) -> bool {
         self.looked_at.is_none_or(|looked| looked.elapsed() >= IDLE)
     }
 
-    /// What is to be done now.
+    /// The upkeep to do now.
     fn next(&self, is_look: bool, is_busy: bool) -> Option<Upkeep> {
         if is_look { Some(Upkeep::Inspect) } else { self.is_due(is_busy).then_some(Upkeep::Continue) }
     }
 
-    /// How long an engine without anything else to do rests.
+    /// How long an otherwise idle engine rests.
     fn rest_time(&self) -> Duration {
         if self.is_left { Duration::ZERO } else { IDLE }
     }
 
-    /// Does some upkeep, and notes whether more is left.
+    /// Runs some upkeep, and records whether more is left.
     fn run_upkeep(&mut self, upkeep: Upkeep, act: impl FnOnce() -> bool) {
         let begun = Instant::now();
         self.is_left = act();
@@ -118,9 +118,9 @@ impl UpkeepSchedule {
     }
 }
 
-/// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `look_after` gets the
-/// engine for a look about once a second, between two steps, and as soon as everything is written for the first time:
-/// other programs may be waiting for that. It returns whether more is to be done, and then gets the engine for pieces.
+/// Runs the engine until `stop`, or until every source is gone. The maps stay as they are. `look_after` gets the
+/// engine for an inspection about once a second, between two steps, and as soon as the first full write is done:
+/// other programs may wait for that. It returns whether work is left, and then gets the engine for pieces.
 pub async fn run<M: Maps>(
     mut engine: Engine<M>,
     mut ends: EngineChannels,
@@ -170,19 +170,19 @@ pub async fn run<M: Maps>(
     }
 }
 
-/// Whether the engine has something to do although no event came.
+/// Whether the engine has work although no event came.
 fn is_due<M: Maps>(engine: &Engine<M>, now: Duration) -> bool {
     engine.next_due(now).is_some_and(|due| due <= now)
 }
 
-/// The room that change records have, and how many found none.
+/// The memory of change records, and how many records did not fit.
 struct ChangeQueue {
     headroom: Headroom,
     dropped: u64,
 }
 
 impl EngineChannels {
-    /// Has the engine carry out what is wanted, and passes its change records and its snapshot on.
+    /// Runs an engine step, and passes on its change records and its snapshot.
     fn run_step<M: Maps>(&self, engine: &mut Engine<M>, started: Instant, changes: &mut ChangeQueue) {
         let at = SystemTime::now();
         let mono = since_boot();
@@ -200,14 +200,14 @@ impl EngineChannels {
         self.publish(snapshot);
     }
 
-    /// Notes that the engine moved just now.
+    /// Records that the engine made progress just now.
     fn note_progress(&self, started: Instant) {
         let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.progress.store(now, Ordering::Relaxed);
     }
 
-    /// Publishes a snapshot. Every reader that looks sees the latest one, but a reader that waits is woken only by a
-    /// change: on a node where nothing happens, waking all readers each second would be a third of all work.
+    /// Publishes a snapshot. Readers that look see the latest one, but only a change wakes those that wait: on an
+    /// idle node, waking all readers each second would be a third of all work.
     fn publish(&self, snapshot: Arc<Snapshot>) {
         self.snapshots.send_if_modified(|before| {
             let is_news = snapshot.differs_from(before);
@@ -216,8 +216,8 @@ impl EngineChannels {
         });
     }
 
-    /// Notes that the maps have everything, if they do: nothing waits to be taken in, to be carried out or to be tried
-    /// again, but for what is beyond the part of a namespace.
+    /// Records that the maps are complete: nothing waits to be applied, written or retried, except what exceeds a
+    /// namespace's quota.
     fn note_if_idle(&self, is_due: bool) {
         if !is_due && self.events.is_empty() && self.snapshots.borrow().fill.failing == 0 {
             self.steps.note_caught_up();
@@ -225,17 +225,17 @@ impl EngineChannels {
     }
 }
 
-/// What the engine does next.
+/// The engine's next action.
 enum EngineTurn {
     End,
     Group(Vec<Event>),
-    /// Time for a question, if there is one, and for the comparison.
+    /// Time for a query, if any, and for the comparison.
     Idle(Option<EngineQuery>),
     Due,
 }
 
-/// The next turn. Events come before everything else, dirty services before questions, unless a question has waited for
-/// too long, and these before a `rest_time` ends.
+/// The next turn. Events come before everything else, dirty services before queries, unless a query has waited too
+/// long, and all of these before the end of a rest.
 async fn next_turn(
     ends: &mut EngineChannels,
     (due, rest): (Duration, Duration),
@@ -252,7 +252,7 @@ async fn next_turn(
         Ok(group) => return EngineTurn::Group(group),
         Err(TryRecvError::Disconnected) => return EngineTurn::End,
         Err(TryRecvError::Empty) if due.is_zero() => {
-            // Other tasks of this thread come first, too.
+            // Other tasks of this thread go first, too.
             tokio::task::yield_now().await;
             return EngineTurn::Due;
         }
@@ -271,7 +271,7 @@ async fn next_turn(
     }
 }
 
-/// The next question with a client that still waits.
+/// The next query whose client still waits.
 fn next_query(asks: &mut mpsc::Receiver<EngineQuery>) -> Option<EngineQuery> {
     while let Ok(ask) = asks.try_recv() {
         if !ask.is_abandoned() {
@@ -281,7 +281,7 @@ fn next_query(asks: &mut mpsc::Receiver<EngineQuery>) -> Option<EngineQuery> {
     None
 }
 
-/// Takes a group and whatever else has queued up, whole groups only.
+/// Takes a group and everything else that has queued up, whole groups only.
 fn apply_groups<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, ends: &mut EngineChannels) {
     ends.steps.note_events();
     let mut taken = 0;

@@ -1,7 +1,7 @@
-//! How the engine's work goes, as numbers that grow: how long its steps take, and when it had caught up.
+//! The engine's counters: how long its steps take, and when it last caught up.
 //!
 //! Invariant: the engine adds, pages and metrics read, and neither waits for the other. Only steps that wrote to the
-//! maps, or tried to, are counted as steps.
+//! maps, or tried to, count.
 
 mod programming_latency;
 
@@ -12,23 +12,23 @@ use holdfast_core::snapshot::Counters;
 use holdfast_status::rfc3339::Millis;
 use programming_latency::ProgrammingLatency;
 
-/// The numbers since the start.
+/// The counters since the start.
 #[derive(Debug)]
 pub struct StepMetrics {
     /// How long steps took.
     pub durations: Histogram,
-    /// How long changes of endpoints took to come to the maps.
+    /// How long changes of endpoints took to reach the maps.
     pub(crate) programming_latency: ProgrammingLatency,
-    // Writes that had been tried when the last step ended: a step that adds none is not counted.
+    // Writes tried when the last step ended: a step that adds none does not count.
     ops_tried: AtomicU64,
-    // When events were taken last, and when the maps last had all that is known, in milliseconds since the Unix epoch;
-    // 0: never.
+    // When events were last taken, and when the maps were last complete, in milliseconds since the Unix epoch; 0
+    // means never.
     events_at: AtomicI64,
     caught_up_at: AtomicI64,
 }
 
 impl Default for StepMetrics {
-    /// The buckets are kube-proxy's: a millisecond, and twice as much fourteen times.
+    /// The buckets are kube-proxy's: a millisecond, doubled fourteen times.
     fn default() -> Self {
         let took = Histogram::new((0..15).map(|power| Duration::from_millis(1 << power)));
         let taken = AtomicI64::new(0);
@@ -45,7 +45,7 @@ impl Default for StepMetrics {
 }
 
 impl StepMetrics {
-    /// Counts a step that has ended, if it wrote to the maps or tried to.
+    /// Counts a step that wrote to the maps or tried to.
     pub(super) fn record_step(&self, counters: &Counters, took: Duration) {
         let tried = counters.ops + counters.ops_failed;
         if self.ops_tried.swap(tried, Ordering::Relaxed) != tried {
@@ -53,33 +53,33 @@ impl StepMetrics {
         }
     }
 
-    /// Notes that events were taken in now.
+    /// Records that events were taken just now.
     pub(super) fn note_events(&self) {
         self.events_at.store(holdfast_host::clock::now().0, Ordering::Relaxed);
     }
 
-    /// Notes that the maps have all that is known now.
+    /// Records that the maps are complete just now.
     pub(super) fn note_caught_up(&self) {
         self.caught_up_at.store(holdfast_host::clock::now().0, Ordering::Relaxed);
     }
 
-    /// When events came last.
+    /// When events were last taken.
     pub(crate) fn last_events(&self) -> Millis {
         Millis(self.events_at.load(Ordering::Relaxed))
     }
 
-    /// When the maps had all that was known.
+    /// When the maps were last complete.
     pub(crate) fn last_caught_up(&self) -> Millis {
         Millis(self.caught_up_at.load(Ordering::Relaxed))
     }
 }
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Debug)]
 pub struct Histogram {
-    // The upper bound of each bucket, and how many fell into it: each counts in the first bucket that it fits.
+    // The upper bound of each bucket, and its count: a duration counts in the first bucket that it fits.
     buckets: Box<[(Duration, AtomicU64)]>,
-    // Those that took longer.
+    // Durations above the last bound.
     beyond: AtomicU64,
     microseconds: AtomicU64,
 }
@@ -98,7 +98,7 @@ impl Histogram {
         self.microseconds.fetch_add(microseconds, Ordering::Relaxed);
     }
 
-    /// Each bound with how many took no longer than that, then how many there were in all.
+    /// Each bound with the count of durations up to it, then the total count.
     pub(crate) fn totals(&self) -> (Vec<(Duration, u64)>, u64) {
         let mut total = 0;
         let mut so_many = |count: &AtomicU64| {
@@ -109,7 +109,7 @@ impl Histogram {
         (buckets, so_many(&self.beyond))
     }
 
-    /// How long all of them took together.
+    /// The sum of all durations.
     pub(crate) fn sum(&self) -> Duration {
         Duration::from_micros(self.microseconds.load(Ordering::Relaxed))
     }

@@ -1,15 +1,15 @@
-//! What the kernel says of this process: memory and CPU time.
+//! The kernel's figures of this process: memory and CPU time.
 //!
-//! Where a file cannot be read, the metric is missing.
+//! If a file cannot be read, the metric is missing.
 
 use holdfast_core::facts::Timestamp;
 
 use super::Exposition;
 
-/// `USER_HZ`, in which `/proc` counts CPU time. It is 100 on every architecture that has eBPF trampolines.
+/// `USER_HZ`, the unit of CPU time in `/proc`. It is 100 on every architecture that has eBPF trampolines.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Writes these metrics, by the names that every Prometheus client gives them.
+/// Writes these metrics, with the names that every Prometheus client uses.
 pub fn write(out: &mut Exposition, started: Timestamp) {
     let usage = usage();
     let help = "When the process started.";
@@ -29,7 +29,7 @@ struct Usage {
     cpu_milliseconds: Option<u64>,
 }
 
-/// As of now.
+/// Reads the current usage.
 fn usage() -> Usage {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     Usage {
@@ -43,8 +43,7 @@ fn resident_bytes(status: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// User and system time, which are the 14th and 15th field. The second field, the name in parentheses, may hold
-/// anything.
+/// User and system time, the 14th and 15th field. The second field, the name in parentheses, may hold anything.
 fn cpu_milliseconds(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;

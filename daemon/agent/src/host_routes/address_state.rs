@@ -1,7 +1,7 @@
-//! Whether this node can serve an address, judged by the table that clients meet.
+//! Judges whether this node can serve an address, by the table that clients meet.
 //!
-//! Invariant: pure. A router sends all packets for an address to who announces it, so the worst of its announced
-//! frontends decides. What an object of the cluster says of a node has no say. A block that is not read says nothing,
+//! Invariant: pure. A router sends all packets for an address to its announcer, so the worst of its announced
+//! frontends decides. The cluster's objects about a node do not count. A block that was not read proves nothing,
 //! least of all that it has gone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,16 +16,16 @@ use holdfast_core::weights::Weight;
 use holdfast_config::{Announce, ServiceBlock};
 use holdfast_standalone::blocks::FIRST_INTERVAL_MAX;
 
-/// What is known of each address that is to be announced.
+/// The state of each address to announce.
 pub(super) type AddressStates = BTreeMap<IpAddr, AddressState>;
 
-/// Whether an address is served; the worse, the greater.
+/// Whether an address is served; a worse state is greater.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ServingState {
     Served,
-    /// No source has told of the address yet, for this reason: its route stays as it is, for as long as that lasts.
+    /// No source has reported the address yet, for this reason: its route stays until one does.
     Unreported(String),
-    /// It cannot be told yet, for this reason.
+    /// It is undecided, for this reason.
     Undecided(String),
     /// It is not served, for this reason.
     Unserved(String),
@@ -39,7 +39,7 @@ impl ServingState {
         }
     }
 
-    /// The same, where it is known whether packets from outside are translated.
+    /// The same state, limited by whether packets from outside are translated.
     fn limit_by_packets(self, takes_packets: bool) -> Self {
         if takes_packets {
             return self;
@@ -48,16 +48,16 @@ impl ServingState {
     }
 }
 
-/// What is known of an address.
+/// The state of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AddressState {
     pub(super) serving: ServingState,
-    /// How long backends that do not answer may count as usable: until the first checks of all have had their time.
+    /// How long silent backends may still count as usable: until the first checks of all backends are due.
     pub(super) checked_after: Duration,
 }
 
 impl AddressState {
-    /// Why the route is not as one that is served and there.
+    /// Why the address is not announced, or not normally.
     pub(super) fn pending_reason(&self, is_there: bool) -> Option<String> {
         match self.serving.reason() {
             None if !is_there => Some("it is served, and announced once that has lasted".to_owned()),
@@ -89,11 +89,11 @@ pub(super) fn judge_blocks<'b>(
     standings
 }
 
-/// The addresses that a former process announced, each with the services for which it may have done so.
+/// The addresses that a former process announced, each with the services that may have caused it.
 pub(super) type FormerAddresses = BTreeMap<IpAddr, BTreeSet<ObjectName>>;
 
-/// What the table that a start began with says of the addresses that a former process announced. One of two services
-/// at an address that was lost then already was not asked for it, or there would be no route.
+/// Finds the announced addresses in the table that the start began with. Of two services at one address, one that was
+/// already unserved cannot be the cause, or there would be no route.
 pub(super) fn former_addresses(
     announced: impl Iterator<Item = IpAddr>,
     services: &ServiceViews,
@@ -118,18 +118,18 @@ pub(super) fn former_addresses(
     found.into_iter().map(of_address).collect()
 }
 
-/// What may be in files that are not read.
+/// The services that unread files may contain.
 pub(super) struct UnreadFiles<'u> {
-    /// The services of blocks that are read.
+    /// The services of blocks that were read.
     pub(super) read: BTreeSet<ObjectName>,
     pub(super) services: &'u ServiceViews,
     pub(super) rejections: &'u Rejections,
-    /// Whether every file has been told that is there.
+    /// Whether every existing file was read.
     pub(super) is_complete: bool,
 }
 
 impl UnreadFiles<'_> {
-    /// How the address stands by the table alone. `None`: no block can have it any more.
+    /// Judges an address by the table alone; `None` if no block can have it any more.
     pub(super) fn judge_former(&self, address: IpAddr, names: &BTreeSet<ObjectName>) -> Option<ServingState> {
         let unread = names.iter().filter(|name| !self.read.contains(*name));
         let views =
@@ -152,12 +152,12 @@ impl UnreadFiles<'_> {
     }
 }
 
-/// How the frontends of a service at an address stand.
+/// The states of a service's frontends at an address.
 fn frontend_states(view: &ServiceView, address: IpAddr) -> impl Iterator<Item = ServingState> {
     view.frontends.iter().filter(move |row| row.address == address).map(move |row| frontend_state(view, row))
 }
 
-/// Adds those addresses of a former process that no block names, and that one may name which is not read.
+/// Adds a former process's addresses that no block names but an unread one may.
 pub(super) fn keep_former(
     standings: &mut AddressStates,
     former: &FormerAddresses,
@@ -177,7 +177,7 @@ pub(super) fn keep_former(
 /// The longest time to the first verdict of a backend that is silent, or that answers each time.
 fn first_check_time(block: &ServiceBlock) -> Duration {
     let Some(check) = &block.health_check else { return Duration::ZERO };
-    // The pause is jittered: twice as long is more than it ever is.
+    // Jitter lengthens the pause, but never doubles it.
     let pause = check.interval.min(FIRST_INTERVAL_MAX).saturating_mul(2);
     check.timeout.saturating_add(pause).saturating_mul(check.rise.max(check.fall))
 }
@@ -200,7 +200,7 @@ fn block_states(block: &ServiceBlock, services: &ServiceViews) -> Vec<(IpAddr, S
     block.frontends.iter().map(|frontend| (frontend.ip(), judged(frontend))).collect()
 }
 
-/// A row by what clients dial.
+/// A row by the address that clients dial.
 fn dialled_row(row: &FrontendView, transport: Transport) -> Option<(SocketAddr, &FrontendView)> {
     let is_meant = row.protocol == Protocol::Transport(transport);
     is_meant.then(|| (SocketAddr::new(row.address, row.port.get()), row))
@@ -226,8 +226,8 @@ fn frontend_state(view: &ServiceView, row: &FrontendView) -> ServingState {
     }
 }
 
-/// Whether new clients are wanted: where every backend is drained or has no weight, all of them serve who comes, and
-/// none asks for more.
+/// Whether new clients are wanted. If every backend is drained or has no weight, all of them serve clients, but none
+/// asks for more.
 fn takes_clients(view: &ServiceView, row: &FrontendView) -> bool {
     let Some(port) = row.position.and_then(|position| view.ports.get(position)) else { return false };
     view.backends(row).any(|backend| port.rows.weight(backend.backend()) > Weight::NONE)

@@ -1,7 +1,7 @@
-//! When an address is announced: at once no longer, and only after a while again.
+//! Damps routes that flap: withdraws a lost address at once, and announces it again after a delay.
 //!
-//! Invariant: pure; time is an argument. An address that is lost is announced no longer in the same call. One that
-//! comes and goes faster than [`STABLE_WAIT`] is announced no more until it stays.
+//! Invariant: pure; time is an argument. A lost address is withdrawn in the same call. An address that flaps faster
+//! than [`STABLE_WAIT`] stays withdrawn until it is stable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::address_state::{AddressState, AddressStates, ServingState};
 
-/// How long an address that was lost has to be served before it is announced again: a router that hears of it more
-/// often damps it, and each time clients change their node.
+/// How long a lost address must be served before it is announced again: routers damp routes that change more often,
+/// and each change moves clients to another node.
 pub(super) const STABLE_WAIT: Duration = Duration::from_secs(5);
 
-/// How long an address stays announced of which it cannot be told whether it is served: what a reload brings is there
-/// within milliseconds, and a new device has its programs within two seconds.
+/// How long an undecided address stays announced: a reload's services exist within milliseconds, and a new device has
+/// its programs within two seconds.
 pub(super) const UNDECIDED_MAX: Duration = Duration::from_secs(5);
 
 /// Which addresses are announced, and since when the others could be.
@@ -32,7 +32,7 @@ struct AddressHistory {
 }
 
 impl FlapDamper {
-    /// Goes on from what a former process announced.
+    /// Continues from a former process's announcements.
     pub(super) fn from_announced(announced: impl Iterator<Item = IpAddr>) -> Self {
         Self { announced: announced.collect(), histories: BTreeMap::new() }
     }
@@ -41,7 +41,7 @@ impl FlapDamper {
         self.announced.iter().copied()
     }
 
-    /// Takes in how the addresses stand now, and says when time alone changes something next.
+    /// Takes the current states, and returns when time alone next changes a decision.
     pub(super) fn update(&mut self, standings: &AddressStates, now: Instant) -> Option<Instant> {
         self.announced.retain(|address| standings.contains_key(address));
         self.histories.retain(|address, _| standings.contains_key(address));
@@ -63,7 +63,7 @@ impl FlapDamper {
 }
 
 impl AddressHistory {
-    /// Whether the address is to be announced, and when that turns if nothing else happens.
+    /// Whether to announce the address, and when time alone changes that.
     fn decide(&mut self, standing: &AddressState, is_there: bool, now: Instant) -> (bool, Option<Instant>) {
         if standing.serving != ServingState::Served {
             self.served_since = None;
@@ -90,8 +90,7 @@ impl AddressHistory {
     }
 }
 
-/// So long after a moment, or after now where there was none. A time that no clock reaches is one that is looked at
-/// again.
+/// The time `wait` after `since`, or after now without one. A time beyond the clock's range becomes an early recheck.
 fn deadline_after(since: Option<Instant>, now: Instant, wait: Duration) -> Instant {
     let since = since.unwrap_or(now);
     since.checked_add(wait).unwrap_or_else(|| now + UNDECIDED_MAX)
@@ -103,7 +102,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// An address, what is announced, and when all of it began.
+    /// An address, what is announced, and the start time.
     struct Rig {
         course: FlapDamper,
         begun: Instant,
@@ -116,7 +115,7 @@ mod tests {
             Self { course, begun: Instant::now(), address: "192.0.2.10".parse().unwrap() }
         }
 
-        /// Whether it is announced so many milliseconds after the start, and after how many more that turns.
+        /// Whether it is announced this many milliseconds after the start, and after how many more that changes.
         fn at(&mut self, milliseconds: u64, judged: &str, checked_after: Duration) -> (bool, Option<u128>) {
             let why = || "why".to_owned();
             let judged = match judged {
@@ -153,7 +152,7 @@ mod tests {
         assert_eq!(rig.at(10_020, "served", Duration::ZERO), (true, None));
     }
 
-    /// Until its first verdict a backend counts as usable, which is no reason to send clients here.
+    /// Until its first verdict a backend counts as usable, which is no reason to attract clients.
     #[test]
     fn what_has_checks_is_announced_once_they_have_had_their_time() {
         let mut rig = Rig::new(&[]);

@@ -1,7 +1,7 @@
-//! The routes themselves, in the kernel: listed, put in, taken out.
+//! Lists, adds and removes the routes in the kernel.
 //!
-//! Invariant: only routes with this daemon's own protocol are listed or taken out, in any table; a route that is put in
-//! takes no other's place. Each step is bounded in time and bytes.
+//! Invariant: only routes with this daemon's own protocol are listed or removed, in any table; an added route
+//! replaces no other. Each step is bounded in time and bytes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,17 +12,16 @@ use holdfast_datapath::netlink::{
     ip,
 };
 
-/// The program that made a route, as the kernel notes it: a number that neither its headers nor iproute2 give to
-/// another.
+/// The routing protocol number of our routes: neither the kernel's headers nor iproute2 assign it.
 const PROTOCOL: u8 = 104;
 
-/// The most bytes of a list: as many as for devices, and once in a start. A router may have a million routes.
+/// The most bytes of a list, as for devices, but once per start. A router may have a million routes.
 const LIST_BYTES_MAX: usize = 256 << 20;
 
-/// An answer to a change is a single message.
+/// The response to a change is a single message.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// How often the list is asked for while others change it. One of ours that stays is in each of them.
+/// How often the list is read while others change it. A lasting route of ours is in each of them.
 const TRIES: usize = 3;
 
 /// From `linux/rtnetlink.h`.
@@ -31,8 +30,8 @@ const RTM_DELROUTE: u16 = 25;
 const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const RT_SCOPE_UNIVERSE: u8 = 0;
-/// FRR and BIRD read no route of type `local`. Where one of them copies the route to the main table, a packet that no
-/// program has translated ends there; by a device it would come back for ever.
+/// FRR and BIRD read no route of type `local`. If one of them copies the route to the main table, an untranslated
+/// packet ends there; by a device it would loop for ever.
 const RTN_BLACKHOLE: u8 = 6;
 /// The length of an `rtmsg`.
 const ROUTE: usize = 12;
@@ -44,14 +43,14 @@ pub(super) struct Route {
     pub(super) address: IpAddr,
 }
 
-/// What is done to a route.
+/// An action on a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RouteChange {
-    /// It is put in.
+    /// Add it.
     Add,
-    /// It should be there, and is put in if another program took it out.
+    /// Add it back if another program removed it.
     Keep,
-    /// It is taken out.
+    /// Remove it.
     Remove,
 }
 
@@ -62,7 +61,7 @@ pub(super) struct RouteStep {
     pub(super) route: Route,
 }
 
-/// The routes that this daemon, or a former one, has put in.
+/// The routes that this daemon or a former one added.
 pub(super) fn list_routes() -> io::Result<BTreeSet<Route>> {
     let mut listed = BTreeSet::new();
     for _ in 0..TRIES {
@@ -76,7 +75,7 @@ pub(super) fn list_routes() -> io::Result<BTreeSet<Route>> {
     Ok(listed)
 }
 
-/// One of ours from an `rtmsg`.
+/// Parses one of our routes from an `rtmsg`.
 fn parse_own_route(body: &[u8]) -> Option<Route> {
     let [_, bits, _, _, table, protocol, _, kind, ..] = *body else { return None };
     let address = attribute(body.get(ROUTE..)?, RTA_DST).and_then(ip)?;
@@ -91,19 +90,18 @@ const fn prefix_length(address: IpAddr) -> u8 {
     }
 }
 
-/// Steps, and how each went.
+/// Steps with their results.
 type Outcomes = Vec<(RouteStep, io::Result<()>)>;
 
-/// Does one step after the other, and says how each went.
+/// Does one step after the other, and returns each result.
 pub(super) fn carry_out(steps: Vec<RouteStep>) -> Outcomes {
     let mut outcomes = steps.into_iter().map(|step| (step, send_step(step))).collect();
     accept_own_routes(&mut outcomes, list_routes);
     outcomes
 }
 
-/// A route that was there before it was put in is good all the same if it is one of ours: the kernel may have taken it
-/// when its answer was no longer waited for. All routes of a router are listed for that, so one list tells of all of
-/// these.
+/// A route that already existed is fine if it is ours: the kernel may have added it after our timeout. Finding out
+/// lists all routes of a router, so one list serves all such steps.
 fn accept_own_routes(outcomes: &mut Outcomes, list: impl FnOnce() -> io::Result<BTreeSet<Route>>) {
     let errno = |outcome: &io::Result<()>| outcome.as_ref().err().and_then(io::Error::raw_os_error);
     let was_there = |(step, outcome): &(RouteStep, io::Result<()>)| {
@@ -143,7 +141,7 @@ fn encode_route(Route { table, address }: Route) -> Vec<u8> {
     [&header[..], &encode_attribute(RTA_DST, &value)].concat()
 }
 
-/// Takes out every route that a daemon has left, in any table: how many, and why others stay.
+/// Removes every route that a daemon left, in any table. Returns how many, and why others stay.
 pub fn remove_all() -> io::Result<(usize, Vec<String>)> {
     let steps =
         list_routes()?.into_iter().map(|route| RouteStep { change: RouteChange::Remove, route }).collect();
@@ -173,7 +171,7 @@ mod tests {
         puts.into_iter().chain([keep, (step(RouteChange::Remove, "192.0.2.5"), Ok(()))]).collect()
     }
 
-    /// A router has a million routes, and another program may have each of a thousand addresses that are announced.
+    /// A router has a million routes, and another program may own a route to each of a thousand announced addresses.
     #[test]
     fn one_list_tells_which_of_the_routes_that_were_there_are_ours() {
         let mut lists = 0;

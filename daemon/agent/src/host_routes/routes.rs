@@ -1,8 +1,7 @@
-//! Which of our routes the kernel has, and what it refused.
+//! Tracks which of our routes the kernel has, and which changes it refused.
 //!
-//! Invariant: a route counts as there from the kernel's consent until its consent to take it out. One that may have
-//! come while the kernel gave no answer is taken out too. A change that is refused is tried again, less and less often,
-//! and delays no other.
+//! Invariant: a route counts as installed from the kernel's acknowledgement until that of its removal. One whose add
+//! timed out is removed too. A refused change is retried, less and less often, and delays no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,18 +12,18 @@ use nix::libc;
 
 use super::kernel::{Route, RouteChange, RouteStep};
 
-/// How often routes that should be there are put in once more, in case that another program took them out.
+/// How often routes are added again, in case another program removed them.
 const REINSTALL_EVERY: Duration = Duration::from_secs(10);
 
-/// The pause after the first refusal; each further one is twice as long, up to the longest.
+/// The pause after the first refusal; each further one doubles it, up to the maximum.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// The routes of ours.
+/// Our routes.
 #[derive(Debug, Default)]
 pub(super) struct InstalledRoutes {
     installed: BTreeSet<Route>,
-    /// Those that were to be put in while the kernel gave no answer in time.
+    /// Routes whose add timed out.
     uncertain: BTreeSet<Route>,
     failures: BTreeMap<Route, RouteFailure>,
     kept_at: Option<Instant>,
@@ -55,12 +54,12 @@ impl InstalledRoutes {
         self.installed.iter()
     }
 
-    /// How many were put in and taken out, and how many changes were refused.
+    /// How many routes were added and removed, and how many changes were refused.
     pub(super) const fn totals(&self) -> [u64; 3] {
         self.totals
     }
 
-    /// What brings the kernel to these routes, those that go first.
+    /// The steps from the kernel's routes to these, removals first.
     pub(super) fn plan_steps(&mut self, wanted: &BTreeSet<Route>, now: Instant) -> Vec<RouteStep> {
         let Self { installed: there, uncertain: doubtful, failures: refused, kept_at: kept, .. } = self;
         refused
@@ -78,7 +77,7 @@ impl InstalledRoutes {
         steps
     }
 
-    /// Takes in how a step went. `why` is why a route goes.
+    /// Records the outcome of a step. `why` is the reason of a removal.
     pub(super) fn record_outcome(
         &mut self,
         step: RouteStep,
@@ -95,12 +94,12 @@ impl InstalledRoutes {
                 self.mark_present(route);
             }
             (RouteChange::Keep, Ok(()), _) => {
-                tracing::warn!(%address, table, "another program took the route out; it is there again");
+                tracing::warn!(%address, table, "another program removed the route; it is added again");
                 self.mark_present(route);
             }
             (RouteChange::Keep, Err(_), Some(libc::EEXIST)) => {}
             (RouteChange::Remove, Ok(()), _) | (RouteChange::Remove, Err(_), Some(libc::ESRCH)) => {
-                tracing::warn!(%address, table, why, "the address is announced no longer");
+                tracing::warn!(%address, table, why, "the address is withdrawn");
                 self.installed.remove(&route);
                 self.clear_failure(route);
                 self.count(1);
@@ -128,7 +127,7 @@ impl InstalledRoutes {
         let Route { table, address } = route;
         self.count(2);
         if change == RouteChange::Keep {
-            // Whether it is there is not known: it is put in anew, which tells.
+            // Its state is unknown; adding it again reveals it.
             self.installed.remove(&route);
         }
         if change == RouteChange::Keep
@@ -139,18 +138,18 @@ impl InstalledRoutes {
         let before = self.failures.get(&route).map(|it| it.pause);
         let error = describe_failure(change, route, error);
         if before.is_none() {
-            tracing::error!(%address, table, error, "the kernel does not take a route; this is tried again");
+            tracing::error!(%address, table, error, "the kernel refuses a route; retrying");
         }
         let pause = before.map_or(PAUSE_FIRST, |pause| pause.saturating_mul(2).min(PAUSE_MAX));
         self.failures.insert(route, RouteFailure { error, pause, retry_at: now + pause });
     }
 
-    /// When something that was refused is tried again first.
+    /// When the next retry is due.
     pub(super) fn next_retry(&self) -> Option<Instant> {
         self.failures.values().map(|it| it.retry_at).min()
     }
 
-    /// What readers see of a route.
+    /// The readers' view of a route.
     pub(super) fn to_view(&self, route: Route, why: Option<String>) -> AnnouncedAddress {
         let Route { table, address } = route;
         let error = self.failures.get(&route).map(|it| it.error.clone());
@@ -158,12 +157,12 @@ impl InstalledRoutes {
     }
 }
 
-/// What the kernel said, and what an operator can do.
+/// The kernel's error, and what an operator can do.
 fn describe_failure(change: RouteChange, Route { table, address }: Route, error: &io::Error) -> String {
     match (change, error.raw_os_error()) {
         (RouteChange::Add | RouteChange::Keep, Some(libc::EEXIST)) => format!(
-            "table {table} has a route to {address} that another program made: take it out (ip route show table \
-             {table}), or give [announce] a table of its own"
+            "table {table} has a route to {address} of another program: remove it (ip route show table \
+             {table}), or give [announce] its own table"
         ),
         (_, Some(libc::EPERM)) => {
             format!("{error}: the daemon needs CAP_NET_ADMIN in the network namespace of the host")

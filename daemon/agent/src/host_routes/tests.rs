@@ -1,4 +1,4 @@
-//! What is announced, by the real rules over maps in memory, and what the kernel then has.
+//! Which addresses are announced, by the real rules over maps in memory, and the kernel's routes after that.
 
 mod bed;
 
@@ -16,7 +16,7 @@ use super::kernel::{self, Route, RouteChange, RouteStep};
 use bed::{Rules, config, ip, ip_route};
 use holdfast_fixtures::{TEST_TIMEOUT, network_namespace};
 
-/// An address of each family with two ports, and one with a block that says nothing of announcing.
+/// An address of each family with two ports, and one with a block that does not mention announcing.
 const BLOCKS: &str = r#"
 [[service]]
 name = "web"
@@ -36,7 +36,7 @@ frontends = ["192.0.2.10:22", "192.0.2.11:22"]
 backends = []
 "#;
 
-/// What is judged, as `ADDRESS`, or `ADDRESS: why`.
+/// The judgements, as `ADDRESS`, or `ADDRESS: why`.
 async fn judged(text: &str, drained: &[&str]) -> Vec<String> {
     let mut rules = Rules::new();
     let config = config(text);
@@ -113,7 +113,7 @@ fn checks_have_the_time_to_tell_before_an_address_is_announced() {
     assert_eq!(slow, Duration::from_millis(3_600), "a route waits for no slow start");
 }
 
-/// At the beginning of its slow start a backend has a part of its weight, and is all that this node has.
+/// At the beginning of its slow start a backend has a part of its weight, and is this node's only one.
 #[tokio::test]
 async fn an_address_is_served_by_one_backend_that_has_just_returned() {
     let growing = BLOCKS.replace(
@@ -123,7 +123,7 @@ async fn an_address_is_served_by_one_backend_that_has_just_returned() {
     assert_eq!(judged(&growing, &["10.1.0.3"]).await, ["192.0.2.10", "2001:db8::10"]);
 }
 
-/// Runs a test in a network namespace of its own.
+/// Runs a test in its own network namespace.
 fn apart(test: impl FnOnce() + Send + 'static) {
     network_namespace::run_inside(|| {
         ip("link set lo up");
@@ -162,7 +162,7 @@ fn kernel_only_routes_of_our_own_are_listed_and_taken_out() {
     });
 }
 
-/// Waits until what is shown fits.
+/// Waits until the status matches.
 async fn until(shown: &mut watch::Receiver<Arc<AnnouncementStatus>>, expected: &[&str]) {
     let line = |announced: &AnnouncementStatus| -> Vec<String> {
         let there = announced.addresses.iter().filter(|it| it.announced);

@@ -1,6 +1,6 @@
-//! What is answered at each port, with kube-proxy's paths, statuses, headers and bodies.
+//! The response of each port, with kube-proxy's paths, statuses, headers and bodies.
 //!
-//! Invariant: no answer depends on what the request says beyond its path, and none is larger than the metrics.
+//! Invariant: a response depends only on the request's path, and none is larger than the metrics.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -24,8 +24,8 @@ use crate::readings::Readings;
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What kube-proxy would call its mode. It is none of kube-proxy's own words, so that a tool that looks for the rules
-/// of one of its modes does not look here.
+/// The value of `/proxyMode`. It is none of kube-proxy's own modes, so a tool that looks for the rules of one of them
+/// does not look here.
 const MODE: &str = "ebpf";
 
 fn build_response(
@@ -49,7 +49,7 @@ const fn status(is_good: bool) -> StatusCode {
     if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-/// A value as JSON; the types that are written here have nothing that JSON cannot say.
+/// A value as JSON; the types written here always serialize.
 fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
@@ -75,7 +75,7 @@ impl Handler for HealthHandler {
     }
 }
 
-/// `/metrics`, `/proxyMode` and `/healthz`, which says that the daemon runs.
+/// `/metrics`, `/proxyMode` and `/healthz`, which is good while the daemon runs.
 #[derive(Debug)]
 pub(super) struct MetricsHandler {
     pub(super) readings: Readings,
@@ -105,7 +105,7 @@ fn to_pretty_json(value: &impl Serialize) -> String {
     String::from_utf8(body).unwrap_or_default()
 }
 
-/// What the health check of one Service says, in one family.
+/// The health check of one Service, in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServiceCheck {
     pub(super) service: ObjectName,
@@ -113,14 +113,14 @@ pub(super) struct ServiceCheck {
     pub(super) endpoints: usize,
 }
 
-/// The health check port of one Service, which gives the same answer whatever is asked.
+/// The health check port of one Service, which gives the same response to every request.
 #[derive(Debug)]
 pub(super) struct ServiceHandler {
     pub(super) check: watch::Receiver<ServiceCheck>,
     pub(super) health: watch::Receiver<Health>,
 }
 
-/// The header that says how many endpoints are here, by which a load balancer may weigh this node.
+/// The header with the number of local endpoints, by which a load balancer may weigh this node.
 const WEIGHT_HEADER: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 #[derive(Serialize)]

@@ -1,8 +1,8 @@
-//! Whether this node may get traffic, and how kube-proxy says so.
+//! Judges whether this node may get traffic, and formats that as kube-proxy does.
 //!
-//! Invariant: healthy means that not long ago the maps followed all that is known. What counts is when that was seen
-//! last, so the node is unhealthy in bounded time once the engine or its watcher stops moving. What fails for one
-//! Service says nothing of the node, and neither does an apiserver that is away: what is remembered is served.
+//! Invariant: healthy means that the maps were up to date not long ago. Only the last such observation counts, so the
+//! node is unhealthy in bounded time once the engine or its publisher stalls. An error of one Service does not affect
+//! the node, nor does an unreachable apiserver: the remembered state is served.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -12,16 +12,16 @@ use serde::Serialize;
 
 use super::limits;
 
-/// How the node is, as seen last.
+/// The last observed health of the node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Health {
-    /// When all was well last; none: the maps have not followed anything yet.
+    /// When the node was last healthy; `None` until the maps are up to date for the first time.
     pub(super) last_healthy: Option<HealthyTime>,
     /// Whether the node is to be deleted.
     pub(super) is_leaving: bool,
 }
 
-/// A time at which all was well, on both clocks.
+/// A time at which the node was healthy, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HealthyTime {
     pub(super) at: SystemTime,
@@ -34,7 +34,7 @@ impl Health {
             .is_some_and(|well| now.saturating_duration_since(well.instant) < limits::HEALTHY_WITHIN)
     }
 
-    /// The answer at this time; `with_node`: it also says whether the node stays.
+    /// The response at this time; `with_node` adds whether the node stays.
     pub(super) fn to_response(&self, now: HealthyTime, with_node: bool) -> HealthJson {
         let healthy = self.is_healthy(now.instant);
         let eligible = with_node.then_some(!self.is_leaving);
@@ -53,14 +53,14 @@ fn format_time(at: SystemTime) -> String {
     holdfast_host::clock::millis(at).to_string()
 }
 
-/// How Go, kube-proxy's language, writes a time that never was.
+/// Go's zero time, as kube-proxy writes it.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// What kube-proxy answers, member for member and in its order.
+/// kube-proxy's response, member for member and in its order.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct HealthJson {
-    /// The time of the answer, if the answer is good; else the time when all was well last.
+    /// The time of the response if it is good; else the time when the node was last healthy.
     last_updated: String,
     current_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
-//! Looks at each snapshot: whether all is well, and which ports Services want.
+//! Judges each snapshot's health, and plans the ports that Services want.
 //!
-//! Invariant: this runs on a thread that serves no client of a port, so clients cannot keep it from looking. What has
-//! not changed is not looked at again.
+//! Invariant: this runs on a thread that serves no client of a port, so clients cannot delay it. It skips unchanged
+//! services.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -17,7 +17,7 @@ use crate::readings::{Readings, translates_packets};
 use holdfast_config::{Config, NodePortAddresses};
 use holdfast_host::ticker;
 
-/// Tells the ports what they are to answer.
+/// Publishes the ports' responses.
 #[derive(Debug)]
 pub(super) struct HealthPublisher {
     pub(super) readings: Readings,
@@ -26,7 +26,7 @@ pub(super) struct HealthPublisher {
     pub(super) plans: watch::Sender<Plan>,
 }
 
-/// What a plan was made of, beside the services.
+/// The inputs of a plan besides the services.
 #[derive(Debug, PartialEq)]
 struct PlanInput {
     node: Arc<NodeFacts>,

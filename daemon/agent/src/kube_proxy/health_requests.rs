@@ -1,10 +1,10 @@
-//! How often kube-proxy's health was asked for.
+//! Counts the requests for kube-proxy's health.
 //!
-//! Invariant: a question is counted where it is answered, and the counts are read by the metrics.
+//! Invariant: the handler counts a request as it answers, and the metrics read the counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often health was asked for, by path and by whether the answer was good.
+/// The requests for health, by path and by whether the response was good.
 #[derive(Debug, Default)]
 pub(super) struct HealthRequests {
     pub(super) healthz: AnswerCounts,

@@ -1,7 +1,7 @@
-//! The health check ports of Services: opened and closed as the plan says.
+//! Opens and closes the health check ports of Services by the plan.
 //!
-//! Invariant: those addresses are open that the plan has, except those that other processes have, which are tried again
-//! at a pace of their own. A port that passes from one Service to another stays open.
+//! Invariant: the plan's addresses are open, except those in use by other processes, which are retried at their own
+//! pace. A port that passes from one Service to another stays open.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -19,7 +19,7 @@ use super::server::{self, ConnectionLimit, Families};
 use super::service_ports::Plan;
 use crate::readings::{ClosedPort, ClosedPorts, Purpose};
 
-/// Follows the plans until their maker is gone.
+/// Follows the plans until the planner is gone.
 pub(super) async fn run(
     mut plans: watch::Receiver<Plan>,
     health: watch::Receiver<Health>,
@@ -58,7 +58,7 @@ struct ServiceListener {
 }
 
 impl ServiceListener {
-    /// Closes the listener. Its address is free afterwards, for another socket of this daemon too.
+    /// Closes the listener. Afterwards its address is free, for another socket of this daemon too.
     async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;

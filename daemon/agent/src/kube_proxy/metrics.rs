@@ -1,7 +1,7 @@
-//! `/metrics` at kube-proxy's port: those of kube-proxy's metrics that can say something true here.
+//! `/metrics` at kube-proxy's port: those of kube-proxy's metrics that have a true value here.
 //!
-//! Invariant: no number is invented. A metric without a meaning here is left out, and nothing of holdfast's own is
-//! added. A step of the engine serves both families, so only metrics that are counted by family bear one.
+//! Invariant: no number is invented. A metric without a meaning here is left out, and none of holdfast's own is
+//! added. A step of the engine serves both families, so only metrics counted by family have a family label.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::exposition::{Exposition, process};
 use crate::readings::Readings;
 use holdfast_kubernetes::source::Resource;
 
-/// All metrics, as of this moment.
+/// All current metrics.
 pub(super) fn render_metrics(readings: &Readings, asked: &HealthRequests) -> String {
     let mut out = Exposition::default();
     write_steps(&mut out, &readings.liveness.steps);
@@ -61,7 +61,7 @@ fn format_seconds(Millis(milliseconds): Millis) -> String {
     format!("{}.{:03}", milliseconds.div_euclid(1000), milliseconds.rem_euclid(1000))
 }
 
-/// How long endpoints took from their change to the maps; nothing is written where no apiserver is asked.
+/// The latency from an endpoint's change to the maps; nothing without an apiserver.
 fn write_programming_latency(out: &mut Exposition, readings: &Readings) {
     if !readings.watches.current().is_empty() {
         let name = "kubeproxy_network_programming_duration_seconds";
@@ -71,7 +71,7 @@ fn write_programming_latency(out: &mut Exposition, readings: &Readings) {
     }
 }
 
-/// Changes that came from the apiserver; nothing is written where no apiserver is asked.
+/// Changes from the apiserver; nothing without one.
 fn write_changes(out: &mut Exposition, readings: &Readings) {
     let named = [
         (Resource::Slices, "kubeproxy_sync_proxy_rules_endpoint_changes_total", "Endpoint"),
@@ -85,7 +85,7 @@ fn write_changes(out: &mut Exposition, readings: &Readings) {
     }
 }
 
-/// Counts ports that have endpoints, but none on this node, although the traffic policy is Local.
+/// Counts ports whose traffic policy is Local and whose endpoints are all on other nodes.
 fn write_nonlocal_ports(out: &mut Exposition, snapshot: &Snapshot) {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let kinds = ["internal", "external"];
@@ -107,8 +107,8 @@ fn write_nonlocal_ports(out: &mut Exposition, snapshot: &Snapshot) {
     }
 }
 
-/// How many ports of a service lack local endpoints, by its internal and by its external policy. kube-proxy calls each
-/// port of each family a service.
+/// How many ports of a service lack local endpoints, by its internal and by its external policy. kube-proxy calls
+/// each port of each family a service.
 fn count_nonlocal_ports(view: &ServiceView, family: Family, node: &str) -> [usize; 2] {
     let Some(facts) = &view.facts else { return [0; 2] };
     let balanced = facts.ingress.iter().filter(|it| !it.proxied).map(|it| it.address);
@@ -131,7 +131,7 @@ fn count_nonlocal_ports(view: &ServiceView, family: Family, node: &str) -> [usiz
     [if internal { lacks.len() } else { 0 }, if external { outside } else { 0 }]
 }
 
-/// Whether there are usable backends, and all of them are on other nodes.
+/// Whether there are usable backends, all on other nodes.
 fn is_remote_only(port: &PortView, view: &ServiceView, node: &str) -> bool {
     let usable = || {
         port.rows.iter().filter(|row| {

@@ -1,8 +1,8 @@
 //! Opens one port, and serves its connections.
 //!
-//! Invariant: a port has a bounded number of places for connections and never stops accepting. When all places are
-//! taken, a new client gets the place of the one that has sent nothing for longest. A check asks at once and is
-//! answered at once, so idle clients, however many, keep no check out.
+//! Invariant: a port has a bounded number of connection slots and never stops accepting. When all slots are taken, a
+//! new client gets the slot of the one idle for longest. A check sends its request at once and gets its response at
+//! once, so idle clients, however many, keep no check out.
 
 use std::convert::Infallible;
 use std::io;
@@ -26,7 +26,7 @@ use holdfast_host::idle_evictor::{IdleEvictor, TrackedStream};
 
 /// Answers the requests at a port.
 pub(super) trait Handler: Send + Sync + 'static {
-    /// Returns the whole answer, at once.
+    /// Returns the whole response, at once.
     fn answer(&self, request: &Request<Incoming>) -> Response<String>;
 }
 
@@ -37,16 +37,16 @@ pub(super) enum Families {
     Own,
 }
 
-/// Listens at an address. Must be called within the runtime that serves it.
+/// Listens at an address. Call it within the runtime that serves it.
 pub(super) fn bind_listener(address: SocketAddr, families: Families) -> io::Result<TcpListener> {
     let (socket, address) = build_socket(address, families)?;
-    // Connections of a former process do not keep a restart from binding.
+    // Connections of a former process must not keep a restart from binding.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Makes a socket. On a host without IPv6, a port for both families gets IPv4 alone.
+/// Makes a socket. On a host without IPv6, a port for both families gets only IPv4.
 fn build_socket(address: SocketAddr, families: Families) -> io::Result<(TcpSocket, SocketAddr)> {
     if address.is_ipv4() {
         return Ok((TcpSocket::new_v4()?, address));
@@ -71,7 +71,7 @@ fn is_unsupported_family(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::libc::EAFNOSUPPORT)
 }
 
-/// How many clients may wait to be accepted while the thread does other work; none waits for long.
+/// How many clients may wait in the backlog while the thread is busy; none waits for long.
 const BACKLOG: u32 = 1_024;
 
 /// Opens a port as soon as it is free, and serves it.
@@ -94,7 +94,7 @@ pub(super) async fn open_and_serve(
     }
 }
 
-/// Why a port could not be opened, in words that an operator can act on.
+/// Why a port could not be opened, and what an operator can do.
 pub(super) fn describe_bind_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => IN_USE.to_owned(),
@@ -109,13 +109,13 @@ pub(super) fn describe_bind_error(error: &io::Error) -> String {
 pub(super) struct ConnectionLimit {
     /// Connections reserved for this port.
     pub(super) reserved: usize,
-    /// The most connections, including those from places that ports share.
+    /// The most connections, including those from the shared slots.
     pub(super) max: usize,
     pub(super) shared: Arc<Semaphore>,
 }
 
 impl ConnectionLimit {
-    /// Room for one port alone, shared with no other.
+    /// A limit of one port that shares no slots.
     pub(super) fn exclusive(places: usize) -> Self {
         Self { reserved: places, max: places, shared: Arc::new(Semaphore::const_new(0)) }
     }
@@ -150,7 +150,7 @@ impl Connections {
     async fn add(&mut self, stream: TcpStream, answerer: Arc<dyn Handler>) {
         let place = self.acquire_place().await;
         let guest = self.idle_evictor.add_client();
-        // A failure here only makes answers later.
+        // A failure here only delays responses.
         let _ = stream.set_nodelay(true);
         self.tasks.spawn(async move {
             let connection = serve_connection(guest.track_stream(stream), answerer);
@@ -159,7 +159,7 @@ impl Connections {
         });
     }
 
-    /// Waits for a place. `None`: it is a place of the port's own, for which no permit has to be given back.
+    /// Waits for a slot. `None` means one of the port's own, which has no permit to return.
     async fn acquire_place(&mut self) -> Option<OwnedSemaphorePermit> {
         loop {
             while self.tasks.try_join_next().is_some() {}
@@ -185,9 +185,9 @@ async fn serve_connection(stream: TrackedStream<TcpStream>, answerer: Arc<dyn Ha
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIME_MAX)
         .max_buf_size(limits::HEADER_BYTES_MAX)
-        // Some scripts compare headers letter by letter, case included.
+        // Some scripts compare headers with their case.
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), answer);
-    // A client that broke the connection off wants no answer.
+    // A client that closed the connection needs no response.
     let _ = tokio::time::timeout(limits::CONNECTION_TIME_MAX, connection).await;
 }

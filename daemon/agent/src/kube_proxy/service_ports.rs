@@ -1,10 +1,10 @@
-//! Which health check ports Services want on this node, at which addresses, and what each of them is to answer.
+//! Plans the health check ports that Services want on this node, their addresses, and their responses.
 //!
 //! Invariant: as in kube-proxy, a Service of type LoadBalancer with the external policy Local has its port in each
-//! family in which it is served, at the addresses at which NodePorts are answered; and the answer counts the addresses
-//! of endpoints on this node that are ready, whether they terminate or not. A list that is held counts as it was,
-//! because it is served as it was. Of two Services that want one port at one address, only the first one has it. Where
-//! more are wanted than may be open, no namespace gets more than another one that wants more.
+//! family that is served, at the node's NodePort addresses. The response counts the addresses of ready endpoints on
+//! this node, even terminating ones. A held list counts as before, because it is served as before. If two Services
+//! want the same port at the same address, only the first gets it. If Services want more ports than may be open, the
+//! namespaces share them evenly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -22,23 +22,23 @@ use super::local::is_local_row;
 use crate::readings::{CLOSED_NAMED_MAX, ClosedPort, Purpose};
 use holdfast_config::{NodePortAddresses, OuterAddresses};
 
-/// Which ports are to be open, and which find no place.
+/// The ports to open, and those refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) open: BTreeMap<SocketAddr, ServiceCheck>,
-    /// The ports that find no place, with the reason; at most as many as are named.
+    /// The refused ports with their reasons, up to a limit.
     pub(super) refused: Vec<ClosedPort>,
-    /// How many more ports find no place.
+    /// How many more ports are refused.
     pub(super) more: usize,
 }
 
-/// A plan that is being made.
+/// A plan in progress.
 #[derive(Debug, Default)]
 struct PlanBuilder {
     plan: Plan,
     /// How many ports each namespace may have.
     quota: usize,
-    /// How many ports each namespace has by now.
+    /// How many ports each namespace has so far.
     used: BTreeMap<String, usize>,
 }
 
@@ -49,10 +49,10 @@ impl PlanBuilder {
         let why = match self.plan.open.get(&address) {
             Some(owner) => format!("the port belongs to {}, which comes first", owner.service),
             None if open >= limits::LISTENERS_MAX => {
-                format!("{open} ports of Services are open, and no more may be")
+                format!("{open} health check ports are open, which is the limit")
             }
             None if *have >= self.quota => format!(
-                "{have} ports of Services of this namespace are open, as many as each gets where more are wanted than {}",
+                "{have} ports of Services of this namespace are open, its share of {}",
                 limits::LISTENERS_MAX
             ),
             None => {
@@ -80,14 +80,13 @@ impl Plan {
     }
 }
 
-/// Makes plans, and remembers what was counted of Services that have not changed since.
+/// Makes plans, and caches the counts of unchanged Services.
 #[derive(Debug, Default)]
 pub(super) struct Planner {
     counts: BTreeMap<ServiceKey, LocalEndpointCount>,
 }
 
-/// The view and the node that were counted, and the number of addresses in each family; none where the Service is not
-/// served.
+/// The counted view and node, and the number of addresses in each family; none if the Service is not served.
 #[derive(Debug)]
 struct LocalEndpointCount {
     view: Arc<ServiceView>,
@@ -120,7 +119,7 @@ impl Planner {
     }
 }
 
-/// A Service that wants a port, and where it stands among the others.
+/// A Service that wants a port, and its rank.
 type PortRequest<'a> = (&'a Arc<ServiceView>, (NonZeroU16, Rank));
 
 /// How many listeners the Services of each namespace want.
@@ -138,8 +137,8 @@ fn count_wanted(all: &[PortRequest<'_>], setting: &NodePortAddresses, node: &Nod
     wanted.into_values().collect()
 }
 
-/// How many listeners each namespace may have: the namespaces that want less get all that they want, and the rest is
-/// divided evenly among the others. Each may have one, as long as there is any.
+/// How many listeners each namespace may have: namespaces that want less get all they want, and the others share the
+/// rest evenly. Each may have one, as long as any is left.
 fn namespace_quota(wanted: &[usize], most: usize) -> usize {
     let mut sorted = wanted.to_vec();
     sorted.sort_unstable();
@@ -181,7 +180,7 @@ fn local_ready_endpoints<'a>(
     port.rows.iter().filter(counts).map(|row| row.address)
 }
 
-/// Which Service comes first: by its source, then the older one; a Service without a time of creation counts as the
+/// The order of Services: by source, then the older one first; a Service without a creation time counts as the
 /// youngest.
 type Rank = (Source, i64);
 
@@ -212,8 +211,8 @@ fn plan_listeners(
     addresses.for_each(|address| planning.add(at(*address), check.clone()));
 }
 
-/// The addresses at which checks are answered. A link-local one means another host on each interface, so no load
-/// balancer can dial it.
+/// The addresses that serve checks. A link-local one means another host on each interface, so no load balancer can
+/// dial it.
 fn usable_addresses(node: &NodeFacts, family: Family) -> impl Iterator<Item = &IpAddr> {
     let is_usable = move |it: &&IpAddr| Family::from_address(**it) == family && !is_link_local(**it);
     node.node_port_addresses.iter().filter(is_usable)

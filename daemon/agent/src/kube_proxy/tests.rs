@@ -1,5 +1,5 @@
 //! kube-proxy's ports, as load balancers and scrapers see them. The real rules make the snapshots, from objects as an
-//! apiserver gives them.
+//! apiserver delivers them.
 
 mod answers;
 mod bed;

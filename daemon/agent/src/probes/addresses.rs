@@ -1,9 +1,9 @@
-//! How often one address is asked, however many held lists have it.
+//! Limits how often one address is probed, however many held lists have it.
 //!
-//! Invariant: one address is asked once in [`ADDRESS_GAP`], and the namespaces that have it in held lists take turns,
-//! so one of them with thousands of ports there keeps no backend of the others from being asked. The namespaces also
-//! take turns where many addresses may be asked, so no backend waits for the addresses of another namespace. A backend
-//! that waits is forgotten with its list, and an address when no backend waits for it and it may be asked again.
+//! Invariant: one address is probed once per [`ADDRESS_GAP`]. The namespaces that have it in held lists take turns,
+//! so one with thousands of ports there never starves the backends of others. The namespaces also take turns over all
+//! free addresses, so no backend waits for another namespace's addresses. A waiting backend is dropped with its list,
+//! and an address once no backend waits for it and its gap is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,16 +14,16 @@ use tokio::time::Instant;
 
 use super::fair_queue::{FairQueue, Turn};
 
-/// The time between two probes of one address: each node asks it three times in a second at most.
+/// The time between two probes of one address: each node probes it at most three times per second.
 pub(super) const ADDRESS_GAP: Duration = Duration::from_millis(333);
 
-/// A place in the order in which backends came.
+/// The sequence number of a waiting backend.
 pub(super) type ArrivalOrder = u64;
 
 #[derive(Debug)]
 struct AddressQueue<T> {
     free: Instant,
-    /// The backends that wait, by namespace, in the order in which they came.
+    /// The waiting backends, by namespace, in order of arrival.
     waiting: BTreeMap<String, BTreeMap<ArrivalOrder, T>>,
     /// The namespace that had the last turn.
     last: String,
@@ -52,13 +52,13 @@ impl<T> AddressQueue<T> {
     }
 }
 
-/// Every address that was asked a moment ago, with the backends that wait for it.
+/// Every recently probed address, with the backends that wait for it.
 #[derive(Debug)]
 pub(super) struct AddressQueues<T> {
     all: BTreeMap<IpAddr, AddressQueue<T>>,
-    /// The addresses that backends wait for, each for the namespace that has the next turn there.
+    /// The addresses that backends wait for, each under the namespace that has the next turn there.
     turns: FairQueue<IpAddr>,
-    /// The other addresses, and from when on each of them may be asked.
+    /// The other addresses, and when each is free again.
     idle: BTreeSet<(Instant, IpAddr)>,
     arrivals: ArrivalOrder,
 }
@@ -70,8 +70,7 @@ impl<T> Default for AddressQueues<T> {
 }
 
 impl<T> AddressQueues<T> {
-    /// Takes an address that may be asked now; otherwise the backend that `who` makes waits for it, at the place that
-    /// is returned.
+    /// Takes a free address; otherwise the backend that `who` makes waits for it, at the returned place.
     pub(super) fn try_acquire(
         &mut self,
         address: IpAddr,
@@ -108,7 +107,7 @@ impl<T> AddressQueues<T> {
         Some(found)
     }
 
-    /// Forgets a backend that waits no more.
+    /// Drops a backend that no longer waits.
     pub(super) fn cancel_wait(&mut self, address: IpAddr, namespace: &str, place: ArrivalOrder) {
         let Some(mut found) = self.remove(address) else { return };
         if let Some(queue) = found.waiting.get_mut(namespace) {
@@ -120,13 +119,13 @@ impl<T> AddressQueues<T> {
         self.insert(address, found);
     }
 
-    /// When the next address is free for a backend that waits, from the time `earliest` on, or can be forgotten.
+    /// When the next address is free for a waiting backend, from `earliest` on, or can be dropped.
     pub(super) fn next(&self, earliest: Instant) -> Option<Instant> {
         let unwanted = self.idle.first().map(|(at, _)| *at);
         unwanted.into_iter().chain(self.turns.next(earliest)).min()
     }
 
-    /// A backend that has waited, if its address is free now; the address is taken.
+    /// A waiting backend whose address is free now; the address is taken.
     pub(super) fn take_waiting(&mut self, now: Instant) -> Option<T> {
         while let Some((at, address)) = self.idle.first().copied().filter(|(at, _)| *at <= now) {
             self.idle.remove(&(at, address));

@@ -1,7 +1,7 @@
-//! One probe's connection: what the backend answered, or what others said in its place.
+//! Dials one probe, and classifies the answer of the backend or of the network before it.
 //!
-//! Invariant: only the backend's own host can refuse, or a router that says that no host has the address. A word of a
-//! filter on the way, such as iptables' REJECT, and a failure of this node's own prove nothing of the backend.
+//! Invariant: only the backend's own host can refuse, or a router that reports that no host has the address. A filter
+//! in between, such as iptables' REJECT, and a failure of this node prove nothing about the backend.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ use tokio::time::{Instant, timeout};
 use holdfast_host::error_origin::ErrorOrigin;
 use holdfast_host::exempt;
 
-/// How long an answer is waited for: a backend in the same cluster accepts within milliseconds.
+/// How long a probe waits for an answer: a backend in the same cluster accepts within milliseconds.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// As much of a message about an error as is kept with it: the beginning of the packet that caused it.
+/// How much of an ICMP error's quote is read: the beginning of the packet that caused it.
 const QUOTE_BYTES: usize = 64;
 
-/// What a message of ICMP said of a connection: its kind and code, by the version of IP.
+/// The type and code of an ICMP error, by IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IcmpError {
     V4(u8, u8),
@@ -31,17 +31,17 @@ enum IcmpError {
 }
 
 impl IcmpError {
-    /// Whether it says that no host has the address.
+    /// Whether it reports that no host has the address.
     const fn is_host_unreachable(self) -> bool {
         matches!(self, Self::V4(3, 1) | Self::V6(1, 3))
     }
 }
 
-/// The errors that the kernel keeps for a connection's socket, also once the connection has failed.
+/// The kernel's error queue of a socket, readable even after the connection failed.
 struct ErrorQueue(OwnedFd);
 
 impl ErrorQueue {
-    /// Has the kernel keep them.
+    /// Enables the queue.
     fn enable(socket: &TcpSocket, to: SocketAddr) -> io::Result<Self> {
         let wanted = match to {
             SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
@@ -51,7 +51,7 @@ impl ErrorQueue {
         Ok(Self(socket.as_fd().try_clone_to_owned()?))
     }
 
-    /// The first one.
+    /// Reads the first error.
     fn read_first(&self) -> Option<IcmpError> {
         let mut quote = [0; QUOTE_BYTES];
         let mut pieces = [IoSliceMut::new(&mut quote)];
@@ -81,7 +81,7 @@ fn parse_icmp_error(error: &libc::sock_extended_err) -> Option<IcmpError> {
     }
 }
 
-/// Asks a backend. `None`: nothing has left this node, for want of a route, a port or a file, so nothing is proved.
+/// Probes a backend. `None`: nothing left this node, for lack of a route, a port or a file, so it proves nothing.
 pub(super) async fn probe_backend(backend: SocketAddr) -> Option<ProbeAnswer> {
     let begun = Instant::now();
     match timeout(TIMEOUT, connect(backend)).await {

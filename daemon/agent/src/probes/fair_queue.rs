@@ -1,7 +1,7 @@
-//! Which list, or which address, has its turn now: the namespaces take turns, and each has an order of its own.
+//! Selects the list or address whose turn it is: namespaces take turns, and each has its own order.
 //!
-//! Invariant: what is due waits for one turn of each other namespace at most, and for what comes before it in its
-//! own. Within a namespace the first by [`EngineTurn`] comes first. A turn costs the logarithm of what there is.
+//! Invariant: a due item waits for at most one turn of each other namespace, and for earlier items of its own. Within
+//! a namespace the lowest [`Turn`] goes first. A turn costs the logarithm of the queue's size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 /// When a list or an address is next in its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Turn {
-    /// At once: a list that has had no turn yet. Lists that come together are numbered on from the list of their
-    /// namespace that had its first turn last, so a few that come later do not wait for all that came before.
+    /// At once: a list that has had no turn yet. New lists are numbered from the list of their namespace that last
+    /// had its first turn, so a few late ones do not wait for all before them.
     First(u64),
-    /// From this time on. A list that has more to ask is due again at the time of its last turn, behind all that were
+    /// From this time on. A list with more to probe is due again at the time of its last turn, behind all that were
     /// due before.
     Again(Instant),
 }
@@ -32,7 +32,7 @@ impl Turn {
 #[derive(Debug)]
 struct Lane<T> {
     turns: BTreeSet<(Turn, T)>,
-    /// Its place in the ring, if it stands there.
+    /// Its position in the ring, if it is there.
     position: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct FairQueue<T> {
     lanes: BTreeMap<Arc<str>, Lane<T>>,
     /// The namespaces that take turns, each behind those that were there when it became due.
     ring: BTreeMap<u64, Arc<str>>,
-    /// The namespaces that are not in the ring, by their first turns.
+    /// The namespaces outside the ring, by their first turns.
     later: BTreeSet<(Turn, Arc<str>)>,
     last_position: u64,
 }
@@ -73,7 +73,7 @@ impl<T: Ord> FairQueue<T> {
         self.put(name, lane);
     }
 
-    /// Puts a namespace where its first turn belongs; one without a turn is forgotten.
+    /// Puts a namespace in the ring or in `later`; one without a turn is dropped.
     fn put(&mut self, name: Arc<str>, lane: Lane<T>) {
         match (lane.turns.first(), lane.position) {
             (Some((first, _)), None) => drop(self.later.insert((*first, Arc::clone(&name)))),
@@ -84,7 +84,7 @@ impl<T: Ord> FairQueue<T> {
         self.lanes.insert(name, lane);
     }
 
-    /// When the next turn is; for a turn that may be at once, that is `earliest`.
+    /// When the next turn is; `earliest` if it may be at once.
     pub(super) fn next(&self, earliest: Instant) -> Option<Instant> {
         if !self.ring.is_empty() {
             return Some(earliest);

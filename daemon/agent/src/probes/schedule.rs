@@ -1,10 +1,10 @@
-//! Which backend is probed next.
+//! Schedules the probes of backends.
 //!
-//! Invariant: a new list has its first turn after a pause, so that the nodes of a cluster do not all begin at once. The
-//! namespaces take turns, however many lists each has ([`super::fair_queue`]). Within a namespace, lists of which no backend
-//! was asked yet go first; the lists after them take turns, however many backends each has, and so do the backends of
-//! one list. A backend of which the address was asked just now waits, and holds up no backend at other addresses; every
-//! second turn is for backends that wait. A turn costs the logarithm of what is held.
+//! Invariant: a new list has its first turn after a pause, so that the nodes of a cluster do not all begin at once.
+//! The namespaces take turns, however many lists each has ([`super::fair_queue`]). Within a namespace, lists without
+//! any probe yet go first; the other lists take turns, however many backends each has, and so do the backends of one
+//! list. A backend whose address was just probed waits, and delays no backend at other addresses; every second turn
+//! is for waiting backends. A turn costs the logarithm of all held backends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use super::addresses::{AddressQueues, ArrivalOrder};
 use super::fair_queue::{FairQueue, Turn};
 
-/// How many turns in a row may come to backends that have to wait for their addresses. Each of these no longer stands
-/// in line for a turn, but for its address.
+/// How many turns in a row may go to backends that must wait for their addresses. Each of these then queues for its
+/// address instead of a turn.
 const WAITING_AT_ONCE: usize = 64;
 
 /// A held list.
@@ -32,7 +32,7 @@ struct ListName {
     port: PortKey,
 }
 
-/// One backend of a held list that has its turn.
+/// One backend of a held list whose turn it is.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     list: Arc<ListName>,
@@ -55,15 +55,15 @@ impl Target {
 #[derive(Debug)]
 struct ProbeList {
     turn: Turn,
-    /// Until then the list takes no turns, because it is new.
+    /// The end of the pause of a new list.
     pauses: Option<Instant>,
     /// When the hold began: a list that returned and was lost again is a new one.
     hold_begun: Uptime,
     due: BTreeSet<(Instant, SocketAddr)>,
     due_times: BTreeMap<SocketAddr, Instant>,
-    /// The backends that wait for their addresses, each at its place there.
+    /// The backends that wait for their addresses, each with its place there.
     waiting: BTreeMap<SocketAddr, ArrivalOrder>,
-    /// The backends that were asked out of turn: once is enough.
+    /// The backends that were probed out of turn, which happens once.
     expedited: BTreeSet<SocketAddr>,
 }
 
@@ -83,7 +83,7 @@ impl ProbeList {
         }
     }
 
-    /// Plans these backends and no others; a new one is due at once. Gives the backends that wait no more, with their
+    /// Plans exactly these backends; a new one is due at once. Returns the backends that no longer wait, with their
     /// places.
     fn follow(&mut self, backends: &BTreeSet<SocketAddr>, now: Instant) -> Vec<(SocketAddr, ArrivalOrder)> {
         let Self { due, due_times: known, waiting, expedited: hurried, .. } = self;
@@ -106,7 +106,7 @@ impl ProbeList {
         left
     }
 
-    /// Plans a backend for this time, if it was planned for later. It does so once for each backend.
+    /// Plans a backend earlier if it was planned for later, once per backend.
     fn expedite(&mut self, backend: SocketAddr, at: Instant) {
         let Some(planned) = self.due_times.get(&backend).copied() else { return };
         if self.expedited.insert(backend) && self.due.remove(&(planned, backend)) {
@@ -125,8 +125,7 @@ impl ProbeList {
         self.due.pop_first().map(|(_, backend)| backend)
     }
 
-    /// The list's next turn, if it had one at this time or before; none while all its backends wait for their
-    /// addresses.
+    /// The list's next turn after a turn at `last`; none while all its backends wait for their addresses.
     fn turn_after(&self, last: Instant) -> Option<Turn> {
         self.due.first().map(|(at, _)| Turn::Again(last.max(*at)))
     }
@@ -144,29 +143,29 @@ impl ProbeList {
 #[derive(Debug, Default)]
 struct NamespaceLists {
     all: BTreeMap<Arc<ListName>, ProbeList>,
-    /// The number of the list that had its first turn last.
+    /// The number of the list that last had its first turn.
     served: u64,
 }
 
-/// The number that was given last to a new list of each namespace.
+/// The last number of a new list in each namespace.
 type Numbers = BTreeMap<String, u64>;
 
 /// All lists that are probed.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    /// New lists, and until when they pause.
+    /// New lists, and the ends of their pauses.
     pausing: BTreeSet<(Instant, Arc<ListName>)>,
     turns: FairQueue<Arc<ListName>>,
     addresses: AddressQueues<Target>,
     namespaces: BTreeMap<String, NamespaceLists>,
-    /// What was seen of each service last; most do not change from one look to the next.
+    /// The last view of each service; most do not change between scans.
     services: BTreeMap<ServiceId, Arc<ServiceView>>,
-    /// Whether the turn is for a backend that has waited for its address.
+    /// Whether the turn is for a waiting backend.
     prefers_waiting: bool,
 }
 
 impl Schedule {
-    /// Takes over what is held now; each new list pauses for as long as `pause` says.
+    /// Takes the held lists; each new one pauses for as long as `pause` returns.
     pub(super) fn follow(&mut self, snapshot: &Snapshot, now: Instant, pause: &dyn Fn() -> Duration) {
         let gone: Vec<_> = self.services.keys().filter(|id| !snapshot.held.contains(id)).copied().collect();
         for id in gone {
@@ -193,7 +192,7 @@ impl Schedule {
         }
     }
 
-    /// Forgets the lists of a service that are not held any more.
+    /// Drops the lists of a service that are no longer held.
     fn forget(&mut self, before: &ServiceView, now: Option<&ServiceView>) {
         let now = now.filter(|now| now.key == before.key).into_iter().flat_map(held_ports);
         let stay: BTreeSet<_> = now.map(|(port, _)| &port.key).collect();
@@ -268,17 +267,17 @@ impl Schedule {
         self.namespaces.entry(name.namespace().to_owned()).or_default()
     }
 
-    /// When the next turn is, but not before this time.
+    /// When the next turn is, but not before `earliest`.
     pub(super) fn next(&self, earliest: Instant) -> Option<Instant> {
         let pausing = self.pausing.first().map(|(at, _)| *at);
         let all = [self.turns.next(earliest), pausing, self.addresses.next(earliest)];
         Some(earliest.max(all.into_iter().flatten().min()?))
     }
 
-    /// The backend that has its turn now, if any. It is asked again at the time `again`.
+    /// The backend whose turn it is now, if any. Its next probe is due at `again`.
     pub(super) fn take_first(&mut self, now: Instant, again: Instant) -> Option<Target> {
         self.end_pauses(now);
-        // However many backends wait for addresses, those that need not wait get every second turn, and no more.
+        // However many backends wait for addresses, the others get every second turn, and no more.
         self.prefers_waiting = !self.prefers_waiting;
         if self.prefers_waiting {
             return self.take_waiting(now, again).or_else(|| self.take_turns(now, again));
@@ -301,7 +300,7 @@ impl Schedule {
         }
     }
 
-    /// The next backend, unless it has to wait for its address.
+    /// The next backend, unless it must wait for its address.
     fn take_turn(&mut self, now: Instant, again: Instant) -> Option<Target> {
         let (turn, name) = self.turns.take(now)?;
         if let Turn::First(number) = turn {
@@ -325,7 +324,7 @@ impl Schedule {
         target.filter(|_| waits.is_none())
     }
 
-    /// A backend that has waited for its address and has it now.
+    /// A waiting backend whose address is free now.
     fn take_waiting(&mut self, now: Instant, again: Instant) -> Option<Target> {
         let target = self.addresses.take_waiting(now)?;
         let mut list = self.remove(&target.list)?;
@@ -337,13 +336,13 @@ impl Schedule {
     }
 }
 
-/// The ports of which a list is held.
+/// The ports whose list is held.
 fn held_ports(view: &ServiceView) -> impl Iterator<Item = (&PortView, &Arc<Hold>)> {
     view.ports.iter().filter_map(|port| Some((port, port.hold.as_ref()?)))
 }
 
-/// Whether the service held this very list before. So a change of one of its thousands of ports leaves the other lists
-/// alone.
+/// Whether the service held this very list before. So a change to one of its thousands of ports leaves the other
+/// lists alone.
 fn had_hold(before: &ServiceView, now: &ServiceView, (port, hold): (&PortView, &Arc<Hold>)) -> bool {
     let found = before.ports.binary_search_by(|other| other.key.cmp(&port.key));
     let other = found.ok().and_then(|index| before.ports.get(index)?.hold.as_ref());

@@ -1,4 +1,4 @@
-//! What is dialled, when, and what an answer means.
+//! When which addresses are dialled, and what an answer proves.
 
 use super::*;
 

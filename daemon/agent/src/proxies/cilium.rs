@@ -1,12 +1,12 @@
-//! What of Cilium is on this node: which packets and connects its programs translate, and what it leaves behind.
+//! Finds Cilium on this node: the packets and connects that its programs translate, and what it leaves behind.
 //!
-//! Cilium's agent pins the links of its programs under names of their own, which say more than a configuration that may
-//! have changed since: programs at the cgroup are pinned while Cilium translates connects, and the programs that keep
-//! node ports from being bound only while its replacement of kube-proxy is on. All of these programs go on when the
-//! agent is gone, by a table that is no longer written.
+//! Cilium's agent pins the links of its programs under its own names, which prove more than a configuration that may
+//! have changed since: programs at the cgroup are pinned while Cilium translates connects, and those that keep node
+//! ports from being bound only while its kube-proxy replacement is on. All these programs outlive the agent, with
+//! tables that nobody updates.
 //!
-//! Invariant: this module looks at names, and touches nothing. It looks at [`ENTRIES_MAX`] names of a folder at most.
-//! How to remove a thing that the pod network needs is said only where no agent runs.
+//! Invariant: this module looks at names, and changes nothing. It reads at most [`ENTRIES_MAX`] names of a folder. It
+//! suggests removing a part that the pod network needs only if no agent runs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use holdfast_status::views::proxies::Trace;
 
-/// The port at which Cilium's agent answers health checks.
+/// The health check port of Cilium's agent.
 pub(super) const PORT: u16 = 9879;
 
 const SOCKETS: &str = "sys/fs/bpf/cilium/socketlb/links/cgroup";
@@ -26,22 +26,22 @@ const LINKS: &str = "sys/class/net";
 
 /// The programs that translate connects, by the names of their pins.
 const CONNECTS: [&str; 2] = ["cil_sock4_connect", "cil_sock6_connect"];
-/// The programs that are there only while the replacement of kube-proxy is on.
+/// The programs that exist only while the kube-proxy replacement is on.
 const GUARDS: [&str; 2] = ["cil_sock4_post_bind", "cil_sock6_post_bind"];
 const FROM_OUTSIDE: &str = "cil_from_netdev";
 
-/// The tables of routes to Cilium's own proxy, to which its rules lead.
+/// The route tables of Cilium's own proxy, to which its rules lead.
 const TABLES: [u32; 2] = [2004, 2005];
 /// Cilium's own devices. `cilium_net` goes with `cilium_host`.
 const OWN_LINKS: [&str; 4] = ["cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"];
 
-/// Names in one folder that are looked at: a pod has one, a map has one.
+/// The most names read in one folder: each pod has one, each map has one.
 const ENTRIES_MAX: usize = 4096;
 
-/// A table of routes that a rule leads to, and whether it is one of IPv4.
+/// A route table that a rule leads to, and whether it is for IPv4.
 pub(super) type RuleTable = (u32, bool);
 
-/// What shows of Cilium.
+/// The findings about Cilium.
 #[derive(Debug, Default)]
 struct CiliumState {
     is_running: bool,
@@ -56,8 +56,7 @@ struct CiliumState {
     links: Vec<&'static str>,
 }
 
-/// All that there is of Cilium below this root and in what the kernel lists: chains of iptables, and `lookups` of
-/// routing.
+/// All traces of Cilium below this root and in the kernel's lists: chains of iptables, and routing `lookups`.
 pub(super) fn traces(root: &Path, runs: bool, chains: bool, lookups: &BTreeSet<RuleTable>) -> Vec<Trace> {
     let at = |path: &str| list_names(&root.join(path));
     let takes_packets =
@@ -95,7 +94,7 @@ impl CiliumState {
         self.devices.iter().cloned().collect::<Vec<_>>().join(", ")
     }
 
-    /// What is told while Cilium's agent runs: only what translates, and the setting that ends it.
+    /// The traces while Cilium's agent runs: only what translates, and the setting that ends it.
     fn running_traces(&self) -> Vec<Trace> {
         let setting = if self.replaces_kube_proxy() {
             "kubeProxyReplacement: false"
@@ -113,21 +112,20 @@ impl CiliumState {
         let pods = is_left_to_pods.then(|| {
             let what =
                 format!("translates packets of pods to ClusterIPs, at the devices of {} pods", self.pods);
-            Trace::new_translating(what, "nothing; a connect that holdfast has served is none of these")
+            Trace::new_translating(what, "nothing; it does not affect connects that holdfast has served")
         });
         connects.into_iter().chain(packets).chain(pods).collect()
     }
 
-    /// What is told when the agent is gone, in the order in which it is to be removed: what translates first, then what
-    /// that needs.
+    /// The traces after the agent has gone, in the order of removal: first what translates, then what that needs.
     fn leftover_traces(&self) -> Vec<Trace> {
         let programs = [
             (!self.sockets.is_empty()).then(|| {
-                let what = "programs at the cgroup go on translating connects by a table that nobody writes";
+                let what = "programs at the cgroup keep translating connects by a stale table";
                 Trace::new_translating(what, "rm -r /sys/fs/bpf/cilium/socketlb")
             }),
             (!self.devices.is_empty()).then(|| {
-                let what = format!("programs at {} go on by tables that nobody writes", self.device_names());
+                let what = format!("programs at {} keep translating by stale tables", self.device_names());
                 Trace::for_clients(what, "rm -r /sys/fs/bpf/cilium/devices")
             }),
             (self.pods > 0).then(|| {
@@ -171,7 +169,7 @@ mod tests {
         sys/class/net/cilium_host/ifindex
         sys/class/net/cilium_vxlan/ifindex";
 
-    /// What is told of a node with these files.
+    /// Compares the traces of a node with these files.
     #[track_caller]
     fn check(files: &str, runs: bool, chains: bool, lookups: &[RuleTable], expected: &[(bool, &str, &str)]) {
         let root = tempfile::tempdir().unwrap();
@@ -212,17 +210,17 @@ mod tests {
     fn without_programs_at_the_cgroup_it_still_translates_at_the_devices_of_pods() {
         let files: String = WHOLE.split_inclusive('\n').filter(|line| !line.contains("socketlb")).collect();
         let what = "translates packets of pods to ClusterIPs, at the devices of 2 pods";
-        let remove = "nothing; a connect that holdfast has served is none of these";
+        let remove = "nothing; it does not affect connects that holdfast has served";
         check(&files, true, true, &[], &[(true, what, remove)]);
     }
 
     #[test]
     fn what_an_agent_has_left_is_named_with_the_command_that_removes_it() {
-        let sockets = "programs at the cgroup go on translating connects by a table that nobody writes";
+        let sockets = "programs at the cgroup keep translating connects by a stale table";
         let chains = "for i in iptables ip6tables; do $i-save | grep -v CILIUM_ | $i-restore; done";
         let expected = [
             (true, sockets, "rm -r /sys/fs/bpf/cilium/socketlb"),
-            (true, "programs at eth0 go on by tables that nobody writes", "rm -r /sys/fs/bpf/cilium/devices"),
+            (true, "programs at eth0 keep translating by stale tables", "rm -r /sys/fs/bpf/cilium/devices"),
             (true, "programs at the devices of 2 pods", "rm -r /sys/fs/bpf/cilium/endpoints"),
             (false, "its folder of pins", "rm -r /sys/fs/bpf/cilium"),
             (false, "maps", "rm /sys/fs/bpf/tc/globals/cilium_*"),

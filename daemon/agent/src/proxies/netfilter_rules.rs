@@ -1,12 +1,11 @@
-//! Rules of a firewall that treat the packets of services in another way than they treated kube-proxy's.
+//! Finds firewall rules that treat services' packets unlike those of kube-proxy.
 //!
-//! A packet is sent to its backend before the first hook of netfilter, so a rule in front of kube-proxy's translation
-//! that drops by what was dialled no longer sees it; and a chain that forwards only what a rule accepts no longer finds
-//! the mark by which it accepted what kube-proxy had translated. The limit of the connection table that kube-proxy set
-//! is gone with the next boot.
+//! The programs translate a packet before the first netfilter hook. So a rule in front of kube-proxy's translation no
+//! longer sees the dialled address that it drops. A chain that forwards only accepted packets no longer finds the
+//! mark by which it accepted kube-proxy's. And kube-proxy's conntrack limit is gone after the next boot.
 //!
-//! Invariant: this module looks, and changes nothing; a rule that is understood only in part is not named. It is
-//! bounded as `super::from_name` is.
+//! Invariant: this module only looks; it does not report a rule that it understands only in part. It is bounded as
+//! `super::rules` is.
 
 mod chains;
 pub mod observers;
@@ -28,19 +27,19 @@ use super::rule_match::dump_named;
 use super::rules::dump;
 use chains::{Chain, FilterRule, RuleVerdict};
 
-/// How often the rules are looked at again: they come and go.
+/// How often the rules are scanned again.
 const RESCAN_EVERY: Duration = Duration::from_secs(300);
-/// When the rules are looked at first: a daemon that starts has its services by then.
+/// The delay of the first scan: a starting daemon has its services by then.
 const FIRST_SCAN_WAIT: Duration = Duration::from_secs(5);
-/// How many filters are told of at most; where there are more, they are rules of one kind.
+/// The most filters reported; beyond that they are rules of one kind.
 const FILTERS_MAX: usize = 32;
-/// Chains that are followed from all hooks together.
+/// The most chains followed from all hooks together.
 const CHAINS_MAX: usize = 256;
-/// What kube-proxy sets `nf_conntrack_max` to: so many for each processor, and no fewer than the least.
+/// kube-proxy's `nf_conntrack_max`: this many per processor, and at least the minimum.
 const CONNECTIONS_EACH: u64 = 32_768;
 const CONNECTIONS_LEAST: u64 = 131_072;
 
-/// Looks now and then, and says in the log what is new.
+/// Scans periodically, and logs new findings.
 pub async fn run(
     found: watch::Sender<Arc<[Filter]>>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -57,7 +56,7 @@ pub async fn run(
                 tracing::warn!(
                     place,
                     rule,
-                    "a filter meets packets of services otherwise than with kube-proxy"
+                    "a firewall rule treats packets of services unlike with kube-proxy"
                 );
             }
             found.send_replace(now.into());
@@ -66,14 +65,13 @@ pub async fn run(
     }
 }
 
-/// What clients dial. The engine waits while what it publishes is borrowed, so that ends before all services are looked
-/// at.
+/// The dialled frontends. The borrow of the snapshot blocks the engine, so it ends before the scan of all services.
 fn dial_targets(snapshots: &watch::Receiver<Arc<Snapshot>>) -> DialTargets {
     let snapshot = Arc::clone(&snapshots.borrow());
     DialTargets::from_frontends(snapshot.services.iter().flat_map(|view| view.frontends.iter()))
 }
 
-/// All such filters that there are now. Packets that services sent on bear the mark `accepted`; 0: they bear none.
+/// All such filters now. Forwarded packets of services carry the mark `accepted`; 0 means none.
 pub(crate) fn find_filters(root: &Path, dialled: &DialTargets, accepted: u32) -> io::Result<Vec<Filter>> {
     let mut room = CHAINS_MAX;
     let mut found = Vec::new();
@@ -93,7 +91,7 @@ fn build_filter(kind: FilterKind, place: String, rule: String) -> Filter {
     Filter { kind: Code(kind), place, rule, targets: Vec::new() }
 }
 
-/// Which of the dialled frontends a rule is about. The rule has to name a port or an address.
+/// The dialled frontends that a rule matches. The rule must name a port or an address.
 fn matching_frontends(dialled: &DialTargets, rule: &FilterRule) -> Vec<(Option<IpAddr>, u16)> {
     let has = |port: u16| rule.ports.iter().any(|range| range.contains(&port));
     match rule.address {
@@ -106,7 +104,7 @@ fn matching_frontends(dialled: &DialTargets, rule: &FilterRule) -> Vec<(Option<I
     }
 }
 
-/// Rules of a hook in front of kube-proxy's that drop what clients dial.
+/// Rules of a hook in front of kube-proxy's that drop dialled frontends.
 fn find_early_drops(chain: &Chain, dialled: &DialTargets, room: &mut usize) -> io::Result<Vec<Filter>> {
     let rules = reachable_rules(chain, room)?;
     let drops = rules.iter().filter(|(_, rule)| rule.verdict == Some(RuleVerdict::Drop));
@@ -117,7 +115,7 @@ fn find_early_drops(chain: &Chain, dialled: &DialTargets, room: &mut usize) -> i
     Ok(met.filter(|it| !it.targets.is_empty()).collect())
 }
 
-/// Finds a chain that forwards only what a rule accepts, if no rule in it accepts everything or what bears the mark.
+/// Finds a chain that forwards only accepted packets, if no rule in it accepts everything or the mark.
 fn find_forward_drop(chain: &Chain, accepted: u32, room: &mut usize) -> io::Result<Option<Filter>> {
     let rules = reachable_rules(chain, room)?;
     let ends = rules.iter().rfind(|(name, _)| *name == chain.name);
@@ -133,8 +131,8 @@ fn find_forward_drop(chain: &Chain, accepted: u32, room: &mut usize) -> io::Resu
     }
     let how = if chain.drops { "policy drop" } else { "its last rule drops everything" };
     let rule = match accepted {
-        0 => format!("{how}: what no rule accepts is not forwarded to backends"),
-        mark => format!("{how}, and no rule accepts what bears the mark {mark:#x}"),
+        0 => format!("{how}: packets that no rule accepts are not forwarded to backends"),
+        mark => format!("{how}, and no rule accepts the mark {mark:#x}"),
     };
     Ok(Some(build_filter(FilterKind::Forward, chain.describe_place(&chain.name), rule)))
 }
@@ -162,13 +160,13 @@ fn reachable_rules(chain: &Chain, room: &mut usize) -> io::Result<Vec<(String, F
     Ok(found)
 }
 
-/// Finds a limit of tracked connections that is lower than kube-proxy sets it, where connections are tracked at all.
+/// Finds a conntrack limit below kube-proxy's, if connections are tracked at all.
 fn find_conntrack_limit(root: &Path) -> Option<Filter> {
     const MOST: &str = "proc/sys/net/netfilter/nf_conntrack_max";
     let most: u64 = fs::read_to_string(root.join(MOST)).ok()?.trim().parse().ok()?;
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let wanted = (processors * CONNECTIONS_EACH).max(CONNECTIONS_LEAST);
-    let rule = format!("{most} connections, where kube-proxy set {wanted} at each of its starts");
+    let rule = format!("{most} connections; kube-proxy set {wanted} at each start");
     let is_small = most < wanted;
     is_small.then(|| build_filter(FilterKind::Connections, "net.netfilter.nf_conntrack_max".to_owned(), rule))
 }

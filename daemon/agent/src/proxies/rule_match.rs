@@ -1,8 +1,8 @@
-//! Rules of other proxies that name one of our frontends, and ports that a CNI plug-in takes for a pod's host port.
+//! Finds rules of other proxies for our frontends, and ports that a CNI plug-in uses as host ports.
 //!
-//! Invariant: the work is bounded in time and bytes, and a rule that is understood only in part names nothing. That no
-//! rule is there counts as an answer only if the kernel gave its whole list. The backends of a rule are looked for in
-//! at most [`CHAINS_MAX`] chains; nothing is said of further chains, nor of what is not understood.
+//! Invariant: the work is bounded in time and bytes, and a rule that is understood only in part matches nothing. Only
+//! a complete list from the kernel proves that no rule exists. A rule's backends are searched in at most
+//! [`CHAINS_MAX`] chains; further chains and unknown rules are ignored.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -31,16 +31,16 @@ const ELEMENTS: u16 = 3;
 const NAME: u16 = 1;
 const EXPRESSION: u16 = 2;
 
-/// A frontend that a rule is for; the address of a NodePort is unspecified.
+/// A frontend that a rule is for; a NodePort has an unspecified address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleMatch {
     pub location: String,
     pub frontend: SocketAddr,
-    /// Where the rule leads, as far as that is understood.
+    /// The backends that the rule leads to, as far as it is understood.
     pub backends: Vec<SocketAddr>,
 }
 
-/// The most chains that are read to learn where the rules of one service lead: those of some hundred endpoints.
+/// The most chains read for the rules of one service: those of some hundred endpoints.
 const CHAINS_MAX: usize = 256;
 
 /// What a rule compares packets with, as far as it is understood.
@@ -52,7 +52,7 @@ struct RuleCondition {
     target: RuleTarget,
 }
 
-/// Finds kube-proxy's rules for these frontends; a NodePort stands among them with an unspecified address.
+/// Finds kube-proxy's rules for these frontends; a NodePort has an unspecified address.
 pub fn find_rules(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Result<Vec<RuleMatch>> {
     let mut found = Vec::new();
     for (family, word) in FAMILIES {
@@ -77,7 +77,7 @@ pub fn find_rules(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Result<V
     Ok(found)
 }
 
-/// The backends that a rule of iptables translates to: by the chains that it leads to, and those that these lead to.
+/// The backends that an iptables rule translates to, through all chains that it leads to.
 fn follow_jumps(family: u8, leads: RuleTarget, room: &mut usize) -> io::Result<Vec<SocketAddr>> {
     let mut backends = BTreeSet::new();
     let mut seen = BTreeSet::new();
@@ -95,7 +95,7 @@ fn follow_jumps(family: u8, leads: RuleTarget, room: &mut usize) -> io::Result<V
     Ok(backends.into_iter().collect())
 }
 
-/// Ports that the portmap plug-in takes, by iptables or by nftables.
+/// The ports of the portmap plug-in, in iptables or nftables.
 pub fn host_ports() -> io::Result<BTreeSet<u16>> {
     let mut found = BTreeSet::new();
     for (family, _) in FAMILIES {
@@ -109,7 +109,7 @@ pub fn host_ports() -> io::Result<BTreeSet<u16>> {
     Ok(found)
 }
 
-/// What a table has under the name of a chain or set; a table or a name that is not there has nothing.
+/// Dumps a chain or set of a table; a missing table or name is empty.
 pub(super) fn dump_named(kind: u16, family: u8, table: &str, name: &str) -> io::Result<Vec<Object>> {
     match dump(kind, family, &[(TABLE, table), (OF_TABLE, name)]) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
@@ -118,7 +118,7 @@ pub(super) fn dump_named(kind: u16, family: u8, table: &str, name: &str) -> io::
 }
 
 impl RuleCondition {
-    /// The one of these frontends that the rule or the key is for.
+    /// The frontend that the rule or key is for.
     fn match_frontend(
         &self,
         family: u8,
@@ -150,13 +150,13 @@ impl RuleCondition {
         }
     }
 
-    /// Takes in a match of xtables, if it compares ports; they are in the byte order of the host.
+    /// Adds a match of xtables if it compares ports, which are in the byte order of the host.
     fn take_match(&mut self, name: &str, value: &[u8]) {
         let port = |at: usize| Some(u16::from_ne_bytes(*value.get(at..)?.first_chunk()?));
         match name {
-            // `xt_tcp` and `xt_udp`: first and last source port, then first and last of the destination.
+            // `xt_tcp` and `xt_udp`: first and last source port, then first and last destination port.
             "tcp" | "udp" => self.ports.extend(port(4).filter(|first| Some(*first) == port(6))),
-            // `xt_multiport_v1`: which kind of port is meant, how many ports there are, and the ports.
+            // `xt_multiport_v1`: the kind of ports, their number, and the ports.
             "multiport" => {
                 let count = value.get(1).map_or(0, |count| usize::from(*count).min(15));
                 self.ports.extend((0..count).filter_map(|at| port(2 + 2 * at)));
@@ -170,7 +170,7 @@ fn parse_rules(objects: &[Object]) -> impl Iterator<Item = RuleCondition> + '_ {
     objects.iter().filter_map(|it| attribute(&it.attributes, EXPRESSIONS)).map(parse_rule)
 }
 
-/// Goes through the expressions of a rule as the kernel does.
+/// Evaluates the expressions of a rule in the kernel's order.
 fn parse_rule(expressions: &[u8]) -> RuleCondition {
     let mut compared = RuleCondition::default();
     let mut loaded = RegisterContent::Other;
@@ -186,7 +186,7 @@ fn parse_rule(expressions: &[u8]) -> RuleCondition {
                     RegisterContent::Other
                 }
             }
-            // With a mask, a network is compared and no address.
+            // With a mask, it compares a network and not an address.
             "bitwise" => loaded = RegisterContent::Other,
             "cmp" if number(body, COMPARE_BY) == Some(EQUAL) => {
                 let value = attribute(body, COMPARE_WITH).and_then(|value| attribute(value, NAME));
@@ -210,7 +210,7 @@ const COMPARE_WITH: u16 = 3;
 const EQUAL: u32 = 0;
 const MATCH_INFO: u16 = 3;
 
-/// The keys of a map: address, protocol and port, or protocol and port alone, each filled up to a multiple of four
+/// The keys of a map: address, protocol and port, or protocol and port alone, each padded to a multiple of four
 /// bytes.
 fn parse_elements(objects: &[Object]) -> impl Iterator<Item = RuleCondition> + '_ {
     let lists = objects.iter().filter_map(|it| attribute(&it.attributes, ELEMENTS));

@@ -1,6 +1,6 @@
-//! Where a rule of iptables leads: to a chain, or to the address that it translates to.
+//! Parses where an iptables rule leads: to a chain, or to an address.
 //!
-//! Invariant: a rule that is not understood leads nowhere: its [`RuleTarget`] stay empty.
+//! Invariant: an unknown rule leads nowhere: its [`RuleTarget`] stays empty.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,15 +16,15 @@ const CHAIN: u16 = 2;
 const TARGET_NAME: u16 = 1;
 const TARGET_REVISION: u16 = 2;
 const TARGET_INFO: u16 = 3;
-/// The revisions of DNAT in which the range begins alike, for both families: flags, first and last address of 16 bytes
-/// each, first and last port.
+/// The revisions of DNAT whose range begins alike, for both families: flags, first and last address of 16 bytes each,
+/// first and last port.
 const REVISIONS: [u32; 2] = [1, 2];
 const FIRST_ADDRESS: usize = 4;
 const FIRST_PORT: usize = 36;
 /// `NF_NAT_RANGE_MAP_IPS | NF_NAT_RANGE_PROTO_SPECIFIED`.
 const WHOLE: u32 = 3;
 
-/// Where the expressions of a rule lead: to a chain, or to the address that the rule translates to.
+/// Where a rule leads: to a chain, or to the address that it translates to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RuleTarget {
     pub(super) chain: Option<String>,
@@ -32,7 +32,7 @@ pub(super) struct RuleTarget {
 }
 
 impl RuleTarget {
-    /// Takes in one expression.
+    /// Adds one expression.
     pub(super) fn add_expression(&mut self, name: &str, body: &[u8]) {
         match name {
             "immediate" => self.chain = parse_chain(body).or_else(|| self.chain.take()),
@@ -63,8 +63,7 @@ fn parse_dnat(body: &[u8]) -> Option<SocketAddr> {
     (flags & WHOLE == WHOLE).then(|| SocketAddr::new(parse_ip(address), port))
 }
 
-/// Reads an address. One of IPv4 fills the first four bytes alone; no pod has an address of IPv6 that ends with twelve
-/// zeros.
+/// Parses an address. IPv4 fills only the first four bytes; no pod has an IPv6 address that ends with twelve zeros.
 fn parse_ip(bytes: [u8; 16]) -> IpAddr {
     match bytes {
         [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => IpAddr::from([a, b, c, d]),
@@ -76,7 +75,7 @@ fn parse_ip(bytes: [u8; 16]) -> IpAddr {
 mod tests {
     use super::*;
 
-    /// What the kernel shows of `-j KUBE-SEP-B`, and of `-j DNAT --to-destination` of either family.
+    /// The kernel's bytes of `-j KUBE-SEP-B`, and of `-j DNAT --to-destination` of either family.
     const JUMP: &str = "0800010000000000200002001c00020008000100fffffffd0f0002004b5542452d5345502d420000";
     const DNAT: [&str; 2] = [
         "09000100444e415400000000080002000000000234000300030000000af40909000000000000000000000000\

@@ -1,13 +1,13 @@
-//! The rules that kube-proxy, Antrea and Cilium have in this network namespace, as nftables lists them over netlink.
+//! Lists the rules of kube-proxy, Antrea and Cilium in this network namespace, from nftables over netlink.
 //!
-//! Invariant: the work is bounded in time and bytes, whatever is there. To find out which proxies there are, no rule is
-//! read: the names of tables and chains say which proxy made them, and no answer counts as no rules.
+//! Invariant: the work is bounded in time and bytes. Identifying proxies reads no rule: the names of tables and
+//! chains show which proxy made them, and a failed dump counts as no rules.
 
 use std::io;
 
 use holdfast_datapath::netlink::{NetlinkFamily, NetlinkSocket, attribute, attributes, encode_attribute};
 
-/// The most bytes of one answer: a node with 10,000 services has some 5 MB of chains.
+/// The most bytes of one dump: a node with 10,000 services has some 5 MB of chains.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 
 /// `NFNL_SUBSYS_NFTABLES`, in the upper byte of a type.
@@ -16,7 +16,7 @@ pub(super) const NFTABLES: u16 = 10 << 8;
 const GET_TABLES: u16 = NFTABLES | 1;
 /// The kernel's `NFT_MSG_GETCHAIN`.
 const GET_CHAINS: u16 = NFTABLES | 4;
-/// The length of an `nfgenmsg`, which stands before the attributes.
+/// The length of an `nfgenmsg`, which precedes the attributes.
 const FAMILY_LEN: usize = 4;
 /// `NFTA_TABLE_NAME` and `NFTA_CHAIN_TABLE`; `NFTA_CHAIN_NAME`.
 const TABLE: u16 = 1;
@@ -37,7 +37,7 @@ impl Object {
     }
 }
 
-/// How the evidence of a chain begins.
+/// The prefix of a chain's evidence.
 pub(super) const CHAIN_OF_IPTABLES: &str = "iptables chain";
 
 /// The proxies that have rules in this network namespace, each with the table or chain that shows it.
@@ -47,7 +47,7 @@ pub(super) fn read_proxies() -> Vec<(&'static str, String)> {
     identify_proxies(&tables, &chains)
 }
 
-/// Tells proxies by the names of tables and chains. kube-proxy's nftables mode has a table of its own; its iptables
+/// Identifies proxies by the names of tables and chains. kube-proxy's nftables mode has its own table; its iptables
 /// mode has chains in the table `nat`. All chains of Antrea and of Cilium begin with their names.
 pub(super) fn identify_proxies(tables: &[Object], chains: &[Object]) -> Vec<(&'static str, String)> {
     let table = attribute_texts(tables, TABLE).any(|name| name == "kube-proxy");
@@ -61,7 +61,7 @@ pub(super) fn identify_proxies(tables: &[Object], chains: &[Object]) -> Vec<(&'s
     table.into_iter().chain(chain).chain(others).collect()
 }
 
-/// Cuts a chain's name to the length that iptables allows, and leaves control characters out.
+/// Truncates a chain's name to iptables' limit, and drops control characters.
 fn truncate_name(name: &str) -> String {
     name.chars().filter(|it| !it.is_control()).take(CHAIN_NAME_LENGTH_MAX).collect()
 }
@@ -106,7 +106,7 @@ pub(super) enum RegisterContent {
     Other,
 }
 
-/// What a `parse_payload` expression loads, by `NFTA_PAYLOAD_BASE` (network header: 1, transport header: 2), `_OFFSET` and
+/// What a `payload` expression loads, by `NFTA_PAYLOAD_BASE` (network header: 1, transport header: 2), `_OFFSET` and
 /// `_LEN`.
 pub(super) fn parse_payload(body: &[u8]) -> RegisterContent {
     match (number(body, 2), number(body, 3), number(body, 4)) {

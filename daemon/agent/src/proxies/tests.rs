@@ -1,4 +1,4 @@
-//! Other proxies, as a node shows them.
+//! Finds other proxies by their traces on a node.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -91,7 +91,7 @@ fn listeners_devices_and_pins_are_seen_and_named_together() {
     assert_eq!(look(&root.path().join("nothing"), Vec::new(), None), []);
 }
 
-/// Of kube-proxy there is nothing to tell beside what shows it.
+/// kube-proxy has no traces besides its findings.
 #[test]
 fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
     let root = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
     }
 }
 
-/// Its connections are in the kernel's own table, and go on after its process by the rules that it leaves.
+/// Its connections are in the kernel's conntrack table, and outlive its process by the rules that it leaves.
 #[test]
 fn a_kube_proxy_may_have_clients_as_long_as_anything_of_it_is_there() {
     let root = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Which of kube-proxy's ports are not open although they are asked for, and why.
+//! Records which of kube-proxy's ports are wanted but closed, and why.
 //!
-//! Invariant: each part that opens ports reports its own only; the log has one line when a port cannot be opened and
-//! one when it can, and ports of Services are named up to a bound.
+//! Invariant: each part that opens ports reports only its own. The log has one line when a port cannot be opened and
+//! one when it can, and names ports of Services up to a limit.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,10 +26,10 @@ words! {
     }
 }
 
-/// The reason that is given for a port that another process has.
+/// The reason for a port in use by another process.
 pub(crate) const IN_USE: &str = "another process listens there (`ss -ltnp` names it)";
 
-/// A port that is asked for and not open.
+/// A port that is wanted but not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosedPort {
     pub purpose: Purpose,
@@ -43,19 +43,19 @@ pub struct ClosedPort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosedServicePort {
     pub(crate) service: ObjectName,
-    /// Since when the port is known to be closed.
+    /// Since when the port has been closed.
     pub(crate) since: Timestamp,
     /// Whether another process has the port.
     pub(crate) is_in_use: bool,
 }
 
-/// All of kube-proxy's ports that are asked for and not open.
+/// All of kube-proxy's ports that are wanted but not open.
 #[derive(Debug, Default)]
 pub struct ClosedPorts(Mutex<ClosedList>);
 
 #[derive(Debug, Default)]
 struct ClosedList {
-    // The ports that the configuration asks for.
+    // The ports of the configuration.
     configured: Vec<ClosedPort>,
     services: Vec<ClosedPort>,
     // Since when each of `services` is closed, in their order.
@@ -64,7 +64,7 @@ struct ClosedList {
 }
 
 impl ClosedPorts {
-    /// The closed ports that are named, and how many more ports of Services are closed.
+    /// The closed ports to name, and how many more ports of Services are closed.
     pub fn named_ports(&self) -> (Vec<ClosedPort>, usize) {
         let known = self.lock_list();
         let named = known.services.iter().take(CLOSED_NAMED_MAX);
@@ -72,7 +72,7 @@ impl ClosedPorts {
         (known.configured.iter().chain(named).cloned().collect(), more)
     }
 
-    /// The closed health check ports of Services, each with the time since which it is closed.
+    /// The closed health check ports of Services, each with the time since when.
     pub fn service_ports(&self) -> Vec<ClosedServicePort> {
         let known = self.lock_list();
         let closed = known.services.iter().zip(&known.since).filter_map(|(port, since)| {
@@ -87,14 +87,14 @@ impl ClosedPorts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The metrics port, if this daemon itself has it: a kube-proxy is looked for by that port, and this daemon must
-    /// not be taken for one.
+    /// The metrics port, if this daemon itself has it: the search for kube-proxy uses that port, and must not find
+    /// this daemon.
     pub fn own_metrics_port(&self, ports: KubeProxy) -> Option<u16> {
         let is_closed = self.lock_list().configured.iter().any(|it| it.purpose == Purpose::Metrics);
         ports.metrics.filter(|_| !is_closed).map(|address| address.port())
     }
 
-    /// Notes and logs why a port that the configuration asks for is closed; `None`: it is open.
+    /// Records and logs why a configured port is closed; `None` means it is open.
     pub(crate) fn report_port(&self, purpose: Purpose, address: SocketAddr, why: Option<String>) {
         let mut known = self.lock_list();
         let before = known.configured.iter().position(|it| it.purpose == purpose);
@@ -102,7 +102,7 @@ impl ClosedPorts {
         match &why {
             Some(why) if before.as_ref().is_none_or(|it| it.reason != *why) => {
                 let purpose = purpose.as_str();
-                tracing::warn!(%address, purpose, why, "a port of kube-proxy cannot be opened; this is tried again, and services are served");
+                tracing::warn!(%address, purpose, why, "cannot open a port of kube-proxy; retrying, and services are still served");
             }
             Some(_) => {}
             None => tracing::info!(%address, purpose = purpose.as_str(), "a port of kube-proxy is open"),
@@ -110,8 +110,7 @@ impl ClosedPorts {
         known.configured.extend(why.map(|why| ClosedPort { purpose, address, service: None, reason: why }));
     }
 
-    /// Notes all ports of Services that are closed now, and how many more there are than these; logs what differs from
-    /// before.
+    /// Records the currently closed ports of Services and how many more there are, and logs the difference.
     pub(crate) fn report_service_ports(&self, now: Vec<ClosedPort>, more: usize, at: Timestamp) {
         let mut known = self.lock_list();
         log_difference(&known.services, &now);
@@ -138,12 +137,12 @@ fn is_same_port(a: &ClosedPort, b: &ClosedPort) -> bool {
 fn log_difference(before: &[ClosedPort], now: &[ClosedPort]) {
     for it in now.iter().filter(|it| !before.contains(it)) {
         let service = it.service.as_ref().map(ToString::to_string);
-        tracing::warn!(address = %it.address, service, why = it.reason, "a health check port of a Service cannot be opened; this is tried again");
+        tracing::warn!(address = %it.address, service, why = it.reason, "cannot open a health check port of a Service; retrying");
     }
     let is_there = |it: &ClosedPort| now.iter().any(|other| is_same_port(other, it));
     for it in before.iter().filter(|it| !is_there(it)) {
         let service = it.service.as_ref().map(ToString::to_string);
-        tracing::info!(address = %it.address, service, "a health check port of a Service is no longer in anybody's way");
+        tracing::info!(address = %it.address, service, "a health check port of a Service is no longer blocked");
     }
 }
 

@@ -1,7 +1,7 @@
-//! Comparisons of what is held in two places, and the last comparison of memory with the maps.
+//! Comparisons of two copies of the state, and the last comparison of memory with the maps.
 //!
-//! Invariant: one comparison with the maps runs at a time, and a client that asks within [`FRESH`] of its end is told
-//! what it found.
+//! Invariant: one comparison with the maps runs at a time, and a client that comes within [`FRESH`] of its end gets
+//! its result.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use tokio::time::Instant;
 /// How many differences are named; the rest is counted.
 const NAMED_MAX: usize = 100;
 
-/// How long a comparison stands for the next one that is asked for.
+/// How long a comparison is reused for further clients.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The last comparison with the maps. A client that asks while one runs waits for it.
+/// The last comparison with the maps. A client that comes during one waits for it.
 #[derive(Clone, Default)]
 pub struct Verifications(Arc<Mutex<Option<LastComparison>>>);
 
-/// When a comparison ended, and what it found.
+/// The end of a comparison, and its result.
 type LastComparison = (Instant, Arc<Comparison>);
 
 impl fmt::Debug for Verifications {
@@ -37,8 +37,8 @@ impl fmt::Debug for Verifications {
 }
 
 impl Verifications {
-    /// The last comparison if it is fresh, or a new one. If the client that asked for the new one leaves, or the
-    /// comparison cannot be made, the next client that waits begins one anew.
+    /// The last comparison if it is fresh, or a new one. If the client of the new one leaves, or the comparison
+    /// fails, the next waiting client begins another.
     pub async fn get(&self, run: impl Future<Output = Comparison>) -> Arc<Comparison> {
         let mut last = self.0.lock().await;
         if let Some((_, fresh)) = last.as_ref().filter(|(ended, _)| ended.elapsed() < FRESH) {
@@ -50,22 +50,21 @@ impl Verifications {
     }
 }
 
-/// What one comparison found.
+/// The result of one comparison.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 pub struct Comparison {
     /// `memory with kernel`, `programs with maps`, `apiserver with memory`.
     pub what: String,
-    /// Null: it could not be made.
+    /// Whether both are equal; null if the comparison failed.
     pub equal: Option<bool>,
     #[serde(default)]
     pub differences: Vec<String>,
     #[serde(default)]
     pub omitted: usize,
     pub error: Option<String>,
-    /// When it was made; null: it could not be. The apiserver is asked at most once in 10 s, however many clients want
-    /// to know.
+    /// When it was made; null if it failed. The apiserver is compared at most once per 10 s, however many clients ask.
     compared_at: Option<Rfc3339>,
-    /// How long ago that was, in whole seconds.
+    /// The age of the comparison, in whole seconds.
     pub age_seconds: Option<u64>,
 }
 
@@ -89,15 +88,14 @@ impl Comparison {
         }
     }
 
-    /// A comparison of memory with maps that was made just now: what it found, or why it could not be made.
+    /// A comparison of memory with the maps made just now: its differences, or why it failed.
     pub fn with_maps(kind: &str, found: Result<Vec<String>, String>) -> Self {
         let at = found.is_ok().then(SystemTime::now);
         Self::new(format!("memory with {kind}"), AuditReport { result: found, at, age: Duration::ZERO })
     }
 }
 
-/// The differences that the last look at a few flows has shown, at most a second ago; `None`: packets are not
-/// translated.
+/// The differences in the last sample of flows, at most a second ago; `None` if packets are not translated.
 pub fn compare_flows(view: &DatapathView) -> Option<Comparison> {
     let sampled = &view.status()?.flows.as_ref()?.sample;
     let astray = |flow: &Flow| {
@@ -114,7 +112,7 @@ pub fn compare_flows(view: &DatapathView) -> Option<Comparison> {
     ))
 }
 
-/// Whether the programs that clients meet read the maps that memory is compared with; `None`: there are no programs.
+/// Whether the programs that clients meet read the maps that memory is compared with; `None` without programs.
 pub fn compare_programs(view: &DatapathView) -> Option<Comparison> {
     view.status()?;
     let found = Ok(view.divergence_reason().into_iter().collect());
@@ -122,7 +120,7 @@ pub fn compare_programs(view: &DatapathView) -> Option<Comparison> {
     Some(Comparison::new("programs with maps".to_owned(), compared))
 }
 
-/// The services of which something is not in the maps as it is asked for, because the maps refused it.
+/// The services that the maps lack in part, because the maps refused a write.
 pub fn unwritten_services(snapshot: &Snapshot) -> Vec<String> {
     let error = |it: &FrontendView| match &it.status {
         Status::Error(error) => Some(Arc::clone(error)),
@@ -130,13 +128,13 @@ pub fn unwritten_services(snapshot: &Snapshot) -> Vec<String> {
     };
     let refused = |view: &Arc<ServiceView>| {
         let error = view.frontends.iter().find_map(error)?;
-        Some(format!("{} is not in the maps as it is asked for: {error}", view.key))
+        Some(format!("{} is incomplete in the maps: {error}", view.key))
     };
     let named: Vec<_> = snapshot.services.with_problems().filter_map(refused).collect();
     match snapshot.fill.failing {
-        // What the maps refused may also be of a service that has gone.
+        // The refused write may also belong to a deleted service.
         failing @ 1.. if named.is_empty() => {
-            vec![format!("the maps refused something of {failing} services")]
+            vec![format!("the maps refused writes of {failing} services")]
         }
         _ => named,
     }
@@ -148,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// As long as a large comparison takes.
+    /// The duration of a large comparison.
     const LONG: Duration = Duration::from_secs(3);
 
     async fn run(count: &AtomicUsize, running: &AtomicUsize) -> Comparison {

@@ -1,8 +1,8 @@
-//! What is wrong with single services now, for alerts that wake an operator.
+//! Lists what is wrong with single services now, for alerts that wake an operator.
 //!
-//! Invariant: a condition is there only while something is wrong. A service has at most one of each kind, and there are
-//! no more than [`CONDITIONS_MAX`] in all, whatever happens in the cluster. Namespaces take turns for these places, so
-//! that no tenant's broken services hide another one's; services that are empty on purpose come last.
+//! Invariant: a condition exists only while something is wrong. A service has at most one of each kind, and there are
+//! at most [`CONDITIONS_MAX`] in all. Namespaces take turns for these, so that no tenant's broken services hide
+//! another's; services that are empty on purpose come last.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use holdfast_core::words;
 
 use super::closed_ports::ClosedServicePort;
 
-/// The most conditions of a node. Every node of a cluster exports its own, and one Prometheus bears a thousand nodes
-/// with so many each.
+/// The most conditions of a node. Every node of a cluster exports its own, and one Prometheus can handle a thousand
+/// nodes with this many each.
 pub(crate) const CONDITIONS_MAX: usize = 200;
 
 words! {
@@ -41,7 +41,7 @@ words! {
 }
 
 words! {
-    /// Why something is wrong with a service, in the words of metrics.
+    /// Why a service has a condition, as metrics label it.
     pub enum ConditionCause {
         NeverHadAny = "never_had_any",
         AllUnready = "all_unready",
@@ -77,7 +77,7 @@ words! {
     }
 }
 
-/// One thing that is wrong with one service.
+/// One condition of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub service: ObjectName,
@@ -87,13 +87,13 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Whether the service is meant to have no backends, as far as can be told.
+    /// Whether the service seems to have no backends on purpose.
     fn is_on_purpose(&self) -> bool {
         matches!(self.cause, ConditionCause::ScaledToZero | ConditionCause::NeverHadAny)
     }
 }
 
-/// All that is wrong with services.
+/// All conditions of services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// In the order of the services' names.
@@ -103,7 +103,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// The conditions that a snapshot shows, and those of the health check ports that are closed.
+    /// The conditions in a snapshot, and those of closed health check ports.
     pub fn from_snapshot(snapshot: &Snapshot, closed: &[ClosedServicePort]) -> Self {
         let mut known = OldestConditions::default();
         let now = snapshot.clock();
@@ -116,8 +116,8 @@ impl Conditions {
         Self::truncate(known.0.into_values().collect())
     }
 
-    /// Keeps [`CONDITIONS_MAX`] of all conditions: in each namespace the oldest first, one of each namespace before a
-    /// second one of any.
+    /// Keeps [`CONDITIONS_MAX`] of all conditions: in each namespace the oldest first, and one of each namespace
+    /// before a second one of any.
     fn truncate(mut all: Vec<Condition>) -> Self {
         all.sort_by_key(|it| (it.is_on_purpose(), it.since));
         let mut turns = BTreeMap::<String, usize>::new();
@@ -168,7 +168,7 @@ impl OldestConditions {
     }
 
     fn add_balancer(&mut self, view: &ServiceView, now: ClockReading) {
-        // Facts of an older version say nothing of the balancer, which may have a host name in place of an address.
+        // Facts of an older version lack the balancer, which may have a host name instead of an address.
         let known = view.facts.as_deref().filter(|facts| facts.balancer.is_some());
         let pending = known.filter(|facts| BalancerPhase::from_facts(facts) == BalancerPhase::Pending);
         if let Some(facts) = pending {
@@ -179,7 +179,7 @@ impl OldestConditions {
     }
 }
 
-/// What is wrong for clients of a frontend, if anything is.
+/// The condition of a frontend's clients, if any.
 fn verdict_condition(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, ConditionCause)> {
     let cause = it.reason.map_or(ConditionCause::Unknown, reason_cause);
     match it.verdict {
@@ -188,13 +188,13 @@ fn verdict_condition(view: &ServiceView, it: &FrontendView) -> Option<(Condition
         Verdict::Held => Some((ConditionKind::Held, cause)),
         Verdict::Conflict if has_service_counterpart(view, it) => None,
         Verdict::Conflict => Some((ConditionKind::FrontendConflict, cause)),
-        // A frontend has no reason before its first write, and then nothing is wrong.
+        // A frontend has no reason before its first write; that is normal.
         Verdict::Unprogrammed => it.reason.is_some().then_some((ConditionKind::NotProgrammed, cause)),
         Verdict::Serving | Verdict::Draining | Verdict::Bypassed => None,
     }
 }
 
-/// Whether a Service of its own namespace has the address of a ServiceImport: several controllers derive one from it,
+/// Whether a Service of its own namespace has the address of a ServiceImport. Several controllers derive one from it,
 /// so nothing is wrong.
 fn has_service_counterpart(view: &ServiceView, it: &FrontendView) -> bool {
     let is_derived = |owner: &ServiceKey| {
@@ -203,7 +203,7 @@ fn has_service_counterpart(view: &ServiceView, it: &FrontendView) -> bool {
     view.key.source == Source::ClusterSet && it.owner.as_ref().is_some_and(is_derived)
 }
 
-/// Which of the two traffic policies leaves clients of this frontend no backend.
+/// Which of the two traffic policies leaves this frontend's clients without a backend.
 fn policy_cause(view: &ServiceView, it: &FrontendView) -> ConditionCause {
     let is_internal = view.facts.as_ref().is_some_and(|facts| facts.internal_policy == TrafficPolicy::Local);
     match it.kind {

@@ -1,7 +1,6 @@
-//! How a change becomes its record.
+//! Turns a change into its record.
 //!
-//! Invariant: only this module makes a record of a change; whatever core can say of a change has its place in the
-//! record.
+//! Invariant: only this module makes a change's record, and every part of a change has its place in the record.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,13 +22,13 @@ use super::compare;
 use super::ring::SERVICE_GONE;
 use holdfast_host::headroom::Reservation;
 
-/// The most frontends that one entry names; a service with one port seldom has more addresses.
+/// The most frontends in one entry; a service with one port seldom has more addresses.
 const FRONTENDS_MAX: usize = 16;
 
-/// The most entries of one record. Only a service with many ports, to each of which something else happened, has more.
+/// The most entries of one record. Only a service with many ports whose changes differ has more.
 const TRANSITIONS_MAX: usize = 16;
 
-/// The rules that a record can name as what decided, beside the reasons that clients are told.
+/// The rules that a record can name as deciding, besides the reasons that clients get.
 pub const RULES: [&str; 10] = [
     "usable-endpoints",
     "no-effect",
@@ -43,13 +42,13 @@ pub const RULES: [&str; 10] = [
     GAP,
 ];
 
-/// The rule of a change that the maps did not take.
+/// The rule of a change that the maps refused.
 pub(super) const REFUSED_BY_THE_MAPS: &str = "refused-by-the-maps";
 
 /// The rule of a gap.
 pub(super) const GAP: &str = "gap";
 
-/// A change and the time of its batch, as the engine hands it over.
+/// A change and the time of its batch, as the engine passes it on.
 #[derive(Clone, Debug)]
 pub struct TimedChange {
     /// The service's rows before and after, and the causes.
@@ -58,20 +57,20 @@ pub struct TimedChange {
     pub at: SystemTime,
     /// When its batch began, since the boot.
     pub mono: Duration,
-    /// From the batch's beginning until all of the change was written.
+    /// From the beginning of the batch until the whole change was written.
     pub elapsed: Duration,
-    /// What the change takes of the queue's memory, given back when it is dropped; `None`: it is not counted.
+    /// The change's memory in the queue, released when dropped; `None` if it does not count.
     pub reservation: Option<Arc<Reservation>>,
 }
 
 impl TimedChange {
-    /// Whether clients get after a start just what a former process wrote down. It is in no service's history: there, a
-    /// start in a large table would take the room of what happened before it.
+    /// Whether clients get the snapshot's state after a start. No service's history records it: a start in a large
+    /// table would evict what happened before it.
     pub(super) fn matches_remembered(&self) -> bool {
         is_remembered_state(&self.change)
     }
 
-    /// Makes the change's record, without a number. One that is not kept is told as an event.
+    /// Makes the change's record, without a number. One that is not kept is sent as an event.
     pub(super) fn record(&self, boot_id: &Arc<str>, is_kept: bool) -> Record {
         let change = &self.change;
         let (transitions, transitions_omitted) = transitions(change);
@@ -94,8 +93,8 @@ impl TimedChange {
     }
 }
 
-/// Whether clients get all that a former process wrote down of the service, and nothing else. Where the maps served
-/// something else, they were written to.
+/// Whether clients get exactly the snapshot's state of the service. If the maps served something else, they were
+/// written.
 fn is_remembered_state(change: &Change) -> bool {
     let (Some(before), Some(after)) = (change.before.as_deref(), change.after.as_deref()) else {
         return false;
@@ -130,7 +129,7 @@ fn change_outcome(change: &Change, elapsed: Duration) -> Outcome {
     Outcome { ops: change.ops, error: change.error.clone(), elapsed_us: micros(elapsed) }
 }
 
-/// What decided, in one word.
+/// The rule that decided.
 fn deciding_rule(change: &Change, transitions: &[Transition]) -> Word {
     let was_there = change.before.as_ref().is_some_and(|before| before.facts.is_some());
     let after = match &change.after {
@@ -178,15 +177,14 @@ fn transitions(change: &Change) -> (Vec<Transition>, u32) {
     (entries, omitted)
 }
 
-/// What a client dials: two rows with the same key are the same frontend.
+/// The address that clients dial: two rows with the same key are the same frontend.
 pub(super) type RowKey<'a> = (IpAddr, NonZeroU16, &'a Protocol);
 
 pub(super) const fn row_key(row: &FrontendView) -> RowKey<'_> {
     (row.address, row.port, &row.protocol)
 }
 
-/// The rows by what is dialled: a service may have thousands, so a search through all rows for each row would cost too
-/// much.
+/// The rows by key: a service may have thousands, so a search through all rows for each row would be too slow.
 pub(super) fn rows_by_key(view: Option<&ServiceView>) -> BTreeMap<RowKey<'_>, &FrontendView> {
     rows(view).map(|row| (row_key(row), row)).collect()
 }
@@ -204,7 +202,7 @@ pub(super) fn frontend_name(row: &FrontendView) -> String {
 /// A row in its view.
 type RowInView<'a> = (&'a ServiceView, &'a FrontendView);
 
-/// What changed at one frontend, if anything did; `None`: the frontend was not there, or is not there any more.
+/// The change at one frontend, if any; `None` stands for a frontend that did not exist or no longer exists.
 fn transition(before: Option<RowInView<'_>>, after: Option<RowInView<'_>>) -> Option<Transition> {
     let backends = compare::diff_lists(backend_rows(before), backend_rows(after));
     let external = compare::diff_lists(external_rows(before), external_rows(after));
@@ -245,7 +243,7 @@ fn describe_row((view, row): RowInView<'_>) -> Met {
     }
 }
 
-/// Joins a frontend to the entry that says the same, or adds an entry. Returns how many frontends had no room: 0 or 1.
+/// Adds a frontend to the entry with the same change, or adds an entry. Returns how many frontends did not fit, 0 or 1.
 fn merge_transition(entries: &mut Vec<Transition>, new: Transition) -> u32 {
     let same = |it: &&mut Transition| {
         (&it.before, &it.after, &it.backends, &it.external_backends)
@@ -261,7 +259,7 @@ fn merge_transition(entries: &mut Vec<Transition>, new: Transition) -> u32 {
     0
 }
 
-/// What two rows of a list must have in common to be the same for a client.
+/// The part of two rows that must be equal for a client.
 pub(super) fn slot(row: Row) -> Slot {
     row.slot()
 }
@@ -273,7 +271,7 @@ fn triggers(change: &Change) -> Vec<Trigger> {
     change.causes.iter().enumerate().map(of).collect()
 }
 
-/// A cause as the record shows it; `earlier`: the causes of the same change before this one.
+/// A cause in the form of the record; `earlier` are the same change's causes before it.
 fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
     match cause {
         Cause::ServiceApplied(facts) => {
@@ -403,7 +401,7 @@ fn last_writer(writer: &Writer) -> LastWriter {
     }
 }
 
-/// The service as it was before a cause.
+/// The service before a cause.
 fn service_before<'a>(change: &'a Change, earlier: &'a [Cause]) -> Option<&'a ServiceFacts> {
     let of = |cause: &'a Cause| match cause {
         Cause::ServiceApplied(facts) => Some(Some(&**facts)),
@@ -414,7 +412,7 @@ fn service_before<'a>(change: &'a Change, earlier: &'a [Cause]) -> Option<&'a Se
     earlier.iter().rev().find_map(of).unwrap_or_else(known)
 }
 
-/// The slice as it was before a cause, among this service's slices.
+/// The slice before a cause, among this service's slices.
 fn slice_before<'a>(change: &'a Change, earlier: &'a [Cause], key: &SliceKey) -> Option<&'a SliceFacts> {
     let of = |cause: &'a Cause| match cause {
         Cause::SliceApplied(facts) if facts.key == *key => Some(Some(&**facts)),

@@ -1,10 +1,9 @@
-//! Makes room in the files when they are full: records go from the namespace that has most of them, first those of its
-//! services that are gone.
+//! Compacts full files: drops records of the namespace that has most, first those of its deleted services.
 //!
-//! Invariant: a namespace with less than an equal share loses nothing, whatever others write. Two segments become one
-//! in one rename, so whatever interrupts this, no other record is lost: those of the second segment may stand in both,
-//! and the next start removes that segment. The records that were taken become a gap that names their namespaces,
-//! unless no older record is left. Each time two segments are read and one is written, however many records come.
+//! Invariant: a namespace with less than an equal share loses nothing, whatever others write. One rename merges two
+//! segments, so an interruption loses no other record: those of the second segment may exist in both, and the next
+//! start removes that segment. The dropped records become a gap that names their namespaces, unless no older record
+//! is left. Each pass reads two segments and writes one, however many records come.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,19 +22,19 @@ use super::restore;
 use super::ring::Line;
 use super::segment::{FILE_MODE, Segment};
 
-/// The name of the file while it is written; the next write replaces one that was left behind.
+/// The name of the unfinished file; the next write replaces a leftover one.
 const UNFINISHED: &str = "thinned.new";
 
-/// How many bytes are collected before they are written.
+/// How many bytes are collected before a write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// The room that is kept for the gap.
+/// The bytes reserved for the gap.
 const GAP_BYTES: usize = 1 << 10;
 
 /// The most namespaces that a gap names.
 const NAMED_MAX: usize = 5;
 
-/// Makes one segment of the two oldest, in the place of the first. `None`: there are no two beside the one that is
+/// Merges the two oldest segments into the place of the first. `None`: there are not two besides the one being
 /// appended to.
 pub(super) fn compact(segments: &[Segment], bytes_max: u64) -> io::Result<Option<Segment>> {
     let ([first, _, _, ..], Some(oldest)) = (segments, segments.get(..2)) else { return Ok(None) };
@@ -47,14 +46,14 @@ pub(super) fn compact(segments: &[Segment], bytes_max: u64) -> io::Result<Option
     Ok(Some(Segment { bytes, ..first.clone() }))
 }
 
-/// Whether a file is a thinned one.
+/// Whether a file was compacted.
 pub(super) fn is_compacted(path: &Path) -> io::Result<bool> {
     let mut header = [0; COMPACTED.len()];
     File::open(path)?.read_exact(&mut header)?;
     Ok(header == *COMPACTED)
 }
 
-/// Writes the file whole or not at all.
+/// Writes the file as a whole or not at all.
 fn write(path: &Path, lines: &[Arc<Line>]) -> io::Result<u64> {
     let unfinished = path.with_file_name(UNFINISHED);
     let mut file =
@@ -70,12 +69,12 @@ fn write(path: &Path, lines: &[Arc<Line>]) -> io::Result<u64> {
     file.write_all(&out)?;
     file.sync_all()?;
     fs::rename(&unfinished, path)?;
-    // The rename must be on disk before the second of the two segments goes.
+    // The rename must be on disk before the second segment is removed.
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())?;
     Ok(file.metadata()?.len())
 }
 
-/// The records that stay, with one gap for those that do not.
+/// The records that stay, with one gap for the others.
 fn select_lines(lines: Vec<Arc<Line>>, bytes_max: usize, boot_id: &Arc<str>) -> Vec<Arc<Line>> {
     let mut formers: BTreeMap<_, _> =
         lines.iter().enumerate().filter_map(|(at, line)| Some((at, former_gap(line)?))).collect();
@@ -99,12 +98,12 @@ fn select_lines(lines: Vec<Arc<Line>>, bytes_max: usize, boot_id: &Arc<str>) -> 
     kept
 }
 
-/// What the line says if it is the gap of a former thinning.
+/// The gap of a former compaction, if the line is one.
 fn former_gap(line: &Line) -> Option<Gap> {
     line.service.is_none().then(|| line.record()?.gap).flatten().filter(|gap| gap.cause == GapCause::MadeRoom)
 }
 
-/// All records by namespace; gaps, which may concern any service, are a namespace without a name.
+/// All records by namespace; gaps, which may concern any service, have an unnamed namespace.
 #[derive(Debug, Default)]
 struct NamespaceIndex<'a> {
     spaces: BTreeMap<&'a str, NamespaceLines>,
@@ -113,7 +112,7 @@ struct NamespaceIndex<'a> {
     bytes: usize,
 }
 
-/// What one namespace has, oldest first.
+/// The records of one namespace, oldest first.
 #[derive(Debug, Default)]
 struct NamespaceLines {
     bytes: usize,
@@ -122,7 +121,7 @@ struct NamespaceLines {
 }
 
 impl<'a> NamespaceIndex<'a> {
-    /// Leaves out `formers`, the gaps of former thinnings: one new gap says what they said.
+    /// Leaves out `formers`, the gaps of former compactions: one new gap replaces them.
     fn from_lines(lines: &'a [Arc<Line>], formers: &BTreeMap<usize, Gap>) -> Self {
         let last: BTreeMap<_, _> = lines.iter().map(|line| (&line.service, line.is_gone)).collect();
         let mut all = Self::default();
@@ -143,7 +142,7 @@ impl<'a> NamespaceIndex<'a> {
         all
     }
 
-    /// Takes the next record out of the namespace that has most, and returns the record's place.
+    /// Drops the next record of the namespace that has most, and returns the record's place.
     fn evict_next(&mut self) -> Option<usize> {
         let (_, name) = self.sizes.pop_last()?;
         let space = self.spaces.get_mut(name)?;
@@ -158,12 +157,12 @@ impl<'a> NamespaceIndex<'a> {
     }
 }
 
-/// The records that were taken, now and by former thinnings.
+/// The records dropped now and by former compactions.
 #[derive(Debug, Default)]
 struct RemovedRecords {
     records: u64,
     namespaces: BTreeMap<String, u64>,
-    /// Number and time of the last record that was taken.
+    /// Number and time of the last dropped record.
     last: Option<(u64, Millis)>,
 }
 
@@ -187,7 +186,7 @@ impl RemovedRecords {
         }
     }
 
-    /// Puts one gap in the place of the last record that was taken, if an older record stays.
+    /// Inserts one gap in place of the last dropped record, if an older record stays.
     fn insert_gap(self, kept: &mut Vec<Arc<Line>>, boot_id: &Arc<str>) {
         let Some((seq, time)) = self.last else { return };
         let at = kept.partition_point(|line| line.seq < Some(seq));

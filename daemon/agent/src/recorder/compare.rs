@@ -1,7 +1,7 @@
-//! How two lists, two slices or two services differ.
+//! Compares two lists, two slices or two services.
 //!
-//! Invariant: the work is linear in the two lists but for one sort; a difference is bounded in size, and counts what
-//! had no room in it. What matters neither to clients nor to a load balancer's life, such as labels, is not compared.
+//! Invariant: the work is linear in the two lists except for one sort. A difference is bounded in size, and counts the
+//! rest. Fields that affect neither clients nor a load balancer's life cycle, such as labels, are not compared.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use holdfast_core::facts::{BalancerFacts, Conditions, ServiceFacts, SliceFacts};
 use holdfast_core::list::{Row, SlotState};
 use holdfast_status::record::{Diff, Word};
 
-/// How two lists of the datapath differ; both are sorted by address and port.
+/// Compares two lists of the datapath; both are sorted by address and port.
 pub(super) fn diff_lists(before: impl Iterator<Item = Row>, after: impl Iterator<Item = Row>) -> Diff {
     let mut diff = Diff::default();
     let mut before = before.peekable();
@@ -34,7 +34,7 @@ fn row_state(row: &Row) -> &'static str {
     }
 }
 
-/// How the endpoints of two versions of a slice differ; `None`: the slice was not there, or is not there any more.
+/// Compares the endpoints of two versions of a slice; `None` means that the slice did not exist or no longer exists.
 pub(super) fn diff_slices(before: Option<&SliceFacts>, after: Option<&SliceFacts>) -> Diff {
     let mut diff = Diff::default();
     let mut old = conditions_by_address(before);
@@ -64,7 +64,7 @@ const fn describe_conditions(conditions: Conditions) -> &'static str {
     }
 }
 
-/// The names of a slice's fields that differ from before, `endpoints` among them.
+/// The names of a slice's changed fields, `endpoints` among them.
 pub(super) fn slice_fields(before: Option<&SliceFacts>, after: &SliceFacts) -> Vec<Word> {
     let Some(before) = before else { return Vec::new() };
     let differing = [
@@ -78,7 +78,7 @@ pub(super) fn slice_fields(before: Option<&SliceFacts>, after: &SliceFacts) -> V
     differing_names(&differing)
 }
 
-/// The names of a service's fields that differ from before.
+/// The names of a service's changed fields.
 pub(super) fn service_fields(before: Option<&ServiceFacts>, after: &ServiceFacts) -> Vec<Word> {
     let Some(before) = before else { return Vec::new() };
     let none = BalancerFacts::default();
@@ -130,7 +130,7 @@ mod tests {
             (BalancerFacts { class: Some("a".into()), ..Default::default() }, Some("loadBalancerClass")),
             (BalancerFacts { deleted: Some(Timestamp(5)), ..Default::default() }, Some("deletionTimestamp")),
             (BalancerFacts { finalizers: ["a".into()].into(), ..Default::default() }, Some("finalizers")),
-            // The last writer and its time are told with each change.
+            // Each change carries the last writer and its time.
             (BalancerFacts { written: Some(Timestamp(5)), ..Default::default() }, None),
         ] {
             let after = ServiceFacts { balancer: Some(Box::new(balancer)), ..before.clone() };

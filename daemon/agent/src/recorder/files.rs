@@ -1,9 +1,9 @@
-//! The files of the history: a folder of segments. Records are appended to the newest segment, and the two oldest
-//! become one when all are full.
+//! The files of the history: a folder of segments. Records are appended to the newest segment, and the two oldest are
+//! merged when all are full.
 //!
-//! Invariant: all segments together stay below a number of bytes. Nothing is appended behind half a record: what a
-//! failed write left is cut off again, or the next write begins a new segment. Room is made by the records that
-//! [`super::thin`] drops, which are not simply the oldest ones; a whole segment goes only where thinning fails.
+//! Invariant: all segments together stay below a number of bytes. Nothing is appended behind half a record: a failed
+//! write is truncated, or the next write begins a new segment. [`super::compaction`] selects the records to drop,
+//! which are not simply the oldest; a whole segment goes only if compaction fails.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -15,15 +15,15 @@ use super::compaction;
 use super::frames::{self, HEADER};
 use super::segment::{FILE_MODE, FOLDER_MODE, SUFFIX, Segment};
 
-/// The most bytes of one segment, also of one that two were made into. While one segment fills with new records,
-/// thinning reads two and writes one.
+/// The most bytes of one segment, even of a compacted one. While one segment fills with new records, compaction reads
+/// two and writes one.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
-/// The most that all segments hold when a new one begins, counted in full segments. The new one is one more, and the
-/// one that two are made into is another until they go: together the 64 MiB that the history may take.
+/// The most that all segments hold when a new one begins, counted in full segments. The new one adds one, and a
+/// compacted one another until its sources are removed: together the 64 MiB that the history may take.
 const SEGMENTS_MAX: u64 = 6;
 
-/// How much a segment may hold, and how it is opened; tests have small segments and full disks.
+/// The size limit of a segment, and how it is opened; tests use small segments and full disks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Disk {
     pub(super) segment_bytes_max: u64,
@@ -40,21 +40,21 @@ fn open_to_append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
 }
 
-/// All segments, and the one that is open.
+/// All segments, and the open one.
 #[derive(Debug)]
 pub(super) struct SegmentFiles {
     folder: PathBuf,
     disk: Disk,
-    /// Every segment in the folder, the oldest first.
+    /// Every segment in the folder, oldest first.
     segments: VecDeque<Segment>,
     open: Option<File>,
-    /// Whether the newest segment cannot be appended to: another version wrote it, or half a record is at its end.
+    /// Whether the newest segment must not be appended to: another version wrote it, or it ends with half a record.
     is_spoilt: bool,
     buffer: Vec<u8>,
 }
 
 impl SegmentFiles {
-    /// `segments` are those in the folder, oldest first; `is_spoilt`: nothing may be appended to the newest one.
+    /// `segments` are those in the folder, oldest first; `is_spoilt` forbids appending to the newest.
     pub(super) fn new(folder: &Path, disk: Disk, segments: Vec<Segment>, is_spoilt: bool) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -66,12 +66,12 @@ impl SegmentFiles {
         }
     }
 
-    /// Bytes of all segments.
+    /// The bytes of all segments.
     pub(super) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Writes records in one go; `first` is the number of the first one. After an error none of them is in the file.
+    /// Writes records at once; `first` is the number of the first one. After an error none of them is in the file.
     pub(super) fn append<'a>(
         &mut self,
         first: u64,
@@ -93,13 +93,13 @@ impl SegmentFiles {
             segment.bytes += u64::try_from(buffer.len()).unwrap_or(u64::MAX);
             return written;
         }
-        // If the bytes cannot be cut off, the next start reads them, and names them as bad ones.
+        // If the truncation fails, the next start finds the bytes and reports them as bad.
         self.is_spoilt = file.set_len(before).is_err();
         self.open = None;
         written
     }
 
-    /// Brings appended records to the disk.
+    /// Syncs appended records to the disk.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         self.open.as_ref().map_or(Ok(()), File::sync_data)
     }
@@ -131,7 +131,7 @@ impl SegmentFiles {
                 Ok(Some(thinned)) => self.replace_oldest(thinned)?,
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot take from the history what has most of it; a whole file of it goes");
+                    tracing::warn!(%error, "cannot compact the history; removing a whole file of it");
                     self.remove_oldest()?;
                 }
             }
@@ -139,8 +139,7 @@ impl SegmentFiles {
         Ok(())
     }
 
-    /// Puts a thinned segment in the place of the two oldest, and removes the file of the second, which is part of it
-    /// now.
+    /// Replaces the two oldest segments by a compacted one, and removes the file of the second.
     fn replace_oldest(&mut self, thinned: Segment) -> io::Result<()> {
         self.segments.pop_front();
         let second = self.segments.pop_front();
@@ -148,7 +147,7 @@ impl SegmentFiles {
         second.map_or(Ok(()), |second| fs::remove_file(second.path))
     }
 
-    /// Removes the oldest segment, or the next one if the oldest was thinned and more than two are there: a thinned
+    /// Removes the oldest segment, or the next one if the oldest was compacted and more than two exist: a compacted
     /// segment has the records of namespaces that have few.
     fn remove_oldest(&mut self) -> io::Result<()> {
         let is_thinned =

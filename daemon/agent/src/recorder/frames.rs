@@ -1,8 +1,7 @@
-//! How records lie in a file: each with a mark, its length, a checksum, and its text.
+//! The format of records in a file: each with a mark, its length, a checksum, and its text.
 //!
-//! Invariant: whatever the bytes are, reading ends, gives only records that were written, and says how many bytes
-//! belong to no record. The mark cannot occur in a record, because it is no UTF-8, so after bad bytes the next record
-//! is found.
+//! Invariant: for any bytes, reading ends, returns only records that were written, and counts the bytes outside of
+//! records. The mark is not UTF-8, so it cannot occur in a record, and reading finds the next record after bad bytes.
 
 use std::io;
 
@@ -11,13 +10,13 @@ use memchr::memmem;
 /// The first bytes of a file: the name of its writer, and the version of all that follows.
 pub(super) const HEADER: &[u8; 20] = b"holdfast history\0\0\0\x01";
 
-/// The first bytes of a file from which records were taken to make room: numbers that are missing in it are no damage.
+/// The first bytes of a compacted file: missing numbers in it are no damage.
 pub(super) const COMPACTED: &[u8; 20] = b"holdfast thinned\0\0\0\x01";
 
 const MARK: [u8; 4] = [0xF5, b'h', b'f', 0xF6];
 const FRAME_BYTES: usize = 12;
 
-/// The most bytes of a record; the bounds of its parts allow some 100 KiB.
+/// The most bytes of a record; the limits of its parts allow some 100 KiB.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
 /// Whether a record can be read back.
@@ -30,7 +29,7 @@ pub(super) const fn frame_bytes(json: &str) -> usize {
     FRAME_BYTES + json.len()
 }
 
-/// Appends a record. One that is too long to be read back is an error.
+/// Appends a record. One too long to be read back is an error.
 pub(super) fn put_record(json: &str, out: &mut Vec<u8>) -> io::Result<()> {
     let Some(length) = u32::try_from(json.len()).ok().filter(|_| fits(json)) else {
         let why =
@@ -44,16 +43,16 @@ pub(super) fn put_record(json: &str, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// What lies at a place of a file.
+/// A piece of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
     /// A whole record.
     Record(&'a str),
-    /// So many bytes that belong to no record.
+    /// This many bytes that belong to no record.
     Bad(usize),
 }
 
-/// Goes over all bytes, in pieces.
+/// Splits all bytes into pieces.
 pub(super) fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -72,7 +71,7 @@ pub(super) fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// The record that the bytes begin with.
+/// The record at the start of the bytes.
 fn parse_first(bytes: &[u8]) -> Option<&str> {
     let (head, body) = bytes.split_at_checked(FRAME_BYTES)?;
     let head = head.strip_prefix(&MARK)?;
@@ -86,7 +85,7 @@ fn read_u32(bytes: &[u8]) -> Option<u32> {
     bytes.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// How many bytes there are before the next whole record, or the end.
+/// The number of bytes before the next whole record, or the end.
 fn find_record(bytes: &[u8]) -> usize {
     let marks = memmem::find_iter(bytes, &MARK).filter(|at| *at > 0);
     let mut whole = marks.filter(|at| bytes.get(*at..).and_then(parse_first).is_some());

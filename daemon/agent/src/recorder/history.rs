@@ -1,7 +1,7 @@
-//! What readers see of the records: the kept ones, and the new ones as they come.
+//! The records in memory for readers, and the new ones as they come.
 //!
-//! Invariant: the recorder waits for a reader no longer than it takes to copy a bounded list of pointers. The file is
-//! never read for readers; it is for the next start.
+//! Invariant: the recorder waits for a reader at most as long as copying a bounded list of pointers takes. Readers
+//! never read the file; only the next start does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,50 +12,50 @@ use holdfast_status::rfc3339::Millis;
 use super::ring::{self, Fill, Line, Rings};
 use super::watchers::{Watch, Watchers};
 
-/// How the recording goes.
+/// The state of the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordingStatus {
-    /// The number of the latest record; 0: none ever.
+    /// The number of the latest record; 0 if there was none.
     pub seq: u64,
-    /// The lowest number that was certainly not given out, as far as the disk knows; 0: the disk knows nothing.
+    /// The lowest number that is certainly unused, by the disk's file of numbers; 0 if unknown.
     pub below: u64,
-    /// Records made since the start, gaps not counted.
+    /// Records made since the start, without gaps.
     pub records: u64,
-    /// Gaps since the start, those that were found in the file among them.
+    /// Gaps since the start, including those found in the file.
     pub gaps: u64,
-    /// Changes without a record, because too many came at once or one could not be put into words.
+    /// Changes without a record, because too many came at once or one could not be serialized.
     pub lost: u64,
-    /// How the file is doing.
+    /// The state of the file.
     pub file: FileHealth,
 }
 
-/// How the file is doing.
+/// The state of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileHealth {
     /// The bytes of all segments together.
     pub bytes: u64,
-    /// Records that the file does not have, because they could not be written.
+    /// Records that the file lacks, because a write failed.
     pub lost: u64,
     /// Writes that failed since the start.
     pub failures: u64,
-    /// Why the last write failed; none once a write succeeds again.
+    /// Why the last write failed; `None` once a write succeeds again.
     pub error: Option<Arc<str>>,
 }
 
-/// Which records are asked for. `None` is no restriction.
+/// Selects records. `None` restricts nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordQuery {
     /// Records of this service, and all gaps, because a gap may stand for records of it.
     pub service: Option<ObjectName>,
-    /// Not made before this time.
+    /// Records from this time on.
     pub since: Option<Millis>,
-    /// Not made after this time.
+    /// Records up to this time.
     pub until: Option<Millis>,
-    /// Records in which this reason decided or was told to clients; a gap has the reason `gap` alone.
+    /// Records in which this reason decided or reached clients; a gap has only the reason `gap`.
     pub reason: Option<String>,
-    /// Records with a higher number than this.
+    /// Records with a higher number.
     pub after: Option<u64>,
-    /// At most so many records: the latest ones; with `after`, the first ones.
+    /// The most records: the latest ones; with `after`, the first ones.
     pub limit: Option<usize>,
 }
 
@@ -86,7 +86,7 @@ impl Default for History {
     }
 }
 
-/// The latest `most` of these records, turned round: oldest first.
+/// The latest `most` of these records, oldest first.
 pub fn latest_records(newest_first: impl Iterator<Item = Record>, most: usize) -> Vec<Record> {
     let mut records: Vec<Record> = newest_first.take(most).collect();
     records.reverse();
@@ -94,7 +94,7 @@ pub fn latest_records(newest_first: impl Iterator<Item = Record>, most: usize) -
 }
 
 impl History {
-    /// The records that are wanted, in the order of their numbers.
+    /// The selected records, by number.
     pub fn select(&self, wanted: &RecordQuery) -> Vec<Arc<Line>> {
         let lines = self.rings().lines(wanted.service.as_ref());
         let mut lines: Vec<_> = lines.into_iter().filter(|line| wanted.matches(line)).collect();
@@ -118,39 +118,39 @@ impl History {
         rings.last(name).is_some_and(|line| line.reasons.iter().any(|it| it == reason))
     }
 
-    /// Watches everything that is new from now on: of one service with all gaps, or of all services. Events that change
-    /// nothing for clients are told as well.
+    /// Watches new records: of one service with all gaps, or of all services. Events without a change for clients are
+    /// included.
     pub fn watch(&self, service: Option<ObjectName>) -> Watch {
         self.watchers.add_watcher(service)
     }
 
-    /// How many watchers there are.
+    /// The number of watchers.
     pub fn watchers(&self) -> usize {
         self.watchers.count()
     }
 
-    /// How the recording goes.
+    /// The state of the recording.
     pub fn status(&self) -> RecordingStatus {
         lock(&self.status).clone()
     }
 
-    /// How much memory is used.
+    /// The memory in use.
     pub fn fill(&self) -> Fill {
         self.rings().fill()
     }
 
-    /// Keeps a line and tells the watchers.
+    /// Stores a line and notifies the watchers.
     pub(super) fn push(&self, line: &Arc<Line>) {
         self.restore_line(line);
         self.notify_watchers(line);
     }
 
-    /// Keeps a line of a former process.
+    /// Stores a line of a former process.
     pub(super) fn restore_line(&self, line: &Arc<Line>) {
         self.rings().push(Arc::clone(line));
     }
 
-    /// Tells the watchers only.
+    /// Notifies only the watchers.
     pub(super) fn notify_watchers(&self, line: &Arc<Line>) {
         self.watchers.notify(line);
     }
@@ -168,7 +168,7 @@ impl History {
     }
 }
 
-/// Locks, also after a panic elsewhere, which leaves whole lines behind.
+/// Locks, even after a panic elsewhere, which leaves whole lines behind.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! Every change in the log: one line for each outcome at a service, however many frontends have that outcome.
+//! Logs every change: one line for each outcome at a service, however many frontends have that outcome.
 //!
-//! Invariant: a line tells what a client gets from now on and which object made it so, with the number of the record
-//! that has the rest; a change that clients do not notice is told at debug level only.
+//! Invariant: a line names what clients get from now on and the object that caused it, with the number of the full
+//! record. A change that clients do not notice is logged only at debug level.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use holdfast_status::record::{Record, Trigger};
 use super::change_record::{frontend_name, row_key, rows, rows_by_key, slot};
 use holdfast_host::logging::messages::{self, say};
 
-/// Logs one change, of which this is the record.
+/// Logs one change with its record.
 pub(super) fn write(change: &Change, record: &Record) {
     let seq = record.seq;
     let cause = record.triggers.last().map(Trigger::sentence).unwrap_or_default();
@@ -25,12 +25,12 @@ pub(super) fn write(change: &Change, record: &Record) {
     }
 }
 
-/// What clients of a frontend notice. Frontends of which the same is to be said share a line.
+/// The change that clients of a frontend notice. Frontends with the same outcome share a line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum RowOutcome {
     Removed,
     Added(Verdict, Option<Reason>),
-    /// The verdict before, the verdict now, and the reason for it.
+    /// The verdict before, the verdict now, and its reason.
     Verdict(Verdict, Verdict, Option<Reason>),
     Backends(Verdict),
     Remembered(Verdict),
@@ -43,7 +43,7 @@ enum RowOutcome {
 struct FrontendGroup {
     named: Vec<String>,
     count: usize,
-    /// How many backends the first of these frontends has now; `backends_before`: how many it had before.
+    /// How many backends the first of these frontends has now; `backends_before` is the former number.
     backends: usize,
     backends_before: usize,
 }
@@ -66,7 +66,7 @@ impl FrontendGroup {
     }
 }
 
-/// How many frontends a line names; the record names more of them.
+/// How many frontends a line names; the record names more.
 const NAMED_MAX: usize = 3;
 
 fn group_by_outcome(change: &Change) -> BTreeMap<RowOutcome, FrontendGroup> {
@@ -149,11 +149,11 @@ impl RowOutcome {
 /// How much a new verdict matters to an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VerdictSeverity {
-    /// An accident was held for as long as it may be, and clients are no longer served.
+    /// A hold ran out after an accident, and clients are no longer served.
     Error,
     /// Clients are no longer served, or a hold began or ended.
     Warning,
-    /// Clients are served again, or are no longer served because somebody wanted it so.
+    /// Clients are served again, or are no longer served on purpose.
     Notice,
     Info,
 }
@@ -170,7 +170,7 @@ const fn is_outage(verdict: Verdict) -> bool {
     }
 }
 
-/// Weighs the change from one verdict to another. A hold is never silent: its beginning and its end are warnings.
+/// Rates the change of a verdict. A hold is never silent: its beginning and its end are warnings.
 fn verdict_severity(old: Verdict, new: Verdict, reason: Option<Reason>) -> VerdictSeverity {
     let is_meant = reason == Some(Reason::ScaledDown);
     match (is_outage(old), is_outage(new)) {
@@ -222,7 +222,7 @@ fn log_verdict(
 mod tests {
     use super::*;
 
-    /// `journalctl -p warning` shows every outage that nobody meant, and `-p notice` its end too.
+    /// `journalctl -p warning` shows every unintended outage, and `-p notice` its end too.
     #[test]
     fn the_beginning_of_an_outage_is_a_warning_and_its_end_a_notice() {
         use Verdict::{

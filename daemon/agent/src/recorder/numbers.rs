@@ -1,9 +1,8 @@
-//! A file beside the records that says which record numbers may have been given out.
+//! Reserves record numbers in a file next to the records.
 //!
-//! Invariant: a number is given out only after the file says that it may have been, so no later process gives it out
-//! again, whatever became of its record. Numbers are set aside many at a time, and the file is written over in place,
-//! which a full disk allows. If the file cannot be written at all, numbers are given out all the same, because no
-//! record waits for a broken disk.
+//! Invariant: a number is used only after the file covers it, so no later process reuses it, whatever became of its
+//! record. Numbers are reserved many at a time, and the file is overwritten in place, which a full disk allows. If
+//! the file cannot be written at all, numbers are used anyway, because no record waits for a broken disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -20,34 +19,33 @@ pub(super) const FILE: &str = "numbers";
 /// The first bytes of each copy: its writer's name, and the version of the format.
 const MAGIC: [u8; 8] = *b"hfnums\0\x01";
 
-/// Two copies, each in a sector of its own: whatever happens while one is written, the other one is whole.
+/// Two copies, each in its own sector: at any moment of a write, the other one is whole.
 const COPIES: usize = 2;
 const COPY_BYTES: usize = 512;
 const USED_BYTES: usize = 36;
 
-/// The highest number that every JSON reader can tell from its neighbours. A thousand a second reach it in 285,000
-/// years.
+/// The highest number that every JSON reader represents exactly. A thousand per second reach it in 285,000 years.
 pub(super) const NUMBER_MAX: u64 = 1 << 53;
 
-/// How many numbers are set aside at once: few while little happens, because a crash makes the unused ones a gap; twice
-/// as many as before each time that they are used up within [`FAST`].
+/// How many numbers are reserved at once: few in quiet times, because a crash turns unused ones into a gap; twice as
+/// many each time that they are used up within [`FAST`].
 const RESERVE_MIN: u64 = 256;
 const RESERVE_MAX: u64 = 65_536;
 const FAST: Duration = Duration::from_secs(1);
 
-/// How long a record waits for its number at most. After that, going on matters more than the file.
+/// How long a record waits for its number. After that, progress matters more than the file.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What is known of the numbers that were given out.
+/// The mark of the used numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NumberMark {
-    /// No number from here on was given out.
+    /// Numbers from here on are unused.
     pub(super) below: u64,
-    /// Whether all numbers below were given out; otherwise some of the last ones may not have been.
+    /// Whether all numbers below were used; otherwise some of the last ones may be unused.
     pub(super) is_exact: bool,
 }
 
-/// The file that says which numbers may have been given out.
+/// The file that reserves numbers.
 #[derive(Debug)]
 pub(super) struct NumberFile {
     path: PathBuf,
@@ -59,14 +57,14 @@ pub(super) struct NumberFile {
 }
 
 impl NumberFile {
-    /// Opens the file in this folder, and returns its mark. A missing or damaged file has no mark; an unreadable one is
-    /// logged.
+    /// Opens the file in this folder, and returns its mark. A missing or damaged file has no mark; an unreadable one
+    /// is logged.
     pub(super) fn open(folder: &Path) -> (Self, Option<NumberMark>) {
         let path = folder.join(FILE);
         let found = read(&path).unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
                 let file = path.display();
-                tracing::warn!(%error, %file, "cannot read the file of used record numbers; going on with those in the snapshot");
+                tracing::warn!(%error, %file, "cannot read the file of used record numbers; using those in the snapshot");
             }
             Vec::new()
         });
@@ -79,7 +77,7 @@ impl NumberFile {
         )
     }
 
-    /// Sets numbers aside beyond those that were given out. Returns the first number that is not set aside.
+    /// Reserves numbers beyond the used ones. Returns the first number that is not reserved.
     pub(super) fn reserve(&mut self, given: u64) -> io::Result<u64> {
         let is_fast = self.reserved.is_some_and(|at| at.elapsed() < FAST);
         self.reserve_size =
@@ -90,7 +88,7 @@ impl NumberFile {
         Ok(below)
     }
 
-    /// Writes a mark; it is on the disk when this returns.
+    /// Writes a mark, and returns once it is on disk.
     pub(super) fn write_mark(&mut self, mark: NumberMark) -> io::Result<()> {
         let turn = self.write_count.saturating_add(1);
         let file = match self.file.take() {
@@ -110,7 +108,7 @@ impl NumberFile {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).mode(FILE_MODE).open(&self.path)?;
         if is_new {
-            // Allocates the whole file at once, while the disk has room.
+            // Allocate the whole file at once, while the disk has space.
             file.write_all_at(&[0; COPIES * COPY_BYTES], 0)?;
             File::open(folder)?.sync_all()?;
         }
@@ -118,7 +116,7 @@ impl NumberFile {
     }
 }
 
-/// Reads both copies, and nothing that may follow them.
+/// Reads both copies, and no further.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(COPIES * COPY_BYTES);
     File::open(path)?.take((COPIES * COPY_BYTES) as u64).read_to_end(&mut bytes)?;
@@ -146,7 +144,7 @@ fn decode(copy: &[u8]) -> Option<(u64, NumberMark)> {
     (below <= NUMBER_MAX).then_some((turn, NumberMark { below, is_exact: is_exact == 1 }))
 }
 
-/// Up to which number the recorder may give numbers out; the thread that writes the file says so.
+/// Up to which number the recorder may use numbers; the writer thread sets it.
 #[derive(Debug)]
 pub(super) struct Reserve {
     state: Mutex<ReserveState>,
@@ -161,13 +159,13 @@ struct ReserveState {
 }
 
 impl Reserve {
-    /// The reserve up to the number that the file says now; `None`: the file cannot be written.
+    /// The reserve up to the file's number; `None` if the file cannot be written.
     pub(super) fn new(below: Option<u64>) -> Self {
         let state = ReserveState { below: below.unwrap_or_default(), has_failed: below.is_none() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until this number may be given out, for at most `WAIT_MAX`.
+    /// Waits until this number may be used, for at most `WAIT_MAX`.
     pub(super) fn wait_for(&self, number: u64) {
         let state = self.lock_state();
         if state.has_failed || number < state.below {
@@ -179,13 +177,13 @@ impl Reserve {
         }
     }
 
-    /// Whether it is time to set more numbers aside.
+    /// Whether more numbers should be reserved.
     pub(super) fn is_short(&self, given: u64) -> bool {
         let state = self.lock_state();
         state.has_failed || given.saturating_add(RESERVE_MIN / 2) >= state.below
     }
 
-    /// Sets the first number that may not be given out yet; `None`: the file cannot be written.
+    /// Sets the first number that may not be used yet; `None` if the file cannot be written.
     pub(super) fn set(&self, below: Option<u64>) {
         let mut state = self.lock_state();
         state.has_failed = below.is_none();

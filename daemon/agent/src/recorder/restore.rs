@@ -1,10 +1,9 @@
-//! What a former process recorded, read back at the start.
+//! Restores the records of a former process at the start.
 //!
-//! Invariant: reading is bounded in time and never fails: what is whole is read, what is not becomes a gap, and a tail
-//! that was torn is cut off so that new records follow whole ones. No number is given out twice: numbers that were
-//! given out and have no record become a gap, and the number in a file's name is believed only where it is no further
-//! ahead than numbers can be. All files are read, a segment at a time, because the records that memory has room for may
-//! stand in any segment.
+//! Invariant: reading is bounded in time and never fails. Whole records are read, the rest becomes a gap, and a torn
+//! tail is truncated so that new records follow whole ones. No number is used twice: used numbers without a record
+//! become a gap, and the number in a file's name counts only if it is plausible. All files are read, a segment at a
+//! time, because records that fit into memory may be in any segment.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -20,38 +19,37 @@ use super::numbers::{NUMBER_MAX, NumberMark};
 use super::ring::Line;
 use super::segment::{self, Segment};
 
-/// The most that is read, counted from the end: all that a folder may hold. It takes some 300 ms.
+/// The most bytes read, counted from the end: all that a folder may hold. It takes some 300 ms.
 const READ_BYTES_MAX: u64 = 64 << 20;
 
-/// The shortest record; so many bytes of a file that cannot be read hold at most so many numbers.
+/// The shortest record; it limits the numbers that the bytes of an unreadable file can hold.
 const RECORD_BYTES_MIN: u64 = 128;
 
-/// How far the number in a file's name may be ahead of the numbers that are known without it: many times as many as all
-/// files hold.
+/// How far the number in a file's name may exceed the otherwise known numbers: many times as many as all files hold.
 const AHEAD_MAX: u64 = 1 << 24;
 
-/// How much of a file is read to see its first record.
+/// How much of a file is read to find its first record.
 const HEAD_BYTES_MAX: u64 = 2 << 20;
 
-/// Is given each record and each gap, oldest first.
+/// Receives each record and each gap, oldest first.
 pub(super) type LineSink<'a> = &'a mut dyn FnMut(Arc<Line>);
 
-/// What was found in the history beside its records.
+/// The result of the restore, besides its records.
 #[derive(Debug, Default)]
 pub(super) struct RestoredHistory {
-    /// How many gaps were found just now.
+    /// How many gaps were found.
     pub(super) gaps: u64,
-    /// The gap that belongs behind all records, and is to be written down.
+    /// The gap behind all records, which is still to be written.
     pub(super) torn_gap: Option<Gap>,
-    /// The highest number that may have been given out.
+    /// The highest number that may have been used.
     pub(super) seq: u64,
-    /// The segments, for the writer that appends to them.
+    /// The segments, for the writer.
     pub(super) segments: Vec<Segment>,
-    /// Whether nothing may be appended to the newest segment.
+    /// Whether the newest segment must not be appended to.
     pub(super) is_spoilt: bool,
 }
 
-/// Reads what is in a folder. `mark`: what is known of the numbers from elsewhere than the records.
+/// Reads a folder. `mark` has the used numbers from another place than the records.
 pub(super) fn restore(
     folder: &Path,
     boot_id: &Arc<str>,
@@ -64,7 +62,7 @@ pub(super) fn restore(
         if begin == segment.bytes && segment.bytes > 0 {
             reading.note_number(segment.first);
         } else if let Err(error) = reading.restore_segment(segment, begin) {
-            tracing::warn!(%error, file = %segment.path.display(), "a file of the history cannot be read");
+            tracing::warn!(%error, file = %segment.path.display(), "cannot read a file of the history");
             reading.add_unreadable_gap(segment, GapCause::Damaged);
         }
     }
@@ -76,7 +74,7 @@ pub(super) fn restore(
     Ok(restored)
 }
 
-/// Where reading begins in each segment, so that all together no more than [`READ_BYTES_MAX`] is read.
+/// The offset in each segment from which to read, so that at most [`READ_BYTES_MAX`] are read in all.
 fn start_offsets(segments: &[Segment]) -> Vec<u64> {
     let mut room = READ_BYTES_MAX;
     let newest_first = segments.iter().rev().map(|segment| {
@@ -89,7 +87,7 @@ fn start_offsets(segments: &[Segment]) -> Vec<u64> {
     begins
 }
 
-/// Reads some segments of all, in order to thin them.
+/// Reads some of all segments, to compact them.
 pub(super) fn read_segments(
     all: &[Segment],
     some: &[Segment],
@@ -102,14 +100,14 @@ pub(super) fn read_segments(
     Ok(lines)
 }
 
-/// Removes a segment that has become part of another one: the daemon stopped before it could remove it.
+/// Removes a segment that was merged into another one: the daemon stopped before it could.
 fn remove_leftover(segment: &Segment) {
     if let Err(error) = std::fs::remove_file(&segment.path) {
         tracing::warn!(%error, file = %segment.path.display(), "cannot remove a file whose records are in another one");
     }
 }
 
-/// Leaves out files that are named after a number that no record in them can have. Those files stay on disk.
+/// Leaves out files named after a number that no record in them can have. Those files stay on disk.
 fn plausible_segments(segments: Vec<Segment>, mark: Option<NumberMark>) -> Vec<Segment> {
     let mut known = mark.map_or(0, |mark| mark.below);
     let mut believe = |segment: &Segment| {
@@ -142,13 +140,13 @@ struct Restorer<'a> {
     restored: RestoredHistory,
     boot_id: &'a Arc<str>,
     sink: LineSink<'a>,
-    /// The time of the record before.
+    /// The time of the previous record.
     time: Millis,
-    /// Whether records were taken from the segment that is read, to make room.
+    /// Whether the segment being read was compacted.
     is_compacted: bool,
-    /// The last number in the segment before, if that is a thinned one: a segment that begins no later is part of it.
+    /// The last number in the previous segment, if that was compacted: a segment that begins no later is part of it.
     compacted_last: Option<u64>,
-    /// The segments that the thinned one was made from and that are still there.
+    /// The merged segments that still exist.
     leftovers: Vec<Segment>,
 }
 
@@ -209,19 +207,19 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Notes that all numbers up to this one were given out.
+    /// Records that all numbers up to this one were used.
     fn note_number(&mut self, seq: u64) {
         self.restored.seq = self.restored.seq.max(seq);
     }
 
-    /// The number of a line, if the line can follow those before. A gap may have the number before the one in its
-    /// file's name, because a file that begins with a gap may be named after the record behind the gap.
+    /// The number of a line, if the line can follow the previous ones. A gap may have the number before the one in
+    /// its file's name, because a file that begins with a gap may be named after the record behind it.
     fn next_number(&self, line: &Line) -> Option<u64> {
         let least = self.restored.seq + u64::from(line.service.is_some());
         line.seq.filter(|seq| (least..NUMBER_MAX).contains(seq))
     }
 
-    /// Takes a record in, and before it a gap if bytes before it are bad or numbers are missing.
+    /// Adds a record, and before it a gap if bytes before it are bad or numbers are missing.
     fn add_record(&mut self, seq: u64, line: Line, bad: u64, segment: &Segment) {
         let missing = seq.saturating_sub(self.restored.seq + 1);
         let is_gap = line.service.is_none();
@@ -255,8 +253,8 @@ impl<'a> Restorer<'a> {
         self.restored.segments.last().is_some_and(|newest| newest.path == segment.path)
     }
 
-    /// Makes a gap of a whole segment: nothing of it is read, and its numbers stay taken. Its file goes when room is
-    /// made and it is one of the oldest.
+    /// Turns a whole segment into a gap: it is not read, and its numbers stay used. Its file is removed by a later
+    /// compaction.
     fn add_unreadable_gap(&mut self, segment: &Segment, cause: GapCause) {
         let written = std::fs::metadata(&segment.path).and_then(|found| found.modified());
         self.time = self.time.max(written.map(holdfast_host::clock::millis).unwrap_or_default());
@@ -280,7 +278,7 @@ impl<'a> Restorer<'a> {
 }
 
 impl RestoredHistory {
-    /// Makes a gap of the numbers that were given out behind the last record. The gap itself takes the last of them.
+    /// Adds a gap for numbers that were used after the last record. The gap itself takes the last of them.
     fn add_missing_gap(&mut self, mark: Option<NumberMark>) {
         let Some(mark) = mark else { return };
         let Some(last) = mark.below.checked_sub(1).filter(|last| *last > self.seq) else { return };
@@ -291,7 +289,7 @@ impl RestoredHistory {
         self.seq = last - 1;
     }
 
-    /// Cuts a torn tail off, because new records must follow whole ones.
+    /// Truncates a torn tail, because new records must follow whole ones.
     fn truncate_torn_tail(&mut self) {
         let Some(newest) = self.segments.last_mut() else { return };
         if let Some(bad) = self.torn_gap.as_ref().and_then(|gap| gap.bytes) {
@@ -301,7 +299,7 @@ impl RestoredHistory {
                 Ok(()) => newest.bytes = whole,
                 Err(error) => {
                     self.is_spoilt = true;
-                    tracing::warn!(%error, "the torn end of the history cannot be cut off");
+                    tracing::warn!(%error, "cannot truncate the torn end of the history");
                 }
             }
         }
@@ -313,7 +311,7 @@ fn segment_gap(cause: GapCause, segment: &Segment) -> Gap {
     Gap { file, ..Gap::new(cause) }
 }
 
-/// The record of a gap.
+/// Makes the record of a gap.
 pub(super) fn gap_record(seq: u64, time: Millis, monotonic_us: u64, boot_id: &Arc<str>, gap: Gap) -> Record {
     Record {
         seq: Some(seq),

@@ -1,10 +1,9 @@
-//! The latest records of every service, in memory, also of services that are gone.
+//! The latest records of every service, in memory, even of deleted services.
 //!
-//! Invariant: all rings together stay below a number of bytes. When it is reached, the service that changes gives up
-//! its own oldest record, so a service that flaps never takes another one's last record. A service with no older record
-//! gets room in the largest namespace: from a service that is gone, or else from the one that has been quiet for
-//! longest. So a tenant's churn takes its own records, whether its services stay or go. The records that were dropped
-//! are counted.
+//! Invariant: all rings together stay below a number of bytes. At the limit, a changing service drops its own oldest
+//! record, so a service that flaps never takes another's last record. A service without an older record evicts one in
+//! the largest namespace: of a deleted service, or else of the one quiet for longest. So a tenant's churn costs its
+//! own records, whether its services stay or go. Dropped records are counted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,43 +15,42 @@ use holdfast_status::rfc3339::Millis;
 /// The most records of one service: those of some hours, for a service that is rolled out often.
 const RECORDS_PER_SERVICE_MAX: usize = 64;
 
-/// The memory of all rings. 10,000 services have room for some four records each; most have fewer, and the file has
-/// more.
+/// The memory of all rings. 10,000 services can have some four records each; most have fewer, and the file has more.
 pub(super) const BYTES_MAX: usize = 32 << 20;
 
-/// The rule of the record that says that a service went.
+/// The rule of the record of a deleted service.
 pub(super) const SERVICE_GONE: &str = "service-gone";
 
-/// The most gaps that are kept; gaps are rare, and each may concern any service.
+/// The most gaps kept; gaps are rare, and each may concern any service.
 const GAPS_MAX: usize = 64;
 
-/// What a line costs beside its text: itself, its place in two maps, and the name.
+/// The memory of a line besides its text: itself, its entries in two maps, and the name.
 const LINE_BYTES: usize = 320;
 
-/// One record as it is on disk and in answers, with what it is found by.
+/// One record as on disk and in responses, with its search keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The record's number; absent: the record is not kept.
+    /// The record's number; `None` if the record is not kept.
     pub seq: Option<u64>,
     /// When its batch began.
     pub time: Millis,
-    /// The service that changed; absent: a gap.
+    /// The service that changed; `None` for a gap.
     pub service: Option<ObjectName>,
-    /// What decided, and what clients were told.
+    /// The rule that decided, and the reasons that clients got.
     pub reasons: Box<[Word]>,
-    /// Whether the record says that its service is gone.
+    /// Whether the record is of its service's deletion.
     pub is_gone: bool,
     /// The record, one JSON object without a line end.
     pub json: Box<str>,
 }
 
 impl Line {
-    /// The line of a record. No record is known that cannot be written as JSON.
+    /// Makes the line of a record. Every known record serializes to JSON.
     pub fn new(record: &Record) -> serde_json::Result<Self> {
         serde_json::to_string(record).map(|json| Self::from_record(record, json.into()))
     }
 
-    /// Reads a record's line as it was written down. `None`: the text is no record.
+    /// Parses a record's line from the file; `None` if the text is no record.
     pub fn parse(json: &str) -> Option<Self> {
         let record: Record = serde_json::from_str(json).ok()?;
         Some(Self::from_record(&record, json.into()))
@@ -64,7 +62,7 @@ impl Line {
         Self { seq: record.seq, time: record.time, service, reasons: record.reasons(), is_gone, json }
     }
 
-    /// The record that was written as JSON.
+    /// Parses the record from its JSON.
     pub fn record(&self) -> Option<Record> {
         serde_json::from_str(&self.json).ok()
     }
@@ -91,13 +89,13 @@ pub(super) struct Rings {
     dropped: u64,
 }
 
-/// What one namespace has.
+/// The records of one namespace.
 #[derive(Debug, Default)]
 struct NamespaceRecords {
     bytes: usize,
-    /// Its services, by the number of the latest record of each.
+    /// Its services, by the number of each one's latest record.
     quiet: BTreeMap<u64, ObjectName>,
-    /// Those of these services that are gone.
+    /// The deleted ones of these services.
     gone: BTreeMap<u64, ObjectName>,
 }
 
@@ -107,8 +105,8 @@ impl NamespaceRecords {
         self.gone.remove(&seq);
     }
 
-    /// The service that gives way: the one that has been quiet for longest, among those that are gone if there are any.
-    /// It is never the service that has just changed.
+    /// The service to evict from: the one quiet for longest, among the deleted ones if there are any. It is never the
+    /// service that has just changed.
     fn eviction_candidate(&self, newest: &ObjectName) -> Option<&ObjectName> {
         self.gone.values().chain(self.quiet.values()).find(|name| *name != newest)
     }
@@ -120,7 +118,7 @@ impl Rings {
         Self { rings, namespaces, gaps, bytes: 0, bytes_max, dropped: 0 }
     }
 
-    /// Takes a line that has a number higher than all before.
+    /// Adds a line, whose number must exceed all others.
     pub(super) fn push(&mut self, line: Arc<Line>) {
         let Some(seq) = line.seq else { return };
         let Some(service) = line.service.clone() else { return self.push_gap(line) };
@@ -149,7 +147,7 @@ impl Rings {
         }
     }
 
-    /// Drops one record. `false`: there is none to drop but the newest.
+    /// Drops one record. `false`: only the newest is left.
     fn evict_one(&mut self, newest: &ObjectName) -> bool {
         let own = self.rings.get(newest).filter(|ring| ring.len() > 1).map(|_| newest.clone());
         let Some(name) = own.or_else(|| self.eviction_candidate(newest)) else { return false };
@@ -158,7 +156,7 @@ impl Rings {
         true
     }
 
-    /// The service that gives way in the largest of the namespaces that have another service than `newest`.
+    /// The service to evict from, in the largest namespace that has another service than `newest`.
     fn eviction_candidate(&self, newest: &ObjectName) -> Option<ObjectName> {
         let all = self.namespaces.values();
         let candidates = all.filter_map(|space| Some((space.bytes, space.eviction_candidate(newest)?)));
@@ -183,7 +181,7 @@ impl Rings {
         }
     }
 
-    /// The lines of one service and all gaps, or everything; in the order of their numbers.
+    /// The lines of one service and all gaps, or all lines; by number.
     pub(super) fn lines(&self, service: Option<&ObjectName>) -> Vec<Arc<Line>> {
         let mut lines: Vec<Arc<Line>> = match service {
             Some(service) => self.rings.get(service).into_iter().flatten().cloned().collect(),
@@ -205,16 +203,16 @@ impl Rings {
     }
 }
 
-/// How much memory is used.
+/// The memory in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
     /// Services that have a record.
     pub services: usize,
     /// Records of all services.
     pub records: usize,
-    /// Bytes, as [`Line`]s are counted.
+    /// Bytes, by the size of [`Line`]s.
     pub bytes: usize,
-    /// Records that made room for others, since the start.
+    /// Records evicted since the start.
     pub dropped: u64,
 }
 

@@ -1,28 +1,28 @@
-//! The segments of the history's files, as their folder shows them.
+//! Lists the segments of the history in their folder.
 //!
-//! Invariant: a file that is no segment by its name is left alone.
+//! Invariant: a file without a segment's name is left alone.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The end of a segment's name; before it stands the number of its first record, in 20 digits.
+/// The end of a segment's name; the number of its first record precedes it, in 20 digits.
 pub(super) const SUFFIX: &str = ".history";
 
 /// Only root may read the history: it names every service of the cluster.
 pub(super) const FILE_MODE: u32 = 0o600;
 pub(super) const FOLDER_MODE: u32 = 0o700;
 
-/// One segment, as the folder shows it.
+/// One segment in the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) path: PathBuf,
-    /// The number of its first record, by its name.
+    /// The number of its first record, from its name.
     pub(super) first: u64,
     pub(super) bytes: u64,
 }
 
-/// The segments that are in a folder, oldest first. A folder that is not there has none.
+/// The segments in a folder, oldest first. A missing folder has none.
 pub(super) fn segments(folder: &Path) -> io::Result<Vec<Segment>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

@@ -1,6 +1,6 @@
-//! Records from real changes: an engine over maps in memory, and a recorder behind it.
+//! Records of real changes: an engine over maps in memory, and a recorder behind it.
 //!
-//! Invariant of these tests: what is compared is what an operator would read, so sentences are compared to the letter.
+//! Invariant of these tests: they compare sentences to the letter, because operators read them.
 
 #![allow(
     clippy::unwrap_used,
@@ -58,7 +58,7 @@ fn port(number: u16) -> NonZeroU16 {
     NonZeroU16::new(number).unwrap()
 }
 
-/// An object in this version, written by that manager.
+/// An object's metadata in this version, written by that manager.
 fn meta(version: &str, manager: &str) -> Meta {
     let writer = Writer {
         manager: manager.into(),
@@ -123,7 +123,7 @@ impl Rig {
         rig
     }
 
-    /// What one batch gives the recorder; each begins a second after the one before.
+    /// The changes of one batch; each begins a second after the previous.
     fn batch(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<TimedChange> {
         events.into_iter().for_each(|event| self.engine.apply(event));
         self.steps += 1;
@@ -139,7 +139,7 @@ impl Rig {
     }
 }
 
-/// A recorder that has taken all of this in, and has ended.
+/// The history of a recorder that has taken these changes, and has ended.
 fn recorded(told: Vec<TimedChange>, folder: Option<&Path>) -> Arc<History> {
     recorded_on(told, folder, Disk::default())
 }
@@ -163,7 +163,7 @@ fn seqs(history: &History) -> Vec<u64> {
     all(history).iter().filter_map(|record| record.seq).collect()
 }
 
-/// So many services, each with a backend.
+/// This many services, each with a backend.
 fn services(rig: &mut Rig, count: u16) -> Vec<TimedChange> {
     let of = |number: u16| format!("web-{number}");
     let ip = |number: u16| format!("10.96.{}.{}", number >> 8, number & 255);
@@ -174,8 +174,8 @@ fn services(rig: &mut Rig, count: u16) -> Vec<TimedChange> {
     rig.batch(events.collect::<Vec<_>>())
 }
 
-/// The incident in small: two services with the same backend. A stopping apiserver empties one of them and fills it
-/// again; the other one gets other metadata, and is deleted.
+/// A small incident: two services with the same backend. A stopping apiserver empties one of them and fills it again;
+/// the other one gets other metadata, and is deleted.
 fn incident() -> Vec<TimedChange> {
     let mut rig = Rig::new();
     let mut told = rig.batch([
@@ -199,7 +199,7 @@ fn incident() -> Vec<TimedChange> {
     told
 }
 
-/// What is recorded of these changes, for tests that show records.
+/// The history of these changes, for tests that show records.
 pub fn history_of(changes: Vec<Change>) -> Arc<History> {
     let (at, mono, elapsed) = (SystemTime::UNIX_EPOCH, Duration::ZERO, Duration::ZERO);
     recorded(
@@ -211,17 +211,17 @@ pub fn history_of(changes: Vec<Change>) -> Arc<History> {
     )
 }
 
-/// What is recorded of the incident in small, for tests that show records.
+/// The history of the small incident, for tests that show records.
 pub fn incident_history() -> Arc<History> {
     recorded(incident(), None)
 }
 
-/// Tells the watchers all of the incident, with the events that changed nothing for clients, and that there is no more.
+/// Sends the watchers the whole incident, with the events that changed nothing for clients, and the end.
 pub fn tell_incident(history: &Arc<History>) {
     record_into(history, incident());
 }
 
-/// Tells the same change so many times, as fast as can be.
+/// Sends the same change this many times, as fast as possible.
 pub fn tell_many(history: &Arc<History>, changes: usize) {
     let recorded = recorded(services(&mut Rig::new(), 1), None);
     let line = recorded.select(&RecordQuery::default()).pop().unwrap();

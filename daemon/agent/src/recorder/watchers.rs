@@ -1,8 +1,8 @@
 //! The watchers of `/watch`, each with a queue of records.
 //!
-//! Invariant: each watcher has a queue of its own with only what it asked for, bounded in records and in bytes. So no
-//! service's churn costs the place of a watcher of another service, and the recorder never waits for a watcher: a
-//! watcher that is further behind than its queue is long hears what the queue holds, and then that it was late.
+//! Invariant: each watcher has its own queue with only the records that it asked for, bounded in records and in
+//! bytes. So no service's churn evicts a watcher of another service, and the recorder never waits for a watcher: one
+//! that falls behind its queue gets the queued records, and then `Late`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,32 +12,32 @@ use tokio::sync::mpsc;
 
 use super::ring::Line;
 
-/// How many records a watcher may be behind. At 1,000 changes a second it has a second to take them.
+/// How many records a watcher may be behind. At 1,000 changes per second it has a second to read them.
 const BACKLOG_MAX: usize = 1_024;
 
-/// How many bytes a watcher may be behind: those of some 400 ordinary records. All watchers of both doors together keep
-/// no more than 56 MiB of what the rings have let go.
+/// How many bytes a watcher may be behind: those of some 400 ordinary records. All watchers of both listeners
+/// together keep at most 56 MiB that the rings have dropped.
 const BACKLOG_BYTES_MAX: usize = 512 << 10;
 
-/// What a watcher hears.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A record, in the order of their numbers.
     Line(Arc<Line>),
-    /// There is no more for this watcher: it did not take its records in time.
+    /// The end of this watch: the watcher did not read its records in time.
     Late,
-    /// There will be no more: the daemon stops.
+    /// The end of all watches: the daemon stops.
     End,
 }
 
-/// Hears what one watcher asked for.
+/// The receiver of one watcher's records.
 #[derive(Debug)]
 pub struct Watch {
     lines: mpsc::Receiver<Arc<Line>>,
     backlog: Arc<Backlog>,
 }
 
-/// What a watcher and the recorder both know of the watcher's queue.
+/// The state of a watcher's queue that watcher and recorder share.
 #[derive(Debug, Default)]
 struct Backlog {
     bytes: AtomicUsize,
@@ -52,12 +52,12 @@ struct WatcherQueue {
     backlog: Arc<Backlog>,
 }
 
-/// The seats of all watchers.
+/// The queues of all watchers.
 #[derive(Debug, Default)]
 pub(super) struct Watchers(Mutex<Vec<WatcherQueue>>);
 
 impl Watch {
-    /// The next record, or why there is none. A call that is given up loses nothing.
+    /// The next record, or why there is none. Dropping the call loses nothing.
     pub async fn next(&mut self) -> WatchEvent {
         match self.lines.recv().await {
             Some(line) => {
@@ -71,17 +71,17 @@ impl Watch {
 }
 
 impl WatcherQueue {
-    /// Whether the watcher asked for this line; it always gets a gap, which may stand for records of any service.
+    /// Whether the watcher asked for this line; it always gets gaps, which may stand for records of any service.
     fn applies_to(&self, line: &Line) -> bool {
         self.service.is_none() || line.service.is_none() || line.service == self.service
     }
 
-    /// Puts a line into the queue; returns whether the watcher keeps its seat.
+    /// Queues a line; returns whether the watcher stays.
     fn enqueue(&self, line: &Arc<Line>) -> bool {
         let bytes = line.json.len();
-        // Counted before the watcher can take it, so that the count never goes below zero.
+        // Count before the watcher can read it, so that the count never goes below zero.
         let behind = self.backlog.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // One record may be larger than the bound: a watcher that took all records before gets it.
+        // One record may exceed the limit: a watcher that has read all others gets it.
         let fits = behind == 0 || behind.saturating_add(bytes) <= BACKLOG_BYTES_MAX;
         let is_told = fits && self.lines.try_send(Arc::clone(line)).is_ok();
         if !is_told {
@@ -92,7 +92,7 @@ impl WatcherQueue {
 }
 
 impl Watchers {
-    /// Seats a watcher of this service's records, or of all.
+    /// Adds a watcher of this service's records, or of all.
     pub(super) fn add_watcher(&self, service: Option<ObjectName>) -> Watch {
         let (sender, lines) = mpsc::channel(BACKLOG_MAX);
         let behind = Arc::<Backlog>::default();
@@ -104,7 +104,7 @@ impl Watchers {
         self.lock_live().len()
     }
 
-    /// Tells a line to all watchers that ask for it; a watcher that is late loses its seat.
+    /// Sends a line to all watchers that asked for it, and removes those that are late.
     pub(super) fn notify(&self, line: &Arc<Line>) {
         self.lock_live().retain(|seat| !seat.applies_to(line) || seat.enqueue(line));
     }
@@ -113,9 +113,9 @@ impl Watchers {
         self.lock_live().clear();
     }
 
-    /// The seats of watchers that have not gone.
+    /// The queues of watchers that still exist.
     fn lock_live(&self) -> MutexGuard<'_, Vec<WatcherQueue>> {
-        // A panic elsewhere leaves whole seats behind.
+        // A panic elsewhere leaves whole queues behind.
         let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seats.retain(|seat| !seat.lines.is_closed());
         seats
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A line of this service, with so many bytes or a few more.
+    /// A line of this service, with this many bytes or a few more.
     fn line(service: &str, bytes: usize) -> Arc<Line> {
         let json = format!(
             r#"{{"seq":1,"time":"2026-01-08T11:11:55.000Z","monotonic_us":0,"boot_id":"{}","kind":"change","service":"{service}","rule":"x"}}"#,
@@ -143,7 +143,7 @@ mod tests {
         )
     }
 
-    /// What waits, and what came after it.
+    /// The number of queued lines, and the event after them.
     fn all(watch: &mut Watch) -> (usize, Option<WatchEvent>) {
         let mut lines = 0;
         loop {

@@ -1,9 +1,9 @@
-//! The thread that writes records down.
+//! The thread that writes records to the files.
 //!
-//! Invariant: no other part waits until a record is written; only for numbers the recorder waits, a second at most.
-//! What does not fit the queue, or what the disk refuses, is missing in the file, counted, and named there by a gap as
-//! soon as something can be written again, at the latest at the end. A record is on disk within about a second, and at
-//! once if it tells of clients that are turned away.
+//! Invariant: no other part waits until a record is written; the recorder waits only for numbers, a second at most.
+//! Records that do not fit the queue, or that the disk refuses, are missing in the file and counted, and a gap names
+//! them there as soon as a write succeeds, at the latest at the end. A record is on disk within about a second, and
+//! at once if it is about denied clients.
 
 use std::io;
 use std::sync::Arc;
@@ -25,32 +25,31 @@ use holdfast_host::logging::messages::{self, say};
 /// The most records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
 const WAITING_MAX: usize = 8_192;
 
-/// The most bytes of all records that wait; the record of a service of many ports may have ten times the usual
+/// The most bytes of all waiting records; the record of a service with many ports may take ten times the usual
 /// kilobyte.
 pub(super) const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// The most records of one write.
 const BATCH_MAX: usize = 256;
 
-/// How long records may be in a cache only.
+/// How long records may stay in a cache.
 const SYNC: Duration = Duration::from_secs(1);
 
-/// How long nothing is tried after a failure. A try is one small write, and what readers are told of the disk is no
-/// older than this.
+/// The pause after a failure. A retry is one small write, and readers' view of the disk is at most this old.
 const PAUSE_FAILED: Duration = Duration::from_secs(1);
 
-/// A record on its way.
+/// A record in the queue.
 #[derive(Debug)]
 pub(super) struct QueuedRecord {
     pub(super) line: Arc<Line>,
-    /// Whether the record tells that clients are turned away, or no longer. It is then synced at once, because it would
-    /// be lost if the machine stopped now.
+    /// Whether clients are denied from now on, or no longer. The record is then synced at once, because it would be
+    /// lost if the machine stopped now.
     pub(super) urgent: bool,
-    /// What the record takes of [`WAITING_BYTES_MAX`].
+    /// The record's part of [`WAITING_BYTES_MAX`].
     pub(super) _reservation: Option<Arc<Reservation>>,
 }
 
-/// What the writer writes to.
+/// The files of the writer.
 #[derive(Debug)]
 pub(super) struct WriterFiles {
     pub(super) files: SegmentFiles,
@@ -101,11 +100,11 @@ struct Writer {
     boot_id: Arc<str>,
     history: Arc<History>,
     file_health: FileHealth,
-    /// Since when some records are in a cache only.
+    /// Since when some records are only in a cache.
     unsynced: Option<Instant>,
-    /// Until when nothing is tried after a failure.
+    /// The end of the pause after a failure.
     resume: Option<Instant>,
-    /// Until when no numbers are set aside after a failure.
+    /// The end of the pause after a failed reservation of numbers.
     retry: Option<Instant>,
 }
 
@@ -128,7 +127,7 @@ impl Writer {
         }
     }
 
-    /// How long a record is waited for: until those before it are to be synced, or until a failed write is tried again.
+    /// How long to wait for a record: until the next sync is due, or a retry.
     fn wait_time(&self) -> Duration {
         let unsynced = self.unsynced.map(|since| SYNC.saturating_sub(since.elapsed()));
         let failed = self.resume.filter(|_| self.file_health.error.is_some());
@@ -136,7 +135,7 @@ impl Writer {
         unsynced.into_iter().chain(failed).min().unwrap_or(Duration::MAX)
     }
 
-    /// Finds out whether the disk takes records again, although no new one came: names what it did not take by a gap.
+    /// Retries a failed write although no new record came, with a gap for the missing records.
     fn retry_write(&mut self) {
         if self.resume.is_some_and(|resume| Instant::now() < resume) {
             return self.sync();
@@ -167,12 +166,12 @@ impl Writer {
         Ok(())
     }
 
-    /// The highest number that was given out.
+    /// The highest used number.
     fn highest_number(&self) -> u64 {
         self.history.status().seq.max(self.seq)
     }
 
-    /// Sets more numbers aside, before the others are used up.
+    /// Reserves more numbers before the others are used up.
     fn reserve_numbers(&mut self) {
         let given = self.highest_number();
         if !self.reserve.is_short(given) || self.retry.is_some_and(|retry| Instant::now() < retry) {
@@ -194,8 +193,7 @@ impl Writer {
         self.reserve.set(reserved.ok());
     }
 
-    /// Writes a gap for what is missing, because this is the last chance, and notes that all numbers up to here were
-    /// given out.
+    /// Writes a gap for the missing records, because this is the last chance, and marks all numbers so far as used.
     fn finish(mut self) {
         let last = self.highest_number();
         if let Err(error) = self.write_gap(last) {
@@ -244,21 +242,20 @@ impl Writer {
         Ok(())
     }
 
-    /// A record that is too long for the file is a gap there, so that it takes no other with it.
+    /// A record too long for the file becomes a gap there, so that it takes no other with it.
     fn replacement_gap(&self, line: &Line) -> Option<Line> {
         let seq = line.seq.filter(|_| !frames::fits(&line.json))?;
         self.record_loss(1);
         tracing::warn!(
             seq,
             bytes = line.json.len(),
-            "a record is too long for the history's file, and is a gap there"
+            "a record is too long for the history's file and becomes a gap there"
         );
         let gap = Gap { records: Some(1), ..Gap::new(GapCause::NotWritten) };
         Line::new(&gap_record(seq, line.time, 0, &self.boot_id, gap)).ok()
     }
 
-    /// A gap for the records that are missing in the file before this one. The gap takes the last of the missing
-    /// numbers.
+    /// A gap for the records missing before this one. It takes the last of the missing numbers.
     fn missing_gap(&self, next: &Line) -> Option<Line> {
         let seq = next.seq?.checked_sub(1)?;
         let records = seq.checked_sub(self.seq).filter(|missing| *missing > 0)?;

@@ -1,7 +1,7 @@
-//! Only one daemon uses the folder: two would write over each other's table and records.
+//! Claims the folder for one daemon: two would overwrite each other's table and records.
 //!
-//! Invariant: the claim ends with the process, however it ends. A folder that cannot be written to is not claimed: no
-//! daemon can spoil it, and this one serves without it.
+//! Invariant: the claim ends with the process, however it ends. A read-only folder is not claimed: no daemon can
+//! spoil it, and this one serves without it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// The name of the file that is locked.
+/// The name of the lock file.
 const FILE: &str = "lock";
 
-/// Only root may read what is in the folder.
+/// Only root may read the folder's files.
 const MODE: u32 = 0o600;
 
 /// Another daemon uses the folder.
@@ -21,22 +21,22 @@ const MODE: u32 = 0o600;
 #[error("another holdfast runs with the state in {}; stop it first{}", path.display(), holdfast_datapath::describe_process(*holder))]
 pub struct StateInUse {
     path: PathBuf,
-    /// The process of the other daemon, if the kernel tells.
+    /// The process of the other daemon, if the kernel reports it.
     pub holder: Option<u32>,
 }
 
-/// The right to use the folder, as long as this lives.
+/// The claim on the folder, as long as this lives.
 #[derive(Debug)]
 pub struct Claim {
     _lock: Option<Flock<File>>,
 }
 
-/// Takes the folder, if no other daemon has it now.
+/// Claims the folder, if no other daemon has it now.
 pub(super) fn claim(folder: &Path) -> Result<Claim, StateInUse> {
     let file = match open_lock(folder) {
         Ok(file) => file,
         Err(error) => {
-            tracing::warn!(folder = %folder.display(), %error, "nothing can be kept here over a restart");
+            tracing::warn!(folder = %folder.display(), %error, "cannot write to the state folder; a restart would lose the state");
             return Ok(Claim { _lock: None });
         }
     };
@@ -46,7 +46,7 @@ pub(super) fn claim(folder: &Path) -> Result<Claim, StateInUse> {
             Err(StateInUse { path: folder.to_owned(), holder: holdfast_datapath::lock_holder(&file) })
         }
         Err((_, error)) => {
-            tracing::warn!(folder = %folder.display(), %error, "it is not known whether another holdfast uses this");
+            tracing::warn!(folder = %folder.display(), %error, "cannot lock the state folder; another holdfast may use it");
             Ok(Claim { _lock: None })
         }
     }

@@ -1,7 +1,7 @@
-//! From the table to records and back: a head, the names of all services, one record for each service, and head and
-//! names once more.
+//! Encodes the table as records and back: a head, the names of all services, one record for each service, and head
+//! and names once more.
 //!
-//! Invariant: what is read equals what was written, or the record is refused whole.
+//! Invariant: a decoded record equals the encoded one, or it is refused as a whole.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::form::untabled_form::{self, UntabledForm};
 use super::frames::RecordKind;
 use holdfast_kubernetes::source::UntabledByKind;
 
-/// What goes with the table.
+/// The data saved with the table.
 #[derive(Serialize, Deserialize)]
 struct Head {
     at: i64,
@@ -31,12 +31,12 @@ struct Head {
     slices_version: Option<Arc<str>>,
     odd_services: Vec<UntabledForm>,
     odd_slices: Vec<UntabledForm>,
-    /// The lowest record number that was not given out.
+    /// The lowest unused record number.
     numbers_below: u64,
 }
 
-/// The most odd objects of a kind that are written down. With more of them a restart asks for a list, which costs less
-/// than a file that is full of them.
+/// The most untabled objects of a kind that are saved. With more of them a restart lists everything, which costs less
+/// than a file full of them.
 const UNTABLED_MAX: usize = 4_096;
 
 impl Head {
@@ -44,7 +44,7 @@ impl Head {
         let SnapshotContext { boot, cluster, zone, proxy_name, oddities: odd, numbers_below } =
             context.clone();
         let is_resumable = odd.services.len().max(odd.slices.len()) <= UNTABLED_MAX
-            // An object that waits for room is in no record, so a restart has to be told of it by a list.
+            // An object that waits for admission is in no record, so a restart must list it.
             && snapshot.rejections.waiting == 0;
         let contained = snapshot.resumable_progress();
         let version = |watched| contained.get(&watched).filter(|_| is_resumable).cloned();
@@ -63,10 +63,10 @@ impl Head {
     }
 }
 
-/// Takes a record with its kind; that of a service also with the service's key.
+/// Takes a record with its kind; a service's also with the service's key.
 type RecordSink<'a> = dyn FnMut(RecordKind, Option<&ServiceKey>, &[u8]) -> io::Result<()> + 'a;
 
-/// Gives the records to `write` one by one; the buffer of each service's record is used again for the next.
+/// Passes the records to `write` one by one, reusing the buffer of each service's record.
 pub(super) fn encode(
     context: &SnapshotContext,
     snapshot: &Snapshot,
@@ -87,7 +87,7 @@ pub(super) fn encode(
     write(RecordKind::Head, None, &head)
 }
 
-/// The record that stands for a service that is too large for its own.
+/// The record that replaces a service whose own is too large.
 pub(super) fn encode_left_out(key: &ServiceKey) -> io::Result<Vec<u8>> {
     to_bytes(&(&key.name, key.source), Vec::new())
 }
@@ -96,7 +96,7 @@ fn to_bytes(value: &impl Serialize, buffer: Vec<u8>) -> io::Result<Vec<u8>> {
     postcard::to_extend(value, buffer).map_err(io::Error::other)
 }
 
-/// Takes a record in, of any kind and in any order; `None`: the record makes no sense.
+/// Adds a record of any kind, in any order; `None` if the record is invalid.
 pub(super) fn decode_record(found: &mut SnapshotFile, kind: RecordKind, record: &[u8]) -> Option<()> {
     match kind {
         RecordKind::Head if found.has_head => {}
@@ -137,7 +137,7 @@ fn service_key((name, source): (ObjectName, Source)) -> ServiceKey {
     ServiceKey { name, source }
 }
 
-/// A service from its record; `None`: the record makes no sense.
+/// Decodes a service from its record; `None` if the record is invalid.
 pub(super) fn decode_service(record: &[u8]) -> Option<Arc<ServiceView>> {
     postcard::from_bytes::<ServiceForm>(record).ok()?.into_view().map(Arc::new)
 }

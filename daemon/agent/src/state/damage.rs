@@ -1,7 +1,7 @@
-//! What is made of a damaged file: its whole records, and for the others those of the file before it.
+//! Repairs a damaged file: its whole records, and for the others those of the previous file.
 //!
-//! Invariant: no record that is whole in one of the two files is lost, and a service that is lost is named if either
-//! file names it. After any damage all objects are listed anew: no version from which a watch could go on is kept.
+//! Invariant: no record that is whole in one of the two files is lost, and a lost service is named if either file
+//! names it. After any damage all objects are listed again: no version to resume a watch from is kept.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,17 +12,17 @@ use holdfast_core::keys::ServiceKey;
 
 use super::{SavedState, VERSION};
 
-/// So many services are named; more are only counted.
+/// The most services named; more are only counted.
 const NAMED_MAX: usize = 8;
 
-/// Why what is in the file cannot be used. The daemon starts without it.
+/// Why the file cannot be used. The daemon starts without it.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file could not be opened or read.
     #[error("{}: {source}", path.display())]
     Io {
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -31,23 +31,23 @@ pub enum LoadError {
     Foreign(PathBuf),
     /// Another version of holdfast wrote the file, in a format that this one does not read.
     #[error(
-        "{} has format {found}; this version reads {VERSION} only, starts without the file and writes it anew",
+        "{} has format {found}; this version reads {VERSION} only, starts without the file and replaces it",
         path.display()
     )]
     Version {
         path: PathBuf,
-        /// The format that the file says it has.
+        /// The file's format.
         found: u32,
     },
-    /// The file was cut short, or changed since it was written.
+    /// The file was truncated, or changed since it was written.
     #[error("{} is damaged: some of its records are not as they were written", .0.display())]
     Damaged(PathBuf),
 }
 
-/// Services that the file does not have, because each of them is too large, or was damaged.
+/// Services that the file lacks, because they were too large or damaged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OmittedServices {
-    /// How many there are, named or not.
+    /// The number of services, named or not.
     pub count: u64,
     /// The first ones, as `namespace/name`.
     pub named: Vec<Arc<str>>,
@@ -72,33 +72,33 @@ impl OmittedServices {
     }
 }
 
-/// What was wrong with the file at a start, and which services were made up for or lost.
+/// The damage of the file at a start, and which services were recovered or lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// What is wrong with the file.
+    /// The fault of the file.
     pub error: Arc<str>,
-    /// Services as the file before had them; one that has gone since is served until the first list.
+    /// Services from the previous file; one that was deleted since is served until the first list.
     pub older: OmittedServices,
-    /// Services of which neither file has anything whole.
+    /// Services that are whole in neither file.
     pub lost: OmittedServices,
 }
 
-/// What one file has.
+/// The content of one file.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotFile {
     pub(super) saved: SavedState,
     pub(super) has_head: bool,
-    /// The services that the file should have records of; `None`: their names are lost too.
+    /// The services that should have records in the file; `None` if their names are lost too.
     pub(super) names: Option<BTreeSet<ServiceKey>>,
-    /// The services that are too large to have a record.
+    /// The services that are too large for a record.
     pub(super) left_out: BTreeSet<ServiceKey>,
     /// Whether records of the file are missing or damaged.
     pub(super) is_damaged: bool,
 }
 
 impl SnapshotFile {
-    /// What a file has of which nothing is damaged. Where services were too large for their records, a watch that goes
-    /// on would never tell of them, so everything is to be listed.
+    /// The content of an undamaged file. If services were too large for a record, a resumed watch would never deliver
+    /// them, so everything is to be listed.
     fn into_saved(self) -> SavedState {
         let mut kept = self.saved;
         if !self.left_out.is_empty() {
@@ -111,15 +111,15 @@ impl SnapshotFile {
         self.saved.remembered.services.iter().map(|view| view.key.clone()).collect()
     }
 
-    /// Whether the file should have a record of this service, and has no whole one. If the names are lost, that may be
-    /// so for any service.
+    /// Whether the file should have a record of this service but has no whole one. If the names are lost, that may be
+    /// true of any service.
     fn lacks(&self, have: &BTreeSet<ServiceKey>, key: &ServiceKey) -> bool {
         let is_named = self.names.as_ref().is_none_or(|names| names.contains(key));
         is_named && !have.contains(key) && !self.left_out.contains(key)
     }
 }
 
-/// The table of the newest file, mended with the one before it where that is needed.
+/// The table of the newest file, repaired from the previous one if needed.
 pub(super) fn merge_files(
     newest: Result<Option<SnapshotFile>, LoadError>,
     older: impl FnOnce() -> Option<SnapshotFile>,
@@ -143,7 +143,7 @@ pub(super) fn merge_files(
     }
 }
 
-/// `None`: neither file has a whole head, which says of which cluster the records are.
+/// Returns `None` if neither file has a whole head, which names the cluster of the records.
 fn repair_file(
     mut newest: SnapshotFile,
     older: Option<SnapshotFile>,

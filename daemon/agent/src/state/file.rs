@@ -1,9 +1,8 @@
-//! The file: a magic, a version, and records, each with a checksum of its own. Beside it lies the file that it
-//! replaced.
+//! The file: a magic, a version, and records, each with its own checksum. The file that it replaced stays next to it.
 //!
-//! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all
-//! records that are as they were stored, and says whether those are all. A service that is too large is left out and
-//! named, and takes no other with it. Nothing is read of a file of another version.
+//! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache. `load` returns all
+//! records that are as stored, and whether those are all. A service that is too large is omitted and named, and
+//! affects no other. A file of another version is not read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -20,7 +19,7 @@ use super::{SnapshotContext, VERSION};
 
 const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
 
-/// Where the first record begins.
+/// The offset of the first record.
 pub(super) const BODY: u64 = MAGIC.len() as u64 + 4;
 
 /// Only root may read the file: it names every service of the cluster.
@@ -30,25 +29,25 @@ const MODE: u32 = 0o600;
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
 pub struct StoreError {
-    /// Which file or folder.
+    /// The file or folder.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     #[source]
     pub source: io::Error,
 }
 
-/// How a write went that succeeded.
+/// The outcome of a successful write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreOutcome {
     /// The size of the file.
     pub bytes: u64,
-    /// Services that are too large to be written down.
+    /// Services that are too large to be written.
     pub left_out: OmittedServices,
 }
 
-/// Writes a new file beside the old one, and puts it in the old one's place when all of it is on disk; the old one
-/// stays beside it as `before`, for the day on which the new one is damaged, unless it was found `damaged` itself.
-/// `most`: the most bytes of one service.
+/// Writes a new file next to the old one, and renames it over the old one once it is on disk. The old one stays as
+/// `before`, in case the new one gets damaged, unless it was found `damaged` itself. `most` limits the bytes of one
+/// service.
 pub(super) fn store(
     folder: &Path,
     (name, before, damaged): (&str, &str, &str),
@@ -74,7 +73,7 @@ pub(super) fn store(
     Ok(written)
 }
 
-/// Gives the file a second name in place of the file that had it. It never loses the first one. Without a file the
+/// Gives the file a second name, replacing the file of that name. It never loses the first name. Without a file the
 /// other one stays.
 pub(super) fn keep_copy(path: &Path, second: &Path) -> io::Result<()> {
     if !path.try_exists()? {
@@ -85,8 +84,8 @@ pub(super) fn keep_copy(path: &Path, second: &Path) -> io::Result<()> {
     fs::hard_link(path, second)
 }
 
-/// Gives a damaged file its second name. What can have none, such as a folder, gets it in place of the first one,
-/// because it has nothing that could be read, and no file could be written in its place.
+/// Gives a damaged file its second name. A folder or the like, which cannot have two names, is renamed, because it
+/// has no content to read, and would block the new file.
 pub(super) fn set_aside_damaged(path: &Path, damaged: &Path) -> io::Result<()> {
     keep_copy(path, damaged).or_else(|_| fs::rename(path, damaged))
 }
@@ -126,7 +125,7 @@ fn write(path: &Path, context: &SnapshotContext, snapshot: &Snapshot, most: u32)
     Ok(StoreOutcome { bytes, left_out })
 }
 
-/// All that is whole in the file, and whether that is all of it. `None`: there is no file.
+/// Loads all whole records of the file, and whether those are all; `None` if there is no file.
 pub(super) fn load(path: &Path) -> Result<Option<SnapshotFile>, LoadError> {
     let failed = |source| LoadError::Io { path: path.to_owned(), source };
     let length = match fs::metadata(path) {
@@ -144,7 +143,7 @@ pub(super) fn load(path: &Path) -> Result<Option<SnapshotFile>, LoadError> {
     Ok(Some(found))
 }
 
-/// Takes in what is whole, and says whether that is all.
+/// Loads the whole records, and returns whether those are all.
 fn load_frames(frames: &mut Frames<BufReader<File>>, found: &mut SnapshotFile) -> io::Result<bool> {
     let (mut record, mut last, mut is_whole) = (Vec::new(), None, true);
     let services = std::thread::scope(|scope| {
@@ -165,7 +164,7 @@ fn load_frames(frames: &mut Frames<BufReader<File>>, found: &mut SnapshotFile) -
     Ok(is_whole && !frames.is_damaged && last == Some(RecordKind::Head))
 }
 
-/// Whether this version of holdfast reads the file.
+/// Checks that this version of holdfast reads the file.
 pub(super) fn check_version(path: &Path) -> Result<(), LoadError> {
     let mut head = [0; MAGIC.len() + 4];
     let mut input = open(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
@@ -189,7 +188,7 @@ fn skip(input: &mut impl Read, bytes: u64) -> io::Result<()> {
     if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// A writer that counts what goes through.
+/// A writer that counts its bytes.
 struct CountingWriter<W> {
     inner: W,
     bytes: u64,

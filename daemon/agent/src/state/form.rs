@@ -1,13 +1,12 @@
-//! How the table looks in the file: facts, rows and frontends as core writes them, and forms of their own for what
-//! differs.
+//! The table's form in the file: facts, rows and frontends as core serializes them, and separate forms for the rest.
 //!
-//! Invariant: a form is made from one value of the table and gives that value back unchanged; `None` says that no
-//! daemon can have written the form. These types and those that core writes are the file's format: a change of one of
-//! them makes a new version of the format. The file has no names of fields; their order stands for them.
+//! Invariant: a form is made from one value of the table and converts back to the same value; `None` means that no
+//! daemon can have written it. These types and those that core serializes are the file's format: changing one
+//! requires a new version of the format. The file has no field names; the order identifies the fields.
 //!
-//! Forms of their own: a service, because its source is written once for it and its slices, and because the fields that
-//! the facts, rows and slices leave out stand at its end; a port, because its last list usually is its rows; and a
-//! hold, because its times are kept on the clock of a process.
+//! Separate forms: a service, because its source is written once for it and its slices, and because the fields that
+//! facts, rows and slices omit are at its end; a port, because its last list usually equals its rows; and a hold,
+//! because its times are on a process's clock.
 
 mod hold;
 mod interning;
@@ -25,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use hold::HoldForm;
 
-/// One service as readers see it.
+/// One service.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ServiceForm {
     name: ObjectName,
@@ -40,7 +39,7 @@ pub(super) struct ServiceForm {
     weights: Option<Box<WeightSetting>>,
     /// The weights of the backends of each port.
     port_weights: Vec<BackendWeights>,
-    /// The weights that each slice asks for; empty where no slice asks for any.
+    /// The weights that each slice asks for; empty if no slice asks for any.
     slice_weights: Vec<Option<Box<WeightSetting>>>,
     affinity_prefix: Option<Arc<str>>,
 }
@@ -83,7 +82,7 @@ impl ServiceForm {
             state: self.state,
             ports: ports.map(|(port, weights)| port.into_view(source, weights)).collect::<Option<_>>()?,
             frontends: self.frontends,
-            // What was seen of the load balancer is not written down: it is seen anew.
+            // The load balancer's history is not saved: it is observed again.
             balancer_history: None,
         };
         interning::intern_texts(&mut view);
@@ -96,7 +95,7 @@ fn slice_weights(slices: &[Arc<SliceFacts>]) -> Vec<Option<Box<WeightSetting>>> 
     slices.iter().filter(|_| has_any).map(|slice| slice.weights.clone()).collect()
 }
 
-/// The slices with their weights.
+/// Adds the weights to the slices.
 fn with_weights(
     mut slices: Arc<[Arc<SliceFacts>]>,
     weights: Vec<Option<Box<WeightSetting>>>,
@@ -109,7 +108,7 @@ fn with_weights(
     slices
 }
 
-/// Slices of this source. `None`: one has endpoints that are not of its address type.
+/// Sets the slices' source; `None` if one has endpoints of another address type.
 fn with_source(mut slices: Arc<[Arc<SliceFacts>]>, source: Source) -> Option<Arc<[Arc<SliceFacts>]>> {
     for slice in Arc::make_mut(&mut slices).iter_mut().map(Arc::make_mut) {
         let legal = match slice.address_type {
@@ -129,7 +128,7 @@ struct PortForm {
     key: PortKey,
     rows: Vec<Row>,
     last: Option<Vec<Row>>,
-    /// The last list is equal to `rows`.
+    /// Whether the last list equals `rows`.
     last_is_now: bool,
     cluster_used: bool,
     local_used: bool,
@@ -193,7 +192,7 @@ mod tests {
         assert_eq!(postcard::from_bytes::<T>(&record).is_ok(), is_legal);
     }
 
-    /// The file's checksum says that nothing was damaged, not that its writer knew the rules.
+    /// The file's checksum detects damage, not a writer that breaks the rules.
     #[test]
     fn what_no_constructor_would_make_is_not_read() {
         check::<ObjectName>(&("default", "web"), true);

@@ -1,30 +1,29 @@
-//! Records in a file: each with a mark, what it is, its length and its own checksum.
+//! The format of records in the file: each with a mark, its kind, its length and its own checksum.
 //!
-//! Invariant: what is given is what was written, to the byte. Behind bytes that are no whole record the next mark is
-//! looked for, so damage takes only the records that it is in.
+//! Invariant: a record is returned exactly as written. After bytes that are no whole record, reading looks for the
+//! next mark, so damage affects only the records that it is in.
 
 use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 
 /// The most bytes of a record. One record is one service; one with 100,000 endpoints takes about 8 MB.
 pub(super) const RECORD_BYTES_MAX: u32 = 256 << 20;
 
-/// Where a record begins. Two of its bytes are in no text of UTF-8, so no name or word of an object looks like it.
+/// The start of a record. Two of its bytes never occur in UTF-8, so no name or text of an object looks like it.
 const MARK: [u8; 7] = *b"\xff\xferec\xfe\xff";
 
 /// Mark, kind, length, checksum.
 const HEAD_BYTES: usize = MARK.len() + 1 + 4 + 4;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordKind {
-    /// What goes with the table; the first and the last record.
+    /// The data saved with the table; the first and the last record.
     Head,
-    /// The names of the services that have records here; this record stands behind the first head and before the last
-    /// one.
+    /// The names of the services that have records here, after the first head and before the last.
     Names,
     /// One service with its slices.
     Service,
-    /// The name of a service that is too large to be written down.
+    /// The name of a service that is too large to be written.
     LeftOut,
 }
 
@@ -49,7 +48,7 @@ fn checksum(kind: u8, length: [u8; 4], record: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// Writes one record; `length` is the record's own length.
+/// Writes one record with its length.
 pub(super) fn put_record(
     out: &mut impl Write,
     kind: RecordKind,
@@ -64,11 +63,11 @@ pub(super) fn put_record(
     out.write_all(record)
 }
 
-/// The records of a file, from the place where its input is.
+/// The records of a file, from the input's position on.
 #[derive(Debug)]
 pub(super) struct Frames<R> {
     input: R,
-    /// Where the next record begins.
+    /// The offset of the next record.
     pub(super) offset: u64,
     end: u64,
     /// Whether some bytes were no record.
@@ -76,12 +75,12 @@ pub(super) struct Frames<R> {
 }
 
 impl<R: BufRead + Seek> Frames<R> {
-    /// `offset` is where the input is, and `end` where the file ends.
+    /// `offset` is the input's position, and `end` the end of the file.
     pub(super) const fn new(input: R, at: u64, end: u64) -> Self {
         Self { input, offset: at, end, is_damaged: false }
     }
 
-    /// The next whole record. `None`: there is no more.
+    /// The next whole record; `None` at the end.
     pub(super) fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Option<RecordKind>> {
         while self.offset < self.end {
             if let Some(kind) = self.read(record)? {
@@ -94,7 +93,7 @@ impl<R: BufRead + Seek> Frames<R> {
         Ok(None)
     }
 
-    /// The first whole record that begins behind a place, wherever that is.
+    /// The first whole record that begins after this offset.
     pub(super) fn next_after(&mut self, place: u64, record: &mut Vec<u8>) -> io::Result<Option<RecordKind>> {
         self.offset = place;
         self.skip_to_mark()?;
@@ -116,7 +115,7 @@ impl<R: BufRead + Seek> Frames<R> {
         Ok(is_whole.then_some(kind))
     }
 
-    /// Goes to the next mark behind the place where a record should be, or to the end.
+    /// Skips to the next mark after the expected start of a record, or to the end.
     fn skip_to_mark(&mut self) -> io::Result<()> {
         self.offset += 1;
         self.input.seek(SeekFrom::Start(self.offset))?;

@@ -1,8 +1,8 @@
-//! Takes the records of services apart, on several threads: on a node that boots while no apiserver is there, clients
-//! wait for that.
+//! Decodes the services' records on several threads: on a node that boots without an apiserver, clients wait for
+//! that.
 //!
-//! Invariant: the services come out in the order of their records, however many threads there are. A small file is read
-//! by the caller's thread alone, and so is any file where the system gives no thread.
+//! Invariant: the services keep the order of their records, however many threads there are. The caller's thread
+//! decodes a small file alone, and any file if the system provides no thread.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -12,19 +12,19 @@ use holdfast_core::snapshot::ServiceView;
 
 use super::codec;
 
-/// As many threads as can be of use: the caller's own reads the file for them.
+/// The most useful threads: the caller's own reads the file for them.
 const THREADS_MAX: usize = 4;
 
-/// So many bytes of records are taken apart in one go, some milliseconds of work.
+/// The bytes of records decoded in one batch, some milliseconds of work.
 const BATCH_BYTES: usize = 1 << 18;
 
-/// Batches that may wait for a thread, beside the one that it works at.
+/// How many batches may wait for a thread, besides the current one.
 const WAITING_MAX: usize = 2;
 
-/// A service for each record; `None`: the record makes no sense.
+/// A service for each record; `None` if the record is invalid.
 type DecodedServices = Vec<Option<Arc<ServiceView>>>;
 
-/// Records, one behind the other.
+/// Records, one after the other.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -43,7 +43,7 @@ impl Batch {
     }
 }
 
-/// A thread, and what it has done.
+/// A thread, and its results.
 struct Decoder {
     batches: SyncSender<Batch>,
     done: Receiver<DecodedServices>,
@@ -54,7 +54,7 @@ impl Decoder {
         let (batches, waiting) = sync_channel::<Batch>(WAITING_MAX);
         let (out, done) = channel();
         let work = move || {
-            // The receiver is gone if the file cannot be read on.
+            // The receiver is gone if reading the file failed.
             let _ = waiting.iter().try_for_each(|batch| out.send(batch.decode()));
         };
         Builder::new().name("decoding".to_owned()).spawn_scoped(scope, work)?;
@@ -62,15 +62,15 @@ impl Decoder {
     }
 }
 
-/// All threads, and the records that wait for the next one of them.
+/// All threads, and the next batch.
 pub(super) struct DecoderPool<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
-    /// `None`: they have not begun.
+    /// `None` until they are started.
     decoders: Option<Vec<Decoder>>,
-    /// How many batches they were given.
+    /// How many batches were sent to them.
     batches_sent: usize,
     batch: Batch,
-    /// What the caller's own thread has taken apart, because there is no other.
+    /// The services that the caller's own thread decoded, without other threads.
     decoded_locally: DecodedServices,
 }
 
@@ -79,7 +79,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         Self { scope, decoders: None, batches_sent: 0, batch: Batch::default(), decoded_locally: Vec::new() }
     }
 
-    /// Takes a record in.
+    /// Adds a record.
     pub(super) fn push(&mut self, record: &[u8]) {
         self.batch.bytes.extend_from_slice(record);
         self.batch.lengths.push(record.len());
@@ -88,7 +88,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Gives the batch to the thread whose turn it is.
+    /// Sends the batch to the next thread.
     fn send_batch(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         let scope = self.scope;
@@ -113,7 +113,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         let decoders = decoders.unwrap_or_default();
         let done: Vec<_> = decoders.into_iter().map(|decoder| decoder.done).collect();
         let in_turn = done.iter().cycle().take(given);
-        // A thread that gave no answer has lost its records.
+        // A thread without a result has lost its records.
         let theirs = in_turn.flat_map(|done| done.recv().unwrap_or_else(|_| vec![None]));
         theirs.chain(own).chain(batch.decode()).collect()
     }

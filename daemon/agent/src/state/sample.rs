@@ -1,7 +1,7 @@
-//! Some of the services in the file, by which the maps are made large enough before all of them are read.
+//! Samples the services in the file, to size the maps before all of them are read.
 //!
-//! Invariant: it is an estimate, and only the time that a start takes and the room of new maps depend on it. However
-//! large the file is, about as much of it is read.
+//! Invariant: the sample is an estimate. Only the duration of a start and the size of new maps depend on it. A sample
+//! reads about the same amount of any file.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -15,19 +15,19 @@ use super::codec;
 use super::file::{BODY, check_version};
 use super::frames::{Frames, RecordKind};
 
-/// Where the file is looked at, at equal distances: services of one namespace stand side by side, and are alike.
+/// How many places of the file are sampled, at equal distances: neighbours are of one namespace, and alike.
 const PLACES: u64 = 256;
 
-/// How many services are read behind each place.
+/// How many services are read at each place.
 const AT_EACH: usize = 4;
 
-/// What is in a file of less bytes fits into the maps that every start begins with.
+/// The services of a smaller file fit into the maps that every start begins with.
 const BYTES_MIN: u64 = 1 << 20;
 
-/// A service and what follows it.
+/// The size of a service and the next one.
 const BUFFER_BYTES: usize = 1 << 13;
 
-/// Some services, and how many there are.
+/// Some services, and the number of all.
 #[derive(Debug)]
 pub struct Sample {
     services: Vec<Arc<ServiceView>>,
@@ -35,7 +35,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// What all services would take, where `each` says it of one.
+    /// Extrapolates the growth of all services from `each`.
     pub fn extrapolate(&self, each: impl Fn(&ServiceView) -> MapGrowth) -> MapGrowth {
         let some: Vec<_> = self.services.iter().map(|view| each(view)).collect();
         let count = u64::try_from(some.len()).unwrap_or(u64::MAX).max(1);
@@ -52,7 +52,7 @@ impl Sample {
     }
 }
 
-/// `None`: the file is small, of another format, or has no service.
+/// Returns `None` if the file is small, of another format, or has no service.
 pub(super) fn read_sample(path: &Path) -> io::Result<Option<Sample>> {
     let length = fs::metadata(path)?.len();
     if length < BYTES_MIN || check_version(path).is_err() {
@@ -62,7 +62,7 @@ pub(super) fn read_sample(path: &Path) -> io::Result<Option<Sample>> {
     let mut record = Vec::new();
     let Some(all) = count_services(&mut frames, &mut record)? else { return Ok(None) };
     let mut services = Vec::new();
-    // The names stand at the file's end once more.
+    // The file repeats the names at its end.
     let (begun, named) = (frames.offset, u64::try_from(record.len()).unwrap_or(u64::MAX));
     let distance = length.saturating_sub(begun).saturating_sub(named) / PLACES;
     for place in (0..PLACES).map(|place| begun + distance * place) {
@@ -76,7 +76,7 @@ pub(super) fn read_sample(path: &Path) -> io::Result<Option<Sample>> {
     Ok((!services.is_empty()).then_some(Sample { services, all }))
 }
 
-/// How many services the file names at its beginning.
+/// The number of services in the names at the file's beginning.
 fn count_services(frames: &mut Frames<BufReader<File>>, record: &mut Vec<u8>) -> io::Result<Option<u64>> {
     frames.next_after(BODY.saturating_sub(1), record)?;
     let kind = frames.next(record)?;
@@ -100,7 +100,7 @@ mod tests {
 
     use crate::state::{SnapshotContext, StateFolder};
 
-    /// What the file of so many services lets a start expect, and what they take.
+    /// The demand that a file of this many services predicts, and the actual one.
     fn expected(services: u32) -> (Option<[u32; 3]>, [u32; 3]) {
         let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(1), &[Source::Kubernetes]).unwrap();
         Shape { services, endpoints: 60 }.events().into_iter().for_each(|event| engine.apply(event));

@@ -1,11 +1,11 @@
-//! Writes the table down whenever it has changed.
+//! Writes the table to disk whenever it has changed.
 //!
-//! Invariant: a change is on disk within a second, unless to write everything takes longer than a twentieth of a
-//! second; then the pause between two writes grows with that time, so that the disk and a core are left for other work.
-//! A node on which nothing happens but that the apiserver says how far it has come writes a thousandth of the time at
-//! most. Only a whole table is written: one in which a source has not delivered yet would replace a better one. What
-//! lacks a source that cannot be read is written where nothing better was read from the file.
-//! With each write goes back to the kernel what the daemon has freed since the last one.
+//! Invariant: a change is on disk within a second, unless a full write takes longer than a twentieth of a second;
+//! then the pause between writes grows with that time, which leaves the disk and a core for other work. On a node
+//! where only the apiserver's progress changes, writes take at most a thousandth of the time. Only a complete table
+//! is written: one without a source's first list would replace a better one. A table that lacks an unreadable source
+//! is written if the file had nothing better.
+//! After each write the daemon returns its freed memory to the kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,40 +25,39 @@ use holdfast_kubernetes::source::UntabledView;
 /// The least time between two writes: a burst of changes is one write.
 const GAP: Duration = Duration::from_secs(1);
 
-/// The pause after a write is this many times as long as the write took, so that writing takes at most such a share of
-/// the time.
+/// The pause after a write, as a multiple of its duration. It bounds the share of time spent writing.
 const PAUSE_FACTOR: u32 = 20;
 
-/// The same after which a write may follow that only says how far the apiserver has come, which it tells each minute. A
-/// daemon that crashed goes on from an older version, or lists once; one that is stopped writes the newest.
+/// The same for a write that only records the apiserver's progress, which comes each minute. A daemon that crashed
+/// resumes from an older version, or lists once; a stopped one writes the newest.
 const PROGRESS_PAUSE_FACTOR: u32 = 1_000;
 
-/// An apiserver forgets what is older than some minutes, so that older files are of no more use.
+/// An apiserver forgets versions older than some minutes, so older files are useless.
 const PROGRESS_GAP_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// The longest pause; a crash forgets at most this much of a very large table.
+/// The longest pause; a crash loses at most this much of a very large table's changes.
 const GAP_MAX: Duration = Duration::from_secs(60);
 
-/// The pause after a failure, so that what readers are told of the disk is no older. Where a try takes long, the pause
-/// grows with it as after a write.
+/// The pause after a failure, so that readers' view of the disk is no older. If a try takes long, the pause grows
+/// with it as after a write.
 const GAP_FAILED: Duration = Duration::from_secs(1);
 
-/// How the last write went.
+/// The outcome of the last write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotWrite {
-    /// When the file was last written, as its own contents say.
+    /// When the file was last written, by its own contents.
     pub at: Option<Timestamp>,
     /// The size of the file.
     pub bytes: u64,
-    /// The services that the file does not have.
+    /// The services that the file lacks.
     pub left_out: OmittedServices,
-    /// What of the file was not whole when this process began.
+    /// The damage of the file when this process began.
     pub damage: Option<Arc<Damage>>,
     /// Why the last try failed.
     pub error: Option<Arc<str>>,
 }
 
-/// Watches snapshots and writes them down.
+/// Watches snapshots and writes them to disk.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     folder: StateFolder,
@@ -71,19 +70,19 @@ pub struct SnapshotWriter {
     file: Option<FileState>,
 }
 
-/// What is in the file, and until when it does for a table that says the same.
+/// The content of the file, and until when it suffices for an equal table.
 #[derive(Clone, Debug)]
 struct FileState {
     content: Content,
     current_until: Instant,
 }
 
-/// What makes two snapshots worth two files.
+/// The parts that decide whether two snapshots need two files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Content {
     changes: u64,
     progress: BTreeMap<WatchKind, Arc<str>>,
-    /// The services say less than the sources have told, so a restart lists everything.
+    /// Whether the services lag behind the sources, so that a restart must list everything.
     is_behind: bool,
     zone: Option<Arc<str>>,
     cluster: Option<Arc<str>>,
@@ -91,7 +90,7 @@ struct Content {
 }
 
 impl FileState {
-    /// Whether the file need not be written anew for a table that says this.
+    /// Whether the file is good enough for a table with this content.
     fn is_current_for(&self, content: &Content, now: Instant) -> bool {
         let Content { progress, is_behind: behind, .. } = content.clone();
         let same = Content { progress, is_behind: behind, ..self.content.clone() } == *content;
@@ -101,7 +100,7 @@ impl FileState {
 }
 
 impl SnapshotWriter {
-    /// A keeper, and where it tells how it goes.
+    /// A writer, and the channel of its outcomes.
     pub fn new(
         folder: StateFolder,
         snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -114,14 +113,14 @@ impl SnapshotWriter {
         (Self { folder, boot, cluster, odd, snapshots, last_write: written, history, file: None }, reader)
     }
 
-    /// The keeper, with what was wrong with the file at the start, for readers.
+    /// Adds the damage of the file at the start, for readers.
     #[must_use]
     pub fn with_damage(self, damage: Option<Arc<Damage>>) -> Self {
         self.last_write.send_modify(|written| written.damage = damage);
         self
     }
 
-    /// Writes until `stop` says so, and once more then.
+    /// Writes until `stop`, and once more then.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         loop {
             tokio::select! {
@@ -135,12 +134,12 @@ impl SnapshotWriter {
                 () = tokio::time::sleep(pause) => self.snapshots.mark_changed(),
             }
         }
-        // What comes next begins with this file.
+        // The next process begins with this file.
         self.file.iter_mut().for_each(|known| known.current_until = Instant::now());
         self.write_now().await;
     }
 
-    /// Writes what has changed; returns how long to wait after that. `None`: there was nothing to write.
+    /// Writes the changes; returns how long to wait after that, or `None` if there was nothing to write.
     pub(super) async fn write_now(&mut self) -> Option<Duration> {
         let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
         let content = self.content(&snapshot);
@@ -154,8 +153,8 @@ impl SnapshotWriter {
             cluster: content.cluster.clone(),
             zone: content.zone.clone(),
             proxy_name: content.proxy_name.clone(),
-            // The oddities are read after the table, so that they are not older. What changes them changes the table's
-            // version too.
+            // The untabled objects are read after the table, so that they are not older. A change to them changes the
+            // table's version too.
             oddities: self.odd.as_ref().map(UntabledView::current).unwrap_or_default(),
             numbers_below: self.history.status().below,
         };
@@ -164,7 +163,7 @@ impl SnapshotWriter {
         let begun = Instant::now();
         let stored = tokio::task::spawn_blocking(move || {
             let stored = folder.store(&context, &snapshot);
-            // The table that was written may be the last reader of much that has changed since.
+            // The written table may hold the last references to data that has changed since.
             drop(snapshot);
             release_free_memory();
             stored
@@ -201,7 +200,7 @@ impl SnapshotWriter {
         (took * PAUSE_FACTOR).clamp(GAP_FAILED, GAP_MAX)
     }
 
-    /// Publishes how the last write went, and logs it only where that differs from the one before.
+    /// Publishes the outcome of the last write, and logs it only if it differs from the previous one.
     fn publish_write(&self, now: SnapshotWrite) {
         let error = now.error.clone();
         let left_out = now.left_out.clone();
@@ -219,7 +218,7 @@ impl SnapshotWriter {
             tracing::warn!(
                 services,
                 named,
-                "too large to be written down; a restart would begin without them"
+                "services are too large for the snapshot; a restart would begin without them"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What is written comes back, and what is damaged does not; see [`damage`] for what comes in its place.
+//! Written records come back, and damaged ones do not; [`damage`] tests what replaces them.
 
 mod damage;
 
@@ -25,7 +25,7 @@ use serde_json::json;
 
 const MANIFESTS: &str = include_str!("tests/everything.yaml");
 
-/// What readers see of an engine that has seen every field of every kind.
+/// The snapshot of an engine that has seen every field of every kind.
 pub(super) fn snapshot() -> Snapshot {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let files = [("everything.yaml".into(), MANIFESTS.as_bytes().to_vec())].into();
@@ -57,7 +57,7 @@ fn context() -> SnapshotContext {
     }
 }
 
-/// So many slices that could not be understood, and one that belongs to no service.
+/// This many rejected slices, and one without a service.
 fn odds(rejected: usize) -> UntabledObjects {
     let version = Version { uid: "u".into(), resource_version: "7".into() };
     let name = |text: String| ObjectName::new("default", &text).unwrap();
@@ -86,7 +86,7 @@ fn with_too_many_odd_objects_no_version_is_written() {
     }
 }
 
-/// What waits is in no record: a restart must be told of it.
+/// A waiting object is in no record: a restart must list it.
 #[test]
 fn while_something_waits_for_room_no_version_is_written() {
     for (waiting, is_resumable) in [(0, true), (1, false)] {
@@ -100,7 +100,7 @@ fn while_something_waits_for_room_no_version_is_written() {
     }
 }
 
-/// The version is that of all that was told, and the table lacks a part of it.
+/// The version covers everything delivered, and the table lacks a part of it.
 #[test]
 fn while_changes_are_still_to_be_carried_out_no_version_is_written() {
     for behind in [false, true] {
@@ -144,8 +144,8 @@ fn what_is_written_comes_back() {
     check_table(kept);
 }
 
-/// A ServiceImport and its slice are remembered as such, so that a restart serves them before any apiserver answers,
-/// and a list of the apiserver says which of them are gone.
+/// A ServiceImport and its slice are saved as such, so that a restart serves them before any apiserver answers, and a
+/// list of the apiserver removes those that are gone.
 #[test]
 fn what_is_imported_comes_back_as_imported() {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::ClusterSet]).unwrap();
@@ -184,7 +184,7 @@ fn what_is_imported_comes_back_as_imported() {
     assert_eq!(names(&start.only_imports().imports), ["demo/web@"]);
 }
 
-/// As it is read, but for what the maps hold.
+/// Compares the table as read, except the maps' part.
 #[track_caller]
 fn check_table(kept: SavedState) {
     let expected = SavedSnapshot::from(&snapshot());
@@ -192,14 +192,14 @@ fn check_table(kept: SavedState) {
     assert!(expected.services.len() > 4, "the example has several services");
     for (found, mut view) in kept.remembered.services.into_iter().zip(expected.services) {
         let view = Arc::make_mut(&mut view);
-        // What was seen of a load balancer is not kept.
+        // A load balancer's history is not saved.
         view.balancer_history = None;
-        // What the maps hold is read off the maps.
+        // The maps' part is read from the maps.
         for port in &mut view.ports {
             port.index = None;
             for hold in port.hold.iter_mut().map(Arc::make_mut) {
                 hold.begun = Uptime(expected.clock.wall_at(hold.begun).0);
-                // Which backends may be probed is decided anew.
+                // Which backends may be probed is decided again.
                 hold.backends.iter_mut().for_each(|it| it.is_open = false);
             }
         }
@@ -210,8 +210,8 @@ fn check_table(kept: SavedState) {
     }
 }
 
-/// To the byte: what a daemon of this version wrote is read by another build of it. A change of a form raises the
-/// version, and `BLESS=1` writes the file of the new one.
+/// Another build reads the bytes that a daemon of this version wrote. A change of a form raises the version, and
+/// `BLESS=1` writes the file of the new one.
 #[test]
 fn a_version_of_the_file_never_changes() {
     let (_folder, state) = written();
@@ -281,7 +281,7 @@ fn a_file_that_is_not_whole_is_named_and_not_used() {
 fn a_file_of_another_format_is_named_and_not_used() {
     for format in [VERSION - 1, VERSION + 1] {
         let expected = format!(
-            " has format {format}; this version reads {VERSION} only, starts without the file and writes it anew"
+            " has format {format}; this version reads {VERSION} only, starts without the file and replaces it"
         );
         check_refused("another format", |it| it[12..16].copy_from_slice(&format.to_le_bytes()), &expected);
     }
@@ -344,7 +344,7 @@ async fn the_last_change_is_written_when_the_daemon_stops() {
     assert_eq!(written.borrow().at, Some(Timestamp(2_000)));
 }
 
-/// A file may be a hundred megabytes, and an apiserver says each minute how far it has come.
+/// A file may be a hundred megabytes, and an apiserver reports its progress each minute.
 #[tokio::test]
 async fn how_far_an_apiserver_has_come_alone_is_written_seldom_and_when_the_daemon_stops() {
     let folder = tempfile::tempdir().unwrap();
@@ -384,7 +384,7 @@ async fn what_lacks_an_unreadable_source_is_written_where_nothing_better_is_know
     assert!(!state.load().unwrap().unwrap().remembered.services.is_empty());
 }
 
-/// On a node where nothing happens no snapshot is news for a long time.
+/// On an idle node no snapshot is news for a long time.
 #[tokio::test]
 async fn a_cluster_that_is_identified_is_written_without_other_news() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! One line on everything, for `systemctl status`.
+//! One line about everything, for `systemctl status`.
 //!
-//! Invariant: no service is looked at for it but those of which a list is held.
+//! Invariant: it visits no services except those with a held list.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::readings::Readings;
 use holdfast_core::snapshot::{ServiceState, ServiceView, Snapshot, Verdict};
 use holdfast_status::views::apiserver::{ApiserverView, Usage};
 
-/// The line: how many services, backends and services with a held list there are, and the apiserver in use.
+/// The line: the numbers of services, backends and services with a held list, and the apiserver in use.
 pub(super) fn status_line(readings: &Readings, snapshot: &Snapshot) -> String {
     let totals = snapshot.services.totals();
     let served = totals.states().find(|(state, _)| *state == ServiceState::Served);
@@ -21,14 +21,14 @@ pub(super) fn status_line(readings: &Readings, snapshot: &Snapshot) -> String {
     format!("{services} services, {backends} backends, {held} held{apiserver}")
 }
 
-/// The apiserver in use; without one, why, as far as that is known.
+/// The apiserver in use; without one, why, if known.
 fn describe_apiserver(view: &ApiserverView) -> String {
     let credentials = view.credentials.iter().filter_map(|it| it.problem.as_ref());
     let endpoints = view.endpoints.iter().filter_map(|it| it.last_error.as_ref());
     match (view.usage(), credentials.chain(endpoints).next()) {
         (Usage::InUse(used) | Usage::Idle(used), _) => format!("; apiserver {}", used.address),
         (Usage::Untried | Usage::Unreachable, Some((why, _))) => format!("; no apiserver in use: {why}"),
-        (Usage::Untried, None) => "; no apiserver asked yet".to_owned(),
+        (Usage::Untried, None) => "; no apiserver tried yet".to_owned(),
         (Usage::Unreachable, None) => "; no apiserver in use".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! What systemd hears, and when.
+//! What systemd receives, and when.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::readings::{Liveness, Readings};
 use holdfast_config::Log;
 use holdfast_host::logging::Logging;
 
-/// What systemd was told, in words.
+/// The messages that systemd received.
 #[derive(Default)]
 struct Listener(RefCell<Vec<String>>);
 
@@ -123,7 +123,7 @@ fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
     assert!(line.ends_with("; the last reload was refused: holdfast.toml:3: no such key"), "{line}");
 }
 
-/// A folder that is missing may be missing for ever; everything else is served, and kubelet waits for that.
+/// A missing folder may never appear; everything else is served, and kubelet waits for that.
 #[test]
 fn what_is_known_to_be_missing_is_not_waited_for() {
     let mut snapshot = Snapshot { programmed: true, ..unprogrammed() };

@@ -529,7 +529,7 @@ fn readiness_says_what_is_missing() {
     assert_eq!(served.get("/healthz", "").status, 200);
     snapshot.sources = everything().sources;
     served.snapshots.send_replace(Arc::new(snapshot));
-    assert_eq!(served.get("/readyz", "").body, "clients of the maps' former owner are waited for\n");
+    assert_eq!(served.get("/readyz", "").body, "waiting for clients of the maps' former owner\n");
     served.snapshots.send_replace(Arc::new(Snapshot { filling: true, ..everything() }));
     assert_eq!(served.get("/readyz", "").body, "the first lists are being written to the maps\n");
     served.snapshots.send_replace(Arc::new(everything()));
@@ -584,7 +584,7 @@ fn a_daemon_that_has_not_looked_at_devices_yet_is_not_ready() {
         served.get("/readyz", "").body
     };
     let status = fixture::status();
-    assert_eq!(served_with(status.clone()), "it is not known yet by which devices others reach this node\n");
+    assert_eq!(served_with(status.clone()), "the devices that lead to other hosts are not known yet\n");
     let failed = status.packets.clone().map(|it| PacketStatus { failure: Some("no".to_owned()), ..it });
     assert_eq!(served_with(Status { packets: failed, ..status.clone() }), "ok\n");
     assert_eq!(served_with(Status { packets: None, ..status }), "ok\n");

@@ -67,7 +67,7 @@ fn what_the_maps_refused_is_a_difference() {
     let of_maps = |snapshot| verified("memory with kernel", snapshot, status(), Ok(Vec::new()));
     assert_eq!(of_maps(many(1, 1))["equal"], true);
     let refused = of_maps(everything());
-    let expected = "default/web is not in the maps as it is asked for: the map of frontends is full";
+    let expected = "default/web is incomplete in the maps: the map of frontends is full";
     assert_eq!((&refused["equal"], &refused["differences"]), (&false.into(), &serde_json::json!([expected])));
     let mut gone = many(1, 1);
     gone.fill.failing = 2;

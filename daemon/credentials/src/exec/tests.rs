@@ -1,4 +1,4 @@
-//! Plugins that work, hang, fail, and say too much.
+//! Plugins that work, hang, fail, and print too much.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
@@ -42,7 +42,7 @@ async fn a_plugin_knows_its_environment_and_the_cluster() {
 async fn a_plugin_that_fails_is_named_with_its_last_words() {
     for (script, expected) in [
         ("echo one >&2; echo 'two words' >&2; exit 3", "exit status: 3: two words"),
-        ("exit 1", "exit status: 1: it said nothing"),
+        ("exit 1", "exit status: 1: no error output"),
         ("echo secret", "printed no ExecCredential"),
         (
             r#"echo '{"apiVersion":"v1","kind":"Pod"}'"#,
@@ -71,7 +71,7 @@ async fn a_plugin_that_hangs_ends_after_10_s_with_all_that_it_started() {
     assert_eq!(run(&script).await.unwrap_err(), "exec plugin plugin: did not end within 10 s");
     assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
     let child = format!("/proc/{}/stat", std::fs::read_to_string(child).unwrap().trim());
-    // The process that inherited it may not have waited for it yet.
+    // The process that inherited it may not have reaped it yet.
     let is_gone = || std::fs::read_to_string(&child).map_or(true, |stat| stat.contains(") Z "));
     for _ in 0..100 {
         if is_gone() {

@@ -1,7 +1,7 @@
-//! One line of the log as the journal takes it: fields with names, any bytes as values.
+//! Encodes one log line for the journal: named fields, any bytes as values.
 //!
-//! Invariant: a field `service` of an event is `HOLDFAST_SERVICE` here, and the same for every other name, so that none
-//! of them can stand for one of the journal's own.
+//! Invariant: an event's field `service` becomes `HOLDFAST_SERVICE`, and likewise every other name, so that none can
+//! pose as one of the journal's own.
 
 use std::fmt::{Debug, Write};
 
@@ -9,7 +9,7 @@ use holdfast_status::printable::sanitise_line;
 use tracing::Level;
 use tracing::field::{Field, Visit};
 
-/// What an event says: its message, and everything else by name.
+/// An event's message and fields.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) message: String,
@@ -22,7 +22,7 @@ pub(super) struct Origin {
     /// The number of the message, if it has one.
     pub(super) id: Option<&'static str>,
     pub(super) level: Level,
-    /// Whether the line is a notice, which is between a warning and a line of level info.
+    /// Whether the line is a notice, a priority between a warning and info.
     pub(super) is_notice: bool,
     pub(super) file: Option<&'static str>,
     pub(super) line: Option<u32>,
@@ -50,7 +50,7 @@ impl Entry {
         bytes
     }
 
-    /// The line that people see: the message and every field.
+    /// The line for people: the message and every field.
     fn to_text(&self) -> String {
         let mut text = sanitise_line(&self.message);
         for (name, value) in &self.fields {
@@ -85,8 +85,8 @@ impl Visit for Entry {
     }
 }
 
-/// Whether a value can be shown without quotes: it is not empty, has no white space, and holds nothing that is not seen
-/// or turns the line around.
+/// Whether a value needs no quotes: it is not empty and has no white space, invisible characters or characters that
+/// change the line's direction.
 fn is_plain(value: &str) -> bool {
     let is_seen = |it: char| matches!(it, '"' | '\\' | '\'') || it.escape_debug().count() == 1;
     !value.is_empty() && value.chars().all(|it| !it.is_whitespace() && is_seen(it))
@@ -97,7 +97,7 @@ fn field_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
-/// The number that syslog(3) has for a level; less is worse.
+/// The level's number in syslog(3); lower is worse.
 const fn priority(origin: Origin) -> &'static str {
     match origin.level {
         Level::ERROR => "3",
@@ -108,7 +108,7 @@ const fn priority(origin: Origin) -> &'static str {
     }
 }
 
-/// Appends a field. A value with a line end in it comes with its length; any other value ends with its line.
+/// Appends a field. A value with a line end is preceded by its length; any other value ends with its line.
 fn put_field(bytes: &mut Vec<u8>, name: &str, value: &str) {
     bytes.extend(name.as_bytes());
     if value.contains('\n') {

@@ -1,8 +1,8 @@
-//! The way to the journal: its native protocol over a datagram socket that never blocks.
+//! Writes to the journal: its native protocol over a datagram socket that never blocks.
 //!
-//! Invariant: to log never waits, whatever state journald is in. A line costs one system call, and a few more only if
-//! it is too large for a datagram or lines were lost before. A line that is not taken is counted, and the count is told
-//! as soon as the journal takes one again. The socket is the only queue, and the administrator sets its length.
+//! Invariant: logging never waits, whatever journald's state. A line costs one system call, plus a few if it exceeds
+//! a datagram or lines were lost before. A refused line is counted, and the count is logged as soon as the journal
+//! takes lines again. The socket is the only queue, and the administrator sets its length.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,11 +23,11 @@ use super::messages::{self, Message};
 
 const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// The journal, for all threads.
+/// The journal, shared by all threads.
 #[derive(Debug)]
 pub(super) struct Journal {
     socket: UnixDatagram,
-    // The socket is not connected, so after journald was started anew the next line reaches it.
+    // The socket is not connected, so the next line reaches a restarted journald.
     path: PathBuf,
     lost: AtomicU64,
 }
@@ -48,8 +48,7 @@ impl Journal {
         self.send_or_count(&entry.encode(origin));
     }
 
-    /// Tells how many lines were lost, if any were. This is called also while nothing is logged, so that no count waits
-    /// for the next line.
+    /// Logs how many lines were lost. It also runs while nothing is logged, so that no count waits for the next line.
     pub(super) fn report_lost(&self) {
         let count = self.lost.swap(0, Ordering::Relaxed);
         if count > 0 {
@@ -57,7 +56,7 @@ impl Journal {
         }
     }
 
-    /// Sends a count. If the journal does not take it, it is added to what is lost, and told with that.
+    /// Sends a count. If the journal refuses it, the count goes back to the lost lines.
     fn send_count(&self, Message { id, text }: Message, fields: &str, count: u64) {
         let text = format!(
             "MESSAGE={text}{fields}\nPRIORITY=4\nSYSLOG_IDENTIFIER=holdfast\nMESSAGE_ID={id}\nHOLDFAST_COUNT={count}\n"
@@ -80,7 +79,7 @@ impl Journal {
         }
     }
 
-    /// Sends what is too large for a datagram, as a file that is sealed against any change.
+    /// Sends an entry larger than a datagram, as a file sealed against changes.
     fn send_file(&self, bytes: &[u8]) -> io::Result<()> {
         let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
         let mut file = std::fs::File::from(memfd_create("holdfast-log", flags)?);

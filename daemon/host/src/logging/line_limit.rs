@@ -1,6 +1,6 @@
-//! How many lines of one kind are written in a time; the rest is counted.
+//! Limits how many lines of one kind are written per window, and counts the rest.
 //!
-//! Invariant: a flood is a few lines and a number.
+//! Invariant: a flood becomes a few lines and a number.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const LINES_MAX: u64 = 10;
 /// How long a window is: long enough that a flood leaves the log readable.
 const LINES_WINDOW: Duration = Duration::from_secs(60);
 
-/// How many lines were wanted in this window, and how many were left out since the last one that was written.
+/// How many lines were requested in this window, and how many were suppressed since the last written one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LineLimit {
     window_start: Duration,
@@ -19,7 +19,7 @@ pub struct LineLimit {
 }
 
 impl LineLimit {
-    /// Whether a line may be written now and, if so, how many were left out since the last one. `now` never steps back.
+    /// Whether a line may be written now and, if so, how many were suppressed since the last. `now` never steps back.
     pub fn allow_line(&mut self, now: Duration) -> Option<u64> {
         if now >= self.window_start + LINES_WINDOW {
             *self = Self { window_start: now, requested: 0, suppressed: self.suppressed };

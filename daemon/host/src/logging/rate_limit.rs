@@ -1,8 +1,8 @@
-//! How many lines the log gets: more than people read in a moment, fewer than journald would drop by itself.
+//! Limits the rate of log lines: more than people read at once, fewer than journald would drop.
 //!
-//! Invariant: no namespace takes the lines of another: each has its own share, and its first warnings in a window are
-//! written whatever others say. Lines that are left out are counted by kind and by namespace, and every count is told
-//! once. The changes among them are still in the history.
+//! Invariant: no namespace takes the lines of another. Each has its own quota, and its first warnings in a window are
+//! written whatever others log. Suppressed lines are counted by kind and by namespace, and every count is logged
+//! once. The history still has their changes.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
@@ -16,15 +16,15 @@ use tracing_subscriber::layer::Context;
 
 use super::messages;
 
-/// The most lines of level info and below in one window. With twice [`WARNINGS_MAX`] this is less than the 10,000 lines in
-/// 30 s after which journald drops what a service says, warnings included.
+/// The most lines of level info and below in one window. Together with twice [`WARNINGS_MAX`] this stays below the
+/// 10,000 lines in 30 s after which journald drops a service's lines, warnings included.
 pub(super) const LINES_MAX: u32 = 2_000;
 
-/// The most warnings and errors in one window, beside the lines above: a flood of those must not drown them. The first
-/// ones of each namespace have as much room again.
+/// The most warnings and errors in one window, on top of the lines above, so that a flood of those does not drown
+/// them. The first ones of each namespace get as many again.
 pub(super) const WARNINGS_MAX: u32 = 500;
 
-/// A namespace gets a fifth of either number of lines, so that several may be loud at once.
+/// A namespace gets a fifth of either limit, so that several may be loud at once.
 const QUOTA_DIVISOR: u32 = 5;
 
 /// How many warnings of a namespace are written although others have used up the window.
@@ -33,16 +33,16 @@ const FIRST_MAX: u32 = 10;
 /// How long a window is.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Kinds of lines that are counted apart; there are fewer in the program.
+/// The most kinds of lines that are counted apart; the program has fewer.
 const KINDS_MAX: usize = 64;
 
-/// Namespaces that are counted apart in one window; all others share the lines of one. Each takes some 100 bytes.
+/// The most namespaces counted apart in one window; all others share one quota. Each takes some 100 bytes.
 const NAMESPACES_MAX: usize = 4_096;
 
-/// How many namespaces are named, of those that had most lines left out.
+/// How many namespaces are named: those with the most suppressed lines.
 const NAMED_MAX: usize = 3;
 
-/// How many lines were written in a window, and how many were not.
+/// How many lines a window wrote and suppressed.
 #[derive(Debug, Default)]
 struct LineCount {
     lines: u32,
@@ -50,18 +50,18 @@ struct LineCount {
     suppressed: u64,
 }
 
-/// The counts of this window, and of what was left out since that was told last.
+/// The counts of this window, and of the lines suppressed since the last report.
 #[derive(Debug)]
 pub(super) struct RateWindow {
     since: Instant,
     all: LineCount,
-    /// Lines that are of no namespace have a place of their own, without a share.
+    /// Lines without a namespace have their own entry, without a quota.
     namespaces: BTreeMap<String, LineCount>,
     suppressed: BTreeMap<String, u64>,
     loudest: BTreeMap<String, u64>,
 }
 
-/// What was left out: how much, of which kinds, and of which namespaces most.
+/// How many lines were suppressed, of which kinds, and of which namespaces most.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SuppressedLines {
     pub(super) count: u64,
@@ -78,7 +78,7 @@ impl RateWindow {
         Self { since: now, all, namespaces, suppressed: left_out, loudest }
     }
 
-    /// Whether this line is written; if not, it is counted. An empty namespace is none.
+    /// Whether to write this line; if not, it is counted. An empty namespace means none.
     pub(super) fn admits(&mut self, now: Instant, is_loud: bool, kind: &str, namespace: &str) -> bool {
         if now.duration_since(self.since) >= WINDOW {
             self.end_window(now);
@@ -127,7 +127,7 @@ impl RateWindow {
         *self.suppressed.entry(kind.to_owned()).or_default() += 1;
     }
 
-    /// What was left out since this was asked last.
+    /// The lines suppressed since the last call.
     pub(super) fn take_suppressed(&mut self) -> Option<SuppressedLines> {
         let left_out = std::mem::take(&mut self.suppressed);
         let count = left_out.values().sum();
@@ -146,7 +146,7 @@ impl RateWindow {
     }
 }
 
-/// The counts as `name: count`, one after the other.
+/// The counts as `name: count`, comma-separated.
 fn render_counts(all: impl IntoIterator<Item = (String, u64)>) -> String {
     let mut text = String::new();
     for (name, count) in all {
@@ -156,7 +156,7 @@ fn render_counts(all: impl IntoIterator<Item = (String, u64)>) -> String {
     text
 }
 
-/// The bound of the log, wherever its lines go.
+/// The log's rate limit, wherever its lines go.
 #[derive(Clone, Debug)]
 pub(super) struct RateLimitLayer(Arc<Mutex<RateWindow>>);
 
@@ -169,7 +169,7 @@ impl RateLimitLayer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was left out since this was asked last.
+    /// The lines suppressed since the last call.
     pub(super) fn take_suppressed(&self) -> Option<SuppressedLines> {
         self.lock_window().take_suppressed()
     }
@@ -187,7 +187,7 @@ impl<S: Subscriber> Layer<S> for RateLimitLayer {
     }
 }
 
-/// What a line says, and the namespace of the object that it is about.
+/// A line's message, and the namespace of its object.
 #[derive(Debug, Default)]
 struct LineFields {
     message: String,
@@ -195,7 +195,7 @@ struct LineFields {
 }
 
 impl LineFields {
-    /// Objects are named as `namespace/name`, with their kind or source before that.
+    /// Objects are named `namespace/name`, after their kind or source.
     fn set_namespace(&mut self, text: &str) {
         let name = text.split_whitespace().find_map(|word| word.split_once('/'));
         if let Some((namespace, _)) = name.filter(|_| self.namespace.is_empty()) {

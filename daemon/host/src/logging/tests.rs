@@ -1,4 +1,4 @@
-//! What reaches the journal, what does not, and that both are told.
+//! Lines that reach the journal, lines that do not, and the reports of both.
 
 use std::collections::BTreeSet;
 use std::io::{IoSliceMut, Read, Seek};
@@ -18,7 +18,7 @@ use super::messages::{self, MESSAGES, say};
 use super::rate_limit::{LINES_MAX, RateLimitLayer, RateWindow, WARNINGS_MAX, WINDOW};
 use super::{stream_matches, text_layer, write_fatal_error};
 
-/// A journald that takes what it is sent, or does not.
+/// A journald that reads its socket only when asked.
 struct Fake {
     socket: UnixDatagram,
     path: PathBuf,
@@ -128,7 +128,7 @@ fn a_field_cannot_pretend_to_be_the_journals_own() {
     has(&entry, "PRIORITY=4");
     has(&entry, "HOLDFAST_PRIORITY=0");
     has(&entry, "HOLDFAST__PID=1");
-    // With its length before it, so the second line is part of the value.
+    // Its length precedes it, so the second line is part of the value.
     let told = b"HOLDFAST_ODD_NAME\n\x10\0\0\0\0\0\0\0x\nMESSAGE=forged\n";
     assert!(entry.as_bytes().windows(told.len()).any(|bytes| bytes == told), "{entry:?}");
 }
@@ -188,7 +188,7 @@ fn a_line_of_any_size_arrives() {
     assert!(text.contains(&format!("HOLDFAST_LARGE={large}\n")) && text.starts_with("MESSAGE=large "));
 }
 
-/// By way of `/proc`, because taking a number over is unsafe.
+/// Through `/proc`, because adopting a number is unsafe.
 fn owned(fd: std::os::fd::RawFd) -> std::fs::File {
     std::fs::File::open(format!("/proc/self/fd/{fd}")).unwrap()
 }
@@ -211,7 +211,7 @@ fn a_flood_is_cut_and_summed_up_by_kind_and_warnings_have_a_place_of_their_own()
     assert!(flood.admits(now + WINDOW, false, "frontend added", ""));
 }
 
-/// Many tenants together are no louder than the bound, and each is heard.
+/// Many tenants together stay below the limit, and each still logs.
 #[test]
 fn a_namespace_has_a_share_and_its_first_warnings_have_a_place_whatever_others_say() {
     let now = Instant::now();
@@ -231,7 +231,7 @@ fn a_namespace_has_a_share_and_its_first_warnings_have_a_place_whatever_others_s
     assert!(all <= 2 * WARNINGS_MAX as usize, "{all}");
 }
 
-/// Each namespace has lines of its own, and what it does not get is told with its name.
+/// Each namespace has its own lines, and the report names the namespace whose lines are suppressed.
 #[test]
 fn a_namespaces_noise_silences_no_others_warnings() {
     let fake = Fake::new();
@@ -277,7 +277,7 @@ fn the_catalog_explains_every_message_and_no_other() {
     assert_eq!(texts.len(), MESSAGES.len(), "each text once");
 }
 
-/// What stands behind each place where a message is said, up to the end of that statement or arm.
+/// The text after each use of a message, up to the end of its statement or arm.
 fn places<'a>(sources: &'a str, name: &str) -> Vec<&'a str> {
     let named = format!("messages::{name}");
     let behind = sources.match_indices(&named).map(|(at, _)| &sources[at + named.len()..]);

@@ -1,8 +1,7 @@
-//! At which devices packets pass by the stack: those by which others are reached, and those that lead to pods of this
-//! node.
+//! Decides which devices use the fast path: those that lead to other hosts, and those that lead to pods of this node.
 //!
-//! Invariant: a device that leads to pods takes part only where one by which clients come does, or where the pod is a
-//! client itself, and only so many of them do that the programs have room to know of the pods that are clients.
+//! Invariant: a device that leads to pods takes part only if an uplink does, or if its pod is a client itself, and
+//! only as many take part as the programs have entries for besides the client pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,30 +12,30 @@ use holdfast_status::views::devices::{ClassReason, DeviceClass, FastPathDecision
 use super::super::listing::{KernelListing, Link};
 use holdfast_config::{self as config, FastPathUse, Packets};
 
-/// How many devices that lead to pods take part, and fewer where pods that are clients need the room. Each costs an
-/// open file, a pin, and some ten milliseconds in which the kernel changes no other device. As many of pods that are
-/// clients take part, of which the programs know anyway.
+/// The most pod devices that take part, and fewer if client pods need the entries. Each costs an open file, a pin,
+/// and some ten milliseconds in which the kernel changes no other device. As many client pods take part, since the
+/// programs have their devices anyway.
 const POD_FAST_PATHS_MAX: usize = 512;
 
-/// A device, and what it is to packets.
+/// A device with its class.
 type ClassifiedLink<'a> = (&'a Link, (DeviceClass, ClassReason));
 
-/// What decides whether packets pass by the stack at a device.
+/// The inputs of a fast path decision.
 pub(super) struct FastPaths<'a> {
     listing: &'a KernelListing,
     config: &'a Packets,
-    // Something on this node that is to see packets which the stack sends on, where the configuration heeds it.
+    // What on this node must see forwarded packets, if the configuration respects it.
     observer: Option<&'a Arc<str>>,
-    // By how many devices others are reached.
+    // How many devices lead to other hosts.
     uplinks: usize,
-    // Whether packets of clients pass by the stack at one of those.
+    // Whether one of those has a fast path for clients' packets.
     has_fast_uplink: bool,
-    // The devices that lead to pods, the lowest number first, and how many of them have room.
+    // The devices that lead to pods, lowest number first, and how many of them may take part.
     pod_links: Vec<u32>,
     pod_links_max: usize,
-    // The devices of pods that are clients, in that order.
+    // The devices of client pods, in the same order.
     client_pods: Vec<u32>,
-    // How answers to clients are routed.
+    // How replies to clients are routed.
     answers: ReplyRouting,
 }
 
@@ -91,8 +90,8 @@ impl<'a> FastPaths<'a> {
         in_the_way.or_else(firewall).unwrap_or(FastPathDecision::Enabled)
     }
 
-    /// What is in the way at a device by which others are reached. One with strict paths takes part if it is the only
-    /// one: then each packet comes from where its answer goes.
+    /// What prevents the fast path at an uplink. A device with strict `rp_filter` takes part if it is the only
+    /// uplink: then each packet comes from where its reply goes.
     fn uplink_obstacle(&self, link: &Link, class: DeviceClass) -> Option<FastPathDecision> {
         let by_address = class == DeviceClass::Outer && self.answers == ReplyRouting::ByFrontend;
         let is_strict = || self.uplinks > 1 && self.listing.strict.contains(&link.index);
@@ -101,8 +100,8 @@ impl<'a> FastPaths<'a> {
             .or_else(|| is_strict().then_some(FastPathDecision::StrictRpFilter))
     }
 
-    /// What is in the way at a device that leads to pods. Strict paths are not: the programs take an answer from the
-    /// device alone that leads to the pod.
+    /// What prevents the fast path at a device that leads to pods. Strict `rp_filter` does not: the programs take a
+    /// reply only from the device that leads to the pod.
     fn pod_obstacle(&self, link: &Link, at: usize) -> Option<FastPathDecision> {
         self.common_obstacle(link)
             .or_else(|| {
@@ -111,9 +110,8 @@ impl<'a> FastPaths<'a> {
             .or_else(|| (at >= self.pod_links_max).then_some(FastPathDecision::TooManyDevices))
     }
 
-    /// Whether packets can be given right away to what is behind a device that leads to pods; of a device by which
-    /// clients come, whether its packets can be given away so. What comes by a bridge may bear what the bridge's own
-    /// filter knows of connections, which a pod would take for its own.
+    /// Whether packets can go straight to the pod behind a device; for a device with clients, whether its packets
+    /// can. A bridge's packets may carry its own filter's conntrack state, which a pod would take for its own.
     pub(super) fn can_deliver_directly(&self, link: &Link, class: DeviceClass) -> bool {
         match class {
             DeviceClass::LocalPods | DeviceClass::Pod => link.kind == "veth" && !link.is_observed,
@@ -122,8 +120,8 @@ impl<'a> FastPaths<'a> {
         }
     }
 
-    /// Whether packets are to pass by the stack at the device's driver. What comes and goes, such as a firewall, has no
-    /// part in it: most drivers stop for a moment where a program comes or goes.
+    /// Whether packets use the fast path at the device's driver. Passing conditions such as a firewall do not count:
+    /// most drivers stop for a moment when a program is attached or detached.
     pub(super) fn xdp_use(&self, link: &Link, class: DeviceClass) -> XdpUse {
         match self.config.xdp {
             _ if !is_uplink(class) || self.common_obstacle(link).is_some() => XdpUse::Never,
@@ -132,7 +130,7 @@ impl<'a> FastPaths<'a> {
         }
     }
 
-    /// Whether the device is a bridge, or stands on one.
+    /// Whether the device is a bridge, or stacked on one.
     pub(super) fn is_bridge(&self, link: &Link) -> bool {
         let is_below = |it: &&Link| link.lower_link == Some(it.index);
         let below = self.listing.links.iter().find(is_below);
@@ -154,13 +152,13 @@ const fn is_uplink(class: DeviceClass) -> bool {
     matches!(class, DeviceClass::Outer | DeviceClass::Backends)
 }
 
-/// Whether packets of the pod, which is a client, may pass by the stack there. What a pod at a port of a bridge is sent
-/// comes by the bridge.
+/// Whether packets of a client pod may use the fast path there. Packets to a pod at a port of a bridge come by the
+/// bridge.
 fn leads_to_client(link: &Link) -> bool {
     matches!(link.kind.as_str(), "veth" | "netkit" | "tun") && link.master.is_none()
 }
 
-/// Whether pods of this node may be behind the device. One that another device stands on has the packets of that one.
+/// Whether pods of this node may be behind the device. A device under another one has that one's packets.
 fn leads_to_pods(link: &Link, reason: ClassReason) -> bool {
     reason == ClassReason::LocalPodsOnly && matches!(link.kind.as_str(), "veth" | "netkit" | "bridge" | "tun")
 }

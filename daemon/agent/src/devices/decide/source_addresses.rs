@@ -1,15 +1,15 @@
-//! From which of its addresses this node sends what leaves by a device, as `ip route get` says, and which pods near to
-//! such an address are this node's own.
+//! Selects the source address of packets that leave by a device, as `ip route get` does, and the prefix that this
+//! node's own pods share with it.
 //!
-//! Invariant: an address of one host alone (/32, /128), which may be gone to another node in a moment, is chosen only
-//! where there is no other.
+//! Invariant: a host address (/32, /128), which may move to another node at any moment, is selected only if there is
+//! no other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Address, KernelListing, Link};
 use crate::devices::listing::{Network, share_prefix};
 
-/// The addresses by which clients are known to others.
+/// The source addresses of clients' packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SourceAddresses {
     pub(super) v4: Option<Ipv4Addr>,
@@ -29,10 +29,9 @@ impl SourceAddresses {
     }
 }
 
-/// The addresses by which clients of a device are known to others. They are chosen from the device's own and from those
-/// that its routes name as source, whichever device has these. The source of its default route goes first, then another
-/// one that a route names, then one in a network with a gateway, then the first in the kernel's order; an address of
-/// one host alone goes after all others.
+/// The source addresses of a device's clients. Candidates are the device's own addresses and those that its routes
+/// name as source, whichever device has these. The source of its default route goes first, then that of another
+/// route, then one in a network with a gateway, then the first in the kernel's order; a host address goes last.
 pub(super) fn select_sources(listed: &KernelListing, index: u32) -> SourceAddresses {
     let ways = || listed.gateway_routes.iter().filter(|way| way.index == index);
     let is_named = |it: &Address| ways().any(|way| way.source == Some(it.address));
@@ -45,13 +44,13 @@ pub(super) fn select_sources(listed: &KernelListing, index: u32) -> SourceAddres
     ranked.into_iter().fold(SourceAddresses::default(), |seen, it| seen.with(it.address))
 }
 
-/// How many first bits of `address` the pods of this node share, where `address` is of the device and the device leads
-/// to pods of this node and to others; 0: it is no such device.
+/// How many leading bits this node's pods share with `address`, if it belongs to a device that leads to pods of this
+/// node and of others; 0 for any other device.
 ///
-/// Cilium gives its own device one address of the node's pods, and routes all of them by it. Pods of other nodes go the
-/// same way where it has an overlay; the device has no address of theirs. An address of more than one host says nothing
-/// of the kind, nor does a device with its other end elsewhere: a host in such a network may be another node. A bridge
-/// of pods (`is_of_pods`) has an address of their network; a route by one of the pods makes it lead to others.
+/// Cilium gives its own device one address of the node's pods, and routes all of them by it. An overlay sends pods of
+/// other nodes the same way, but the device has no address of theirs. An address of a wider network proves nothing,
+/// nor does a device whose other end is elsewhere: a host in such a network may be another node. A bridge of pods
+/// (`is_of_pods`) has an address of their network; a route by one of the pods makes it lead to others.
 pub(super) fn shared_prefix_bits(
     listed: &KernelListing,
     link: &Link,
@@ -71,8 +70,8 @@ pub(super) fn shared_prefix_bits(
     }
 }
 
-/// Whether a network of pods with this address is behind the device itself: a gateway that is not the device's own
-/// address is a router.
+/// Whether a pod network with this address is behind the device itself: a gateway other than the device's own address
+/// is a router.
 fn is_behind_device(network: &Network, own: &Address) -> bool {
     let is_several = (1..own.bits).contains(&network.bits);
     is_several
@@ -84,7 +83,7 @@ fn is_host(it: &Address) -> bool {
     u32::from(it.bits) >= if it.address.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS }
 }
 
-/// Whether the other one is in the network of this address.
+/// Whether `other` is in the network of this address.
 fn contains_address(it: &Address, other: IpAddr) -> bool {
     share_prefix(it.address, other, it.bits)
 }

@@ -2,9 +2,9 @@
 
 use super::{check, decided, listed};
 
-/// Behind Cilium's link are this node's pods and, where Cilium has an overlay, those of all other nodes. The link has
-/// one address of this node's pods, for one host alone. A device with an address of a whole network says nothing of the
-/// kind: its neighbours there are other hosts.
+/// Behind Cilium's link are this node's pods and, with an overlay, those of all other nodes. The link has one address
+/// of this node's pods, as a host address. A device with an address of a whole network proves nothing: its neighbours
+/// there are other hosts.
 #[test]
 fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
     check(
@@ -34,7 +34,7 @@ fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
     );
 }
 
-/// As where a pod is a VPN for others, or speaks BGP with the node: the bridge's pods see a client as before.
+/// As when a pod is a VPN for others, or speaks BGP with the node: the bridge's pods see a client as before.
 #[test]
 fn a_route_by_a_pod_makes_the_other_pods_of_its_bridge_no_others() {
     check(
@@ -50,7 +50,7 @@ fn a_route_by_a_pod_makes_the_other_pods_of_its_bridge_no_others() {
     );
 }
 
-/// Antrea's gateway and Kube-OVN's port are such; the port of a switch that has the card in it is the way out.
+/// Antrea's gateway and Kube-OVN's port lead to pods; the port of a switch that has the network card is the uplink.
 #[test]
 fn a_port_of_a_virtual_switch_with_pods_behind_it_is_told_from_a_way_out() {
     let world = listed(
@@ -65,8 +65,7 @@ fn a_port_of_a_virtual_switch_with_pods_behind_it_is_told_from_a_way_out() {
     assert_eq!(switches(&with_card).count(), 0);
 }
 
-/// A frame that comes for a keepalived of its own hardware address, or for a VLAN that the bridge tells apart, has been
-/// in the bridge before.
+/// A frame for a keepalived with its own hardware address, or for a VLAN of the bridge, has passed the bridge before.
 #[test]
 fn what_stands_on_a_bridge_hears_what_the_bridge_has_seen() {
     let world = listed(
@@ -81,8 +80,8 @@ fn what_stands_on_a_bridge_hears_what_the_bridge_has_seen() {
     assert_eq!(bridges.collect::<Vec<_>>(), ["br0", "vrrp.51", "br0.7"]);
 }
 
-/// ZeroTier, tinc and OpenVPN have the other hosts of a network behind such a device; a virtual machine of its own has
-/// a link of two.
+/// ZeroTier, tinc and OpenVPN have other hosts of a network behind such a device; a virtual machine has a
+/// point-to-point link.
 #[test]
 fn a_tap_with_a_network_leads_to_others_and_not_to_a_pod() {
     for config in ["", "pod_devices = \"auto\""] {
@@ -101,7 +100,7 @@ fn a_tap_with_a_network_leads_to_others_and_not_to_a_pod() {
     }
 }
 
-/// Cilium has a link with both ends on the node, of which one leads to all other nodes' pods.
+/// Cilium has a link with both ends on the node, one of which leads to all other nodes' pods.
 #[test]
 fn a_link_with_both_ends_here_leads_to_no_pod() {
     check(

@@ -1,4 +1,4 @@
-//! At which devices packets are to pass by the stack, and how soon a firewall is heeded.
+//! Which devices use the fast path, and how soon a firewall takes effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn packets_pass_by_the_stack_where_nothing_needs_them_there() {
     check("devices = [\"eth0\"]", overlay, &[], None, &[Enabled, Enabled]);
 }
 
-/// A node with a pod behind a link of its own, one behind a bridge, and one with packets that something is to see.
+/// A node with a pod behind its own link, one behind a bridge, and one with observed packets.
 const PODS: &str = "2 eth0 - 10.0.0.5 default
 7 veth1 veth
 8 cni0 bridge 10.244.0.1
@@ -143,7 +143,7 @@ fn packets_of_pods_pass_by_the_stack_where_those_of_clients_do() {
     check("pod_devices = [\"veth*\"]", PODS, &[from_node()], None, &expected);
 }
 
-/// Where clients' packets go to other nodes as they came, the stack would see none of them.
+/// If clients' packets go to other nodes unchanged, the stack sees none of them.
 #[test]
 fn policies_of_ipsec_are_told_to_each_device_that_leads_to_others_whatever_the_shortcut_is() {
     for packets in ["", "shortcut = \"always\"", "devices = [\"eth0\"]"] {
@@ -156,7 +156,7 @@ fn policies_of_ipsec_are_told_to_each_device_that_leads_to_others_whatever_the_s
     }
 }
 
-/// What comes and goes, such as a firewall, does not count: the program at a driver stays.
+/// Passing conditions such as a firewall do not count: the program at a driver stays.
 #[test]
 fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_for() {
     let check = |packets: &str, world: &str, onlooker: Option<&str>, expected: &[XdpUse]| {
@@ -178,7 +178,7 @@ fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_f
     check("xdp = \"native\"\ndevices = [\"eth0\"]", overlay, None, &[native, native]);
 }
 
-/// What waits at a device is to wait there: a limit of a pod's bandwidth, as a rule.
+/// Packets must wait in a device's queue, usually for a pod's bandwidth limit.
 #[test]
 fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
     let decided = decided_beside("", &listed(PODS), &Observers::default());
@@ -194,7 +194,7 @@ fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
     assert_eq!(pods, [pod(true), pod(true), pod(false)]);
 }
 
-/// The programs have to have room for the devices of pods that are clients.
+/// The programs need entries for the devices of client pods.
 #[test]
 fn so_many_pods_have_the_shortcut_that_pods_that_are_clients_have_room() {
     let pods = (0..600).map(|at| format!("{} veth{at} veth\n", 10 + at)).collect::<String>();
@@ -214,7 +214,7 @@ fn so_many_pods_have_the_shortcut_that_pods_that_are_clients_have_room() {
     );
 }
 
-/// What the filter of a bridge knows of connections is this node's.
+/// A bridge's filter has this node's conntrack state.
 #[test]
 fn nothing_that_comes_by_a_bridge_is_given_to_a_pod_right_away() {
     let world = "2 br0 bridge 10.0.0.5 default\n3 vlan5 vlan on 2 10.1.0.5 default\n7 veth1 veth";
@@ -272,7 +272,7 @@ async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
     }
 }
 
-/// Of a device and of all devices the greater number counts, and 2 is loose.
+/// The greater number of the device and `all` counts, and 2 is loose.
 #[test]
 fn kernel_strict_paths_are_read_from_the_kernel() {
     network_namespace::run_inside(|| {

@@ -1,8 +1,8 @@
-//! How long changes of endpoints take until the maps show them, counted as kube-proxy counts them.
+//! Measures how long changes of endpoints take to reach the maps, counted as kube-proxy counts them.
 //!
-//! Invariant: nothing is kept from step to step. What a step did to a service names the slices that it was about, and
-//! each version of a slice says when that happened of which it tells. Any writer of slices may say so, by any clock: a
-//! time before the daemon's start counts for nothing, one that lies ahead as now, and none for more than [`LATENCY_MAX`].
+//! Invariant: nothing is kept between steps. A step's change names its slices, and each version of a slice carries
+//! the time of its trigger. Any writer of slices may set that time, by any clock: a time before the daemon's start
+//! does not count, a future one counts as now, and none for more than [`LATENCY_MAX`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,14 +14,14 @@ use holdfast_core::snapshot::ServiceView;
 
 use super::Histogram;
 
-/// The longest time that a change is counted with, far beyond the last bucket. The sum has room for five thousand
-/// million of these, so slices that say long times do not make it run over within weeks.
+/// The longest latency that counts, far beyond the last bucket. The sum can hold five thousand million of these, so
+/// slices that claim long times do not overflow it within weeks.
 const LATENCY_MAX: Duration = Duration::from_secs(3_600);
 
-/// The bounds before the first of kube-proxy, each half of the next one, in milliseconds.
+/// The bounds below kube-proxy's first, each half of the next one, in milliseconds.
 const FINE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// How long changes took, by the family of the slice.
+/// The latencies by the family of the slice.
 #[derive(Debug)]
 pub(crate) struct ProgrammingLatency {
     started: Instant,
@@ -37,7 +37,7 @@ impl Default for ProgrammingLatency {
     }
 }
 
-/// Kube-proxy's buckets, with the finer ones. The first has what is no time at all, or says a time that lies ahead.
+/// Kube-proxy's buckets, with finer ones below. The first also gets future times.
 fn bounds() -> impl Iterator<Item = Duration> {
     let fine = FINE_BOUNDS.into_iter().chain([250, 500]).map(Duration::from_millis);
     let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
@@ -45,7 +45,7 @@ fn bounds() -> impl Iterator<Item = Duration> {
 }
 
 impl ProgrammingLatency {
-    /// Counts the slices that a step was about for a service, if the maps now hold what these say.
+    /// Counts the slices of a step's change to a service, if the maps now hold them.
     pub(crate) fn record_change(&self, change: &Change) {
         let is_ours = change.service.source == Source::Kubernetes && change.error.is_none();
         for (family, since) in
@@ -57,14 +57,14 @@ impl ProgrammingLatency {
         }
     }
 
-    /// The counts of each family.
+    /// The histogram of each family.
     pub(crate) fn by_family(&self) -> impl Iterator<Item = (Family, &Histogram)> {
         self.histograms.iter().map(|(family, counts)| (*family, counts))
     }
 }
 
-/// When each version of a slice began that a step was about, as far as the slice says so. What is held is left out:
-/// that the maps do not show it is no delay but a decision.
+/// The trigger time of each slice version in a change, if the slice has one. Held slices are left out: the maps omit
+/// them by decision, not by delay.
 fn trigger_times<'a>(change: &'a Change, now: &'a ServiceView) -> impl Iterator<Item = (Family, i64)> + 'a {
     changed_slices(change, now).filter_map(move |slice| {
         let since = slice.meta.triggered.0?;
@@ -77,8 +77,8 @@ fn is_held(view: &ServiceView, family: Family) -> bool {
     view.ports.iter().any(|port| port.key.family == family && port.hold.is_some())
 }
 
-/// The versions that a step was about of slices that the service still has: all that its causes name, and where there
-/// were more causes than a change names, the last version of each other slice that is new.
+/// The slice versions of a change that the service still has: all that its causes name, and if the causes exceed a
+/// change's limit, the last version of each other new slice.
 fn changed_slices<'a>(change: &'a Change, now: &'a ServiceView) -> impl Iterator<Item = &'a Arc<SliceFacts>> {
     let named = change.causes.iter().filter_map(move |cause| match cause {
         Cause::SliceApplied(slice) => find_slice(now, slice).map(|_| slice),
@@ -96,14 +96,14 @@ fn changed_slices<'a>(change: &'a Change, now: &'a ServiceView) -> impl Iterator
     named.chain(all.iter().filter(move |slice| !is_named(slice) && !was_there(slice)))
 }
 
-/// The version of a slice that a view shows.
+/// The version of a slice in a view.
 fn find_slice<'a>(view: &'a ServiceView, slice: &SliceFacts) -> Option<&'a Arc<SliceFacts>> {
     let place = view.slices.binary_search_by(|it| it.key.cmp(&slice.key)).ok()?;
     view.slices.get(place)
 }
 
-/// For how long that has been so; `None`: since before the daemon's start. The start is told by a clock that does not
-/// step, so a host that gets the time late neither counts what is old nor leaves out what is new.
+/// The time since `since`; `None` if it is before the daemon's start. A monotonic clock measures the uptime, so on a
+/// host that sets its clock late, old times do not count and new ones do.
 fn age(since: i64, now: SystemTime, uptime: Duration) -> Option<Duration> {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);

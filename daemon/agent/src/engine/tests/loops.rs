@@ -1,4 +1,4 @@
-//! The order of the engine's work: events, dirty services, questions.
+//! The order of the engine's work: events, dirty services, queries.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
@@ -16,14 +16,14 @@ use crate::engine::steps::StepMetrics;
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Frontends that the maps do not take.
+/// Frontends that the maps refuse.
 const BEYOND_ITS_PART: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 98));
 const REFUSED: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 99));
 
-/// What was done, in order.
+/// The calls, in order.
 type Deeds = Arc<Mutex<Vec<&'static str>>>;
 
-/// Maps that tell what is asked of them.
+/// Maps that record their calls.
 struct Telling {
     maps: MemoryMaps,
     deeds: Deeds,
@@ -78,7 +78,7 @@ impl Maps for Telling {
     }
 }
 
-/// An engine's loop with all of its ends.
+/// An engine's loop with all of its channels.
 struct Task {
     deeds: Deeds,
     events: mpsc::Sender<Vec<Event>>,
@@ -90,7 +90,7 @@ struct Task {
     changes: mpsc::Receiver<crate::recorder::TimedChange>,
 }
 
-/// Everything that `begin` does waits for the engine when it starts.
+/// Everything that `begin` sends waits for the engine when it starts.
 fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
     let deeds = Deeds::default();
     let maps = Telling { maps: MemoryMaps::default(), deeds: Arc::clone(&deeds) };
@@ -164,7 +164,7 @@ fn events_and_what_they_change_come_before_questions() {
     drop(task.changes);
 }
 
-/// A tenant would stop the time of the last success on all nodes, for as long as its service stands.
+/// Otherwise a tenant could stop the time of the last success on all nodes, for as long as its service exists.
 #[test]
 fn who_asks_for_more_than_its_part_keeps_no_engine_from_having_caught_up() {
     for (address, is_quiet) in [(BEYOND_ITS_PART, true), (REFUSED, false)] {
@@ -247,7 +247,7 @@ fn who_waits_for_news_is_not_woken_by_the_time() {
     thread.join().unwrap();
 }
 
-/// Services of many ports, of which one comes and goes, and a recorder that takes nothing.
+/// Services of many ports, one of which comes and goes, and a recorder that takes nothing.
 #[test]
 fn what_waits_for_the_recorder_has_a_bound_in_bytes_and_is_given_back() {
     let heavy = |number: u16, round: u16| {

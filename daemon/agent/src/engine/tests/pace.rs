@@ -1,4 +1,4 @@
-//! When the loop looks after the maps.
+//! When the loop runs upkeep of the maps.
 
 use std::sync::Mutex;
 
@@ -31,7 +31,7 @@ async fn the_maps_are_looked_after_as_soon_as_everything_is_written() {
         false
     };
     let running = tokio::spawn(run(engine, ends, look));
-    // It has looked once before there was anything.
+    // It has run once before there was anything.
     events.send(vec![service("a", "10.0.0.1")]).await.unwrap();
     while looks.lock().unwrap().is_empty() {
         tokio::task::yield_now().await;
@@ -50,7 +50,7 @@ async fn the_maps_are_looked_after_as_soon_as_everything_is_written() {
     running.await.unwrap();
 }
 
-/// A piece of upkeep waits for the kernel as a rule; here it blocks the engine for some milliseconds.
+/// A piece of upkeep usually waits for the kernel; here it blocks the engine for some milliseconds.
 const PIECE: Duration = Duration::from_millis(5);
 const PIECES: usize = 100;
 

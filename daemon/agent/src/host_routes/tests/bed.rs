@@ -1,4 +1,4 @@
-//! Blocks of a configuration, what the rules make of them, and a follower that announces it.
+//! Blocks of a configuration, the rules' results, and a follower that announces them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,16 +36,16 @@ pub(super) fn ip(arguments: &str) {
     done(arguments);
 }
 
-/// What `ip route` says, without blanks at the ends of lines.
+/// The output of `ip route`, without blanks at the ends of lines.
 pub(super) fn ip_route(arguments: &str) -> String {
     let said = done(&format!("route {arguments}"));
     said.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Where blocks go in, and what comes of them.
+/// The input of blocks, and the output of events.
 type Ends = (watch::Sender<Arc<Blocks>>, mpsc::Receiver<Vec<Event>>);
 
-/// The rules of a node over maps in memory, with the blocks of a configuration as their one source.
+/// The rules of a node over maps in memory, with the blocks of a configuration as their only source.
 pub(super) struct Rules {
     engine: Engine<MemoryMaps>,
     turns: u64,
@@ -59,7 +59,7 @@ impl Rules {
         Self { engine: started.0, turns: 0, drains: Drains::default(), source: None }
     }
 
-    /// The rules of the next process, which goes on from what this one knew and has heard of no block.
+    /// The rules of the next process, which has this one's snapshot and has not received any block.
     pub(super) fn restarted(mut self) -> Self {
         let remembered = SavedSnapshot::from(&*self.snapshot());
         let mut later = Self::new();
@@ -75,7 +75,7 @@ impl Rules {
         self.engine.apply(event);
     }
 
-    /// Takes in the blocks, as a start or a reload does.
+    /// Applies the blocks, as a start or a reload does.
     pub(super) async fn apply(&mut self, config: &Config) {
         let services: Vec<StaticService> = config.services.iter().map(StaticService::from).collect();
         let blocks = Arc::new(Blocks::new(services, "config.toml").unwrap());
@@ -93,7 +93,7 @@ impl Rules {
             ));
             (sender, events)
         });
-        // The source runs only when this task waits, so what it finds first are these.
+        // The source runs only while this task waits, so it finds these first.
         sender.send_replace(blocks);
         let group = tokio::time::timeout(TEST_TIMEOUT, events.recv()).await.unwrap().unwrap();
         group.into_iter().for_each(|event| self.engine.apply(event));
@@ -118,7 +118,7 @@ impl Rules {
     }
 }
 
-/// A follower that runs, with its configuration and its snapshots in the test's hands.
+/// A running follower, whose configuration and snapshots the test controls.
 pub(super) struct Running {
     config: watch::Sender<Arc<Config>>,
     snapshots: watch::Sender<Arc<Snapshot>>,
@@ -147,7 +147,7 @@ impl Running {
         self.snapshots.send_replace(Arc::clone(snapshot));
     }
 
-    /// Ends as with the daemon: nothing publishes any more.
+    /// Ends as with the daemon: no publisher is left.
     pub(super) async fn stop(self) {
         drop((self.config, self.snapshots));
         tokio::time::timeout(TEST_TIMEOUT, self.task).await.unwrap().unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::super::health::{Health, HealthyTime};
 use super::super::limits;
 
-/// So many seconds after a second in 2026, on both clocks.
+/// This many seconds after a second in 2026, on both clocks.
 fn at(seconds: u64, begun: Instant) -> HealthyTime {
     let wall: SystemTime = UNIX_EPOCH + Duration::from_secs(1_767_870_715 + seconds);
     HealthyTime { at: wall, instant: begun + Duration::from_secs(seconds) }

@@ -1,4 +1,4 @@
-//! Objects, what the rules make of them, and a client that asks one port.
+//! Objects, the rules' results, and a client of one port.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,13 +18,13 @@ use serde_json::{Value, json};
 
 use holdfast_fixtures::TEST_TIMEOUT;
 
-/// The node that everything is seen from.
+/// The name of this node.
 pub(super) const NODE: &str = "n1";
 
 const PROVENANCE: Provenance =
     Provenance { source: Source::Manifests, origin: None, defaulting: Defaulting::AsApiserver };
 
-/// A Service with a health check port, created so many seconds after noon.
+/// A Service with a health check port, created this many seconds after noon.
 pub(super) fn balanced(name: &str, check: u16, created: u8) -> Value {
     json!({
         "kind": "Service",
@@ -101,7 +101,7 @@ impl Rules {
     }
 }
 
-/// Status line, headers and body of one answer.
+/// Status line, headers and body of one response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub status: String,
@@ -120,7 +120,7 @@ impl Answer {
     }
 }
 
-/// One request, on a connection of its own.
+/// One request, on its own connection.
 pub(super) fn ask(address: SocketAddr, path: &str) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(TEST_TIMEOUT))?;
@@ -132,7 +132,7 @@ pub(super) fn ask(address: SocketAddr, path: &str) -> std::io::Result<Answer> {
     Ok(Answer { status, head: head.to_owned(), body: body.to_owned() })
 }
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 #[track_caller]
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -142,7 +142,7 @@ pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// An address of loopback with a free port.
+/// A loopback address with a free port.
 pub(super) fn free(ip: &str) -> SocketAddr {
     let listener = std::net::TcpListener::bind((ip.parse::<std::net::IpAddr>().unwrap(), 0)).unwrap();
     listener.local_addr().unwrap()

@@ -1,4 +1,4 @@
-//! The ports themselves, over sockets of loopback.
+//! The ports themselves, over loopback sockets.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -20,14 +20,14 @@ use crate::readings::{ClosedPorts, Liveness, Readings};
 use holdfast_config::{Config, KubeProxy, OuterAddresses};
 use holdfast_fixtures::TEST_TIMEOUT;
 
-/// A daemon's ports, and what decides what they say.
+/// A daemon's ports, and the inputs of their responses.
 struct Open {
     _ports: PortThreads,
     addresses: KubeProxy,
     snapshots: watch::Sender<Arc<Snapshot>>,
     closed: Arc<ClosedPorts>,
     config: watch::Sender<Arc<Config>>,
-    // The follower ends with it.
+    // Dropping the runtime ends the follower.
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -75,7 +75,7 @@ impl Open {
     }
 }
 
-/// A node that serves this.
+/// A node that serves these objects.
 fn serving(objects: &[Value]) -> (Rules, Arc<Snapshot>) {
     let mut rules = Rules::new(&["127.0.0.1"], objects);
     let snapshot = rules.snapshot();
@@ -122,7 +122,7 @@ fn a_node_whose_maps_follow_nothing_yet_or_whose_engine_hangs_is_not_healthy() {
     assert_eq!(open.health("/livez").status, UNAVAILABLE);
 }
 
-/// A daemon with one Service, and that Service's health check port, which is open.
+/// A daemon with one Service, and the open health check port of that Service.
 fn checked() -> (SocketAddr, Open) {
     let at = free("127.0.0.1");
     let (_, snapshot) = serving(&[balanced("web", at.port(), 1), slice("web", &["10.0.0.1@n1"])]);
@@ -203,7 +203,7 @@ fn a_port_that_somebody_else_has_is_told_tried_again_and_stops_nothing() {
     assert_eq!(ask(SocketAddr::new([127, 0, 0, 1].into(), port), "/").unwrap().status, "HTTP/1.1 200 OK");
 }
 
-/// Clients that say nothing, and one that says half of something, as many as fit a hundred times.
+/// Idle clients, and one that sends half a request, a hundred times as many as fit.
 #[test]
 fn whoever_fills_one_port_keeps_nobody_from_it_nor_from_another() {
     let (at, open) = checked();
@@ -217,21 +217,21 @@ fn whoever_fills_one_port_keeps_nobody_from_it_nor_from_another() {
         assert_eq!(open.health("/healthz").status, "HTTP/1.1 200 OK");
         assert_eq!(open.metrics("/healthz").body, "ok");
         assert_eq!(ask(at, "/").unwrap().status, "HTTP/1.1 200 OK");
-        // The client that has sent nothing for longest has made room.
+        // The port has evicted the client that was idle for longest.
         let first = &mut idle[0];
         first.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         assert!(matches!(first.read(&mut [0; 1]), Ok(0) | Err(_)));
     }
 }
 
-/// Connects again and again and says nothing, some two thousand times a second, until it is dropped.
+/// Connects repeatedly without sending anything, some two thousand times per second, until it is dropped.
 struct Idlers {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Idlers {
-    /// Returns when there are more than any bound of a port and its queue.
+    /// Returns when there are more than a port and its queue can hold.
     fn at(address: SocketAddr) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, many) = (Arc::clone(&stop), Arc::new(AtomicBool::new(false)));
@@ -239,7 +239,7 @@ impl Idlers {
         let thread = std::thread::spawn(move || {
             let mut idle = VecDeque::new();
             while !told.load(Ordering::Relaxed) {
-                // Where the queue is full a connect waits for long.
+                // A connect to a full queue takes long.
                 idle.extend(TcpStream::connect_timeout(&address, Duration::from_millis(2)).ok());
                 is_many.fetch_or(idle.len() > 180, Ordering::Relaxed);
                 idle.drain(..idle.len().saturating_sub(600));
@@ -258,8 +258,8 @@ impl Drop for Idlers {
     }
 }
 
-/// What a balancer's check does: the third that fails takes the node out. It waits for longer than most balancers do,
-/// because this machine may have other work.
+/// A balancer's check: the third failure takes the node out. It waits for longer than most balancers do, because the
+/// machine may have other work.
 fn is_answered_in_three_tries(address: SocketAddr, path: &str) -> bool {
     let within = Duration::from_secs(10);
     (0..3).any(|_| {

@@ -1,4 +1,4 @@
-//! Whether packets are translated where balancers come, by what the devices are and which of them have programs.
+//! Whether packets are translated at balancers' devices, by the devices' classes and programs.
 
 use holdfast_datapath::{DeviceStatus, FastPathState, HookKind, XdpState, XdpUse};
 use holdfast_status::views::datapath::DatapathView;
@@ -9,7 +9,7 @@ use holdfast_status::views::devices::{
 use crate::readings::fixture;
 use crate::readings::{fails_packets, translates_packets};
 
-/// `eth0 outer Gateway !`: the mark stands for a device that has no programs.
+/// `eth0 outer Gateway !`: the mark stands for a device without programs.
 fn decision(index: u32, text: &str) -> (DeviceDecision, bool) {
     let words: Vec<&str> = text.split(' ').collect();
     let class = if words[1] == "outer" { DeviceClass::Outer } else { DeviceClass::None };
@@ -60,7 +60,7 @@ fn check(devices: &[&str], hooks: Option<HookKind>, expected: bool) {
             foreign_programs: 0,
             fast_path: FastPathState::Disabled,
             xdp: XdpState::Disabled,
-            // What serves without a pin serves.
+            // A program without a pin serves.
             error: attached.then(|| "cannot pin in: read-only".to_owned()),
         })
         .collect();
@@ -85,7 +85,7 @@ fn each_device_by_which_balancers_come_has_to_have_its_programs() {
     check(&["eth0 outer Gateway"], None, false);
 }
 
-/// Nobody is to be woken for what serves, nor a node to be taken out of a balancer.
+/// A serving device must neither wake an operator nor take a node out of a balancer.
 #[test]
 fn packets_fail_at_a_device_without_programs_and_not_at_one_without_pins() {
     let with = |attached: bool, unpinned: bool| {

@@ -1,4 +1,4 @@
-//! Which health check ports are open, and what is counted.
+//! Which health check ports are open, and what they count.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ fn check(name: &str, objects: &[Value], expected: &[&str]) {
     assert_eq!(shown(&plan), expected, "{name}: {:?}", plan.refused);
 }
 
-/// A Service with one thing changed.
+/// A Service with one change.
 fn but(pointer: &str, value: Value) -> Value {
     let mut service = balanced("web", 30123, 1);
     *service.pointer_mut(pointer).unwrap() = value;
@@ -119,7 +119,7 @@ fn the_addresses_are_those_of_node_ports() {
     assert_eq!(none.refused[0].reason, "this node answers NodePorts at no address of IPv4");
 }
 
-/// A tenant gets no more listeners by its Services than there are places, and no older Service loses one to a newcomer.
+/// A tenant's Services get no more listeners than the limit, and no older Service loses one to a newer one.
 #[test]
 fn listeners_have_a_bound_and_go_by_age() {
     let services: Vec<_> = (1..=4).map(|n| balanced(&format!("s{n}"), 30_000 + u16::from(n), n)).collect();
@@ -134,7 +134,7 @@ fn listeners_have_a_bound_and_go_by_age() {
     assert_eq!((plan.refused.len(), plan.more), (CLOSED_NAMED_MAX, 1_600 - 1_024 - 100));
 }
 
-/// Two Services of a tenant at 400 addresses each would leave 224 of the listeners to a bystander that came later.
+/// Two Services of a tenant at 400 addresses each would leave 224 listeners to another tenant that came later.
 #[test]
 fn where_listeners_are_scarce_no_namespace_takes_those_of_another() {
     let tenants = |name: &str, port, created| {

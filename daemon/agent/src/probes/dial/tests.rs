@@ -1,4 +1,4 @@
-//! What an answer means, and whose it is.
+//! What an answer proves, and who sent it.
 
 use std::process::Command;
 
@@ -57,7 +57,7 @@ fn run(words: &str) {
     assert!(status.success());
 }
 
-/// NetworkPolicies of kube-router, Calico and others end so, for all nodes but the backend's own.
+/// NetworkPolicies of kube-router, Calico and others reject like this, for all nodes but the backend's own.
 #[test]
 fn a_filter_that_rejects_is_no_answer_of_the_backend() {
     let filtered = network_namespace::block_on_inside(async || {

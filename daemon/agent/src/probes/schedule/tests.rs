@@ -1,4 +1,4 @@
-//! The order in which backends are asked.
+//! The order of probes.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -13,7 +13,7 @@ use super::super::addresses::ADDRESS_GAP;
 use super::*;
 use holdfast_fixtures::many;
 
-/// The list of this many backends of a service, held since then.
+/// A held list with this many backends of a service, since `begun`.
 fn hold(service: u8, backends: u8, begun: i64) -> Hold {
     let backend = |number: u8| {
         let address = IpAddr::from([10, 0, service, number]);
@@ -32,7 +32,7 @@ fn hold(service: u8, backends: u8, begun: i64) -> Hold {
     }
 }
 
-/// Time and what is held, in the hand of a test.
+/// A test's clock, snapshot and schedule.
 struct ScheduleHarness {
     schedule: Schedule,
     snapshot: Snapshot,
@@ -44,7 +44,7 @@ impl ScheduleHarness {
         Self { schedule: Schedule::default(), snapshot: many(100, 1), now: Instant::now() }
     }
 
-    /// A service's list is held since then, with so many backends; with none, it is held no more.
+    /// Holds a service's list with this many backends; with none, ends the hold.
     fn hold(&mut self, service: u8, backends: u8, begun: i64) {
         let id = ServiceId(service.into());
         let mut view = ServiceView::clone(self.snapshot.services.get(id).unwrap());
@@ -58,7 +58,7 @@ impl ScheduleHarness {
         self.schedule.follow(&self.snapshot, self.now, &|| Duration::ZERO);
     }
 
-    /// The next turns, one each second, as far as they are due: the service and the backend of each.
+    /// The next turns, one per second, as far as they are due: the service and the backend of each.
     fn turns(&mut self, count: usize) -> Vec<(u8, u8)> {
         let turn = |_| {
             self.now += Duration::from_secs(1);
@@ -179,12 +179,12 @@ fn another_service_in_the_same_place_is_not_taken_for_the_one_before() {
     assert_eq!((fixture.services(9), fixture.schedule.turns.len()), (vec![1], 1));
 }
 
-/// So many ports at one address are held of the service at a place, in that namespace.
+/// Holds this many ports at one address of a service in that namespace.
 fn hold_ports(fixture: &mut ScheduleHarness, service: u8, namespace: &str, ports: u16) {
     hold_at(fixture, service, namespace, &[9], ports);
 }
 
-/// So many ports at each of these addresses.
+/// Holds this many ports at each of these addresses.
 fn hold_at(fixture: &mut ScheduleHarness, service: u8, namespace: &str, addresses: &[u8], ports: u16) {
     fixture.hold(service, 1, 0);
     let mut view = ServiceView::clone(fixture.snapshot.services.get(ServiceId(service.into())).unwrap());
@@ -201,7 +201,7 @@ fn hold_at(fixture: &mut ScheduleHarness, service: u8, namespace: &str, addresse
     fixture.snapshot.services.set(ServiceId(service.into()), Some(Arc::new(view)));
 }
 
-/// The backends that are asked within a time: the moment, the namespace, and the port.
+/// The backends probed within a time: the moment, the namespace, and the port.
 fn asked_within(fixture: &mut ScheduleHarness, time: Duration) -> Vec<(Instant, String, u16)> {
     let end = fixture.now + time;
     let mut asked = Vec::new();
@@ -329,8 +329,8 @@ fn backends_that_wait_for_an_address_are_not_held_up_by_those_that_need_not() {
     assert!(asked.len() > 4_000, "and no time is lost: {}", asked.len());
 }
 
-/// So many lists are held of the service at a place, one for each of its ports, each with so many backends. The address
-/// of a backend is what `address` makes of the list and of the backend.
+/// Holds this many lists of a service, one for each of its ports, each with this many backends. `address` makes a
+/// backend's address from the numbers of the list and the backend.
 fn hold_lists(
     fixture: &mut ScheduleHarness,
     (service, namespace): (u8, &str),
@@ -358,13 +358,13 @@ fn hold_lists(
     fixture.snapshot.services.set(ServiceId(service.into()), Some(Arc::new(view)));
 }
 
-/// How often those of a namespace are asked within so many seconds.
+/// How often a namespace's backends are probed within this many seconds.
 fn asked_of(fixture: &mut ScheduleHarness, namespace: &str, seconds: u64) -> usize {
     let asked = asked_within(fixture, Duration::from_secs(seconds));
     asked.iter().filter(|(_, of, _)| of == namespace).count()
 }
 
-/// All backends of all lists are elsewhere.
+/// Gives each backend of each list its own address.
 fn apart(list: u16, backend: u8) -> [u8; 4] {
     let [high, low] = list.to_be_bytes();
     [100 + backend, 0, high, low]

@@ -1,4 +1,4 @@
-//! Many lists held at once, in virtual time: the probes and the engine as they are, backends that take every probe.
+//! Many held lists, in virtual time: the real probes and engine, with backends that accept every probe.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -23,7 +23,7 @@ const BACKENDS: u32 = 10;
 /// Less than a quarter, so that it is no mass loss.
 const LOST: u32 = 1_900;
 
-/// How often the engine takes what has come.
+/// How often the engine takes events.
 const STEP: Duration = Duration::from_millis(10);
 
 fn name(number: u32) -> ObjectName {
@@ -71,7 +71,7 @@ fn slice(number: u32, backends: u32) -> Event {
     }))
 }
 
-/// The daemon's engine, its probes, and which services were asked when.
+/// The daemon's engine, its probes, and which services were probed when.
 struct Node {
     engine: Engine<MemoryMaps>,
     events: mpsc::Receiver<Vec<Event>>,
@@ -99,7 +99,7 @@ impl Node {
         Self { engine, events, snapshots, asked, begun, snapshot: Arc::default() }
     }
 
-    /// As many steps as there are pieces.
+    /// Runs one step per piece.
     fn step(&mut self) {
         let mono = self.begun.elapsed();
         let wall = Timestamp(1_000 + mono.as_secs().cast_signed());

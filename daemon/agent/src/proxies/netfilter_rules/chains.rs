@@ -1,7 +1,7 @@
-//! Base chains and their rules, as far as they say which packets they drop or accept.
+//! Parses base chains and their rules, as far as they drop or accept packets.
 //!
-//! Invariant: pure; what is cut off or not understood says nothing, and a rule of which a condition is not understood
-//! is never bare.
+//! Invariant: pure. Truncated or unknown input is ignored, and a rule with an unknown condition never counts as
+//! unconditional.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -32,13 +32,13 @@ const INET: u8 = 1;
 const IPV4: u8 = 2;
 const NETDEV: u8 = 5;
 const IPV6: u8 = 10;
-/// Where kube-proxy translated: `NF_IP_PRI_NAT_DST`.
+/// The priority of kube-proxy's translation: `NF_IP_PRI_NAT_DST`.
 const TRANSLATION: i32 = -100;
 /// `NF_DROP` and `NF_ACCEPT`.
 const DROP: u32 = 0;
 const ACCEPT: u32 = 1;
 
-/// A chain that a hook of the kernel's runs.
+/// A base chain, which one of the kernel's hooks runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chain {
     pub(super) family: u8,
@@ -51,7 +51,7 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Whether, with kube-proxy, it saw packets as clients had dialled them.
+    /// Whether it would see packets before kube-proxy translated them.
     pub(super) fn is_before_translation(&self) -> bool {
         match self.family {
             NETDEV => true,
@@ -65,7 +65,7 @@ impl Chain {
         matches!(self.family, INET | IPV4 | IPV6) && self.hook == FORWARD
     }
 
-    /// Whether it sees packets that this node sends on from one device to another.
+    /// Whether it sees packets that this node forwards.
     pub(super) fn sees_forwarded(&self) -> bool {
         match self.family {
             NETDEV => true,
@@ -74,7 +74,7 @@ impl Chain {
         }
     }
 
-    /// The place of a rule: `name` is the chain in which it stands, and to which this one leads.
+    /// The location of a rule: `name` is its chain, to which this one leads.
     pub(super) fn describe_place(&self, name: &str) -> String {
         let family = match self.family {
             INET => "inet",
@@ -97,12 +97,12 @@ impl Chain {
     }
 }
 
-/// A name without characters that would steer a terminal.
+/// A name without control characters.
 fn strip_controls(name: &str) -> String {
     name.replace(char::is_control, "?")
 }
 
-/// All chains that hooks run.
+/// All base chains.
 pub(super) fn parse_chains(objects: &[Object]) -> Vec<Chain> {
     objects.iter().filter_map(parse_chain).collect()
 }
@@ -123,21 +123,21 @@ fn parse_chain(object: &Object) -> Option<Chain> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleVerdict {
-    /// The packet is dropped, or refused with an answer.
+    /// The packet is dropped or rejected.
     Drop,
     Accept,
 }
 
-/// What a rule says.
+/// The understood parts of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilterRule {
-    /// Ports that are dialled.
+    /// Destination ports.
     pub(super) ports: Vec<RangeInclusive<u16>>,
-    /// Sets in which the port that is dialled has to be.
+    /// Sets that must contain the destination port.
     pub(super) sets: Vec<String>,
-    /// The one address that is dialled.
+    /// The one destination address.
     pub(super) address: Option<IpAddr>,
-    /// The bits of the mark that have to be set.
+    /// The mark bits that must be set.
     pub(super) mark: Option<u32>,
     pub(super) verdict: Option<RuleVerdict>,
     /// The chain that it leads to.
@@ -156,7 +156,7 @@ impl FilterRule {
         let port = (!ports.is_empty()).then(|| format!("port {}", ports.join(", ")));
         let address = self.address.map(|it| it.to_string());
         let what: Vec<String> = address.into_iter().chain(port).collect();
-        format!("drops what is sent to {}, and sees it no more", what.join(" "))
+        format!("drops packets to {}, but no longer sees them", what.join(" "))
     }
 }
 
@@ -217,14 +217,14 @@ impl FilterRule {
         self.jump = attribute(verdict, 2).map(|chain| text(chain).to_owned());
     }
 
-    /// `NFTA_TARGET_NAME`: of xtables.
+    /// `NFTA_TARGET_NAME`, of xtables.
     fn take_target(&mut self, body: &[u8]) {
         if attribute(body, 1).is_some_and(|name| matches!(text(name), "REJECT" | "DROP")) {
             self.verdict = Some(RuleVerdict::Drop);
         }
     }
 
-    /// Takes in a condition, and gives what the next expression finds loaded.
+    /// Adds a condition, and returns what the next expression finds loaded.
     fn take_condition(&mut self, name: &str, body: &[u8], loaded: RegisterContent) -> RegisterContent {
         match name {
             "payload" => return parse_payload(body),
@@ -239,7 +239,7 @@ impl FilterRule {
                     .zip(attribute_value(body, 4).and_then(parse_port));
                 self.ports.extend(ends.map(|(first, last)| first..=last));
             }
-            // `NFTA_LOOKUP_SET`; with flags it may be the opposite.
+            // `NFTA_LOOKUP_SET`; flags may invert it.
             "lookup" if loaded == RegisterContent::Port && number(body, 5).is_none_or(|flags| flags == 0) => {
                 self.sets.extend(attribute(body, 1).map(|set| text(set).to_owned()));
             }
@@ -272,12 +272,12 @@ impl FilterRule {
         let info = attribute(body, 3).unwrap_or_default();
         let port = |at: usize| Some(u16::from_ne_bytes(*info.get(at..)?.first_chunk()?));
         match attribute(body, 1).map_or("", text) {
-            // First and last source port, then first and last of the destination; all of them is no condition.
+            // First and last source port, then first and last destination port; the full range is no condition.
             "tcp" | "udp" => {
                 let ends = port(4).zip(port(6)).filter(|ends| *ends != (0, u16::MAX));
                 self.ports.extend(ends.map(|(first, last)| first..=last));
             }
-            // Which ports (1: of the destination, 2: of either), how many, the ports, and which begin a range.
+            // The kind of ports (1: destination, 2: either), their number, the ports, and flags that begin ranges.
             "multiport" => {
                 let count = info.get(1).map_or(0, |count| usize::from(*count).min(15));
                 let begins = |at: usize| info.get(32 + at).is_some_and(|flag| *flag != 0);
@@ -290,7 +290,7 @@ impl FilterRule {
                     at += width;
                 }
             }
-            // Mark, mask, and whether it is the opposite.
+            // Mark, mask, and whether the match is inverted.
             "mark" => self.mark = info.get(4..).and_then(native_u32).filter(|_| info.get(8) == Some(&0)),
             _ => {}
         }
@@ -321,7 +321,7 @@ fn parse_address(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// `NFTA_META_KEY`: `NFT_META_MARK`, `_L4PROTO` and `_NFPROTO`, of which the last two narrow nothing that counts here.
+/// `NFTA_META_KEY`: `NFT_META_MARK`, `_L4PROTO` and `_NFPROTO`; the last two narrow nothing that matters here.
 fn parse_meta(body: &[u8]) -> RegisterContent {
     match number(body, 2) {
         Some(3) => RegisterContent::Mark,

@@ -1,11 +1,9 @@
-//! What on this node is to see packets that the stack sends on from one device to another: rules of a firewall that
-//! drop, change or mark them, and policies of IPsec. Where there is none, such packets may pass by the stack, and any
-//! of them may go through it all the same.
+//! Finds what must see packets that the stack forwards: firewall rules that drop, change or mark them, and IPsec
+//! policies. Without any, such packets may take the fast path, and any of them may take the stack all the same.
 //!
-//! Invariant: this module looks, and changes nothing. What is not understood counts as an onlooker. Rules that only
-//! accept or count packets, and rules for packets to this node's own addresses, are none. A rule that gives packets
-//! another source is one: by its own table of connections it would take the answer of a flow, of which it saw no packet
-//! before, for a connection that begins.
+//! Invariant: this module only looks. Anything it does not understand counts as an observer. Rules that only accept
+//! or count packets, and rules for packets to this node's own addresses, do not count. A rule for SNAT does: its
+//! conntrack would take the reply of a flow, whose earlier packets it never saw, for a new connection.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,35 +21,35 @@ use super::chains::{self, Chain};
 use crate::devices::Observers;
 use crate::netlink_monitor::NetlinkMonitor;
 
-/// How often is looked again without a notice: of what `iptables-legacy` does none comes.
+/// How often to scan without a notice: `iptables-legacy` sends none.
 const RESCAN_EVERY: Duration = Duration::from_secs(10);
 /// How long changes of rules are collected: a firewall is loaded in several.
 const BURST: Duration = Duration::from_millis(50);
-/// How many times as long as a look took the task rests before the next one, so that rules which change all the time
-/// take a twentieth of a processor at most.
+/// The rest after a scan, as a multiple of the scan's duration, so that rules that keep changing take at most a
+/// twentieth of a processor.
 const REST_FACTOR: u32 = 20;
-/// So many looks in a row may fail before that counts as an onlooker: the kernel may be short of memory for a moment.
+/// How many scans in a row may fail before that counts as an observer: the kernel may be briefly short of memory.
 const FAILED_MAX: usize = 3;
-/// The groups of notices about nftables and about policies of IPsec: `NFNLGRP_NFTABLES` and `XFRMNLGRP_POLICY`.
+/// The notice groups of nftables and of IPsec policies: `NFNLGRP_NFTABLES` and `XFRMNLGRP_POLICY`.
 const RULE_GROUPS: u32 = 1 << 6;
 const POLICY_GROUPS: u32 = 1 << 3;
-/// Chains that are read at most in one look; where there are more, some of them matter.
+/// The most chains read in one scan; beyond that, some of them matter.
 const CHAINS_MAX: usize = 256;
 /// `XFRM_MSG_GETSPDINFO` and `XFRMA_SPD_INFO`, with the counts of policies for packets in, out and forwarded.
 const GET_POLICIES: u16 = 0x25;
 const POLICIES: u16 = 1;
 const POLICY_COUNTS: usize = 3;
-/// `XFRM_MSG_GETDEFAULT` (Linux 5.15), and what it says where packets without a policy are dropped.
+/// `XFRM_MSG_GETDEFAULT` (Linux 5.15), and its value if packets without a policy are dropped.
 const GET_DEFAULT: u16 = 0x28;
 const BLOCK: u8 = 1;
 
-/// Until the first look: packets go through the stack. Flows that a former daemon had go to other nodes as they came
-/// would end by a policy, so there is none until one is found.
+/// The state before the first scan: packets take the stack. A policy would end a former daemon's flows that pass to
+/// other nodes unchanged, so none counts until one is found.
 pub fn initial_observers() -> Observers {
-    Observers { first: Some("a firewall that was not looked for yet".into()), has_policies: false }
+    Observers { first: Some("a firewall scan that has not run yet".into()), has_policies: false }
 }
 
-/// Looks after each change of rules and now and then, until the receivers are gone.
+/// Scans after each change of rules and periodically, until the receivers are gone.
 pub async fn run(found: watch::Sender<Observers>) {
     let (mut rules, mut policies, mut failed) = (None, None, 0);
     while !found.is_closed() {
@@ -80,7 +78,7 @@ pub async fn run(found: watch::Sender<Observers>) {
     }
 }
 
-/// What follows from a look; `None`: what was found before still holds, because so few looks have failed.
+/// The result of a scan; `None` if the former result still holds, because only a few scans have failed.
 fn merge_look(looked: io::Result<Observers>, failed: usize, had_policies: bool) -> Option<Observers> {
     match looked {
         Ok(onlookers) => Some(onlookers),
@@ -112,8 +110,8 @@ fn find_firewall(root: &Path) -> io::Result<Option<Arc<str>>> {
     Ok(None)
 }
 
-/// Whether iptables-legacy has tables here; the kernel shows their rules only by a system call of its own. A kernel
-/// without that kind of rules has no such file.
+/// Whether iptables-legacy has tables here; the kernel shows their rules only through a separate system call. A
+/// kernel without such rules lacks the file.
 fn has_legacy_tables(root: &Path) -> bool {
     let has_any = |name: &str| match fs::read_to_string(root.join(name)) {
         Ok(text) => !text.trim().is_empty(),
@@ -122,7 +120,7 @@ fn has_legacy_tables(root: &Path) -> bool {
     ["proc/net/ip_tables_names", "proc/net/ip6_tables_names"].into_iter().any(has_any)
 }
 
-/// A kernel without IPsec has no such part, and no policies.
+/// Whether IPsec policies exist. A kernel without IPsec has none.
 fn has_policies() -> io::Result<bool> {
     let mut kernel = match NetlinkSocket::open(NetlinkFamily::Xfrm) {
         Err(error) if error.raw_os_error() == Some(nix::libc::EPROTONOSUPPORT) => return Ok(false),
@@ -134,7 +132,7 @@ fn has_policies() -> io::Result<bool> {
     if counts.as_chunks::<4>().0.iter().take(POLICY_COUNTS).any(|count| *count != [0; 4]) {
         return Ok(true);
     }
-    // A kernel that refuses has no defaults. They are a byte each, for packets in, forwarded and out.
+    // A kernel that rejects the request has no defaults. They are a byte each, for packets in, forwarded and out.
     kernel.request(GET_DEFAULT, 0, &[0; 3])?;
     Ok(kernel.read_one()?.is_ok_and(|defaults| defaults.iter().take(POLICY_COUNTS).any(|it| *it == BLOCK)))
 }
@@ -142,7 +140,7 @@ fn has_policies() -> io::Result<bool> {
 /// A chain by its family, table and name.
 type ChainKey = (u8, String, String);
 
-/// What a chain, or one that it leads to and that was not seen yet, does with packets that are sent on.
+/// What a chain does with forwarded packets, itself or through chains not seen yet.
 fn find_side_effect(chain: &Chain, seen: &mut BTreeSet<ChainKey>) -> io::Result<Option<String>> {
     if !chain.sees_forwarded() {
         return Ok(None);
@@ -176,17 +174,17 @@ const EXPRESSIONS: u16 = 4;
 const NAME: u16 = 1;
 const DATA: u16 = 2;
 
-/// What a rule does with packets that are sent on.
+/// What a rule does with forwarded packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RuleEffect {
     Nothing,
     /// The rule leads to another chain.
     Jump(String),
-    /// The rule does something that nothing else would do.
+    /// The rule has an effect that must not be skipped.
     SideEffect(String),
 }
 
-/// What a rule does, by its expressions: conditions, and what it does to packets that meet them.
+/// The effect of a rule, from its expressions: conditions, and actions on packets that meet them.
 fn rule_effect(expressions: &[u8]) -> RuleEffect {
     let mut leads = RuleEffect::Nothing;
     for (_, expression) in attributes(expressions) {
@@ -204,11 +202,10 @@ fn rule_effect(expressions: &[u8]) -> RuleEffect {
     leads
 }
 
-/// Whether a condition of xtables (`NFTA_MATCH_NAME`, `_REV`, `_INFO`) asks for a destination that is an address of
-/// this node.
+/// Whether a condition of xtables (`NFTA_MATCH_NAME`, `_REV`, `_INFO`) requires a destination address of this node.
 fn is_for_this_node(name: &str, body: &[u8]) -> bool {
-    /// Types of addresses are bits: `RTN_LOCAL`. After those of source and destination come flags, the second of which
-    /// inverts the destination's.
+    /// Address types are bits: `RTN_LOCAL`. Flags follow those of source and destination; the second inverts the
+    /// destination's.
     const LOCAL: u16 = 1 << 2;
     const INVERTED: u32 = 2;
     if name != "match" || attribute(body, 1).map(text) != Some("addrtype") || number(body, 2) != Some(1) {
@@ -220,10 +217,10 @@ fn is_for_this_node(name: &str, body: &[u8]) -> bool {
     destination == Some(LOCAL) && flags.is_some_and(|flags| flags & INVERTED == 0)
 }
 
-/// What one expression does.
+/// The effect of one expression.
 fn expression_effect(name: &str, body: &[u8]) -> RuleEffect {
     // `NFTA_META_DREG`, `_CT_DREG`, `_PAYLOAD_DREG` and `_EXTHDR_DREG`: without such a register, an expression writes
-    // to the packet where otherwise it reads. `NFTA_LOOKUP_DREG`, of which 0 is a verdict, and `NFTA_OBJREF_IMM_TYPE`.
+    // to the packet instead of reading it. `NFTA_LOOKUP_DREG`, where 0 is a verdict, and `NFTA_OBJREF_IMM_TYPE`.
     let reads = || attribute(body, 1).is_some();
     let does = match name {
         "immediate" => return verdict_effect(body),
@@ -239,7 +236,7 @@ fn expression_effect(name: &str, body: &[u8]) -> RuleEffect {
     if does { RuleEffect::SideEffect(format!("a rule with `{name}`")) } else { RuleEffect::Nothing }
 }
 
-/// `NFT_OBJECT_COUNTER`: a counter that has a name.
+/// `NFT_OBJECT_COUNTER`: a named counter.
 const COUNTER: u32 = 1;
 
 /// `NFTA_IMMEDIATE_DATA`, `NFTA_DATA_VERDICT`, `NFTA_VERDICT_CODE` and `_CHAIN`.
@@ -250,8 +247,8 @@ fn verdict_effect(body: &[u8]) -> RuleEffect {
     if let Some(chain) = attribute(verdict, 2) {
         return RuleEffect::Jump(text(chain).to_owned());
     }
-    // `NF_DROP`, and `NF_STOLEN` and `NF_QUEUE`, which may bear a number above. With one that is negative a rule goes
-    // back to where its chain was left.
+    // `NF_DROP`, and `NF_STOLEN` and `NF_QUEUE`, whose upper bits may hold a number. A negative code returns to the
+    // calling chain.
     match number(verdict, 1) {
         Some(code) if code.cast_signed() < 0 => RuleEffect::Nothing,
         Some(code) if code & 0xff == 0 => RuleEffect::SideEffect("a rule that drops".to_owned()),
@@ -260,7 +257,7 @@ fn verdict_effect(body: &[u8]) -> RuleEffect {
     }
 }
 
-/// A condition of xtables by its name: some note what they have seen.
+/// The effect of a condition of xtables, by its name: some record what they match.
 fn condition_effect(body: &[u8]) -> RuleEffect {
     match attribute(body, 1).map_or("", text) {
         name @ ("recent" | "nfacct" | "hashlimit" | "quota" | "connlimit" | "limit" | "bpf" | "set") => {
@@ -270,7 +267,7 @@ fn condition_effect(body: &[u8]) -> RuleEffect {
     }
 }
 
-/// `NFTA_TARGET_NAME`: of xtables.
+/// `NFTA_TARGET_NAME`, of xtables.
 fn target_effect(body: &[u8]) -> RuleEffect {
     match attribute(body, 1).map_or("", text) {
         "ACCEPT" | "RETURN" => RuleEffect::Nothing,

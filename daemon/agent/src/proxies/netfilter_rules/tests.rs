@@ -1,4 +1,4 @@
-//! Rules like those of real firewalls, loaded by the tools that people use, are found again.
+//! Finds rules like those of real firewalls, loaded by common tools.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -22,7 +22,7 @@ fn spelled(filter: &Filter) -> String {
     format!("{} {}: {}", filter.kind, filter.place, filter.rule)
 }
 
-/// Checks what is found in a network namespace with these rules.
+/// Compares the findings in a network namespace with these rules.
 #[track_caller]
 fn check(program: &[&str], rules: &str, accepted: u32, expected: &[&str]) {
     let found = network_namespace::run_inside(|| {
@@ -62,7 +62,7 @@ fn kernel_rules_that_dropped_what_was_dialled_are_named() {
     let place = "early table inet guard, chain";
     let of = |chain: &str, what: &str| {
         format!(
-            "{place} {chain} (prerouting, priority -300): drops what is sent to {what}, and sees it no more"
+            "{place} {chain} (prerouting, priority -300): drops packets to {what}, but no longer sees them"
         )
     };
     let expected = [
@@ -91,7 +91,7 @@ COMMIT
 COMMIT
 ";
     let of = |place: &str, what: &str| {
-        format!("early table ip {place}: drops what is sent to {what}, and sees it no more")
+        format!("early table ip {place}: drops packets to {what}, but no longer sees them")
     };
     let expected = [
         of("raw, chain PREROUTING (prerouting, priority -300)", "port 30080"),
@@ -106,8 +106,8 @@ COMMIT
 fn kernel_a_forward_chain_that_lets_nothing_through_is_named_unless_it_accepts_the_mark() {
     let chain = |rules: &str| format!("*filter\n:FORWARD DROP [0:0]\n{rules}COMMIT\n");
     let place = "forward table ip filter, chain FORWARD (forward, priority 0): policy drop";
-    let none = format!("{place}: what no rule accepts is not forwarded to backends");
-    let unmarked = format!("{place}, and no rule accepts what bears the mark 0x4000");
+    let none = format!("{place}: packets that no rule accepts are not forwarded to backends");
+    let unmarked = format!("{place}, and no rule accepts the mark 0x4000");
     let (docker, marked) =
         ("-A FORWARD -i docker0 -j ACCEPT\n", "-A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT\n");
     check(&IPTABLES, &chain(docker), 0, &[&none]);
@@ -136,7 +136,12 @@ fn kernel_a_forward_chain_whose_last_rule_drops_everything_is_named() {
     };
     let place = "forward table inet firewalld, chain filter_FORWARD (forward, priority 10): its last rule drops \
                  everything";
-    check(&NFT, &chain(""), 0, &[&format!("{place}: what no rule accepts is not forwarded to backends")]);
+    check(
+        &NFT,
+        &chain(""),
+        0,
+        &[&format!("{place}: packets that no rule accepts are not forwarded to backends")],
+    );
     check(&NFT, &chain("meta mark & 0x4000 == 0x4000 accept"), 1 << 14, &[]);
     check(&NFT, &chain("meta mark 0x4000 accept"), 1 << 14, &[]);
 }

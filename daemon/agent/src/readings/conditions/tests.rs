@@ -1,4 +1,4 @@
-//! What is told of which service, and which conditions have the places when there are too few.
+//! Which services have which conditions, and which conditions are kept beyond the limit.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn name(text: &str) -> ObjectName {
     ObjectName::new(namespace, name).unwrap()
 }
 
-/// A frontend of this kind, with this verdict and reason since so many seconds.
+/// A frontend of this kind, with this verdict and reason since this many seconds.
 type Given = (FrontendType, Verdict, Option<Reason>, i64);
 
 fn frontend((kind, verdict, reason, ago): &Given) -> FrontendView {
@@ -157,7 +157,7 @@ fn a_load_balancer_without_an_address_is_pending_since_it_was_asked_for() {
     let facts = Arc::make_mut(view.facts.as_mut().unwrap());
     facts.kind = ServiceType::LoadBalancer;
     facts.meta.created = Some(Timestamp(NOW.0 - 40));
-    // As a state of an older version has it.
+    // As in the state of an older version.
     check(vec![view.clone()], &[]);
     Arc::make_mut(view.facts.as_mut().unwrap()).balancer = Some(Box::default());
     check(vec![view], &["shop/web lb_pending unknown 40"]);
@@ -190,7 +190,7 @@ fn invariant_10_namespaces_take_turns_for_the_places_and_what_is_on_purpose_come
     assert_eq!((names[0].as_str(), names[198].as_str()), ("loud/s-0000", "loud/s-0198"), "the oldest");
     assert_eq!(names[199], "quiet/web");
     assert_eq!(found.truncated, [802, 0, 0, 0, 0, 0, 0]);
-    // A condition that has a place keeps it when others come.
+    // A named condition stays named when others come.
     views.push(broken("loud/z".to_owned(), Reason::Vanished, 0));
     assert_eq!(Conditions::from_snapshot(&snapshot(views), &[]).named, found.named);
 }

@@ -1,4 +1,4 @@
-//! Readings of a daemon that has met everything, for the tests of what shows them.
+//! Readings with every state, for the tests of the parts that show them.
 
 #![allow(
     clippy::unwrap_used,
@@ -41,8 +41,8 @@ use holdfast_kubernetes::source::{self as watching, LastError, Resource, View as
 use holdfast_standalone::blocks::CheckStats;
 use holdfast_standalone::names::NameTable;
 
-/// Five clients, each a second after the one before: one refused twice, one dropped, one refused by a frontend that
-/// serves by now, one refused at an address that no service has, and one outside.
+/// Five clients, each a second after the previous: one refused twice, one dropped, one refused by a frontend that
+/// serves by now, one refused at an address without a service, and one outside.
 fn refusals() -> Arc<RefusalLog> {
     let log = RefusalLog::none();
     let clients = [
@@ -97,7 +97,7 @@ fn turned_away_outside() -> Refusal {
     }
 }
 
-/// The configured endpoint lost its name, the learned one serves, kubelet's token is gone.
+/// The configured endpoint's name no longer resolves, the learned one serves, kubelet's token is gone.
 fn apiserver() -> ApiserverView {
     let endpoint = |address: &str, tier, state| EndpointView {
         address: address.parse().unwrap(),
@@ -161,7 +161,7 @@ fn apiserver() -> ApiserverView {
     }
 }
 
-/// The watch of Services has heard nothing yet.
+/// The watch of Services has received nothing yet.
 fn watches() -> Watches {
     let now = Instant::now();
     let text = Arc::from("10.0.0.10:6443: connection refused");
@@ -198,18 +198,18 @@ fn filters() -> Arc<[Filter]> {
         filter(
             FilterKind::Early,
             "table ip raw, chain PREROUTING (prerouting, priority -300)",
-            "drops what is sent to port 30080, and sees it no more",
+            "drops packets to port 30080, but no longer sees them",
         ),
         filter(
             FilterKind::Forward,
             "table ip filter, chain FORWARD (forward, priority 0)",
-            "policy drop: what no rule accepts is not forwarded to backends",
+            "policy drop: packets that no rule accepts are not forwarded to backends",
         ),
     ]
     .into()
 }
 
-/// One that is there, one that is not, and one that the kernel does not take.
+/// One installed route, one missing, and one that the kernel refuses.
 fn routes() -> AnnouncementStatus {
     let one = |address: &str, announced, why: Option<&str>, error: Option<&str>| AnnouncedAddress {
         address: address.parse().unwrap(),
@@ -238,7 +238,7 @@ fn proxies() -> Arc<[OtherProxy]> {
     };
     let traces = vec![
         trace(
-            "programs at the cgroup go on translating connects by a table that nobody writes",
+            "programs at the cgroup keep translating connects by a stale table",
             "rm -r /sys/fs/bpf/cilium/socketlb",
             true,
         ),
@@ -265,7 +265,7 @@ fn checks() -> Arc<CheckStats> {
     Arc::new(CheckStats::with_non_http_backend(&name("default/web"), backend, said, THEN.into()))
 }
 
-/// The name of the configuration's service was answered once, and cannot be resolved now.
+/// The name of the configuration's service was resolved once, and cannot be resolved now.
 fn names() -> Arc<NameTable> {
     let server = "192.0.2.53:53".parse().unwrap();
     let left_out = Some("left out: 127.0.0.1, which is no address of another host".to_owned());
@@ -317,7 +317,7 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     }
 }
 
-/// No programs, and no client turned away.
+/// No programs, and no denied client.
 pub fn in_memory(readings: &mut Readings) {
     readings.datapath = watch::channel(Arc::new(DatapathView::for_memory())).1;
     readings.apiserver = None;

@@ -1,8 +1,8 @@
-//! Which records make room, and what the gap says of them.
+//! Which records are dropped, and how the gap describes them.
 
 use super::*;
 
-/// A record of a service as it is read back.
+/// A record of a service as read back.
 fn line(seq: u64, service: &str, rule: &str) -> Arc<Line> {
     let json = format!(
         r#"{{"seq":{seq},"time":"2026-01-08T11:11:55.000Z","monotonic_us":0,"boot_id":"b","kind":"change","service":"{service}","rule":"{rule}"}}"#
@@ -10,12 +10,12 @@ fn line(seq: u64, service: &str, rule: &str) -> Arc<Line> {
     Arc::new(Line::parse(&json).unwrap())
 }
 
-/// The bytes that so many of those records take.
+/// The bytes of this many such records.
 fn room(lines: usize) -> usize {
     lines * frames::frame_bytes(&line(1_000, "prod/web-0", "usable-endpoints").json)
 }
 
-/// The number of a gap, how many records it stands for, and how many of those each namespace had.
+/// The number of a gap, how many records it replaces, and how many of those each namespace had.
 type Told<'a> = (u64, u64, &'a [(&'a str, u64)]);
 
 /// Checks which records stay, by number, and the gap among them.

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Three services, recorded in a folder; three records.
+/// A folder with the records of three services.
 fn three() -> TempDir {
     let folder = TempDir::new().unwrap();
     let history = recorded(services(&mut Rig::new(), 3), Some(folder.path()));
@@ -28,14 +28,14 @@ fn segment(folder: &TempDir) -> PathBuf {
     folder.path().join("00000000000000000001.history")
 }
 
-/// What the next process knows and records.
+/// Checks what the next process restores and records.
 #[track_caller]
 fn check_restart(folder: &TempDir, expected: &[(u64, Kind)]) -> Vec<Record> {
     let history = recorded(services(&mut Rig::new(), 1), Some(folder.path()));
     let records = all(&history);
     let found: Vec<_> = records.iter().filter_map(|it| Some((it.seq?, it.kind))).collect();
     assert_eq!(found, expected);
-    // Whatever was found, what was added now is whole.
+    // The newly added records are whole, whatever was found.
     let again = recorded(Vec::new(), Some(folder.path()));
     assert_eq!(seqs(&again).last(), seqs(&history).last());
     records
@@ -142,7 +142,7 @@ fn the_oldest_part_makes_room() {
 
 static IS_FULL: AtomicBool = AtomicBool::new(true);
 
-/// A disk without room, until there is some.
+/// A full disk, until it has space.
 fn open(path: &Path) -> io::Result<File> {
     if IS_FULL.load(Ordering::Relaxed) {
         return OpenOptions::new().write(true).open("/dev/full");
@@ -187,7 +187,7 @@ fn open_after_a_while(path: &Path) -> io::Result<File> {
     (Disk::default().open)(path)
 }
 
-/// What is said of a disk is true within moments, whether anything changes or not.
+/// Readers see the disk's state within moments, even without a change.
 #[test]
 fn room_on_a_disk_is_noticed_without_another_record() {
     let folder = TempDir::new().unwrap();
@@ -237,7 +237,7 @@ fn a_folder_that_cannot_be_made_costs_the_file_only() {
     assert_eq!(history.status().file.lost, 2);
 }
 
-/// What the next process has recorded, and what a reader sees that had read up to a number.
+/// The next process's records, for a reader that had read up to `after`.
 fn go_on(folder: &TempDir, disk: Disk, changes: u16, after: u64) -> Vec<Record> {
     let history = recorded_on(services(&mut Rig::new(), changes), Some(folder.path()), disk);
     let wanted = RecordQuery { after: Some(after), ..RecordQuery::default() };

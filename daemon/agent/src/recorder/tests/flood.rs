@@ -1,4 +1,4 @@
-//! Floods of changes: memory stays bounded, and what is lost is counted.
+//! Floods of changes: memory stays bounded, and lost changes are counted.
 
 use futures_util::FutureExt as _;
 use holdfast_core::snapshot::Counters;
@@ -87,8 +87,8 @@ fn kept_of(rings: &ring::Rings, namespace: &str) -> usize {
     rings.lines(None).into_iter().filter(is_theirs).count()
 }
 
-/// The namespace with most records gives way, whether its services stay or come and go, and whether services of other
-/// namespaces stay or are gone.
+/// The namespace with most records loses some, whether its services stay or come and go, and whether services of
+/// other namespaces stay or are gone.
 #[test]
 fn a_namespaces_churn_takes_no_others_records() {
     for last in ["service-gone", "no-effect"] {

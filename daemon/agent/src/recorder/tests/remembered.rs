@@ -1,10 +1,10 @@
-//! What a start over a former process's table leaves in the history.
+//! The history after a start from a former process's table.
 
 use holdfast_core::engine::SavedSnapshot;
 
 use super::*;
 
-/// The engine of a daemon that starts after a boot, with what another one wrote down of these services.
+/// The engine of a daemon that starts after a boot, with another one's snapshot of these services.
 fn restarted(count: u16) -> Rig {
     let mut before = Rig::new();
     services(&mut before, count);
@@ -46,7 +46,7 @@ fn what_changed_while_no_daemon_ran_is_recorded() {
     assert!(recorded[0].triggers.iter().any(|trigger| &*trigger.event == "applied"), "{recorded:?}");
 }
 
-/// The file does not say which changes the maps had refused.
+/// The file does not record which changes the maps had refused.
 #[test]
 fn a_start_after_which_a_refusal_is_over_is_recorded() {
     let history = Arc::<History>::default();

@@ -1,4 +1,4 @@
-//! What a record says of a change.
+//! The sentences of records.
 
 use expect_test::{Expect, expect};
 use futures_util::FutureExt as _;
@@ -38,7 +38,7 @@ fn what_another_service_does_is_another_record() {
     );
 }
 
-/// With the user and the time, also where nothing changes for clients.
+/// With the user and the time, even if nothing changes for clients.
 #[test]
 fn an_order_to_drain_has_its_record_in_each_service_that_it_changes() {
     let mut rig = Rig::new();

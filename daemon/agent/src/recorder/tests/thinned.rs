@@ -1,4 +1,4 @@
-//! What the files keep of whom when a tenant fills them, over restarts, stops and damage.
+//! Which records the files keep when a tenant fills them, over restarts, stops and damage.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Small segments: eight of them are what the files may take.
+/// Small segments: the files may take eight of them.
 const SEGMENT: u64 = 64 << 10;
 
 /// Services of a tenant that come and go, and how many of them with each start.
@@ -40,7 +40,7 @@ fn goes(of: ObjectName) -> Event {
     Event::ServiceDeleted(ServiceKey { name: of, source: SOURCE }, None)
 }
 
-/// Ten services of somebody who does nothing else.
+/// Ten services of another tenant that does nothing else.
 fn prod(folder: &TempDir) {
     let come = (0..10).map(|number| comes(of("prod", number), 0x0f_0000 + number));
     recorded_on(Rig::new().batch(come.collect::<Vec<_>>()), Some(folder.path()), disk());
@@ -56,7 +56,7 @@ fn churn(folder: &TempDir, first: u32) -> Arc<History> {
     recorded_on(told, Some(folder.path()), disk())
 }
 
-/// What the next process knows.
+/// The next process's history.
 fn restarted(folder: &TempDir) -> Arc<History> {
     recorded_on(Vec::new(), Some(folder.path()), disk())
 }
@@ -104,7 +104,7 @@ fn a_namespaces_churn_takes_no_others_records_from_the_disk() {
     assert_eq!(gaps(&history, GapCause::Damaged), [], "what made room is no damage");
 }
 
-/// At every place where two become one, the daemon stops before the second is removed.
+/// At every merge of two segments, the daemon stops before it removes the second.
 #[test]
 fn a_stop_before_the_second_file_is_removed_loses_nothing_and_tells_nothing_twice() {
     let folder = TempDir::new().unwrap();

@@ -1,7 +1,7 @@
-//! A list that is held, with its deadline and what probes found.
+//! A held list, with its deadline and the results of its probes.
 //!
-//! Invariant: times are those of the wall clock as it stood when the file was written, so that earlier steps of that
-//! clock make no difference. The clock of the process cannot be used: after a restart it is another one.
+//! Invariant: times are on the wall clock as of the write, so earlier steps of that clock do not matter. The
+//! process's clock is useless: it differs after a restart.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl HoldForm {
         }
     }
 
-    /// The hold on a process clock that has the seconds of the wall clock, as the one of [`ClockReading::default`] has.
+    /// The hold on a process clock that equals the wall clock, as that of [`ClockReading::default`] does.
     pub(super) fn into_hold(self, source: Source) -> Option<Hold> {
         let Self { reason, since, asked, bound, slices, backends } = self;
         let begun = Uptime(since);

@@ -1,13 +1,13 @@
-//! Texts that services have in common: read from the file each stands alone, and of an apiserver they come shared.
+//! Interns texts that services share: the file stores each separately, while an apiserver's objects share them.
 //!
-//! Invariant: a service says the same afterwards.
+//! Invariant: the service stays equal.
 
 use std::sync::Arc;
 
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts};
 use holdfast_core::snapshot::ServiceView;
 
-/// Keeps the texts once that this service has in common with those that were read before it.
+/// Shares this service's texts with those of the services read before it.
 pub(super) fn intern_texts(view: &mut ServiceView) {
     if let Some(facts) = view.facts.as_mut().map(Arc::make_mut) {
         intern_service(facts);

@@ -1,7 +1,7 @@
-//! What the table does not say of the apiserver's objects.
+//! The form of the apiserver's objects that the table lacks.
 //!
-//! Invariant: an odd object goes by its kind and its own name, whatever is wrong with it. Objects without a name are
-//! left out: only a list can find them again.
+//! Invariant: an untabled object is identified by its kind and name, whatever is wrong with it. Objects without a
+//! name are omitted: only a list can find them again.
 
 use std::sync::Arc;
 
@@ -56,12 +56,12 @@ impl UntabledForm {
     }
 }
 
-/// The forms of the first odd objects, `most` at most.
+/// The forms of the first `most` untabled objects.
 pub(crate) fn to_forms(odds: &UntabledObjects, most: usize) -> Vec<UntabledForm> {
     odds.iter().take(most).map(UntabledForm::from).collect()
 }
 
-/// The odd objects that these forms say, as objects of one kind.
+/// The untabled objects of these forms, as objects of one kind.
 pub(crate) fn from_forms(forms: Vec<UntabledForm>, key: fn(ObjectName) -> ObjectKey) -> Arc<UntabledObjects> {
     Arc::new(forms.into_iter().map(|form| form.into_object(key)).collect())
 }

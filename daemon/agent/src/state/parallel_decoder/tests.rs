@@ -1,11 +1,11 @@
-//! Whatever the number of batches and threads, what comes out is what one thread would read.
+//! The result equals that of one thread, whatever the number of batches and threads.
 
 use super::*;
 use crate::state::codec;
 use crate::state::form::ServiceForm;
 use crate::state::tests::snapshot;
 
-/// The records of all services of a snapshot, over and over again, with one in between that makes no sense.
+/// The records of all services of a snapshot, repeated, with an invalid one in between.
 fn records(count: usize, bad: Option<usize>) -> Vec<Vec<u8>> {
     let snapshot = snapshot();
     let record = |view| postcard::to_extend(&ServiceForm::new(view, snapshot.clock()), Vec::new()).unwrap();

@@ -1,8 +1,9 @@
-//! What a damaged file gives: all that is whole in it, the rest from the file before it, and a name for what is lost.
+//! What a damaged file yields: all its whole records, the rest from the previous file, and the names of lost
+//! services.
 
 use super::*;
 
-/// Two files: the newest one, and the one before it, both of the same table.
+/// Two files: the newest one, and the previous one, both of the same table.
 fn twice() -> (tempfile::TempDir, StateFolder) {
     let (folder, state) = written();
     state.store(&context(), &snapshot()).unwrap();
@@ -26,10 +27,10 @@ fn all() -> Vec<String> {
     names
 }
 
-/// What spoils a file, with its name.
+/// A damage to a file, with its name.
 type Spoiling = (String, Box<dyn Fn(&mut Vec<u8>)>);
 
-/// Ways in which disks, file systems and hands spoil a file.
+/// The damages that disks, file systems and people cause.
 fn damages(length: usize) -> Vec<Spoiling> {
     let mut damages: Vec<Spoiling> = vec![
         ("emptied".to_owned(), Box::new(Vec::clear)),
@@ -63,7 +64,7 @@ fn whatever_is_damaged_in_the_newest_file_every_service_is_there() {
     }
 }
 
-/// Where there is only the newest file, damage takes what it is in, and names it.
+/// Without a previous file, damage costs the affected records, and they are named.
 #[test]
 fn damage_takes_the_records_that_it_is_in_and_names_them() {
     let (_folder, state) = written();
@@ -85,7 +86,7 @@ fn damage_takes_the_records_that_it_is_in_and_names_them() {
     assert_eq!(kept.context, context());
 }
 
-/// A disk that was full, or a write that was lost, may end a file between two records.
+/// A disk that was full, or a lost write, may end a file between two records.
 #[test]
 fn a_file_that_ends_before_its_last_record_is_damaged() {
     let (_folder, state) = written();
@@ -116,7 +117,7 @@ fn a_whole_file_has_no_damage_and_a_damaged_one_never_replaces_the_one_before() 
     assert_eq!(length(DAMAGED), 30);
 }
 
-/// The one before it knows no service, as on a node's first start.
+/// The previous file has no service, as on a node's first start.
 #[test]
 fn what_only_a_damaged_file_has_is_there_at_each_start_until_it_is_written_anew() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,7 +144,7 @@ fn what_only_a_damaged_file_has_is_there_at_each_start_until_it_is_written_anew(
     assert_eq!((found(&kept), kept.damage), (all(), None));
 }
 
-/// A process that is killed between two steps of a write leaves each file that it had not replaced.
+/// A process killed between two steps of a write leaves each file that it had not replaced.
 #[test]
 fn a_write_takes_no_file_away_before_there_is_another() {
     let (_folder, state) = twice();
@@ -157,7 +158,7 @@ fn a_write_takes_no_file_away_before_there_is_another() {
     assert_eq!(state.load().unwrap().unwrap().damage, None);
 }
 
-/// What stands in the file's place and is none cannot keep it from being written.
+/// A folder in the file's place cannot block the write.
 #[test]
 fn a_folder_in_the_place_of_the_file_is_put_aside() {
     let (_folder, state) = twice();
@@ -169,7 +170,7 @@ fn a_folder_in_the_place_of_the_file_is_put_aside() {
 }
 
 proptest! {
-    /// Neither a service that was not written nor fewer than all but the one that is hit.
+    /// No service appears that was not written, and at most the damaged one is missing.
     #[test]
     fn any_changed_byte_is_noticed_and_takes_one_service_at_most(
         place in any::<prop::sample::Index>(),

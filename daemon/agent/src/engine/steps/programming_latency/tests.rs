@@ -1,4 +1,4 @@
-//! Which versions of slices are counted, and for how long.
+//! Which versions of slices are counted, and with which latency.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// As long ago as all of them say that it happened, between the bounds of a bucket that has room for a busy machine.
+/// The age of every trigger, between the bounds of a bucket that tolerates a busy machine.
 const AGO: Duration = Duration::from_secs(121);
 const BUCKET: [Duration; 2] = [Duration::from_secs(120), Duration::from_secs(150)];
 
 /// The Service's address.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
 
-/// For so long the node has run.
+/// How long the node has run.
 const UPTIME: Duration = Duration::from_secs(600);
 
 /// A node with the Service `web` of both families.
@@ -80,7 +80,7 @@ impl Rig {
         Event::SliceDeleted(SliceKey { name, source: self.source }, None)
     }
 
-    /// Takes these in at once, and lets the engine work until it has nothing more to do.
+    /// Applies these events at once, and runs the engine until it is idle.
     fn step(&mut self, events: impl IntoIterator<Item = Event>) {
         events.into_iter().for_each(|event| self.engine.apply(event));
         for _ in 0..4 {
@@ -91,7 +91,7 @@ impl Rig {
         }
     }
 
-    /// How many were counted of IPv4 and of IPv6, all of them in their bucket.
+    /// The counts of IPv4 and of IPv6, all of them in their bucket.
     #[track_caller]
     fn check(&self, expected: [u64; 2]) {
         let counts = self.programmed.by_family().map(|(_, counts)| {
@@ -104,12 +104,12 @@ impl Rig {
     }
 }
 
-/// A time of the wall clock so long ago, as the annotation has it.
+/// A wall-clock time this long ago, in the annotation's format.
 fn ago(ago: Duration) -> String {
     holdfast_host::clock::millis(SystemTime::now().checked_sub(ago).unwrap()).to_string()
 }
 
-/// The number of the slice's version is its backend's too.
+/// The slice's version is also its backend's number.
 fn object(name: &str, version: u8) -> Value {
     json!({
         "metadata": {
@@ -123,7 +123,7 @@ fn object(name: &str, version: u8) -> Value {
     })
 }
 
-/// The same with a change.
+/// The object with a change.
 fn but(mut object: Value, change: impl FnOnce(&mut Value)) -> Value {
     change(&mut object);
     object
@@ -141,7 +141,7 @@ fn a_change_is_counted_in_the_family_of_its_slice() {
     rig.check([1, 1]);
 }
 
-/// What is counted of one slice that differs from a good one by this.
+/// The count of one slice that differs from a good one by this change.
 #[track_caller]
 fn check(what: &str, expected: u64, change: impl FnOnce(&mut Value)) {
     let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! Which rules, loaded by the tools that people use, keep packets from passing by the stack.
+//! Which rules, loaded by common tools, keep packets off the fast path.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use holdfast_fixtures::network_namespace;
 use super::{FAILED_MAX, find_observers, has_legacy_tables, merge_look};
 use crate::devices::Observers;
 
-/// What is found in a network namespace in which these commands have run, each with its input.
+/// The first observer in a network namespace in which these commands have run, each with its input.
 #[track_caller]
 fn found(commands: &[(&[&str], &str)]) -> Option<String> {
     all_found(commands).first.map(|it| it.to_string())
@@ -44,7 +44,7 @@ fn kernel_a_node_without_a_firewall_has_no_onlooker() {
     assert_eq!(iptables("*filter\n:FORWARD ACCEPT [0:0]\n:INPUT DROP [0:0]\nCOMMIT\n"), None);
 }
 
-/// As the plug-in portmap and kubelet write them, and a firewall that only counts and accepts.
+/// As the portmap plug-in and kubelet write them, and a firewall that only counts and accepts.
 #[test]
 fn kernel_rules_that_leave_what_is_sent_on_as_it_is_are_no_onlookers() {
     let rules = "*nat
@@ -71,7 +71,7 @@ COMMIT
     assert_eq!(iptables(rules), None);
 }
 
-/// They would take the answers of flows that they have not seen for connections that begin.
+/// Their conntrack would take the replies of flows that it has not seen for new connections.
 #[test]
 fn kernel_rules_that_give_packets_another_source_are_onlookers() {
     for rule in [
@@ -88,7 +88,7 @@ fn kernel_rules_that_give_packets_another_source_are_onlookers() {
     }
 }
 
-/// A rule of iptables, in a chain that sees what is sent on, and what is said of it.
+/// A rule of iptables, in a chain that sees forwarded packets, and its description.
 const SEEN: [(&str, &str, &str, &str); 8] = [
     ("filter", "FORWARD", "-p tcp --dport 25 -j DROP", "forward, priority 0): a rule that drops"),
     ("filter", "FORWARD", "-j REJECT", "forward, priority 0): a rule with the target REJECT"),
@@ -130,7 +130,7 @@ fn kernel_rules_of_iptables_that_do_something_to_what_is_sent_on_are_onlookers()
     assert_eq!(dropping.as_deref(), Some("table ip filter, chain FORWARD (forward, priority 0): its policy"));
 }
 
-/// A rule of nftables, and whether it keeps packets from passing by the stack.
+/// A rule of nftables, and whether it keeps packets off the fast path.
 const RULES: [(&str, bool); 17] = [
     ("ct state established,related accept", false),
     ("counter", false),
@@ -185,7 +185,7 @@ fn kernel_a_policy_of_ipsec_is_an_onlooker() {
     }
 }
 
-/// The kernel may be short of memory for a moment.
+/// The kernel may be briefly short of memory.
 #[test]
 fn a_look_that_fails_changes_nothing_until_some_have() {
     let failed = || Err(std::io::Error::other("no room"));
