@@ -66,7 +66,7 @@ fn a_hold_is_told_when_it_begins_and_when_it_ends() {
     assert!(announced(&mut seen, &snapshot).is_empty(), "what was told is not told again");
     assert_eq!(
         announced(&mut seen, &over(None)),
-        ["Normal BackendsReturned nothing is held any more: the endpoints decide again"]
+        ["Normal BackendsReturned no list is held any more: the endpoints decide again"]
     );
     assert!(announced(&mut seen, &over(None)).is_empty());
 }

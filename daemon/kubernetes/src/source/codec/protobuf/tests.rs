@@ -202,7 +202,7 @@ fn a_list_that_is_broken_off_anywhere_is_not_taken_for_a_whole_one() {
 }
 
 #[test]
-fn what_is_no_list_is_refused() {
+fn a_body_that_is_no_list_is_refused() {
     assert_eq!(taken(&[b"<html>"]).unwrap_err(), PageError::NotAList);
     assert_eq!(taken(&[&wrapped("Service", &service_of("a"))]).unwrap_err(), PageError::NotAList);
     assert_eq!(taken(&[&list_of(&[], &[])]).unwrap_err(), PageError::NotAList, "a list without a version");
