@@ -252,7 +252,7 @@ async fn an_answer_of_64_kib_comes_by_tcp_and_is_cut_to_what_counts() {
     let mut lab = Lab::new(&Resolve::Servers(name("_web._tcp.example.com")), &[&server]);
     assert_eq!(lab.backends().await, "192.0.2.1:80");
     let left_out = lab.seen.service_row(&service(0)).unwrap().answer.unwrap().left_out.unwrap();
-    assert_eq!(left_out, "900 left out, as h0100.example.com, because at most 100 hosts count");
+    assert_eq!(left_out, "900 left out, such as h0100.example.com, because at most 100 hosts count");
     assert!(server.asked.load(Ordering::Relaxed) <= 201);
 }
 

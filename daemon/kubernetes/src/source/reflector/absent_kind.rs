@@ -68,9 +68,9 @@ impl Reflector {
         if !is_told {
             tracing::info!(
                 reason = %ending,
-                "no ServiceImport is served: the cluster has none, or the role of this daemon does not let it read \
                 "no ServiceImport is served: the cluster has none, or the daemon's role denies them; they are requested \
                  again from time to time"
+            );
         }
     }
 }

@@ -101,7 +101,7 @@ fn what_means_this_host_or_its_link_is_no_backend_of_a_name() {
             [select_family(v4, Family::V4, &mut left), select_family(v6, Family::V6, &mut left)].concat();
         (show(&backends_at_port(&fit, NonZeroU16::new(80).unwrap(), &mut left)), left.describe_left_out())
     };
-    let told = "12 left out, as 127.0.0.1, which is no address of another host";
+    let told = "12 left out, such as 127.0.0.1, which is no address of another host";
     assert_eq!(of_both(&bad), (String::new(), Some(told.to_owned())));
     let good = ["10.0.0.1", "192.0.2.1", "2001:db8::1", "fd00::1", "::ffff:192.0.2.1"];
     let all = "10.0.0.1:80=1 192.0.2.1:80=1 [2001:db8::1]:80=1 [fd00::1]:80=1";
@@ -119,7 +119,7 @@ fn a_flood_of_records_is_cut_alike_whatever_their_order() {
     assert_eq!((cut.len(), cut[99].target.to_string()), (TARGETS_MAX, "host-0099".to_owned()));
     assert_eq!(
         left.describe_left_out().unwrap(),
-        "900 left out, as host-0100, because at most 100 hosts count"
+        "900 left out, such as host-0100, because at most 100 hosts count"
     );
     let mut left = LeftOutRecords::default();
     let mut addresses = numbered(4_000);
@@ -127,7 +127,7 @@ fn a_flood_of_records_is_cut_alike_whatever_their_order() {
     let addresses = select_family([addresses.clone(), addresses].concat(), Family::V4, &mut left);
     assert_eq!((addresses.len(), addresses[0]), (BACKENDS_MAX, "10.0.0.0".parse().unwrap()));
     let told = left.describe_left_out().unwrap();
-    assert_eq!(told, "3000 left out, as 10.0.3.232, because at most 1000 backends count");
+    assert_eq!(told, "3000 left out, such as 10.0.3.232, because at most 1000 backends count");
 }
 
 /// The addresses from 10.0.0.0 on.
@@ -145,7 +145,7 @@ fn answers_that_multiply_come_to_the_first_backends_that_count() {
     let first = (1..=1_000).map(|port| (SocketAddr::from(([10, 0, 0, 0], port)), Weight::ONE));
     assert_eq!(set.backends, first.collect::<BTreeMap<_, _>>());
     let told = left.describe_left_out().unwrap();
-    assert_eq!(told, "13373300 left out, as 10.0.0.0:1001, because at most 1000 backends count");
+    assert_eq!(told, "13373300 left out, such as 10.0.0.0:1001, because at most 1000 backends count");
 }
 
 #[test]

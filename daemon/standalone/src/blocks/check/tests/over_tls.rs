@@ -158,7 +158,7 @@ async fn files_that_cannot_be_read_mark_no_backend_down() {
     let tls = ClientTls::new(&asked.files);
     std::fs::remove_file(bed.path("ca.crt")).unwrap();
     let outcome = ask(&tls, &asked, &leaf, None, None).await;
-    assert!(outcome.starts_with("not asked: "), "{outcome}");
+    assert!(outcome.starts_with("not checked: "), "{outcome}");
     bed.authority.write(&bed.path("ca.crt"));
     let until_read = async {
         while ask(&tls, &asked, &leaf, None, None).await != "healthy" {
@@ -205,11 +205,11 @@ async fn kernel_no_check_shows_a_key_that_its_author_may_not_read() {
     let leaf = bed.authority.leaf("127.0.0.1");
     let by_user = TlsFiles { author: FileAuthor::User(USER), ..bed.files(true) };
     let asked = named(None, by_user);
-    bed.check("root's key", &leaf, true, &asked, "not asked: ").await;
+    bed.check("root's key", &leaf, true, &asked, "not checked: ").await;
     std::os::unix::fs::chown(bed.path("client.key"), Some(USER), None).unwrap();
     bed.check("the user's key", &leaf, true, &asked, "healthy").await;
     mode("ca.crt", 0o600);
-    bed.check("root's authorities", &leaf, true, &asked, "not asked: ").await;
+    bed.check("root's authorities", &leaf, true, &asked, "not checked: ").await;
     bed.check("root says so", &leaf, true, &named(None, bed.files(true)), "healthy").await;
 }
 
