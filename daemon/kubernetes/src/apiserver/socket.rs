@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_peer_that_others_are_led_to_is_noticed_before_a_third_probe() {
+    async fn a_dead_guarded_peer_is_noticed_before_a_third_probe() {
         check_notice(KeepaliveProfile::Fast, 4).await;
     }
 
