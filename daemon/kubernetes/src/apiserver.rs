@@ -1,9 +1,9 @@
-//! The way to the apiserver: over its endpoints in their order, and never through what this daemon programs.
+//! Requests to the apiserver: they try its endpoints in order and never pass through what this daemon programs.
 //!
-//! Invariant: every address is an IP address, every socket is marked, every wait has an end, and failover sits above
-//! TLS and HTTP, so that a wrong certificate and a 503 lead to the next endpoint as a refused connection does. There is
-//! no DNS, no proxy and no pool, and a request that an apiserver has judged is not sent to another one. A 500 judges no
-//! request: the server failed at it inside.
+//! Invariant: every address is an IP address, every socket is marked, every wait has a limit. Failover sits above TLS
+//! and HTTP: a wrong certificate and a 503 lead to the next endpoint as a refused connection does. There is no DNS, no
+//! proxy and no pool. A request that one apiserver has judged goes to no other. A 500 is no judgement: the server
+//! failed internally.
 
 use holdfast_credentials as credentials;
 mod endpoint_error;
@@ -44,22 +44,21 @@ pub use http::{Connection, Encoding, Reply, WriteRequest};
 pub use learned_endpoints::{ForgetError, ListedEndpoint};
 pub use setup::{AccessSettings, AccessSources, SetupError};
 
-/// What one endpoint said, or why it said nothing.
+/// Why one endpoint did not serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Its address and port.
     pub endpoint: Arc<str>,
-    /// What was wrong.
     pub trouble: EndpointError,
 }
 
-/// Why there is no answer.
+/// Why a request got no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// Nothing says where an apiserver is.
+    /// No source names an apiserver.
     #[error("no apiserver is known: neither configured, nor in kubelet's kubeconfig, nor learned")]
     NoEndpoint,
-    /// What went wrong at each endpoint that was asked, in order; at one only if its answer broke off.
+    /// The failure of each endpoint that was tried, in order; only one if its reply broke off.
     #[error("{}", .0.iter().map(|it| format!("{}: {}", it.endpoint, it.trouble)).collect::<Vec<_>>().join("; "))]
     Failed(Vec<Failure>),
 }
@@ -69,7 +68,7 @@ impl AccessError {
         Self::Failed(vec![Failure { endpoint: Arc::clone(endpoint), trouble }])
     }
 
-    /// How long until an endpoint may be asked again, where each has asked to be left alone.
+    /// How long until an endpoint may be asked again, if all of them throttle us.
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Failed(failures) = self else { return None };
         let wait = |failure: &Failure| match failure.trouble {
@@ -79,7 +78,7 @@ impl AccessError {
         failures.iter().map(wait).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// Whether some endpoint was reached, and gave no answer to this very request.
+    /// Some endpoint was reached and did not reply to this request.
     pub(crate) fn is_unanswered(&self) -> bool {
         let Self::Failed(failures) = self else { return false };
         let is_unanswered = |trouble: &EndpointError| {
@@ -90,10 +89,10 @@ impl AccessError {
     }
 }
 
-/// The form in which answers are asked for, unless the caller wants another one.
+/// The default `Accept`.
 pub const JSON: &str = "application/json";
 
-/// Access to the apiserver over its endpoints in their order. Cheap to clone.
+/// Access to the apiserver over its ordered endpoints. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Access {
     inner: Arc<Inner>,
@@ -106,31 +105,31 @@ struct Inner {
     endpoints: SharedEndpoints,
     memory: Mutex<ClusterMemory>,
     memory_problem: Mutex<Option<String>>,
-    // Wakes the patrol when something was learned that is worth writing down.
+    // Wakes `save_changes` when something worth saving was learned.
     memory_dirty: Notify,
-    // Held while the memory is written down, so that there is one write at a time.
+    // Held during a save, so that saves do not overlap.
     write_lock: tokio::sync::Mutex<()>,
     unverified: Mutex<Option<Arc<str>>>,
     failovers: AtomicU64,
     views: watch::Sender<Arc<ApiserverView>>,
     addresses: watch::Sender<BTreeSet<SocketAddr>>,
     cluster_uid: watch::Sender<Option<Arc<str>>>,
-    // Where the virtual address leads.
+    // The endpoint that the virtual address forwards to.
     vip_target: watch::Sender<Option<SocketAddr>>,
 }
 
-/// What a configuration asks for.
+/// The access that a configuration asks for.
 #[derive(Debug)]
 struct AccessConfig {
     own: Arc<Credentials>,
     kubelet: Option<Arc<Credentials>>,
     learns: bool,
-    /// The address at which others on this node reach an apiserver.
+    /// The virtual address at which other clients on this node reach an apiserver.
     vip: Option<SocketAddr>,
 }
 
 impl AccessConfig {
-    /// Keeps the credentials in use where their locations are the same: so a reading that hangs is not begun again.
+    /// Keeps credentials whose locations stay the same, so that a read that hangs is not started again.
     fn reuse_credentials(self, before: &Self) -> Self {
         let known = |new: Arc<Credentials>| {
             let all = [Some(&before.own), before.kubelet.as_ref()];
@@ -140,8 +139,8 @@ impl AccessConfig {
         Self { own: known(self.own), kubelet: self.kubelet.map(known), ..self }
     }
 
-    /// The credentials that an endpoint of a tier is shown. Learned addresses are taken for servers of the configured
-    /// tier, so they are shown its credentials.
+    /// The credentials to present to a tier. Learned addresses are servers of the configured tier and get its
+    /// credentials.
     fn credentials(&self, tier: Tier) -> &Credentials {
         match (tier, &self.kubelet) {
             (Tier::Kubelet, Some(kubelet)) => kubelet,
@@ -151,38 +150,35 @@ impl AccessConfig {
 }
 
 impl Access {
-    /// Reads the configuration; nothing is dialled yet.
+    /// Reads the configuration; dials nothing.
     pub fn new(settings: &AccessSettings) -> Result<Self, SetupError> {
         setup::build_access(settings)
     }
 
-    /// Tells what of this configuration cannot be followed, also in files that it names and that are there by now; or
-    /// else why one of them cannot be read now, which may change.
+    /// Checks the configuration and the files that it names. `Ok(Some)`: a file cannot be read now, which may change.
     pub fn check_files(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
         setup::check_files(apiserver)
     }
 
-    /// Tells what of this configuration only an edit can heal, whatever is in the files that it names: with that no
-    /// access can be built.
+    /// Checks the configuration alone: an error here needs an edit, and no access can be built.
     pub fn check_config(apiserver: &Apiserver) -> Result<(), SetupError> {
         setup::configured_credentials(apiserver).map(drop)
     }
 
-    /// Follows a new configuration. Connections stay; new ones are made as it says. It reads files, so it may
-    /// take some seconds.
+    /// Applies a new configuration to new connections; open ones stay. It reads files and may take seconds.
     pub fn reload(&self, sources: &AccessSources) -> Result<(), SetupError> {
         setup::reload_config(&self.inner, sources)
     }
 
-    /// GETs, over `kept` if given, else over a new connection to the best endpoint that serves.
+    /// GETs over `kept` if given, else over a new connection to the best endpoint that serves.
     ///
-    /// A status that is about the request comes back as a reply; what is about the endpoint leads to the next one. A
-    /// 500 may be about either, so it comes back if no other endpoint does better.
+    /// A status about the request comes back as a reply; a status about the endpoint leads to the next one. A 500 may
+    /// be either, so it comes back only if no other endpoint does better.
     pub async fn get(&self, path_and_query: &str, kept: Option<Connection>) -> Result<Reply, AccessError> {
         self.get_as(JSON, path_and_query, kept).await
     }
 
-    /// [`Access::check_http`] for an answer in another form than JSON, as `Accept` spells it.
+    /// [`Access::get`] with another `Accept` than JSON.
     pub async fn get_as(
         &self,
         accept: &'static str,
@@ -192,20 +188,19 @@ impl Access {
         failover::send_request(&self.inner, &http::ApiRequest::for_get(accept, path_and_query), kept).await
     }
 
-    /// [`Access::get_as`] for an answer so large that even a server that is well may begin it late. That it does not
-    /// begin in time is not held against the server.
+    /// [`Access::get_as`] for a large reply. Even a healthy server may start it late, so a late start is no dial
+    /// failure.
     pub async fn get_large(&self, accept: &'static str, path_and_query: &str) -> Result<Reply, AccessError> {
         let ask = http::ApiRequest { is_large: true, ..http::ApiRequest::for_get(accept, path_and_query) };
         failover::send_request(&self.inner, &ask, None).await
     }
 
-    /// A new connection to the best endpoint that serves, for [`Self::get_best_effort`].
+    /// Opens a connection to the best endpoint that serves, for [`Self::get_best_effort`].
     pub async fn connect(&self) -> Result<Connection, AccessError> {
         failover::connect(&self.inner).await
     }
 
-    /// GETs over this connection something that nothing served depends on. Neither an answer nor a refusal nor silence
-    /// leads to another endpoint or is held against this one.
+    /// GETs something optional over this connection. No outcome leads to another endpoint or counts against this one.
     pub async fn get_best_effort(
         &self,
         accept: &'static str,
@@ -220,8 +215,8 @@ impl Access {
         .await
     }
 
-    /// Writes something that nothing served depends on, over a new connection to the best endpoint that serves. As with
-    /// [`Self::get_best_effort`], whatever comes of it leads to no other endpoint and is not held against this one.
+    /// Writes something optional over a new connection to the best endpoint. As in [`Self::get_best_effort`], no
+    /// outcome counts.
     pub(crate) async fn write_best_effort(
         &self,
         path: &str,
@@ -231,7 +226,7 @@ impl Access {
         failover::request_best_effort(&self.inner, &ask, self.connect().await?).await
     }
 
-    /// Takes all the addresses that the cluster names now. Whatever it named before stays in the tier `memory_dirty`.
+    /// Takes all addresses that the cluster lists now. Addresses listed before stay in [`Tier::Learned`].
     pub fn learn_endpoints(&self, listed: &[ListedEndpoint]) {
         if self.inner.config().learns && self.inner.memory().merge_listed(listed, now()) {
             self.inner.sync_learned_endpoints();
@@ -239,8 +234,8 @@ impl Access {
         }
     }
 
-    /// Forgets a learned address, on disk too; one that is configured or named by the cluster stays. Gives what is
-    /// wrong with the disk, in words.
+    /// Forgets a learned address, on disk too. `Ok(Some)` is an error of the disk. Configured and listed addresses
+    /// stay.
     pub async fn forget_endpoint(&self, address: SocketAddr) -> Result<Option<String>, ForgetError> {
         let tier =
             self.inner.endpoints.lock().rows().iter().find(|row| row.address == address).map(|row| row.tier);
@@ -253,39 +248,39 @@ impl Access {
         Ok(maintenance::save_within_limit(&self.inner).await)
     }
 
-    /// The cluster, as soon as an apiserver has named it.
+    /// The cluster's id, once an apiserver has named it.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.inner.memory().cluster.clone()
     }
 
-    /// The uid of the cluster, as soon as it is known.
+    /// The cluster's uid, once it is known.
     pub fn watch_cluster_uid(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.inner.cluster_uid.subscribe()
     }
 
-    /// Views of the access. While [`Access::run_maintenance`] runs they follow its state at once, and all else within a second.
+    /// Views of the access. While [`Access::run_maintenance`] runs, state changes show at once, the rest within a
+    /// second.
     pub fn views(&self) -> watch::Receiver<Arc<ApiserverView>> {
         self.inner.views.subscribe()
     }
 
-    /// A view of the access as it is now.
     pub fn view(&self) -> ApiserverView {
         self.inner.view()
     }
 
-    /// Every address that is an apiserver's now, so that none of them becomes a frontend: what is configured, and what
-    /// the cluster names. Addresses that were learned and are no longer named may belong to other hosts by now.
+    /// Every current apiserver address, configured or listed: none of them may become a frontend. Learned addresses
+    /// that are not listed any more may belong to other hosts by now.
     pub fn addresses(&self) -> watch::Receiver<BTreeSet<SocketAddr>> {
         self.inner.addresses.subscribe()
     }
 
-    /// Where the virtual address leads: an endpoint that has shown itself, or none while no endpoint ever has.
+    /// The endpoint that the virtual address forwards to: one that proved itself, or none while no endpoint ever has.
     pub fn vip_target(&self) -> watch::Receiver<Option<SocketAddr>> {
         self.inner.vip_target.subscribe()
     }
 
-    /// Looks after endpoints and memory until this future is dropped: checks better endpoints, reads rotated files,
-    /// writes down what was learned, publishes views, and guards the endpoint that the virtual address leads to.
+    /// Runs until dropped: checks preferred endpoints, reads rotated files, saves the memory, publishes views, guards
+    /// the virtual address's endpoint.
     pub async fn run_maintenance(self) {
         tokio::join!(maintenance::run(&self.inner), vip_guard::run(&self.inner));
     }
@@ -300,8 +295,7 @@ impl Inner {
         Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts the learned addresses into the table, but for those that another tier has, and publishes which addresses
-    /// are an apiserver's.
+    /// Puts learned addresses that no other tier has into the table, and publishes all addresses of apiservers.
     fn sync_learned_endpoints(&self) {
         let asked = self.config();
         let mut learned = if asked.learns { self.memory().addresses() } else { Vec::new() };
@@ -315,7 +309,7 @@ impl Inner {
         self.publish_addresses();
     }
 
-    /// Publishes which addresses are an apiserver's.
+    /// Publishes all addresses of apiservers.
     fn publish_addresses(&self) {
         let asked = self.config();
         let mut all = BTreeSet::new();
@@ -334,7 +328,7 @@ impl Inner {
         self.addresses.send_if_modified(|known| std::mem::replace(known, all) != *known);
     }
 
-    /// Makes the server of a kubeconfig that was read anew the one endpoint of its tier. The virtual address is none:
+    /// Makes the server of a re-read kubeconfig the one endpoint of its tier. The virtual address is no endpoint:
     /// kubelet's kubeconfig is meant to name it.
     fn set_server(&self, tier: Tier, server: SocketAddr) {
         if self.config().vip == Some(server) {
@@ -390,7 +384,7 @@ fn endpoint_view(
     preferred: Option<EndpointId>,
     memory: &ClusterMemory,
 ) -> EndpointView {
-    // To the nearest second, so that the same moment is not shown as one second and then as the next.
+    // Rounds to the nearest second, so that one moment does not show as two seconds.
     let wall = |then: Instant| {
         let half = Duration::from_millis(500);
         let ago = at.saturating_duration_since(then);

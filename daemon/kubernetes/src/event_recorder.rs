@@ -1,9 +1,9 @@
-//! Tells the cluster, as Events of Kubernetes, of trouble on this node: holds, rejected objects, conflicts.
+//! Writes Events about this node's problems to the cluster: holds, rejected objects, conflicts.
 //!
-//! Invariant: no other part waits for this one. An Event that comes too fast, or while no apiserver takes it, is
-//! counted and forgotten; the history has every change. The same trouble of the same object is one Event with a count,
-//! also over restarts, because its name is made of what it says. Ordinary changes and objects that no apiserver has are
-//! passed over. No Event of other components is read: only our own one that says the same, for its count.
+//! Invariant: no other part waits for this one. An Event that comes too fast, or that no apiserver accepts, is counted
+//! and dropped; the history has every change. One problem of one object is one Event with a count, also over restarts,
+//! because the Event's name is a hash of its content. Ordinary changes and objects outside the cluster are skipped. The
+//! recorder reads no Event but its own, for its count.
 
 mod cluster_event;
 mod event_writer;
@@ -26,31 +26,30 @@ use cluster_event::ClusterEvent;
 use rate_limit::RateLimiter;
 use topics::TopicTracker;
 
-/// How often the snapshot is looked at. A trouble that lasts for less is in the history alone.
+/// How often to compare snapshots. A shorter problem appears only in the history.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Events that may wait to be written: as much as is written in a minute or so. When more comes at once, the first ones
-/// say what is wrong as well as all of them would.
+/// The most Events in the queue: about a minute's worth. Of a larger burst, the first ones tell as much as all.
 const QUEUED_EVENTS_MAX: usize = 64;
 
-/// What became of the Events, since the start.
+/// Counts of Events by outcome, since the start.
 #[derive(Debug, Default)]
 pub struct EventCounts([AtomicU64; Outcome::ALL.len()]);
 
 words! {
-    /// What became of one Event.
+    /// The outcome of an Event.
     pub enum Outcome {
-        /// The apiserver has it.
+        /// The apiserver accepted it.
         Written = "written",
-        /// No apiserver took it.
+        /// No apiserver accepted it.
         Failed = "failed",
-        /// Too many came at once.
+        /// The queue was full.
         Dropped = "dropped",
     }
 }
 
 impl EventCounts {
-    /// Each outcome with its count.
+    /// Each outcome and its count.
     pub fn totals(&self) -> impl Iterator<Item = (Outcome, u64)> {
         Outcome::ALL.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -62,7 +61,7 @@ impl EventCounts {
     }
 }
 
-/// Writes Events until the publisher of snapshots is gone.
+/// Records Events until the snapshots' publisher is gone.
 pub async fn run(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     access: Access,
@@ -73,7 +72,7 @@ pub async fn run(
     tokio::join!(queue_events(snapshots, queue, &counts), write_events(waiting, &access, &node, &counts));
 }
 
-/// Queues what is new, and never waits for the writer: a notice without a place in the queue is dropped and counted.
+/// Queues new Events without waiting for the writer; with a full queue they are dropped and counted.
 async fn queue_events(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     queue: mpsc::Sender<ClusterEvent>,
@@ -116,7 +115,7 @@ async fn write_events(
             }
             Err(error) => {
                 counts.count_outcome(Outcome::Failed);
-                // One line, until a write succeeds again.
+                // Log once until a write succeeds again.
                 if !std::mem::replace(&mut is_failing, true) {
                     tracing::warn!(%error, "the cluster does not take Events; they are counted");
                 }

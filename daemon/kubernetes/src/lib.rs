@@ -1,8 +1,8 @@
-//! The apiserver: the way to it, what is listed and watched there, the own Node, the pod at an address, and the Events
-//! that this daemon writes.
+//! Everything that talks to the apiserver: connections, list and watch, the own Node, the Pod at an address, and
+//! Events.
 //!
-//! Invariant: nothing here decides what clients meet. Objects become the rules' own events, and nothing else goes from
-//! here to the rules. No connection depends on the cluster's own services.
+//! Invariant: nothing here decides how clients are served. Objects reach the rules as the rules' own events only. No
+//! connection depends on the cluster's own Services.
 
 #![forbid(unsafe_code)]
 

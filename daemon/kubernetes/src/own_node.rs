@@ -1,28 +1,27 @@
-//! What a cluster says of the node that this daemon runs on.
+//! The cluster's description of the node that this daemon runs on.
 //!
-//! Invariant: these are the cluster's words alone; which of the host's addresses count is decided elsewhere.
+//! Invariant: this is the cluster's data alone; other modules decide which of the host's addresses count.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-/// What a cluster says of the node, or what is assumed until it says something.
+/// The cluster's description of the node, or the defaults until the cluster sends one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeDescription {
     pub zone: Option<Arc<str>>,
-    /// The node's addresses, at most one of each family. Until the cluster names them, they are those at which
-    /// NodePorts are answered.
+    /// At most one address of each family. Until the cluster names them: the addresses that serve NodePorts.
     pub addresses: Vec<IpAddr>,
-    /// Whether the node is to be deleted.
+    /// The cluster is about to delete the node.
     pub is_leaving: bool,
 }
 
-/// What the source says of the node.
+/// A source's report on the node.
 #[derive(Debug)]
 pub struct NodeReport {
-    /// What the cluster says; none if it may not be asked. Then the last word on the node holds, but for its addresses.
+    /// `None`: the cluster denies the read. The last description then holds, except for its addresses.
     pub node: Option<NodeDescription>,
-    /// Answered when the engine's queue has it.
+    /// Completes when the engine has queued the report.
     pub applied: oneshot::Sender<()>,
 }

@@ -1,9 +1,9 @@
-//! Asks the apiserver which pod has a held address that another object lists too.
+//! Asks the apiserver which Pod has a held address that another object lists too.
 //!
-//! Invariant: nothing waits for an answer. The engine names such addresses in its snapshots, and what an apiserver says
-//! comes back to it as an event. All that is asked has a bound, whatever tenants write: so many questions a second, so
-//! many for one address with growing pauses, so many addresses of a namespace at once. The namespaces take turns.
-//! Without the right to list pods, or without an answer, nothing changes.
+//! Invariant: nothing waits for a reply. The engine names such addresses in its snapshots, and replies return to it as
+//! events. All requests are bounded, whatever tenants write: the rate, the requests per address with growing pauses,
+//! and the addresses per namespace. Namespaces take turns. Without the permission to list Pods, or without a reply,
+//! nothing changes.
 
 mod disputes;
 mod pod_list;
@@ -21,28 +21,28 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::disputes::Disputes;
 use crate::apiserver::{Access, JSON};
 
-/// The least time between two questions of this node.
+/// The least time between two requests of this node.
 const QUERY_INTERVAL_MIN: Duration = Duration::from_millis(200);
 
-/// How often snapshots are looked at while they keep coming.
+/// How often to read snapshots while they keep coming.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The longest that a new address waits, so that the nodes of a cluster do not ask in one moment.
+/// The longest delay of a new address, so that the nodes of a cluster do not ask at the same moment.
 const INITIAL_DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// How long one question may take.
+/// The limit of one request.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest answer that is read: the pods at one address are one or a few.
+/// The largest reply: an address has one Pod or a few.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// For how long nothing is asked after the apiserver has refused to list pods.
+/// The pause after the apiserver has refused to list Pods.
 const FORBIDDEN_PAUSE: Duration = Duration::from_mins(5);
 
-/// The statuses that an apiserver answers with who does not let pods be listed.
+/// Statuses of an apiserver that denies listing Pods.
 const FORBIDDEN: [u16; 2] = [401, 403];
 
-/// Asks until the publisher of snapshots or the engine is gone.
+/// Asks until the snapshots' publisher or the engine is gone.
 pub async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     access: Access,
@@ -88,17 +88,17 @@ async fn sleep_until_due(at: Option<Instant>) {
     }
 }
 
-/// A random part of the time over which nodes spread.
+/// A random part of [`INITIAL_DELAY_MAX`].
 fn random_delay() -> Duration {
     INITIAL_DELAY_MAX.mul_f64(f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX))
 }
 
-/// What came of a question.
+/// The result of a request.
 enum PodListOutcome {
     Pods(PodsAt),
-    /// No pod runs there, or no answer came.
+    /// No Pod runs at the address, or no reply came.
     Nothing,
-    /// This node may not list pods.
+    /// This node may not list Pods.
     Forbidden,
 }
 
@@ -107,7 +107,7 @@ async fn query_pods(access: &Access, address: IpAddr) -> PodListOutcome {
     let (status, body) = match asked {
         Ok(Ok(read)) => read,
         Ok(Err(error)) => {
-            tracing::debug!(%address, %error, "the pods at a held address could not be asked for");
+            tracing::debug!(%address, %error, "cannot list the pods at a held address");
             return PodListOutcome::Nothing;
         }
         Err(_) => return PodListOutcome::Nothing,
@@ -115,14 +115,14 @@ async fn query_pods(access: &Access, address: IpAddr) -> PodListOutcome {
     match status {
         200 => pod_list::parse_pods(address, &body).map_or(PodListOutcome::Nothing, PodListOutcome::Pods),
         status if FORBIDDEN.contains(&status) => {
-            tracing::info!(status, "may not list pods: whose a held address is cannot be asked");
+            tracing::info!(status, "may not list pods, so cannot find the owner of a held address");
             PodListOutcome::Forbidden
         }
         _ => PodListOutcome::Nothing,
     }
 }
 
-/// Asks over a connection of its own, so that what comes of it is held against no apiserver.
+/// Asks over its own connection, so that no outcome counts against the apiserver.
 async fn list_pods(
     access: &Access,
     address: IpAddr,

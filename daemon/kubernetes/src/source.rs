@@ -1,8 +1,8 @@
-//! Services, `EndpointSlices`, the own Node and ServiceImports, from an apiserver.
+//! Lists and watches Services, `EndpointSlices`, the own Node and ServiceImports of an apiserver.
 //!
-//! Invariant: one watch per kind, each over a connection of its own. An object that cannot be read rejects itself only;
-//! a list counts whole or not at all; what is known is served while no apiserver answers. ServiceImports and their
-//! slices are a source of their own, on which no other one depends.
+//! Invariant: one watch per kind, each over its own connection. An unreadable object rejects only itself; a list counts
+//! whole or not at all; known objects are served while no apiserver replies. ServiceImports and their slices are a
+//! separate source, on which no other depends.
 
 mod accepted_encodings;
 mod apiservers;
@@ -60,54 +60,52 @@ pub use resource::Resource;
 pub use version::{UntabledObject, UntabledObjects, Version};
 pub use view::{LastError, State, View, Watch};
 
-/// How long things take and may take.
+/// Intervals and limits of the source.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// How long a watch is asked for at least; up to a quarter more, by chance. At its end the watch may move to a
-    /// better endpoint: that happens within five minutes, even with the time that a check of the endpoint takes.
+    /// The shortest requested watch; up to a quarter more, at random. After it the watch may move to a preferred
+    /// endpoint: within five minutes, including the check of that endpoint.
     pub watch_length: Duration,
-    /// How much later than asked for a server may end a watch.
+    /// How late a server may end a watch.
     pub watch_overrun: Duration,
-    /// How long a watch may be silent. An apiserver sends a bookmark each minute.
+    /// The longest silence of a watch. An apiserver sends a bookmark each minute.
     pub watch_idle: Duration,
-    /// How long a watch that follows an interruption may be silent until the server is asked which version it has.
+    /// The silence after an interruption that makes us ask the server for its version.
     pub rewind_check_delay: Duration,
-    /// How long nothing may have come until, once changes come again, all that was delivered is compared at once. A
-    /// store that was restored meanwhile may have given out versions beyond those that it had told before.
+    /// The silence after which new changes trigger an audit. A store that was restored meanwhile may have issued
+    /// versions beyond those that it sent before.
     pub long_absence: Duration,
-    /// How long a watch must have lasted for its end to count as a normal one.
+    /// A watch that ends sooner than this failed.
     pub watch_short: Duration,
-    /// How long the body may take that says why a request is refused. What has come by then is told.
+    /// The limit for an error's body; the error repeats what has come by then.
     pub error_body_timeout: Duration,
-    /// How long a list may send nothing until the request is given up.
+    /// The longest silence of a list request.
     pub list_idle: Duration,
-    /// How long no page of a list may come. After that the whole list is asked for once more.
+    /// The longest time without a page of a list. After that the whole list starts over.
     pub list_stall_timeout: Duration,
-    /// Over how long the lists of nodes spread at least when their versions are gone all at once. Many nodes spread
-    /// over more.
+    /// The least time over which nodes spread their lists when all versions expire at once. Large clusters spread more.
     pub list_spread: Duration,
-    /// How long a watch that goes on where another daemon was must be quiet until it counts as up to date: what was
-    /// missed comes event by event. Before that, maps that are newer than what is remembered would be turned back.
+    /// The silence after which a resumed watch counts as up to date: missed changes arrive event by event. Programming
+    /// earlier would revert maps that are newer than the saved objects.
     pub replay_quiet: Duration,
-    /// After how long such a watch counts as up to date all the same. Until then nothing is written, so a daemon that
-    /// is killed earlier, again and again, never follows a change.
+    /// The limit of that wait. Nothing is programmed before it ends, so a daemon that is killed earlier every time
+    /// would never apply a change.
     pub replay_max: Duration,
-    /// How often a watch is audited; up to a quarter more, by chance.
+    /// The interval of audits; up to a quarter more, at random.
     pub audit_interval: Duration,
     /// How long a difference must last to count.
     pub audit_confirm_delay: Duration,
-    /// How far apart comparisons are that clients ask for. Each one costs the apiserver a list of everything.
+    /// The least interval of audits that clients request. Each one costs the apiserver a full list.
     pub audit_interval_min: Duration,
-    /// How long the objects of one answer that cannot be read may take to be asked for alone. All others wait for it.
+    /// The limit for refetching the unreadable objects of one reply. All others wait for it.
     pub refetch_timeout: Duration,
-    /// How long a kind whose answers could not be taken apart as protobuf is asked for as JSON.
+    /// How long a kind is requested as JSON after its protobuf could not be parsed.
     pub json_fallback_time: Duration,
-    /// How long at least to wait until this node's Node object, or ServiceImports, are asked for again, once that was
-    /// refused several times.
+    /// The least wait before the own Node or ServiceImports are requested again after several refusals.
     pub absent_retry: Duration,
     /// How long after the start the first lists may wait for the zone.
     pub zone_wait_max: Duration,
-    /// How long ServiceImports may take longer than everything else until the start waits for them no more.
+    /// How long the start waits for ServiceImports after everything else has arrived.
     pub imports_wait_max: Duration,
 }
 
@@ -138,25 +136,25 @@ impl Default for Timing {
     }
 }
 
-/// What a former process knew of one kind.
+/// The objects of one kind that a former process knew.
 #[derive(Clone, Debug, Default)]
 pub struct SavedObjects {
-    /// The version up to which it knew everything.
+    /// The version up to which it knew all changes.
     pub resource_version: Arc<str>,
-    /// Every object that is in its table.
+    /// Every object of this kind in its table.
     pub objects: Vec<(ObjectName, Version)>,
-    /// What its table did not say of the objects.
+    /// Facts about the objects that its table does not hold.
     pub untabled: UntabledObjects,
 }
 
-/// What the table does not say of Services and `EndpointSlices`, for a process that goes on from it.
+/// Facts about Services and `EndpointSlices` that the table does not hold, for a process that resumes from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UntabledByKind {
     pub services: Arc<UntabledObjects>,
     pub slices: Arc<UntabledObjects>,
 }
 
-/// Where the oddities of both kinds are looked up. Cheap to clone.
+/// Reads the untabled objects of both kinds. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct UntabledView {
     services: SharedObjectCache,
@@ -164,8 +162,8 @@ pub struct UntabledView {
 }
 
 impl UntabledView {
-    /// The oddities of now, which are no older than any table that the engine has published: nothing is handed over
-    /// before it counts as delivered. The first change after this copies them, and only while these are held.
+    /// The current untabled objects, never older than a published table: an object is cached before it is delivered.
+    /// While the result is held, the next change copies them.
     pub fn current(&self) -> UntabledByKind {
         UntabledByKind {
             services: self.services.lock().untabled_objects(),
@@ -174,26 +172,25 @@ impl UntabledView {
     }
 }
 
-/// Objects of a table with their versions.
 type ObjectVersions = Vec<(ObjectName, Version)>;
 
-/// What to go on from, so that a restart costs the apiserver no list of Services and slices: both kinds or none.
+/// The state to resume from, so that a restart does not list Services and slices: both kinds or neither.
 #[derive(Clone, Debug, Default)]
 pub struct ResumeState {
     pub services: Option<SavedObjects>,
     pub slices: Option<SavedObjects>,
-    /// The apiservers that those slices name.
+    /// The apiservers in those slices.
     pub apiservers: Apiservers,
-    /// The ServiceImports of the table, which stay until a list says otherwise.
+    /// The table's ServiceImports, which stay until a list replaces them.
     pub imports: ObjectVersions,
-    /// The slices of these.
+    /// Their slices.
     pub imported_slices: ObjectVersions,
-    /// How long ago all that was written down.
+    /// The age of the saved state.
     pub age: Duration,
 }
 
 impl ResumeState {
-    /// From the table as a former process wrote it down; nothing if it did not know all of an apiserver's objects.
+    /// Reads a former process's table; nothing if it did not know all of an apiserver's objects.
     pub fn from_table(table: &engine::SavedSnapshot, odds: &UntabledByKind) -> Self {
         let version = |watched| table.progress.get(&watched).cloned();
         let versions = version(WatchKind::Services).zip(version(WatchKind::Slices));
@@ -203,7 +200,7 @@ impl ResumeState {
         let Some((services, slices)) = versions else { return start };
         let (services_known, slices_known) = known_versions(table, Source::Kubernetes);
         if services_known.is_empty() && slices_known.is_empty() {
-            // No cluster is without a Service, so the versions are those of objects that the table has lost.
+            // No cluster is without a Service, so the table has lost the objects of these versions.
             return start;
         }
         let remembered = |resource_version, objects, odds: &Arc<UntabledObjects>| {
@@ -221,7 +218,7 @@ impl ResumeState {
         }
     }
 
-    /// The same without what depends on which Services were asked for.
+    /// Drops everything that depends on the selection of Services.
     pub fn only_imports(self) -> Self {
         Self { imports: self.imports, imported_slices: self.imported_slices, ..Self::default() }
     }
@@ -231,19 +228,19 @@ impl ResumeState {
     }
 }
 
-/// The services of one source in a table.
+/// A table's services of one source.
 fn source_views(table: &engine::SavedSnapshot, source: Source) -> impl Iterator<Item = &ServiceView> {
     table.services.iter().map(|view| &**view).filter(move |view| view.key.source == source)
 }
 
-/// The same without the versions: the next list tells all of it once more. That changes nothing of what is known, and
-/// names again what is wrong in parts, which the table does not say.
+/// Clears the versions, so that the next list delivers every object again. That changes no facts, and reports partial
+/// errors again, which the table does not hold.
 fn clear_versions(versions: ObjectVersions) -> ObjectVersions {
     let unread = |(name, version)| (name, Version { resource_version: Arc::default(), ..version });
     versions.into_iter().map(unread).collect()
 }
 
-/// The services and the slices of one source in a table.
+/// A table's services and slices of one source.
 fn known_versions(table: &engine::SavedSnapshot, source: Source) -> (ObjectVersions, ObjectVersions) {
     let services = source_views(table, source).filter_map(|view| view.facts.as_ref());
     let services = services.map(|it| (it.key.name.clone(), Version::from_meta(&it.meta)));
@@ -252,39 +249,38 @@ fn known_versions(table: &engine::SavedSnapshot, source: Source) -> (ObjectVersi
     (services.collect(), slices.collect())
 }
 
-/// What is watched, and how.
+/// The kinds to watch, and how.
 #[derive(Clone, Debug, Default)]
 pub struct SourceSettings {
-    /// Only Services with this value in the label `service.kubernetes.io/service-proxy-name`; none means those without
-    /// the label.
+    /// Only Services with this value of the label `service.kubernetes.io/service-proxy-name`; `None`: only those
+    /// without the label.
     pub service_proxy_name: Option<String>,
-    /// In which encodings objects are asked for.
+    /// The encodings to request.
     pub encodings: Encodings,
-    /// This node's Node object, for its zone and its addresses; none where they are not needed.
+    /// This node's Node object, for its zone and addresses; `None` where they are not needed.
     pub node: Option<NodeName>,
-    /// Whether ServiceImports are served, where the cluster has them.
+    /// Whether to serve ServiceImports where the cluster has them.
     pub service_imports: bool,
-    /// What to go on from; without it everything is delivered anew.
+    /// The state to resume from; without it everything is delivered anew.
     pub start: ResumeState,
-    /// How long things take.
     pub timing: Timing,
 }
 
-/// The source, before it runs.
+/// A source that is not running yet.
 #[derive(Debug)]
 pub struct Kubernetes {
     access: Access,
     timing: Timing,
-    /// The sources of which a table is known.
+    /// The sources that resume from a table.
     resumed_sources: Vec<Source>,
     apiservers: Apiservers,
     kinds: Vec<WatchSetup>,
     snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
-    /// How old is what it goes on from.
+    /// The age of the state that it resumes from.
     start_age: Duration,
 }
 
-/// One kind, before it is watched.
+/// A kind that is not watched yet.
 #[derive(Debug)]
 struct WatchSetup {
     selection: SharedSelection,
@@ -301,7 +297,7 @@ impl WatchSetup {
         Self::with_objects(selection, version, known.unwrap_or_default(), (encodings, timing))
     }
 
-    /// A kind of which these objects are known. Without a version, a list says what has become of them.
+    /// A kind with these known objects. Without a version, a list updates them.
     fn with_objects(
         selection: Selection,
         version: Option<Arc<str>>,
@@ -326,19 +322,19 @@ impl WatchSetup {
         }
     }
 
-    /// Whether a ServiceImport or a slice of one is remembered.
+    /// Whether a ServiceImport or a slice of one is known from before.
     fn has_known_imports(&self) -> bool {
         self.selection.what.source() == Source::ClusterSet && self.cache.lock().len() > 0
     }
 
-    /// What an earlier run could not understand and this run has not read yet.
+    /// Rejections of an earlier run that this run has not read again.
     fn rejections(&self) -> Vec<Event> {
         self.cache.lock().rejections().cloned().map(Event::Rejected).collect()
     }
 }
 
 impl Kubernetes {
-    /// The source, ready to run: it sends nothing yet.
+    /// Creates the source; it sends nothing yet.
     pub fn new(access: Access, settings: SourceSettings) -> Self {
         let SourceSettings { service_proxy_name, encodings, node, service_imports, start, timing } = settings;
         let is_resumed = start.has_versions();
@@ -355,7 +351,7 @@ impl Kubernetes {
         let services = kind(Selection::services(service_proxy_name.as_deref()), start.services);
         let slices = kind(Selection::slices(), start.slices);
         let node = node.map(|name| kind(Selection::node(&name), None));
-        // No apiserver writes custom resources as protobuf.
+        // No apiserver encodes custom resources as protobuf.
         let of_imports = [
             (Selection::imports(), start.imports, Encodings::Json),
             (Selection::imported_slices(), start.imported_slices, encodings),
@@ -374,12 +370,12 @@ impl Kubernetes {
         Self { access, timing, resumed_sources: resumed, apiservers, kinds, snapshots: None, start_age }
     }
 
-    /// Makes the source deliver everything once more when these snapshots ask for it.
+    /// Makes the source deliver everything again when these snapshots request it.
     pub fn with_snapshots(self, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
         Self { snapshots: Some(snapshots), ..self }
     }
 
-    /// How the watches are doing.
+    /// The state of the watches.
     pub fn view(&self) -> View {
         let is_audited = |kind: &&WatchSetup| kind.selection.what != Resource::Node;
         let audits = self
@@ -393,7 +389,7 @@ impl Kubernetes {
         }
     }
 
-    /// Where it can be looked up what the table does not say of objects.
+    /// A view of the untabled objects.
     pub fn untabled_view(&self) -> UntabledView {
         let known = |what| {
             let of = self.kinds.iter().find(|kind| kind.selection.what == what);
@@ -402,7 +398,7 @@ impl Kubernetes {
         UntabledView { services: known(Resource::Services), slices: known(Resource::Slices) }
     }
 
-    /// Runs until the engine takes no more events.
+    /// Runs until the engine closes its queue.
     pub async fn run(self, events: mpsc::Sender<Vec<Event>>, nodes: mpsc::Sender<NodeReport>) {
         if !self.resumed_sources.is_empty() && events.send(self.resume_events()).await.is_err() {
             return;
@@ -415,7 +411,7 @@ impl Kubernetes {
         wait.spawn(event_sink::limit_imports_wait((others.clone(), imports.clone()), most, events.clone()));
         let has_node = self.kinds.iter().any(|kind| kind.selection.what == Resource::Node);
         let head_start = ZoneWait::new(!has_node, self.timing.zone_wait_max);
-        // What is known of imports is followed, also while the apiserver does not tell of the imports themselves.
+        // Slices of known imports are followed even before the apiserver has listed the imports.
         let are_there = watch::Sender::new(self.kinds.iter().any(WatchSetup::has_known_imports));
         let mut tasks = JoinSet::new();
         let given = (&self.timing, self.snapshots.as_ref(), self.start_age);
@@ -444,20 +440,19 @@ impl Kubernetes {
             spawn_reflector(kind, outlet, (is_there, needs), given, &mut tasks);
         }
         drop((events, nodes));
-        // The first task that ends has found the receiver gone; the rest ends with the set.
+        // The first task to end found the receiver gone; the set's drop ends the rest.
         tasks.join_next().await;
     }
 }
 
 impl Kubernetes {
-    /// The events of a start that goes on from a table: what was known stays, and is delivered again only where it
-    /// differs.
+    /// The events of a resumed start: known objects stay, and only differences are delivered again.
     fn resume_events(&self) -> Vec<Event> {
         let rejections = self.kinds.iter().flat_map(WatchSetup::rejections);
         self.resumed_sources.iter().copied().map(Event::Resumed).chain(rejections).collect()
     }
 
-    /// The kinds of a source, of which none has arrived.
+    /// The kinds of a source, none of them synced.
     fn initial_sync(&self, source: Source) -> InitialSync {
         let is_its =
             |kind: &&WatchSetup| kind.selection.what.is_in_table() && kind.selection.what.source() == source;
@@ -491,7 +486,7 @@ fn spawn_reflector(
         relist_requests: endings,
         freshness: FreshnessQueries::new(what.source(), of_endpoints),
         latest_version: version.clone(),
-        // A version that another process has reached may be another store's.
+        // A version from another process may be another store's.
         is_version_suspect: version.is_some(),
         is_start_stale: version.is_some() && start_age >= timing.long_absence,
         long_absence_ended: Arc::<Notify>::default(),
@@ -511,7 +506,7 @@ fn spawn_reflector(
     });
 }
 
-/// The audit of what a reflector delivers.
+/// Builds the audit of a reflector's cache.
 fn build_audit(reflector: &Reflector, found: mpsc::Sender<WatchError>, answers: AuditServer) -> Audit {
     Audit {
         access: reflector.access.clone(),

@@ -1,20 +1,19 @@
 //! The source of `[[service]]` blocks: services without a cluster, with health checks of their backends.
 //!
-//! One block is one service and one slice per family and backend port. Without a health check every backend is ready.
-//! With one, a backend counts as ready until its first verdict: as with HAProxy and unlike Envoy, because the daemon's
-//! restart must not empty a list of backends that are all well. The first check runs within [`FIRST_INTERVAL_MAX`];
-//! until a verdict is reached, further checks follow at most about so far apart, so a dead backend is gone after `fall`
-//! such steps. The daemon's readiness does not wait for these checks.
+//! One block is one service, with one slice per family and backend port. Without a health check every backend is ready.
+//! With one, a backend is ready until its first verdict, as in HAProxy and unlike Envoy: a restart of the daemon must
+//! not empty a list of healthy backends. The first check runs within [`FIRST_INTERVAL_MAX`], and further ones follow at
+//! about that interval until the first verdict, so a dead backend goes after `fall` checks. The daemon's readiness does
+//! not wait for them.
 //!
-//! The virtual address of the apiserver is a service of the same kind. Its one backend is the endpoint that the way to
-//! the apiserver leads others to, and no check of this source's.
+//! The apiserver's virtual address is such a service too. Its one backend is the endpoint that the apiserver module
+//! chose; this source does not check it.
 //!
-//! Further blocks come from a folder of files, where the configuration names one. The backends of some are asked for
-//! elsewhere, by name.
+//! A folder may supply further blocks. Some blocks get their backends from DNS.
 //!
-//! Invariant: the first group holds every service and slice of the configuration, and ends with `Synced` where there is
-//! no folder. Where there is one, `Synced` ends the group with which it has been told whole. An unchanged block never
-//! sends anything on a reload and keeps what is known of its backends.
+//! Invariant: the first group holds every service and slice of the configuration. It ends with `Synced`; with a folder,
+//! `Synced` ends the group that completes the folder. A reload sends nothing for an unchanged block, and keeps its
+//! backends' state.
 
 mod block;
 mod check;
@@ -67,39 +66,36 @@ use merge::FolderBlocks;
 use schedule::{CheckId, ConcurrencyLimits};
 use tls_cache::TlsCache;
 
-/// The longest interval between checks until the first verdict, before it is jittered, however long the configured one
-/// is.
+/// The longest interval of checks until the first verdict, before jitter.
 pub const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(100);
 
-/// Files that may be open beside the sockets of checks.
+/// Open files reserved for everything but checks' sockets.
 pub const RESERVED_FILES: u64 = 8_192;
 
-/// One `[[service]]` block, as the configuration read it.
+/// One `[[service]]` block, converted from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticService {
-    /// The service's name.
     pub name: String,
     pub namespace: String,
-    /// The name of the service's one port; empty if unnamed.
+    /// The name of its one port; empty if unnamed.
     pub port_name: String,
-    /// TCP, UDP or SCTP.
     pub transport: Transport,
-    /// What clients dial.
+    /// The addresses that clients dial.
     pub frontends: Vec<SocketAddr>,
     pub backends: Vec<SocketAddr>,
-    /// Of these the backends with weights of their own.
+    /// Weights of backends whose weight is not 1.
     pub weights: Vec<(SocketAddr, Weight)>,
-    /// Where backends are asked for, in place of those.
+    /// The DNS name that supplies the backends instead.
     pub resolve: Option<Resolve>,
-    /// How backends are checked; `None`: they are always ready.
+    /// `None`: backends are always ready.
     pub health_check: Option<HealthCheck>,
     /// Session affinity by client address, in seconds.
     pub affinity_timeout: Option<u32>,
-    /// How much of that address counts; `None`: all of it.
+    /// The prefix of that address that counts; `None`: the whole address.
     pub affinity_prefix: Option<Prefixes>,
-    /// What happens when no backend is left, as written.
+    /// The behaviour without a usable backend, as written.
     pub on_empty: Option<String>,
-    /// Whether its clients' backends are computed; `None`: as the configuration says for all.
+    /// Whether clients' backends are computed by Maglev; `None`: as configured for all.
     pub maglev: Option<bool>,
 }
 
@@ -128,19 +124,17 @@ fn block_weights(block: &ServiceBlock) -> Vec<(SocketAddr, Weight)> {
     each.filter(|(_, weight)| *weight != Weight::ONE).collect()
 }
 
-/// The folder of further blocks: its path, what is told of it, and where those go that count.
+/// The folder of further blocks: its path, its news, and the receiver of its counted blocks.
 pub type FolderChannels = (Arc<str>, mpsc::Receiver<Vec<FolderNews>>, watch::Sender<Arc<[Arc<ParsedBlock>]>>);
 
-// What came of a check and when the check finished: the loop does not look while the engine takes no group, and that
-// time must not count as slowness of the check.
+// The result of a check and its end. The loop may wait for the engine, and that wait must not count as the check's.
 type FinishedCheck = (CheckId, CheckOutcome, Duration);
 
 /// Sends the blocks as events, checks their backends, and follows reloads and the folder.
 ///
-/// The value that `blocks` has at the start is the first list; each later value is a reload. `led` is the endpoint that
-/// the virtual address leads to. `seed` spreads the checks, so that the nodes of one cluster do not all knock at once.
-/// `datapath` says which backends refuse clients; `counts` is told how checks go. `names` asks for the backends of
-/// blocks that have none themselves. Returns when `blocks` has no sender or `events` no receiver any more.
+/// The first value of `blocks` is the first list; each later one is a reload. `led` is the virtual address's endpoint.
+/// `seed` spreads the checks of a cluster's nodes. `datapath` reports backends that refuse clients; `counts` receives
+/// check results. `names` resolves the blocks with DNS names. Returns once `blocks` or `events` is closed.
 pub async fn run(
     mut blocks: watch::Receiver<Arc<Blocks>>,
     mut led: watch::Receiver<Option<SocketAddr>>,
@@ -189,7 +183,7 @@ pub async fn run(
             () = wait_for_vip_change(&mut led) => WakeReason::Blocks { is_whole: false },
             is_whole = next_folder_news(&mut beside) => WakeReason::Blocks { is_whole },
             () = next_name_news(&mut names) => WakeReason::Names,
-            // Never an error: no check is aborted while it is awaited, and a panic ends the whole process.
+            // Never an error: no check is aborted, and a panic ends the process.
             Some(Ok(finished)) = checks.running.join_next() => {
                 checks.take_finished(finished);
                 WakeReason::Checks
@@ -200,17 +194,17 @@ pub async fn run(
     }
 }
 
-/// What has to be looked at.
+/// Why the loop wakes.
 enum WakeReason {
-    /// The blocks; and whether the folder has now been told whole.
+    /// The blocks changed; `is_whole`: the folder is complete now.
     Blocks { is_whole: bool },
-    /// The backends of those that have names.
+    /// The results of DNS names changed.
     Names,
-    /// How backends are.
+    /// Checks have ended or are due.
     Checks,
 }
 
-/// The folder and its ends.
+/// The folder and its channels.
 struct FolderInput {
     folder: FolderBlocks,
     news: mpsc::Receiver<Vec<FolderNews>>,
@@ -223,7 +217,7 @@ impl FolderInput {
     }
 }
 
-/// Waits for news of the folder, for ever where there is none; returns whether it has now been told whole.
+/// Waits for news of the folder, for ever without one; returns whether the folder is complete now.
 async fn next_folder_news(beside: &mut Option<FolderInput>) -> bool {
     if let Some(beside) = beside
         && let Some(news) = beside.news.recv().await
@@ -233,7 +227,7 @@ async fn next_folder_news(beside: &mut Option<FolderInput>) -> bool {
     std::future::pending().await
 }
 
-/// The blocks of the configuration with those of the folder, and what is told of the folder's files.
+/// Merges the folder's blocks into the configuration's, and returns events about the folder's files.
 fn merge_folder_blocks(
     configured: &Arc<Blocks>,
     beside: Option<&mut FolderInput>,
@@ -244,7 +238,7 @@ fn merge_folder_blocks(
     (joined.blocks, events)
 }
 
-/// Waits for news of names, for ever where there are none.
+/// Waits for news of DNS names, for ever without any.
 async fn next_name_news(names: &mut Option<ResolvedBlocks>) {
     if let Some(names) = names
         && let Some(news) = names.next_news().await
@@ -254,8 +248,8 @@ async fn next_name_news(names: &mut Option<ResolvedBlocks>) {
     std::future::pending::<()>().await;
 }
 
-/// The blocks with the backends that were asked for, and what is told of names. Once all blocks are told, what a former
-/// process knew has been taken by those that need it, but for those of files that cannot be read.
+/// Fills blocks with their resolved backends, and returns events about DNS names. Once all blocks are known, saved
+/// backends are dropped, except those of unreadable files.
 fn fill_resolved(
     blocks: &Arc<Blocks>,
     (names, live): (Option<&mut ResolvedBlocks>, &CheckedBlocks),
@@ -269,7 +263,7 @@ fn fill_resolved(
     filled
 }
 
-/// As many checks may run together as there may be files beside those of all else.
+/// The concurrency that the file limit allows after [`RESERVED_FILES`].
 fn concurrency_limits() -> ConcurrencyLimits {
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
     ConcurrencyLimits::for_sockets(
@@ -277,7 +271,7 @@ fn concurrency_limits() -> ConcurrencyLimits {
     )
 }
 
-/// The blocks as they are now, with the service of the virtual address.
+/// The present blocks, with the virtual address's service.
 fn current_blocks(
     blocks: &mut watch::Receiver<Arc<Blocks>>,
     led: &mut watch::Receiver<Option<SocketAddr>>,
@@ -286,14 +280,14 @@ fn current_blocks(
     configured.with_vip_target(*led.borrow_and_update())
 }
 
-/// Waits for ever where no apiserver is used.
+/// Waits for ever without an apiserver.
 async fn wait_for_vip_change(led: &mut watch::Receiver<Option<SocketAddr>>) {
     if led.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Waits until the datapath knows of backends that refuse clients, and was looked at anew.
+/// Waits for a new view of the datapath with backends that refuse clients.
 async fn next_refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> BackendRefusals {
     while datapath.changed().await.is_ok() {
         let view = Arc::clone(&datapath.borrow_and_update());
@@ -305,7 +299,7 @@ async fn next_refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Bac
     std::future::pending().await
 }
 
-/// The blocks with what is known of their backends, and the checks that run.
+/// The blocks with their backends' health, and the running checks.
 struct CheckRunner {
     live: CheckedBlocks,
     trust: TlsCache,
@@ -319,12 +313,12 @@ impl CheckRunner {
         Self { live, trust: TlsCache::default(), running: JoinSet::new(), began: Instant::now() }
     }
 
-    /// The time since the task began.
+    /// The time since the start.
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Takes all blocks in; returns what is news of them.
+    /// Applies all blocks; returns the changes.
     fn apply_blocks(&mut self, blocks: &Blocks) -> Vec<Event> {
         self.trust.retain_used(blocks);
         self.live.apply_blocks(blocks, self.began.elapsed())
@@ -348,8 +342,7 @@ impl CheckRunner {
         }
     }
 
-    /// Takes every check that has finished by now, so that a slice is applied once when many of its backends turn
-    /// together.
+    /// Takes all finished checks, so that a slice changes once when many of its backends turn together.
     fn take_finished(&mut self, first: FinishedCheck) {
         let mut next = Some(first);
         while let Some((id, outcome, at)) = next {

@@ -1,8 +1,8 @@
-//! How name servers are asked: one question, one answer, over a socket that no program translates.
+//! Queries name servers over a socket that no program translates.
 //!
-//! Invariant: an answer is taken only from the address that was asked, to a port that the kernel chose for this
-//! question alone, with a number that cannot be guessed. What is read of it has a bound ([`refusal_message::BYTES_MAX`]). How
-//! long to wait is the caller's to say. Nothing is kept here, and nothing on the way to an apiserver asks.
+//! Invariant: an answer counts only from the queried address, to a port that the kernel chose for this query, with its
+//! random id. Its size is bounded ([`message::BYTES_MAX`]). The caller sets the timeout. Nothing is cached, and no
+//! connection to an apiserver needs DNS.
 
 pub mod message;
 
@@ -15,10 +15,10 @@ pub use holdfast_config::dns_name::{InvalidDnsName, Name};
 use holdfast_host::exempt;
 pub use message::{Answer, AnswerError, NameRecords, Question, RCODE_NXDOMAIN, RecordType, SrvRecord};
 
-/// The longest datagram that is read: longer than what servers are asked to send.
+/// The longest datagram to read: more than servers are asked to send.
 const DATAGRAM_BYTES_MAX: usize = 4_096;
 
-/// The most datagrams that are passed over because they answer something else. More of them are a flood.
+/// The most unrelated datagrams to skip. More of them are a flood.
 const STRAYS_MAX: usize = 100;
 
 /// Why there is no answer.
@@ -31,22 +31,22 @@ pub enum QueryError {
 }
 
 impl Question {
-    /// A question with a number that cannot be guessed.
+    /// Creates a question with a random id.
     pub fn with_random_id(name: &Name, kind: RecordType) -> Self {
-        // Without randomness there is still the port, which is the kernel's choice.
+        // Without randomness the port still protects: the kernel chose it.
         let [high, low, ..] = getrandom::u32().unwrap_or_default().to_be_bytes();
         Self::new(u16::from_be_bytes([high, low]), name, kind)
     }
 }
 
-/// Asks by one datagram.
+/// Queries over UDP.
 pub async fn query_udp(to: SocketAddr, question: &Question) -> Result<Answer, QueryError> {
     let socket = exempt::connect_udp(to).await?;
     socket.send(question.as_bytes()).await?;
     let mut answer = [0; DATAGRAM_BYTES_MAX];
     for _ in 0..STRAYS_MAX {
         let (length, from) = socket.recv_from(&mut answer).await?;
-        // What came before the socket was connected may be of any sender.
+        // Datagrams from before the connect may have any sender.
         if (from.ip(), from.port()) != (to.ip(), to.port()) {
             continue;
         }
@@ -58,10 +58,10 @@ pub async fn query_udp(to: SocketAddr, question: &Question) -> Result<Answer, Qu
     Err(AnswerError::Mismatch.into())
 }
 
-/// Asks by a connection.
+/// Queries over TCP.
 pub async fn query_tcp(to: SocketAddr, question: &Question) -> Result<Answer, QueryError> {
     let mut stream = exempt::connect(to).await?;
-    // A question is a few hundred bytes.
+    // A question has a few hundred bytes.
     let length = u16::try_from(question.as_bytes().len()).unwrap_or_default();
     stream.write_all(&[&length.to_be_bytes()[..], question.as_bytes()].concat()).await?;
     let mut answer = vec![0; usize::from(stream.read_u16().await?)];
@@ -69,8 +69,7 @@ pub async fn query_tcp(to: SocketAddr, question: &Question) -> Result<Answer, Qu
     Ok(Answer::parse(question, &answer)?)
 }
 
-/// Asks by a datagram, without options if the server does not seem to know any, and by a connection if the answer does
-/// not fit into a datagram.
+/// Queries over UDP, again without EDNS if the server rejects it, and over TCP if the answer is truncated.
 pub async fn query_server(to: SocketAddr, name: &Name, kind: RecordType) -> Result<NameRecords, QueryError> {
     let mut question = Question::with_random_id(name, kind);
     let mut answer = query_udp(to, &question).await?;

@@ -1,7 +1,6 @@
-//! Services without a cluster: blocks of the configuration, folders of files and of manifests, health checks of
-//! backends, and the name servers that are asked for backends.
+//! Services without a cluster: configuration blocks, folders of files and manifests, health checks, and DNS backends.
 //!
-//! Invariant: a source ends its first whole list once, and never before it is whole. A source does not know which
+//! Invariant: a source completes its first list once, and only when it is whole. A source does not decide which
 //! endpoint gets traffic.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! A folder of Kubernetes manifests, watched.
+//! Watches a folder of Kubernetes manifests.
 //!
 //! Invariant: the first group is the whole folder and ends with `Synced`.
 
@@ -15,7 +15,7 @@ use holdfast_objects::manifests::{self, FILE_BYTES_MAX, FileContents, Folder, Fo
 use super::folder::{FileFormat, FolderSource};
 use holdfast_config::FileAuthor;
 
-/// The folder of manifests, whether it is there or not.
+/// The folder of manifests, which may come and go.
 pub type Manifests = FolderSource<Folder>;
 
 impl FileFormat for Folder {
@@ -26,7 +26,7 @@ impl FileFormat for Folder {
     const TABLE: &'static str = "manifests";
     const ENDINGS: &'static [&'static str] = &[".yaml", ".yml", ".json"];
     const FILE_BYTES_MAX: usize = FILE_BYTES_MAX;
-    /// What the objects of 100,000 services with ten endpoints each take, twice.
+    /// Twice the size of the objects of 100,000 services with ten endpoints each.
     const FOLDER_BYTES_MAX: u64 = 1 << 30;
     const SOURCE: Source = Source::Manifests;
 

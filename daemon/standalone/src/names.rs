@@ -1,8 +1,8 @@
-//! Names of backends: asked for again and again, and told when what they have changes.
+//! Resolves the DNS names of backends periodically, and reports changes.
 //!
-//! Invariant: this source says what backends a service has, and nothing else of it; what becomes of that the source of
-//! the service decides. A name that cannot be resolved changes nothing of what was told of it before. Nothing here is
-//! on the way to an apiserver, and no other source waits for an answer.
+//! Invariant: this module reports a service's backends only; the service's source decides what they change. A failed
+//! look-up changes nothing reported before. No connection to an apiserver depends on this module, and no other source
+//! waits for an answer.
 
 mod backend_set;
 mod lookup;
@@ -31,42 +31,41 @@ pub use name_table::NameTable;
 use rate_limit::RateLimiter;
 use servers::ServerFailures;
 
-/// What is wished to be known of one service's backends.
+/// The name to resolve for one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameQuery {
     pub resolve: Resolve,
-    /// The families that clients of the service have.
+    /// The families of the service's clients.
     pub families: Vec<Family>,
-    /// The name servers, in the order in which they are asked; at least one.
+    /// The name servers in query order; at least one.
     pub servers: Arc<[SocketAddr]>,
 }
 
 impl NameQuery {
     fn first_server(&self) -> SocketAddr {
-        // There is one: the configuration has no name without a server.
+        // The configuration requires a server for each name.
         self.servers.first().copied().unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
     }
 }
 
-/// The services that are wished for.
+/// The services with a name to resolve.
 pub type NameQueries = BTreeMap<ObjectName, Arc<NameQuery>>;
 
-/// What is said of a name's backends, or why nothing is known of them.
+/// A name's backends, or why they are unknown.
 pub type NameResult = Result<Arc<NameAnswer>, Arc<str>>;
 
-/// What is known of a service's backends now.
+/// The present result for a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameNews {
     pub service: ObjectName,
-    /// What was wished.
     pub query: Arc<NameQuery>,
     pub result: NameResult,
 }
 
 type FinishedLookup = (ObjectName, Arc<NameQuery>, Result<LookupAnswer, LookupError>);
 
-/// Asks for what is wanted, and tells what changes. `seed` spreads the questions of a cluster's nodes. Returns when
-/// `wanted` has no sender or `news` no receiver any more.
+/// Resolves `wanted` and sends changes. `seed` spreads the queries of a cluster's nodes. Returns once `wanted` or
+/// `news` is closed.
 pub async fn run(
     mut wanted: watch::Receiver<Arc<NameQueries>>,
     news: mpsc::Sender<Vec<NameNews>>,
@@ -94,7 +93,7 @@ pub async fn run(
                 source.update_queries(&Arc::clone(&wanted.borrow_and_update()));
                 Vec::new()
             }
-            // Never an error: no look-up is aborted while it is awaited, and a panic ends the whole process.
+            // Never an error: no look-up is aborted, and a panic ends the process.
             Some(Ok(finished)) = source.tasks.join_next() => source.take_finished(finished),
             () = sleep_until(source.schedule.next_due().map(|due| began + due)) => Vec::new(),
             () = news.closed() => return,
@@ -132,7 +131,7 @@ impl NameResolver {
         }
     }
 
-    /// Takes every look-up that has ended by now, so that what turns together is told once.
+    /// Collects all finished look-ups, so that simultaneous changes form one group.
     fn take_finished(&mut self, first: FinishedLookup) -> Vec<NameNews> {
         let mut told = Vec::new();
         let mut next = Some(first);

@@ -1,6 +1,6 @@
-//! What can be wrong with an apiserver, in the words that an operator reads.
+//! Errors of an apiserver, in the operator's words.
 //!
-//! Invariant: a trouble names its cause, never merely "down", and repeats no secret.
+//! Invariant: an error names its cause, never merely "down", and repeats no secret.
 
 use std::io;
 use std::time::Duration;
@@ -13,36 +13,36 @@ use holdfast_host::error_origin::ErrorOrigin;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
 
-/// The most characters of a server's text that a trouble repeats, so that it stays one line.
+/// The most characters of a server's text that an error repeats, so that it stays one line.
 const SERVER_TEXT_CHARACTERS_MAX: usize = 200;
 
 /// Why an apiserver did not serve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// No process listens there.
+    /// No process listens at the address.
     #[error("connection refused")]
     Refused,
-    /// The host knows no way there.
+    /// The host has no route to the address.
     #[error("no route")]
     NoRoute,
-    /// This host does not let the connection out: a firewall, or a program of another load balancer.
+    /// This host blocks the connection: a firewall, or another load balancer's program.
     #[error(
         "this host forbids the connection (EPERM): look for a firewall or another load balancer's programs"
     )]
     Forbidden,
-    /// This host lacks something that a connection needs, such as a file or a local port.
+    /// This host lacks a resource for the connection, such as a file or a local port.
     #[error("this host could not connect: {0}")]
     Unable(String),
-    /// Not a single packet came back.
+    /// No packet came back.
     #[error("does not answer")]
     Unreachable,
-    /// The connection stands, and nothing comes over it.
+    /// The connection is open but carries nothing.
     #[error("accepts but does not answer")]
     Silent,
-    /// The server is well as far as is known, and takes long to begin a large answer.
+    /// The server seems healthy but is slow to start a large reply.
     #[error("does not begin its answer within {} s", HEADERS.as_secs())]
     Late,
-    /// The other side ended the connection before the answer was whole.
+    /// The peer closed the connection before the reply was complete.
     #[error("closed the connection")]
     Closed,
     /// Another error of the socket.
@@ -51,18 +51,18 @@ pub enum EndpointError {
     /// The certificate is for other names.
     #[error("certificate is for {presented}, not {expected}")]
     WrongName {
-        /// The names that it has.
+        /// The certificate's names.
         presented: String,
-        /// The name that it should have.
+        /// The expected name.
         expected: String,
     },
-    /// None of the given authorities has signed the certificate.
+    /// No configured CA has signed the certificate.
     #[error("certificate not signed by the given CA")]
     UnknownAuthority,
-    /// The certificate is too old, or this host's clock is wrong.
+    /// The certificate has expired, or this host's clock is wrong.
     #[error("certificate expired")]
     Expired,
-    /// The certificate is too young, or this host's clock is wrong.
+    /// The certificate is not valid yet, or this host's clock is wrong.
     #[error("certificate not valid yet: compare the clocks")]
     NotYetValid,
     /// The server rejects the client certificate in the handshake.
@@ -82,43 +82,42 @@ pub enum EndpointError {
     /// The server rejects the credential.
     #[error("401: {credential} rejected")]
     Unauthorized {
-        /// What was shown to it.
+        /// The kind of credential that we presented.
         credential: &'static str,
     },
-    /// A status that says nothing about the request.
+    /// A status that is not about the request.
     #[error("{status}: {said}")]
     Status {
         status: u16,
-        /// What came with it, shortened.
+        /// The server's text, shortened.
         said: String,
     },
-    /// The server has too much to do.
+    /// The server is overloaded.
     #[error("{status}: asks us to wait {} s", .wait.as_secs())]
     Throttled {
         status: u16,
-        /// For how long it is left alone.
+        /// How long we leave it alone.
         wait: Duration,
     },
-    /// Something that is not an answer of an apiserver.
+    /// The reply does not come from an apiserver.
     #[error("not an apiserver: {0}")]
     NotAnApiserver(String),
-    /// An answer that is too large.
+    /// The reply is too large.
     #[error("the answer has more than {0} bytes")]
     TooLarge(usize),
-    /// We have nothing to show, or nothing to trust.
+    /// We have no credential or no CA.
     #[error("credentials: {0}")]
     Credentials(String),
 }
 
 impl EndpointError {
-    /// A status with what the server says, shortened to a line.
+    /// Converts a status with the server's text, shortened to one line.
     pub(super) fn from_status(status: u16, body: &[u8]) -> Self {
         let said = parse_status_message(body).unwrap_or_else(|| status_reason(status).to_owned());
         Self::Status { status, said }
     }
 
-    /// A status that an endpoint is judged by. Too many requests are not the endpoint's fault, and neither is a 503
-    /// that says when to come back.
+    /// Converts a status about the endpoint. A 429, and a 503 with `Retry-After`, throttle us and are no failures.
     pub(super) fn from_reply(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Self {
         let wait = match (status, retry_after) {
             (429, asked) => asked.unwrap_or(THROTTLE_MIN),
@@ -139,7 +138,7 @@ impl EndpointError {
         }
     }
 
-    /// An error of the socket that is no word of the peer, unless this host lacked something.
+    /// Converts a socket error that the peer did not send, unless this host lacked something.
     fn from_socket(error: &io::Error) -> Self {
         let said = sanitize_line(&error.to_string());
         match ErrorOrigin::classify_established(error) {
@@ -148,12 +147,12 @@ impl EndpointError {
         }
     }
 
-    /// Whether it says nothing of the endpoint, because this host is what failed.
+    /// Whether this host failed, so that the error is not about the endpoint.
     pub(super) const fn is_local(&self) -> bool {
         matches!(self, Self::Credentials(_) | Self::Unable(_))
     }
 
-    /// An error on a connection that stands: TLS errors travel inside of it.
+    /// Converts an error on an open connection; TLS errors are wrapped in it.
     pub(super) fn from_stream(error: &io::Error) -> Self {
         if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             return Self::from_tls(tls);
@@ -195,7 +194,7 @@ impl EndpointError {
         }
     }
 
-    /// An error of HTTP; its source says more than the error itself.
+    /// Converts an error of HTTP; its source says more than the error itself.
     pub(super) fn from_http(error: &hyper::Error) -> Self {
         let mut cause = std::error::Error::source(error);
         while let Some(found) = cause {
@@ -212,7 +211,7 @@ impl EndpointError {
     }
 }
 
-/// Whether a server says by this alert that it turns away our certificate, or misses one.
+/// Whether the server rejects our certificate, or misses one.
 fn is_client_certificate_alert(alert: AlertDescription) -> bool {
     matches!(
         alert,
@@ -234,7 +233,7 @@ fn format_server_name(expected: &ServerName<'_>) -> String {
     }
 }
 
-/// The names in a certificate as people spell them; rustls has `DnsName("a")` and `IpAddress(1.2.3.4)`.
+/// The names of a certificate in plain form; rustls has `DnsName("a")` and `IpAddress(1.2.3.4)`.
 fn format_certificate_names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
@@ -246,13 +245,13 @@ fn format_certificate_names(presented: &[String]) -> String {
     }
 }
 
-/// One line of a foreign text: nothing unfit for a terminal, and not too long.
+/// Shortens foreign text to one line that is safe for a terminal.
 fn sanitize_line(text: &str) -> String {
     let clean = text.chars().map(|it| if is_unprintable(it) { ' ' } else { it });
     clean.take(SERVER_TEXT_CHARACTERS_MAX).collect::<String>().trim().to_owned()
 }
 
-/// The message of a `Status`, if it is one.
+/// The message of a `Status` object.
 fn parse_status_message(body: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Status {

@@ -1,8 +1,8 @@
-//! The endpoints of the apiserver, in order, and what is known of each: a state machine without a clock or a socket.
+//! The ordered endpoints of the apiserver and the state of each: a state machine without clock or socket.
 //!
-//! Invariant: no endpoint is ever left out for what went wrong. An endpoint that failed is asked later than the others,
-//! and when all failed all are asked, in their order; only an endpoint that has asked for patience is left alone, for a
-//! minute at most. The operator's order is the order; speed and load do not change it.
+//! Invariant: no failure excludes an endpoint. A failed endpoint is asked after the others; if all failed, all are
+//! asked in order. Only an endpoint that throttles us is skipped, for a minute at most. The operator's order decides;
+//! speed and load do not change it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use holdfast_status::views::apiserver::{ApiserverState, Tier};
 use super::endpoint_error::EndpointError;
 use super::limits::{CHECK_INTERVAL, CONFIRM_AFTER, PENALTY_MAX, PENALTY_MIN};
 
-/// Names one endpoint; no other endpoint gets the same id while the daemon runs.
+/// An endpoint's id, unique while the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EndpointId(u64);
 
@@ -27,7 +27,7 @@ pub(super) struct Endpoint {
     pub(super) since: Instant,
     pub(super) connections: usize,
     pub(super) last_error: Option<(EndpointError, Instant)>,
-    /// Whether it has ever answered as this cluster's apiserver.
+    /// It has replied at least once as this cluster's apiserver.
     pub(super) has_served: bool,
     failures: u32,
     missed_checks: u32,
@@ -35,7 +35,7 @@ pub(super) struct Endpoint {
     next_check: Option<Instant>,
 }
 
-/// How soon an endpoint is asked; equal ranks keep the operator's order.
+/// The order in which endpoints are asked; equal ranks keep the operator's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Usable,
@@ -54,7 +54,7 @@ impl Endpoint {
         }
     }
 
-    /// For how long the endpoint still wants to be left alone.
+    /// How long the endpoint still throttles us.
     fn throttle_remaining(&self, now: Instant) -> Option<Duration> {
         let until = self.held_off_until.filter(|_| self.state == ApiserverState::Throttled)?;
         until.checked_duration_since(now).filter(|left| !left.is_zero())
@@ -76,12 +76,12 @@ impl Endpoint {
     }
 }
 
-/// All endpoints, by tier and within a tier as given.
+/// All endpoints, by tier and in the given order within a tier.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     rows: Vec<Endpoint>,
     next_id: u64,
-    // Spreads penalties, so that a thousand nodes do not come back in one moment.
+    // Spreads penalties, so that a thousand nodes do not return at the same moment.
     rng_state: u64,
 }
 
@@ -90,12 +90,12 @@ impl Endpoints {
         Self { rows: Vec::new(), next_id: 0, rng_state: seed | 1 }
     }
 
-    /// All endpoints, in the operator's order.
+    /// All endpoints in the operator's order.
     pub(super) fn rows(&self) -> &[Endpoint] {
         &self.rows
     }
 
-    /// Makes a tier consist of these addresses; what is known of those that stay is kept.
+    /// Replaces the addresses of a tier; those that stay keep their state.
     pub(super) fn set_tier(&mut self, tier: Tier, addresses: &[SocketAddr], now: Instant) {
         let (own, mut rows): (Vec<_>, Vec<_>) = self.rows.drain(..).partition(|row| row.tier == tier);
         for address in addresses {
@@ -126,7 +126,7 @@ impl Endpoints {
         }
     }
 
-    /// The endpoints in the order in which they are dialled now, without those that asked to be left alone.
+    /// The endpoints in the order to dial them, without those that throttle us.
     pub(super) fn dial_order(&self, now: Instant) -> Vec<EndpointId> {
         let dialled = self.rows.iter().filter(|row| row.throttle_remaining(now).is_none());
         let mut order: Vec<_> = dialled.map(|row| (row.rank(now), row.id)).collect();
@@ -134,7 +134,7 @@ impl Endpoints {
         order.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The endpoints that are left alone now, and for how long.
+    /// The endpoints that throttle us, and for how long.
     pub(super) fn throttled_endpoints(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
         self.rows
             .iter()
@@ -142,7 +142,7 @@ impl Endpoints {
             .collect()
     }
 
-    /// The endpoints that would be better than one in use, and are due for a check.
+    /// The endpoints that precede one in use and are due for a check.
     pub(super) fn due_checks(&self, now: Instant) -> Vec<EndpointId> {
         let worst = self.rows.iter().rposition(|row| row.connections > 0).unwrap_or(0);
         self.rows.iter().take(worst).filter(|row| row.is_due(now)).map(|row| row.id).collect()
@@ -156,7 +156,7 @@ impl Endpoints {
         self.rows.iter_mut().find(|row| row.id == id)
     }
 
-    /// An endpoint served a request, or answered a check.
+    /// Records that an endpoint served a request or passed a check.
     pub(super) fn record_success(&mut self, id: EndpointId, now: Instant) {
         let pause = self.jitter(CONFIRM_AFTER);
         let Some(row) = self.get_mut(id) else { return };
@@ -178,7 +178,7 @@ impl Endpoints {
         }
     }
 
-    /// A request to an endpoint failed, or the connection for it.
+    /// Records that a request or its connection failed.
     pub(super) fn record_dial_failure(&mut self, id: EndpointId, trouble: EndpointError, now: Instant) {
         let noise = self.next_random();
         let Some(row) = self.get_mut(id) else { return };
@@ -190,7 +190,7 @@ impl Endpoints {
         row.set_state(ApiserverState::Failed, now);
     }
 
-    /// An endpoint asked to be left alone, and is, for as long as it said. It is up, so this is not a failure.
+    /// Records that an endpoint throttles us. It is up, so this is no failure.
     pub(super) fn record_throttle(
         &mut self,
         id: EndpointId,
@@ -198,7 +198,7 @@ impl Endpoints {
         wait: Duration,
         now: Instant,
     ) {
-        // A node comes back later than it was asked to, never earlier, and not at once with all others.
+        // Each node returns later than asked, never earlier, and not together with the others.
         let late = self.jitter(wait / 8);
         let Some(row) = self.get_mut(id) else { return };
         row.missed_checks = 0;
@@ -208,8 +208,8 @@ impl Endpoints {
         row.set_state(ApiserverState::Throttled, now);
     }
 
-    /// A check failed. A recovering endpoint counts as failed again at once. Any other may serve all the same, so it
-    /// counts as failed only after [`MISSED_CHECKS`].
+    /// Records a failed check. A recovering endpoint fails again at once. Any other may still serve, so it fails only
+    /// after [`MISSED_CHECKS`].
     pub(super) fn record_check_failure(&mut self, id: EndpointId, trouble: EndpointError, now: Instant) {
         let pause = self.jitter(CHECK_INTERVAL);
         let Some(row) = self.get_mut(id) else { return };
@@ -222,7 +222,7 @@ impl Endpoints {
         }
     }
 
-    /// Records an error that does not change when the endpoint is asked next.
+    /// Records an error that does not affect the dial order.
     pub(super) fn record_error(&mut self, id: EndpointId, trouble: EndpointError, now: Instant) {
         if let Some(row) = self.get_mut(id) {
             row.last_error = Some((trouble, now));
@@ -241,13 +241,13 @@ impl Endpoints {
         }
     }
 
-    /// Between three quarters and five quarters of a time.
+    /// Spreads a time between three quarters and five quarters of it.
     pub(super) fn jitter(&mut self, time: Duration) -> Duration {
         let noise = self.next_random();
         spread_by_noise(time, noise)
     }
 
-    /// The next number of a xorshift, which is random enough to spread clients.
+    /// The next number of a xorshift, random enough to spread clients.
     fn next_random(&mut self) -> u64 {
         self.rng_state ^= self.rng_state << 13;
         self.rng_state ^= self.rng_state >> 7;
@@ -256,10 +256,10 @@ impl Endpoints {
     }
 }
 
-/// How many checks have to fail until an endpoint counts as failed; of requests, one is enough.
+/// Missed checks until an endpoint counts as failed; for requests, one is enough.
 const MISSED_CHECKS: u32 = 2;
 
-/// For how long an endpoint goes last after its n-th failure in a row.
+/// How long an endpoint stays last after its n-th failure in a row.
 fn penalty_duration(failures: u32, noise: u64) -> Duration {
     let grown = PENALTY_MIN.saturating_mul(2_u32.saturating_pow(failures));
     spread_by_noise(grown.min(PENALTY_MAX), noise).min(PENALTY_MAX)

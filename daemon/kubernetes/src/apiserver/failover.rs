@@ -1,7 +1,7 @@
-//! One request: from endpoint to endpoint until one answers it.
+//! Sends one request to endpoint after endpoint until one replies.
 //!
-//! Invariant: what an endpoint did wrong is written to its row before the next one is asked. A connection carries a
-//! request only after its server has named our cluster, or has said that we may not ask which cluster it belongs to.
+//! Invariant: an endpoint's error is recorded in its row before the next one is asked. A connection carries a request
+//! only after its server has named our cluster, or has denied us that question.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -25,12 +25,12 @@ impl ApiRequest<'_> {
     }
 }
 
-/// How long an endpoint may take until it has named its cluster.
+/// The limit until an endpoint has named its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenTimeout {
     /// Another endpoint can be asked next.
     Short,
-    /// The endpoint is the last one that can be asked.
+    /// This is the last endpoint.
     Long,
 }
 
@@ -57,11 +57,11 @@ pub(super) async fn send_request(
     let mut refused = None;
     while let Some(target) = targets.next() {
         let patience = if targets.peek().is_some() { OpenTimeout::Short } else { OpenTimeout::Long };
-        // Where this host lacks credentials or a socket, no endpoint is asked at all, so none has failed.
+        // If this host lacks credentials or a socket, the endpoint was not asked and has not failed.
         let mut is_asked = true;
         match try_endpoint(inner, &target, ask, patience).await {
             Ok(reply) if is_retryable_elsewhere(&reply, &target, ask) => {
-                // What a kubelet may not do says less than where a server has failed.
+                // A server's failure says more than a kubelet's missing permission.
                 refused =
                     refused.filter(|known: &Reply| known.status == INTERNAL_SERVER_ERROR).or(Some(reply));
             }
@@ -78,20 +78,20 @@ pub(super) async fn send_request(
     refused.ok_or_else(|| combine_failures(failures))
 }
 
-/// Whether the other endpoints are asked as well, once each, and this answer counts only if none of them does better.
+/// Whether to ask the other endpoints too, once each; this reply counts only if none of them does better.
 fn is_retryable_elsewhere(reply: &Reply, target: &Target, ask: &ApiRequest<'_>) -> bool {
-    // Kubelet may not list slices. That does not say what the daemon itself may do.
+    // Kubelet may not list slices. That does not tell what the daemon itself may do.
     let is_refused_as_kubelet = reply.status == FORBIDDEN && target.tier == Tier::Kubelet;
     is_refused_as_kubelet || is_server_error(reply, ask)
 }
 
-/// Whether a server failed at a read for a reason of its own, as one does that has lost etcd, or for an object that
-/// makes each of them fail. What a write has done by then is not known.
+/// Whether a server failed at a read internally: it lost etcd, or an object makes every server fail. The effect of a
+/// failed write is unknown, so a write is not repeated.
 fn is_server_error(reply: &Reply, ask: &ApiRequest<'_>) -> bool {
     reply.status == INTERNAL_SERVER_ERROR && ask.write.is_none()
 }
 
-/// A connection to the best endpoint that serves.
+/// Connects to the best endpoint that serves.
 pub(super) async fn connect(inner: &Inner) -> Result<Connection, AccessError> {
     inner.refresh_credentials().await;
     let (targets, mut failures) = candidates(inner);
@@ -112,8 +112,7 @@ pub(super) async fn connect(inner: &Inner) -> Result<Connection, AccessError> {
     Err(combine_failures(failures))
 }
 
-/// One question over a connection that is there. Whatever comes of it says nothing about the endpoint: it was asked
-/// for more than it has to answer.
+/// Sends one optional request over an open connection. No outcome counts against the endpoint.
 pub(super) async fn request_best_effort(
     inner: &Inner,
     ask: &ApiRequest<'_>,
@@ -128,7 +127,7 @@ pub(super) async fn request_best_effort(
     connection.send_request(ask, &ask.headers(&shown), HEADERS).await.map_err(failed)
 }
 
-/// A connection to one endpoint for a caller that waits for no file: with the credentials that were good last.
+/// Connects to one endpoint with the last good credentials, for a caller that must not wait for a file.
 pub(super) async fn open_for_guard(
     inner: &Inner,
     target: &Target,
@@ -137,7 +136,7 @@ pub(super) async fn open_for_guard(
     open_connection(inner, target, &shown, KeepaliveProfile::Fast).await
 }
 
-/// One question over such a connection.
+/// Sends one request over such a connection.
 pub(super) async fn request_with_cached(
     inner: &Inner,
     ask: &ApiRequest<'_>,
@@ -153,7 +152,7 @@ fn cached_credentials(inner: &Inner, tier: Tier) -> Result<Arc<ConnectionCredent
     last.ok_or_else(|| EndpointError::Credentials("nothing was read yet".to_owned()))
 }
 
-/// The endpoints in the order in which they are asked, and those that are left alone.
+/// The endpoints in dial order, and a failure for each that throttles us.
 fn candidates(inner: &Inner) -> (Vec<Target>, Vec<Failure>) {
     let (order, patience) = {
         let table = inner.endpoints.lock();
@@ -168,8 +167,8 @@ fn combine_failures(failures: Vec<Failure>) -> AccessError {
     if failures.is_empty() { AccessError::NoEndpoint } else { AccessError::Failed(failures) }
 }
 
-/// Writes a trouble to the endpoint's row. What is wrong with our own files and sockets says nothing about the
-/// endpoint, and little says that much was asked of it.
+/// Records an error in the endpoint's row. Errors of our own files and sockets are not about the endpoint, and a late
+/// large reply says little.
 fn record_failure(target: &Target, trouble: &EndpointError) {
     if trouble.is_local() || *trouble == EndpointError::Late {
         target.record_error(trouble.clone());
@@ -178,14 +177,14 @@ fn record_failure(target: &Target, trouble: &EndpointError) {
     }
 }
 
-/// The failure of an endpoint that is not asked, because it has asked to be left alone.
+/// The failure of an endpoint that is not asked because it throttles us.
 fn throttled_failure((endpoint, left): (Arc<str>, Duration)) -> Failure {
-    // The wait is rounded up to whole seconds, so that it is never told as 0 s.
+    // Rounds up to whole seconds, so that the wait never reads 0 s.
     let wait = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
     Failure { endpoint, trouble: EndpointError::Throttled { status: TOO_MANY_REQUESTS, wait } }
 }
 
-/// Asks over a connection that may have died while it was idle; that says nothing about its endpoint.
+/// Sends over a connection that may have died while idle, which is no error of its endpoint.
 async fn try_idle_connection(inner: &Inner, ask: &ApiRequest<'_>, kept: Option<Connection>) -> Option<Reply> {
     let kept = kept?;
     let tier = inner.endpoints.lock().get(kept.target().id)?.tier;
@@ -195,7 +194,7 @@ async fn try_idle_connection(inner: &Inner, ask: &ApiRequest<'_>, kept: Option<C
     (reply.status != UNAUTHORIZED && !is_endpoint_error(reply.status)).then_some(reply)
 }
 
-/// A request to one endpoint, with its consequences for the endpoint.
+/// Sends a request to one endpoint and records the outcome in its row.
 async fn try_endpoint(
     inner: &Inner,
     target: &Target,
@@ -209,7 +208,7 @@ async fn try_endpoint(
         }
         Ok(reply) => {
             target.record_success();
-            // A client that may read and not write is served all the same.
+            // A client that may read but not write is still served.
             if reply.status == FORBIDDEN && ask.write.is_none() {
                 target.record_error(EndpointError::from_status(FORBIDDEN, b""));
             }
@@ -222,8 +221,7 @@ async fn try_endpoint(
     }
 }
 
-/// Asks one endpoint. A 401 can mean that our files have changed a moment ago: they are read again, and the endpoint is
-/// asked once more.
+/// Sends a request to one endpoint. A 401 can mean that our files have just changed: read them again and retry once.
 pub(super) async fn request_with_reauth(
     inner: &Inner,
     target: &Target,
@@ -258,7 +256,7 @@ async fn request_once(
     check_status(reply, shown).await
 }
 
-/// Tries as [`request_with_reauth`] does, but gives the connection instead of an answer.
+/// Like [`request_with_reauth`], but returns the connection.
 async fn open_with_reauth(
     inner: &Inner,
     target: &Target,
@@ -290,14 +288,14 @@ async fn open_within_limit(
     Ok(opened.map_err(|_| EndpointError::Silent)??.connection)
 }
 
-/// A connection to a server that has been asked which cluster it belongs to.
+/// A connection whose server was asked for its cluster.
 pub(super) struct IdentifiedConnection {
     pub(super) connection: Connection,
-    /// Whether the server has named our cluster, and not only been excused from that.
+    /// The server named our cluster; false: it denied us the question.
     pub(super) is_our_cluster: bool,
 }
 
-/// A connection to a server that belongs to our cluster.
+/// Connects to a server of our cluster.
 async fn open_connection(
     inner: &Inner,
     target: &Target,
@@ -313,19 +311,19 @@ async fn open_connection(
     let body = reply.collect_body(SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT).await?;
     match reply.status {
         200 => inner.verify_cluster(&body)?,
-        // The uid cannot be compared, so only the certificate's authority and name tell what server this is.
+        // The uid is unknown: only the certificate's CA and name identify the server.
         FORBIDDEN => inner.record_unverified(&body),
         status => return Err(EndpointError::from_reply(status, reply.retry_after, &body)),
     }
     Ok(IdentifiedConnection { is_our_cluster: reply.status == 200, connection: reply.into_connection() })
 }
 
-/// The name in every apiserver's certificate.
+/// A name in every apiserver's certificate.
 const APISERVER: &str = "kubernetes.default.svc";
 
-/// The name that a server's certificate has to have. The operator vouches for a configured address. A learned address
-/// may come from any client that may write a slice, and many servers have a certificate of the cluster for their own
-/// address; so a learned one has to show the apiserver's name before it is shown a token.
+/// The name that a server's certificate must have. The operator vouches for a configured address. A learned address may
+/// come from any client that can write a slice, and many servers have a certificate of the cluster's CA for their own
+/// address. So a learned one must present the apiserver's name before it gets a token.
 fn expected_name(
     target: &Target,
     shown: &ConnectionCredentials,
@@ -339,7 +337,7 @@ fn expected_name(
     }
 }
 
-/// Turns an answer that says nothing about the request into the endpoint's trouble.
+/// Turns a status about the endpoint into an error.
 async fn check_status(mut reply: Reply, shown: &ConnectionCredentials) -> Result<Reply, EndpointError> {
     if reply.status == UNAUTHORIZED {
         return Err(EndpointError::Unauthorized { credential: shown.kind() });
@@ -356,7 +354,7 @@ const FORBIDDEN: u16 = 403;
 const TOO_MANY_REQUESTS: u16 = 429;
 const INTERNAL_SERVER_ERROR: u16 = 500;
 
-/// Statuses that say that this server, or the proxy before it, cannot serve at all; an apiserver never redirects.
+/// Statuses of a server, or of a proxy before it, that cannot serve at all; an apiserver never redirects.
 const fn is_endpoint_error(status: u16) -> bool {
     matches!(status, 300..=399 | 502..=504)
 }
@@ -381,8 +379,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Notes that the server does not tell its cluster. It is logged once, because it is a matter of permissions, and
-    /// they seldom change.
+    /// Records that the server denies us its cluster's uid. Logs it once: permissions seldom change.
     fn record_unverified(&self, answer: &[u8]) {
         let why = EndpointError::from_status(FORBIDDEN, answer).to_string();
         let mut unverified = self.unverified.lock().unwrap_or_else(PoisonError::into_inner);
@@ -392,7 +389,7 @@ impl Inner {
         }
     }
 
-    /// Looks for rotated files, and for servers in kubeconfigs that were written anew.
+    /// Re-reads rotated files, and takes new servers from kubeconfigs.
     pub(super) async fn refresh_credentials(&self) {
         let asked = self.config();
         let kubelet = async {

@@ -1,7 +1,7 @@
-//! HTTP/1.1 over one TLS connection: one request at a time, the body piece by piece.
+//! HTTP/1.1 over one TLS connection: one request at a time, the body in chunks.
 //!
-//! Invariant: the holder of a [`UdpConnection`] or a [`Reply`] is its only user, so no request waits behind another.
-//! HTTP/2 is not spoken: one stalled stream there holds up the others.
+//! Invariant: the holder of a [`Connection`] or a [`Reply`] is its only user, so no request waits behind another.
+//! HTTP/2 is not used: one stalled stream would hold up the others.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use super::lease::{Lease, Target};
 use super::socket::{self, KeepaliveProfile};
 use super::{AccessError, JSON};
 
-/// How Kubernetes calls its protobuf; a watch adds a parameter.
+/// The media type of Kubernetes' protobuf; a watch adds a parameter.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
@@ -40,12 +40,12 @@ pub struct Connection {
     lease: Lease,
 }
 
-/// A request that changes something, with its body.
+/// The body of a request that changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteRequest<'a> {
     /// A new object, as JSON.
     Create(&'a str),
-    /// The fields of an object that change, as a merge patch.
+    /// The changed fields of an object, as a merge patch.
     Merge(&'a str),
 }
 
@@ -58,32 +58,30 @@ impl<'a> WriteRequest<'a> {
     }
 }
 
-/// What is asked.
+/// One request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ApiRequest<'a> {
     pub(super) accept: &'static str,
     pub(super) path_and_query: &'a str,
-    /// What the request writes; `None`: it only reads.
+    /// `None`: the request only reads.
     pub(super) write: Option<WriteRequest<'a>>,
-    /// Whether the answer is so large that even a server that is well may begin it late.
+    /// The reply is so large that even a healthy server may start it late.
     pub(super) is_large: bool,
 }
 
 impl<'a> ApiRequest<'a> {
-    /// A question that only reads.
     pub(super) const fn for_get(accept: &'static str, path_and_query: &'a str) -> Self {
         Self { accept, path_and_query, write: None, is_large: false }
     }
 }
 
-/// What a request says beside its path.
 #[derive(Clone, Debug)]
 pub(super) struct Headers {
     pub(super) accept: &'static str,
     pub(super) authorization: Option<HeaderValue>,
 }
 
-/// How a connection is made.
+/// A dial that has not started.
 pub(super) struct Dial {
     pub(super) target: Target,
     pub(super) tls: Arc<rustls::ClientConfig>,
@@ -92,7 +90,7 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    /// Connects by TCP and TLS, and takes `limit` at most.
+    /// Connects by TCP and TLS within `limit`.
     pub(super) async fn connect(self, limit: Duration) -> Result<Connection, EndpointError> {
         let deadline = tokio::time::Instant::now() + limit;
         let tcp = socket::connect(self.target.address, self.keepalive);
@@ -103,24 +101,24 @@ impl Dial {
         let shaken = http1::handshake(TokioIo::new(tls)).await;
         let (sender, connection) = shaken.map_err(|error| EndpointError::from_http(&error))?;
         let mut driver = JoinSet::new();
-        // Its error also reaches the request that waits for the answer.
+        // The error also reaches the request that waits for its reply.
         driver.spawn(async move { connection.await.err().map(|error| EndpointError::from_http(&error)) });
         Ok(Connection { sender, driver, lease: self.target.lease() })
     }
 }
 
 impl Connection {
-    /// The endpoint that the connection leads to.
+    /// The endpoint of the connection.
     pub(super) const fn target(&self) -> &Target {
         self.lease.target()
     }
 
-    /// Waits until the connection ends. `None`: the server closed it, as servers do with a connection that is idle.
+    /// Waits until the connection ends. `None`: the server closed it, as it does with idle connections.
     pub(super) async fn wait_until_closed(&mut self) -> Option<EndpointError> {
         self.driver.join_next().await.and_then(Result::ok).flatten()
     }
 
-    /// Sends a request and waits for the headers of its answer.
+    /// Sends a request and waits for the headers of its reply.
     pub(super) async fn send_request(
         mut self,
         ask: &ApiRequest<'_>,
@@ -150,7 +148,7 @@ fn build_request(
         .header(header::HOST, host.to_string())
         .header(header::USER_AGENT, USER_AGENT)
         .header(header::ACCEPT, headers.accept)
-        // Watches that are compressed one event at a time confuse decoders, and the CPU is the scarcer thing here.
+        // Some decoders fail on watches that are compressed event by event, and CPU is scarcer here than bandwidth.
         .header(header::ACCEPT_ENCODING, "identity")
         .body(body.to_owned())
         .map_err(|error| EndpointError::NotAnApiserver(error.to_string()))?;
@@ -164,7 +162,7 @@ fn build_request(
 }
 
 words! {
-    /// How the body of an answer is written.
+    /// How the body of a reply is encoded.
     pub enum Encoding {
         Json = "json",
         Protobuf = "protobuf",
@@ -172,23 +170,22 @@ words! {
 }
 
 impl Encoding {
-    /// As the header `Content-Type` says it. Whatever is not protobuf is read as JSON.
+    /// Reads the header `Content-Type`. Anything but protobuf is JSON.
     fn from_content_type(content_type: Option<&HeaderValue>) -> Self {
         let is_protobuf = content_type.is_some_and(|it| it.as_bytes().starts_with(PROTOBUF.as_bytes()));
         if is_protobuf { Self::Protobuf } else { Self::Json }
     }
 }
 
-/// The beginning of an answer; its body comes piece by piece.
+/// The head of a reply; its body follows in chunks.
 #[derive(Debug)]
 pub struct Reply {
-    /// The HTTP status; 2xx, or an error that is about the request.
+    /// The HTTP status: 2xx, or an error about the request.
     pub status: u16,
-    /// How its body is written.
     pub encoding: Encoding,
-    /// For how long the server asks us to wait.
+    /// How long the server asks us to wait.
     pub retry_after: Option<Duration>,
-    /// Which endpoint answered, as `address:port`.
+    /// The endpoint that replied, as `address:port`.
     pub endpoint: Arc<str>,
     body: Incoming,
     connection: Connection,
@@ -208,13 +205,13 @@ impl Reply {
         }
     }
 
-    /// The next piece of the body, or `None` at its end. More than `idle` without a byte is an error.
+    /// The next chunk of the body, or `None` at its end. More than `idle` without a byte is an error.
     pub async fn next_chunk(&mut self, idle: Duration) -> Result<Option<Bytes>, AccessError> {
         let piece = self.next_data(idle).await;
         piece.map_err(|trouble| self.record_broken(trouble))
     }
 
-    /// The whole body, at most `most` bytes, and the connection, which is free for the next request.
+    /// Reads the whole body, at most `most` bytes; the connection is then free for the next request.
     pub async fn read_body(
         mut self,
         most: usize,
@@ -226,8 +223,8 @@ impl Reply {
         }
     }
 
-    /// As much of the body as comes within `limit` and in `most` bytes; and the connection, which is free for the next
-    /// request, or why that is not all.
+    /// Reads the body for at most `limit` and `most` bytes, and returns the free connection, or why the body is
+    /// incomplete.
     pub async fn read_beginning(
         mut self,
         most: usize,
@@ -242,7 +239,7 @@ impl Reply {
         (body, ended.map(|()| self.connection))
     }
 
-    /// As much of the body as comes within `limit` and in `most` bytes, and why that is not all.
+    /// Reads the body for at most `limit` and `most` bytes, and returns why it is incomplete.
     pub(super) async fn read_up_to(
         &mut self,
         most: usize,
@@ -291,14 +288,14 @@ impl Reply {
         }
     }
 
-    /// Remembers what ended the body early. The next request finds out whether the endpoint still serves.
+    /// Records the error that ended the body early. The next request finds out whether the endpoint still serves.
     fn record_broken(&self, trouble: EndpointError) -> AccessError {
         let target = self.connection.target();
         target.record_error(trouble.clone());
         AccessError::from_trouble(&target.name, trouble)
     }
 
-    /// The connection, once the body was read to its end.
+    /// Returns the connection after the body was read to its end.
     pub fn into_connection(self) -> Connection {
         self.connection
     }

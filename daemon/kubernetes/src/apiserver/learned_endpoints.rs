@@ -1,9 +1,8 @@
-//! Addresses of apiservers that the cluster named, with the slice that named each and when; kept over restarts.
+//! Apiserver addresses that the cluster listed, with the slice and the time of each; they survive restarts.
 //!
-//! Invariant: learning only adds. An empty list removes no address, and an address goes only when it is forgotten on
-//! purpose or others need its place; addresses that no apiserver wrote go first. Whether an address is named now is
-//! another matter than whether it is known. No address is trusted for being here: the server that answers has to show
-//! the certificate and the uid of this cluster.
+//! Invariant: learning only adds. An empty list removes nothing. An address goes only when an operator forgets it or
+//! others need its place; addresses that no apiserver wrote go first. Being listed now and being remembered are
+//! separate. No address is trusted for being here: the server must present this cluster's certificate and uid.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -21,39 +20,38 @@ use holdfast_host::small_file;
 /// The most addresses: clusters have three to seven apiservers, and some keep changing theirs.
 const ADDRESSES_MAX: usize = 16;
 
-/// The largest file: sixteen addresses and a uid have about 1 KB.
+/// The largest file: sixteen addresses and a uid take about 1 KB.
 const FILE_BYTES_MAX: usize = 64 << 10;
 
-/// How much later than in the file an address has to be seen, so that the file is worth writing for that alone.
+/// How much newer `seen` must be to make a save worthwhile on its own.
 const SAVE_INTERVAL_SECONDS: i64 = 3600;
 
 /// The file's name in the state folder.
 const FILE: &str = "apiserver.json";
 
-/// The format of the file.
+/// The version of the file's format.
 const VERSION: u32 = 1;
 
-/// The slice that apiservers write themselves; what other slices say of apiservers counts less.
+/// The slice that apiservers write themselves; other slices count less.
 const OWN_SLICE: &str = "kubernetes";
 
-/// An address that the cluster names now.
+/// An address that the cluster lists now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedEndpoint {
-    /// The slice of `default/kubernetes` that names it.
+    /// The slice of `default/kubernetes` that lists it.
     pub slice: Arc<str>,
-    /// Where an apiserver is.
     pub address: SocketAddr,
 }
 
-/// An address, the slice that named it, and when.
+/// An address, the slice that listed it, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LearnedEndpoint {
     pub(super) address: SocketAddr,
-    /// When it was first named; none if an older daemon wrote it down.
+    /// When it was first listed; `None`: an older daemon wrote the row.
     pub(super) since: Option<Timestamp>,
-    /// When it was last named.
+    /// When it was last listed.
     pub(super) seen: Timestamp,
-    /// The slice that named it last.
+    /// The slice that last listed it.
     pub(super) slice: Option<Arc<str>>,
     pub(super) standing: LearnedState,
 }
@@ -64,8 +62,8 @@ impl LearnedEndpoint {
         Self { address: told.address, since: Some(now), seen: now, slice, standing: LearnedState::Listed }
     }
 
-    /// The order in which addresses are kept and dialled: those that an apiserver has written before all others, then
-    /// by standing, then those that were named last before those that were named long ago.
+    /// The order in which addresses are kept and dialled: those of an apiserver's own slice first, then by standing,
+    /// then the latest listed first.
     fn rank(&self) -> (bool, LearnedState, std::cmp::Reverse<i64>) {
         (!self.is_from_apiserver(), self.standing, std::cmp::Reverse(self.seen.0))
     }
@@ -74,14 +72,14 @@ impl LearnedEndpoint {
         self.slice.as_deref() == Some(OWN_SLICE)
     }
 
-    /// Whether a file that has the other row must be written again, because this row says something new.
+    /// Whether this row differs enough from the saved one to save again.
     fn is_worth_saving(&self, other: &Self) -> bool {
         (self.standing, &self.slice) != (other.standing, &other.slice)
             || self.seen.0.saturating_sub(other.seen.0) >= SAVE_INTERVAL_SECONDS
     }
 }
 
-/// Why an address is not forgotten.
+/// Why an address cannot be forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForgetError {
     /// It was never learned.
@@ -94,27 +92,27 @@ pub enum ForgetError {
         /// What names it.
         tier: Tier,
     },
-    /// The cluster names it now, and would have it learned again at once.
+    /// The cluster lists it now, and it would be learned again at once.
     #[error("{address} is listed now, in the EndpointSlice default/{slice}: take it out there first")]
     Listed { address: SocketAddr, slice: Arc<str> },
-    /// It is the way to the apiserver while the cluster names none.
+    /// It is the last known endpoint while the cluster lists none.
     #[error("{0} is held: default/kubernetes is empty, and this was among its last endpoints")]
     Held(SocketAddr),
 }
 
-/// What is remembered: the cluster and its addresses, in the order in which they are dialled.
+/// The remembered cluster and its addresses, in dial order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClusterMemory {
     pub(super) cluster: Option<ClusterId>,
     pub(super) learned: Vec<LearnedEndpoint>,
-    /// Where the virtual address leads.
+    /// The endpoint that the virtual address forwards to.
     pub(super) vip_target: Option<SocketAddr>,
 }
 
 impl ClusterMemory {
-    /// Takes all addresses that the cluster names now. Gives whether the change is worth writing down.
+    /// Takes all addresses that the cluster lists now. Returns whether the change is worth a save.
     ///
-    /// If the cluster names no address of a family, those known of it are held, as the engine holds that list of
+    /// If the list has no address of a family, the known ones of that family are held, as the engine holds that list of
     /// `default/kubernetes`.
     pub(super) fn merge_listed(&mut self, listed: &[ListedEndpoint], now: Timestamp) -> bool {
         let before = self.learned.clone();
@@ -148,8 +146,8 @@ impl ClusterMemory {
         self.learned.iter().any(is_news)
     }
 
-    /// The addresses that the cluster names, or named last before its list became empty. Of those that no apiserver
-    /// wrote down, the ones that have shown themselves: another Service's may be among the rest.
+    /// The addresses that are listed or held. Addresses that no apiserver wrote must have proven themselves: they may
+    /// be another Service's.
     pub(super) fn trusted_addresses(&self, shown: &BTreeSet<SocketAddr>) -> impl Iterator<Item = SocketAddr> {
         let stands = |it: &&LearnedEndpoint| {
             it.standing != LearnedState::Past && (it.is_from_apiserver() || shown.contains(&it.address))
@@ -157,7 +155,7 @@ impl ClusterMemory {
         self.learned.iter().filter(stands).map(|it| it.address)
     }
 
-    /// Drops an address that the cluster named once and names no more.
+    /// Drops an address that the cluster no longer lists.
     pub(super) fn forget_endpoint(&mut self, address: SocketAddr) -> Result<(), ForgetError> {
         let row = self.learned.iter().find(|it| it.address == address);
         match row.map(|row| (row.standing, row.slice.clone().unwrap_or_default())) {
@@ -179,7 +177,7 @@ impl ClusterMemory {
         self.learned.iter().find(|it| it.address == address)
     }
 
-    /// Reads the memory from the file. It is empty without a file; the error says why a file is not usable.
+    /// Loads the memory. A missing file gives an empty one; the error says why a file is unusable.
     pub(super) fn load(folder: &Path) -> Result<Self, String> {
         let path = folder.join(FILE);
         let said = |what: &str| format!("{}: {what}", path.display());
@@ -204,7 +202,7 @@ impl ClusterMemory {
         Ok(Self { cluster, learned, vip_target: file.led.filter(is_dialable) })
     }
 
-    /// Writes the file: beside it, synced, renamed into place.
+    /// Saves to a new file, syncs it, and renames it into place.
     pub(super) fn save(&self, folder: &Path) -> Result<(), String> {
         let path = folder.join(FILE);
         let file = MemoryFile {
@@ -218,7 +216,7 @@ impl ClusterMemory {
     }
 }
 
-/// The listed addresses that can be dialled, at most as many as are remembered; those in the own slice come first.
+/// The dialable listed addresses, at most [`ADDRESSES_MAX`]; those of the own slice first.
 fn select_listed(listed: &[ListedEndpoint]) -> Vec<&ListedEndpoint> {
     let mut told: Vec<&ListedEndpoint> = Vec::new();
     let (own, others): (Vec<_>, Vec<_>) = listed.iter().partition(|it| &*it.slice == OWN_SLICE);
@@ -230,7 +228,7 @@ fn select_listed(listed: &[ListedEndpoint]) -> Vec<&ListedEndpoint> {
     told
 }
 
-/// Whether a socket can dial an address, and a server can have it.
+/// Whether a socket can dial the address and a server can have it.
 fn is_dialable(address: &SocketAddr) -> bool {
     let ip = address.ip();
     let broadcast = matches!(ip, std::net::IpAddr::V4(v4) if v4.is_broadcast());
@@ -246,7 +244,7 @@ struct MemoryFile {
     led: Option<SocketAddr>,
 }
 
-/// One address in the file. A row that an older daemon wrote has fewer members, and an older daemon understands ours.
+/// One address in the file. An older daemon's row has fewer members, and an older daemon can read ours.
 #[derive(Deserialize, Serialize)]
 struct LearnedRow {
     address: SocketAddr,
@@ -277,7 +275,7 @@ impl From<LearnedEndpoint> for LearnedRow {
 mod tests {
     use super::*;
 
-    /// `10.0.0.1:443` by the apiserver's own slice, `x=10.0.0.1:443` by the slice `x`.
+    /// Parses `10.0.0.1:443` as listed by the apiserver's own slice, `x=10.0.0.1:443` as listed by slice `x`.
     fn listed(text: &str) -> Vec<ListedEndpoint> {
         let one = |word: &str| {
             let (slice, address) = word.split_once('=').unwrap_or((OWN_SLICE, word));
@@ -286,7 +284,7 @@ mod tests {
         text.split_whitespace().map(one).collect()
     }
 
-    /// What the cluster names, at which time; what is remembered then, and whether it is news.
+    /// Checks the memory after a merge at a time, and whether it is worth a save.
     #[track_caller]
     fn check(memory: &mut ClusterMemory, now: i64, told: &str, expected: &str, news: bool) {
         let is_news = memory.merge_listed(&listed(told), Timestamp(now));
@@ -309,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_of_which_nobody_is_named_is_held() {
+    fn a_family_without_a_listed_address_is_held() {
         let mut memory = ClusterMemory::default();
         memory.merge_listed(&listed("10.0.0.1:443 [fd00::1]:443"), Timestamp(0));
         check(&mut memory, 1, "[fd00::1]:443", "[fd00::1]:443@1 now, 10.0.0.1:443@1 held", true);
@@ -324,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_apiserver_wrote_goes_first_when_there_are_too_many() {
+    fn addresses_that_no_apiserver_wrote_go_first_when_full() {
         let mut memory = ClusterMemory::default();
         memory.merge_listed(&listed("10.0.0.1:443 10.0.0.2:443"), Timestamp(0));
         memory.merge_listed(&listed("10.0.0.1:443"), Timestamp(1));
@@ -337,11 +335,11 @@ mod tests {
         );
         let shown = ["192.0.2.1:443", "192.0.2.9:443", "10.0.0.2:443"].map(|it| it.parse().unwrap());
         let of = |shown: &[SocketAddr]| memory.trusted_addresses(&shown.iter().copied().collect()).count();
-        assert_eq!((of(&[]), of(&shown)), (1, 3), "and those that have shown themselves");
+        assert_eq!((of(&[]), of(&shown)), (1, 3), "and those that have proven themselves");
     }
 
     #[test]
-    fn the_oldest_goes_when_there_are_too_many() {
+    fn the_oldest_address_goes_when_full() {
         let mut memory = ClusterMemory::default();
         for number in 1..=20_u16 {
             memory.merge_listed(&listed(&format!("10.0.0.1:{number}")), Timestamp(number.into()));
@@ -351,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_vouches_for_is_forgotten() {
+    fn only_an_unlisted_address_is_forgotten() {
         let address = "10.0.0.1:443".parse().unwrap();
         let mut memory = ClusterMemory::default();
         assert_eq!(memory.forget_endpoint(address), Err(ForgetError::Unknown(address)));
@@ -379,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_used_is_named() {
+    fn an_unusable_file_is_named_in_the_error() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(ClusterMemory::load(folder.path()), Ok(ClusterMemory::default()));
         let mut memory = ClusterMemory { cluster: ClusterId::new("uid-1"), ..ClusterMemory::default() };

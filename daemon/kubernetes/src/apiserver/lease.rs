@@ -1,4 +1,4 @@
-//! The endpoint table as it is shared, and the count of connections to each endpoint.
+//! The shared endpoint table, and the count of connections to each endpoint.
 //!
 //! Invariant: a connection is counted from its handshake to its drop.
 
@@ -13,11 +13,11 @@ use super::endpoint_error::EndpointError;
 use super::endpoints::{Endpoint, EndpointId, Endpoints};
 use holdfast_host::logging::messages::{self, say};
 
-/// The table of endpoints, shared by all that dial them.
+/// The table of endpoints, shared by everything that dials.
 #[derive(Clone, Debug)]
 pub(super) struct SharedEndpoints {
     table: Arc<Mutex<Endpoints>>,
-    /// Told when readers have something new to see.
+    /// Notified when readers have news.
     changes: Arc<Notify>,
 }
 
@@ -26,17 +26,17 @@ impl SharedEndpoints {
         Self { table: Arc::new(Mutex::new(endpoints)), changes: Arc::default() }
     }
 
-    /// The table. It is usable even after a panic: every change is one assignment after another.
+    /// Locks the table. It is usable even after a panic: every change is a series of single assignments.
     pub(super) fn lock(&self) -> MutexGuard<'_, Endpoints> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until an endpoint has another state, or its first connection opens or its last one closes.
+    /// Waits until an endpoint changes its state, opens its first connection or closes its last one.
     pub(super) async fn wait_for_change(&self) {
         self.changes.notified().await;
     }
 
-    /// Changes how many connections an endpoint has.
+    /// Changes an endpoint's count of connections.
     fn update_connections(&self, id: EndpointId, change: impl FnOnce(&mut Endpoints)) {
         let mut table = self.lock();
         let is_active = |table: &Endpoints| table.get(id).is_some_and(|row| row.connections > 0);
@@ -47,7 +47,7 @@ impl SharedEndpoints {
         }
     }
 
-    /// An endpoint to dial, if it is still there.
+    /// An endpoint to dial, if the table still has it.
     pub(super) fn target(&self, id: EndpointId) -> Option<Target> {
         let table = self.lock();
         let row = table.get(id)?;
@@ -58,7 +58,7 @@ impl SharedEndpoints {
     }
 }
 
-/// One endpoint that is dialled.
+/// An endpoint to dial.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     shared: SharedEndpoints,
@@ -91,7 +91,7 @@ impl Target {
         self.update_row(|table, now| table.record_error(self.id, trouble, now));
     }
 
-    /// Changes the row, and says so if its state or its trouble became another one.
+    /// Changes the row, and logs a change of state or error.
     fn update_row(&self, change: impl FnOnce(&mut Endpoints, Instant)) {
         let (before, after) = {
             let mut table = self.shared.lock();
@@ -122,7 +122,7 @@ fn log_change(before: &Endpoint, after: &Endpoint) {
     let new = trouble(after);
     let is_throttled =
         |trouble: &Option<EndpointError>| matches!(trouble, Some(EndpointError::Throttled { .. }));
-    // How long the server asks to wait may differ each time, and is not logged.
+    // The requested wait may differ each time and is not logged.
     let is_same = old == new || (is_throttled(&old) && is_throttled(&new));
     let has_failed = before.state != ApiserverState::Failed && after.state == ApiserverState::Failed;
     match new {
@@ -134,7 +134,7 @@ fn log_change(before: &Endpoint, after: &Endpoint) {
     }
 }
 
-/// Counts one connection at its endpoint until it is dropped.
+/// Counts a connection at its endpoint until dropped.
 #[derive(Debug)]
 pub(super) struct Lease(Target);
 
@@ -156,9 +156,9 @@ mod tests {
 
     use super::*;
 
-    /// A view that waits for the next beat says for a second that no apiserver is in use.
+    /// A view that waited for the next tick would show for a second that no apiserver is in use.
     #[tokio::test]
-    async fn readers_hear_of_the_first_connection_and_of_each_state_at_once() {
+    async fn the_first_connection_and_each_state_wake_readers_at_once() {
         let mut table = Endpoints::new(1);
         table.set_tier(Tier::Configured, &["192.0.2.1:6443".parse().unwrap()], Instant::now());
         let id = table.rows()[0].id;
@@ -170,7 +170,7 @@ mod tests {
         assert!(is_news(), "the first connection");
         let second = target.clone().lease();
         drop(second);
-        assert!(!is_news(), "further ones change nothing that is shown at a glance");
+        assert!(!is_news(), "further ones change no view");
         target.record_success();
         assert!(is_news(), "it is healthy");
         target.record_success();

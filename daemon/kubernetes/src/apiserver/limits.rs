@@ -1,82 +1,79 @@
-//! Every bound of the way to an apiserver, each with its reason.
+//! All limits of the connection to an apiserver, each with its reason.
 
 use std::time::Duration;
 
-/// How long a dial may take, from the first packet to a finished TLS handshake: three round trips, and a lost packet on
-/// top. While another endpoint waits to be tried, the check of the cluster's identity has to fit in as well: so the
-/// next endpoint is tried within three seconds.
+/// The limit of a dial, from the first packet to a finished TLS handshake: three round trips and one lost packet. While
+/// another endpoint waits, the check of the cluster's identity has to fit in too, so the next endpoint is tried within
+/// three seconds.
 pub(super) const DIAL_TIMEOUT: Duration = Duration::from_millis(2_800);
 
-/// How long until an answer's headers. A loaded apiserver takes seconds to begin a list; a dead one takes for ever.
+/// The limit for a reply's headers. A loaded apiserver takes seconds to start a list; a dead one never does.
 pub(super) const HEADERS: Duration = Duration::from_secs(10);
 
-/// The longest time between two pieces of a short answer's body, such as the cluster's identity, and how long the body
-/// may take in all that says why an endpoint cannot serve.
+/// The longest gap in a short reply's body, such as the cluster's identity, and the limit of an error's whole body.
 pub(super) const SHORT_BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The largest short answer: a Namespace with annotations, or an error page. An apiserver's objects end at 1.5 MB, but
-/// `kube-system` has a few KB.
+/// The largest short reply: a Namespace with annotations, or an error page. An object has at most 1.5 MB, `kube-system`
+/// a few KB.
 pub(super) const SHORT_BODY_BYTES_MAX: usize = 256 << 10;
 
-/// How long a connection is idle before it is probed.
+/// How long a connection is idle before the first probe.
 pub(super) const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 
-/// How far apart the probes are.
+/// The time between probes.
 pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How many probes may stay unanswered: a dead peer is noticed 9 s after its last packet.
+/// Unanswered probes until a peer counts as dead: 9 s after its last packet.
 pub(super) const KEEPALIVE_PROBES: u32 = 2;
 
-/// How long sent bytes may stay unacknowledged. Where this is set, Linux gives up when a probe is due after so long a
-/// silence, however many probes went before. It is less than those 9 s, so that no further probe is waited for.
+/// How long sent bytes may stay unacknowledged. With this set, Linux gives up when a probe is due after so long a
+/// silence, however many probes went before. Less than those 9 s, so that Linux waits for no further probe.
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// The same where other clients wait for a dead endpoint to be noticed: it is probed a second after its last packet,
-/// and after another one it counts as gone. What that costs is one packet a second without data, which no server sees.
+/// The same where other clients wait for the detection: the first probe after a second, dead after the second one. It
+/// costs one packet a second without data, which the server process does not see.
 pub(super) const GUARD_KEEPALIVE: Duration = Duration::from_secs(1);
 
-/// Less than two of these, so that the second probe is not waited for.
+/// Less than two of these, so that Linux does not wait for the second probe.
 pub(super) const GUARD_USER_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-/// How long an endpoint may take to show itself where another one serves meanwhile: a second is many round trips within
-/// a data centre.
+/// The limit of an attempt while another endpoint serves: a second is many round trips within a data centre.
 pub(super) const GUARD_DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much later the next endpoint is tried beside one that has not answered yet: many round trips within a data
-/// centre, so that mostly the first one is the only one that is asked. Of 5 endpoints the last one has its turn after
-/// 600 ms. As an attempt may take [`DIAL_TIMEOUT`], no more than 19 go on at once, however many endpoints there are.
+/// The delay before the next endpoint is tried in parallel: many round trips within a data centre, so that mostly only
+/// the first endpoint is dialled. The last of 5 endpoints starts after 600 ms. An attempt takes at most
+/// [`DIAL_TIMEOUT`], so at most 19 run at once, however many endpoints there are.
 pub(super) const GUARD_STAGGER: Duration = Duration::from_millis(150);
 
-/// How soon an endpoint is tried again that has not shown itself, the first time.
+/// The first pause before an endpoint that failed is tried again.
 pub(super) const GUARD_RETRY_MIN: Duration = Duration::from_millis(250);
 
-/// The longest pause between two such attempts: of 10,000 nodes a thousand come in a second.
+/// The longest pause between such attempts: of 10,000 nodes a thousand come in a second.
 pub(super) const GUARD_RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// A connection that a server closes so soon was not idle.
+/// A connection that ends sooner than this was not idle.
 pub(super) const SHORT_CONNECTION: Duration = Duration::from_secs(5);
 
-/// How often a server is asked whether it serves that others are led to. Apiservers close connections that say nothing
-/// for 90 s.
+/// How often the guarded server is asked whether it is ready. Apiservers close connections that are idle for 90 s.
 pub(super) const GUARD_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long its answer may take.
+/// The limit of that reply.
 pub(super) const GUARD_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often a better endpoint than the one in use is looked at.
+/// How often an endpoint preferred to the one in use is checked.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How soon a first good check is confirmed by a second one.
+/// The delay before a second check confirms a first good one.
 pub(super) const CONFIRM_AFTER: Duration = Duration::from_secs(2);
 
-/// For how long a failed endpoint goes last, the first time.
+/// How long a failed endpoint stays last, the first time.
 pub(super) const PENALTY_MIN: Duration = Duration::from_secs(1);
 
-/// How long a server is left alone that asks for it without saying how long.
+/// How long we leave a throttling server alone that names no time.
 pub(super) const THROTTLE_MIN: Duration = Duration::from_secs(1);
 
-/// The longest that a server may ask to be left alone: what it knows of its load will be old by then.
+/// The longest wait that a server may ask for: its view of its load is stale by then.
 pub(super) const THROTTLE_MAX: Duration = Duration::from_secs(60);
 
-/// For how long a failed endpoint goes last at most: an apiserver that is back should be found soon.
+/// The longest time that a failed endpoint stays last: an apiserver that is back should be found soon.
 pub(super) const PENALTY_MAX: Duration = Duration::from_secs(30);

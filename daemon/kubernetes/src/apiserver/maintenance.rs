@@ -1,8 +1,7 @@
-//! What goes on between requests: checks of better endpoints, rotated files, memory, views.
+//! Work between requests: checks of preferred endpoints, rotated files, memory, views.
 //!
-//! Invariant: an endpoint is checked as it would be used, with TLS, credentials and the cluster's identity. A
-//! connection that works is not closed for a better endpoint: watches end by themselves every few minutes and
-//! go there then.
+//! Invariant: a check uses an endpoint as a request would, with TLS, credentials and the cluster's identity. A working
+//! connection is not closed for a preferred endpoint: watches end every few minutes and move then.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -14,20 +13,20 @@ use super::lease::Target;
 use super::{Inner, JSON};
 use holdfast_host::ticker;
 
-/// How soon a memory that could not be written is written again.
+/// The pause before a failed save is tried again.
 const SAVE_RETRY: Duration = Duration::from_secs(60);
 
-/// The shortest time between two writes of the memory, however often a slice of `default/kubernetes` changes.
+/// The shortest time between two saves, however often a slice of `default/kubernetes` changes.
 const SAVE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// A path that costs a server little and says whether it can serve.
+/// A cheap path that reports whether the server can serve.
 const READYZ: ApiRequest<'static> = ApiRequest::for_get(JSON, "/readyz");
 
 pub(super) async fn run(inner: &Inner) {
     tokio::join!(check_endpoints(inner), save_changes(inner), publish_views(inner));
 }
 
-/// The shortest time between two views, however often connections come and go.
+/// The shortest time between two views, however often connections open and close.
 const PUBLISH_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
 async fn publish_views(inner: &Inner) {
@@ -54,7 +53,7 @@ async fn check_endpoints(inner: &Inner) {
 
 pub(super) async fn check_endpoint(inner: &Inner, target: &Target) {
     match failover::request_with_reauth(inner, target, &READYZ, OpenTimeout::Short).await {
-        // 403 is an answer too: the endpoint serves, and only does not tell us its health.
+        // 403 is a reply too: the endpoint serves, and only denies us its health.
         Ok(reply) if matches!(reply.status, 200 | 403) => target.record_success(),
         Ok(reply) => target.record_check_failure(EndpointError::from_status(reply.status, b"")),
         Err(trouble) if trouble.is_local() => target.record_error(trouble),
@@ -62,7 +61,7 @@ pub(super) async fn check_endpoint(inner: &Inner, target: &Target) {
     }
 }
 
-/// Writes the memory down whenever something was learned, and tries until it succeeds.
+/// Saves the memory after each change, and retries until the save succeeds.
 async fn save_changes(inner: &Inner) {
     loop {
         inner.memory_dirty.notified().await;
@@ -73,10 +72,10 @@ async fn save_changes(inner: &Inner) {
     }
 }
 
-/// How long the disk is waited for.
+/// How long a caller waits for the disk.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Writes the memory down now; gives what is wrong with that, in words.
+/// Saves the memory now; returns the error as text.
 pub(super) async fn save_within_limit(inner: &Inner) -> Option<String> {
     let late = || "the disk does not answer; it is written as soon as it does".to_owned();
     let problem = || inner.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -93,7 +92,7 @@ pub(super) async fn save_within_limit(inner: &Inner) -> Option<String> {
 }
 
 async fn save_memory(inner: &Inner) -> bool {
-    // One write after the other, because all of them make the new file under one name.
+    // Saves do not overlap, because all of them write the same temporary file.
     let _writing = inner.write_lock.lock().await;
     let memory = inner.memory().clone();
     let folder = inner.state.clone();

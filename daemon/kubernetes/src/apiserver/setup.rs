@@ -1,7 +1,7 @@
-//! Building access: what is asked for, what is remembered, and what only an edit can heal.
+//! Builds access from the configuration and the memory.
 //!
-//! Invariant: access fails to be built only for what our own configuration says. A file that is missing, half-written
-//! or cannot be followed may be another one soon, so it is reported, read again, and stops nothing.
+//! Invariant: only an error of our own configuration fails the build. A file that is missing, half-written or invalid
+//! may soon change, so it is reported, read again, and stops nothing.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -22,40 +22,39 @@ use super::lease::SharedEndpoints;
 use super::{Access, AccessConfig, Inner, vip_guard};
 use holdfast_config::Apiserver;
 
-/// Where apiservers and credentials are to be found. A reload may change it.
+/// Where to find apiservers and credentials. A reload may change it.
 #[derive(Clone, Debug)]
 pub struct AccessSources {
     /// The table `[apiserver]` of the configuration.
     pub apiserver: Apiserver,
     /// Kubelet's kubeconfig, if its server is to be a tier.
     pub kubelet: Option<PathBuf>,
-    /// Whether addresses that the cluster tells are to be a tier.
+    /// Whether addresses that the cluster lists form a tier.
     pub learns: bool,
 }
 
-/// What access is built from.
+/// The settings to build access from.
 #[derive(Clone, Debug)]
 pub struct AccessSettings {
-    /// Where to look.
     pub sources: AccessSources,
-    /// The folder for what is learned.
+    /// The folder of the memory.
     pub state: PathBuf,
-    /// The cluster that this node belongs to, if something remembers it.
+    /// The cluster that this node belongs to, if the caller knows it.
     pub known_cluster: Option<ClusterId>,
-    /// The seed of the noise that spreads penalties and checks of many nodes.
+    /// The seed of the jitter that spreads penalties and checks of many nodes.
     pub seed: u64,
 }
 
-/// What cannot be followed. All but the last are the configuration's own, and only an edit of it helps.
+/// A configuration that cannot be used; only an edit helps. [`Self::Kubeconfig`] is about the file, which may change.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// No certificate authority is named.
     #[error("[apiserver] names no certificate authority: set `ca_file` or `kubeconfig`")]
     NoAuthority,
-    /// The name cannot stand in a certificate.
+    /// The name is no valid server name.
     #[error("[apiserver] {0}")]
     ServerName(String),
-    /// What the kubeconfig says cannot be followed.
+    /// The kubeconfig has an error.
     #[error("[apiserver] kubeconfig: {0}")]
     Kubeconfig(String),
 }
@@ -96,16 +95,16 @@ pub(super) fn reload_config(inner: &Inner, sources: &AccessSources) -> Result<()
     Ok(())
 }
 
-/// Puts the configured endpoints into the table. Without `endpoints` the kubeconfig says where the apiserver is, as
-/// soon as it is read.
+/// Puts the configured endpoints into the table. Without `endpoints`, the kubeconfig supplies the apiserver once it is
+/// read.
 fn set_configured_endpoints(inner: &Inner, apiserver: &Apiserver) {
     let configured: Vec<_> = apiserver.endpoints.iter().map(|it| it.address()).collect();
     inner.endpoints.lock().set_tier(Tier::Configured, &configured, Instant::now());
     inner.sync_learned_endpoints();
 }
 
-/// The virtual address leads where it led before a restart, as long as that is an endpoint still. Which server a
-/// kubeconfig names is not known yet.
+/// Restores the virtual address's endpoint from before the restart, if it may still be one. The server of a kubeconfig
+/// is not known yet.
 fn restore_vip_target(inner: &Inner, sources: &AccessSources) {
     let before = inner.memory().vip_target;
     let is_row = |address: SocketAddr| inner.endpoints.lock().rows().iter().any(|row| row.address == address);
@@ -122,7 +121,7 @@ fn build_config(sources: &AccessSources) -> Result<AccessConfig, SetupError> {
     Ok(AccessConfig { own, kubelet, learns: sources.learns, vip: sources.apiserver.vip })
 }
 
-/// The configured credentials. It reads no file.
+/// The configured credentials; reads no file.
 pub(super) fn configured_credentials(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
     let locations = Locations::from_config(apiserver);
     if !locations.has_authority() {
@@ -134,13 +133,12 @@ pub(super) fn configured_credentials(apiserver: &Apiserver) -> Result<Credential
     Ok(Credentials::new(locations))
 }
 
-/// Tells what of this configuration cannot be followed, also in files that are there by now, or else why one of them
-/// cannot be read now.
+/// Checks the configuration and the files that it names; `Ok(Some)`: a file cannot be read now.
 pub(super) fn check_files(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
     configured_credentials(apiserver)?.check().map_err(SetupError::Kubeconfig)
 }
 
-/// The memory in the file. A cluster that the caller knows goes before the one in the file.
+/// Loads the memory. A cluster known to the caller overrides the file's.
 fn load_memory(settings: &AccessSettings) -> (ClusterMemory, Option<String>) {
     let (mut memory, problem) = match ClusterMemory::load(&settings.state) {
         Ok(memory) => (memory, None),
@@ -152,7 +150,7 @@ fn load_memory(settings: &AccessSettings) -> (ClusterMemory, Option<String>) {
     if let Some(known) = &settings.known_cluster
         && memory.cluster.as_ref() != Some(known)
     {
-        // The addresses in the file are another cluster's, and of no use here.
+        // The file's addresses belong to another cluster.
         memory = ClusterMemory { cluster: Some(known.clone()), ..ClusterMemory::default() };
     }
     (memory, problem)

@@ -1,6 +1,6 @@
-//! TCP to an apiserver: exempt from translation, and never idle without being probed.
+//! TCP to an apiserver: exempt from translation, with keepalive probes.
 //!
-//! Invariant: it is [`exempt::connect`] that dials.
+//! Invariant: only [`exempt::connect`] dials.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use super::limits::{
 };
 use holdfast_host::exempt;
 
-/// How soon a peer is noticed that does not answer any more.
+/// How fast a dead peer is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeepaliveProfile {
     Normal,
-    /// Others are led to this peer.
+    /// Other clients depend on this peer.
     Fast,
 }
 
 impl KeepaliveProfile {
-    /// When a silent peer is probed, how far apart the probes are, and when it counts as dead.
+    /// Idle time before the first probe, time between probes, and the user timeout.
     const fn timeouts(self) -> [Duration; 3] {
         match self {
             Self::Normal => [KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT],
@@ -32,21 +32,21 @@ impl KeepaliveProfile {
     }
 }
 
-/// A connection, without TLS and without a time limit of its own.
+/// Connects without TLS and without a time limit.
 pub(super) async fn connect(
     address: SocketAddr,
     notice: KeepaliveProfile,
 ) -> Result<TcpStream, EndpointError> {
     let stream = exempt::connect(address).await.map_err(|error| EndpointError::from_connect(&error))?;
     if matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer) {
-        // A dial to a free port of this host can meet itself.
+        // A dial to a free local port can connect to itself.
         return Err(EndpointError::Refused);
     }
     set_keepalive(&stream, notice);
     Ok(stream)
 }
 
-/// Sets the options by which a dead peer is noticed soon; an error is ignored, because the connection works without.
+/// Sets the keepalive options. Errors are ignored: the connection works without them.
 fn set_keepalive(stream: &TcpStream, notice: KeepaliveProfile) {
     let [idle, apart, dead] = notice.timeouts();
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_peer_that_others_are_led_to_is_noticed_before_a_third_probe() {
+    async fn a_dead_guarded_peer_is_noticed_before_a_third_probe() {
         check_notice(KeepaliveProfile::Fast, 4).await;
     }
 

@@ -1,4 +1,4 @@
-//! Access against real sockets and real TLS, with a server that does as it is told.
+//! Access over real sockets and real TLS, with a scripted server.
 
 mod guarding;
 pub(crate) mod server;
@@ -11,7 +11,7 @@ use std::path::Path;
 use super::{Access, AccessSettings, AccessSources};
 use holdfast_config::Config;
 
-/// Access as a configuration file asks for it.
+/// The access of a configuration file.
 pub(crate) fn access(folder: &Path, keys: &str) -> Access {
     Access::new(&settings(folder, keys)).unwrap()
 }

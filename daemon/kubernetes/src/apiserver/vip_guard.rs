@@ -1,16 +1,15 @@
-//! The endpoint that others on this node are led to at the apiserver's virtual address.
+//! Chooses the endpoint that the apiserver's virtual address forwards other clients on this node to.
 //!
-//! A connection to it is held open, on which the kernel notices a dead host within seconds and at no cost for the
-//! server; a server that goes says so on it at once. The endpoints are the daemon's own, in the operator's order; what
-//! the guard thinks of each is its own matter, because it is less patient than the daemon, for which a slow apiserver
-//! is better than none. Endpoints are tried side by side, each a moment after the one before it, so that silent ones do
-//! not add up: other clients wait meanwhile.
+//! The guard holds a connection to that endpoint open. The kernel detects a dead host on it within seconds, at no cost
+//! for the server; a server that stops closes it at once. The endpoints are the daemon's own, in the operator's order.
+//! The guard keeps its own backoffs, because it is less patient than the daemon, for which a slow apiserver is better
+//! than none. It races endpoints with a stagger, so that silent ones do not add up while clients wait.
 //!
-//! Invariant: an address is named only after its server has shown, over a connection of this process, the certificate
-//! of an apiserver, our cluster, and that it is ready, or did so before a restart. What is named stays until another
-//! server has shown the same: the virtual address leads somewhere as long as it is configured. Where none is ready, and
-//! the one that is named shows nothing any more, one that shows all but that is better: it may serve most of what is
-//! asked.
+//! Invariant: an endpoint becomes the target only after its server proved over a connection of this process, now or
+//! before a restart, that it has an apiserver's certificate, belongs to our cluster, and is ready. The target stays
+//! until another server has proved the same: the virtual address has a target as long as it is configured. If no server
+//! is ready and the target proves nothing any more, a server that proves all but readiness is better: it may serve most
+//! requests.
 
 mod endpoint_backoff;
 mod race;
@@ -37,10 +36,10 @@ use holdfast_host::logging::messages::{self, say};
 use holdfast_host::ticker;
 use race::Race;
 
-/// What is asked over the connection, so that a server that hangs is noticed, and keeps the connection open.
+/// The probe over the guarded connection: it finds a hanging server, and keeps the connection open.
 const READYZ: ApiRequest<'static> = ApiRequest::for_get(JSON, "/readyz");
 
-/// Guards for as long as it is polled.
+/// Guards while polled.
 pub(super) async fn run(inner: &Inner) {
     loop {
         match inner.config().vip {
@@ -55,34 +54,34 @@ pub(super) async fn run(inner: &Inner) {
     }
 }
 
-/// Whether an endpoint can be led to: no client is sent from one family to the other.
+/// Whether an endpoint can be a target: clients stay within their family.
 pub(super) fn is_same_family(vip: SocketAddr, endpoint: SocketAddr) -> bool {
     vip.is_ipv4() == endpoint.is_ipv4()
 }
 
-/// The guard of one virtual address.
+/// Guards one virtual address.
 struct VipGuard<'a> {
     inner: &'a Inner,
     vip: SocketAddr,
     backoffs: EndpointBackoffs,
-    // The candidates that showed all but that they are ready when they were tried last.
+    // Candidates whose last attempt proved all but readiness.
     unready: BTreeSet<SocketAddr>,
     short_connections: ShortConnections,
 }
 
-/// Connections in a row that one server closed soon after it had shown itself.
+/// How many connections in a row one server closed soon after it became the target.
 #[derive(Default)]
 struct ShortConnections {
     at: Option<SocketAddr>,
     times: u32,
 }
 
-/// What came of an attempt at an endpoint.
+/// The result of an attempt at an endpoint.
 type AttemptResult = (Target, Result<Connection, ProbeFailure>);
 
-/// Why a server is not led to.
+/// Why a server cannot be the target.
 enum ProbeFailure {
-    /// It has shown that it is one of ours, and says that it is not ready.
+    /// The server is one of ours but not ready.
     Unready(EndpointError),
     Other(EndpointError),
 }
@@ -93,19 +92,18 @@ impl From<EndpointError> for ProbeFailure {
     }
 }
 
-/// The connection to the endpoint that others are led to.
+/// The connection to the target.
 struct GuardedConnection<'a> {
     connection: Connection,
     target: Target,
     since: Instant,
     probe_at: Instant,
-    // Attempts at the endpoints before this one.
+    // Attempts at endpoints that precede this one.
     preferred_attempts: Race<'a, AttemptResult>,
 }
 
-/// What a beat on the post brought.
+/// An event of [`VipGuard::watch_connection`].
 enum GuardEvent {
-    /// Nothing.
     Tick,
     Ended(Option<EndpointError>),
     AttemptDone(AttemptResult),
@@ -117,12 +115,12 @@ impl<'a> VipGuard<'a> {
         Self { inner, vip, backoffs: doubts, unready: BTreeSet::new(), short_connections: short_posts }
     }
 
-    /// Until another address is to be guarded, or none.
+    /// Runs until the configured virtual address changes.
     async fn run_vip(&mut self) {
         if self.inner.vip_target.borrow().is_some_and(|led| !is_same_family(self.vip, led)) {
             self.inner.set_vip_target(None);
         }
-        // Before the first reading there is nothing to show to any endpoint.
+        // Before the first read there are no credentials.
         self.inner.refresh_credentials().await;
         while self.inner.config().vip == Some(self.vip) {
             let mut post = self.connect_first_ready().await;
@@ -139,14 +137,14 @@ impl<'a> VipGuard<'a> {
         }
     }
 
-    /// The endpoints that can be led to, in the operator's order.
+    /// The endpoints of the right family, in the operator's order.
     fn candidates(&self) -> Vec<Target> {
         let rows: Vec<_> = self.inner.endpoints.lock().rows().iter().map(|row| row.id).collect();
         let targets = rows.into_iter().filter_map(|id| self.inner.endpoints.target(id));
         targets.filter(|target| is_same_family(self.vip, target.address)).collect()
     }
 
-    /// Attempts at those of the endpoints that may be tried, each of which takes so long at most.
+    /// Starts attempts at the endpoints that are not backing off, with a limit for each.
     fn start_race(&self, mut all: Vec<Target>, limit: Duration) -> Race<'a, AttemptResult> {
         let (inner, now) = (self.inner, Instant::now());
         all.retain(|target| self.backoffs.can_try(target.address, now));
@@ -160,7 +158,7 @@ impl<'a> VipGuard<'a> {
         Race::new(all.into_iter().map(attempt), GUARD_STAGGER)
     }
 
-    /// A connection to the first endpoint that shows itself. There is time for each: the others do not wait for it.
+    /// Connects to the first endpoint that proves itself. Each may take its full time: the race does not wait for it.
     async fn connect_first_ready(&mut self) -> Option<GuardedConnection<'a>> {
         let all = self.candidates();
         let is_there = |address| all.iter().any(|target| target.address == address);
@@ -178,8 +176,7 @@ impl<'a> VipGuard<'a> {
         None
     }
 
-    /// Leads others to the first endpoint that has shown all but that it is ready, if the one to which they are led
-    /// shows not even that.
+    /// Makes the first unready endpoint the target if the present target did not even prove to be unready.
     fn fall_back_to_unready(&self, addresses: &[SocketAddr]) {
         let led = *self.inner.vip_target.borrow();
         let first = addresses.iter().find(|address| self.unready.contains(address));
@@ -202,7 +199,7 @@ impl<'a> VipGuard<'a> {
         self.record_failure(target, trouble);
     }
 
-    /// Leads others to an endpoint that has shown itself.
+    /// Makes a proven endpoint the target.
     fn promote_endpoint(&mut self, target: Target, connection: Connection) -> GuardedConnection<'a> {
         target.record_success();
         self.backoffs.clear_address(target.address);
@@ -219,7 +216,7 @@ impl<'a> VipGuard<'a> {
         }
     }
 
-    /// What is wrong with our own files and sockets says nothing about the endpoint, and nothing was dialled.
+    /// Errors of our own files and sockets are not about the endpoint, which was not dialled.
     fn record_failure(&mut self, target: &Target, trouble: EndpointError) {
         let is_ours = trouble.is_local();
         target.record_error(trouble);
@@ -227,14 +224,14 @@ impl<'a> VipGuard<'a> {
             return;
         }
         if self.short_connections.at == Some(target.address) {
-            // A proxy that closes after each answer would have let us in again: this one has gone.
+            // A proxy that closes after each reply would have accepted us again: this server is gone.
             self.short_connections = ShortConnections::default();
         }
         let Self { inner, backoffs: doubts, .. } = self;
         doubts.record_failure(target.address, Instant::now(), |pause| jitter_time(inner, pause));
     }
 
-    /// Holds the post for a beat at most; `None`: it is lost.
+    /// Waits for one event, at most a tick. `None`: the connection is lost.
     async fn watch_connection(&mut self, mut post: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
         let beat = tokio::select! {
             ended = post.connection.wait_until_closed() => GuardEvent::Ended(ended),
@@ -247,7 +244,7 @@ impl<'a> VipGuard<'a> {
                 self.handle_disconnect(&post.target, post.since, ended).await;
                 None
             }
-            // The order may be another one by now.
+            // The order may have changed since the attempt started.
             GuardEvent::AttemptDone((target, Ok(connection))) if self.is_preferred(&target, &post.target) => {
                 Some(self.promote_endpoint(target, connection))
             }
@@ -259,7 +256,7 @@ impl<'a> VipGuard<'a> {
         }
     }
 
-    /// Has the endpoints before this one tried, once in a beat at most, and asks this one when it is time.
+    /// Tries the preferred endpoints, at most once per tick, and probes this one when due.
     async fn probe_endpoints(&mut self, mut post: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
         let all = self.candidates();
         let at = all.iter().position(|target| target.id == post.target.id)?;
@@ -275,7 +272,7 @@ impl<'a> VipGuard<'a> {
         matches!((at(target), at(other)), (Some(one), Some(other)) if one < other)
     }
 
-    /// The connection has ended, with a trouble or without.
+    /// Handles the end of the connection, with or without an error.
     async fn handle_disconnect(&mut self, target: &Target, since: Instant, ended: Option<EndpointError>) {
         self.lift_backoffs(since);
         match ended {
@@ -284,16 +281,16 @@ impl<'a> VipGuard<'a> {
         }
     }
 
-    /// All others are worth another try now, also those that did not show themselves of late. That follows only from
-    /// the loss of a post that has lasted, so that endpoints which come and go are not asked in a loop.
+    /// Lets all other endpoints be tried now. Only a lasting connection earns this, so that endpoints that come and go
+    /// are not dialled in a loop.
     fn lift_backoffs(&mut self, since: Instant) {
         if since.elapsed() >= SHORT_CONNECTION {
             self.backoffs.lift_all(Instant::now());
         }
     }
 
-    /// Servers close connections that are idle, and proxies before them may do so after each answer: that is no
-    /// failure, and the next connection is made after a pause that grows. A server that is gone refuses that one.
+    /// Servers close idle connections, and proxies may close after each reply. That is no failure: reconnect after a
+    /// growing pause. A server that is gone refuses the reconnect.
     async fn wait_after_disconnect(&mut self, target: &Target, since: Instant) {
         let at = Some(target.address);
         if since.elapsed() >= SHORT_CONNECTION || self.short_connections.at != at {
@@ -305,7 +302,7 @@ impl<'a> VipGuard<'a> {
         }
     }
 
-    /// Asks the server once more whether it is ready.
+    /// Probes the server's readiness again.
     async fn probe_connection(&mut self, post: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
         let GuardedConnection { connection, target, since, preferred_attempts: better, .. } = post;
         let asked = timeout(GUARD_PROBE_TIMEOUT, check_readiness(self.inner, connection)).await;
@@ -329,13 +326,13 @@ impl<'a> VipGuard<'a> {
     }
 }
 
-/// Another time on each node, so that thousands do not come in one moment.
+/// Jitters a time per node, so that thousands do not come at the same moment.
 fn jitter_time(inner: &Inner, time: Duration) -> Duration {
     inner.endpoints.lock().jitter(time)
 }
 
-/// A connection over which the server has shown the apiserver's certificate, our cluster, and that it is ready. Where a
-/// server may not say which cluster it belongs to, it is taken at the operator's word alone.
+/// Connects and proves the certificate, the cluster and readiness. A server that may not name its cluster is accepted
+/// only if the operator configured it.
 async fn open_ready_connection(inner: &Inner, target: &Target) -> Result<Connection, ProbeFailure> {
     let IdentifiedConnection { connection, is_our_cluster } = failover::open_for_guard(inner, target).await?;
     if !is_our_cluster && target.tier != Tier::Configured {
@@ -346,7 +343,7 @@ async fn open_ready_connection(inner: &Inner, target: &Target) -> Result<Connect
     check_readiness(inner, connection).await
 }
 
-/// What is about the request or about our credentials says nothing against the server: it answers.
+/// A status about the request or our credentials does not count against the server: it replies.
 async fn check_readiness(inner: &Inner, connection: Connection) -> Result<Connection, ProbeFailure> {
     let mut reply = failover::request_with_cached(inner, &READYZ, connection, GUARD_PROBE_TIMEOUT).await?;
     let body = reply.collect_body(SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT).await?;
@@ -357,7 +354,7 @@ async fn check_readiness(inner: &Inner, connection: Connection) -> Result<Connec
 }
 
 impl Inner {
-    /// Names the endpoint that others are led to, and remembers it over restarts.
+    /// Sets the virtual address's target, and remembers it over restarts.
     fn set_vip_target(&self, endpoint: Option<SocketAddr>) {
         let is_new = self.vip_target.send_if_modified(|known| std::mem::replace(known, endpoint) != endpoint);
         if !is_new {

@@ -1,7 +1,7 @@
-//! One Event as the apiserver wants it: `events.k8s.io/v1`.
+//! One Event of `events.k8s.io/v1`.
 //!
-//! Invariant: an Event passes the apiserver's validation whatever the names and words are: its texts are bounded, it is
-//! in the object's namespace, and its name is legal. Fields of the older API stay empty, as the newer one wants it.
+//! Invariant: an Event passes the apiserver's validation with any names and texts: its texts are bounded, it is in the
+//! object's namespace, and its name is legal. Fields of the older API stay empty, as the newer one requires.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use serde_json::{Value, json};
 
 use super::topics::Topic;
 
-/// The reporting controller of every Event: a qualified name, as the apiserver wants it.
+/// The reporting controller of every Event; the apiserver requires a qualified name.
 const CONTROLLER: &str = "holdfast.io/holdfast";
 
-/// The longest note that the apiserver takes.
+/// The longest note that the apiserver accepts.
 const NOTE_BYTES_MAX: usize = 1_024;
 
-/// The longest reporting instance that the apiserver takes.
+/// The longest reporting instance that the apiserver accepts.
 const INSTANCE_BYTES_MAX: usize = 128;
 
-/// The part of the object's name that stands in the Event's name: it leaves room for the rest in 253 bytes.
+/// The most bytes of the object's name in the Event's name, which may have 253.
 const NAME_BYTES_MAX: usize = 240;
 
-/// One Event before it is written.
+/// An Event to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClusterEvent {
-    /// The object that it is about.
+    /// The object of the Event.
     pub(super) object: ObjectName,
     kind: &'static str,
     api_version: &'static str,
@@ -37,14 +37,14 @@ pub(super) struct ClusterEvent {
     reason: &'static str,
     action: &'static str,
     note: String,
-    // What tells this trouble from another one of the same object. It does not change while the trouble lasts.
+    // Distinguishes this problem from others of the object. It is constant while the problem lasts.
     detail: String,
-    /// The time of the snapshot in which the trouble was seen.
+    /// The time of the snapshot that showed the problem.
     pub(super) at: Timestamp,
 }
 
 impl Topic {
-    /// The Event about this topic; `None`: its object is gone.
+    /// Builds the Event; `None`: its object is gone.
     pub(super) fn to_event(&self, snapshot: &Snapshot) -> Option<ClusterEvent> {
         let at = snapshot.published;
         match self {
@@ -63,7 +63,7 @@ fn find_service_view<'a>(snapshot: &'a Snapshot, key: &ServiceKey) -> Option<&'a
     views.filter(|view| view.facts.is_some()).find(|view| view.key == *key)
 }
 
-/// The words of an Event about a service.
+/// The texts of an Event about a service.
 struct EventText {
     is_warning: bool,
     reason: &'static str,
@@ -119,7 +119,7 @@ fn build_release_event(view: &ServiceView, at: Timestamp) -> ClusterEvent {
             let note = format!("connections are refused: {why}. On the node: holdfast history {name}");
             ("BackendsReleased", note)
         }
-        None => ("BackendsReturned", "nothing is held any more: the endpoints decide again".to_owned()),
+        None => ("BackendsReturned", "no list is held any more: the endpoints decide again".to_owned()),
     };
     let detail = ended.map_or("", Reason::as_str).to_owned();
     let wording = EventText { is_warning: ended.is_some(), reason, action: "Release", note, detail };
@@ -136,7 +136,7 @@ fn build_rejection_event(object: &ObjectKey, reason: &str, at: Timestamp) -> Opt
         is_warning: true,
         reason: "NotUnderstood",
         action: "Reject",
-        note: format!("what can be understood of it is served, or its last good version: {reason}"),
+        note: format!("its valid part or its last good version is served: {reason}"),
         detail: reason.to_owned(),
         at,
     })
@@ -156,7 +156,7 @@ fn build_conflict_event(
 }
 
 impl ClusterEvent {
-    /// The Event as the object that is sent to the apiserver.
+    /// The Event as JSON for the apiserver.
     pub(super) fn to_json(&self, node: &str) -> Value {
         let mut regarding = json!({
             "apiVersion": self.api_version, "kind": self.kind,
@@ -178,12 +178,12 @@ impl ClusterEvent {
         })
     }
 
-    /// The patch that says that the trouble has happened again, `count` times in all.
+    /// The patch that sets the Event's count to `count`.
     pub(super) fn series_patch(&self, count: u64) -> Value {
         json!({"series": {"count": count, "lastObservedTime": Rfc3339(self.at).to_micro_time()}})
     }
 
-    /// The Event's name: the same for the same trouble of the same object on this node, and for no other.
+    /// The Event's name, unique per problem, object and node.
     pub(super) fn event_name(&self, node: &str) -> String {
         let uid = self.uid.as_deref().unwrap_or_default();
         let whole = [node, self.kind, uid, self.reason, &self.detail].join("\n");
@@ -195,7 +195,7 @@ impl ClusterEvent {
     }
 }
 
-/// As much of a text as fits.
+/// The longest prefix that fits.
 fn truncate_text(text: &str, bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes)).unwrap_or_default()
 }

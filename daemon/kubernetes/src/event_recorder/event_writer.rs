@@ -1,8 +1,8 @@
-//! Writes one Event: a new one, or the count of the one that says the same.
+//! Writes one Event: creates it, or increments the count of the same one.
 //!
-//! Invariant: an Event takes at most three requests, each bounded in time. If the answer to a write is lost, the write
-//! is tried at the next endpoint: so a count may be one too high, and no Event is missing. A write that failed
-//! everywhere is not tried again later.
+//! Invariant: an Event takes at most three requests, each with a time limit. If the reply to a write is lost, the next
+//! endpoint gets the write: a count may be one too high, but no Event is missing. A write that failed everywhere is not
+//! retried.
 
 use std::time::Duration;
 
@@ -11,34 +11,34 @@ use serde::Deserialize;
 use super::cluster_event::ClusterEvent;
 use crate::apiserver::{Access, AccessError, JSON, Reply, WriteRequest};
 
-/// Where Events are. An apiserver that serves EndpointSlices serves this version of Events as well.
+/// The path of Events. An apiserver that serves EndpointSlices serves this version too.
 const ROOT: &str = "/apis/events.k8s.io/v1/namespaces";
 
-/// The most bytes that an answer may have: an Event has a few hundred, and an error is a sentence.
+/// The most bytes of a reply: an Event has a few hundred, and an error is a sentence.
 const REPLY_BYTES_MAX: usize = 64 << 10;
 
-/// The longest time between two pieces of an answer.
+/// The longest gap between two chunks of a reply.
 const REPLY_IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why an Event was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EventWriteError {
-    /// No apiserver answers at any endpoint.
+    /// No apiserver replied.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// An apiserver answered, and refused.
+    /// An apiserver refused.
     #[error(
         "{status}: {message}; the role of holdfast needs get, create and patch of events in events.k8s.io"
     )]
     Refused {
-        /// The HTTP status, neither 2xx nor 409 for a new Event.
+        /// The HTTP status: neither 2xx nor 409 for a new Event.
         status: u16,
-        /// Why it refused, in the apiserver's words.
+        /// The apiserver's reason.
         message: String,
     },
 }
 
-/// What is needed of an Event that exists.
+/// The needed part of an existing Event.
 #[derive(Default, Deserialize)]
 struct ExistingEvent {
     series: Option<Series>,
@@ -50,14 +50,14 @@ struct Series {
     count: u64,
 }
 
-/// The body of a refusal, a `Status`.
+/// The `Status` of a refusal.
 #[derive(Default, Deserialize)]
 struct Status {
     #[serde(default)]
     message: String,
 }
 
-/// Writes the Event, and returns when the apiserver has it.
+/// Writes the Event; returns once the apiserver has it.
 pub(super) async fn write_event(
     access: &Access,
     notice: &ClusterEvent,
@@ -74,11 +74,11 @@ pub(super) async fn write_event(
 
 const CONFLICT: u16 = 409;
 
-/// Adds one to the count of an Event that exists already.
+/// Increments the count of an existing Event.
 async fn increment_series(access: &Access, notice: &ClusterEvent, path: &str) -> Result<(), EventWriteError> {
     let known = check_reply(access.get_best_effort(JSON, path, access.connect().await?).await?).await?;
     let known: ExistingEvent = serde_json::from_slice(&known).unwrap_or_default();
-    // An Event without a series has happened once.
+    // An Event without a series has occurred once.
     let count = known.series.map_or(1, |series| series.count).saturating_add(1);
     let body = notice.series_patch(count.max(2)).to_string();
     check_reply(access.write_best_effort(path, &WriteRequest::Merge(&body)).await?).await.map(drop)

@@ -1,20 +1,20 @@
-//! How fast Events are written: some at once, then one after the other.
+//! Limits the rate of Events: a burst at once, then one by one.
 //!
-//! Invariant: in any span of time at most a burst of Events is written, and one more for each [`EVENT_INTERVAL`].
+//! Invariant: any span of time has at most one burst, and one more Event per [`EVENT_INTERVAL`].
 
 use std::time::{Duration, Instant};
 
-/// The time between two Events when the burst is used up. An apiserver of a large cluster takes some hundreds of writes
-/// a second from all its clients.
+/// The interval of Events after the burst. An apiserver of a large cluster takes some hundreds of writes a second from
+/// all its clients.
 const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Events that may be written at once: what goes wrong on a bad day; client libraries allow as many for one object.
+/// The size of a burst: the problems of a bad day; client libraries allow as many per object.
 const BURST: u32 = 25;
 
-/// When the next Event may be written.
+/// A GCRA limiter.
 #[derive(Debug)]
 pub(super) struct RateLimiter {
-    // When the next Event would be due if Events came evenly.
+    // When the next Event would be due at an even rate.
     theoretical_arrival: Instant,
 }
 
@@ -23,7 +23,7 @@ impl RateLimiter {
         Self { theoretical_arrival: now }
     }
 
-    /// Takes a turn and says when it is.
+    /// Reserves the next write and returns its time.
     pub(super) fn reserve_write(&mut self, now: Instant) -> Instant {
         let even = self.theoretical_arrival.max(now);
         self.theoretical_arrival = even + EVENT_INTERVAL;
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_quiet_may_burst_again_and_no_more_than_that() {
+    fn a_quiet_recorder_gets_one_burst_and_no_more() {
         let begin = Instant::now() + Duration::from_secs(3_600);
         let mut pace = RateLimiter::new(begin);
         for _ in 0..BURST {

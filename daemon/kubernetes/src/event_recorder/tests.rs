@@ -1,4 +1,4 @@
-//! What is told, once, and in which words.
+//! Which Events are recorded, how often, and their texts.
 
 use holdfast_core::facts::{Rejection, Timestamp};
 use holdfast_core::hold::{Bound, Hold};
@@ -24,7 +24,7 @@ fn hold(reason: Reason, bound: Bound, view: &ServiceView) -> Hold {
     }
 }
 
-/// `many` services, the first of which is held for this reason.
+/// A snapshot whose first service is held for this reason.
 fn held(reason: Reason) -> Snapshot {
     let mut snapshot = many(3, 2);
     let mut view = snapshot.services.get(ServiceId(0)).unwrap().as_ref().clone();
@@ -34,7 +34,7 @@ fn held(reason: Reason) -> Snapshot {
     snapshot
 }
 
-/// The hold is over, without a list for this reason or with one.
+/// The hold has ended, because endpoints returned or for this reason.
 fn over(ended: Option<Reason>) -> Snapshot {
     let mut snapshot = many(3, 2);
     let mut view = snapshot.services.get(ServiceId(0)).unwrap().as_ref().clone();
@@ -53,7 +53,7 @@ fn announced(seen: &mut TopicTracker, snapshot: &Snapshot) -> Vec<String> {
 }
 
 #[test]
-fn a_hold_is_told_when_it_begins_and_when_it_ends() {
+fn a_hold_is_reported_when_it_begins_and_ends() {
     let mut seen = TopicTracker::default();
     let snapshot = held(Reason::Vanished);
     assert_eq!(
@@ -66,13 +66,13 @@ fn a_hold_is_told_when_it_begins_and_when_it_ends() {
     assert!(announced(&mut seen, &snapshot).is_empty(), "what was told is not told again");
     assert_eq!(
         announced(&mut seen, &over(None)),
-        ["Normal BackendsReturned nothing is held any more: the endpoints decide again"]
+        ["Normal BackendsReturned no list is held any more: the endpoints decide again"]
     );
     assert!(announced(&mut seen, &over(None)).is_empty());
 }
 
 #[test]
-fn of_two_holds_the_one_without_a_limit_is_told() {
+fn the_hold_without_a_limit_is_reported() {
     let mut snapshot = held(Reason::Vanished);
     let mut view = snapshot.services.get(ServiceId(0)).unwrap().as_ref().clone();
     let limited = view.ports[0].clone();
@@ -91,7 +91,7 @@ fn an_unchanged_table_is_not_walked_again() {
     let mut seen = TopicTracker::default();
     let snapshot = held(Reason::Vanished);
     assert_eq!(seen.update_topics(&snapshot).len(), 1);
-    // As if nothing had been told: what is shared with the last look says nothing new.
+    // As if nothing had been reported: parts shared with the last snapshot bring nothing new.
     let again = Snapshot { held: Arc::default(), ..snapshot };
     assert!(seen.update_topics(&again).is_empty());
 }
@@ -109,7 +109,7 @@ fn a_hold_that_ends_without_endpoints_says_why() {
 }
 
 #[test]
-fn a_hold_that_becomes_a_mass_loss_is_told_as_that_and_has_not_ended() {
+fn a_hold_that_becomes_a_mass_loss_is_reported_and_has_not_ended() {
     let mut seen = TopicTracker::default();
     seen.update_topics(&held(Reason::Vanished));
     let told = announced(&mut seen, &held(Reason::MassLoss));
@@ -118,7 +118,7 @@ fn a_hold_that_becomes_a_mass_loss_is_told_as_that_and_has_not_ended() {
 }
 
 #[test]
-fn ordinary_changes_are_not_told() {
+fn ordinary_changes_are_not_reported() {
     let mut seen = TopicTracker::default();
     for (services, backends) in [(3, 2), (5, 1), (1, 7)] {
         assert!(announced(&mut seen, &many(services, backends)).is_empty());
@@ -130,7 +130,7 @@ fn ordinary_changes_are_not_told() {
 }
 
 #[test]
-fn what_is_remembered_is_not_told_before_the_sources_deliver() {
+fn saved_topics_are_not_reported_before_the_sources_are_synced() {
     let mut seen = TopicTracker::default();
     let mut snapshot = held(Reason::Control);
     snapshot.sources = [(Source::Kubernetes, false)].into();
@@ -140,7 +140,7 @@ fn what_is_remembered_is_not_told_before_the_sources_deliver() {
 }
 
 #[test]
-fn a_conflict_is_told_of_the_service_that_yields() {
+fn a_conflict_is_reported_for_the_service_that_yields() {
     let mut seen = TopicTracker::default();
     let told = announced(&mut seen, &everything());
     let conflicts: Vec<_> = told.iter().filter(|line| line.contains("AddressConflict")).collect();
@@ -159,7 +159,7 @@ fn rejecting(source: Source, reason: &str) -> Snapshot {
 }
 
 #[test]
-fn a_rejected_object_of_the_cluster_is_told_and_one_of_a_folder_is_not() {
+fn only_a_rejected_object_of_the_cluster_is_reported() {
     let told =
         announced(&mut TopicTracker::default(), &rejecting(Source::Kubernetes, "addressType \"X\" is none"));
     assert_eq!(told.len(), 1);
@@ -167,7 +167,7 @@ fn a_rejected_object_of_the_cluster_is_told_and_one_of_a_folder_is_not() {
     assert!(TopicTracker::default().update_topics(&rejecting(Source::Manifests, "the same")).is_empty());
 }
 
-/// The first thing that is told of it.
+/// The first Event of a snapshot.
 fn notice(snapshot: &Snapshot) -> ClusterEvent {
     let topics = TopicTracker::default().update_topics(snapshot);
     topics[0].to_event(snapshot).unwrap()
@@ -178,7 +178,7 @@ fn event_name(snapshot: &Snapshot, node: &str) -> String {
 }
 
 #[test]
-fn the_same_trouble_has_the_same_name_and_no_other() {
+fn the_same_problem_has_the_same_event_name() {
     let name = event_name(&held(Reason::Vanished), "n1");
     let later = Snapshot { published: Timestamp(THEN.0 + 3_600), ..held(Reason::Vanished) };
     assert_eq!(event_name(&later, "n1"), name, "another time, another process");
@@ -189,7 +189,7 @@ fn the_same_trouble_has_the_same_name_and_no_other() {
 }
 
 #[test]
-fn whatever_is_said_fits_what_an_apiserver_takes() {
+fn every_event_fits_the_apiservers_limits() {
     let long = "ü".repeat(900);
     let snapshot = rejecting(Source::Kubernetes, &long);
     let notice = notice(&snapshot);
@@ -213,7 +213,7 @@ fn the_object_is_named_with_its_uid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_too_fast_is_counted_and_nobody_waits() {
+async fn excess_events_are_counted_and_block_nothing() {
     let (snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
     let (queue, mut waiting) = mpsc::channel(QUEUED_EVENTS_MAX);
     let counts = EventCounts::default();

@@ -1,7 +1,7 @@
-//! Which topics are worth an Event, and which of them are new.
+//! Finds the topics that deserve an Event, and tracks which are new.
 //!
-//! Invariant: a topic is told when it begins. Only a hold is told of again when it ends, because clients meet what
-//! follows it.
+//! Invariant: a topic is reported when it begins. Only a hold is reported again when it ends, because its end affects
+//! clients.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use holdfast_core::snapshot::{
     FrontendView, Reason, Rejections, ServiceView, ServiceViews, Snapshot, Verdict,
 };
 
-/// One thing that is the case for one object of the cluster.
+/// One condition of one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Topic {
-    /// Lists of a service are held, for this reason.
+    /// Lists of a service are held for this reason.
     Held(ServiceKey, &'static str),
-    /// Its lists are no longer held.
+    /// None of its lists is held any more.
     Released(ServiceKey),
-    /// An object cannot be understood, for this reason.
+    /// An object was rejected for this reason.
     Rejected(ObjectKey, Arc<str>),
-    /// A service claims an address that another one has.
+    /// A service claims an address that another one owns.
     Conflict(ServiceKey, String, Option<ServiceKey>),
 }
 
-/// What was the case at the last look.
+/// The conditions in the last snapshot.
 #[derive(Debug, Default)]
 pub(super) struct TopicTracker {
     topics: BTreeSet<Topic>,
@@ -34,8 +34,8 @@ pub(super) struct TopicTracker {
 }
 
 impl TopicTracker {
-    /// What has begun since the last look, and which holds have ended. Nothing is told before the sources have
-    /// delivered, because a former process has told of everything that is remembered.
+    /// Returns topics that began and holds that ended since the last call. Returns none before the sources are synced,
+    /// because a former process has reported everything that was saved.
     pub(super) fn update_topics(&mut self, snapshot: &Snapshot) -> Vec<Topic> {
         if !snapshot.is_synced() || !snapshot.programmed || self.is_up_to_date(snapshot) {
             return Vec::new();
@@ -51,7 +51,7 @@ impl TopicTracker {
         begun.chain(ended).collect()
     }
 
-    /// Whether nothing has changed since the last look. In most seconds it is so, and saves a walk over the table.
+    /// Whether nothing has changed since the last call. Usually true, which saves a walk over the table.
     fn is_up_to_date(&self, snapshot: &Snapshot) -> bool {
         self.services.is_same(&snapshot.services) && Arc::ptr_eq(&self.rejections, &snapshot.rejections)
     }
@@ -85,7 +85,7 @@ fn dial_target(it: &FrontendView) -> String {
 }
 
 impl Topic {
-    /// Whether an apiserver holds the object; an Event about any other would have no object.
+    /// Whether an apiserver has the object; an Event needs one.
     fn is_in_cluster(&self) -> bool {
         match self {
             Self::Held(key, _) | Self::Released(key) | Self::Conflict(key, ..) => {

@@ -1,8 +1,8 @@
-//! Which address is asked for next.
+//! Schedules the requests for disputed addresses.
 //!
-//! Invariant: an address is asked [`PAUSES`] and one more times at most while it is disputed, and what was asked counts
-//! for an address that is let go and disputed again. A namespace has at most [`NAMESPACE_ADDRESSES_MAX`] addresses here, and
-//! the namespaces take turns. A look costs no more than the held services that have changed.
+//! Invariant: a disputed address is asked for at most once more than [`PAUSES`] has entries; requests also count when
+//! the dispute ends and returns. A namespace has at most [`NAMESPACE_ADDRESSES_MAX`] addresses, and namespaces take
+//! turns. An update only visits held services that have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,17 +14,17 @@ use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use tokio::time::Instant;
 
-/// How long each further question for an address waits: what runs there may change, and an apiserver may be behind.
+/// The delay of each further request for an address: its Pod may change, and an apiserver may lag.
 const PAUSES: [Duration; 4] =
     [Duration::from_secs(3), Duration::from_secs(10), Duration::from_secs(30), Duration::from_secs(60)];
 
-/// For how long it is remembered that an address was asked for.
+/// How long the requests for an address are remembered.
 const REMEMBER_FOR: Duration = Duration::from_secs(120);
 
-/// The most addresses of one namespace that are asked for at a time: more pods than change places in a moment.
+/// The most addresses of one namespace at a time: more Pods than move in a moment.
 const NAMESPACE_ADDRESSES_MAX: usize = 16;
 
-/// The most addresses of all namespaces.
+/// The most addresses in total.
 const ADDRESSES_MAX: usize = 1_024;
 
 #[derive(Debug)]
@@ -32,24 +32,24 @@ struct PodQuery {
     namespace: Arc<str>,
     is_disputed: bool,
     attempts: usize,
-    /// When it is asked for next, or forgotten if it is not disputed; `None`: never again.
+    /// When to ask next; `None`: never again.
     due: Option<Instant>,
     forget_at: Instant,
 }
 
-/// All disputed addresses.
+/// All disputed addresses, and those remembered.
 #[derive(Debug, Default)]
 pub(super) struct Disputes {
     queries: BTreeMap<IpAddr, PodQuery>,
-    /// The views that were looked at, each with its disputed addresses.
+    /// The visited views with their disputed addresses.
     views: BTreeMap<ServiceId, (Arc<ServiceView>, BTreeSet<IpAddr>)>,
-    /// When each namespace had its last turn.
+    /// The last turn of each namespace.
     turns: BTreeMap<Arc<str>, u64>,
     turns_given: u64,
 }
 
 impl Disputes {
-    /// Follows the disputes of a snapshot; a new one waits for as long as `pause` says.
+    /// Follows the disputes of a snapshot; a new one is delayed by `pause`.
     pub(super) fn update_disputes(
         &mut self,
         snapshot: &Snapshot,
@@ -79,7 +79,7 @@ impl Disputes {
         }
     }
 
-    /// Each disputed address with the namespace of a service that holds it.
+    /// The disputed addresses, each with the namespace of a service that holds it.
     fn disputed_addresses(&self) -> BTreeMap<IpAddr, Arc<str>> {
         let of_view = |(view, addresses): &(Arc<ServiceView>, BTreeSet<IpAddr>)| {
             let namespace: Arc<str> = view.key.name.namespace().into();
@@ -104,12 +104,12 @@ impl Disputes {
         self.queries.insert(address, question);
     }
 
-    /// When the next question may be asked.
+    /// When the next request is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.queries.values().filter(|it| it.is_disputed).filter_map(|it| it.due).min()
     }
 
-    /// An address to ask for now: one of the namespace that has waited longest for a turn.
+    /// Takes a due address, of the namespace with the oldest turn.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<IpAddr> {
         let is_due = |it: &PodQuery| it.is_disputed && it.due.is_some_and(|due| due <= now);
         let turn = |it: &PodQuery| self.turns.get(&it.namespace).copied().unwrap_or_default();

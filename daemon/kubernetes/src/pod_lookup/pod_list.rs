@@ -1,8 +1,8 @@
-//! What is asked of an apiserver, and what its answer says of an address.
+//! The request for the Pods at an address, and the parser of its reply.
 //!
-//! Invariant: a pod counts only if it runs and kubelet has given it this address as its own: none in its node's
-//! network, because that address is the node's, and none that mirrors a static pod, because it gets another uid when
-//! its mirror is made anew. An answer that is cut says nothing.
+//! Invariant: a Pod counts only if it runs and kubelet assigned it this address: not a host-network Pod, whose address
+//! is the node's, and not a mirror Pod, whose uid changes when the mirror is re-created. An incomplete reply counts for
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,21 +11,20 @@ use std::sync::Arc;
 use holdfast_core::hold::PodsAt;
 use serde::Deserialize;
 
-/// The most pods of an answer: one, or a few while one of them ends. More share an address that is a node's.
+/// The most Pods of a reply: one, or a few while one ends. Only a node's address has more.
 const PODS_MAX: usize = 16;
 
-/// What kubelet writes on the object that mirrors a static pod.
+/// Kubelet's annotation of a mirror Pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// The pods that run at an address, from what the apiserver has in memory: it looks at each pod for that, and would
-/// read all of them from its store without the version 0. Its selector compares the first address of a pod alone, so
-/// the second family of a pod with two is not found.
+/// Lists running Pods at an address from the apiserver's cache; without version 0 it would read all Pods from its
+/// store. The selector compares only a Pod's first address, so the second family of a dual-stack Pod is not found.
 pub(super) fn pod_list_path(address: IpAddr) -> String {
     let fields = format!("status.podIP%3D{},status.phase%3DRunning", encode_address(address));
     format!("/api/v1/pods?fieldSelector={fields}&limit={PODS_MAX}&resourceVersion=0")
 }
 
-/// Colons stand encoded in a query.
+/// Encodes the colons for a query.
 fn encode_address(address: IpAddr) -> String {
     address.to_string().replace(':', "%3A")
 }
@@ -84,7 +83,7 @@ impl Pod {
     }
 }
 
-/// The pods that run at the address; `None`: the answer cannot be read, is cut, or names none.
+/// The running Pods at the address; `None`: the reply is invalid, incomplete or empty.
 pub(super) fn parse_pods(address: IpAddr, body: &[u8]) -> Option<PodsAt> {
     let list: PodList = serde_json::from_slice(body).ok()?;
     let pods = list.items.unwrap_or_default();
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_that_run_with_an_address_of_their_own_count() {
+    fn only_running_pods_with_their_own_address_count() {
         let list = |pods: Vec<Value>| json!({"items": pods});
         check("one", &list(vec![pod("b")]), Some(&["b"]));
         check("two", &list(vec![pod("a"), pod("b")]), Some(&["a", "b"]));
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_ipv6_stands_encoded() {
+    fn an_ipv6_address_is_percent_encoded() {
         let path = pod_list_path("fd00::1".parse().unwrap());
         assert!(path.contains("status.podIP%3Dfd00%3A%3A1,status.phase%3DRunning&"), "{path}");
     }

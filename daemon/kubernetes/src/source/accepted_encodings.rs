@@ -1,8 +1,7 @@
-//! In which encodings answers of a kind are asked for.
+//! The encodings to request for a kind.
 //!
-//! Invariant: protobuf is asked for first where the configuration lets it, and JSON is always an answer that is taken.
-//! A kind whose answers could not be taken apart as protobuf is asked for as JSON alone for a while; then it is tried
-//! again.
+//! Invariant: protobuf comes first where the configuration allows it, and a JSON reply is always accepted. A kind whose
+//! protobuf could not be parsed is requested as JSON for a while; then protobuf is tried again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,12 +11,12 @@ use super::watch_error::WatchError;
 use crate::apiserver::Encoding;
 use holdfast_config::Encodings;
 
-/// Asks for JSON and nothing else.
+/// Requests JSON only.
 pub(super) const JSON: &str = crate::apiserver::JSON;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PROTOBUF_OR_JSON: &str = "application/vnd.kubernetes.protobuf,application/json";
 
-/// The same for lists of nothing but metadata; a server that does not know those answers with the objects.
+/// For lists of metadata only; a server that does not support them replies with whole objects.
 const JSON_METADATA: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 const PROTOBUF_METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
@@ -26,11 +25,11 @@ const PROTOBUF_OR_JSON_METADATA: &str = "application/vnd.kubernetes.protobuf;as=
                                application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
                                application/json";
 
-/// What list, watch and audit of a kind ask for. Cheap to clone.
+/// The encodings that list, watch and audit of a kind request. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct AcceptedEncodings {
     configured: Encodings,
-    /// Until when JSON alone is asked for.
+    /// Until when to request JSON only.
     json_until: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -39,7 +38,7 @@ impl AcceptedEncodings {
         Self { configured: wanted, json_until: Arc::default() }
     }
 
-    /// How objects are asked for, as `Accept` spells it.
+    /// `Accept` for objects.
     pub(super) fn object_accept(&self) -> &'static str {
         match self.current() {
             Encodings::Auto => PROTOBUF_OR_JSON,
@@ -48,7 +47,7 @@ impl AcceptedEncodings {
         }
     }
 
-    /// How lists of nothing but metadata are asked for.
+    /// `Accept` for lists of metadata only.
     pub(super) fn metadata_accept(&self) -> &'static str {
         match self.current() {
             Encodings::Auto => PROTOBUF_OR_JSON_METADATA,
@@ -57,12 +56,12 @@ impl AcceptedEncodings {
         }
     }
 
-    /// Whether something else can be asked for than what is asked for now.
+    /// Whether another encoding can be requested instead.
     pub(super) fn can_fall_back(&self) -> bool {
         self.current() == Encodings::Auto
     }
 
-    /// Asks for JSON alone for so long, and says so, if the encoding of an answer may be to blame for this ending.
+    /// Requests JSON for `time`, and logs it, if the reply's encoding may be the cause of the error.
     pub(super) fn handle_error(
         &self,
         what: Resource,
@@ -76,12 +75,12 @@ impl AcceptedEncodings {
             let seconds = time.as_secs();
             tracing::warn!(
                 watch = %what, error = %ending, seconds,
-                "protobuf cannot be read; JSON is asked for meanwhile"
+                "cannot read protobuf; requesting JSON for a while"
             );
         }
     }
 
-    /// `false`: nothing but JSON is asked for already, or nothing but protobuf may be.
+    /// `false`: JSON is already requested, or the configuration allows only protobuf.
     fn fall_back_to_json(&self, time: Duration) -> bool {
         let falls = self.can_fall_back();
         if falls {
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_free_choice_falls_back_to_json_and_only_once() {
+    fn only_auto_falls_back_to_json_and_only_once() {
         check(Encodings::Auto, PROTOBUF_OR_JSON, true, JSON);
         check(Encodings::Protobuf, PROTOBUF, false, PROTOBUF);
         check(Encodings::Json, JSON, false, JSON);
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_names_is_asked_for_in_the_encodings_of_objects() {
+    fn a_list_of_names_uses_the_encodings_of_objects() {
         for (wanted, protobuf, json) in [
             (Encodings::Auto, true, true),
             (Encodings::Protobuf, true, false),

@@ -1,7 +1,7 @@
-//! Where the cluster says that apiservers are: the slices of `default/kubernetes`, as they are now.
+//! The apiservers that the cluster lists: the present slices of `default/kubernetes`.
 //!
-//! Invariant: when a slice goes, or leaves the service, its addresses go with it. A slice of a ServiceImport says
-//! nothing of this cluster's apiservers, whatever the ServiceImport is called.
+//! Invariant: when a slice is deleted or leaves the service, its addresses go too. A slice of a ServiceImport never
+//! names this cluster's apiservers, whatever the ServiceImport's name.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,21 +13,21 @@ use holdfast_core::keys::{ObjectName, Source};
 
 use crate::apiserver::ListedEndpoint;
 
-/// The service by which apiservers make themselves known.
+/// The service that lists the apiservers.
 const SERVICE: (&str, &str) = ("default", "kubernetes");
 
-/// The port of that service.
+/// The service's port.
 const PORT: &str = "https";
 
-/// The most addresses that are taken from one slice: more than a cluster has apiservers.
+/// The most addresses taken from one slice: more than a cluster has apiservers.
 const SLICE_ADDRESSES_MAX: usize = 16;
 
-/// The slices of the service, each with the addresses that it names.
+/// The service's slices, each with its addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Apiservers(BTreeMap<ObjectName, Vec<SocketAddr>>);
 
 impl Apiservers {
-    /// Takes an event in; returns whether it was about these slices.
+    /// Applies an event; returns whether it was about these slices.
     pub(super) fn apply_event(&mut self, event: &Event) -> bool {
         match event {
             Event::SliceApplied(slice) if slice.key.source == Source::Kubernetes => self.apply_slice(slice),
@@ -47,7 +47,7 @@ impl Apiservers {
         self.0.remove(name).is_some()
     }
 
-    /// All addresses that are named, slice by slice.
+    /// All listed addresses, slice by slice.
     pub(super) fn listed_endpoints(&self) -> Vec<ListedEndpoint> {
         let of_slice = |(name, addresses): (&ObjectName, &Vec<SocketAddr>)| {
             let slice: Arc<str> = name.name().into();

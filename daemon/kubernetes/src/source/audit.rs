@@ -1,9 +1,8 @@
-//! The audit: now and then, and when a client asks for it, names and versions of everything are compared with what the
-//! watch has delivered.
+//! Compares names and versions on the server with the cache, hourly and when a client requests it.
 //!
-//! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way does not
-//! count. The watch counts as having missed it only if it was watching all the while: a watch that is still listing, or
-//! waits, gets the change by itself. The watch that missed something lists everything again itself.
+//! Invariant: a difference counts only if it lasts over a pause, so that changes in transit do not count. It is a miss
+//! only if the watch ran all the time: a watch that lists or waits receives the change anyway. A watch with a miss
+//! lists everything again itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,16 +29,16 @@ use super::view::{State, Watch};
 use super::watch_error::WatchError;
 use crate::apiserver::{Access, Encoding, Reply};
 
-/// How many differences the log names; the list that follows brings the rest.
+/// How many differences the log names; the list repairs all of them.
 const NAMED_MAX: usize = 3;
 
-/// How many differences a client is shown; a watch that misses more misses everything.
+/// How many differences a client sees; a watch that misses more misses everything.
 const SHOWN_MAX: usize = 100;
 
-/// What the server has.
+/// Names and versions on the server.
 type ListedVersions = BTreeMap<ObjectName, Version>;
 
-/// One object, as the watch has delivered it and as the server has it.
+/// One object: its version in the cache and on the server.
 type Difference = (ObjectName, Option<Version>, Option<Version>);
 
 /// The audit of one kind.
@@ -53,9 +52,9 @@ pub(super) struct Audit {
     pub(super) view: watch::Sender<Watch>,
     pub(super) relist_requests: mpsc::Sender<WatchError>,
     pub(super) requests: AuditServer,
-    /// Changes come again after so long a time that the watch alone is not believed.
+    /// Signals that changes arrive again after such a long absence that the watch alone is not trusted.
     pub(super) long_absence_ended: Arc<Notify>,
-    /// The nodes that may have been away together with this one.
+    /// Estimates the nodes that may have been away together with this one.
     pub(super) cluster_size: ClusterSize,
 }
 
@@ -65,7 +64,7 @@ impl Audit {
         let mut untold = Vec::new();
         let mut due = self.next_due();
         while !self.relist_requests.is_closed() {
-            // The hourly comparison is looked at first, so that a client that asks all the time does not put it off.
+            // The hourly audit comes first, so that a client that asks all the time does not defer it.
             let is_asked = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(due) => false,
@@ -81,20 +80,20 @@ impl Audit {
             if !is_asked {
                 due = self.next_due();
             }
-            // What the hourly comparison finds is always put right.
+            // The hourly audit always repairs its findings.
             if (self.requests.take_repair_request() || !is_asked) && !untold.is_empty() {
                 self.request_relist(&std::mem::take(&mut untold)).await;
             }
         }
     }
 
-    /// When the next comparison is due by itself.
+    /// When the next hourly audit is due.
     fn next_due(&self) -> Instant {
         let pause = self.timing.audit_interval;
         Instant::now() + pause + backoff::random_part(pause / 4, backoff::random_chance())
     }
 
-    /// When nodes that were away compare. They may all have been away together, and each of them costs a list.
+    /// When to audit after a long absence. Many nodes may have been away together, and each audit costs a list.
     fn next_after_absence(&mut self) -> Instant {
         let spread = self.timing.list_spread.max(self.cluster_size.node_count().list_spread());
         Instant::now()
@@ -102,7 +101,7 @@ impl Audit {
             + backoff::random_part(spread, backoff::random_chance())
     }
 
-    /// Compares, answers the clients that wait, and returns what the watch has missed.
+    /// Compares, publishes the result to waiting clients, and returns the watch's misses.
     async fn compare(&self) -> Vec<Difference> {
         let since = self.watching_since();
         let found = self.confirm_differences().await;
@@ -112,7 +111,7 @@ impl Audit {
         let missed = match found {
             Ok(found) => self.count_audit(if was_watching { found } else { Vec::new() }),
             Err(error) => {
-                tracing::debug!(watch = %self.selection.what, %error, "the comparison with the apiserver has to wait");
+                tracing::debug!(watch = %self.selection.what, %error, "cannot compare with the apiserver now");
                 Vec::new()
             }
         };
@@ -120,7 +119,7 @@ impl Audit {
         missed
     }
 
-    /// Since when changes have come by the watch without an interruption; `None` while none come.
+    /// Since when the watch runs without interruption; `None` while it does not.
     fn watching_since(&self) -> Option<std::time::Instant> {
         let view = self.view.borrow();
         (view.state == State::Watching).then_some(view.since)
@@ -213,7 +212,8 @@ impl Audit {
         Ok(listed)
     }
 
-    /// What is compared of an item. The watch delivers no headless slice, but for one that was for proxies before.
+    /// The name and version of an item. A headless slice counts only if the cache has it, because it was for proxies
+    /// before.
     fn item_version<C: Codec>(&self, item: Piece<'_>) -> Option<(ObjectName, Version)> {
         let identity = C::peek_identity(item.bytes())?;
         let is_headless = identity.is_headless();

@@ -1,8 +1,8 @@
-//! Comparisons with the apiserver that a client asks for, made at once and not only when the hourly one is due.
+//! Audits that clients request, in addition to the hourly one.
 //!
-//! Invariant: clients cause at most one comparison in [`Timing::audit_interval_min`](super::Timing), however many ask and how
-//! often. A client that asks within that time after a comparison gets the answer of that one, with its age; a client
-//! that asks while one runs gets the answer of that. Only a client that may mend makes the watch list anew.
+//! Invariant: clients cause at most one audit per [`Timing::audit_interval_min`](super::Timing). A request within that
+//! time gets the last result with its age; a request during an audit gets that audit's result. Only a
+//! [`AuditMode::Repair`] request makes the watch list again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,33 +10,32 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, watch};
 
-/// What an audit found, one line for each difference; or why it could not be done.
+/// An audit's differences, one line each, or why it failed.
 pub type AuditResult = Result<Vec<String>, String>;
 
-/// How long an asker waits: long enough for two lists and the pause between them.
+/// How long a client waits: enough for two lists and the pause between them.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What may follow from a question.
+/// What a request may cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditMode {
-    /// May only look: the watch stays as it is.
+    /// Only reports; the watch continues.
     ReadOnly,
-    /// May make the watch list anew what it has missed.
+    /// Makes the watch list again if it missed something.
     Repair,
 }
 
-/// The answer to a question.
+/// The answer to a request.
 #[derive(Clone, Debug)]
 pub struct AuditReport {
-    /// What was found.
     pub result: AuditResult,
-    /// When it was found; `None`: no comparison came to its end.
+    /// When the audit ended; `None`: no audit completed.
     pub at: Option<SystemTime>,
-    /// How long ago it was found.
+    /// How long ago it ended.
     pub age: Duration,
 }
 
-/// The latest comparison.
+/// The latest audit.
 #[derive(Clone, Debug)]
 pub(super) struct LatestAudit {
     result: AuditResult,
@@ -44,14 +43,14 @@ pub(super) struct LatestAudit {
     at: SystemTime,
 }
 
-/// What askers have asked for since the last comparison.
+/// Requests since the last audit.
 #[derive(Debug, Default)]
 struct PendingRequests {
     any: Notify,
     repair: AtomicBool,
 }
 
-/// The side that asks. Cheap to clone.
+/// The requesting side. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct AuditClient {
     interval_min: Duration,
@@ -59,7 +58,7 @@ pub(super) struct AuditClient {
     latest: watch::Receiver<Option<LatestAudit>>,
 }
 
-/// The side that compares.
+/// The auditing side.
 #[derive(Debug)]
 pub(super) struct AuditServer {
     interval_min: Duration,
@@ -67,7 +66,7 @@ pub(super) struct AuditServer {
     latest: watch::Sender<Option<LatestAudit>>,
 }
 
-/// Both sides, for comparisons of which each begins at least `interval_min` after the end of the last one.
+/// Creates both sides; audits start at least `pace` after the end of the last one.
 pub(super) fn audit_channel(pace: Duration) -> (AuditClient, AuditServer) {
     let wishes = Arc::<PendingRequests>::default();
     let (answers, latest) = watch::channel(None);
@@ -88,7 +87,7 @@ impl LatestAudit {
 }
 
 impl AuditClient {
-    /// The latest comparison if it is fresh, or else the next one.
+    /// The latest audit if it is fresh, else the next one.
     pub(super) async fn request_audit(&self, asker: AuditMode) -> AuditReport {
         let mut latest = self.latest.clone();
         let fresh = latest
@@ -113,27 +112,27 @@ impl AuditClient {
 }
 
 fn timeout_report() -> AuditReport {
-    let found = Err("the comparison takes too long; is the apiserver there?".to_owned());
+    let found = Err("the comparison timed out; check whether an apiserver answers".to_owned());
     AuditReport { result: found, at: None, age: Duration::ZERO }
 }
 
 impl AuditServer {
-    /// Waits until a client asks for a comparison or for a mend.
+    /// Waits until a client requests an audit or a repair.
     pub(super) async fn wait_for_request(&self) {
         self.requests.any.notified().await;
     }
 
-    /// Whether it is too early for another comparison.
+    /// Whether it is too early for another audit.
     pub(super) fn is_fresh(&self) -> bool {
         self.latest.borrow().as_ref().is_some_and(|it| it.is_fresh(self.interval_min))
     }
 
-    /// Whether a client that may mend has asked since this was last called.
+    /// Whether a client has requested a repair since the last call.
     pub(super) fn take_repair_request(&self) -> bool {
         self.requests.repair.swap(false, Ordering::AcqRel)
     }
 
-    /// Answers the clients that wait, and those that ask soon.
+    /// Publishes the result to waiting clients and to those that ask soon.
     pub(super) fn publish_result(&self, found: AuditResult) {
         self.latest.send_replace(Some(LatestAudit {
             result: found,

@@ -1,37 +1,36 @@
-//! How long to wait before the next request.
+//! The wait before the next request.
 //!
-//! Invariant: whatever a server does, requests of one kind come at a bounded rate, and those of many nodes spread.
-//! Chance is an argument of the rules.
+//! Invariant: whatever a server does, the rate of requests of one kind is bounded, and many nodes spread. Randomness is
+//! an argument.
 
 use std::time::Duration;
 
-/// The wait after the first request that did not last: long enough for a server that merely restarted its process,
-/// short enough for clients that wait.
+/// The first wait: long enough for a server that restarts its process, short enough for waiting clients.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 
-/// The longest of the doubling waits; after an apiserver returns, this is the most that is lost.
+/// The longest of the doubling waits, and so the longest delay after an apiserver returns.
 const WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// A watch that lived for so long was a good one, whatever ended it.
+/// A watch that lasted this long was good, whatever ended it.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// The longest wait that a server can ask for.
+/// The longest wait that a server can request.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// A share of a whole, out of [`u32::MAX`].
+/// A fraction of [`u32::MAX`].
 pub(crate) type Chance = u32;
 
-/// A chance from the kernel's randomness; without it nodes move together, which does no other harm.
+/// A random chance from the kernel. Without it nodes move together, which does no other harm.
 pub fn random_chance() -> Chance {
     getrandom::u32().unwrap_or(Chance::MAX / 2)
 }
 
-/// A part of a time, by chance.
+/// A random part of a time.
 pub fn random_part(whole: Duration, chance: Chance) -> Duration {
     whole.mul_f64(f64::from(chance) / f64::from(Chance::MAX))
 }
 
-/// How often in a row requests went badly.
+/// Failed requests in a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     short_lives: u32,
@@ -39,8 +38,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// How long to wait before the next request, after a request or a watch that lasted for `lived`. Nodes that may
-    /// come together spread over `spread`.
+    /// The wait after a request or watch that lasted for `lived`. Nodes that may come together spread over `spread`.
     pub(super) fn next_wait(
         &mut self,
         lived: Duration,
@@ -52,17 +50,16 @@ impl Backoff {
             *self = Self::default();
         }
         let full = WAIT_MIN.saturating_mul(1 << self.short_lives.min(16)).min(WAIT_MAX);
-        // The nodes that have tried in vain meet those that have not yet, so they spread over twice as much.
+        // Nodes that have failed meet those that have not tried yet, so they spread over twice as much.
         let spread = if self.short_lives == 0 { spread } else { spread * 2 };
         self.short_lives = self.short_lives.saturating_add(1);
         let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
-        // Half of the wait is random, so that nodes which failed together do not come back together.
+        // Half of the wait is random, so that nodes that failed together do not return together.
         asked + full / 2 + random_part(full / 2 + spread, chance)
     }
 
-    /// Whether another kind of request may follow at once: the waits have grown while no server answered, and that is
-    /// over. This is granted only once until a request has lived for long, so that a server to which every version is
-    /// too old is not asked for lists in a loop.
+    /// Whether a list may follow at once: the waits grew while no server replied, and now one does. Granted once until
+    /// a request lasts, so that a server that finds every version too old is not listed in a loop.
     pub(super) fn grant_immediate(&mut self) -> bool {
         !std::mem::replace(&mut self.has_granted, true)
     }
@@ -101,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_that_was_long_enough_is_forgiven() {
+    fn a_long_life_resets_the_wait() {
         let mut pace = Backoff::default();
         for _ in 0..9 {
             let _ = pace.next_wait(ms(1), None, Duration::ZERO, 0);
@@ -111,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_of_request_follows_at_once_until_that_has_not_helped() {
+    fn an_immediate_list_is_granted_once_until_a_request_lasts() {
         let mut pace = Backoff::default();
         let _ = pace.next_wait(ms(1), None, Duration::ZERO, 0);
         assert!(pace.grant_immediate());
@@ -122,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_may_ask_for_patience_within_reason() {
+    fn a_server_may_ask_for_a_bounded_wait() {
         let mut pace = Backoff::default();
         assert_eq!(pace.next_wait(ms(1), Some(ms(3_000)), Duration::ZERO, 0), ms(3_050));
         assert_eq!(pace.next_wait(ms(1), Some(Duration::MAX), Duration::ZERO, 0), RETRY_AFTER_MAX + ms(100));

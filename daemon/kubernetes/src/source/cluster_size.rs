@@ -1,8 +1,7 @@
-//! How many nodes may come to an apiserver together with this one, and over how long they spread so that it can serve
-//! them.
+//! Estimates how many nodes may reach an apiserver together with this one, and over how long they should spread.
 //!
-//! Invariant: what spreads nodes costs a small cluster nothing. The number of nodes is a guess by what tenants write,
-//! so it has a bound, and nothing depends on it but a wait.
+//! Invariant: spreading costs a small cluster nothing. The count is a guess from objects that tenants write, so it is
+//! bounded, and only waits depend on it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,25 +12,24 @@ use holdfast_core::snapshot::{ServiceView, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The most nodes that count: Kubernetes is tested with 5,000, and clusters have been seen with three times as many.
+/// The most nodes that count: Kubernetes is tested with 5,000, and clusters three times as large have been seen.
 const NODES_MAX: usize = 15_000;
 
-/// So many nodes come in a second where watches begin anew. Each node has three, and each of them takes an apiserver a
-/// handshake and two short requests: some milliseconds of a processor for a node.
+/// How many nodes may restart their watches per second. Each node has three; each watch costs an apiserver a handshake
+/// and two short requests: some milliseconds of CPU per node.
 const NODES_WATCHING_PER_SECOND: u32 = 2_000;
 
-/// So many nodes list in a second: a list takes an apiserver as long as dozens of watches that begin.
+/// How many nodes may list per second: a list costs an apiserver as much as dozens of new watches.
 const NODES_LISTING_PER_SECOND: u32 = 500;
 
-/// Services of all namespaces, at equal distances, of which a round is made. A round that finds no other node is the
-/// last: a few thousand services name all nodes of a cluster, or all but a few.
+/// A round visits this many services at equal distances. A round without a new node is the last: a few thousand
+/// services name almost all nodes of a cluster.
 const SERVICES_PER_ROUND: usize = 1_024;
 
-/// For how long a number of nodes does. A watch that cannot begin is tried again and again, and to count means to walk
-/// over endpoints, in which time nothing is answered.
+/// How long a count is reused. A failing watch retries often, and counting walks over endpoints, which blocks the loop.
 const COUNT_TTL: Duration = Duration::from_secs(60);
 
-/// The nodes of the cluster, as far as endpoints name them.
+/// Counts the nodes that endpoints name.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterSize {
     snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
@@ -39,12 +37,12 @@ pub(super) struct ClusterSize {
 }
 
 impl ClusterSize {
-    /// Nodes are counted in these snapshots; without them there is one.
+    /// Counts nodes in these snapshots; without them the count is one.
     pub(super) const fn new(snapshots: Option<watch::Receiver<Arc<Snapshot>>>) -> Self {
         Self { snapshots, cached: None }
     }
 
-    /// How many nodes there are, or were within the last minute. That there are none yet is no count to keep.
+    /// The count, at most a minute old. A result without nodes is not kept.
     pub(super) fn node_count(&mut self) -> NodeCount {
         let known = self.cached.filter(|(at, _)| at.elapsed() < COUNT_TTL);
         self.cached = known.or_else(|| Some((Instant::now(), self.count_nodes()?)));
@@ -71,7 +69,7 @@ impl ClusterSize {
     }
 }
 
-/// Adds the nodes of a service's endpoints, as long as they count.
+/// Adds the nodes of a service's endpoints, up to [`NODES_MAX`].
 fn add_nodes(service: &ServiceView, names: &mut HashSet<String>) {
     let endpoints = service.slices.iter().flat_map(|slice| slice.endpoints.iter());
     for node in endpoints.filter_map(|endpoint| endpoint.node) {
@@ -82,7 +80,6 @@ fn add_nodes(service: &ServiceView, names: &mut HashSet<String>) {
     }
 }
 
-/// A number of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeCount(u32);
 
@@ -97,12 +94,12 @@ impl NodeCount {
         Self(u32::try_from(nodes.clamp(1, NODES_MAX)).unwrap_or(1))
     }
 
-    /// Over how long nodes spread that have lost their watches at one moment.
+    /// Over how long nodes spread that lost their watches at the same moment.
     pub(super) fn watch_spread(self) -> Duration {
         Duration::from_secs(1) * self.0 / NODES_WATCHING_PER_SECOND
     }
 
-    /// Over how long nodes spread that have to list because their versions are gone at one moment.
+    /// Over how long nodes spread whose versions expired at the same moment.
     pub(super) fn list_spread(self) -> Duration {
         Duration::from_secs(1) * self.0 / NODES_LISTING_PER_SECOND
     }
@@ -125,7 +122,7 @@ mod tests {
     const CLIENTS: usize = 10_000;
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Numbers that look like chance and are the same in each run.
+    /// A deterministic xorshift.
     struct Chances(u64);
 
     impl Chances {
@@ -137,7 +134,7 @@ mod tests {
         }
     }
 
-    /// When each node that loses its watch now comes to a server that is away for so long, counted from its return.
+    /// When each node reaches a server that was away for so long, counted from its return.
     fn arrivals(nodes: NodeCount, away: Duration) -> Vec<Duration> {
         let mut chances = Chances(0x9e37_79b9_7f4a_7c15);
         let client = |_| {
@@ -153,7 +150,7 @@ mod tests {
         (0..CLIENTS).map(client).collect()
     }
 
-    /// The most that come within any second, in percent.
+    /// The largest share that comes within a second, in percent.
     fn worst_second(mut arrivals: Vec<Duration>) -> usize {
         arrivals.sort();
         let within = |(at, from): (usize, &Duration)| {
@@ -171,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_nodes_that_lose_an_apiserver_do_not_come_back_in_one_second() {
+    fn ten_thousand_nodes_that_lose_an_apiserver_spread_over_seconds() {
         let nodes = NodeCount::new(CLIENTS);
         for away in [0, 1, 3, 4, 5, 10, 60, 600] {
             let what = format!("away for {away} s");
@@ -180,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_nodes_whose_versions_are_gone_do_not_list_in_one_second() {
+    fn ten_thousand_nodes_with_expired_versions_spread_their_lists() {
         let (nodes, mut chances) = (NodeCount::new(CLIENTS), Chances(1));
         let lists = arrivals(nodes, 10 * SECOND)
             .into_iter()
@@ -203,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nodes_are_counted_once_in_a_minute() {
+    async fn nodes_are_counted_once_a_minute() {
         let (snapshots, seen) = watch::channel(snapshot(1, 1));
         let mut crowd = ClusterSize::new(Some(seen));
         assert_eq!(crowd.node_count(), NodeCount(1));
@@ -216,9 +213,9 @@ mod tests {
         }
     }
 
-    /// To walk over all endpoints would keep a start waiting.
+    /// Walking over all endpoints would delay a start.
     #[test]
-    fn all_nodes_are_counted_in_rounds_over_services_at_equal_distances() {
+    fn rounds_over_some_services_find_all_nodes() {
         let snapshot = snapshot(5_000, 9);
         let mut all = HashSet::new();
         snapshot.services.iter().for_each(|service| add_nodes(service, &mut all));
@@ -227,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_node_is_no_count_for_a_minute() {
+    fn a_snapshot_without_nodes_is_counted_again_at_once() {
         let (snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
         let mut crowd = ClusterSize::new(Some(seen));
         assert_eq!(crowd.node_count(), NodeCount(1));
@@ -238,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_tenants_write_delay_no_node_for_long() {
+    fn many_node_names_of_tenants_delay_no_node_for_long() {
         let nodes = NodeCount::new(usize::MAX);
         assert_eq!((nodes.watch_spread(), nodes.list_spread()), (Duration::from_millis(7_500), 30 * SECOND));
     }

@@ -1,7 +1,7 @@
-//! How an apiserver's bodies are written, behind one trait: each encoding is an implementation.
+//! The encodings of an apiserver's bodies: one implementation of [`Codec`] each.
 //!
-//! Invariant: one object that cannot be read harms no other, and is named if its metadata can be read. What is told of
-//! an object that can be read does not depend on its encoding.
+//! Invariant: an unreadable object harms no other, and is named if its metadata is readable. The facts of a readable
+//! object do not depend on its encoding.
 
 mod json;
 mod node;
@@ -26,76 +26,72 @@ use holdfast_objects::{
 pub(super) use json::Json;
 pub(super) use protobuf::Protobuf;
 
-/// What is named as wrong where no field can be named.
+/// The field to name in a rejection of the whole object.
 const WHOLE_OBJECT: &str = "the object";
 
-/// One event of a watch, taken out of its frame.
+/// One event of a watch, decoded from its frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WatchFrame<'a> {
-    /// An object is there, new or changed.
+    /// An object was added or changed.
     Applied(&'a [u8]),
-    /// An object is gone; this is its last version.
+    /// An object was deleted; this is its last version.
     Deleted(&'a [u8]),
     /// Everything up to this version has been sent.
     Bookmark(String),
-    /// The watch has failed.
+    /// The watch failed.
     Failed(Status),
 }
 
-/// Why a frame cannot be read.
+/// Why a frame is unreadable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a watch event: {0}")]
 pub(super) struct FrameError(pub(super) String);
 
-/// A list that is taken apart while it comes.
+/// Splits a list into items while it arrives.
 pub(super) trait Splitter: Debug + Default + Send {
-    /// Takes a chunk, and gives out items that end in it, or in an earlier one.
+    /// Takes a chunk, and emits the items that are complete.
     fn push_chunk(&mut self, chunk: &[u8], items: &mut dyn ItemSink) -> Result<(), PageError>;
 
-    /// Gives out the last items, and what the list says of itself.
+    /// Emits the last items, and returns the list's frame.
     fn finish(self, items: &mut dyn ItemSink) -> Result<ListFrame, PageError>;
 }
 
-/// A watch that is taken apart while it comes.
+/// Splits a watch into frames while it arrives.
 pub(super) trait Framer: Debug + Default + Send {
-    /// Takes a chunk, and gives out each frame that ends in it.
+    /// Takes a chunk, and emits each frame that ends in it.
     fn push_chunk(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>));
 }
 
 pub(super) trait Codec: Debug + Send + Sync + 'static {
-    /// Takes a list apart.
     type Page: Splitter;
-    /// Takes a watch apart.
     type Frames: Framer;
 
-    /// Takes an event out of its frame.
+    /// Decodes an event from its frame.
     fn parse_frame(bytes: &[u8]) -> Result<WatchFrame<'_>, FrameError>;
 
-    /// The identity of an object, whatever the rest of it is.
+    /// The identity of an object, even if the rest is invalid.
     fn peek_identity(bytes: &[u8]) -> Option<Identity>;
 
-    /// What the beginning of an event says that cannot be read, or was cut.
+    /// The readable start of an event that is invalid or was cut.
     fn peek_event(bytes: &[u8]) -> EventPeek;
 
-    /// Reads an object.
     fn parse_object(what: Resource, bytes: &[u8], provenance: &Provenance) -> Object;
 
-    /// What a body says of an error.
+    /// Parses the `Status` of an error body.
     fn parse_status(body: &[u8]) -> Option<Status>;
 
-    /// Reads the object at the beginning of a text that may go on. An encoding that says how long an object is has no
-    /// use for it.
+    /// Reads the object at the start of a text that may go on. Encodings with length prefixes do not need it.
     fn parse_ahead(_: Resource, _: &str, _: &Provenance) -> ReadAhead<Object> {
         ReadAhead::Unfit
     }
 
-    /// Finds the end of the object at the beginning of a text that may go on.
+    /// Finds the end of the object at the start of a text that may go on.
     fn skip_ahead(_: &str) -> ReadAhead<()> {
         ReadAhead::Unfit
     }
 }
 
-/// Rejects an object for this reason, without reading it.
+/// Rejects an object without reading it.
 pub(super) fn reject_object(
     what: Resource,
     identity: Option<Identity>,
@@ -111,7 +107,7 @@ pub(super) fn reject_object(
     )
 }
 
-/// Reads the version of a bookmark, which is shaped like an object and must not be read as one.
+/// Reads a bookmark's version. A bookmark looks like an object but must not be read as one.
 fn bookmark_version(identity: Option<Identity>) -> Result<String, FrameError> {
     let version = identity.and_then(|identity| identity.resource_version);
     version.filter(|it| !it.is_empty()).ok_or_else(|| FrameError("a bookmark without a version".to_owned()))
@@ -134,7 +130,7 @@ fn slice_messages(wire: &SliceWire, provenance: &Provenance) -> Vec<SinkMessage>
     match objects::parse_slice(wire, provenance) {
         Ok((facts, partial)) => {
             let applied = Event::SliceApplied(Arc::new(facts));
-            // What was skipped is reported after the object, because an applied object ends earlier rejections.
+            // Skipped parts are reported after the object, because an applied object ends earlier rejections.
             [Some(applied), partial.map(Event::Rejected)]
                 .into_iter()
                 .flatten()
@@ -145,7 +141,7 @@ fn slice_messages(wire: &SliceWire, provenance: &Provenance) -> Vec<SinkMessage>
     }
 }
 
-/// An object that does not even fit its type, named as far as its metadata tells.
+/// Rejects an object that does not fit its type, named as far as its metadata allows.
 fn rejected_object(
     what: Resource,
     identity: &Identity,
@@ -165,8 +161,7 @@ fn rejected_object(
     }
 }
 
-/// The rejection for the engine. There is none of a Node, which the engine does not know: what the Node said before
-/// stays.
+/// The rejection for the engine. A Node has none: the engine does not know it, and its earlier facts stay.
 fn build_rejection(
     what: Resource,
     value: &Value,

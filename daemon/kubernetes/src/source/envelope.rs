@@ -1,6 +1,7 @@
-//! What stands around objects: the frame of a watch event, the `Status` of an error, and the identity of an object.
+//! The wrappers of objects: a watch event's frame, an error's `Status`, and an object's identity.
 //!
-//! Invariant: an object is known by its metadata alone, so that one that is wrong further on, or cut, still has a name.
+//! Invariant: an object is identified by its metadata alone, so that one that is invalid later on, or cut, still has a
+//! name.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// How many characters are shown of what a server says of an error.
+/// The most characters shown of a server's error.
 const MESSAGE_LENGTH_MAX: usize = 200;
 
 /// One event of a watch.
@@ -22,7 +23,7 @@ pub(super) struct JsonFrame<'a> {
     pub(super) object: &'a RawValue,
 }
 
-/// What a server says of an error.
+/// An error from the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Status {
@@ -32,20 +33,20 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// The `Status` of a refusal, or as much of a text as an operator can use.
+    /// The `Status` of a refusal, or its body as text.
     pub(super) fn from_refusal(code: u16, status: Option<Self>, body: &[u8]) -> Self {
         let text = || String::from_utf8_lossy(body).split_whitespace().collect::<Vec<_>>().join(" ");
         let status = status.unwrap_or_else(|| Self { message: Some(text()), ..Self::default() });
         Self { code: Some(code), ..status }
     }
 
-    /// Whether the version or token that was asked for is too old.
+    /// Whether the requested version or token has expired.
     pub(super) fn is_gone(&self) -> bool {
         self.code == Some(410) || matches!(self.reason.as_deref(), Some("Gone" | "Expired"))
     }
 }
 
-/// `410 Expired: too old resource version`.
+/// Formats `410 Expired: too old resource version`.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [self.code.map(|code| code.to_string()), self.reason.clone()];
@@ -67,7 +68,7 @@ pub(super) struct Identity {
     labels: Option<Labels>,
 }
 
-/// The labels that say whether an object is for proxies.
+/// The labels that decide whether an object is for proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 struct Labels {
@@ -76,32 +77,32 @@ struct Labels {
 }
 
 impl Identity {
-    /// Whether this is a slice that proxies are to leave alone.
+    /// Whether this is a slice that proxies ignore.
     pub(super) fn is_headless(&self) -> bool {
         self.labels.as_ref().is_some_and(|labels| labels.headless.is_some())
     }
 
-    /// Notes the label that keeps proxies away from a slice.
+    /// Sets the label that excludes a slice from proxies.
     pub(super) fn set_headless(&mut self) {
         self.labels.get_or_insert_default().headless = Some(String::new());
     }
 
-    /// Reads no further than the metadata of an object, so that the rest may be wrong or missing.
+    /// Reads the metadata only, so that the rest may be invalid or missing.
     pub(super) fn peek_metadata(text: &[u8]) -> Option<Self> {
         EventPeek::from_json(text).identity
     }
 }
 
-/// What the beginning of an object, or of an event, says.
+/// The start of an object or of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct EventPeek {
-    /// `ADDED`, …, if it stands before the object.
+    /// `ADDED`, …, if it precedes the object.
     pub(super) kind: Option<String>,
     pub(super) identity: Option<Identity>,
 }
 
 impl EventPeek {
-    /// Whether the event says of its object that it is gone; `None`: it does not tell what happened to the object.
+    /// Whether the event deletes its object; `None`: unknown.
     pub(super) fn is_deletion(&self) -> Option<bool> {
         match self.kind.as_deref()? {
             "ADDED" | "MODIFIED" => Some(false),
@@ -110,16 +111,16 @@ impl EventPeek {
         }
     }
 
-    /// Reads no further than the metadata of an object, or of the object in an event.
+    /// Reads up to the end of the metadata of an object, or of the object in an event.
     pub(super) fn from_json(text: &[u8]) -> Self {
         let mut found = Self::default();
-        // Mostly an error, and never of interest: reading stops at the metadata, because the rest is not wanted.
+        // Usually an error, which is expected: reading stops at the metadata.
         let _stopped = PeekVisitor(&mut found).deserialize(&mut serde_json::Deserializer::from_slice(text));
         found
     }
 }
 
-/// Stops at the metadata, and leaves what it found in its place.
+/// Stops at the metadata, and stores what it read.
 struct PeekVisitor<'p>(&'p mut EventPeek);
 
 impl<'de> DeserializeSeed<'de> for PeekVisitor<'_> {
@@ -155,10 +156,10 @@ impl<'de> Visitor<'de> for PeekVisitor<'_> {
     }
 }
 
-/// Takes an identity field by field: those count that come before the text ends, or before one that is wrong.
+/// Reads an identity field by field: the fields before the end of the text or before an invalid one count.
 struct IdentityVisitor<'p>(&'p mut Option<Identity>);
 
-/// The fields of `metadata` that are read.
+/// The relevant fields of `metadata`.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "camelCase")]
 enum MetadataField {
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_known_by_its_metadata_alone() {
+    fn an_object_is_identified_by_its_metadata_alone() {
         let metadata =
             r#""metadata":{"name":"n","namespace":"s","uid":"u","resourceVersion":"7","labels":{"a":"b"}}"#;
         let known = Some(["s", "n", "u", "7"]);
@@ -229,9 +230,9 @@ mod tests {
         check_peek(r#"{"metadata":{"name":"n","namespace":null}}"#, Some(["", "n", "", ""]));
     }
 
-    /// Who may write an object may make its metadata as long as an object may be.
+    /// A tenant can make an object's metadata as long as an object may be.
     #[test]
-    fn an_object_that_is_cut_in_its_metadata_is_known_by_what_comes_before() {
+    fn an_object_cut_in_its_metadata_keeps_the_earlier_fields() {
         let metadata = r#"{"metadata":{"name":"n","namespace":"s","uid":"u","resourceVersion":"7""#;
         let known = Some(["s", "n", "u", "7"]);
         check_peek(&format!(r#"{metadata},"ownerReferences":[{{"name":"xxx"#), known);
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_legible_metadata_is_nobody() {
+    fn an_object_without_legible_metadata_has_no_identity() {
         for text in [
             "",
             "null",
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_says_first_what_has_happened() {
+    fn an_events_type_is_read_only_before_its_object() {
         check_kind(r#"{"type":"DELETED","object":{"metadata":{"name":"n"},"spec":{oops"#, Some("DELETED"));
         check_kind(r#"{"type":"DELETED","object":{"type":"own","metadata":{"name":"n"}"#, Some("DELETED"));
         check_kind(r#"{"object":{"metadata":{"name":"n"}},"type":"DELETED"}"#, None);
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_shown_in_few_words() {
+    fn errors_are_shown_shortened() {
         let gone = r#"{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}"#;
         check_status(410, gone, "410 Expired: too old resource version", true);
         check_status(410, "", "410", true);

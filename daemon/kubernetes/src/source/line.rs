@@ -1,18 +1,18 @@
-//! The lines of a watch, whatever chunks they come in.
+//! Splits a watch into lines.
 //!
-//! Invariant: the lines given out do not depend on where chunks end; a line without an end is never given out, and
-//! never takes more memory than one piece.
+//! Invariant: the lines do not depend on chunk boundaries; an unfinished line is never emitted, and never takes more
+//! memory than one piece.
 
 use super::piece::{Piece, PieceBuffer};
 
-/// The line that has begun and not ended.
+/// The unfinished line.
 #[derive(Debug, Default)]
 pub struct Lines {
     line: PieceBuffer,
 }
 
 impl Lines {
-    /// Takes a chunk, and gives out each line that ends in it, without its end.
+    /// Takes a chunk, and emits each line that ends in it, without its newline.
     pub fn push_chunk(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) {
         let mut rest = chunk;
         while let Some(end) = memchr::memchr(b'\n', rest) {
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_costs_one_piece_of_memory_and_nothing_else() {
+    fn a_line_without_end_costs_one_piece_of_memory() {
         let long = vec![b'x'; PIECE_BYTES_MAX + 1];
         let cut = format!("cut after {PIECE_BYTES_MAX}");
         assert_eq!(lines(&[&long, &long]), Vec::<String>::new());

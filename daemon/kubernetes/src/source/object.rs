@@ -1,6 +1,6 @@
-//! One object as it was read: its name, its version, and what is to be delivered of it.
+//! One object as it was read: its name, its version, and the messages to deliver.
 //!
-//! Invariant: of an object that cannot be understood nothing is delivered but its own rejection.
+//! Invariant: an invalid object delivers only its own rejection.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use super::resource::Resource;
 use super::version::{UntabledObject, Version};
 use crate::own_node::NodeDescription;
 
-/// What stands where a cluster-wide object has no namespace; no namespace can have this name.
+/// The namespace of cluster-wide objects; no real namespace can have this name.
 const NO_NAMESPACE: &str = "-";
 
-/// What is to be delivered.
+/// A message to deliver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SinkMessage {
-    /// To the engine.
+    /// For the engine.
     Event(Event),
-    /// To the task that knows the node: its zone and its addresses.
+    /// For the task that tracks the node's zone and addresses.
     Node(NodeDescription),
 }
 
@@ -30,13 +30,13 @@ impl SinkMessage {
         Self::Event(Event::RejectionEnded(object))
     }
 
-    /// The message that everything up to a version has been delivered, from which a restart goes on.
+    /// The message that everything up to a version was delivered; a restart resumes there.
     pub(super) fn progress(what: Resource, version: &Arc<str>) -> Option<Self> {
         Some(Self::Event(Event::Progress(what.engine_kind()?, Arc::clone(version))))
     }
 
-    /// The message that an object is gone, with its last version if it is known. Of a Node there is none: what it said
-    /// stays, as with kube-proxy, which ends when its Node goes and leaves its rules.
+    /// The message that an object was deleted, with its last version if known. A Node has none: its facts stay, as with
+    /// kube-proxy, which exits when its Node goes and leaves its rules.
     pub(super) fn deletion(what: Resource, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
         let (name, source) = (name.clone(), what.source());
         let meta = meta.map(Box::new);
@@ -54,17 +54,17 @@ impl SinkMessage {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Object {
-    /// Name and version; `None` if the object does not say its name.
+    /// Name and version; `None` if the object has no name.
     pub(super) name: Option<(ObjectName, Version)>,
     pub(super) messages: Vec<SinkMessage>,
-    /// Whether the object could not be understood.
+    /// The object is invalid.
     pub(super) is_bad: bool,
-    /// Whether that may be for its encoding, so that another one may tell.
+    /// The encoding may be the cause, so that another one may work.
     pub(super) is_doubtful: bool,
 }
 
 impl Object {
-    /// An object that was read; `name` is called only if the messages do not name it.
+    /// An object that was read; `name` is called only if no message has the name.
     pub(super) fn new(
         messages: Vec<SinkMessage>,
         name: impl FnOnce() -> Option<(ObjectName, Version)>,
@@ -83,7 +83,7 @@ impl Object {
         Self { name: own.or_else(name), messages, is_bad, is_doubtful: false }
     }
 
-    /// What the table does not say of the object: what could not be understood, or that it belongs to no service.
+    /// The facts that the table does not hold: a rejection, or that a slice belongs to no service.
     pub(super) fn to_untabled(&self) -> Option<UntabledObject> {
         let (_, version) = self.name.as_ref()?;
         let rejection = self.rejection().cloned();
@@ -94,14 +94,14 @@ impl Object {
         (rejection.is_some() || is_loose).then(|| UntabledObject { version: version.clone(), rejection })
     }
 
-    /// Whether this is a slice with the label that keeps proxies away from it.
+    /// Whether this is a slice with the label that excludes it from proxies.
     pub(super) fn is_headless(&self) -> bool {
         self.messages
             .iter()
             .any(|it| matches!(it, SinkMessage::Event(Event::SliceApplied(facts)) if facts.headless))
     }
 
-    /// The key of the rejection, if something of the object could not be understood.
+    /// The key of the object's rejection, if any.
     pub(super) fn rejection_key(&self) -> Option<ObjectKey> {
         self.rejection().map(|rejection| rejection.object.clone())
     }
@@ -113,7 +113,7 @@ impl Object {
         })
     }
 
-    /// Version and last writer of the object, if it was understood.
+    /// Version and last writer of a valid object.
     pub(super) fn meta(&self) -> Option<&Meta> {
         self.messages.iter().find_map(|it| match it {
             SinkMessage::Event(Event::ServiceApplied(facts)) => Some(&facts.meta),
@@ -123,7 +123,7 @@ impl Object {
     }
 }
 
-/// Name and version, if the object says its name.
+/// Name and version, if the object has a name.
 pub(super) fn identify_object(what: Resource, identity: &Identity) -> Option<(ObjectName, Version)> {
     let namespace = match what {
         Resource::Node => Some(NO_NAMESPACE),

@@ -1,7 +1,7 @@
-//! Which objects of one kind were delivered, and in which version: what a new list is compared with.
+//! The delivered objects of one kind and their versions, which a new list is compared with.
 //!
-//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or by
-//! their own deletion; what is known already is not delivered again.
+//! Invariant: a list changes nothing until its commit, and then everything at once; objects leave only by a commit or
+//! by their own deletion; a known version is not delivered again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,34 +13,34 @@ use holdfast_core::limits;
 use super::object::{Object, SinkMessage};
 use super::version::{UntabledObject, UntabledObjects, Version};
 
-/// Where no more objects than this were known, a list is a loss only if it removes all of them.
+/// With at most this many known objects, a list is a loss only if it removes all of them.
 const LOSS_MIN: usize = 10;
 
 #[derive(Debug)]
 struct CachedObject {
     version: Version,
-    /// The last list that had it.
+    /// The last list that contained it.
     list: u64,
 }
 
-/// What a committed list did.
+/// The result of a committed list.
 #[derive(Debug, Default)]
 pub(super) struct ListCommit {
     pub(super) messages: Vec<SinkMessage>,
     pub(super) removed: usize,
-    /// How many objects there were before the list.
+    /// The count of objects before the list.
     pub(super) before: usize,
 }
 
 impl ListCommit {
-    /// Whether so much has gone at once that an operator should look.
+    /// Whether so much vanished at once that an operator should look.
     pub(super) const fn is_loss(&self) -> bool {
         let is_everything = self.removed == self.before && self.before > 0;
         is_everything || (self.before > LOSS_MIN && self.removed * 2 > self.before)
     }
 }
 
-/// A list that has begun.
+/// A list in progress.
 #[derive(Debug, Default)]
 struct PendingList {
     pending: Vec<(ObjectName, Version, Option<UntabledObject>)>,
@@ -50,22 +50,22 @@ struct PendingList {
     complete: (usize, usize),
 }
 
-/// What was delivered.
+/// The delivered objects.
 #[derive(Debug, Default)]
 pub(super) struct ObjectCache {
     objects: BTreeMap<ObjectName, CachedObject>,
     untabled_objects: Arc<UntabledObjects>,
-    /// How many of the odd objects could not be understood at all.
+    /// Objects that were rejected as a whole.
     bad: usize,
     lists: u64,
     listing: PendingList,
-    /// Rejections of objects without a name; nothing but a new list can end them.
+    /// Rejections of objects without a name; only a new list ends them.
     unnamed: BTreeSet<ObjectKey>,
 }
 
 impl ObjectCache {
-    /// What an earlier run of the daemon delivered. The odd objects may be newer than the table: only those are taken
-    /// that agree with the table or replace nothing in it. The watch tells again what came after the table.
+    /// Restores a former process's objects. The untabled objects may be newer than the table: only those that agree
+    /// with the table or replace nothing in it are taken. The watch delivers the later changes again.
     pub(super) fn restore(objects: Vec<(ObjectName, Version)>, odds: UntabledObjects) -> Self {
         let keep = |(name, version)| (name, CachedObject { version, list: 0 });
         let mut delivered = Self { objects: objects.into_iter().map(keep).collect(), ..Self::default() };
@@ -79,12 +79,11 @@ impl ObjectCache {
         delivered
     }
 
-    /// What the table does not say.
     pub(super) fn untabled_objects(&self) -> Arc<UntabledObjects> {
         Arc::clone(&self.untabled_objects)
     }
 
-    /// What could not be understood of objects with a name.
+    /// The rejections of objects with a name.
     pub(super) fn rejections(&self) -> impl Iterator<Item = &Rejection> {
         self.untabled_objects.values().filter_map(|odd| odd.rejection.as_ref())
     }
@@ -93,7 +92,7 @@ impl ObjectCache {
         self.objects.len()
     }
 
-    /// How many objects have a last version that could not be understood.
+    /// How many objects have an invalid last version.
     pub(super) fn bad_count(&self) -> usize {
         self.bad + self.unnamed.len()
     }
@@ -106,20 +105,19 @@ impl ObjectCache {
         self.objects.iter().map(|(name, kept)| (name, &kept.version))
     }
 
-    /// Forgets all versions, so that everything in the next list is delivered again. The objects that are known stay
-    /// until then.
+    /// Forgets all versions, so that the next list delivers everything again. The objects stay until then.
     pub(super) fn forget_versions(&mut self) {
         self.objects.values_mut().for_each(|kept| kept.version.resource_version = Arc::default());
     }
 
-    /// Begins a list; forgets what a list that was broken off has brought.
+    /// Starts a list, and discards one that broke off.
     pub(super) fn begin_list(&mut self) {
         self.lists += 1;
         self.listing = PendingList::default();
     }
 
-    /// Begins a list of names if that is worth it: so many objects are known, all by their versions, and each that was
-    /// rejected has a name. `false`: nothing has begun.
+    /// Starts a list of names if it pays: enough objects, all with versions, no rejection without a name. `false`: not
+    /// started.
     pub(super) fn begin_name_list(&mut self, known_min: usize) -> bool {
         let is_forgotten = self.objects.values().any(|kept| kept.version.resource_version.is_empty());
         let is_worth_it = self.objects.len() >= known_min && !is_forgotten && self.unnamed.is_empty();
@@ -129,19 +127,19 @@ impl ObjectCache {
         is_worth_it
     }
 
-    /// Ends a page: what it has brought stays, whatever becomes of the next one.
+    /// Ends a page: its content stays, whatever happens to the next one.
     pub(super) fn end_page(&mut self) {
         self.listing.complete = (self.listing.pending.len(), self.listing.messages.len());
     }
 
-    /// Takes back what a page has brought that was broken off and comes again from its beginning.
+    /// Discards the content of a page that broke off and will be read again.
     pub(super) fn undo_page(&mut self) {
         let (pending, messages) = self.listing.complete;
         self.listing.pending.truncate(pending);
         self.listing.messages.truncate(messages);
     }
 
-    /// Notes that the list has this version of this object. `true`: it is known, and need not be read.
+    /// Marks an object as listed. `true`: this version is known and need not be read.
     pub(super) fn mark_listed(&mut self, name: &ObjectName, version: &Version) -> bool {
         let list = self.lists;
         let Some(kept) = self.objects.get_mut(name) else { return false };
@@ -149,7 +147,7 @@ impl ObjectCache {
         kept.version.is_same(version)
     }
 
-    /// Takes in an object of the list that is new or changed.
+    /// Stages a new or changed object of the list.
     pub(super) fn stage_object(&mut self, object: Object) {
         if self.is_foreign(&object) {
             return;
@@ -162,14 +160,14 @@ impl ObjectCache {
         self.listing.messages.extend(object.messages);
     }
 
-    /// Ends a list that is whole: everything that it changes counts at once.
+    /// Ends a whole list: all its changes take effect at once.
     pub(super) fn commit_list(&mut self, gone: impl Fn(&ObjectName) -> Option<SinkMessage>) -> ListCommit {
         let PendingList { pending, mut messages, unnamed, .. } = std::mem::take(&mut self.listing);
         let before = self.objects.len();
         for (name, version, odd) in pending {
             self.insert_object(name, version, odd);
         }
-        // An object that is missing may be the one that has lost its name.
+        // A missing object may be the one that has lost its name.
         let removed = if unnamed.is_empty() { self.sweep_missing() } else { Vec::new() };
         messages.extend(removed.iter().filter_map(gone));
         messages.extend(self.unnamed.difference(&unnamed).cloned().map(SinkMessage::rejection_ended));
@@ -208,7 +206,7 @@ impl ObjectCache {
         object.is_headless() && !is_known
     }
 
-    /// Takes in an object that an event brought. `false`: it is known already, or it is not for proxies.
+    /// Applies an object of an event. `false`: the version is known, or the object is not for proxies.
     pub(super) fn apply_object(&mut self, object: &Object) -> bool {
         let Some((name, version)) = &object.name else {
             if self.unnamed.len() < limits::REJECTIONS_MAX {
@@ -226,8 +224,7 @@ impl ObjectCache {
         true
     }
 
-    /// Takes an object away that is gone as an event says. `false`: it was not known, or another one of that name is
-    /// there by now.
+    /// Removes an object after a deletion event. `false`: it was unknown, or another object has that name now.
     pub(super) fn remove_object(&mut self, name: &ObjectName, gone: &Version) -> bool {
         if self.objects.get(name).is_some_and(|kept| kept.version.is_another_object(gone)) {
             return false;

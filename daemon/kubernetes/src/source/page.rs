@@ -1,29 +1,29 @@
-//! A page of a list, taken apart while it comes: each item on its own, and what stands around them.
+//! Splits a page of a list into items and the frame around them while it arrives.
 //!
-//! Invariant: what is given out does not depend on where chunks end; at no time are more than a few items held. An item
-//! may be wrong inside; only its brackets must fit.
+//! Invariant: the output does not depend on chunk boundaries; only a few items are in memory. An item may be invalid
+//! inside; only its brackets must match.
 
 use serde::Deserialize;
 
 use super::piece::{PIECE_BYTES_MAX, Piece, PieceBuffer};
 
-/// The most bytes around the items (kind, version, token). Real lists have less than one kilobyte there.
+/// The most bytes of a frame (kind, version, token). Real lists have less than one kilobyte.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 10;
 
-/// How much text is gathered before items are read from it, so that only the item that the text cuts is read twice.
+/// How much text is buffered before items are read, so that only the item at its end is read twice.
 const WINDOW_BYTES: usize = 512 << 10;
 
-/// The most objects of one list: several times what the largest clusters have of a kind.
+/// The most objects of a list: several times the count in the largest clusters.
 pub(super) const OBJECTS_MAX: u32 = 500_000;
 
-/// What reading at the beginning of a text led to.
+/// The result of reading at the start of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadAhead<T> {
-    /// The value was read, and took so many bytes.
+    /// The value, and its length in bytes.
     Read(T, usize),
-    /// The value does not end in this text.
+    /// The text ends within the value.
     Cut,
-    /// The value cannot be read like this.
+    /// The value cannot be read ahead.
     Unfit,
 }
 
@@ -37,17 +37,16 @@ impl<T> ReadAhead<T> {
     }
 }
 
-/// What takes the items of a page.
+/// Receives the items of a page.
 pub trait ItemSink {
-    /// Takes one item, whatever is in it.
+    /// Takes one item, valid or not.
     fn take_item(&mut self, item: Piece<'_>);
 
-    /// Takes the item at the beginning of a text if it can be read right there, because to look for its end first would
-    /// cost as much as to read it.
+    /// Reads the item at the start of a text without finding its end first, which would cost as much as reading it.
     fn take_ahead(&mut self, text: &str) -> ReadAhead<()>;
 }
 
-/// A closure gets every item as a piece, and none ahead.
+/// A closure receives every item as a piece and reads none ahead.
 impl<Each: FnMut(Piece<'_>)> ItemSink for Each {
     fn take_item(&mut self, item: Piece<'_>) {
         self(item);
@@ -61,33 +60,33 @@ impl<Each: FnMut(Piece<'_>)> ItemSink for Each {
 /// Why a body is not a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
-    /// Something else, such as the HTML of a proxy.
+    /// Not a list, such as a proxy's HTML.
     #[error("the answer is not a list of objects")]
     NotAList,
-    /// A list that would pass for an empty one, and take everything with it.
+    /// Reading this as an empty list would delete everything.
     #[error("the list has no array of items")]
     NoItems,
     /// Another kind of list.
     #[error("the list is not of the kind that was asked for")]
     OtherKind,
-    /// The list says itself that it is not all, and gives no way to the rest.
-    #[error("the list says that there are more objects, and not how to get them")]
+    /// The list is incomplete and has no token for the rest.
+    #[error("the list is incomplete and has no token for the rest")]
     NotAll,
     /// The body ended too early.
     #[error("the list ended before it was complete")]
     Truncated,
-    /// More around the items than a list has.
-    #[error("the list has more than {FRAME_BYTES_MAX} bytes beside its items")]
+    /// The frame is larger than any list's.
+    #[error("the list has more than {FRAME_BYTES_MAX} bytes around its items")]
     TooLong,
-    /// Bytes that are no message, in an encoding that is made of messages.
-    #[error("the list cannot be taken apart")]
+    /// The bytes are no protobuf message.
+    #[error("the list cannot be parsed")]
     Garbled,
-    /// A list without an end.
+    /// The list does not end.
     #[error("the list has more than {OBJECTS_MAX} objects")]
     Endless,
 }
 
-/// What a list says of itself.
+/// The frame of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ListFrame {
@@ -100,17 +99,17 @@ pub struct ListFrame {
 }
 
 impl ListFrame {
-    /// Whether the list has names and versions alone. It does not say of which kind.
+    /// Whether the list holds only metadata. Such a list does not name its kind.
     pub(super) fn is_metadata_only(&self) -> bool {
         (self.api_version.as_str(), self.kind.as_str()) == ("meta.k8s.io/v1", "PartialObjectMetadataList")
     }
 
-    /// Any other object would pass for an empty list, and everything would go.
+    /// Any other object would pass for an empty list and delete everything.
     fn is_list(&self) -> bool {
         self.kind.ends_with("List") && !self.metadata.resource_version.is_empty()
     }
 
-    /// The same, if it is what stands around a list, and says how to get the rest.
+    /// Returns the frame if it is a list's and leads to the rest.
     pub(super) fn validate(self) -> Result<Self, PageError> {
         match (self.is_list(), self.metadata.is_complete_or_paged()) {
             (false, _) => Err(PageError::NotAList),
@@ -125,10 +124,10 @@ impl ListFrame {
 #[serde(default, rename_all = "camelCase")]
 pub struct ListMeta {
     pub resource_version: String,
-    /// The token for the next page.
+    /// The token of the next page.
     #[serde(rename = "continue")]
     pub token: Option<String>,
-    /// How many objects are on the pages to come, where that is known.
+    /// How many objects follow on later pages, if known.
     pub(crate) remaining_item_count: Option<i64>,
 }
 
@@ -139,7 +138,7 @@ impl ListMeta {
     }
 }
 
-/// Where the splitter is.
+/// The position of the splitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Position {
     #[default]
@@ -148,7 +147,7 @@ enum Position {
     InItem,
 }
 
-/// One page that has begun.
+/// A page while it arrives.
 #[derive(Debug, Default)]
 pub struct JsonPage {
     nesting: Nesting,
@@ -156,13 +155,13 @@ pub struct JsonPage {
     has_items: bool,
     frame: Vec<u8>,
     item: PieceBuffer,
-    /// The beginning of an item that was cut, and how much text there must be before it is tried again.
+    /// The start of an item that was cut, and how much text to wait for before the next try.
     window: Vec<u8>,
     window_min: usize,
 }
 
 impl JsonPage {
-    /// Takes a chunk, and gives out items that end in it, or in an earlier one.
+    /// Takes a chunk, and emits the items that are complete.
     pub fn push_chunk(&mut self, chunk: &[u8], items: &mut dyn ItemSink) -> Result<(), PageError> {
         if self.window.is_empty() {
             let read = self.read_items(chunk, items, PIECE_BYTES_MAX)?;
@@ -176,7 +175,7 @@ impl JsonPage {
         Ok(())
     }
 
-    /// Gives out the last items, and returns what the page says of itself if it is complete.
+    /// Emits the last items, and returns the frame of a complete page.
     pub fn finish(mut self, items: &mut dyn ItemSink) -> Result<ListFrame, PageError> {
         self.read_window(items, 0)?;
         if self.nesting.depth > 0 {
@@ -197,8 +196,8 @@ impl JsonPage {
         Ok(())
     }
 
-    /// Reads as far as there are whole items, and returns how far that is. An item that is cut is waited for if it is
-    /// shorter than `patience`; a longer one is taken apart as it comes.
+    /// Reads all whole items, and returns their length. A cut item shorter than `patience` waits for more text; a
+    /// longer one is split as it arrives.
     fn read_items(
         &mut self,
         text: &[u8],
@@ -220,7 +219,7 @@ impl JsonPage {
         Ok(at)
     }
 
-    /// Reads an item ahead of its end, or what stands between two items.
+    /// Reads one item ahead, or the separators between two items.
     fn read_ahead(&self, legible: Option<&str>, rest: &[u8], items: &mut dyn ItemSink) -> ReadAhead<()> {
         match (self.position, legible) {
             (Position::BetweenItems, Some(text)) if rest.starts_with(b"{") => {
@@ -237,7 +236,7 @@ impl JsonPage {
         }
     }
 
-    /// Reads as far as the next bracket, and returns how far that is.
+    /// Reads up to the next bracket, and returns the length.
     fn read_to_bracket(&mut self, rest: &[u8], items: &mut dyn ItemSink) -> Result<usize, PageError> {
         let (length, turn) = self.nesting.advance(rest);
         let (run, _) = rest.split_at(length);
@@ -298,7 +297,7 @@ const fn is_separator(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == b','
 }
 
-/// The part of a text that is whole characters, and whether the rest may become one.
+/// The valid UTF-8 prefix, and whether more bytes may complete the rest.
 fn valid_prefix(text: &[u8]) -> (&str, bool) {
     str::from_utf8(text).map_or_else(
         |error| {
@@ -309,14 +308,14 @@ fn valid_prefix(text: &[u8]) -> (&str, bool) {
     )
 }
 
-/// Whether the list that was just opened is the one of the items, and not that of a key with a name that ends alike.
+/// Whether the opened array is `items` itself and not a key that ends with it.
 fn is_before_items(frame: &[u8]) -> bool {
     let key = frame.strip_suffix(b"[").map(<[u8]>::trim_ascii_end).and_then(|it| it.strip_suffix(b":"));
     let before = key.map(<[u8]>::trim_ascii_end).and_then(|it| it.strip_suffix(b"\"items\""));
     before.is_some_and(|before| !before.ends_with(b"\\"))
 }
 
-/// What the last byte of a run did.
+/// The effect of a run's last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bracket {
     None,
@@ -324,7 +323,7 @@ enum Bracket {
     Closed,
 }
 
-/// How deep in brackets a position is, and whether it is in a string.
+/// The depth in brackets, and whether the position is within a string.
 #[derive(Debug, Default)]
 struct Nesting {
     depth: usize,
@@ -333,7 +332,7 @@ struct Nesting {
 }
 
 impl Nesting {
-    /// The length of the run up to and with the next bracket, or of all the text.
+    /// The length up to and including the next bracket, or of the whole text.
     fn advance(&mut self, text: &[u8]) -> (usize, Bracket) {
         let mut at = 0;
         while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
@@ -379,7 +378,7 @@ mod tests {
     use super::super::piece::PIECE_BYTES_MAX;
     use super::*;
 
-    /// Takes items as texts, ahead of their ends where that is `eager` and they are JSON.
+    /// Collects items as texts; if `eager`, reads JSON items ahead.
     struct Texts {
         eager: bool,
         texts: Vec<String>,
@@ -448,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_taken_out_one_by_one() {
+    fn items_are_emitted_one_by_one() {
         check(r#"{"kind":"List","metadata":{"resourceVersion":"7"},"items":[]}"#, &[], "7", None);
         check(
             r#"{"kind":"List","metadata":{"resourceVersion":"7","continue":"c","remainingItemCount":9},"items":[]}"#,
@@ -497,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn a_body_that_is_no_list_is_refused() {
         check_refused("<html>no</html>", PageError::NotAList);
         check_refused(r#"{"kind":"Status","metadata":{}}"#, PageError::NotAList);
         check_refused(r#"{"kind":"Service","metadata":{"resourceVersion":"7"}}"#, PageError::NotAList);
@@ -521,7 +520,7 @@ mod tests {
         assert_eq!(read(&[endless.as_bytes()]), Err(PageError::TooLong));
     }
 
-    /// The text that is looked through twice is bounded by what is gathered.
+    /// The buffer's size bounds how much text is scanned twice.
     #[test]
     fn items_are_read_ahead_wherever_they_end() {
         let item = format!(r#"{{"a":"{}"}}"#, "é".repeat(20_000));
@@ -537,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_harms_one_item() {
+    fn invalid_utf_8_harms_one_item() {
         let text = b"{\"kind\":\"List\",\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[{\"a\":1},{\"b\":\"\xff\"},{\"c\":1}]}";
         for size in 1..=text.len() {
             let chunks: Vec<&[u8]> = text.chunks(size).collect();

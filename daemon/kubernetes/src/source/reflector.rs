@@ -1,9 +1,8 @@
-//! The loop of one kind of objects: a list, then watches, one after another, and a list again only where
-//! nothing else helps.
+//! The list-and-watch loop of one kind: a list, then watches, and another list only when a watch cannot continue.
 //!
-//! Invariant: no ending is the last one; what is known stays until a whole list says otherwise. A version is remembered
-//! for the cluster, not for an endpoint: after a failover the watch goes on where it was. Streaming lists are not used,
-//! because they cost an apiserver three times as much as pages.
+//! Invariant: every error is followed by another request; known objects stay until a whole list replaces them. A
+//! version belongs to the cluster, not to an endpoint: after a failover the watch continues. Streaming lists are not
+//! used: they cost an apiserver three times as much as pages.
 
 mod absent_kind;
 mod listing;
@@ -34,14 +33,14 @@ use super::view::{State, Watch};
 use super::watch_error::{StuckVersion, WatchError};
 use crate::apiserver::{Access, Connection, Encoding, Reply};
 
-/// How much is read of a body that explains a refusal.
+/// The most bytes of a refusal's body.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// How many refusals in a row it takes until this node's Node object, or a kind that a cluster may lack, is asked for
-/// less often: an apiserver that has just started refuses everything for a second.
+/// Refusals in a row until the own Node, or a kind that a cluster may lack, is requested less often: an apiserver that
+/// has just started refuses everything for a second.
 const REFUSALS_MIN: u32 = 4;
 
-/// What was delivered of one kind. Its audit reads it, and so does the keeper what the table does not say of it.
+/// The cache of one kind, shared with its audit and with the task that saves untabled objects.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedObjectCache(Arc<Mutex<ObjectCache>>);
 
@@ -50,64 +49,64 @@ impl SharedObjectCache {
         Self(Arc::new(Mutex::new(delivered)))
     }
 
-    /// Locks what was delivered. A panic ends the process, so no task ever sees it half-changed.
+    /// Locks the cache. A panic ends the process, so no task sees it half-changed.
     pub(super) fn lock(&self) -> MutexGuard<'_, ObjectCache> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The loop of one kind.
+/// The list-and-watch loop of one kind.
 #[derive(Debug)]
 pub(super) struct Reflector {
     pub(super) access: Access,
     pub(super) selection: SharedSelection,
     pub(super) encodings: AcceptedEncodings,
-    /// How often in a row a server did not understand the selection.
+    /// How often in a row a server rejected the selection.
     pub(super) selection_refusals: u32,
-    /// Whether names alone were not answered, and no list has come since.
+    /// A list of names failed, and no list has succeeded since.
     pub(super) skips_name_list: bool,
     pub(super) timing: Timing,
-    /// The nodes that may lose their watches together with this one.
+    /// Estimates the nodes that may lose their watches together with this one.
     pub(super) cluster_size: ClusterSize,
     pub(super) cache: SharedObjectCache,
     pub(super) sink: EventSink,
     pub(super) view: watch::Sender<Watch>,
-    /// Why a list is needed although the watch goes on.
+    /// Requests for a list although the watch continues.
     pub(super) relist_requests: mpsc::Receiver<WatchError>,
-    /// What the engine asks of endpoints.
+    /// The engine's questions about endpoints.
     pub(super) freshness: FreshnessQueries,
-    /// The version from which the next watch begins; `None` if a list is needed.
+    /// The version to watch from; `None` if a list is needed.
     pub(super) version: Option<Arc<str>>,
-    /// The latest version that the server has told; kept while a list is needed.
+    /// The server's latest version; kept while a list is needed.
     pub(super) latest_version: Option<Arc<str>>,
-    /// Whether the store may be another one by now: the last watch was interrupted, or was another process's.
+    /// The store may have changed: the last watch was interrupted, or belonged to another process.
     pub(super) is_version_suspect: bool,
-    /// Whether what was known at the start is from so long ago that it is to be compared once changes come.
+    /// The state at the start is so old that the first changes trigger an audit.
     pub(super) is_start_stale: bool,
-    /// Tells the audit that changes come again after a long time.
+    /// Notifies the audit that changes arrive again after a long absence.
     pub(super) long_absence_ended: Arc<Notify>,
-    /// Whether a list of this kind has come.
+    /// Whether a list of this kind has arrived.
     pub(super) is_present: watch::Sender<bool>,
-    /// Tells when a kind is there without which nothing is asked for.
+    /// The kind that must be present before this one is requested.
     pub(super) depends_on: Option<watch::Receiver<bool>>,
 }
 
-/// What the loop remembers of its failures.
+/// The failures of the loop.
 #[derive(Debug, Default)]
 struct FailureState {
     backoff: Backoff,
     stuck: StuckVersion,
-    /// Refusals in a row.
+    /// In a row.
     refusals: u32,
-    /// Answers since the last list that the cluster does not have the kind.
+    /// Refusals as absent since the last list.
     absences: u32,
-    /// Whether it has been logged that the watch goes badly.
+    /// The log has reported the failure.
     is_logged: bool,
 }
 
 impl FailureState {
-    /// How long it is until the next request. A list that is needed because a watch's version is gone follows at once,
-    /// as far as [`Pace::grant_immediate`] grants it.
+    /// The wait before the next request. A list after an expired version follows at once if
+    /// [`Backoff::grant_immediate`] grants it.
     fn next_wait(
         &mut self,
         ending: &WatchError,
@@ -123,14 +122,14 @@ impl FailureState {
         if turns { Duration::ZERO } else { paced }
     }
 
-    /// Counts an ending; returns how many refusals in a row there were with it.
+    /// Counts a refusal; returns the refusals in a row.
     fn count_refusal(&mut self, ending: &WatchError) -> u32 {
         self.refusals = if ending.is_refusal() { self.refusals.saturating_add(1) } else { 0 };
         self.refusals
     }
 }
 
-/// Why a list or a watch stopped: for a reason of its own, or because the receiver is gone.
+/// Why a list or a watch stopped: an error, or the receiver is gone.
 #[derive(Debug)]
 enum StopCause {
     Error(WatchError),
@@ -150,11 +149,11 @@ impl From<SinkClosed> for StopCause {
 }
 
 impl Reflector {
-    /// Runs until the engine takes no more events.
+    /// Runs until the engine closes its queue.
     pub(super) async fn run(mut self) -> SinkClosed {
         let mut failures = FailureState::default();
         if let Some(mut needed) = self.depends_on.take() {
-            // The other loop goes on for as long as this one.
+            // The other loop lives as long as this one.
             let _ = needed.wait_for(|is_there| *is_there).await;
         }
         loop {
@@ -171,7 +170,7 @@ impl Reflector {
                     self.log_recovery(&mut failures);
                     Ok(())
                 }
-                // A list that took long and failed has achieved nothing.
+                // A list that took long and failed counts as no life.
                 Some(StopCause::Error(ending)) => {
                     let lived = from.as_ref().map_or(Duration::ZERO, |_| begun.elapsed());
                     self.handle_error(&ending, from.as_ref(), lived, &mut failures).await
@@ -183,7 +182,7 @@ impl Reflector {
         }
     }
 
-    /// Decides what follows from an ending, says so, and waits.
+    /// Handles an error: decides the next request, logs, and waits.
     async fn handle_error(
         &mut self,
         ending: &WatchError,
@@ -195,11 +194,11 @@ impl Reflector {
         if has_moved {
             self.log_recovery(failures);
         }
-        // An answer that is one only if the server knows the newest version.
+        // The restarted watch succeeds only if the server has the newest version.
         self.is_version_suspect =
             !self.is_normal_end(ending, lived) || matches!(ending, WatchError::FreshnessRequested);
         self.check_encoding(ending);
-        // A watch that has had its time ends at another moment on each node.
+        // Watches that end in time end at different moments on each node.
         let is_due = self.is_normal_end(ending, lived) && lived >= self.timing.watch_length;
         let nodes = if is_due { NodeCount::default() } else { self.cluster_size.node_count() };
         let mut wait = failures.next_wait(ending, from.is_some(), lived, nodes.watch_spread());
@@ -221,7 +220,7 @@ impl Reflector {
             wait = self.handle_absence((wait, from.is_none()), (refusals, failures.absences)).await?;
         }
         self.try_other_version(ending);
-        // Nothing of the table comes from the Node, so nothing of it can be missing.
+        // The table holds nothing from the Node, so it can miss nothing.
         if self.log_error(ending, lived, failures) && !is_node {
             self.sink.report_interruption().await?;
             self.report_watching(false).await?;
@@ -230,13 +229,13 @@ impl Reflector {
         Ok(())
     }
 
-    /// Falls back to JSON if the encoding of the last answer may be to blame for this ending.
+    /// Falls back to JSON if the last reply's encoding may be the cause.
     fn check_encoding(&self, ending: &WatchError) {
         let encoding = self.view.borrow().encoding;
         self.encodings.handle_error(self.selection.what, encoding, ending, self.timing.json_fallback_time);
     }
 
-    /// Logs that the Node object cannot be read. It gives zone and addresses; services are served without them too.
+    /// Logs that the Node is unreadable. It supplies zone and addresses; services work without it.
     fn log_no_node(&self, reason: &dyn std::fmt::Display) {
         tracing::warn!(
             %reason,
@@ -245,24 +244,23 @@ impl Reflector {
         );
     }
 
-    /// Reports that the Node object may not be read, or that there is none. The host's own choice of addresses counts
-    /// from now on, and not what a former process knew.
+    /// Reports a missing or unreadable Node. The host's own choice of addresses then replaces a former process's.
     async fn report_no_node(&self) -> Result<(), SinkClosed> {
         if self.is_without_node() { self.sink.report_node(None).await } else { Ok(()) }
     }
 
-    /// Whether this is the loop of the Node object, and no Node has come yet.
+    /// Whether this is the Node's loop and no Node has arrived.
     fn is_without_node(&self) -> bool {
         self.selection.what == Resource::Node && self.cache.lock().len() == 0
     }
 
-    /// Whether a watch has ended as all of them should.
+    /// Whether a watch ended normally.
     fn is_normal_end(&self, ending: &WatchError, lived: Duration) -> bool {
         matches!(ending, WatchError::Ended) && lived >= self.timing.watch_short
             || matches!(ending, WatchError::FreshnessRequested)
     }
 
-    /// Shows and logs an ending if it is not a normal one; returns whether it was not.
+    /// Shows and logs an error; returns false for a normal end.
     fn log_error(&self, ending: &WatchError, lived: Duration, failures: &mut FailureState) -> bool {
         if self.is_normal_end(ending, lived) {
             return false;
@@ -283,12 +281,12 @@ impl Reflector {
         } else if self.is_without_node() {
             self.log_no_node(ending);
         } else {
-            tracing::warn!(watch = %what, error = %ending, "the watch was interrupted; what is known stays");
+            tracing::warn!(watch = %what, error = %ending, "watch interrupted; known objects stay");
         }
         true
     }
 
-    /// Logs that the watch goes well again, as an answer has shown, if the log said that it goes badly.
+    /// Logs the recovery if the log reported the failure.
     fn log_recovery(&self, failures: &mut FailureState) {
         match (std::mem::take(&mut failures.is_logged), self.selection.what) {
             (false, _) => {}
@@ -298,13 +296,12 @@ impl Reflector {
         }
     }
 
-    /// The answer, if the server accepted the request; or why it did not, and the connection if that is free for
-    /// another request.
+    /// Returns an accepted reply, or the refusal and the connection if it can be reused.
     async fn check_reply(&self, reply: Reply) -> Result<Reply, (WatchError, Option<Connection>)> {
         self.view.send_modify(|view| {
             view.endpoint = Some(Arc::clone(&reply.endpoint));
             view.encoding = Some(reply.encoding);
-            // A refusal brings no news of objects.
+            // A refusal carries no news of objects.
             if reply.status == 200 {
                 view.last_received = Some(Instant::now());
             }
@@ -325,12 +322,12 @@ impl Reflector {
         ))
     }
 
-    /// Whether endpoints are told of now: without them a held list waits for what mends it.
+    /// Reports whether endpoint changes arrive; while they do not, a held list stays held.
     async fn report_watching(&mut self, is_heard: bool) -> Result<(), SinkClosed> {
         if self.selection.what.has_endpoints() { self.sink.report_watching(is_heard).await } else { Ok(()) }
     }
 
-    /// Answers the question to which the watch or the list under way is an answer.
+    /// Answers the engine's question once the watch or list has delivered everything.
     async fn answer_query(&mut self) -> Result<(), SinkClosed> {
         match self.freshness.take_answered() {
             Some(question) => self.sink.report_answer(question).await,
@@ -338,12 +335,12 @@ impl Reflector {
         }
     }
 
-    /// Hands a group over. What a restart has to know of it beside the table is in `cache` by now.
+    /// Delivers a group. `cache` already has its untabled objects.
     async fn deliver(&mut self, messages: Vec<SinkMessage>) -> Result<(), SinkClosed> {
         self.sink.deliver(messages).await
     }
 
-    /// Shows where the loop stands, and what else has changed.
+    /// Updates the view with the loop's state and `change`.
     fn update_view(&self, change: impl FnOnce(&mut Watch)) {
         let (objects, bad) = {
             let delivered = self.cache.lock();
@@ -356,7 +353,7 @@ impl Reflector {
         });
     }
 
-    /// Where the objects were read that come from this endpoint.
+    /// The provenance of objects from this endpoint.
     fn provenance(&self, endpoint: &Arc<str>) -> Provenance {
         let (source, origin) = (self.selection.what.source(), Some(Arc::clone(endpoint)));
         Provenance { source, origin, defaulting: Defaulting::Done }

@@ -1,7 +1,7 @@
-//! Delivers all objects again when the table asks for them, because it had no room for some of them before.
+//! Delivers all objects again when the table has space for some that it had left out.
 //!
-//! Invariant: at most one list of each kind is caused in [`RELIST_INTERVAL_MIN`], however often the table asks. All objects are
-//! listed, because the table has no room even for the names of those that it left out.
+//! Invariant: at most one list per kind and [`RELIST_INTERVAL_MIN`], however often the table asks. All objects are
+//! listed, because the table has no space even for the names of those that it left out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, watch};
 use super::reflector::SharedObjectCache;
 use super::watch_error::WatchError;
 
-/// The least time between two lists of everything: a list is expensive, and room can come and go every moment.
+/// The least time between two such lists: a list is expensive, and space can come and go every moment.
 const RELIST_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
-/// Runs until the publisher of snapshots or the watch is gone.
+/// Runs until the snapshots' publisher or the watch is gone.
 pub(super) async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     (source, delivered): (Source, SharedObjectCache),

@@ -1,7 +1,7 @@
-//! The kinds of objects that are watched, and what is asked for each.
+//! The watched kinds and the requests for each.
 //!
-//! Invariant: Services and the Node are selected as by kube-proxy; of slices all are asked for, and once more those of
-//! ServiceImports, which are another source's.
+//! Invariant: Services and the Node are selected as by kube-proxy. All slices are requested, and those of
+//! ServiceImports once more, for the other source.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,11 +13,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::page::ListFrame;
 use holdfast_config::NodeName;
 
-/// The most items of one page. A page is one read of etcd, and a server keeps a whole one in memory.
+/// The most items of a page. A page is one read of etcd, and the server keeps a whole one in memory.
 pub(super) const PAGE_ITEMS: u32 = 500;
 
 words! {
-    /// One kind of objects, mostly spelled as the resource is in paths.
+    /// One kind of objects, mostly named as in paths.
     #[derive(PartialOrd, Ord)]
     pub enum Resource {
         Services = "services",
@@ -25,14 +25,14 @@ words! {
         /// The own Node.
         Node = "nodes",
         Imports = "serviceimports",
-        /// The slices that belong to ServiceImports.
+        /// The slices of ServiceImports.
         ImportedSlices = "importedslices",
     }
 }
 
 impl Resource {
-    /// The kind as the engine knows it, if a restart goes on from a version of it. ServiceImports are few, and most
-    /// clusters have none, so a restart lists them.
+    /// The engine's kind, if a restart resumes from its version. ServiceImports are few, and most clusters have none,
+    /// so a restart lists them.
     pub(super) const fn engine_kind(self) -> Option<WatchKind> {
         match self {
             Self::Services => Some(WatchKind::Services),
@@ -41,22 +41,22 @@ impl Resource {
         }
     }
 
-    /// Whether the engine's table has these objects; it does not have the Node object.
+    /// Whether the engine's table holds this kind; it does not hold the Node.
     pub(super) const fn is_in_table(self) -> bool {
         !matches!(self, Self::Node)
     }
 
-    /// Whether these objects say where backends are.
+    /// Whether these objects list backends.
     pub(super) const fn has_endpoints(self) -> bool {
         matches!(self, Self::Slices | Self::ImportedSlices)
     }
 
-    /// Whether most clusters do not have this kind, or nothing of it.
+    /// Whether most clusters lack this kind or have no object of it.
     pub(super) const fn is_optional(self) -> bool {
         matches!(self.source(), Source::ClusterSet)
     }
 
-    /// The source whose objects these are.
+    /// The source of these objects.
     pub(super) const fn source(self) -> Source {
         match self {
             Self::Services | Self::Slices | Self::Node => Source::Kubernetes,
@@ -64,7 +64,7 @@ impl Resource {
         }
     }
 
-    /// Whether a list is one of this kind: a list of another kind would say that there is nothing of this one.
+    /// Whether a list is of this kind: a list of another kind would delete every object of this one.
     pub(super) fn is_listed_by(self, frame: &ListFrame) -> bool {
         let (api_versions, kind): (&[&str], _) = match self {
             Self::Services => (&["v1"], "ServiceList"),
@@ -85,35 +85,35 @@ impl Resource {
     }
 }
 
-/// Where objects of the core are served.
+/// The path of the core group.
 const CORE: &str = "/api/v1";
 
 const DISCOVERY: &str = "/apis/discovery.k8s.io/v1";
 
-/// Where ServiceImports are served, in the version that is asked for first and in the one that older clusters have.
+/// The paths of ServiceImports: the preferred version and that of older clusters.
 const CLUSTER_SET: [&str; 2] =
     ["/apis/multicluster.x-k8s.io/v1beta1", "/apis/multicluster.x-k8s.io/v1alpha1"];
 
-/// Which objects of a kind are asked for.
+/// The objects of a kind to request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Selection {
     pub(super) what: Resource,
-    /// The path of the kind's group and version.
+    /// The path of the group and version.
     group: &'static str,
     labels: String,
-    /// An older server may not know the field; see [`Self::without_fields`].
+    /// Older servers may not support the field; see [`Self::without_fields`].
     fields: String,
 }
 
 impl Selection {
-    /// Services that are ours and have an address: without the label, or with the label of this proxy's name.
+    /// Services with an address that are ours: without the label, or with this proxy's name in it.
     pub(super) fn services(proxy_name: Option<&str>) -> Self {
         const LABEL: &str = "service.kubernetes.io/service-proxy-name";
         let labels = proxy_name.map_or_else(|| format!("!{LABEL}"), |name| format!("{LABEL}={name}"));
         Self { what: Resource::Services, group: CORE, labels, fields: "spec.clusterIP!=None".to_owned() }
     }
 
-    /// All slices: otherwise a slice that gets the label that keeps proxies away would seem to be deleted.
+    /// All slices: with a label selector, a slice that gets the headless label would look deleted.
     pub(super) const fn slices() -> Self {
         Self { what: Resource::Slices, group: DISCOVERY, labels: String::new(), fields: String::new() }
     }
@@ -124,7 +124,7 @@ impl Selection {
         Self { what: Resource::Imports, group, labels: String::new(), fields: String::new() }
     }
 
-    /// The slices that have the label by which they belong to a ServiceImport.
+    /// The slices with the label of a ServiceImport.
     pub(super) fn imported_slices() -> Self {
         const LABEL: &str = "multicluster.kubernetes.io/service-name";
         let (labels, fields) = (LABEL.to_owned(), String::new());
@@ -141,14 +141,13 @@ impl Selection {
         }
     }
 
-    /// The same for a server that does not select Services by address. Headless Services come too then; they have no
-    /// rows.
+    /// For a server that cannot select Services by address. It then sends headless Services too, which have no rows.
     pub(super) fn without_fields(&self) -> Option<Self> {
         let is_optional = self.what == Resource::Services && !self.fields.is_empty();
         is_optional.then(|| Self { fields: String::new(), ..self.clone() })
     }
 
-    /// The same in the other version of the kind, if it has another one.
+    /// The other version of the kind, if it has one.
     pub(super) fn in_other_version(&self) -> Option<Self> {
         let [newer, older] = CLUSTER_SET;
         let group = match self.group {
@@ -159,7 +158,7 @@ impl Selection {
         Some(Self { group, ..self.clone() })
     }
 
-    /// One page of the list; an empty token asks for the first one.
+    /// Requests one page of the list; an empty token requests the first.
     pub(super) fn page_path(&self, token: &str) -> String {
         let mut query = self.list_path();
         push_parameter(&mut query, "limit", &PAGE_ITEMS.to_string());
@@ -167,7 +166,7 @@ impl Selection {
         query
     }
 
-    /// The list in one answer.
+    /// Requests the whole list at once.
     pub(super) fn list_path(&self) -> String {
         let mut query = format!("{}?", self.base_path());
         push_parameter(&mut query, "labelSelector", &self.labels);
@@ -175,17 +174,17 @@ impl Selection {
         query
     }
 
-    /// The smallest request that tells which version the server has.
+    /// The smallest request that returns the server's version.
     pub(super) fn newest_version_path(&self) -> String {
         newest_version_query(self.list_path())
     }
 
-    /// The watch of what happens after a version.
+    /// Requests the changes after a version.
     pub(super) fn watch_path(&self, version: &str, timeout_s: u64) -> String {
         watch_query(self.list_path(), version, timeout_s)
     }
 
-    /// One object of this kind.
+    /// Requests one object.
     pub(super) fn object_path(&self, name: &ObjectName) -> String {
         let encoded = |text| utf8_percent_encode(text, QUERY_ENCODE_SET);
         let (namespace, name) = (encoded(name.namespace()), encoded(name.name()));
@@ -201,8 +200,8 @@ impl Selection {
     }
 }
 
-/// What a kind's list, watch and audit ask for alike: if one of the three asked for other objects, the audit would find
-/// differences that do not exist. Cheap to clone.
+/// The selection that list, watch and audit of a kind share: different ones would yield false differences. Cheap to
+/// clone.
 #[derive(Clone, Debug)]
 pub(super) struct SharedSelection {
     pub(super) what: Resource,
@@ -218,19 +217,19 @@ impl SharedSelection {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sets what is asked for from now on: a list of it has been handed over.
+    /// Replaces the selection after a list of the new one was delivered.
     pub(super) fn set(&self, selection: Selection) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = selection;
     }
 }
 
-/// Makes of a list's request the smallest one that tells which version the server has.
+/// Turns a list request into the smallest one that returns the server's version.
 pub fn newest_version_query(mut list: String) -> String {
     push_parameter(&mut list, "limit", "1");
     list
 }
 
-/// Makes of a list's request the watch of what happens after a version.
+/// Turns a list request into a watch of the changes after a version.
 pub fn watch_query(mut list: String, version: &str, timeout_s: u64) -> String {
     push_parameter(&mut list, "watch", "true");
     push_parameter(&mut list, "allowWatchBookmarks", "true");
@@ -239,10 +238,10 @@ pub fn watch_query(mut list: String, version: &str, timeout_s: u64) -> String {
     list
 }
 
-/// All but what RFC 3986 calls unreserved.
+/// Everything but RFC 3986's unreserved characters.
 pub const QUERY_ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Adds a parameter unless its value is empty, in the characters that a query may have.
+/// Adds a percent-encoded parameter unless its value is empty.
 pub fn push_parameter(query: &mut String, name: &str, value: &str) {
     if value.is_empty() {
         return;
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn service_imports_are_asked_for_in_either_version_and_their_slices_by_label() {
+    fn service_imports_have_two_versions_and_their_slices_a_label() {
         let newer = Selection::imports();
         let older = newer.in_other_version().unwrap();
         assert_eq!(newer.list_path(), "/apis/multicluster.x-k8s.io/v1beta1/serviceimports?");
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_another_kind_is_not_taken_for_one_of_this() {
+    fn a_list_of_another_kind_is_refused() {
         let frame = |api_version: &str, kind: &str| ListFrame {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
@@ -308,14 +307,14 @@ mod tests {
         for version in ["v1beta1", "v1alpha1"] {
             assert!(Resource::Imports.is_listed_by(&imports(version)), "{version}");
         }
-        assert!(!Resource::Imports.is_listed_by(&imports("v1")), "a version that is not known");
+        assert!(!Resource::Imports.is_listed_by(&imports("v1")), "an unknown version");
         assert!(!Resource::Imports.is_listed_by(&frame("v1", "ServiceList")));
         assert!(!Resource::Services.is_listed_by(&imports("v1beta1")));
         assert!(Resource::ImportedSlices.is_listed_by(&frame("discovery.k8s.io/v1", "EndpointSliceList")));
     }
 
     #[test]
-    fn pages_and_watches_say_where_they_begin() {
+    fn pages_and_watches_request_their_start() {
         let slices = Selection::slices();
         assert!(slices.page_path("").ends_with("endpointslices?limit=500"));
         assert!(slices.page_path("a b+/=").ends_with("?limit=500&continue=a%20b%2B%2F%3D"));

@@ -1,4 +1,4 @@
-//! Runs the loop of lists and watches against an apiserver that does as it is told, over real TLS.
+//! Runs lists and watches against a scripted apiserver over real TLS.
 
 mod bed;
 mod costs;
@@ -24,7 +24,7 @@ const fn ms(ms: u64) -> Duration {
 }
 
 #[tokio::test]
-async fn lists_come_first_and_the_watches_go_on_from_them() {
+async fn lists_come_first_and_watches_continue_from_them() {
     let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[service("a", "3", "10.96.0.1")])]);
     bed.lists("endpointslices", [list("11", &[slice("a-1", "4", "10.0.0.1")])]);
@@ -62,7 +62,7 @@ async fn pages_are_one_list() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_too_old_leads_to_one_answer() {
+async fn an_expired_token_leads_to_an_unpaged_list() {
     let mut bed = SourceHarness::new();
     let first = page("10", "t1", &[service("a", "1", "10.96.0.1"), service("gone", "1", "10.96.0.9")]);
     let second = list("20", &[service("a", "1", "10.96.0.1"), service("b", "2", "10.96.0.2")]);
@@ -93,7 +93,7 @@ async fn a_bad_object_rejects_itself_only() {
 }
 
 #[tokio::test]
-async fn a_deletion_that_cannot_be_read_deletes_whom_it_names() {
+async fn an_unreadable_deletion_deletes_the_object_that_it_names() {
     let mut bed = SourceHarness::new();
     let [a, b] = ["a", "b"].map(|name| service(name, "3", "10.96.0.1"));
     bed.lists("services", [list("10", &[a, b])]);
@@ -107,9 +107,9 @@ async fn a_deletion_that_cannot_be_read_deletes_whom_it_names() {
     assert_eq!(bed.watch(Resource::Services).resource_version.as_deref(), Some("11"));
 }
 
-/// These events do not tell which object was deleted, or whether any was.
+/// These events do not tell which object was deleted, if any.
 #[tokio::test]
-async fn what_cannot_be_told_from_an_event_is_told_by_a_list() {
+async fn an_ambiguous_event_leads_to_a_list() {
     let deleted = |name| event("DELETED", &service(name, "11", "10.96.0.1"));
     let nobody = r#"{"type":"DELETED","object":{"metadata":{}}}"#.to_owned();
     let torn = [
@@ -134,7 +134,7 @@ async fn what_cannot_be_told_from_an_event_is_told_by_a_list() {
 }
 
 #[tokio::test]
-async fn a_watch_that_ends_goes_on_where_it_was() {
+async fn a_watch_that_ends_resumes_at_its_version() {
     let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[])]);
     let first = bed::ends(&[event("ADDED", &service("a", "11", "10.96.0.1")), bookmark("15")]);
@@ -150,9 +150,9 @@ async fn a_watch_that_ends_goes_on_where_it_was() {
     assert_eq!(bed.watch(Resource::Services).lists, 1);
 }
 
-/// A hold waits for news of endpoints: a source that tells of everything else does not bring them.
+/// A hold waits for endpoint changes, which watches of other kinds do not bring.
 #[tokio::test]
-async fn the_source_is_heard_while_a_watch_of_slices_stands_and_silent_from_its_end_on() {
+async fn the_source_is_watching_only_while_a_slice_watch_runs() {
     let cases = [
         ("endpointslices", slice("a-1", "11", "10.0.0.1"), &[true, false, true][..]),
         ("services", service("a", "11", "10.96.0.1"), &[true]),
@@ -168,7 +168,7 @@ async fn the_source_is_heard_while_a_watch_of_slices_stands_and_silent_from_its_
 }
 
 #[tokio::test]
-async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
+async fn an_expired_version_leads_to_a_list_that_delivers_differences() {
     for gone in [bed::hang(&[error(410, "Expired")]), status("410 Gone", "", "Expired")] {
         let mut bed = SourceHarness::new();
         let [a, b, c] = ["a", "b", "c"].map(|name| service(name, "1", "10.96.0.1"));
@@ -185,7 +185,7 @@ async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
 }
 
 #[tokio::test]
-async fn what_found_no_room_is_told_once_more_when_there_is_some_and_not_in_a_loop() {
+async fn objects_left_out_are_redelivered_once_there_is_space_without_a_loop() {
     let mut bed = SourceHarness::new();
     let [a, b] = ["a", "b"].map(|name| service(name, "1", "10.96.0.1"));
     bed.lists("services", [list("10", &[a.clone(), b.clone()]), list("20", &[a, b])]);
@@ -212,10 +212,10 @@ async fn silence_twice_from_one_version_leads_to_a_list() {
     assert!(error.text.starts_with("nothing came for"), "{}", error.text);
 }
 
-/// etcd was restored from a backup: a watch from an earlier version brings nothing. Versions of before the restore say
-/// nothing of the objects that are there now, even where they are the same.
+/// etcd was restored from a backup: a watch from an earlier version is silent, and old versions do not identify the
+/// present objects, even if they match.
 #[tokio::test]
-async fn versions_that_went_back_are_noticed_at_the_first_silence_and_everything_is_read_anew() {
+async fn versions_that_went_back_are_found_at_the_first_silence() {
     let mut bed = SourceHarness::new();
     let restored = list("60", &[service("a", "50", "10.96.0.9")]);
     bed.lists("services", [list("99", &[service("a", "50", "10.96.0.1"), service("b", "70", "10.96.0.2")])]);
@@ -231,7 +231,7 @@ async fn versions_that_went_back_are_noticed_at_the_first_silence_and_everything
 }
 
 #[tokio::test]
-async fn a_server_that_ends_each_watch_at_once_is_asked_at_a_bounded_rate() {
+async fn a_server_that_ends_watches_at_once_gets_a_bounded_rate() {
     let mut bed = SourceHarness::new();
     bed.watches("services", vec![bed::ends(&[]); 100]);
     bed.start(SourceSettings::default()).await;
@@ -247,7 +247,7 @@ async fn a_server_that_ends_each_watch_at_once_is_asked_at_a_bounded_rate() {
 }
 
 #[tokio::test]
-async fn a_server_may_ask_for_patience() {
+async fn a_throttling_server_is_left_alone() {
     let mut bed = SourceHarness::new();
     bed.lists("services", [status("429 Too Many Requests", "retry-after: 1\r\n", "TooManyRequests")]);
     let begun = Instant::now();
@@ -257,7 +257,7 @@ async fn a_server_may_ask_for_patience() {
 }
 
 #[tokio::test]
-async fn an_older_server_is_asked_without_the_field_that_it_does_not_know() {
+async fn an_older_server_gets_no_unsupported_field_selector() {
     let mut bed = SourceHarness::new();
     bed.lists(
         "services",
@@ -274,7 +274,7 @@ async fn an_older_server_is_asked_without_the_field_that_it_does_not_know() {
 }
 
 #[tokio::test]
-async fn a_start_from_memory_needs_no_list() {
+async fn a_resumed_start_needs_no_list() {
     let mut bed = SourceHarness::new();
     let known = |name: &str| {
         let version = Version { uid: name.into(), resource_version: "3".into() };
@@ -296,8 +296,8 @@ async fn a_start_from_memory_needs_no_list() {
     assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
 }
 
-/// What is odd about a bad service, a slice with a bad endpoint and a slice that belongs to no service; then all
-/// services, and the two slices.
+/// Untabled objects: a bad service, a slice with a bad endpoint, a slice without a service. Returns them with the
+/// services and the slices.
 async fn odd_ones() -> (UntabledByKind, [String; 2], [String; 2]) {
     let bad = service("bad", "5", "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,");
     let partly = slice("partly", "6", "10.0.0.1").replace("\"endpoints\":[", "\"endpoints\":[{},");
@@ -312,7 +312,7 @@ async fn odd_ones() -> (UntabledByKind, [String; 2], [String; 2]) {
 }
 
 #[tokio::test]
-async fn what_the_table_does_not_say_is_told_for_a_restart() {
+async fn untabled_objects_are_saved_for_a_restart() {
     let (oddities, ..) = odd_ones().await;
     let show = |odds: &UntabledObjects| {
         let words = odds.iter().map(|(name, odd)| {
@@ -327,7 +327,7 @@ async fn what_the_table_does_not_say_is_told_for_a_restart() {
 }
 
 #[tokio::test]
-async fn a_start_from_memory_repeats_what_was_rejected_and_its_audit_blames_nobody() {
+async fn a_resumed_start_repeats_rejections_and_its_audit_finds_nothing() {
     let (oddities, services, slices) = odd_ones().await;
     let known = |name: &str, version: &str| {
         let version = Version { uid: name.into(), resource_version: version.into() };
@@ -358,7 +358,7 @@ async fn a_start_from_memory_repeats_what_was_rejected_and_its_audit_blames_nobo
 }
 
 #[tokio::test]
-async fn a_start_from_memory_whose_version_is_gone_tells_differences() {
+async fn a_resumed_start_with_an_expired_version_delivers_differences() {
     let mut bed = SourceHarness::new();
     let known = |name: &str| {
         let version = Version { uid: name.into(), resource_version: "3".into() };
@@ -381,7 +381,7 @@ async fn a_start_from_memory_whose_version_is_gone_tells_differences() {
 }
 
 #[tokio::test]
-async fn the_own_node_tells_the_zone_before_the_source_is_synced() {
+async fn the_zone_is_known_before_the_source_is_synced() {
     let mut bed = SourceHarness::new();
     let node = r#"{"metadata":{"name":"n1","uid":"n","resourceVersion":"4","labels":{"topology.kubernetes.io/zone":"z1"}}}"#;
     bed.lists("nodes", [list("10", &[node.to_owned()])]);
@@ -392,7 +392,7 @@ async fn the_own_node_tells_the_zone_before_the_source_is_synced() {
 }
 
 #[tokio::test]
-async fn a_node_that_may_not_be_read_holds_up_nothing() {
+async fn a_forbidden_node_delays_nothing() {
     for answer in [status("403 Forbidden", "", "Forbidden"), list("10", &[])] {
         let mut bed = SourceHarness::new();
         bed.lists("nodes", [answer]);
@@ -403,10 +403,10 @@ async fn a_node_that_may_not_be_read_holds_up_nothing() {
 }
 
 #[tokio::test]
-async fn a_watch_that_lies_is_found_by_the_audit() {
+async fn an_audit_finds_a_change_that_the_watch_missed() {
     let mut bed = SourceHarness::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
-    // The event of version 12 is lost; the bookmark says that everything up to 15 was told.
+    // The event of version 12 is lost; the bookmark claims that everything up to 15 was sent.
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
     bed.lists_after("services", list("20", &[new]));
     bed.watches("services", [bed::hang(&[bookmark("15")])]);
@@ -423,7 +423,7 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
 }
 
 #[tokio::test]
-async fn a_watch_that_begins_long_after_the_last_answer_is_compared_at_once() {
+async fn a_watch_after_a_long_absence_is_audited_at_once() {
     let mut bed = SourceHarness::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
@@ -435,9 +435,9 @@ async fn a_watch_that_begins_long_after_the_last_answer_is_compared_at_once() {
     assert_eq!(bed.watch(Resource::Services).differences, 1);
 }
 
-/// The store was restored while no daemon ran, and has gone on beyond the version that was reached.
+/// The store was restored while no daemon ran, and has passed the last known version.
 #[tokio::test]
-async fn a_start_from_long_ago_is_compared_at_once() {
+async fn a_start_from_old_state_is_audited_at_once() {
     let version = Version { uid: "a".into(), resource_version: "3".into() };
     let known = (ObjectName::new("default", "a").unwrap(), version);
     for (age, is_compared) in [(ms(40_000), true), (ms(100), false)] {
@@ -475,9 +475,9 @@ async fn a_start_from_long_ago_is_compared_at_once() {
 }
 
 #[tokio::test]
-async fn a_comparison_before_the_first_list_finds_nothing_that_a_watch_missed() {
+async fn an_audit_before_the_first_list_blames_no_watch() {
     let mut bed = SourceHarness::new();
-    // The list waits for as long as the server asks, so comparisons are the first to see what there is.
+    // The list waits for the server's Retry-After, so audits run first.
     bed.lists("services", [status("429 Too Many Requests", "retry-after: 1\r\n", "TooManyRequests")]);
     bed.lists_after("services", list("20", &[service("a", "12", "10.96.0.1")]));
     let timing = Timing { audit_interval: ms(100), audit_confirm_delay: ms(10), ..bed.timing() };
@@ -490,10 +490,10 @@ async fn a_comparison_before_the_first_list_finds_nothing_that_a_watch_missed() 
     assert_eq!((services.lists, services.differences), (1, 0));
 }
 
-/// A slice that is not for proxies is ignored, unless it was for them before: then it is told, to show that it is no
-/// accident.
+/// A headless slice is ignored, unless it was for proxies before: then it is delivered, to show that the change is
+/// intended.
 #[tokio::test]
-async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
+async fn headless_slices_are_delivered_only_if_known_before() {
     let headless = |name: &str, version: &str| {
         slice(name, version, "10.0.0.1")
             .replace("\"labels\":{", "\"labels\":{\"service.kubernetes.io/headless\":\"\",")
@@ -513,7 +513,7 @@ async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
     assert_eq!((slices.objects, slices.lists, slices.differences, slices.bad), (1, 1, 0, 0));
 }
 
-/// A bed in which the watch misses an event, and no comparison comes by itself.
+/// A harness whose watch misses an event, without hourly audits.
 async fn missing_one() -> SourceHarness {
     let mut bed = SourceHarness::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
@@ -528,7 +528,7 @@ async fn missing_one() -> SourceHarness {
 }
 
 #[tokio::test]
-async fn all_who_ask_within_ten_seconds_get_one_comparison() {
+async fn requests_within_ten_seconds_share_one_audit() {
     let bed = missing_one().await;
     let before = bed.lists_of("services");
     let view = bed.view();
@@ -545,7 +545,7 @@ async fn all_who_ask_within_ten_seconds_get_one_comparison() {
 }
 
 #[tokio::test]
-async fn who_may_only_look_causes_no_list_and_who_may_mend_needs_no_other_comparison() {
+async fn only_a_repair_request_causes_a_list_and_it_reuses_the_audit() {
     let mut bed = missing_one().await;
     bed.view().audit(AuditMode::ReadOnly).await;
     let compared = bed.lists_of("services");
@@ -562,7 +562,7 @@ async fn who_may_only_look_causes_no_list_and_who_may_mend_needs_no_other_compar
 }
 
 #[tokio::test]
-async fn whoever_asks_all_the_time_does_not_put_off_the_comparison_that_mends() {
+async fn constant_requests_do_not_delay_the_hourly_audit() {
     let mut bed = SourceHarness::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
@@ -588,7 +588,7 @@ async fn whoever_asks_all_the_time_does_not_put_off_the_comparison_that_mends() 
 }
 
 #[tokio::test]
-async fn a_comparison_that_fails_is_not_repeated_by_whoever_asks() {
+async fn requests_do_not_repeat_a_failed_audit() {
     let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[]), status("500 Internal Server Error", "", "InternalError")]);
     let timing = Timing { audit_interval_min: ms(400), ..bed.timing() };
@@ -605,7 +605,7 @@ async fn a_comparison_that_fails_is_not_repeated_by_whoever_asks() {
 }
 
 #[tokio::test]
-async fn what_is_no_list_is_not_taken_for_an_empty_one() {
+async fn a_body_that_is_no_list_deletes_nothing() {
     let mut bed = SourceHarness::new();
     let html = bed::answer("200 OK", "", "<html>maintenance</html>");
     let other = r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{"resourceVersion":"20"},"items":[]}"#;

@@ -1,6 +1,6 @@
-//! Versions of objects, and the odd objects, of which the table does not say everything.
+//! Versions of objects, and facts about objects that the table does not hold.
 //!
-//! Invariant: versions are compared for equality only, as Kubernetes asks.
+//! Invariant: versions are only compared for equality, as Kubernetes requires.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,11 @@ use std::sync::Arc;
 use holdfast_core::facts::{Meta, Rejection};
 use holdfast_core::keys::ObjectName;
 
-/// One version of one object. Versions are compared for equality only.
+/// One version of one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// Tells a re-created object from the old one of the same name.
+    /// Differs between a re-created object and the old one of the same name.
     pub uid: Arc<str>,
-    /// The apiserver's version.
     pub resource_version: Arc<str>,
 }
 
@@ -23,37 +22,36 @@ impl Version {
         Self { uid: text(&meta.uid), resource_version: text(&meta.resource_version) }
     }
 
-    /// Whether the other one is surely another object; an object without a uid may be any object of its name.
+    /// Whether the other is certainly another object; without a uid it may be any object of its name.
     pub(super) fn is_another_object(&self, other: &Self) -> bool {
         !self.uid.is_empty() && !other.uid.is_empty() && self.uid != other.uid
     }
 
-    /// Whether both are surely the same version; an object without a version may be any version.
+    /// Whether both are certainly the same version; an object without a version may be any version.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self == other && !self.resource_version.is_empty()
     }
 }
 
-/// What the table does not say of an object: that a version of it could not be understood, in part or at all, or that
-/// it belongs to no service.
+/// Facts that the table does not hold: the object was rejected in part or whole, or belongs to no service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UntabledObject {
     pub version: Version,
-    /// What could not be understood; `None`: the object belongs to no service, and nothing of it is wrong.
+    /// `None`: the object is valid and belongs to no service.
     pub rejection: Option<Rejection>,
 }
 
 impl UntabledObject {
-    /// Whether nothing of this version was understood.
+    /// Whether the whole version was rejected.
     pub(super) fn is_bad(&self) -> bool {
         self.rejection.as_ref().is_some_and(|rejection| !rejection.partial)
     }
 
-    /// Whether nothing of this version was wrong, and it only belongs to no service.
+    /// Whether the version is valid and only belongs to no service.
     pub(super) const fn is_orphan(&self) -> bool {
         self.rejection.is_none()
     }
 }
 
-/// The odd objects of one kind.
+/// The untabled objects of one kind.
 pub type UntabledObjects = BTreeMap<ObjectName, UntabledObject>;

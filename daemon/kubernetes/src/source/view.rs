@@ -1,7 +1,6 @@
-//! How each watch is doing, for pages and metrics.
+//! The state of each watch, for pages and metrics.
 //!
-//! Invariant: reading never waits for a watch, and a watch never waits for readers. Old data is shown with its age; it
-//! is served all the same.
+//! Invariant: readers and watches never wait for each other. Old data is shown with its age, and is still served.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,20 +13,20 @@ use super::resource::Resource;
 use crate::apiserver::Encoding;
 
 words! {
-    /// What a watch is doing.
+    /// The state of a watch.
     pub enum State {
-        /// It waits before its next request: the last one went badly, or there was none.
+        /// Waits before its next request: the last one failed, or there was none.
         Waiting = "waiting",
-        /// It asks for the whole list.
+        /// Requests the whole list.
         Listing = "listing",
-        /// It gets each change.
+        /// Receives each change.
         Watching = "watching",
-        /// Nothing of the kind is known, and the cluster does not have it, or does not let it be read.
+        /// No object is known, and the cluster lacks the kind or denies access.
         Absent = "absent",
     }
 }
 
-/// What went wrong last, and when.
+/// The last error and its time.
 #[derive(Clone, Debug)]
 pub struct LastError {
     pub text: Arc<str>,
@@ -36,44 +35,41 @@ pub struct LastError {
 
 #[derive(Clone, Debug)]
 pub struct Watch {
-    /// Which objects it watches.
     pub what: Resource,
-    /// What it is doing.
     pub state: State,
     pub since: Instant,
-    /// Which apiserver answered last.
+    /// The apiserver that replied last.
     pub endpoint: Option<Arc<str>>,
-    /// How its answer was encoded.
+    /// The encoding of its reply.
     pub encoding: Option<Encoding>,
     /// The version up to which everything is known.
     pub resource_version: Option<Arc<str>>,
-    /// When the last byte of a list or a watch came.
+    /// When the last byte of a list or watch arrived.
     pub last_received: Option<Instant>,
-    /// Objects that are known.
+    /// Known objects.
     pub objects: usize,
-    /// Objects with a last version that could not be understood.
+    /// Objects whose last version was invalid.
     pub bad: usize,
-    /// Objects that could not be read as they were encoded, and were asked for alone as JSON.
+    /// Objects that were unreadable in their encoding and were refetched as JSON.
     pub refetched: u64,
-    /// Lists that were completed.
+    /// Completed lists.
     pub lists: u64,
-    /// Lists and watches that went badly.
+    /// Failed lists and watches.
     pub restarts: u64,
-    /// Pages of lists that had to be asked for again.
+    /// Pages of lists that were requested again.
     pub page_retries: u64,
     /// Events that changed something.
     pub events: u64,
-    /// Lists that removed so much at once, all or more than half of what was known, that the log says so.
+    /// Lists that removed everything or more than half, which the log reports.
     pub losses: u64,
-    /// Comparisons with what the server has.
+    /// Audits against the server.
     pub audits: u64,
-    /// Comparisons that found something which the watch had missed.
+    /// Audits that found a change that the watch had missed.
     pub differences: u64,
-    /// What went wrong last.
     pub last_error: Option<LastError>,
 }
 
-/// What it means that the cluster does not know the node.
+/// The effect of a missing Node.
 const NO_NODE: &str = "there is no Node of this name, so no endpoint counts as this node's: a Local policy finds \
                        none, and hints for zones have no effect";
 
@@ -81,7 +77,7 @@ impl Watch {
     pub fn new(what: Resource) -> Self {
         Self {
             what,
-            // Whether the cluster has such a kind at all is yet to be seen.
+            // Whether the cluster has this kind is not known yet.
             state: if what.is_optional() { State::Absent } else { State::Waiting },
             since: Instant::now(),
             endpoint: None,
@@ -102,12 +98,12 @@ impl Watch {
         }
     }
 
-    /// How long nothing has come; none if nothing ever did.
+    /// Time since the last byte; `None` before the first.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
         self.last_received.map(|heard| now.saturating_duration_since(heard))
     }
 
-    /// Why the zone of this node is not known, or may have changed unnoticed.
+    /// Why the node's zone is unknown or may be stale.
     pub fn zone_problem(&self) -> Option<String> {
         let is_watched = self.state == State::Watching;
         let error = self.last_error.as_ref().filter(|_| !is_watched).map(|error| &*error.text);
@@ -123,8 +119,8 @@ impl Watch {
         }
     }
 
-    /// Shows that a list is asked for. A kind that the apiserver has said to be absent stays absent until a list of it
-    /// comes: each of the questions from time to time would look like news, and have it compared for a moment.
+    /// Shows that a list was requested. An absent kind stays absent until a list of it arrives: each retry would
+    /// otherwise look like news and trigger an audit.
     pub(super) fn begin_list(&mut self) {
         let is_said = self.state == State::Absent && self.last_error.is_some();
         self.set_state(if is_said { State::Absent } else { State::Listing });
@@ -150,7 +146,7 @@ pub struct View {
 }
 
 impl View {
-    /// Watches that stay as they are.
+    /// Watches with a fixed state.
     #[cfg(any(test, feature = "testing"))]
     pub fn from_watches(watches: Vec<Watch>) -> Self {
         Self {
@@ -159,7 +155,7 @@ impl View {
         }
     }
 
-    /// Compares every kind that is not absent with what the apiserver has now, or had within the last seconds.
+    /// Audits every kind that is not absent against the apiserver, or returns a result of the last seconds.
     pub async fn audit(&self, asker: AuditMode) -> Vec<(Resource, AuditReport)> {
         let is_absent = |of: Resource| {
             self.watches.iter().map(|it| it.borrow()).any(|it| it.what == of && it.state == State::Absent)
@@ -169,7 +165,7 @@ impl View {
         futures_util::future::join_all(audits).await
     }
 
-    /// How the watches are doing now; there is none if no apiserver is watched.
+    /// The current state of the watches; empty without an apiserver.
     pub fn current(&self) -> Vec<Watch> {
         self.watches.iter().map(|watch| watch.borrow().clone()).collect()
     }

@@ -1,7 +1,6 @@
-//! Why a list or a watch ended, and what follows from it.
+//! Why a list or a watch ended, and what the reflector does next.
 //!
-//! Invariant: pure. Every ending leads to another request; a version from which nothing comes any more is given up
-//! after two tries.
+//! Invariant: pure. Every error leads to another request; a version that yields nothing is given up after two tries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,28 +10,28 @@ use super::envelope::Status;
 use super::page::PageError;
 use crate::apiserver::{AccessError, EndpointError};
 
-/// How many endings in a row lead to a list, if they come from one version and that version may be to blame for them.
+/// Errors in a row from one suspect version until a list follows.
 const STUCK_MAX: u32 = 2;
 
 /// Why a list or a watch ended.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum WatchError {
-    /// The server ended the watch, as it should.
+    /// The server ended the watch as requested.
     #[error("the server ended the watch")]
     Ended,
-    /// No endpoint gave an answer.
+    /// No endpoint replied.
     #[error("{0}")]
     Unreachable(AccessError),
-    /// The answer broke off.
+    /// The reply broke off.
     #[error("{0}")]
     Broken(AccessError),
-    /// Nothing came for too long.
+    /// Nothing arrived for too long.
     #[error("nothing came for {} s; an apiserver sends a bookmark each minute", .0.as_secs())]
     Silent(Duration),
-    /// The server did not end the watch when it should have.
+    /// The server did not end the watch in time.
     #[error("the server did not end the watch in time")]
     Overrun,
-    /// No page of a list came any more.
+    /// No page of a list arrived.
     #[error("no page of the list came for {} s", .0.as_secs())]
     Stalled(Duration),
     /// The server refused the request.
@@ -41,33 +40,33 @@ pub(super) enum WatchError {
     /// The server ended the watch with an error.
     #[error("the watch failed: {0}")]
     Failed(Status),
-    /// A line that is not an event and belongs to no object.
+    /// A line that is neither an event nor attributable to an object.
     #[error(transparent)]
     InvalidFrame(#[from] FrameError),
-    /// A body that is not a list.
+    /// The body is not a list.
     #[error(transparent)]
     InvalidPage(#[from] PageError),
-    /// Objects that cannot be read as they were encoded, and cannot be had alone in another encoding either.
-    #[error("{0} objects cannot be read as protobuf, nor be had alone as JSON")]
+    /// Objects that are unreadable in their encoding and could not be refetched as JSON.
+    #[error("{0} objects cannot be read as protobuf, nor fetched one by one as JSON")]
     Doubtful(usize),
-    /// Room became free for something that the table had to leave out.
-    #[error("room became free for objects that waited; all are listed again")]
+    /// The table has space for objects that it had left out.
+    #[error("the table has space for objects that it left out; listing all of them again")]
     RelistRequested,
-    /// The engine asks whether the endpoints of a held list are back: a watch that begins now tells.
-    #[error("the watch begins again to hear whether endpoints are back")]
+    /// The engine asks whether the endpoints of a held list are back; a new watch answers that.
+    #[error("restarting the watch to check whether endpoints are back")]
     FreshnessRequested,
-    /// The store of the apiserver is older than what it has told.
+    /// The apiserver's store is older than a version that it sent.
     #[error(
         "the apiserver went back from version {from} to {to}, as after a restore from a backup; all is read again"
     )]
     Rewound { from: Arc<str>, to: Arc<str> },
-    /// The watch missed something that the server has.
+    /// The watch missed a change.
     #[error("the watch missed changes: {0}")]
     Differs(Arc<str>),
 }
 
 impl WatchError {
-    /// An answer that broke off, or stayed away for `idle`.
+    /// Converts an error of a body that broke off, or was silent for `idle`.
     pub(super) fn from_body(error: AccessError, idle: Duration) -> Self {
         let is_silence = |error: &AccessError| match error {
             AccessError::Failed(failures) => failures.iter().all(|it| it.trouble == EndpointError::Silent),
@@ -76,7 +75,7 @@ impl WatchError {
         if is_silence(&error) { Self::Silent(idle) } else { Self::Broken(error) }
     }
 
-    /// Whether the version or token that was asked for is too old.
+    /// Whether the requested version or token has expired.
     pub(super) fn is_gone(&self) -> bool {
         match self {
             Self::Refused { status, .. } | Self::Failed(status) => status.is_gone(),
@@ -84,13 +83,12 @@ impl WatchError {
         }
     }
 
-    /// Whether the request itself makes no sense to the server.
+    /// Whether the server considers the request invalid.
     pub(super) fn is_bad_request(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(400 | 422)))
     }
 
-    /// Whether the very same request may be answered the next time: the server has too much to do, or the
-    /// answer was lost.
+    /// Whether the same request may succeed next time: the server was overloaded, or the reply was lost.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::InvalidPage(why) => !matches!(why, PageError::Endless),
@@ -100,7 +98,7 @@ impl WatchError {
         }
     }
 
-    /// Whether the encoding of the answer may be to blame, so that another one may bring what was asked for.
+    /// Whether the reply's encoding may be the cause, so that another one may work.
     pub(super) const fn is_encoding_suspect(&self) -> bool {
         match self {
             Self::InvalidFrame(_) | Self::Doubtful(_) => true,
@@ -114,27 +112,27 @@ impl WatchError {
         }
     }
 
-    /// Whether the server has none of the encodings that were asked for.
+    /// Whether the server supports none of the requested encodings.
     pub(super) fn is_not_acceptable(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(406 | 415)))
     }
 
-    /// Whether the server does not have what was asked for, or does not let it be read.
+    /// Whether the server lacks the kind or denies access.
     pub(super) fn is_absence(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(403 | 404)))
     }
 
-    /// Whether the server asks for patience.
+    /// Whether the server throttles us.
     pub(super) fn is_throttled(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code == Some(429))
     }
 
-    /// Whether a server answered and refused.
+    /// Whether a server replied and refused.
     pub(super) const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
 
-    /// For how long the server asks us to wait.
+    /// How long the server asks us to wait.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -143,19 +141,18 @@ impl WatchError {
         }
     }
 
-    /// Whether the version from which the watch began may be to blame.
+    /// Whether the watch's start version may be the cause.
     fn is_version_suspect(&self) -> bool {
         matches!(self, Self::Silent(_) | Self::InvalidFrame(_) | Self::InvalidPage(_) | Self::Failed(_))
     }
 }
 
-/// How often in a row the same version led nowhere.
+/// How often in a row the same version yielded nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StuckVersion(u32);
 
 impl StuckVersion {
-    /// Takes in how a watch ended, and whether it moved to a newer version; returns whether the next request must be a
-    /// list.
+    /// Records a watch's end and whether it reached a newer version; returns whether the next request must be a list.
     pub(super) fn record_error(&mut self, ending: &WatchError, has_moved: bool) -> bool {
         if has_moved {
             self.0 = 0;
@@ -197,7 +194,7 @@ mod tests {
         AccessError::Failed(troubles.iter().map(failure).collect())
     }
 
-    /// For each ending in a row, `l` if a list follows and `w` if the watch goes on.
+    /// Checks the sequence of next requests: `l` for a list, `w` for a watch.
     #[track_caller]
     fn check(name: &str, endings: &[(WatchError, bool)], expected: &str) {
         let mut stuck = StuckVersion::default();
@@ -208,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_an_ending() {
+    fn each_error_leads_to_a_list_or_a_watch() {
         let silent = || WatchError::Silent(Duration::from_secs(90));
         check(
             "a watch that ended goes on",
@@ -248,11 +245,11 @@ mod tests {
             &[(WatchError::Rewound { from: "9".into(), to: "5".into() }, false)],
             "l",
         );
-        check("a watch that lies is not asked again", &[(WatchError::Differs("a".into()), true)], "l");
+        check("a watch that missed changes needs a list", &[(WatchError::Differs("a".into()), true)], "l");
     }
 
     #[test]
-    fn a_page_is_asked_for_again_only_where_that_may_help() {
+    fn a_page_is_requested_again_only_if_that_may_help() {
         let may_pass = |code| refused(code).is_transient();
         assert!([429, 500, 502, 503, 504].into_iter().all(may_pass));
         assert!(![400, 401, 403, 404, 410, 422].into_iter().any(may_pass));
@@ -264,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_from_a_broken_answer() {
+    fn silence_differs_from_a_broken_reply() {
         let idle = Duration::from_secs(90);
         let silent = WatchError::from_body(broken(&[EndpointError::Silent]), idle);
         assert_eq!(silent.to_string(), "nothing came for 90 s; an apiserver sends a bookmark each minute");

@@ -1,7 +1,7 @@
-//! `[[service]]` blocks that can be said as facts, and those facts.
+//! Converts `[[service]]` blocks to facts.
 //!
-//! Invariant: every fact of every block in a [`Blocks`] is legal, so turning the blocks into events cannot fail. So a
-//! reload is judged whole before anything of it is sent.
+//! Invariant: every fact in [`Blocks`] is valid, so blocks always convert to events. A reload is therefore validated
+//! whole before any part of it is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -23,53 +23,52 @@ use super::{HealthCheck, StaticService};
 use crate::names::{BackendSet, Resolve};
 use holdfast_config::{Config, VIP_SERVICE};
 
-/// A block that cannot be served.
+/// An invalid block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("[[service]] {namespace}/{name}: {fault}")]
 pub struct InvalidService {
-    /// As it was written.
+    /// As written.
     pub namespace: String,
-    /// As it was written.
+    /// As written.
     pub name: String,
-    /// What is wrong.
     pub fault: BlockFault,
 }
 
-/// What is wrong with a block.
+/// The error of a block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockFault {
-    /// No object can have this name.
+    /// The name is invalid.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// One block is one service.
+    /// Another block has this name.
     #[error("another block has this namespace and name; give one of them another name")]
     Duplicate,
-    /// Nothing to dial.
+    /// There is no address to dial.
     #[error("it has no frontend; give at least one, as \"10.96.0.10:80\"")]
     NoFrontend,
-    /// No client can dial port 0.
+    /// Port 0 cannot be dialled.
     #[error("{0} has port 0; legal are 1 to 65535")]
     PortZero(SocketAddr),
     /// The address cannot be a backend's.
     #[error("backend {0}: {1}")]
     Backend(SocketAddr, EndpointError),
-    /// Backends on more different ports than there may be slices.
+    /// The backends have more families and ports than a service may have slices.
     #[error("its backends need {0} slices, one per family and port; at most {max} are legal", max = limits::SLICES_PER_SERVICE_MAX)]
     Slices(usize),
 }
 
-/// A whole configuration's blocks, ready to be served.
+/// All valid blocks of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
     blocks: BTreeMap<ObjectName, Arc<Block>>,
-    // The virtual address of the apiserver, and the file that says so.
+    // The apiserver's virtual address, and the file that sets it.
     vip: Option<(SocketAddr, Arc<str>)>,
-    // What blocks of other files have to stand beside, and its file.
+    // The configuration that blocks of other files must not conflict with, and its file.
     own_config: (Arc<Config>, Arc<str>),
 }
 
 impl Blocks {
-    /// Takes all blocks, or says of each bad one what is wrong. `origin` is the file's name, shown with every change.
+    /// Converts all blocks, or returns the error of each invalid one. `origin` is the file shown with every change.
     pub fn new(services: Vec<StaticService>, origin: &str) -> Result<Self, Vec<InvalidService>> {
         let mut blocks = BTreeMap::new();
         let mut invalid = Vec::new();
@@ -84,7 +83,7 @@ impl Blocks {
         if invalid.is_empty() { Ok(Self { blocks, vip: None, own_config: beside }) } else { Err(invalid) }
     }
 
-    /// All blocks of a configuration, and the virtual address of the apiserver.
+    /// Converts a configuration's blocks and the apiserver's virtual address.
     pub fn from_config(config: &Config, origin: &str) -> Result<Self, Vec<InvalidService>> {
         let blocks = Self::new(config.services.iter().map(StaticService::from).collect(), origin)?;
         let vip = config.apiserver.vip.filter(|_| config.kubernetes.enabled);
@@ -92,30 +91,30 @@ impl Blocks {
         Ok(Self { own_config: beside, ..blocks.with_vip(vip, origin) })
     }
 
-    /// The configuration that blocks of other files stand beside, and its file.
+    /// The configuration that blocks of other files must not conflict with, and its file.
     pub(super) fn own_config(&self) -> (&Config, &Arc<str>) {
         (&self.own_config.0, &self.own_config.1)
     }
 
-    /// The same blocks, and these in addition, or in place of those that have their names.
+    /// Adds blocks, or replaces those of the same name.
     pub(super) fn with_blocks(&self, more: impl Iterator<Item = Arc<Block>>) -> Self {
         let more = more.map(|block| (block.service.key.name.clone(), block));
         Self { blocks: self.blocks.clone().into_iter().chain(more).collect(), ..self.clone() }
     }
 
-    /// The same blocks, and a virtual address for the apiserver.
+    /// Sets the apiserver's virtual address.
     pub fn with_vip(self, vip: Option<SocketAddr>, origin: &str) -> Self {
         Self { vip: vip.map(|address| (address, origin.into())), ..self }
     }
 
-    /// The same blocks, and the service of the virtual address, if there is one, with this backend. It is there before
-    /// it leads anywhere, so that no other service has the address.
+    /// Adds the service of the virtual address with this backend. It exists even without a backend, so that no other
+    /// service gets the address.
     pub(super) fn with_vip_target(self: Arc<Self>, endpoint: Option<SocketAddr>) -> Arc<Self> {
         let block =
             self.vip.as_ref().and_then(|(vip, origin)| Block::new(vip_service(*vip, endpoint), origin).ok());
         let Some(block) = block else { return self };
         let mut blocks = self.blocks.clone();
-        // The configuration gives no block this name.
+        // No block of the configuration may have this name.
         blocks.insert(block.service.key.name.clone(), Arc::new(block));
         Arc::new(Self { blocks, ..Self::clone(&self) })
     }
@@ -162,17 +161,17 @@ fn add_block(blocks: &mut BTreeMap<ObjectName, Arc<Block>>, block: Block) -> Res
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// The facts of the block's service; they do not change with its backends' health.
+    /// The block's service; independent of its backends' health.
     pub(super) service: Arc<ServiceFacts>,
-    /// The block's slices, without their endpoints' readiness.
+    /// The block's slices, without readiness.
     pub(super) slices: BTreeMap<SliceKey, SliceMembers>,
-    /// How the block's backends are checked.
+    /// The health check of its backends.
     pub(super) check: Option<Arc<HealthCheck>>,
-    /// Where its backends are asked for; none: the block has them itself.
+    /// The DNS name of its backends; `None`: the block lists them.
     pub(super) resolve: Option<Resolve>,
 }
 
-/// The backends of one slice: one family, one port, in the order of the block, each once.
+/// The backends of one slice: one family and port, in the block's order, without duplicates.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SliceMembers {
     meta: Meta,
@@ -180,8 +179,8 @@ pub(super) struct SliceMembers {
     family: Family,
     port: NonZeroU16,
     addresses: Vec<IpAddr>,
-    // What name servers said of them. The service has none of these, so that its own are those of backends that grow
-    // alone: what is remembered of the slices is what was said.
+    // Weights from DNS. The service carries none of these: its own weights are for slow start, so a saved slice keeps
+    // exactly what DNS returned.
     weights: Option<Box<WeightSetting>>,
 }
 
@@ -194,7 +193,7 @@ impl Block {
         Ok(Self { service: Arc::new(facts), slices, check, resolve: service.resolve })
     }
 
-    /// The same block with these backends, as name servers say.
+    /// Replaces the backends by those from DNS.
     pub(super) fn with_backends(&self, set: &BackendSet) -> Result<Self, BlockFault> {
         let families = self.families();
         let fit =
@@ -211,7 +210,7 @@ impl Block {
         Ok(Self { service, slices, check, resolve: self.resolve.clone() })
     }
 
-    /// Its backends with their weights.
+    /// The backends with their weights.
     pub(super) fn backend_set(&self) -> BackendSet {
         let of_service = self.service.weights.as_ref();
         let weight = |members: &SliceMembers, backend| {
@@ -232,12 +231,12 @@ impl Block {
         [Family::V4, Family::V6].into_iter().filter(|family| has(*family)).collect()
     }
 
-    /// All backends, each once, with the slice that it is in.
+    /// All backends, each once, with its slice.
     pub(super) fn backends(&self) -> impl Iterator<Item = (&SliceKey, SocketAddr)> {
         self.slices.iter().flat_map(|(key, members)| members.backends().map(move |backend| (key, backend)))
     }
 
-    /// One slice as it stands, with the readiness that `ready` knows.
+    /// The facts of one slice; `ready` supplies the readiness.
     pub(super) fn slice_facts(
         &self,
         key: &SliceKey,
@@ -271,7 +270,7 @@ impl SliceMembers {
     fn build_endpoints(&self, ready: impl Fn(SocketAddr) -> bool) -> Endpoints {
         let mut endpoints = EndpointsBuilder::new(self.family);
         for backend in self.backends() {
-            // Never refused: `group_backends` tried each of them when the block was built.
+            // Never fails: `group_backends` tried each of them.
             let is_ready = !self.is_withdrawn && ready(backend);
             let conditions =
                 Conditions { ready: is_ready, serving: is_ready, terminating: self.is_withdrawn };
@@ -322,8 +321,8 @@ fn build_weights(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Option<Box
         .then(|| Box::new(WeightSetting { weights: Weights::from_backends(each), wrong: None }))
 }
 
-/// The writer of what name servers say. It is of the block's own file all the same: what is remembered of it stays
-/// while that file cannot be read.
+/// The writer of facts from DNS. Their origin stays the block's file, so that they survive while that file is
+/// unreadable.
 fn dns_writer() -> Writer {
     Writer { manager: "dns".into(), operation: "Update".into(), subresource: None, at: None }
 }
@@ -357,8 +356,8 @@ fn group_backends(
     groups.into_iter().map(slice).collect()
 }
 
-/// The key of a slice, `<name>-<v4|v6>-<port>`. Two services cannot get one slice name, because the last two parts have
-/// no hyphen in them: all before them is the service's name.
+/// The key of a slice, `<name>-<v4|v6>-<port>`. It is unique per service: the last two parts have no hyphen, so the
+/// rest is the service's name.
 fn slice_key(name: &ObjectName, family: Family, port: NonZeroU16) -> Result<SliceKey, InvalidName> {
     let family = match family {
         Family::V4 => "v4",
@@ -368,7 +367,7 @@ fn slice_key(name: &ObjectName, family: Family, port: NonZeroU16) -> Result<Slic
     Ok(SliceKey { name: ObjectName::new(name.namespace(), &slice)?, source: Source::Config })
 }
 
-/// The address as the tables can hold it: without scope and flow label, and IPv4 in IPv6 as IPv4.
+/// The address as the tables hold it: without scope and flow label, and IPv4-mapped as IPv4.
 const fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

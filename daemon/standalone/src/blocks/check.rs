@@ -1,9 +1,9 @@
-//! One check of one backend: it opens a socket, asks, and says that the backend is healthy or why it is not.
+//! Runs one check of one backend.
 //!
-//! Invariant: a check ends within its timeout, keeps at most [`REPLY_BYTES_MAX`] of an answer and reads at most
-//! [`READ_BYTES_MAX`], whatever the backend does. What is dialled is a backend's address: there is no DNS, and no
-//! redirect is followed. Files that TLS needs are not the backend's: without them it is not asked, and the time that
-//! they take is not its time. What this node lacks is not the backend's either, such as a port: that is no bad check.
+//! Invariant: a check ends within its timeout, stores at most [`ANSWER_BYTES_MAX`] and reads at most
+//! [`READ_BYTES_MAX`], whatever the backend sends. It dials only a backend's address: it uses no DNS and follows no
+//! redirect. TLS files are not the backend's: without them it is not checked, and their read is not part of the
+//! timeout. A resource that this node lacks, such as a port, is no failure of the backend either.
 
 mod grpc;
 mod http;
@@ -31,81 +31,79 @@ use holdfast_credentials::ClientTls;
 use holdfast_host::error_origin::ErrorOrigin;
 use holdfast_host::exempt;
 
-/// The most that is kept of what a backend answers, and the part of it in which a text is looked for: as much as
-/// `HAProxy` has for it, and 128 checks at once then keep 2 MiB.
+/// The most bytes of a reply to store and search: HAProxy's limit too; 128 concurrent checks then store 2 MiB.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
-/// The most that is read of a backend: as much again as counts of an answer for what is around it, heads and lengths of
-/// chunks, because a server may send heads that mean nothing for ever.
+/// The most bytes to read: twice that, for heads and chunk sizes, because a server may send useless heads for ever.
 const READ_BYTES_MAX: u64 = 2 * ANSWER_BYTES_MAX as u64;
 
-/// The most that is read of a backend beside that to speak TLS: its certificates and the authorities of which it takes
-/// any, each within the 64 KiB that rustls takes of one message.
+/// The most additional bytes of TLS: certificates and acceptable CAs, each within the 64 KiB that rustls accepts per
+/// message.
 const TLS_BYTES_MAX: u64 = 128 * 1024;
 
 const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 
-/// How much of a text or of an answer is shown: enough to recognise the protocol.
+/// The most characters of an excerpt: enough to recognise the protocol.
 const EXCERPT_CHARACTERS_MAX: usize = 40;
 
-/// Why a backend did not pass its check.
+/// Why a check failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CheckError {
-    /// That says nothing of the backend.
-    #[error("not asked: no file of certificate authorities could be read yet")]
+    /// This says nothing about the backend.
+    #[error("not checked: no CA file could be read yet")]
     NotAsked,
-    /// This node could not ask. That says nothing of the backend either.
-    #[error("not asked: this node could not: {0}")]
+    /// This node failed, which says nothing about the backend.
+    #[error("not checked: this node failed: {0}")]
     Unable(io::Error),
-    /// This node has no route to the backend.
+    /// This node has no route.
     #[error("no route: {0}")]
     NoRoute(io::Error),
-    /// Nothing listens there, or no way leads there.
+    /// The backend refuses or is unreachable.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    /// The kernel joined the socket to itself, as it may where nothing listens on a local ephemeral port.
+    /// The kernel connected the socket to itself, which can happen at an unused local ephemeral port.
     #[error("cannot connect: nothing listens there")]
     OwnSocket,
-    /// Connected, then broken.
+    /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(io::Error),
-    /// No TLS, or not with the backend that is meant.
+    /// The TLS handshake failed, or the peer is not the expected one.
     #[error("no TLS: {0}")]
     Tls(io::Error),
-    /// Not done in time.
+    /// The timeout passed.
     #[error("no answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
-    /// Closed before the status line was complete.
+    /// The peer closed before the status line was complete.
     #[error("closed before a status line came")]
     Closed,
-    /// A status line that does not end.
+    /// The status line does not end.
     #[error("the status line is longer than {} bytes", http::STATUS_LINE_BYTES_MAX)]
     TooLong,
     #[error("not an HTTP/1 status line: {0:?}")]
     NotHttp(String),
-    /// What came is no whole answer of HTTP/1.
+    /// The reply is not complete HTTP/1.
     #[error("no whole answer of HTTP/1: {0}")]
     NotWhole(String),
-    /// A status that is not a healthy one.
+    /// The status is not healthy.
     #[error("status {0}, healthy are {1}")]
     Status(u16, Statuses),
-    /// The text did not come before the end, or not early enough.
+    /// The text is missing in the reply or in its searched part.
     #[error("{text:?} is not in {within}, which begins {answer:?}")]
     Without {
-        /// What was looked for.
+        /// The expected text.
         text: String,
-        /// Where.
+        /// The searched part.
         within: &'static str,
-        /// How the answer begins.
+        /// The start of the reply.
         answer: String,
     },
-    /// What a server of gRPC says, or would.
+    /// The backend's gRPC health is not `SERVING`, or unknown.
     #[error(transparent)]
     NotServing(#[from] grpc::GrpcCheckError),
 }
 
 impl CheckError {
-    /// The error of a connection that was begun so long ago.
+    /// Converts the error of a connect that started `after` ago.
     fn from_connect(error: io::Error, after: Duration) -> Self {
         match ErrorOrigin::classify(&error, after) {
             ErrorOrigin::Node => Self::Unable(error),
@@ -114,12 +112,12 @@ impl CheckError {
         }
     }
 
-    /// The error of a connection that stood.
+    /// Converts an error on an open connection.
     fn from_stream(error: io::Error) -> Self {
         Self::from_established(error, Self::Broken)
     }
 
-    /// The error of a handshake.
+    /// Converts an error of the TLS handshake.
     fn from_tls(error: io::Error) -> Self {
         Self::from_established(error, Self::Tls)
     }
@@ -132,7 +130,7 @@ impl CheckError {
     }
 }
 
-/// Runs one check, at most for its timeout. `tls` has the files of a check that speaks TLS.
+/// Runs one check within its timeout. `tls` is the client of a check with TLS.
 pub(super) async fn run_check(
     check: &HealthCheck,
     backend: SocketAddr,
@@ -150,7 +148,7 @@ pub(super) async fn run_check(
             (CheckKind::SendExpect { send, expect }, _) => send_expect(stream, send.as_deref(), expect).await,
             (CheckKind::Http(asked), None) => http::check_http(stream, target, asked).await,
             (CheckKind::Grpc(asked), None) => grpc::check_health(stream, target, asked).await,
-            // Larger by far than what other checks need.
+            // Boxed: much larger than the other checks' futures.
             (CheckKind::Http(asked), Some(tls)) => {
                 Box::pin(async {
                     let stream = connect_tls(stream, target, asked.tls.as_ref(), tls).await?;
@@ -171,7 +169,7 @@ pub(super) async fn run_check(
     tokio::time::timeout(check.timeout, ask).await.unwrap_or(Err(CheckError::TimedOut(check.timeout)))
 }
 
-/// Speaks TLS with the backend that is meant.
+/// Opens TLS with the expected peer.
 async fn connect_tls(
     stream: TcpStream,
     target: SocketAddr,
@@ -179,27 +177,27 @@ async fn connect_tls(
     tls: Arc<ClientConfig>,
 ) -> Result<TlsStream<LimitedStream<TcpStream>>, CheckError> {
     let name = asked.and_then(|tls| tls.server_name.clone());
-    // The configuration has no name that this refuses.
+    // The configuration allows only valid names.
     let name = name.and_then(|name| ServerName::try_from(name).ok());
     let name = name.unwrap_or_else(|| target.ip().into());
     let stream = LimitedStream::new(stream, TLS_BYTES_MAX + READ_BYTES_MAX);
     TlsConnector::from(tls).connect(name, stream).await.map_err(CheckError::from_tls)
 }
 
-/// The same trust and the same certificate, for a server that shall speak HTTP/2.
+/// The same TLS settings with ALPN for HTTP/2.
 fn with_http2_alpn(tls: &ClientConfig) -> Arc<ClientConfig> {
     let mut tls = tls.clone();
     tls.alpn_protocols = vec![b"h2".to_vec()];
     Arc::new(tls)
 }
 
-/// Connects, and has the connection end by a reset: what is closed in due form leaves a socket behind for a minute, and
-/// 10,000 backends that are asked every 5 s would keep 120,000 of them. Whatever ends a check, no byte is missed then.
+/// Connects, with zero linger, so that the close sends a RST: a regular close leaves a socket for a minute, and 10,000
+/// backends checked every 5 s would leave 120,000. No check misses the lost bytes.
 async fn connect(backend: SocketAddr) -> Result<TcpStream, CheckError> {
     let begun = Instant::now();
     let connected = exempt::connect(backend).await;
     let stream = connected.map_err(|error| CheckError::from_connect(error, begun.elapsed()))?;
-    // Where it is refused, the socket stays for that minute.
+    // If this fails, the socket stays for that minute.
     let _ = stream.set_zero_linger();
     if is_own_socket(&stream, backend) { Err(CheckError::OwnSocket) } else { Ok(stream) }
 }
@@ -208,7 +206,7 @@ fn is_own_socket(stream: &TcpStream, peer: SocketAddr) -> bool {
     stream.local_addr().is_ok_and(|local| local == peer)
 }
 
-/// Sends a text, if there is one, and reads until another one came.
+/// Sends a text, if any, and reads until the expected one came.
 async fn send_expect(mut stream: TcpStream, send: Option<&str>, expect: &str) -> Result<(), CheckError> {
     stream.write_all(send.unwrap_or_default().as_bytes()).await.map_err(CheckError::from_stream)?;
     let mut search = Search::new(expect);
@@ -222,7 +220,7 @@ async fn send_expect(mut stream: TcpStream, send: Option<&str>, expect: &str) ->
     search.into_result()
 }
 
-/// What people need of a text to recognise it.
+/// A readable excerpt of a text.
 fn excerpt(text: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().take(EXCERPT_CHARACTERS_MAX).collect()
 }

@@ -1,8 +1,7 @@
-//! What the last check of each backend came to, for readers.
+//! The last check of each backend, for readers.
 //!
-//! Invariant: the source alone writes. A reader holds it up for one look at one backend's row, or at one service's list
-//! of rows, or while the list of services is copied, never for longer. There is one row for each backend that is
-//! checked, and what a backend answered is in it as far as [`ERROR_CHARACTERS_MAX`] characters.
+//! Invariant: only the source writes. A reader locks one row, one service's rows, or the list of services while it
+//! copies it. Each checked backend has one row, with at most [`ERROR_CHARACTERS_MAX`] characters of its error.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,30 +17,29 @@ use holdfast_status::views::checks::{CheckResult, CheckStatus, CheckStatuses, La
 
 use super::check::CheckError;
 
-/// The most of an error that is kept. Errors of TLS may name whatever is in a backend's certificate.
+/// The most characters of an error. TLS errors may quote anything in a backend's certificate.
 const ERROR_CHARACTERS_MAX: usize = 200;
 
-/// The row of one backend.
+/// One backend's row.
 #[derive(Clone, Debug)]
 pub(super) struct CheckRow(Arc<Mutex<CheckStatus>>);
 
-/// The rows of one service.
+/// One service's rows.
 pub(super) type CheckRows = Arc<BTreeMap<SocketAddr, CheckRow>>;
 
-/// The rows of all services.
 #[derive(Debug, Default)]
 pub(super) struct CheckTable(Mutex<BTreeMap<ObjectName, CheckRows>>);
 
-/// What keeps this node from asking a backend.
+/// Why this node cannot check a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// It lacks a file, a port or memory, or forbids the connection.
+    /// This node lacks a file, a port or memory, or forbids the connection.
     Node,
-    /// It has no route to the backend.
+    /// This node has no route to the backend.
     Route,
 }
 
-/// A backend that gets no new clients because its checks fail.
+/// A backend without new clients because its checks fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableBackend {
     pub service: ObjectName,
@@ -49,11 +47,11 @@ pub struct UnusableBackend {
     pub check: CheckStatus,
 }
 
-/// What came of one check.
+/// The outcome of one check.
 #[derive(Clone, Debug)]
 pub(super) struct CheckOutcome {
     pub(super) result: CheckResult,
-    /// What kept this node from asking, if anything did.
+    /// Why this node could not check, if it could not.
     pub(super) obstacle: Option<Obstacle>,
     error: Option<String>,
     at: Millis,
@@ -72,12 +70,12 @@ impl CheckOutcome {
         Self { result, obstacle, error: outcome.as_ref().err().map(format_error), at, took }
     }
 
-    /// The same with another result.
+    /// Replaces the result.
     pub(super) fn with_result(self, result: CheckResult) -> Self {
         Self { result, ..self }
     }
 
-    /// Whether the backend is well; `None`: the check did not say.
+    /// Whether the backend is healthy; `None`: unknown.
     pub(super) const fn is_well(&self) -> Option<bool> {
         match self.result {
             CheckResult::Good => Some(true),
@@ -86,16 +84,16 @@ impl CheckOutcome {
         }
     }
 
-    /// Why it is not well.
+    /// Why it is unhealthy.
     pub(super) fn error(&self) -> Option<&str> {
         self.error.as_deref()
     }
 }
 
-/// An error on one line of bounded length, whatever a backend put into it.
+/// Formats an error as one line of bounded length, whatever the backend sent.
 fn format_error(error: &CheckError) -> String {
     let mut line = String::new();
-    // A string takes whatever is written to it.
+    // Writing to a string cannot fail.
     let _ = write!(line, "{}", Printable(error));
     match line.char_indices().nth(ERROR_CHARACTERS_MAX) {
         Some((end, _)) => line.get(..end).unwrap_or_default().to_owned() + " …",
@@ -108,12 +106,12 @@ impl CheckRow {
         Self(Arc::new(Mutex::new(CheckStatus { kind, usable: true, last: None })))
     }
 
-    /// Notes that another kind of check is made from now on.
+    /// Changes the kind of check.
     pub(super) fn set_kind(&self, kind: &'static str) {
         lock(&self.0).kind = kind;
     }
 
-    /// Notes what came of a check, and what the backend is by it.
+    /// Records a check's outcome, and the backend's usability.
     pub(super) fn record_outcome(&self, outcome: CheckOutcome, usable: bool) {
         let CheckOutcome { result, error, at, took, .. } = outcome;
         let mut seen = lock(&self.0);
@@ -130,7 +128,7 @@ impl CheckRow {
 }
 
 impl CheckTable {
-    /// Shows these rows for a service from now on.
+    /// Replaces a service's rows.
     pub(super) fn set_rows(&self, service: &ObjectName, rows: BTreeMap<SocketAddr, CheckRow>) {
         if rows.is_empty() {
             lock(&self.0).remove(service);
@@ -139,7 +137,7 @@ impl CheckTable {
         }
     }
 
-    /// The first backends that their checks made unusable, in the order of their services, and how many more there are.
+    /// The first `most` unusable backends in order of service, and the count of the others.
     pub(super) fn unusable(&self, most: usize) -> (Vec<UnusableBackend>, usize) {
         let services: Vec<(ObjectName, CheckRows)> =
             lock(&self.0).iter().map(|(name, rows)| (name.clone(), Arc::clone(rows))).collect();
@@ -159,20 +157,20 @@ impl CheckTable {
         (named, more)
     }
 
-    /// What is known of each checked backend of a service.
+    /// The checks of a service's backends.
     pub(super) fn service_checks(&self, service: &ObjectName) -> CheckStatuses {
         let rows = lock(&self.0).get(service).map(Arc::clone).unwrap_or_default();
         rows.iter().map(|(backend, row)| (*backend, row.current())).collect()
     }
 
-    /// The same of one of its backends.
+    /// The check of one backend.
     pub(super) fn backend_check(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckStatus> {
         let rows = lock(&self.0).get(service).map(Arc::clone)?;
         rows.get(&backend).map(CheckRow::current)
     }
 }
 
-/// What is under a lock is whole between any two statements, so a panic of another holder has broken nothing.
+/// Locks a mutex. Every statement leaves its value consistent, so a panic of another holder does no harm.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -206,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_backend_says_is_short_and_on_one_line() {
+    fn a_backends_error_is_short_and_on_one_line() {
         let hostile = "\x1b[2J\u{202e}\n\0".repeat(10_000);
         for error in [
             CheckError::NotWhole(hostile.clone()),
@@ -221,16 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_those_of_the_service_alone() {
+    fn rows_belong_to_one_service() {
         let seen = CheckTable::default();
         let backend = "192.0.2.1:80".parse().unwrap();
         let row = CheckRow::new("tcp");
         seen.set_rows(&name("web"), BTreeMap::from([(backend, row.clone())]));
         row.record_outcome(outcome(&Err(CheckError::OwnSocket)), false);
-        assert!(
-            !seen.service_checks(&name("web"))[&backend].usable,
-            "a row is shown as it is, not as it was put in"
-        );
+        assert!(!seen.service_checks(&name("web"))[&backend].usable, "a shared row shows later outcomes");
         assert_eq!(seen.service_checks(&name("web-")), CheckStatuses::new());
         seen.set_rows(&name("web"), BTreeMap::new());
         assert_eq!(seen.service_checks(&name("web")), CheckStatuses::new());

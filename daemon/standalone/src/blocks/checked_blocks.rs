@@ -1,8 +1,8 @@
-//! The blocks in force, what is known of their backends, and when each is checked next.
+//! The active blocks, their backends' health, and the schedule of checks.
 //!
-//! Invariant: what was sent last of every object is kept here, so each group holds exactly what changed. A verdict
-//! outlives a reload as long as its backend stays checked: a reload is no reason to trust a dead backend. Time is the
-//! `Duration` since some fixed start, an argument.
+//! Invariant: the last sent version of every object is stored here, so each group holds exactly the changes. A verdict
+//! survives a reload while its backend is still checked: a reload is no reason to trust a dead backend. Time is an
+//! argument: the `Duration` since a fixed start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,15 +25,14 @@ use super::schedule::{CheckId, ConcurrencyLimits, Schedule, hash_part, jitter_in
 use super::{CheckStats, FIRST_INTERVAL_MAX, HealthCheck, slow_start};
 use crate::names::BackendSet;
 
-/// The writer of what a health check changed.
+/// The writer of changes by health checks.
 const WRITER: &str = "health-check";
 
-/// A check to be run now.
+/// A check to run now.
 #[derive(Debug)]
 pub(super) struct DueCheck {
-    /// The id that comes back with the result.
+    /// Returned with the result.
     pub(super) id: CheckId,
-    /// The backend to ask.
     pub(super) backend: SocketAddr,
     pub(super) check: Arc<HealthCheck>,
 }
@@ -44,19 +43,19 @@ pub(super) struct HealthChange {
     pub(super) service: ServiceKey,
     pub(super) backend: SocketAddr,
     pub(super) transition: Transition,
-    /// The kind of its check.
+    /// The kind of the check.
     pub(super) check: &'static str,
-    /// Failed checks since the backend was last well: up to this one if it turned unready, up to its recovery if it
-    /// turned ready.
+    /// Failures since the backend was last healthy: until now if it turned unready, until its recovery if it turned
+    /// ready.
     pub(super) failures: u32,
-    /// What was wrong at last.
+    /// The last error.
     pub(super) error: Option<String>,
 }
 
 #[derive(Debug)]
 struct BlockState {
     block: Arc<Block>,
-    // The service as it was sent last, with the weights of then.
+    // The service as last sent, with the weights of that time.
     service: Arc<ServiceFacts>,
     sent: BTreeMap<SliceKey, Arc<SliceFacts>>,
     checks: BTreeMap<SocketAddr, CheckId>,
@@ -68,20 +67,20 @@ struct BackendCheck {
     slice: SliceKey,
     backend: SocketAddr,
     check: Arc<HealthCheck>,
-    // The check that ran last, or runs.
+    // The last or running check.
     running_check: Arc<HealthCheck>,
     health: Health,
-    // What readers see of it.
+    // The row that readers see.
     row: CheckRow,
-    // Whether its checks have been moved away from those of other backends that began with it.
+    // Its checks have left the common phase of backends that started together.
     is_spread: bool,
-    // When it was ready again after having been unready.
+    // When it became ready again after it was unready.
     ready_since: Option<Duration>,
     recheck: RefusalRecheck,
     route_loss: RouteLoss,
 }
 
-/// Everything this source knows.
+/// The state of this source.
 #[derive(Debug)]
 pub(super) struct CheckedBlocks {
     seed: u64,
@@ -93,13 +92,13 @@ pub(super) struct CheckedBlocks {
     schedule: Schedule,
     refusals: RefusalTracker,
     changed_slices: BTreeSet<(ObjectName, SliceKey)>,
-    // When backends of services grow next.
+    // When services' ramping backends step next.
     ramp_steps: BTreeSet<(Duration, ObjectName)>,
     obstacles: ObstacleLog,
 }
 
 impl CheckedBlocks {
-    /// Readers look at `stats`.
+    /// Creates the state; readers use `shown`.
     pub(super) fn new(seed: u64, shown: Arc<CheckStats>, places: ConcurrencyLimits) -> Self {
         Self {
             seed,
@@ -116,7 +115,7 @@ impl CheckedBlocks {
         }
     }
 
-    /// Puts these blocks in force in place of the ones before; returns what changed.
+    /// Replaces the active blocks; returns the changes.
     pub(super) fn apply_blocks(&mut self, blocks: &Blocks, now: Duration) -> Vec<Event> {
         let mut group = Vec::new();
         let gone: Vec<_> = self.blocks.keys().filter(|name| !blocks.contains(name)).cloned().collect();
@@ -129,22 +128,22 @@ impl CheckedBlocks {
         group
     }
 
-    /// The backends that a service has now.
+    /// The present backends of a service.
     pub(super) fn backend_set(&self, name: &ObjectName) -> Option<BackendSet> {
         self.blocks.get(name).map(|standing| standing.block.backend_set())
     }
 
-    /// How many backends are checked and not unusable.
+    /// How many checked backends are usable.
     pub(super) fn usable(&self) -> usize {
         self.checks.len().saturating_sub(self.unusable)
     }
 
-    /// How many backends their checks have made unusable.
+    /// How many checked backends are unusable.
     pub(super) const fn unusable(&self) -> usize {
         self.unusable
     }
 
-    /// A check to run now. To be called until there is none.
+    /// Starts a due check. Call it until it returns `None`.
     pub(super) fn start_due(&mut self, now: Duration) -> Option<DueCheck> {
         let id = self.schedule.start_due(now)?;
         let checked = self.checks.get_mut(&id)?;
@@ -152,14 +151,14 @@ impl CheckedBlocks {
         Some(DueCheck { id, backend: checked.backend, check: Arc::clone(&checked.check) })
     }
 
-    /// When the next check can start without another one finishing first, or backends grow.
+    /// When the next check can start without another one finishing first, or a slow start steps.
     pub(super) fn next_due(&self) -> Option<Duration> {
         let step = self.ramp_steps.first().map(|(at, _)| *at);
         self.schedule.next_due().into_iter().chain(step).min()
     }
 
-    /// Takes a result in, if the check has one; returns the change if the backend turned. Results of checks that are
-    /// gone by now, or that a reload has changed while they ran, change nothing.
+    /// Records a result; returns the change if the backend turned. Results of removed checks, or of checks that a
+    /// reload changed meanwhile, are ignored.
     pub(super) fn finish_check(
         &mut self,
         id: CheckId,
@@ -176,7 +175,7 @@ impl CheckedBlocks {
         self.stats.count_result(outcome.result);
         self.obstacles.log_outcome(&outcome, now);
         let is_well = outcome.is_well();
-        // What is asked out of turn only lowers.
+        // A recheck only lowers.
         let counted = is_well.filter(|is_well| !is_well || !checked.recheck.is_active());
         let transition = counted.and_then(|is_well| checked.health.record_result(is_well));
         let error = transition.and(outcome.error()).map(str::to_owned);
@@ -204,7 +203,7 @@ impl CheckedBlocks {
         })
     }
 
-    /// Has the ready backends that refused their service's clients checked out of turn; says how many these are.
+    /// Rechecks ready backends that refused their service's clients; returns how many.
     pub(super) fn recheck_refused(&mut self, refusing: &BackendRefusals, now: Duration) -> u64 {
         let refused = self.refusals.take_new(refusing);
         let mut begun = 0;
@@ -224,8 +223,7 @@ impl CheckedBlocks {
         begun
     }
 
-    /// The slices with a backend that turned since the last call, each once, and before them the services of which
-    /// backends have other weights now.
+    /// The slices with turned backends since the last call, each once, after the services whose weights changed.
     pub(super) fn take_changes(&mut self, now: Duration) -> Vec<Event> {
         let turned = std::mem::take(&mut self.changed_slices);
         let mut reweighed: BTreeSet<ObjectName> = turned.iter().map(|(service, _)| service.clone()).collect();
@@ -238,7 +236,7 @@ impl CheckedBlocks {
         events
     }
 
-    /// The service with its weights of now, if they are others than before.
+    /// The service with its present weights, if they changed.
     fn reweigh_service(&mut self, name: &ObjectName, now: Duration) -> Option<Event> {
         let standing = self.blocks.get_mut(name)?;
         let (weights, next) = standing.current_weights(&self.checks, now);
@@ -270,7 +268,7 @@ impl CheckedBlocks {
         group.extend(standing.sent.values().map(deletion_event));
     }
 
-    /// Puts one block in force; sends only what differs from before, so nothing at all for an unchanged block.
+    /// Activates one block; sends only differences, so nothing for an unchanged block.
     fn replace_block(
         &mut self,
         name: &ObjectName,
@@ -369,8 +367,7 @@ impl CheckedBlocks {
         id
     }
 
-    /// Lets a check that is new, or differs from before, run soon; one that is the same keeps its place in the
-    /// schedule.
+    /// Schedules a new or changed check soon; an unchanged one keeps its schedule.
     fn set_check(&mut self, id: CheckId, new: bool, check: &Arc<HealthCheck>, now: Duration) {
         let Some(checked) = self.checks.get_mut(&id) else {
             return;
@@ -396,7 +393,7 @@ impl CheckedBlocks {
 }
 
 impl BlockState {
-    /// The checks of backends that refused clients of this service.
+    /// The checks of backends that refused this service's clients.
     fn refused_checks(&self, refused: &RefusedBackends) -> impl Iterator<Item = CheckId> {
         let service = &self.block.service;
         let transport = service.ports.first().and_then(|port| port.protocol.transport());
@@ -406,7 +403,7 @@ impl BlockState {
         backends.filter_map(|backend| self.checks.get(backend).copied())
     }
 
-    /// The weights of now, and when backends grow next: as the block says, but for those that returned lately.
+    /// The present weights, and when backends step next: the block's weights, except for backends in slow start.
     fn current_weights(
         &self,
         checks: &BTreeMap<CheckId, BackendCheck>,
@@ -444,14 +441,13 @@ impl BlockState {
 }
 
 impl BackendCheck {
-    /// How long the first check waits: so long that many backends are not asked in one moment.
+    /// The delay of the first check, spread so that many backends are not checked at once.
     fn first_wait(&self, seed: u64) -> Duration {
         hash_part(self.first_interval(), self.spread_hash(seed))
     }
 
-    /// How long after the start of the check just done the next one starts. The first interval after a verdict is only
-    /// a part of one, so that checks that began together fall apart for good. A check that could not ask does not
-    /// hurry.
+    /// The wait between check starts. The first interval after a verdict is a random part of one, so that checks that
+    /// started together spread for good. A check that could not run does not hurry.
     fn next_wait(&mut self, seed: u64, has_asked: bool) -> Duration {
         let hash = self.spread_hash(seed);
         if has_asked && !self.health.is_proven() {
@@ -465,8 +461,8 @@ impl BackendCheck {
         }
     }
 
-    /// When the next check is due after one that was made out of turn; `None`: it was made in its turn, or has settled
-    /// what was in doubt.
+    /// When the next check is due after a recheck; `None`: the check was regular, or the recheck made the backend
+    /// unready.
     fn due_after_recheck(&mut self, is_well: Option<bool>, now: Duration) -> Option<Duration> {
         if !self.recheck.is_active() {
             return None;
@@ -498,12 +494,12 @@ fn health_writer() -> Option<Writer> {
     Some(Writer { manager: WRITER.into(), operation: "Update".into(), subresource: None, at: None })
 }
 
-/// As [`is_same_slice`], for services.
+/// Like [`is_same_slice`], for services.
 fn is_same_service(left: &ServiceFacts, right: &ServiceFacts) -> bool {
     ServiceFacts { meta: right.meta.clone(), ..left.clone() } == *right
 }
 
-/// Whether two slices are the same but for their metadata: another last writer alone is not a change.
+/// Whether two slices are equal except for their metadata: a new writer alone is no change.
 fn is_same_slice(left: &SliceFacts, right: &SliceFacts) -> bool {
     (&left.service, left.address_type, &left.ports, &left.endpoints, &left.weights)
         == (&right.service, right.address_type, &right.ports, &right.endpoints, &right.weights)

@@ -1,6 +1,6 @@
-//! How the checks of backends went, as numbers, and what each backend's last one came to.
+//! Counts of check results, and each backend's last check.
 //!
-//! Invariant: the source alone writes; a reader waits for it, or it for a reader, no longer than a row is copied.
+//! Invariant: only the source writes; readers and the source wait for each other only while a row is copied.
 
 #[cfg(any(test, feature = "testing"))]
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ use super::check_table::{CheckOutcome, CheckRow};
 use super::check_table::{CheckTable, UnusableBackend};
 
 words! {
-    /// What checks made of a backend.
+    /// A backend's usability by its checks.
     pub enum CheckedState {
         Usable = "usable",
         Unusable = "unusable",
     }
 }
 
-/// How many checks came to what since the start, and what the backends are now.
+/// Counts of results since the start, and of usable and unusable backends.
 #[derive(Debug, Default)]
 pub struct CheckStats {
     results: [AtomicU64; CheckResult::ALL.len()],
@@ -39,27 +39,27 @@ pub struct CheckStats {
 }
 
 impl CheckStats {
-    /// How each checked backend of a service of the configuration is, and what its last check came to.
+    /// The last checks of a configured service's backends.
     pub fn service_checks(&self, service: &ObjectName) -> CheckStatuses {
         self.table.service_checks(service)
     }
 
-    /// Each result with its count.
+    /// Each result and its count.
     pub fn totals(&self) -> impl Iterator<Item = (CheckResult, u64)> {
         CheckResult::ALL.into_iter().zip(self.results.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// Each state with the number of backends in it; one that two services have counts twice.
+    /// Each state and its count of backends; a backend of two services counts twice.
     pub fn backends(&self) -> impl Iterator<Item = (CheckedState, u64)> {
         CheckedState::ALL.into_iter().zip(self.states.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// The first backends that their checks made unusable, and how many more there are.
+    /// The first `most` unusable backends, and the count of the others.
     pub fn unusable(&self, most: usize) -> (Vec<UnusableBackend>, usize) {
         self.table.unusable(most)
     }
 
-    /// The same of one of its backends; none: it is not checked.
+    /// The last check of one backend; `None`: it is not checked.
     pub fn backend_check(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckStatus> {
         self.table.backend_check(service, backend)
     }
@@ -69,7 +69,7 @@ impl CheckStats {
         found.into_iter().for_each(|(_, count)| _ = count.fetch_add(1, Ordering::Relaxed));
     }
 
-    /// How often a backend was checked out of turn because it had refused clients.
+    /// How many checks ran out of turn because a backend had refused clients.
     pub fn refusal_rechecks(&self) -> u64 {
         self.refusal_rechecks.load(Ordering::Relaxed)
     }
@@ -87,7 +87,7 @@ impl CheckStats {
 
 #[cfg(any(test, feature = "testing"))]
 impl CheckStats {
-    /// Those of one backend, which answered its last check with something else than HTTP.
+    /// One backend whose last reply was not HTTP.
     pub fn with_non_http_backend(service: &ObjectName, backend: SocketAddr, said: &str, at: Millis) -> Self {
         let (checks, row) = (Self::default(), CheckRow::new("http"));
         let failed = Err(CheckError::NotHttp(said.to_owned()));

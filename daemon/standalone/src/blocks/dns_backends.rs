@@ -1,9 +1,8 @@
-//! Blocks that have their backends from name servers, filled with what these said last.
+//! Fills blocks with the backends that name servers returned last.
 //!
-//! Invariant: a block that waits for its first answer, of a name that is new to it too, has the backends that its
-//! service had before, after a reload as after a restart. So a name server that is away takes nothing from a service.
-//! What a former process knew counts for as long as the table may remember the service. A block of which nothing
-//! changes stays the same object.
+//! Invariant: a block that waits for its first answer keeps its service's earlier backends, after a reload and after a
+//! restart. So an unreachable name server removes no backend. Saved backends last as long as the table may remember the
+//! service. An unchanged block stays the same object.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,17 +20,17 @@ use super::block::{Block, Blocks};
 use super::rejection_log::{RejectionLog, Rejections};
 use crate::names::{BackendSet, NameAnswer, NameNews, NameQueries, NameQuery};
 
-/// The backends of services as a former process knew them.
+/// The backends of services in a former process.
 pub type SavedSets = BTreeMap<ObjectName, SavedSet>;
 
-/// The backends of a service, and the file that its block was in.
+/// The backends of a service, and the file of its block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedSet {
     set: Arc<BackendSet>,
     origin: Option<Arc<str>>,
 }
 
-/// What this source and the one of names tell each other, and what a former process knew.
+/// The channels to the name resolver, and a former process's backends.
 #[derive(Debug)]
 pub struct NameChannels {
     pub queries: watch::Sender<Arc<NameQueries>>,
@@ -39,7 +38,7 @@ pub struct NameChannels {
     pub saved: SavedSets,
 }
 
-/// The sets of the configuration's services as a former process had them.
+/// Reads the backends of the configuration's services from a former process's table.
 pub fn saved_sets(services: &[Arc<ServiceView>]) -> SavedSets {
     let ours = services.iter().filter(|view| view.key.source == Source::Config);
     ours.filter_map(|view| Some((view.key.name.clone(), saved_set(view)?))).collect()
@@ -50,8 +49,8 @@ fn saved_set(view: &ServiceView) -> Option<SavedSet> {
     Some(SavedSet { set: Arc::new(read_set(view)?), origin })
 }
 
-/// The backends of a service; none: it has none. What its slices say of their weights was said by name servers; what
-/// the service says may be of backends that grew just then.
+/// The backends of a service; `None`: it has none. Weights in slices come from DNS; those of the service may be of a
+/// slow start.
 fn read_set(view: &ServiceView) -> Option<BackendSet> {
     let of_service = view.facts.as_deref().and_then(|facts| facts.weights.as_ref());
     let mut set = BackendSet::default();
@@ -69,7 +68,7 @@ fn read_set(view: &ServiceView) -> Option<BackendSet> {
     (!set.backends.is_empty()).then_some(set)
 }
 
-/// A block that was filled: with what it was filled, and what it became.
+/// A filled block, with its inputs.
 #[derive(Debug)]
 struct FilledBlock {
     unfilled: Arc<Block>,
@@ -77,11 +76,11 @@ struct FilledBlock {
     block: Arc<Block>,
 }
 
-/// The sets of all blocks that have a name.
+/// Fills all blocks with DNS names.
 #[derive(Debug)]
 pub(super) struct ResolvedBlocks {
     channels: NameChannels,
-    // The blocks as they were looked at last.
+    // The blocks of the last update.
     unfilled: Arc<Blocks>,
     queries: Arc<NameQueries>,
     sets: BTreeMap<ObjectName, Arc<BackendSet>>,
@@ -105,15 +104,15 @@ impl ResolvedBlocks {
         }
     }
 
-    /// Waits for news; none: there will be no more.
+    /// Waits for news; `None`: the resolver is gone.
     pub(super) async fn next_news(&mut self) -> Option<Vec<NameNews>> {
         self.channels.news.recv().await
     }
 
-    /// Takes news in.
+    /// Applies news.
     pub(super) fn take_news(&mut self, news: Vec<NameNews>) {
         for NameNews { service, query: wish, result: said } in news {
-            // By what it is: where a wish comes back before the names were looked at, theirs is the one of before.
+            // Compares by value: an equal query may come back as another object before the resolver has seen it.
             if self.queries.get(&service) != Some(&wish) {
                 continue;
             }
@@ -134,8 +133,8 @@ impl ResolvedBlocks {
         }
     }
 
-    /// The blocks with their backends, and what readers of rejections have to be told. `before` says what backends the
-    /// service had until now, of whatever kind its block was.
+    /// Fills the blocks, and returns changes of rejections. `before` supplies a service's present backends, from any
+    /// kind of block.
     pub(super) fn fill_blocks(
         &mut self,
         blocks: &Arc<Blocks>,
@@ -163,13 +162,13 @@ impl ResolvedBlocks {
         (blocks, self.rejection_log.update_rejections(self.rejections()))
     }
 
-    /// Forgets what a former process knew of services that have no name by now, but for those of files that cannot be
-    /// read: these the table still remembers.
+    /// Drops saved backends of services without a DNS name, except those of unreadable files, which the table still
+    /// holds.
     pub(super) fn forget_saved(&mut self, is_rejected: impl Fn(&str) -> bool) {
         self.channels.saved.retain(|_, kept| kept.origin.as_deref().is_some_and(&is_rejected));
     }
 
-    /// Wishes for what these blocks name, and forgets all else.
+    /// Replaces the queries by those of these blocks.
     fn update_queries(&mut self, blocks: &Blocks) {
         let servers: Arc<[_]> = blocks.own_config().0.resolver.servers.as_slice().into();
         let mut wanted = NameQueries::new();
@@ -212,7 +211,7 @@ impl ResolvedBlocks {
     fn rejections(&self) -> Rejections {
         let each = self.errors.iter().filter_map(|(name, why)| {
             let resolve = &self.queries.get(name)?.resolve;
-            // Not a rejection of the service: its block is understood.
+            // The block is valid, so this rejects no service.
             let object = ObjectKey::Unnamed(Source::Config, format!("the DNS, {resolve} of {name}").into());
             let reason = truncate_reason(why);
             Some((object.clone(), Rejection { object, origin: None, reason, partial: false }))

@@ -1,8 +1,8 @@
-//! A folder of TOML files with `[[service]]` blocks, as manifests are a folder of objects.
+//! A folder of TOML files with `[[service]]` blocks.
 //!
-//! Invariant: a file speaks for its own blocks alone, and has nothing read that its author may not read. A block that
-//! cannot be understood keeps its last good version, a file that cannot be read keeps all of its blocks, and so does
-//! one with a bad block of which the name is not known: nothing is taken away that the file may still have.
+//! Invariant: a file affects only its own blocks, and reads no file that its author may not read. An invalid block
+//! keeps its last good version; an unreadable file keeps all its blocks, and so does a file with an invalid block
+//! without a name: no block goes that the file may still contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,13 +17,13 @@ use super::block::Block;
 use crate::folder::{FileFormat, FolderSource};
 use holdfast_config::{BlocksFile, FILE_BYTES_MAX, FileAuthor, Problem, ServiceBlock, Subject};
 
-/// The folder of blocks, whether it is there or not.
+/// The folder of blocks, which may come and go.
 pub type BlocksFolder = FolderSource<BlockFiles>;
 
-/// Namespace and name of a block.
+/// A block's namespace and name.
 type BlockName = (String, String);
 
-/// A block of a file, as it was read and as facts.
+/// A block of a file, as parsed and as facts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ParsedBlock {
     pub service: ServiceBlock,
@@ -36,13 +36,13 @@ impl ParsedBlock {
     }
 }
 
-/// What a file says now.
+/// The present contents of a file.
 #[derive(Debug, Default)]
 pub struct BlockContents {
     good: Vec<Arc<ParsedBlock>>,
     bad: BTreeSet<BlockName>,
     has_nameless: bool,
-    /// What is wrong with the bad ones.
+    /// The errors of the bad blocks.
     pub errors: Vec<Problem>,
     pub warnings: Vec<Problem>,
 }
@@ -68,14 +68,14 @@ impl BlockContents {
     }
 }
 
-/// What counts of one file.
+/// The effective state of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileBlocks {
-    /// The blocks of the file that count, each in its last good version.
+    /// The effective blocks, each in its last good version.
     pub blocks: Vec<Arc<ParsedBlock>>,
-    /// Why not all of the file as it is now counts.
+    /// Why the present contents are not effective as a whole.
     pub wrong: Option<Arc<str>>,
-    /// Whether a part of the file counts as it is now.
+    /// Some of the present contents are effective.
     pub is_partial: bool,
 }
 
@@ -84,7 +84,7 @@ impl FileBlocks {
         Self { wrong: Some(truncate_reason(reason)), is_partial: false, blocks: self.blocks.clone() }
     }
 
-    /// The file as it says now; what is bad in it stays as it was known.
+    /// Merges new contents; bad blocks keep their last good version.
     fn merge_contents(&self, now: BlockContents) -> Self {
         let good: BTreeSet<BlockName> = now.good.iter().map(|it| it.name()).collect();
         let stays = |known: &&Arc<ParsedBlock>| {
@@ -101,7 +101,7 @@ impl FileBlocks {
     }
 }
 
-/// The first problem, and how many more there are.
+/// The first problem, and the count of the others.
 fn summarize_problems(problems: &[Problem]) -> Option<String> {
     let (first, more) = problems.split_first()?;
     Some(match more.len() {
@@ -110,21 +110,21 @@ fn summarize_problems(problems: &[Problem]) -> Option<String> {
     })
 }
 
-/// The files that count, by their paths.
+/// The effective files by path.
 pub type FileTable = BTreeMap<Arc<str>, Arc<FileBlocks>>;
 
-/// What is told of the folder.
+/// A change of the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FolderNews {
-    /// All files, as they count now.
+    /// The effective state of all files.
     Files(Arc<FileTable>),
-    /// Why the folder cannot be read, if it cannot.
+    /// Why the folder is unreadable, if it is.
     Unreadable(Option<Arc<str>>),
-    /// Every file that is there has been told.
+    /// Every present file has been delivered.
     Whole,
 }
 
-/// What is known of the files of one folder.
+/// The files of one folder.
 #[derive(Debug)]
 pub struct BlockFiles {
     folder: Arc<str>,
@@ -133,12 +133,12 @@ pub struct BlockFiles {
 }
 
 impl BlockFiles {
-    /// All files, as they count now.
+    /// The effective state of all files.
     pub fn files(&self) -> &FileTable {
         &self.files
     }
 
-    /// The path of a file, by which it is named everywhere.
+    /// The full path of a file, which identifies it everywhere.
     fn file_path(&self, file: &str) -> Arc<str> {
         Path::new(&*self.folder).join(file).to_string_lossy().into()
     }
@@ -152,7 +152,7 @@ impl BlockFiles {
         }
     }
 
-    /// The news since these were the files, and this was wrong with the folder.
+    /// The news since these earlier values.
     fn news_since(&self, files: &Arc<FileTable>, unreadable: Option<&Arc<str>>) -> Vec<FolderNews> {
         let is_news = unreadable != self.unreadable.as_ref();
         let told = is_news.then(|| FolderNews::Unreadable(self.unreadable.clone()));
@@ -169,7 +169,7 @@ impl FileFormat for BlockFiles {
     const TABLE: &'static str = "services";
     const ENDINGS: &'static [&'static str] = &[".toml"];
     const FILE_BYTES_MAX: usize = FILE_BYTES_MAX;
-    /// Several KiB for each block that may be there.
+    /// Several KiB for each possible block.
     const FOLDER_BYTES_MAX: u64 = 64 << 20;
     const SOURCE: Source = Source::Config;
 

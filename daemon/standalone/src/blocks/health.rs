@@ -1,9 +1,9 @@
-//! What the checks of one backend, one after another, say of it.
+//! The health of one backend, from its successive checks.
 //!
-//! Invariant: readiness turns only after `fall` failures or `rise` successes in a row; one result of the other kind
-//! starts the count anew.
+//! Invariant: readiness turns only after `fall` failures or `rise` successes in a row; any other result restarts the
+//! count.
 
-/// How the readiness of a backend turned.
+/// A change of readiness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
     /// The backend gets new connections again.
@@ -19,14 +19,14 @@ pub(super) struct Health {
     fall: u32,
     ready: bool,
     proven: bool,
-    // Results in a row that speak against `is_ready`.
+    // Results in a row against the present readiness.
     opposing: u32,
-    // Failures since it was last well, for the log.
+    // Failures since the backend was last healthy, for the log.
     failures: u32,
 }
 
 impl Health {
-    /// The state of a backend before its first check: ready until proven otherwise.
+    /// A backend before its first check: ready until proven otherwise.
     pub(super) const fn new(rise: u32, fall: u32) -> Self {
         Self { rise, fall, ready: true, proven: false, opposing: 0, failures: 0 }
     }
@@ -36,24 +36,24 @@ impl Health {
         self.ready
     }
 
-    /// Whether a verdict was ever reached: one success, or `fall` failures in a row.
+    /// Whether there was a verdict: one success, or `fall` failures in a row.
     pub(super) const fn is_proven(&self) -> bool {
         self.proven
     }
 
-    /// Failed checks since the backend was last well; the number is kept over a recovery, until the next failure.
+    /// Failures since the backend was last healthy; a recovery keeps the count until the next failure.
     pub(super) const fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Sets other thresholds from now on. The verdict stays: a reload is no reason to trust a dead backend.
+    /// Changes the thresholds. The verdict stays: a reload is no reason to trust a dead backend.
     pub(super) const fn set_thresholds(&mut self, rise: u32, fall: u32) {
         self.rise = rise;
         self.fall = fall;
         self.opposing = 0;
     }
 
-    /// Takes one result in; returns how the backend's readiness turned, if it did.
+    /// Records one result; returns the transition, if any.
     pub(super) fn record_result(&mut self, success: bool) -> Option<Transition> {
         self.count_failures(success);
         if success == self.ready {
@@ -85,7 +85,7 @@ impl Health {
 mod tests {
     use super::*;
 
-    /// Results as `+` and `-`; expected: the readiness after each, `R` or `u`, and whether each was a transition (`!`).
+    /// Feeds results as `+` and `-`; expects `R` or `u` after each, with `!` for a transition.
     #[track_caller]
     fn check(rule: &str, (rise, fall): (u32, u32), results: &str, expected: &str) {
         let mut health = Health::new(rise, fall);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_since_it_was_last_well() {
+    fn failures_are_counted_since_the_last_health() {
         let mut health = Health::new(1, 2);
         for (result, failures) in [(false, 1), (false, 2), (false, 3), (true, 3), (true, 3), (false, 1)] {
             health.record_result(result);

@@ -1,7 +1,7 @@
-//! The blocks of the configuration and those of the folder beside it, joined.
+//! Merges the blocks of the configuration and of the folder.
 //!
-//! Invariant: the configuration's own blocks all count, then those of the files by the order of their paths. A block
-//! that has a name or a frontend of one before it is left out and named with its file: it takes nothing from the other.
+//! Invariant: all blocks of the configuration count, then those of the files in order of path. A block with the name or
+//! a frontend of an earlier one is rejected with its file, and takes nothing from the other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,21 +16,20 @@ use super::folder::{FileTable, FolderNews, ParsedBlock};
 use super::rejection_log::{RejectionLog, Rejections};
 use holdfast_config::BlockAdmission;
 
-/// The folder, as far as it has been told.
+/// The received state of the folder.
 #[derive(Debug, Default)]
 pub(super) struct FolderBlocks {
-    /// Its path.
     path: Arc<str>,
     files: Arc<FileTable>,
     unreadable: Option<Arc<str>>,
     rejection_log: RejectionLog,
 }
 
-/// The blocks that count, and what does not.
+/// The merged blocks and the rejections.
 #[derive(Debug)]
 pub struct MergedBlocks {
     pub(super) blocks: Arc<Blocks>,
-    /// The blocks of the folder that count.
+    /// The folder's blocks that count.
     pub more: Arc<[Arc<ParsedBlock>]>,
     pub(super) rejections: Rejections,
 }
@@ -40,7 +39,7 @@ impl FolderBlocks {
         Self { path, ..Self::default() }
     }
 
-    /// Takes news in; returns whether the folder has now been told whole.
+    /// Applies news; returns whether the folder is complete now.
     pub(super) fn take_news(&mut self, news: Vec<FolderNews>) -> bool {
         let mut is_whole = false;
         for news in news {
@@ -53,12 +52,12 @@ impl FolderBlocks {
         is_whole
     }
 
-    /// Whether a file, by its path, or a part of it cannot be read.
+    /// Whether a file or a part of it is rejected.
     pub(super) fn rejects_file(&self, path: &str) -> bool {
         self.files.get(path).is_some_and(|file| file.wrong.is_some())
     }
 
-    /// The configuration's blocks and the folder's, and what readers of rejections have to be told.
+    /// Merges the blocks, and returns changes of rejections.
     pub(super) fn merge_with(&mut self, configured: &Arc<Blocks>) -> (MergedBlocks, Vec<Event>) {
         let mut joined = merge_blocks(configured, &self.files);
         let whole = self.unreadable.as_ref().map(|why| file_rejection(&self.path, why, false));
@@ -68,7 +67,7 @@ impl FolderBlocks {
     }
 }
 
-/// Joins the blocks of the files with those of the configuration.
+/// Merges the files' blocks into the configuration's.
 pub fn merge_blocks(configured: &Arc<Blocks>, files: &FileTable) -> MergedBlocks {
     if files.is_empty() {
         return MergedBlocks {
@@ -95,7 +94,7 @@ pub fn merge_blocks(configured: &Arc<Blocks>, files: &FileTable) -> MergedBlocks
     MergedBlocks { blocks: Arc::new(blocks), more: more.into(), rejections }
 }
 
-/// Not a rejection of the file, by which all would stay that a start remembers of it.
+/// Rejects one block, not its file: a rejected file would keep all its remembered blocks at a start.
 fn left_out_rejection(path: &Arc<str>, read: &ParsedBlock, why: &str) -> Rejection {
     let name = &read.block.service.key.name;
     let object = ObjectKey::Unnamed(Source::Config, format!("{path}, {name}").into());
@@ -113,7 +112,7 @@ fn file_rejection(path: &Arc<str>, reason: &str, partial: bool) -> Rejection {
 }
 
 impl MergedBlocks {
-    /// What is rejected, as file and reason.
+    /// The rejections as file and reason.
     pub fn rejection_reasons(&self) -> impl Iterator<Item = (&str, &str)> {
         self.rejections.values().map(|it| (it.origin.as_deref().unwrap_or_default(), &*it.reason))
     }

@@ -1,28 +1,28 @@
-//! What keeps this node from asking backends, over time.
+//! Tracks what keeps this node from checking backends.
 //!
-//! Invariant: what this node lacks never counts against a backend. A missing route does so only once it has been
-//! missing for [`ROUTE_GRACE`]: a network that is set up anew is back by then, and a node that has no route for longer
-//! serves the backend's clients no better than its checks, so that an announced address moves to another node. At most
-//! one line a [`WARN_EVERY`] is logged, however many backends there are.
+//! Invariant: a resource that this node lacks never counts against a backend. A missing route counts only after
+//! [`ROUTE_GRACE`]: a network that is reconfigured is back by then, and a node without a route for longer cannot serve
+//! the backend's clients either, so an announced address should move to another node. At most one line per
+//! [`WARN_EVERY`] is logged, however many backends there are.
 
 use std::time::Duration;
 
 use super::CheckResult;
 use super::check_table::{CheckOutcome, Obstacle};
 
-/// How long a route may be missing until that counts as a bad check: longer than `systemd-networkd` or a network plugin
-/// takes to restart.
+/// How long a route may be missing until the check fails: longer than `systemd-networkd` or a network plugin takes to
+/// restart.
 pub(super) const ROUTE_GRACE: Duration = Duration::from_secs(10);
 
-/// How often at most it is logged that backends cannot be asked.
+/// The least interval of log lines about checks that cannot run.
 const WARN_EVERY: Duration = Duration::from_mins(1);
 
-/// Since when this node has had no route to one backend.
+/// Since when this node has no route to one backend.
 #[derive(Debug, Default)]
 pub(super) struct RouteLoss(Option<Duration>);
 
 impl RouteLoss {
-    /// The outcome as it counts now.
+    /// Judges an outcome: a route missing for long is a failure.
     pub(super) fn judge_outcome(&mut self, outcome: CheckOutcome, now: Duration) -> CheckOutcome {
         match (outcome.obstacle, outcome.result) {
             (Some(Obstacle::Route), _) => {}
@@ -38,7 +38,7 @@ impl RouteLoss {
     }
 }
 
-/// Logs that backends cannot be asked.
+/// Logs that checks cannot run.
 #[derive(Debug, Default)]
 pub(super) struct ObstacleLog(Option<Duration>);
 

@@ -1,12 +1,12 @@
-//! Backends that clients outside could not connect to, asked out of turn whether they are well.
+//! Rechecks backends that refused clients outside.
 //!
-//! A client that was refused says nothing that a backend could be judged by: any host may send what looks like a
-//! refusal. So a refusal has the backend's own check run at once, and the check decides.
+//! A client's refusal proves nothing, because any host may forge one. So it only triggers the backend's own check at
+//! once, and the check decides.
 //!
-//! Invariant: what is found out of turn only lowers. A backend that is unready is not asked, and a good answer counts
-//! for nothing but the end of the doubt. One refusal makes at most `fall` checks, and a backend is doubted at most once
-//! in an interval: so clients, however many, get no more than twice the checks and `fall` more for a backend that goes.
-//! What clients of one service meet has no other service's backends asked.
+//! Invariant: a recheck only lowers. Unready backends are not rechecked, and a success only ends the recheck. One
+//! refusal causes at most `fall` checks, and a backend is rechecked at most once per interval: so clients, however
+//! many, at most double the checks, plus `fall` for a backend that fails. Clients of one service recheck no backends of
+//! another.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use std::time::Duration;
 use holdfast_core::keys::Transport;
 use holdfast_status::datapath::BackendRefusals;
 
-/// The doubts about one backend.
+/// The recheck of one backend.
 #[derive(Debug, Default)]
 pub(super) struct RefusalRecheck {
-    /// When its check is due in its turn, while it is asked out of turn.
+    /// When the regular check is due, while a recheck is active.
     regular_due: Option<Duration>,
     last: Option<Duration>,
 }
 
 impl RefusalRecheck {
-    /// Begins a doubt, if the last one is long enough ago. `regular_due` is when the check is due without it.
+    /// Starts a recheck unless the last one was too recent. `turn` is when the regular check is due.
     pub(super) fn begin(&mut self, now: Duration, interval: Duration, turn: Duration) -> bool {
         let is_early = self.last.is_some_and(|last| now < last.saturating_add(interval));
         if is_early || self.regular_due.is_some() {
@@ -38,21 +38,21 @@ impl RefusalRecheck {
         self.regular_due.is_some()
     }
 
-    /// Ends the doubt, and gives back when the check is due in its turn.
+    /// Ends the recheck; returns when the regular check is due.
     pub(super) const fn end(&mut self) -> Option<Duration> {
         self.regular_due.take()
     }
 }
 
-/// Which backends refused clients, by what these dialled.
+/// The backends that refused clients, by frontend.
 pub(super) type RefusedBackends = BTreeMap<(SocketAddr, Transport), Vec<SocketAddr>>;
 
-/// What the datapath last told of refusals.
+/// The datapath's last report of refusals.
 #[derive(Debug, Default)]
 pub(super) struct RefusalTracker(BackendRefusals);
 
 impl RefusalTracker {
-    /// The refusals that are new, or have happened again.
+    /// Returns refusals that are new or were repeated.
     pub(super) fn take_new(&mut self, told: &BackendRefusals) -> RefusedBackends {
         let mut news = RefusedBackends::new();
         for (refused, seen) in told {
@@ -77,10 +77,10 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_is_doubted_once_in_an_interval() {
+    fn a_backend_is_rechecked_once_per_interval() {
         let mut doubt = RefusalRecheck::default();
         assert!(doubt.begin(s(10), s(60), s(30)));
-        assert!(doubt.is_active() && !doubt.begin(s(90), s(60), s(30)), "it is on");
+        assert!(doubt.is_active() && !doubt.begin(s(90), s(60), s(30)), "it is active");
         assert_eq!(doubt.end(), Some(s(30)));
         assert!(!doubt.is_active());
         assert!(!doubt.begin(s(69), s(60), s(90)));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_before_is_no_news() {
+    fn a_refusal_reported_before_is_not_new() {
         let refused = |backend: &str| Refusal {
             quota: QuotaId::default(),
             frontend: "192.0.2.10:80".parse().unwrap(),

@@ -1,21 +1,21 @@
-//! What was told of what is rejected.
+//! Turns the present rejections into events.
 //!
-//! Invariant: each rejection is told once for as long as it says the same, and its end is.
+//! Invariant: each rejection is reported once while it is unchanged, and so is its end.
 
 use std::collections::BTreeMap;
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::{ObjectKey, Rejection};
 
-/// What is rejected.
+/// The present rejections.
 pub(super) type Rejections = BTreeMap<ObjectKey, Rejection>;
 
-/// The rejections that were told, and have not ended.
+/// The reported rejections that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct RejectionLog(Rejections);
 
 impl RejectionLog {
-    /// What is new since the last call, now that these are all.
+    /// Replaces the rejections; returns the changes.
     pub(super) fn update_rejections(&mut self, now: Rejections) -> Vec<Event> {
         let ended = self.0.keys().filter(|object| !now.contains_key(*object));
         let begun = now.iter().filter(|(object, it)| self.0.get(*object) != Some(*it));

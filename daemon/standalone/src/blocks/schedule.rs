@@ -1,32 +1,32 @@
-//! Which check runs next.
+//! Schedules the checks.
 //!
-//! Bounded: there are [`ConcurrencyLimits`] for a few checks that are prompt and for many that are not, because one that waits for
-//! its backend costs no more than a socket. Fair: the one that has been due for longest starts first. A check that is
-//! not over within [`PROMPT_MAX`] moves to a slow place while it runs, if one is free, and has a slow place from its
-//! start next time. So backends that hang, however many, delay one another and no others.
+//! Bounded: [`ConcurrencyLimits`] allow a few prompt checks and many slow ones, because a check that waits for its
+//! backend costs only a socket. Fair: the check that has been due longest starts first. A check that runs longer than
+//! [`PROMPT_MAX`] moves to a free slow slot while it runs, and starts in a slow slot next time. So hanging backends,
+//! however many, delay only one another.
 //!
-//! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its place
-//! until it has finished, because its socket is still there. Time is an argument: the `Duration` since a fixed start.
+//! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its slot until
+//! it has finished, because its socket is still open. Time is an argument: the `Duration` since a fixed start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How many checks may run together.
+/// How many checks may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConcurrencyLimits {
-    /// Of those that may yet be prompt.
+    /// Slots of checks that may still be prompt.
     prompt: usize,
-    /// Of those that have not been, now or the last time.
+    /// Slots of checks that are slow now or were the last time.
     slow: usize,
 }
 
 impl ConcurrencyLimits {
-    /// The most: 10,000 backends of which each is asked every 5 s hang for a second each, and 2,000 of their checks run
-    /// together. At most `REPLY_BYTES_MAX` of each is kept: 64 MiB in all, if every backend sends so
-    /// much and does not end. Prompt checks are 2,000 a second even if each one turns out to be slow.
+    /// The most: 10,000 backends, checked every 5 s, that hang for a second each keep 2,000 checks running. At most
+    /// `ANSWER_BYTES_MAX` of each is stored: 64 MiB in all, even if every backend sends so much. Prompt slots allow
+    /// 2,000 checks a second even if each turns out slow.
     pub(super) const MAX: Self = Self { prompt: 512, slow: 3_584 };
 
-    /// The places within so many sockets, of which an eighth is for prompt checks.
+    /// Divides so many sockets into slots, an eighth of them prompt.
     pub(super) fn for_sockets(sockets: usize) -> Self {
         let most = Self::MAX.total();
         let all = sockets.clamp(CONCURRENT_MIN, most);
@@ -39,27 +39,27 @@ impl ConcurrencyLimits {
     }
 }
 
-/// So many checks may always run together: an eighth of the usual 1,024 file descriptors.
+/// This many checks may always run together: an eighth of the usual 1,024 file descriptors.
 const CONCURRENT_MIN: usize = 128;
 
-/// Longer than any answer within a data centre; shorter than a useful timeout.
+/// Longer than any reply within a data centre; shorter than a useful timeout.
 pub(super) const PROMPT_MAX: Duration = Duration::from_millis(250);
 
-/// How far an interval is stretched or shortened, in thousandths.
+/// The most jitter of an interval, in thousandths.
 pub(super) const JITTER_PERMILLE_MAX: u32 = 100;
 
-/// The number of one check of one backend; no other check gets it, not even once this one is removed.
+/// The id of one check of one backend; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CheckId(pub(super) u64);
 
-/// The interval of one backend: always the same for the same hash, within ±10 %.
+/// Jitters an interval by ±10 %, the same for the same hash.
 pub(super) fn jitter_interval(interval: Duration, hash: u64) -> Duration {
     let spread = u64::from(2 * JITTER_PERMILLE_MAX + 1);
     let stretch = u32::try_from(hash % spread).unwrap_or(JITTER_PERMILLE_MAX);
     interval.saturating_mul(1000 - JITTER_PERMILLE_MAX + stretch) / 1000
 }
 
-/// A part of a time: always the same for the same hash, and as many hashes fall into one moment of it as into another.
+/// A part of a time, the same for the same hash; hashes spread evenly over it.
 pub(super) fn hash_part(whole: Duration, hash: u64) -> Duration {
     let permille = u32::try_from(hash % 1_000).unwrap_or_default();
     whole.saturating_mul(permille) / 1_000
@@ -92,7 +92,7 @@ pub(super) struct Schedule {
     prompt: BTreeSet<(Duration, CheckId)>,
     slow: BTreeSet<(Duration, CheckId)>,
     running: BTreeMap<CheckId, RunningCheck>,
-    // Those that have a prompt place, by when they began.
+    // Running checks in prompt slots, by start.
     running_prompt: BTreeSet<(Duration, CheckId)>,
 }
 
@@ -108,7 +108,7 @@ impl Schedule {
         }
     }
 
-    /// A new check, or a known one that shall run earlier or later than planned. One that runs now is left alone.
+    /// Adds a check, or reschedules a waiting one. A running check is left alone.
     pub(super) fn set_due(&mut self, id: CheckId, due: Duration) {
         let entry = self.entries.entry(id).or_insert(Entry { lane: Lane::Prompt, due: None });
         if self.running.contains_key(&id) {
@@ -123,19 +123,18 @@ impl Schedule {
         waiting.insert((due, id));
     }
 
-    /// When a check that waits is due; `None`: it runs, or is not there.
+    /// When a waiting check is due; `None`: it runs, or does not exist.
     pub(super) fn due(&self, id: CheckId) -> Option<Duration> {
         self.entries.get(&id)?.due
     }
 
-    /// Forgets a check.
     pub(super) fn remove(&mut self, id: CheckId) {
         if let Some(Entry { lane, due: Some(due) }) = self.entries.remove(&id) {
             self.lane_queue(lane).remove(&(due, id));
         }
     }
 
-    /// Starts the check that has been due for longest and has a place; the caller runs it.
+    /// Starts the check that has been due longest and has a slot; the caller runs it.
     pub(super) fn start_due(&mut self, now: Duration) -> Option<CheckId> {
         self.move_overdue(now);
         let (due, id) = self.next_waiting().filter(|(due, _)| *due <= now)?;
@@ -150,7 +149,7 @@ impl Schedule {
         Some(id)
     }
 
-    /// Gives slow places to checks that are not prompt any more, so that they hold up none that is.
+    /// Moves overdue checks to slow slots, so that they do not delay prompt ones.
     fn move_overdue(&mut self, now: Duration) {
         while self.has_slow_capacity()
             && let Some((since, id)) = self.running_prompt.first().copied()
@@ -163,7 +162,7 @@ impl Schedule {
         }
     }
 
-    /// Frees the place of a check. It is next due `wait` after its start, at the earliest now.
+    /// Frees a check's slot. The check is next due `wait` after its start, but not before now.
     pub(super) fn finish_check(&mut self, id: CheckId, now: Duration, wait: Duration) {
         let Some(run) = self.running.remove(&id) else {
             return;
@@ -178,7 +177,7 @@ impl Schedule {
         }
     }
 
-    /// When the next check can start; `None`: none waits, or none can start before another one has finished.
+    /// When the next check can start; `None`: none waits, or none can start before another has finished.
     pub(super) fn next_due(&self) -> Option<Duration> {
         let next = self.next_waiting().map(|(due, _)| due);
         next.into_iter().chain(self.next_freed()).min()
@@ -190,7 +189,7 @@ impl Schedule {
         prompt.into_iter().chain(slow).min().copied()
     }
 
-    /// When the prompt check that waits gets the place of one that is not prompt any more.
+    /// When a waiting prompt check gets the slot of an overdue one.
     fn next_freed(&self) -> Option<Duration> {
         let waits = !self.has_prompt_capacity() && self.has_slow_capacity();
         let (due, _) = self.prompt.first().filter(|_| waits)?;

@@ -1,24 +1,24 @@
-//! Slow start: the weights of a service's backends while some of them have returned only a short time ago.
+//! Slow start: ramps the weights of backends that have just returned.
 //!
-//! Invariant: backends that do not grow keep their shares beside each other. One that is to have clients has some from
-//! its return on, and one with weight 0 has none. All backends of a service grow at the same moments, so beside each
-//! return itself its weights change at most [`SKIP_SEED`] times within one slow start, however many of them return.
+//! Invariant: the other backends keep their proportions. A ramping backend has clients from its return on, unless its
+//! weight is 0. All backends of a service step at the same moments, so the weights change at most [`STEPS`] times per
+//! slow start besides the returns, however many backends return.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use holdfast_core::weights::{Weight, Weights};
 
-/// In how many steps a backend gets its whole weight.
+/// The number of steps to the full weight.
 pub(super) const STEPS: u16 = 10;
 
-/// How many of [`SKIP_SEED`] parts of its weight a backend has; `None`: all of it.
+/// The present step out of [`STEPS`]; `None`: the full weight.
 pub(super) fn weight_step(returned: Duration, slow_start: Duration, now: Duration) -> Option<u16> {
     let passed = elapsed_ticks(slow_start, now).saturating_sub(elapsed_ticks(slow_start, returned));
     u16::try_from(passed).ok().map(|passed| passed.saturating_add(1)).filter(|step| *step < STEPS)
 }
 
-/// When backends with this slow start grow next.
+/// When backends with this slow start step next.
 pub(super) fn next_step(slow_start: Duration, now: Duration) -> Duration {
     let next = u32::try_from(elapsed_ticks(slow_start, now).saturating_add(1)).unwrap_or(u32::MAX);
     tick_length(slow_start).saturating_mul(next)
@@ -32,10 +32,10 @@ fn tick_length(slow_start: Duration) -> Duration {
     slow_start / u32::from(STEPS)
 }
 
-/// Backends with the weights that they are to have, and how many parts of them they have.
+/// Scales the target weights by their steps.
 pub(super) fn scale_weights(each: &[(SocketAddr, Weight, Option<u16>)]) -> Weights {
     let heaviest = each.iter().map(|(_, weight, _)| weight.number()).max().unwrap_or_default().max(1);
-    // A weight of 1 has no parts: all are made heavier alike, as far as weights go.
+    // A weight of 1 has no fractions, so all weights are scaled up alike, as far as possible.
     let times = (Weight::MAX / heaviest).clamp(1, STEPS);
     Weights::from_backends(each.iter().map(|(backend, weight, step)| {
         let whole = weight.number().saturating_mul(times);
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(weight_step(ms(1), Duration::ZERO, ms(9)), None);
     }
 
-    /// Weights with their parts, and what they become.
+    /// Checks the result of weights with steps.
     #[track_caller]
     fn check(rule: &str, each: &[(u16, Option<u16>)], expected: &[u16]) {
         let backend = |position: usize| SocketAddr::from(([192, 0, 2, u8::try_from(position).unwrap()], 80));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_grow_beside_those_that_stay() {
+    fn ramping_weights_leave_the_others_in_proportion() {
         check("the first step", &[(1, None), (1, Some(1))], &[10, 1]);
         check("the fifth step", &[(1, None), (1, Some(5))], &[10, 5]);
         check("the others keep their shares", &[(3, None), (1, None), (2, Some(5))], &[30, 10, 10]);

@@ -1,4 +1,4 @@
-//! The whole source over real sockets on 127.0.0.1, and what the tests below it share.
+//! The whole source over real sockets on 127.0.0.1, and helpers for the tests of its modules.
 
 use holdfast_core::facts::{AddressType, ServiceFacts};
 use tokio::net::TcpListener;
@@ -96,14 +96,14 @@ fn readiness(group: &[Event]) -> Vec<bool> {
     slices.flat_map(|facts| facts.endpoints.iter_brief().map(|(_, conditions)| conditions.ready)).collect()
 }
 
-/// A backend that can be taken down and brought up again on one address.
+/// A backend that can stop and start again at one address.
 struct Backend {
     address: SocketAddr,
     serving: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Backend {
-    /// On a loopback address of its own, so that no other process takes the port while it is down.
+    /// Uses its own loopback address, so that no other process takes the port while it is down.
     async fn up(last_octet: u8) -> Self {
         let mut backend = Self { address: SocketAddr::from(([127, 77, 3, last_octet], 0)), serving: None };
         backend.start().await;
@@ -182,7 +182,7 @@ async fn the_first_group_is_everything_and_ends_with_synced() {
 }
 
 #[tokio::test]
-async fn the_virtual_address_leads_where_the_way_to_the_apiserver_says() {
+async fn the_virtual_address_follows_its_target() {
     let mut running = Running::start(&[]);
     running.group().await;
     running.led.send("192.0.2.1:6443".parse().ok()).unwrap();
@@ -211,7 +211,7 @@ async fn the_virtual_address_leads_where_the_way_to_the_apiserver_says() {
 }
 
 #[tokio::test]
-async fn no_block_at_all_is_synced_too() {
+async fn an_empty_configuration_is_synced() {
     assert_eq!(Running::start(&[]).group().await, [Event::Synced(Source::Config)]);
 }
 
@@ -230,7 +230,7 @@ async fn a_backend_falls_and_rises_again() {
 }
 
 #[tokio::test]
-async fn a_reload_keeps_what_is_known_and_sends_only_what_changed() {
+async fn a_reload_keeps_verdicts_and_sends_only_changes() {
     let mut down = Backend::up(3).await;
     down.stop().await;
     let web = checked("web", "10.96.0.10:80", &[down.address]);
@@ -264,14 +264,14 @@ async fn a_reload_keeps_what_is_known_and_sends_only_what_changed() {
 }
 
 #[tokio::test]
-async fn hanging_backends_hold_nobody_up() {
+async fn hanging_backends_delay_no_other() {
     // Listens and never accepts: once its backlog is full, connecting hangs.
     let hanging = tokio::net::TcpSocket::new_v4().unwrap();
     hanging.bind("127.77.3.9:0".parse().unwrap()).unwrap();
     let hanging = hanging.listen(1).unwrap();
     let mut well = Backend::up(4).await;
     let hung = hanging.local_addr().unwrap();
-    // More checks of the one that hangs than there are places.
+    // More hanging checks than slots.
     let mut all: Vec<_> =
         (0..200).map(|n| checked(&format!("hung-{n}"), &format!("10.96.1.{n}:80"), &[hung])).collect();
     all.push(checked("web", "10.96.0.10:80", &[well.address]));
@@ -289,7 +289,7 @@ async fn hanging_backends_hold_nobody_up() {
     well.stop().await;
     let began = Instant::now();
     while !show(&running.group().await).contains(&web) {}
-    // Without the slow lane it would wait as long as those 200, three times behind checks of 500 ms each.
+    // Without the slow lane it would wait behind those 200 checks of 500 ms each.
     assert!(began.elapsed() < behind, "{:?}, and those that hang {behind:?}", began.elapsed());
 }
 
@@ -307,7 +307,7 @@ async fn the_source_ends_with_its_reader_or_its_reloads() {
 }
 
 #[tokio::test]
-async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder() {
+async fn the_configuration_is_sent_at_once_and_synced_awaits_the_folder() {
     use crate::blocks::folder::BlockFiles;
     use crate::folder::FileFormat as _;
 

@@ -1,25 +1,25 @@
-//! Questions and answers of the DNS as bytes.
+//! Encodes DNS questions and decodes answers.
 //!
-//! Invariant: pure. An answer is one only to the question that it repeats, byte by byte, number and letters alike. It
-//! is read whole or not at all, and no record of it counts that is not of the name that was asked for, or of what that
-//! name is an alias of. The work is bounded by the answer's length, which [`BYTES_MAX`] bounds.
+//! Invariant: pure. An answer must repeat its question byte by byte, id and case included. It is read whole or not at
+//! all. Only records of the queried name or of its alias targets count. The work is bounded by the answer's length, at
+//! most [`BYTES_MAX`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use holdfast_config::dns_name::{self as name, Name};
 
-/// The most bytes of an answer: what two bytes of length can say before one that comes by TCP.
+/// The most bytes of an answer: the limit of TCP's two-byte length.
 pub const BYTES_MAX: usize = u16::MAX as usize;
 
-/// The most bytes that a server is asked to put into a datagram: what no network has to cut (DNS flag day 2020).
+/// The most bytes that a server may send in a datagram: no network fragments that (DNS flag day 2020).
 pub(super) const DATAGRAM_BYTES: u16 = 1_232;
 
-/// The most aliases on the way to an address; resolvers themselves follow some ten.
+/// The most aliases to follow; resolvers themselves follow about ten.
 const ALIASES_MAX: usize = 8;
 
 const HEADER_BYTES: usize = 12;
 
-/// Where in the header the number of options stands, which is 0 or 1.
+/// The header's byte with the count of additional records, which is 0 or 1.
 const ARCOUNT_LOW: usize = 11;
 
 const FLAG_QR: u8 = 0x80;
@@ -29,7 +29,7 @@ const FLAG_TC: u8 = 0x02;
 const FLAG_RA: u8 = 0x80;
 const RCODE_MASK: u8 = 0x0f;
 
-/// The codes of a server that cannot read a question, and of one that does not know what it is about.
+/// The codes of a server that cannot parse a question, and of one that does not implement it.
 const RCODE_FORMERR: u8 = 1;
 const RCODE_NOTIMP: u8 = 4;
 
@@ -37,7 +37,7 @@ const CLASS_INTERNET: u16 = 1;
 const TYPE_CNAME: u16 = 5;
 const TYPE_OPT: u16 = 41;
 
-/// The kinds of records that are asked for.
+/// The record types to query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordType {
     A = 1,
@@ -45,18 +45,18 @@ pub enum RecordType {
     Srv = 33,
 }
 
-/// A question, with its number.
+/// A question with its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     name: Name,
     kind: RecordType,
     message: Vec<u8>,
-    // Where in the message the question proper ends.
+    // Where the question section ends.
     end: usize,
 }
 
 impl Question {
-    /// Recursion is desired, and an answer of `DATAGRAM_BYTES` is welcome.
+    /// Requests recursion, and announces [`DATAGRAM_BYTES`] by EDNS.
     pub fn new(id: u16, name: &Name, kind: RecordType) -> Self {
         let mut message = [&id.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 1]].concat();
         message.extend(name.to_wire());
@@ -70,7 +70,7 @@ impl Question {
         Self { name: name.clone(), kind, message, end }
     }
 
-    /// The same as servers knew it before there were options (RFC 1035): then an answer has at most 512 bytes.
+    /// The question without EDNS (RFC 1035): an answer then has at most 512 bytes.
     pub(super) fn without_edns(mut self) -> Self {
         self.message.truncate(self.end);
         self.message.get_mut(ARCOUNT_LOW).into_iter().for_each(|count| *count = 0);
@@ -81,7 +81,7 @@ impl Question {
         &self.message
     }
 
-    /// Whether a message answers this question. A server that cannot read it may repeat nothing of it but its number.
+    /// Whether a message answers this question. A server that cannot parse it may repeat only its id.
     fn is_answered_by(&self, answer: &[u8]) -> bool {
         let part = |message: &[u8], from, to| message.get(from..to).map(<[u8]>::to_vec);
         let is_answer = |flags: &u8| flags & (FLAG_QR | OPCODE_MASK) == FLAG_QR;
@@ -95,7 +95,7 @@ impl Question {
     }
 }
 
-/// What a record says.
+/// A record's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RecordData {
     Address(IpAddr),
@@ -104,14 +104,14 @@ enum RecordData {
     Other,
 }
 
-/// A record of kind SRV.
+/// An SRV record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SrvRecord {
-    /// Only servers of the lowest number are asked.
+    /// Only servers of the lowest priority are used.
     pub priority: u16,
     pub target: Name,
     pub port: u16,
-    /// The share among those of the same priority.
+    /// The weight among servers of the same priority.
     pub weight: u16,
 }
 
@@ -123,38 +123,38 @@ struct Record {
 }
 
 impl Record {
-    /// Whether it leads to what is no name: without it a part of the answer would count.
+    /// Whether its target is no valid name: without the record, only part of the answer would count.
     fn lacks_name(&self, kind: RecordType) -> bool {
         matches!((&self.data, kind), (RecordData::Cname(None), _) | (RecordData::Srv(None), RecordType::Srv))
     }
 }
 
-/// How a server answered.
+/// An answer.
 #[derive(Debug)]
 pub struct Answer {
-    /// 0: no error. 3: there is no such name.
+    /// 0: no error; 3: no such name.
     pub rcode: u8,
-    /// There is more than fits into a datagram, and none of it was read.
+    /// The answer did not fit into a datagram, and no record was read.
     pub is_truncated: bool,
-    // Whether the server speaks for the zone of the name, and whether for all of the DNS.
+    // Whether the server is authoritative for the name's zone.
     is_authoritative: bool,
     is_recursive: bool,
     records: Vec<Record>,
 }
 
-/// The code of a name that is not there.
+/// The code of a missing name.
 pub const RCODE_NXDOMAIN: u8 = 3;
 
-/// What a name has.
+/// The records of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameRecords {
     pub addresses: Vec<IpAddr>,
     pub servers: Vec<SrvRecord>,
-    /// For how many seconds it may be believed; none: the name has nothing.
+    /// The least TTL in seconds; `None`: the name has no records.
     pub ttl: Option<u32>,
 }
 
-/// Why a message says nothing.
+/// Why a message is no usable answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     #[error("it does not answer the question")]
@@ -170,7 +170,7 @@ pub enum AnswerError {
 }
 
 impl Answer {
-    /// Reads a message as the answer to a question.
+    /// Parses a message as the answer to a question.
     pub fn parse(question: &Question, message: &[u8]) -> Result<Self, AnswerError> {
         if !question.is_answered_by(message) {
             return Err(AnswerError::Mismatch);
@@ -195,12 +195,12 @@ impl Answer {
         })
     }
 
-    /// Whether the server may be one that does not know options, of which there are few (RFC 6891 7).
+    /// Whether the server may lack EDNS, which is rare (RFC 6891 7).
     pub(super) fn is_edns_refusal(&self) -> bool {
         matches!(self.rcode, RCODE_FORMERR | RCODE_NOTIMP)
     }
 
-    /// Every address of the answer, whatever name it is of.
+    /// Every address of the answer, of any name.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.records.iter().filter_map(|record| match record.data {
             RecordData::Address(address) => Some(address),
@@ -208,7 +208,7 @@ impl Answer {
         })
     }
 
-    /// What the name that was asked for has; nothing if there is no such name.
+    /// The records of the queried name; empty if it does not exist.
     pub fn name_records(&self, question: &Question) -> Result<NameRecords, AnswerError> {
         match self.rcode {
             0 => self.follow_aliases(question),
@@ -236,7 +236,7 @@ impl Answer {
                 RecordData::Cname(Some(name)) => Some((name.clone(), record.ttl)),
                 _ => None,
             });
-            // A server of the name's zone does not speak for a name in another one, to which an alias may lead.
+            // A zone's server is not authoritative for a name elsewhere, which an alias may lead to.
             let is_final = self.is_recursive || (self.is_authoritative && owner == question.name);
             match alias {
                 Some((name, seconds)) if found.is_empty() => (owner, least) = (name, least.min(seconds)),
@@ -256,7 +256,7 @@ impl NameRecords {
         self.addresses.is_empty() && self.servers.is_empty()
     }
 
-    /// Takes in what a record says if it is of this kind; says whether it is.
+    /// Adds a record of this type; returns whether it is of the type.
     fn add_record(&mut self, kind: RecordType, said: &RecordData) -> bool {
         match (kind, said) {
             (RecordType::A, RecordData::Address(address @ IpAddr::V4(_)))
@@ -274,7 +274,7 @@ fn read_u16(bytes: &[u8]) -> u16 {
     bytes.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes))
 }
 
-/// The record at a place of a message, and where it ends.
+/// Parses the record at an offset; also returns its end.
 fn parse_record(message: &[u8], at: usize) -> Option<(Record, usize)> {
     let owner = name::read_name(message, at)?;
     let fixed = message.get(owner.end..)?.first_chunk::<10>()?;
@@ -285,12 +285,12 @@ fn parse_record(message: &[u8], at: usize) -> Option<(Record, usize)> {
     let kind = u16::from_be_bytes([kind_high, kind_low]);
     let is_internet = u16::from_be_bytes([class_high, class_low]) == CLASS_INTERNET;
     let said = if is_internet { parse_rdata(message, kind, (begin, body))? } else { RecordData::Other };
-    // A time with the highest bit is none (RFC 2181).
+    // A TTL with the highest bit set counts as zero (RFC 2181).
     let seconds = i32::from_be_bytes(time).try_into().unwrap_or_default();
     Some((Record { owner: owner.name, ttl: seconds, data: said }, end))
 }
 
-/// What a record of a kind says, by its body and where that begins; none: it cannot be what its kind says.
+/// Parses a record's data by type; `None`: it is malformed.
 fn parse_rdata(message: &[u8], kind: u16, (begin, body): (usize, &[u8])) -> Option<RecordData> {
     let end = begin.checked_add(body.len())?;
     let name_at =
@@ -312,7 +312,7 @@ fn parse_rdata(message: &[u8], kind: u16, (begin, body): (usize, &[u8])) -> Opti
     })
 }
 
-/// What a code is called.
+/// The name of a code.
 fn code_name(code: u8) -> String {
     let known =
         [(1, "FORMERR"), (2, "SERVFAIL"), (RCODE_NXDOMAIN, "NXDOMAIN"), (4, "NOTIMP"), (5, "REFUSED")];

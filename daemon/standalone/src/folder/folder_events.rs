@@ -1,7 +1,7 @@
-//! What the kernel tells about a folder while it changes.
+//! Tracks a folder's inotify events.
 //!
-//! Invariant: a file counts as closed only if no write came after its last close, and as being written until a close
-//! comes. Notices alone are not trusted: the poll finds changes that have none (another host's write, a full queue).
+//! Invariant: a file counts as closed only if no write followed its last close, and as being written until it is
+//! closed. Events alone are not trusted: the poll finds changes without one (another host's write, a full queue).
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -15,10 +15,10 @@ use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, Watc
 
 use super::FILES_MAX;
 
-/// How the names of files end that are read.
+/// The suffixes of the files to read.
 pub(super) type Endings = &'static [&'static str];
 
-/// The file's name, if it is one that is read.
+/// The file's name, if the file is to be read.
 pub(super) fn file_name(name: &OsStr, endings: Endings) -> Option<Arc<str>> {
     is_readable_name(name, endings).then(|| name.to_str().map(Into::into)).flatten()
 }
@@ -29,24 +29,24 @@ pub(super) fn is_readable_name(name: &OsStr, endings: Endings) -> bool {
     readable && !bytes.starts_with(b".")
 }
 
-/// What was noticed since the last look.
+/// Events since the last scan.
 #[derive(Debug)]
 pub(super) struct PendingChanges {
     endings: Endings,
     /// Files that were closed after writing, or renamed into place.
     pub(super) closed: BTreeSet<Arc<str>>,
-    /// Files that were written to, and not closed since.
+    /// Files that were written and not closed since.
     pub(super) writing: BTreeSet<Arc<str>>,
 }
 
-/// When the folder should be looked at because of what was noticed.
+/// When an event needs a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScanDue {
-    /// Something goes on that is not complete.
+    /// A change is under way.
     No,
-    /// Something began that another notice may complete.
+    /// A change has begun that another event may complete.
     Soon,
-    /// Something is complete.
+    /// A change is complete.
     Now,
 }
 
@@ -55,12 +55,12 @@ impl PendingChanges {
         Self { endings, closed: BTreeSet::new(), writing: BTreeSet::new() }
     }
 
-    /// Forgets which files are written: their folder is watched no more, so nothing would tell that they are closed.
+    /// Clears the files being written: their folder is not watched any more, so no close event would arrive.
     pub(super) fn clear_writing(&mut self) {
         self.writing.clear();
     }
 
-    /// Takes one notice in; returns when the folder should be looked at.
+    /// Records an event; returns when to scan.
     pub(super) fn record_event(&mut self, mask: EventMask, name: Option<&OsStr>) -> ScanDue {
         if mask.contains(EventMask::Q_OVERFLOW) {
             self.writing.clear();
@@ -71,7 +71,7 @@ impl PendingChanges {
         };
         if mask.contains(EventMask::MODIFY) {
             self.closed.remove(&file);
-            // With more files than that the folder is not read at all.
+            // A folder with more files is not read at all.
             if self.writing.len() < FILES_MAX {
                 self.writing.insert(file);
             }
@@ -87,8 +87,8 @@ impl PendingChanges {
     }
 }
 
-/// When the folder should be looked at for a name that is not read: any name may be a link on the way to a
-/// file, as `..data` is in a mounted ConfigMap.
+/// When to scan after an event of another name: any name may be a link that leads to a file, such as `..data` in a
+/// mounted ConfigMap.
 fn due_for_other(mask: EventMask) -> ScanDue {
     if mask.contains(EventMask::MOVED_TO) {
         ScanDue::Now
@@ -99,8 +99,8 @@ fn due_for_other(mask: EventMask) -> ScanDue {
     }
 }
 
-/// Notices that a name or the folder itself came or went. The folder is not looked at at once: a file that was created
-/// is written next, and what goes may come back.
+/// Events that create or remove a name or the folder. The scan waits: a created file is written next, and a removed
+/// name may return.
 const CHANGE_STARTED: EventMask = EventMask::CREATE
     .union(EventMask::DELETE)
     .union(EventMask::MOVED_FROM)
@@ -117,10 +117,10 @@ const WATCH_MASK: WatchMask = WatchMask::CREATE
     .union(WatchMask::CLOSE_WRITE)
     .union(WatchMask::ONLYDIR);
 
-/// Room for a few dozen notices per read; the kernel keeps the rest.
+/// The buffer for a few dozen events per read; the kernel queues the rest.
 const BUFFER_BYTES: usize = 4096;
 
-/// The kernel's queue of notices, which has its own bound and says when it overflowed.
+/// The kernel's inotify queue, which is bounded and reports overflows.
 #[derive(Debug)]
 pub(super) struct InotifyQueue {
     stream: EventStream<Box<[u8]>>,
@@ -128,26 +128,26 @@ pub(super) struct InotifyQueue {
 }
 
 impl InotifyQueue {
-    /// A queue that watches nothing yet.
+    /// Creates a queue without a watch.
     pub(super) fn new() -> io::Result<Self> {
         let stream = Inotify::init()?.into_event_stream(vec![0; BUFFER_BYTES].into_boxed_slice())?;
         Ok(Self { stream, watched: None })
     }
 
-    /// Watches the folder that this path leads to now, and no other. `true`: it was another one before.
+    /// Watches only the folder that this path leads to now. `true`: it replaced another one.
     pub(super) fn watch(&mut self, folder: &Path) -> io::Result<bool> {
         let mut watches = self.stream.watches();
         let watched = watches.add(folder, WATCH_MASK)?;
         let Some(before) = self.watched.replace(watched.clone()).filter(|before| *before != watched) else {
             return Ok(false);
         };
-        // The kernel has removed the watch by itself if that folder is gone.
+        // The kernel has already removed the watch of a deleted folder.
         let _gone_already = watches.remove(before);
         Ok(true)
     }
 
-    /// Waits for a notice of the folder that is watched, or of the queue itself. What waits there of a folder from
-    /// before would be taken for news of files with the same names.
+    /// Waits for an event of the watched folder, or of the queue itself. Events of an earlier folder are skipped: their
+    /// names would be mistaken for this folder's files.
     pub(super) async fn next_event(&mut self) -> io::Result<EventOwned> {
         loop {
             let next =

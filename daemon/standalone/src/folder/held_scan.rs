@@ -1,14 +1,13 @@
-//! What was read and is not delivered yet, because an object in it may be on its way from one file to another.
+//! Holds a scan while one of its objects may be moving between files.
 //!
-//! Invariant: pure. A reading that only adds or changes objects is not held, and none is held for longer than
-//! [`HOLD_MAX`].
+//! Invariant: pure. A scan that only adds or changes objects is not held, and none is held longer than [`HOLD_MAX`].
 
 use tokio::time::Instant;
 
 use super::{FileFormat, HOLD_MAX, MOVE_WINDOW};
 use holdfast_objects::manifests::FolderScan;
 
-/// Readings that wait, taken together.
+/// Held scans, merged.
 #[derive(Debug)]
 pub(crate) struct HeldScan<F: FileFormat> {
     waiting: Option<WaitingScan<F::Contents>>,
@@ -28,7 +27,7 @@ impl<F: FileFormat> Default for HeldScan<F> {
 }
 
 impl<F: FileFormat> HeldScan<F> {
-    /// Takes a reading in, and gives all that may be delivered of the folder now.
+    /// Merges a scan, and returns what may be delivered now.
     pub(crate) fn release_scan(
         &mut self,
         reading: FolderScan<F::Contents>,
@@ -47,14 +46,14 @@ impl<F: FileFormat> HeldScan<F> {
         None
     }
 
-    /// When the folder should be looked at again although nothing is noticed.
+    /// When to scan again even without an event.
     pub(crate) fn next_scan(&self) -> Option<Instant> {
         self.waiting.as_ref().map(|waiting| waiting.until)
     }
 }
 
 impl<C> WaitingScan<C> {
-    /// Adds a later reading. A look that finds nothing more does not make the wait longer.
+    /// Merges a later scan. An empty one does not extend the wait.
     fn merge_later(self, later: Self) -> Self {
         let until = if later.reading.files.is_empty() { self.until } else { later.until.min(self.end) };
         Self { until, end: self.end, reading: self.reading.merge_later(later.reading) }

@@ -1,8 +1,8 @@
-//! One look at a folder: which files are there, and which of them are ready to be read.
+//! Scans a folder: lists its files, and reads those that are ready.
 //!
-//! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or
-//! unchanged for [`SETTLE_TIME`]; never while a process is known to write it. A file that is gone or empty counts as gone or
-//! empty only after the same time, because many programs replace a file by removing or emptying it first.
+//! Invariant: a file is read once it was closed after writing, renamed into place, reached by another link, or
+//! unchanged for [`SETTLE_TIME`]; never while a process is known to write it. A missing or empty file counts as such
+//! only after the same time, because many programs replace a file by removing or emptying it first.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -22,13 +22,13 @@ use super::{FILES_MAX, FileFormat, SETTLE_TIME};
 use holdfast_config::FileAuthor;
 use holdfast_objects::manifests::FolderScan;
 
-/// A name in characters that can be shown, whatever its bytes are.
+/// Escapes a name's bytes for display.
 fn escape_name(name: &OsStr) -> Arc<str> {
     name.as_bytes().escape_ascii().to_string().into()
 }
 
-/// What tells one state of a file from another without reading it. The change time cannot be set back by programs that
-/// keep the modification time.
+/// Identifies one state of a file without reading it. Programs that preserve the modification time cannot reset the
+/// change time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -36,7 +36,7 @@ struct Stamp {
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
-    /// Where the links lead, if the name is one.
+    /// The target, if the name is a link.
     target: Option<PathBuf>,
 }
 
@@ -65,35 +65,35 @@ impl Stamp {
     }
 }
 
-/// One file, as far as it was looked at.
+/// The known state of one file.
 #[derive(Debug)]
 struct TrackedFile {
-    /// The file as it was when it was read last; `None`: it never was read, or the last reading failed.
+    /// The stamp of the last successful read; `None`: never read, or the last read failed.
     last_read: Option<Stamp>,
-    /// The file as it was at the last look, and since when it has been so. `None`: it was not there.
+    /// The stamp of the last scan, which is unchanged since `since`. `None`: the file was missing.
     last_seen: Option<Stamp>,
     since: Instant,
 }
 
-/// What one look left open.
+/// Files that a scan could not settle.
 #[derive(Debug, Default)]
 pub(super) struct UnsettledFiles {
-    /// Files that change just now, and need another look.
+    /// Files that are changing and need another scan.
     pub(super) files: Vec<Arc<str>>,
-    /// Whether files have gone that may come back.
+    /// Some missing files may return.
     pub(super) is_leaving: bool,
-    /// Whether the folder cannot be read.
+    /// The folder is unreadable.
     pub(super) is_blind: bool,
 }
 
 impl UnsettledFiles {
-    /// Whether another look is needed soon.
+    /// Whether another scan is needed soon.
     pub(super) fn needs_rescan(&self) -> bool {
         self.is_leaving || !self.files.is_empty() || self.is_blind
     }
 }
 
-/// The files of a folder, remembered from look to look.
+/// The files of a folder, tracked across scans.
 #[derive(Debug)]
 pub(super) struct FolderScanner<F> {
     folder: PathBuf,
@@ -102,7 +102,7 @@ pub(super) struct FolderScanner<F> {
     files: PhantomData<fn() -> F>,
 }
 
-/// What is in the folder now.
+/// The present files of the folder.
 type Listing = BTreeMap<Arc<str>, Result<Stamp, String>>;
 
 impl<F: FileFormat> FolderScanner<F> {
@@ -110,7 +110,7 @@ impl<F: FileFormat> FolderScanner<F> {
         Self { folder, tracks: BTreeMap::new(), is_first: true, files: PhantomData }
     }
 
-    /// Looks once, reads what is ready, and takes out of `noticed` what that settles.
+    /// Scans once, reads the ready files, and clears the settled events in `noticed`.
     pub(super) fn scan_folder(
         &mut self,
         noticed: &mut PendingChanges,
@@ -159,7 +159,7 @@ impl<F: FileFormat> FolderScanner<F> {
         )
     }
 
-    /// The stamps of the files that were read under names that are not there now.
+    /// The stamps of files that were read under names that are missing now.
     fn missing_stamps(&self, listing: &Listing) -> Vec<Stamp> {
         let gone = self.tracks.iter().filter(|(file, _)| !listing.contains_key(*file));
         gone.filter_map(|(_, track)| track.last_read.clone()).collect()
@@ -195,7 +195,7 @@ impl<F: FileFormat> FolderScanner<F> {
         is_closed || (is_complete && !noticed.writing.contains(file))
     }
 
-    /// Reads a file; `None` if it changed meanwhile: a process writes it, and it will be ready again.
+    /// Reads a file; `None` if it changed meanwhile: a process is writing it, and it will be ready later.
     fn read_file(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<F::Contents, String>> {
         let path = self.folder.join(&**file);
         let bytes = read_unchanged(&path, stamp, F::FILE_BYTES_MAX).transpose()?;
@@ -204,8 +204,7 @@ impl<F: FileFormat> FolderScanner<F> {
         Some(decode_file::<F>(&self.folder, file, bytes))
     }
 
-    /// Forgets files that have been gone for long enough or have only changed their names; returns whether others may
-    /// still come back.
+    /// Forgets files that were missing long enough or only renamed; returns whether others may return.
     fn forget_missing(&mut self, listing: &Listing, now: Instant) -> bool {
         let is_renamed = |read: &Stamp| listing.values().flatten().any(|stamp| stamp.is_moved_from(read));
         let mut is_leaving = false;
@@ -264,8 +263,8 @@ fn list_folder<F: FileFormat>(folder: &Path) -> Result<Listing, String> {
     Ok(listing)
 }
 
-/// Refuses the files with which the folder is too large, by their names, so that each look refuses the same. One that
-/// is too large by itself is never read, so it takes none of the room of others.
+/// Rejects the files beyond the folder's limit in order of name, so that each scan rejects the same ones. A file that
+/// is too large itself is never read, so it does not count.
 fn limit_total_size(listing: &mut Listing, bytes_max: u64, file_bytes_max: usize) {
     let mut total = 0_u64;
     for stamp in listing.values_mut() {
@@ -284,18 +283,18 @@ fn limit_total_size(listing: &mut Listing, bytes_max: u64, file_bytes_max: usize
 
 const NOT_UTF8: &str = "has a name that is not UTF-8, so it is not read; rename it";
 
-/// The reason shown of a link that would have this daemon read what its owner may not.
-const FOREIGN_LINK: &str = "is a link of another user than the file to which it leads, so it is not followed; let \
-                               root or the owner of that file make it";
+/// The reason shown for a link that would make this daemon read a file that the link's owner may not.
+const FOREIGN_LINK: &str = "is a link whose owner does not own the target, so it is not followed; let root or the \
+                               target's owner create it";
 
-/// Whether a link may lead to a file, by their owners. This daemon may read any file, and shows all users what is wrong
-/// in one; who may write into the folder need not be root.
+/// Whether a link may be followed, by the owners of link and target. This daemon can read any file and shows its errors
+/// to all users, but those who can write to the folder need not be root.
 fn can_follow_link(link: &Metadata, to: &Metadata) -> bool {
     [0, nix::unistd::geteuid().as_raw(), to.uid()].contains(&link.uid())
 }
 
-/// The stamp of a file. `None` for what is not there and for folders; an error for what is never opened, such as a
-/// pipe, for a link to nowhere or to another user's file, and for what cannot be looked at: that has not gone.
+/// The stamp of a file. `None` for a missing name or a folder; an error for what is never opened, such as a pipe or a
+/// device, for a dangling or foreign link, and for a failed `stat`, which does not prove that the file is gone.
 fn stamp_path(path: &Path) -> Option<Result<Stamp, String>> {
     let own = match fs::symlink_metadata(path) {
         Ok(own) => own,
@@ -325,9 +324,9 @@ fn stamp_file(metadata: &Metadata, target: Option<PathBuf>) -> Option<Result<Sta
     Some(Err(format!("{link} {what}, so it is not read; only files are, and links to files")))
 }
 
-/// The whole file; `None` if it is another file than was looked at, or changes meanwhile.
+/// Reads the whole file; `None` if it differs from the stamp, or changes meanwhile.
 fn read_unchanged(path: &Path, stamp: &Stamp, bytes_max: usize) -> io::Result<Option<ReadFile>> {
-    // A pipe that takes the place of the file must not hold the thread.
+    // A pipe that replaced the file must not block the thread.
     let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let is_same =
         |file: &File| Ok::<bool, io::Error>(Stamp::new(&file.metadata()?, stamp.target.clone()) == *stamp);
@@ -336,7 +335,7 @@ fn read_unchanged(path: &Path, stamp: &Stamp, bytes_max: usize) -> io::Result<Op
     }
     let author = FileAuthor::from_metadata(&file.metadata()?);
     let bytes = read_bounded(&mut file, stamp.size, bytes_max)?;
-    // Another owner or mode shows as another stamp too.
+    // A new owner or mode also changes the stamp.
     Ok(is_same(&file)?.then_some(ReadFile { bytes, author }))
 }
 
@@ -349,12 +348,12 @@ fn read_bounded(file: &mut File, size: u64, bytes_max: usize) -> io::Result<Vec<
     Ok(bytes)
 }
 
-/// Whether the folder can be read at all, for the start.
+/// Whether the folder can be read at the start.
 pub(super) fn probe_folder<F: FileFormat>(folder: &Path) -> Result<(), String> {
     list_folder::<F>(folder).map(drop)
 }
 
-/// Reads the folder once, as it is now: for a check that no daemon runs for.
+/// Reads the folder once, for a check without a daemon.
 pub fn read_folder<F: FileFormat>(folder: &Path) -> Result<FolderScan<F::Contents>, String> {
     let listing = list_folder::<F>(folder)?;
     let present = listing.keys().cloned().collect();
@@ -379,9 +378,8 @@ mod tests {
 
     const ANOTHER: u32 = 61_183;
 
-    /// All users of the host are shown a piece of a file that is wrong, and this daemon may read any file.
     #[test]
-    fn what_makes_a_folder_too_large_is_refused_and_the_rest_is_read() {
+    fn files_beyond_the_folders_limit_are_refused() {
         let folder = tempfile::TempDir::new().unwrap();
         let own = fs::symlink_metadata(folder.path()).unwrap();
         let sized = |(name, size): (&str, u64)| -> (Arc<str>, Result<Stamp, String>) {
@@ -401,16 +399,12 @@ mod tests {
         assert_eq!(read(&listing), "ace");
         let refused = listing["b"].as_ref().unwrap_err();
         assert!(refused.contains("more than 64 bytes"), "{refused}");
-        assert_eq!(
-            read(&bounded(39)),
-            "abcde",
-            "what is too large by itself is refused when it is to be read"
-        );
+        assert_eq!(read(&bounded(39)), "abcde", "a file that is too large itself is refused when it is read");
     }
 
-    /// Its size is all that it takes to make such a file, because what nothing was written to needs no room on a disk.
+    /// A sparse file of this size takes no space on a disk.
     #[test]
-    fn a_file_that_is_too_large_takes_no_room_of_others() {
+    fn a_too_large_file_does_not_count_against_others() {
         let folder = tempfile::TempDir::new().unwrap();
         let huge = File::create(folder.path().join("00.yaml")).unwrap();
         huge.set_len(Folder::FOLDER_BYTES_MAX).unwrap();
@@ -423,8 +417,9 @@ mod tests {
         assert_eq!(refused.collect::<Vec<_>>(), [("00.yaml", why.as_str())]);
     }
 
+    /// All users see an excerpt of an invalid file, and this daemon can read any file.
     #[test]
-    fn kernel_no_link_of_a_user_has_what_the_user_may_not_read_told() {
+    fn kernel_a_link_to_a_file_of_another_user_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for (name, owner) in [("secret", 0), ("own", ANOTHER)] {

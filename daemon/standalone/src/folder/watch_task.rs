@@ -1,8 +1,7 @@
-//! The task that waits for changes of the folder and sends them.
+//! The task that waits for folder changes and sends them.
 //!
-//! Invariant: files are looked at on a thread that may block, one look at a time, and for at most half of the time; a
-//! look that does not end is reported, and waited for. A folder that rested is looked at as soon as a file in it is
-//! complete.
+//! Invariant: scans run on a blocking thread, one at a time, for at most half of the time. A scan that hangs is
+//! reported and awaited. A folder at rest is scanned as soon as a file in it is complete.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,10 +19,10 @@ use super::held_scan::HeldScan;
 use super::scan::{FolderScanner, UnsettledFiles};
 use super::{FileFormat, HANG_TIMEOUT, MOVE_WINDOW, POLL_INTERVAL, SETTLE_TIME, START_WAIT_MAX};
 
-/// The reason shown of a file that was still open when the first list had to go out.
+/// The reason shown for a file that was still open when the first list had to go out.
 const STILL_WRITTEN: &str = "is being written; it is read as soon as it is closed";
 
-/// What is known of the folder; it goes to another thread for each look, and comes back.
+/// The folder's state; it moves to the blocking thread for each scan.
 #[derive(Debug)]
 pub(super) struct FolderState<F: FileFormat> {
     scan: FolderScanner<F>,
@@ -37,25 +36,25 @@ pub(super) struct FolderWatcher<F: FileFormat> {
     path: PathBuf,
     state: FolderState<F>,
     notices: Option<InotifyQueue>,
-    /// The moment at which the last look is as long ago as it took; a file that is complete waits until then.
+    /// A pause as long as the last scan ends here; a complete file waits until then.
     idle_after: Instant,
-    /// How long a look may take until it is logged.
+    /// How long a scan may take until it is logged.
     hangs_after: Duration,
-    /// Where the table asks for everything once more, and how often it had asked at the last look.
+    /// The table's requests for redelivery, and how many of them are answered.
     snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
     answered_asks: u64,
 }
 
-/// The reason shown of a folder on a file system that does not answer.
-const HANGS: &str = "does not answer, so what is known of it stays; does its file system hang?";
+/// The reason shown for a folder whose file system does not respond.
+const HANGS: &str = "does not answer, so its last contents stay; does its file system hang?";
 
-/// A way of looking at the folder: at the start, later, or as a test needs it.
+/// A kind of scan: initial, later, or a test's.
 pub(super) type ScanFn<F> = fn(&mut FolderState<F>) -> (Vec<<F as FileFormat>::News>, UnsettledFiles);
 
-/// What is known after a look, what that look found to tell, and what it left open.
+/// The watcher after a scan, the news, and the unsettled files.
 type ScanResult<F> = (FolderWatcher<F>, Vec<<F as FileFormat>::News>, UnsettledFiles);
 
-/// The most notices that are taken before a look, so that a folder that never rests is looked at all the same.
+/// The most events to drain before a scan, so that a folder that keeps changing is still scanned.
 const DRAINED_MAX: usize = 4096;
 
 impl<F: FileFormat> FolderWatcher<F> {
@@ -78,7 +77,7 @@ impl<F: FileFormat> FolderWatcher<F> {
         }
     }
 
-    /// Runs until the receiver takes no more.
+    /// Runs until the receiver is gone.
     pub(super) async fn run(self, events: mpsc::Sender<Vec<F::News>>) -> Result<(), JoinError> {
         let mut watching = self.send_initial(&events).await?;
         while !events.is_closed() {
@@ -94,14 +93,14 @@ impl<F: FileFormat> FolderWatcher<F> {
         Ok(())
     }
 
-    /// Sends the whole folder as one group, once it can be read and no file in it is just being written.
+    /// Sends the whole folder as one group, once it is readable and no file is being written.
     async fn send_initial(self, events: &mpsc::Sender<Vec<F::News>>) -> Result<Self, JoinError> {
         let deadline = Instant::now() + START_WAIT_MAX;
         let (mut watching, mut group, mut unsettled) =
             self.scan_or_report(FolderState::scan_initial, events).await?;
         while unsettled.is_blind || (!unsettled.files.is_empty() && Instant::now() < deadline) {
             if unsettled.is_blind {
-                // Nothing was seen, so this is no list; but it must be known why there is none.
+                // Without a listing there is no first list, but the reason must be reported.
                 send_group(events, std::mem::take(&mut group)).await;
             }
             watching.wait_for_change(SETTLE_TIME).await;
@@ -116,7 +115,7 @@ impl<F: FileFormat> FolderWatcher<F> {
         Ok(watching)
     }
 
-    /// Everything in the folder once more, if the table has asked for it since the last look.
+    /// Redelivers the folder if the table has requested it since the last scan.
     fn requested_redelivery(&mut self) -> Vec<F::News> {
         let asks = |it: &watch::Receiver<Arc<Snapshot>>| it.borrow().relist_requests.get(&F::SOURCE).copied();
         let now = self.snapshots.as_ref().and_then(asks).unwrap_or_default();
@@ -124,7 +123,7 @@ impl<F: FileFormat> FolderWatcher<F> {
         if now > was { self.state.folder.redeliver_all() } else { Vec::new() }
     }
 
-    /// Looks, and reports it if the look does not end.
+    /// Scans, and reports a scan that hangs.
     async fn scan_or_report(
         self,
         look: ScanFn<F>,
@@ -149,7 +148,7 @@ impl<F: FileFormat> FolderWatcher<F> {
         spawn_blocking(move || {
             let begun = Instant::now();
             if let Some(notices) = &mut self.notices {
-                // The folder may be another one now, or none; the look itself tells the latter.
+                // The path may lead to another folder now, or to none; the scan reports the latter.
                 let is_another = notices.watch(&self.path).unwrap_or_default();
                 if is_another {
                     self.state.changes.clear_writing();
@@ -161,7 +160,7 @@ impl<F: FileFormat> FolderWatcher<F> {
         })
     }
 
-    /// Waits until something worth a look is noticed, or the time is up.
+    /// Waits for an event that needs a scan, or for the timeout.
     async fn wait_for_change(&mut self, wait: Duration) {
         let mut due = Instant::now() + wait;
         due = self.state.held_scan.next_scan().map_or(due, |until| due.min(until));
@@ -172,7 +171,7 @@ impl<F: FileFormat> FolderWatcher<F> {
                 ScanDue::Soon => due = due.min(now + MOVE_WINDOW),
                 ScanDue::Now => due = due.min(self.idle_after),
             }
-            // A timer would come a millisecond late.
+            // A timer would fire a millisecond late.
             if due <= now {
                 break;
             }
@@ -180,7 +179,7 @@ impl<F: FileFormat> FolderWatcher<F> {
         self.drain_events();
     }
 
-    /// Takes what was noticed meanwhile, so that one look is enough for all of it.
+    /// Takes all queued events, so that one scan covers them.
     fn drain_events(&mut self) {
         for _ in 0..DRAINED_MAX {
             let Some(noticed) = next_event(&self.path, &mut self.notices).now_or_never() else { return };
@@ -196,21 +195,21 @@ impl<F: FileFormat> FolderState<F> {
         (told.map(|reading| self.folder.take_scan(reading)).unwrap_or_default(), unsettled)
     }
 
-    /// Looks, and holds nothing back: the first list waits for whole files anyway, and goes out whole.
+    /// Scans without a hold: the first list waits for complete files anyway.
     fn scan_initial(&mut self) -> (Vec<F::News>, UnsettledFiles) {
         let (reading, unsettled) = self.scan.scan_folder(&mut self.changes);
         (self.folder.take_scan(reading), unsettled)
     }
 }
 
-/// Sends what is to be delivered, if anything. If the receiver is gone, the task ends at its next turn.
+/// Sends a group unless it is empty. If the receiver is gone, the task ends at its next turn.
 async fn send_group<N>(events: &mpsc::Sender<Vec<N>>, group: Vec<N>) {
     if !group.is_empty() {
         let _ends_the_task = events.send(group).await;
     }
 }
 
-/// Waits for notices; for ever if there are none to be had, because then the poll alone finds changes.
+/// Waits for an inotify event; for ever without inotify, because the poll alone then finds changes.
 async fn next_event(path: &Path, notices: &mut Option<InotifyQueue>) -> EventOwned {
     if let Some(queue) = notices {
         match queue.next_event().await {
@@ -223,7 +222,7 @@ async fn next_event(path: &Path, notices: &mut Option<InotifyQueue>) -> EventOwn
 }
 
 fn warn_polling(path: &Path, error: &std::io::Error) {
-    tracing::warn!(folder = %path.display(), %error, "cannot watch the folder for changes; it is read every few seconds instead");
+    tracing::warn!(folder = %path.display(), %error, "cannot watch the folder for changes; polling it every few seconds instead");
 }
 
 #[cfg(test)]
@@ -235,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    /// Where the next look waits until the other end is dropped.
+    /// The next scan waits here until the other end is dropped.
     static GATE: Mutex<Option<std_mpsc::Receiver<()>>> = Mutex::new(None);
 
     fn hang(known: &mut FolderState<Folder>) -> (Vec<Event>, UnsettledFiles) {
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_that_hangs_is_said_and_waited_for() {
+    async fn a_folder_that_hangs_is_reported_and_awaited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display();
         let mut watching = FolderWatcher::<Folder>::new(folder.path().to_owned(), None);
@@ -265,7 +264,7 @@ mod tests {
         let looking = tokio::spawn(async move { watching.scan_or_report(hang, &events).await });
         let said = show(&told.recv().await.unwrap());
         assert_eq!(said, [format!("file {path}: {HANGS}")]);
-        // Whatever else runs on this thread goes on meanwhile.
+        // Other tasks of this thread continue meanwhile.
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(!looking.is_finished());
         drop(hung);

@@ -1,4 +1,4 @@
-//! When a folder is looked at, without files ([`held`]) and with real ones ([`watched`]).
+//! When a folder is scanned, without files ([`held`]) and with real ones ([`watched`]).
 
 mod held;
 mod watched;

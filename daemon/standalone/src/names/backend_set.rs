@@ -1,8 +1,8 @@
-//! The backends that name servers say a service has.
+//! Builds a service's backends from DNS records.
 //!
-//! Invariant: pure, and by the records alone, not by their order: so all nodes that get the same answer have the same
-//! backends. What no backend of a name may have is left out and named. However many backends an answer means, no more
-//! are looked at for each host than count.
+//! Invariant: pure, and independent of the records' order: all nodes with the same answer have the same backends.
+//! Invalid addresses are left out and reported. However many backends an answer implies, the work per host is bounded
+//! by [`BACKENDS_MAX`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -14,23 +14,22 @@ use holdfast_core::weights::Weight;
 
 use crate::dns::{Name, SrvRecord};
 
-/// The most servers of a service that are asked for: each is one or two questions with each answer, and a service of
-/// more servers has balancers of its own.
+/// The most SRV targets to resolve: each costs one or two queries per look-up, and larger services have their own
+/// balancers.
 pub(super) const TARGETS_MAX: usize = 100;
 
-/// The most backends: as many as the configuration may name itself.
+/// The most backends: as many as the configuration allows.
 pub(super) const BACKENDS_MAX: usize = 1_000;
 
-/// The backends of a service, each with its weight.
+/// The backends of a service with their weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendSet {
     pub backends: BTreeMap<SocketAddr, Weight>,
-    /// The service's zone says that it is not available: these are the backends that it had last, and none of them is
-    /// to have clients.
+    /// The service's zone declares it unavailable: these are its last backends, and none may get clients.
     pub is_withdrawn: bool,
 }
 
-/// What is left out of an answer: one example, and how many in all.
+/// Records that were left out: one example, and the count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeftOutRecords {
     example: Option<String>,
@@ -45,25 +44,25 @@ impl LeftOutRecords {
         }
     }
 
-    /// In one line; none: nothing is left out.
+    /// Describes them in one line; `None`: nothing was left out.
     pub(super) fn describe_left_out(&self) -> Option<String> {
         let example = self.example.as_ref()?;
         Some(match self.count {
             1 => format!("left out: {example}"),
-            count => format!("{count} left out, as {example}"),
+            count => format!("{count} left out, such as {example}"),
         })
     }
 }
 
-/// The servers to which a service leads.
+/// The targets of an SRV look-up.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SrvTargets {
-    /// The zone says that the service is not available (RFC 2782: the target is the root).
+    /// The zone declares the service unavailable (RFC 2782: the target is the root).
     Withdrawn,
     To(Vec<SrvRecord>),
 }
 
-/// The servers of the lowest priority number, in an order of their own.
+/// The records of the lowest priority, sorted.
 pub(super) fn select_targets(mut servers: Vec<SrvRecord>, left_out: &mut LeftOutRecords) -> SrvTargets {
     if matches!(servers.as_slice(), [only] if only.target.is_root()) {
         return SrvTargets::Withdrawn;
@@ -85,9 +84,8 @@ pub(super) fn select_targets(mut servers: Vec<SrvRecord>, left_out: &mut LeftOut
     SrvTargets::To(servers)
 }
 
-/// The addresses of the family that was asked for that a backend of a name may have, the lowest first, each once; no
-/// more than there may be backends, because at any port those beyond have as many before them. One of IPv4 may be
-/// written as one of IPv6.
+/// The valid addresses of the family, sorted and deduplicated, at most [`BACKENDS_MAX`]: at any port, later ones have
+/// as many before them. An IPv4 address may be written as IPv6.
 pub(super) fn select_family(
     addresses: Vec<IpAddr>,
     family: Family,
@@ -108,7 +106,7 @@ pub(super) fn select_family(
     fit
 }
 
-/// The backends at one port of these addresses, which [`select_family`] gave, the lowest first.
+/// The backends at one port of the sorted addresses from [`select_family`].
 pub(super) fn backends_at_port(
     addresses: &[IpAddr],
     port: NonZeroU16,
@@ -119,8 +117,7 @@ pub(super) fn backends_at_port(
     shares.into_set(left_out)
 }
 
-/// The backends of servers with these addresses, which [`select_family`] gave, the lowest first. What several records say
-/// of one backend is added up.
+/// The backends of SRV targets with the sorted addresses from [`select_family`]. Weights of one backend add up.
 pub(super) fn backends_from_servers(
     servers: &[SrvRecord],
     addresses: &BTreeMap<Name, Vec<IpAddr>>,
@@ -138,8 +135,8 @@ pub(super) fn backends_from_servers(
     shares.into_set(left_out)
 }
 
-/// The backends that count while they are put together: the lowest, each with its share, and never more of them than
-/// count. Each server may be at each address of its host, so an answer may mean millions.
+/// Collects the lowest backends with their weights, at most [`BACKENDS_MAX`]. Each port may combine with each address
+/// of its host, so an answer may imply millions.
 #[derive(Debug, Default)]
 struct Shares {
     lowest: BTreeMap<SocketAddr, u64>,
@@ -148,7 +145,7 @@ struct Shares {
 }
 
 impl Shares {
-    /// Adds the backends of one host: each of its addresses, the lowest first, at each of its ports.
+    /// Adds one host: each of its sorted addresses at each of its ports.
     fn add_host(&mut self, addresses: &[IpAddr], ports: &BTreeMap<u16, u64>) {
         let at = |address: IpAddr| {
             ports.iter().map(move |(port, share)| (SocketAddr::new(address, *port), *share))
@@ -157,8 +154,8 @@ impl Shares {
         self.add_backends(backends, addresses.len().saturating_mul(ports.len()));
     }
 
-    /// Adds so many backends, the lowest first. Behind one that does not count none does, so no more are looked at than
-    /// count, and one.
+    /// Adds sorted backends. After the first that does not fit, none does, so at most one more than [`BACKENDS_MAX`] is
+    /// visited.
     fn add_backends(&mut self, lowest_first: impl Iterator<Item = (SocketAddr, u64)>, count: usize) {
         let mut left = count;
         for (backend, share) in lowest_first {
@@ -194,8 +191,8 @@ fn describe_overflow(first_beyond: &impl Display) -> String {
     format!("{first_beyond}, because at most {BACKENDS_MAX} backends count")
 }
 
-/// Shares as weights: as they are where that is possible, else in proportion to the largest, which counts as 256. One
-/// beside others that is 0, or comes to nothing, counts as 1: such a backend gets few clients, and not none.
+/// Converts shares to weights: unchanged if possible, else scaled so that the largest is 256. A zero or tiny share
+/// becomes 1: such a backend gets few clients, not none.
 fn shares_to_weights(shares: &BTreeMap<SocketAddr, u64>) -> BTreeMap<SocketAddr, Weight> {
     let most = u64::from(Weight::MAX);
     let least = shares.values().copied().min().unwrap_or_default();
@@ -205,7 +202,7 @@ fn shares_to_weights(shares: &BTreeMap<SocketAddr, u64>) -> BTreeMap<SocketAddr,
             return Weight::ONE;
         }
         let is_legal = least > 0 && largest <= most;
-        // Far from what 64 bits hold: all records of an answer come to less than 2^32.
+        // No overflow: the shares of an answer add up to less than 2^32.
         let scaled = (share.saturating_mul(most).saturating_add(largest / 2)) / largest.max(1);
         let number = if is_legal { share } else { scaled.max(1) };
         u16::try_from(number).ok().and_then(Weight::new).unwrap_or(Weight::ONE)
@@ -213,7 +210,7 @@ fn shares_to_weights(shares: &BTreeMap<SocketAddr, u64>) -> BTreeMap<SocketAddr,
     shares.iter().map(|(backend, share)| (*backend, weight(*share))).collect()
 }
 
-/// The addresses that a backend of a name may have.
+/// Filters the addresses that a backend may have.
 fn filter_addresses<'a>(
     addresses: &'a [IpAddr],
     left_out: &'a mut LeftOutRecords,
@@ -226,8 +223,8 @@ fn filter_addresses<'a>(
     })
 }
 
-/// Whether a name may lead to an address. Loopback and link-local ones, the metadata of clouds among them, mean this
-/// host or its link: the operator may name these in `backends`, and no name server may.
+/// Whether a name may resolve to this address. Loopback and link-local ones, such as cloud metadata, mean this host or
+/// its link: the operator may name them in `backends`, a name server may not.
 fn can_be_backend(address: IpAddr) -> bool {
     let is_of_link = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets().starts_with(&[0]),

@@ -1,7 +1,7 @@
-//! One look-up: the questions that it takes, and what their answers come to.
+//! One look-up: its queries, and the result of their answers.
 //!
-//! Invariant: an answer counts whole or not at all. If a server of a service cannot be resolved, nothing is known of
-//! the service, because a part of its backends would be more than they can bear. That a name is not there is an answer.
+//! Invariant: a look-up counts whole or not at all. If one SRV target cannot be resolved, the service's backends are
+//! unknown, because the others could not bear its load. NXDOMAIN is an answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,24 +20,23 @@ use super::{NameQuery, Resolve};
 use crate::dns::{self, AnswerError, Name, NameRecords, QueryError, RecordType};
 use holdfast_host::error_origin::ErrorOrigin;
 
-/// How long one server may take for one question.
+/// The limit of one query to one server.
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often each server is asked one question, because a datagram may be lost.
+/// How often each server gets a query, because datagrams get lost.
 const ROUNDS: usize = 2;
 
-/// How long a look-up may take: that of many servers' addresses where each answer is slow.
+/// The limit of a look-up: many targets with slow answers.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The shortest and the longest time for which an answer counts, whatever it says: a second is as often as clients of
-/// the DNS ask, and a change is to be seen within minutes.
+/// The least and the greatest TTL: clients of the DNS query at most once a second, and a change must show within
+/// minutes.
 pub(super) const TTL_SECONDS: (u64, u64) = (1, 300);
 
-/// For how many seconds it counts that a name has nothing: its backends are held meanwhile, and may be back at any
-/// time.
+/// The TTL of an empty result: its backends are held meanwhile, and may return at any time.
 const EMPTY_TTL_SECONDS: u64 = 5;
 
-/// What a name came to.
+/// The result of a look-up.
 #[derive(Debug)]
 pub(super) struct LookupAnswer {
     pub(super) answer: NameAnswer,
@@ -46,22 +45,22 @@ pub(super) struct LookupAnswer {
     pub(super) left_out: LeftOutRecords,
 }
 
-/// What is said of the backends.
+/// A name's backends.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NameAnswer {
-    /// The service is not available.
+    /// The service is unavailable.
     Withdrawn,
     Backends(BackendSet),
 }
 
-/// Why a name could not be resolved.
+/// Why a look-up failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LookupError {
     pub(super) server: SocketAddr,
     pub(super) reason: String,
 }
 
-/// Which servers are asked, how fast, and where questions are counted.
+/// The name servers' failures, the query rate, and the clock of all look-ups.
 #[derive(Debug)]
 pub(super) struct LookupContext {
     pub(super) began: Instant,
@@ -90,8 +89,7 @@ struct Lookup<'a> {
     counts: &'a NameTable,
 }
 
-/// What was found, the server that said it, for how many seconds all of it counts, of which families there were
-/// addresses, and what of it does not count.
+/// A running look-up: the last server, the least TTL, the families with addresses, and the records that were left out.
 #[derive(Default)]
 struct LookupProgress {
     server: Option<SocketAddr>,
@@ -106,7 +104,7 @@ impl LookupProgress {
         self.ttl_seconds = [self.ttl_seconds, found.ttl].into_iter().flatten().min();
     }
 
-    /// A family of which all addresses were left out. Each family has a list of its own, which would become empty.
+    /// A family whose addresses were all left out. Each family has its own list, which would become empty.
     fn lost_family(&self, said: &NameAnswer) -> Option<Family> {
         let NameAnswer::Backends(set) = said else { return None };
         let is_left =
@@ -166,7 +164,7 @@ impl Lookup<'_> {
         )))
     }
 
-    /// The addresses of a host, of the families that the service has, the lowest first.
+    /// Resolves a host's addresses in the service's families, sorted.
     async fn resolve_addresses(
         &self,
         name: &Name,
@@ -186,7 +184,7 @@ impl Lookup<'_> {
         Ok(addresses)
     }
 
-    /// Asks the servers one after the other until one answers.
+    /// Queries the servers one after another until one answers.
     async fn query_servers(
         &self,
         name: &Name,
@@ -222,7 +220,7 @@ fn is_local_error(error: &io::Error) -> bool {
     ErrorOrigin::classify_established(error) == ErrorOrigin::Node
 }
 
-/// Whether the server has failed; `None`: it was not asked.
+/// Whether the server failed; `None`: it was not queried.
 const fn server_failed(result: QueryResult) -> Option<bool> {
     match result {
         QueryResult::Answered | QueryResult::Empty => Some(false),
@@ -233,7 +231,7 @@ const fn server_failed(result: QueryResult) -> Option<bool> {
     }
 }
 
-/// What came of a question, for the counts and for the look-up; none: nothing came in time.
+/// Classifies an answer for the counts and the look-up; `None` is a timeout.
 fn classify_answer(
     answer: Option<Result<NameRecords, QueryError>>,
 ) -> (QueryResult, Result<NameRecords, String>) {
@@ -260,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_server_is_not_blamed_for_what_this_node_lacks() {
+    fn a_local_error_is_not_blamed_on_the_name_server() {
         for (number, expected) in [
             (libc::EMFILE, None),
             (libc::EADDRINUSE, None),

@@ -1,8 +1,7 @@
-//! Which name is asked for when, and what was told of it.
+//! Schedules look-ups, and finds the changes to report.
 //!
-//! Invariant: pure, with time as an argument. A name is asked for once at a time, and again only when its answer has
-//! lapsed or its pause after a failure is over. An answer to what is no longer wished changes nothing. What is told is
-//! what has changed.
+//! Invariant: pure, with time as an argument. A name has one look-up at a time, and the next one only after its TTL or
+//! the pause after a failure. A result for a replaced query is ignored. Only changes are reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,24 +16,23 @@ use holdfast_status::views::names::{LastNameAnswer, NameState, NameStatus, NameT
 use super::lookup::{LookupAnswer, LookupError, NameAnswer};
 use super::{NameNews, NameQueries, NameQuery, NameResult};
 
-/// How many look-ups go on at once: enough that servers which do not answer hold up no name for minutes, and few enough
-/// sockets.
+/// The most concurrent look-ups: silent servers must not delay a name for minutes, and sockets are limited.
 pub(super) const LOOKUPS_MAX: usize = 64;
 
-/// The first and the longest pause after a look-up that failed. The pauses double in between.
+/// The first and the longest pause after a failed look-up; it doubles in between.
 pub(super) const RETRY_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 #[derive(Debug)]
 struct LookupState {
     query: Arc<NameQuery>,
-    // When it is asked for next; none: it is being asked for.
+    // When to resolve next; `None`: a look-up runs.
     due: Option<Duration>,
     failures: u32,
     answer: Option<Arc<NameAnswer>>,
     row: NameStatus,
 }
 
-/// All names that are wished for.
+/// The schedule of all names.
 #[derive(Debug)]
 pub(super) struct LookupSchedule {
     seed: u64,
@@ -43,12 +41,12 @@ pub(super) struct LookupSchedule {
     running: usize,
 }
 
-/// What a look-up changed: what is told of it, and what readers see.
+/// The change of a look-up: news to report, and the row for readers.
 #[derive(Debug)]
 pub(super) struct LookupChange {
     pub(super) news: Option<NameNews>,
     pub(super) row: NameStatus,
-    /// Whether trouble ended.
+    /// A failure ended.
     pub(super) is_recovered: bool,
 }
 
@@ -57,8 +55,7 @@ impl LookupSchedule {
         Self { seed, states: BTreeMap::new(), due: BTreeSet::new(), running: 0 }
     }
 
-    /// Takes what is wished from now on; gives the names that are new or wished otherwise, with their rows, and those
-    /// that have gone.
+    /// Replaces the queries; returns new or changed names with their rows, and removed names.
     pub(super) fn update_queries(
         &mut self,
         wanted: &NameQueries,
@@ -107,7 +104,7 @@ impl LookupSchedule {
         }
     }
 
-    /// A name to ask for now. To be called until there is none.
+    /// Starts a due look-up. Call it until it returns `None`.
     pub(super) fn start_due(&mut self, now: Duration) -> Option<(ObjectName, Arc<NameQuery>)> {
         let (due, _) = self.due.first()?;
         if *due > now || self.running >= LOOKUPS_MAX {
@@ -125,7 +122,7 @@ impl LookupSchedule {
         self.due.first().map(|(due, _)| *due).filter(|_| self.running < LOOKUPS_MAX)
     }
 
-    /// Takes in what came of a look-up; none: it is no longer wished.
+    /// Records a finished look-up; `None`: its query was replaced.
     pub(super) fn finish_lookup(
         &mut self,
         (name, wish): (&ObjectName, &Arc<NameQuery>),
@@ -179,13 +176,13 @@ impl LookupState {
         let since = self.row.trouble.as_ref().map(|trouble| trouble.since);
         self.row.trouble = Some(NameTrouble { since: since.unwrap_or(wall), server, why });
         self.row.state = Code(NameState::Failing);
-        // What is told of trouble is how it began, so that it is told once.
+        // Only the start of a failure is reported, so it is reported once.
         let begun = self.row.trouble.as_ref().filter(|_| since.is_none());
         (begun.map(|trouble| Err(trouble.to_string().into())), pause)
     }
 }
 
-/// So much later than asked for, up to a tenth of it, that names and nodes which began together fall apart.
+/// Adds up to a tenth, so that names and nodes that started together spread.
 fn add_jitter(pause: Duration, hash: u64) -> Duration {
     let tenth = u64::try_from(pause.as_millis() / 10).unwrap_or(u64::MAX);
     pause.saturating_add(Duration::from_millis(hash % tenth.max(1)))

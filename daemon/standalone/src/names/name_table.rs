@@ -1,7 +1,7 @@
-//! What came of the questions, for readers.
+//! The results of look-ups, for readers.
 //!
-//! Invariant: the source alone writes. A reader holds it up for one look at one row, never for longer, and there is one
-//! row for each service that is resolved.
+//! Invariant: only the resolver writes. A reader locks the table for one row at a time. Each resolved service has one
+//! row.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use holdfast_core::keys::ObjectName;
 use holdfast_status::views::names::{NameState, NameStatus, QueryResult};
 
-/// The rows of all services, and how many questions came to what since the start.
+/// The rows of all services, and counts of query results since the start.
 #[derive(Debug, Default)]
 pub struct NameTable {
     results: [AtomicU64; QueryResult::ALL.len()],
@@ -18,17 +18,17 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// What is known of the name of a service of the configuration; none: it has backends of its own.
+    /// The row of a configured service; `None`: it does not use DNS.
     pub fn service_row(&self, service: &ObjectName) -> Option<NameStatus> {
         self.lock().get(service).map(|row| NameStatus::clone(row))
     }
 
-    /// Each result with its count.
+    /// Each result and its count.
     pub fn totals(&self) -> impl Iterator<Item = (QueryResult, u64)> {
         QueryResult::ALL.into_iter().zip(self.results.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// Each state with the number of names in it; a name that two services have counts twice.
+    /// Each state and its count of names; a name of two services counts twice.
     pub fn states(&self) -> impl Iterator<Item = (NameState, usize)> {
         let rows: Vec<NameState> = self.lock().values().map(|row| row.state.0).collect();
         let count = move |state| rows.iter().filter(|it| **it == state).count();
@@ -40,7 +40,7 @@ impl NameTable {
         found.into_iter().for_each(|(_, count)| _ = count.fetch_add(1, Ordering::Relaxed));
     }
 
-    /// Shows a row from now on; none: the service is resolved no more.
+    /// Sets a row; `None` removes it.
     pub(super) fn set_row(&self, service: &ObjectName, row: Option<NameStatus>) {
         match row {
             Some(row) => drop(self.lock().insert(service.clone(), Arc::new(row))),
@@ -48,7 +48,7 @@ impl NameTable {
         }
     }
 
-    /// Those of one service.
+    /// A table with one row.
     #[cfg(any(test, feature = "testing"))]
     pub fn with_row(service: &ObjectName, row: NameStatus) -> Self {
         let names = Self::default();
@@ -56,7 +56,7 @@ impl NameTable {
         names
     }
 
-    /// What is under the lock is whole between any two statements.
+    /// Locks the rows. Every statement leaves them consistent.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectName, Arc<NameStatus>>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }

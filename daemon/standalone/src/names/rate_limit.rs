@@ -1,17 +1,17 @@
-//! How fast name servers are asked.
+//! Limits the rate of queries to name servers.
 //!
-//! Invariant: between two questions there is at least [`QUERY_INTERVAL_MIN`], whatever names they are for: so there are never more
-//! than 1,000 in a second, and none at once after a start.
+//! Invariant: queries are at least [`QUERY_INTERVAL_MIN`] apart, whatever their names: at most 1,000 a second, without
+//! a burst after the start.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The shortest time between two questions.
+/// The least time between two queries.
 pub(super) const QUERY_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// When the next question may be asked.
+/// When the next query may go out.
 #[derive(Debug)]
 pub(super) struct RateLimiter(Mutex<Instant>);
 
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_than_a_thousand_questions_are_asked_in_a_second() {
+    async fn at_most_a_thousand_queries_go_out_per_second() {
         let began = Instant::now();
         let pace = RateLimiter::new(began);
         for _ in 0..2_001 {

@@ -1,22 +1,21 @@
-//! The name servers, and which of them failed a short time ago.
+//! Tracks which name servers failed recently.
 //!
-//! Invariant: every server is asked before a name is given up, the one that failed last; a failure changes the order
-//! and nothing else.
+//! Invariant: every server is queried before a look-up fails; a recent failure only moves a server to the end.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// For how long a server that failed is asked after all others.
+/// How long a failed server is queried last.
 pub(super) const PENALTY: Duration = Duration::from_secs(30);
 
-/// When each server failed last, on the clock of the source.
+/// The time of each server's last failure, on the resolver's clock.
 #[derive(Debug, Default)]
 pub(super) struct ServerFailures(Mutex<BTreeMap<SocketAddr, Duration>>);
 
 impl ServerFailures {
-    /// The servers in the order in which they are asked.
+    /// The servers in query order.
     pub(super) fn query_order(&self, servers: &[SocketAddr], now: Duration) -> Vec<SocketAddr> {
         let failures = self.lock();
         let has_failed =
@@ -34,12 +33,12 @@ impl ServerFailures {
         }
     }
 
-    /// Forgets all servers but these.
+    /// Drops all servers but these.
     pub(super) fn retain(&self, servers: &[SocketAddr]) {
         self.lock().retain(|server, _| servers.contains(server));
     }
 
-    /// What is under the lock is whole between any two statements.
+    /// Locks the map. Every statement leaves it consistent.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, Duration>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! The whole source with name servers on 127.0.0.1, which answer as each test says.
+//! The whole resolver with scripted name servers on 127.0.0.1.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -16,10 +16,10 @@ use crate::dns::message::tests::Written;
 use crate::dns::{Name, Question, RecordType};
 use holdfast_fixtures::TEST_TIMEOUT;
 
-/// What a server says to a question; none: nothing.
+/// A server's reply to a question; `None`: silence.
 type Reply = dyn Fn(&Question) -> Option<Written> + Send + Sync;
 
-/// A name server by UDP and TCP on one port.
+/// A name server on one port, over UDP and TCP.
 struct NameServer {
     address: SocketAddr,
     says: Arc<Mutex<Arc<Reply>>>,
@@ -43,7 +43,7 @@ impl NameServer {
     }
 }
 
-/// By UDP an answer of more than 1,232 bytes is cut.
+/// Truncates UDP answers of more than 1,232 bytes.
 async fn datagrams(socket: UdpSocket, says: Arc<Mutex<Arc<Reply>>>, asked: Arc<AtomicUsize>) {
     let mut bytes = [0; 4_096];
     while let Ok((length, from)) = socket.recv_from(&mut bytes).await {
@@ -84,7 +84,7 @@ fn host(text: &str) -> Resolve {
     Resolve::Addresses(name(text), NonZeroU16::new(80).unwrap())
 }
 
-/// The source at work for one service.
+/// A running resolver for one service.
 struct Lab {
     wanted: watch::Sender<Arc<NameQueries>>,
     news: mpsc::Receiver<Vec<NameNews>>,
@@ -116,7 +116,7 @@ impl Lab {
         news.into_iter().next().unwrap().result
     }
 
-    /// The backends that are told next.
+    /// The backends of the next news.
     async fn backends(&mut self) -> String {
         match &*self.next().await.unwrap() {
             NameAnswer::Withdrawn => "withdrawn".to_owned(),
@@ -139,7 +139,7 @@ impl Lab {
     }
 }
 
-/// One address for each question by A; none by any other.
+/// One address for each A question, none for other types.
 fn address(question: &Question, last: u8) -> Option<Written> {
     let written = Written::to(question);
     let owner = question.name().to_string();
@@ -147,7 +147,7 @@ fn address(question: &Question, last: u8) -> Option<Written> {
 }
 
 #[tokio::test]
-async fn a_change_is_told_when_the_answer_has_lapsed() {
+async fn a_change_is_reported_after_the_ttl() {
     let server = NameServer::new(|question| address(question, 1)).await;
     let mut lab = Lab::new(&host("web.example.com"), &[&server]);
     assert_eq!(lab.backends().await, "192.0.2.1:80");
@@ -165,7 +165,7 @@ async fn a_change_is_told_when_the_answer_has_lapsed() {
 }
 
 #[tokio::test]
-async fn servers_of_a_service_are_asked_for_with_their_addresses_of_both_families() {
+async fn srv_targets_are_resolved_in_both_families() {
     let server = NameServer::new(|question| {
         let written = Written::to(question);
         Some(match (question.kind(), question.name().to_string().as_str()) {
@@ -195,7 +195,7 @@ async fn servers_of_a_service_are_asked_for_with_their_addresses_of_both_familie
 }
 
 #[tokio::test]
-async fn what_fails_changes_nothing_and_is_told_once_until_it_ends() {
+async fn a_failure_changes_nothing_and_is_reported_once() {
     let server = NameServer::new(|question| address(question, 1)).await;
     let mut lab = Lab::new(&host("web.example.com"), &[&server]);
     assert_eq!(lab.backends().await, "192.0.2.1:80");
@@ -218,7 +218,7 @@ async fn what_fails_changes_nothing_and_is_told_once_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_or_silent_is_followed_by_the_next() {
+async fn an_unreachable_or_silent_server_is_followed_by_the_next() {
     let away = {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         socket.local_addr().unwrap()
@@ -235,7 +235,7 @@ async fn a_server_that_is_away_or_silent_is_followed_by_the_next() {
 }
 
 #[tokio::test]
-async fn an_answer_of_64_kib_comes_by_tcp_and_is_cut_to_what_counts() {
+async fn an_answer_of_64_kib_comes_by_tcp_and_is_cut() {
     let server = NameServer::new(|question| {
         let written = Written::to(question);
         let owner = question.name().to_string();
@@ -252,13 +252,13 @@ async fn an_answer_of_64_kib_comes_by_tcp_and_is_cut_to_what_counts() {
     let mut lab = Lab::new(&Resolve::Servers(name("_web._tcp.example.com")), &[&server]);
     assert_eq!(lab.backends().await, "192.0.2.1:80");
     let left_out = lab.seen.service_row(&service(0)).unwrap().answer.unwrap().left_out.unwrap();
-    assert_eq!(left_out, "900 left out, as h0100.example.com, because at most 100 hosts count");
+    assert_eq!(left_out, "900 left out, such as h0100.example.com, because at most 100 hosts count");
     assert!(server.asked.load(Ordering::Relaxed) <= 201);
 }
 
-/// Servers of before RFC 6891 say that they cannot read the question, or not what it is about; some repeat none of it.
+/// Servers older than RFC 6891 reply FORMERR or NOTIMP; some do not repeat the question.
 #[tokio::test]
-async fn a_server_that_knows_no_options_is_asked_without_them() {
+async fn a_server_without_edns_is_queried_without_it() {
     let refusals: [fn(&Question) -> Written; 3] = [
         |question| Written::to(question).code(1),
         |question| Written::to(question).header(),
@@ -278,7 +278,7 @@ async fn a_server_that_knows_no_options_is_asked_without_them() {
 }
 
 #[tokio::test]
-async fn addresses_that_no_name_may_have_never_empty_a_set() {
+async fn invalid_addresses_never_empty_a_set() {
     let server = NameServer::new(|question| address(question, 1)).await;
     let mut lab = Lab::new(&host("web.example.com"), &[&server]);
     assert_eq!(lab.backends().await, "192.0.2.1:80");
@@ -296,9 +296,9 @@ async fn addresses_that_no_name_may_have_never_empty_a_set() {
     assert!(told.ends_with(expected), "{told}");
 }
 
-/// Each family has a list of its own. That there is none of a family is an answer; that none counts is not.
+/// Each family has its own list. An empty family is an answer; a family with only invalid addresses is not.
 #[tokio::test]
-async fn what_no_name_may_have_empties_the_list_of_no_family() {
+async fn invalid_addresses_empty_no_familys_list() {
     let mapped = [&[0; 10][..], &[0xff; 2], &[192, 0, 2, 7]].concat();
     let own = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
     type Case<'a> = (&'a [u8], &'a [u8], Result<&'a str, &'a str>);
@@ -343,7 +343,7 @@ async fn only_the_answer_to_the_question_counts() {
     let mut lab = Lab::new(&host("web.example.com"), &[&server]);
     let told = lab.next().await.unwrap_err();
     assert!(told.ends_with("nothing came within 1 s"), "{told}");
-    // An attacker that does not have the server's address is not heard at all.
+    // A packet from another address than the server's is ignored.
     let socket = holdfast_host::exempt::connect_udp(server.address).await.unwrap();
     let attacker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let to = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), socket.local_addr().unwrap().port());
@@ -354,7 +354,7 @@ async fn only_the_answer_to_the_question_counts() {
 }
 
 #[tokio::test]
-async fn numbers_and_ports_of_questions_differ() {
+async fn ids_and_ports_of_questions_differ() {
     let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let hosts: Vec<_> = (0..20).map(|number| host(&format!("h{number}.example.com"))).collect();
     let lab = Lab::of(&hosts.iter().collect::<Vec<_>>(), &[server.local_addr().unwrap()]);

@@ -1,4 +1,4 @@
-//! The state machine, step by step. Endpoints are called a, b, c … in the operator's order.
+//! The state machine step by step. Endpoints are named a, b, c … in the operator's order.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,8 @@ impl EndpointsHarness {
         ids.iter().map(|id| letter(self.table.get(*id).unwrap())).collect()
     }
 
-    /// `+a` served, `-a` dial failed, `!a` check failed, `>a` and `<a` connection made and gone, `5s` time passes.
+    /// Parses `+a` served, `-a` dial failed, `!a` check failed, `>a` and `<a` connected and disconnected, `5s` time
+    /// passes.
     fn step(&mut self, step: &str) {
         if let Some(seconds) = step.strip_suffix('s') {
             self.now += Duration::from_secs(seconds.parse().unwrap());
@@ -70,7 +71,7 @@ impl EndpointsHarness {
     }
 }
 
-/// After these steps: the order of dials, and a's state.
+/// Checks the dial order and a's state after these steps.
 #[track_caller]
 fn check(name: &str, steps: &str, order: &str, state: &str) {
     let mut fixture = EndpointsHarness::new("abc");
@@ -107,7 +108,7 @@ fn penalties_grow_to_a_bound_and_are_spread() {
     }
 }
 
-/// After these steps, what is due for a check.
+/// Checks the due checks after these steps.
 #[track_caller]
 fn check_due(name: &str, steps: &str, due: &str) {
     let mut fixture = EndpointsHarness::new("abc");
@@ -116,7 +117,7 @@ fn check_due(name: &str, steps: &str, due: &str) {
 }
 
 #[test]
-fn what_is_better_than_one_in_use_is_checked() {
+fn endpoints_preferred_to_one_in_use_are_checked() {
     check_due("nothing in use, the next request finds out", "-a -b 60s", "");
     check_due("a better one that failed", "-a >b 60s", "a");
     check_due("not before its penalty is over", "-a >b", "");
@@ -131,7 +132,7 @@ fn what_is_better_than_one_in_use_is_checked() {
 }
 
 #[test]
-fn a_tier_that_changes_keeps_what_is_known_of_those_that_stay() {
+fn a_changed_tier_keeps_the_state_of_remaining_endpoints() {
     let mut fixture = EndpointsHarness::new("ab");
     fixture.table.set_tier(Tier::Learned, &addresses("xy"), fixture.now);
     fixture.table.set_tier(Tier::Kubelet, &addresses("k"), fixture.now);
@@ -145,7 +146,7 @@ fn a_tier_that_changes_keeps_what_is_known_of_those_that_stay() {
 }
 
 #[test]
-fn what_is_gone_can_no_longer_be_changed() {
+fn a_removed_endpoint_cannot_be_changed() {
     let mut fixture = EndpointsHarness::new("a");
     let gone = fixture.id('a');
     fixture.table.set_tier(Tier::Configured, &addresses("b"), fixture.now);
@@ -156,7 +157,7 @@ fn what_is_gone_can_no_longer_be_changed() {
 }
 
 #[test]
-fn what_asks_for_patience_is_left_alone_for_as_long_as_it_asks_and_has_not_failed() {
+fn a_throttling_endpoint_is_skipped_and_has_not_failed() {
     let mut fixture = EndpointsHarness::new("ab");
     let (a, wait) = (fixture.id('a'), Duration::from_secs(8));
     fixture.run("+a +b");

@@ -1,4 +1,4 @@
-//! Where the virtual address leads, over real connections to servers that go, hang and come back.
+//! The virtual address's target over real connections to servers that stop, hang and return.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,13 +15,13 @@ use super::access;
 use super::server::{Authority, Manner, Script, Server, answer, create_authority, namespace, ours, plain};
 use holdfast_fixtures::TEST_TIMEOUT;
 
-/// A failover that waits for nothing but a new connection; a busy machine takes its time.
+/// The limit of a failover that only needs a new connection, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
-/// So many endpoints say nothing, or are not there.
+/// How many endpoints are silent or down.
 const DEAD: usize = 4;
 
-/// An access that guards, and servers that show the apiserver's name.
+/// An access with a running guard.
 struct Guarded {
     led: watch::Receiver<Option<SocketAddr>>,
     patrol: JoinHandle<()>,
@@ -66,7 +66,7 @@ async fn serving(authority: &Authority, script: Script) -> Server {
 }
 
 #[tokio::test]
-async fn only_a_server_that_has_shown_itself_is_led_to() {
+async fn only_a_proven_server_becomes_the_target() {
     let (folder, authority) = create_authority();
     let strangers = [
         serving(&Authority::new(), plain()).await,
@@ -85,7 +85,7 @@ async fn only_a_server_that_has_shown_itself_is_led_to() {
 }
 
 #[tokio::test]
-async fn another_clusters_server_is_not_led_to() {
+async fn another_clusters_server_does_not_become_the_target() {
     let (folder, authority) = create_authority();
     let good = serving(&authority, plain()).await;
     let access = guarding(folder.path(), &[good.url()]);
@@ -135,9 +135,9 @@ async fn silent_endpoints_before_a_good_one_do_not_add_up() {
     anew.comes_to(&last, TEST_TIMEOUT).await;
 }
 
-/// As an apiserver that runs out of memory as soon as all nodes have come back to it.
+/// For example, an apiserver that runs out of memory as soon as all nodes have returned.
 #[tokio::test]
-async fn a_server_that_dies_whenever_it_has_just_come_back_is_left_at_once_each_time() {
+async fn a_server_that_keeps_dying_after_its_return_is_left_at_once() {
     let (folder, authority) = create_authority();
     let second = serving(&authority, plain()).await;
     let mut first = serving(&authority, plain()).await;
@@ -151,9 +151,9 @@ async fn a_server_that_dies_whenever_it_has_just_come_back_is_left_at_once_each_
     }
 }
 
-/// As when apiservers are down by turns (k3s#11349): each of them has been away for long when it is the only one.
+/// For example, apiservers fail by turns (k3s#11349): each was away for long when it is the only one.
 #[tokio::test]
-async fn a_server_that_was_away_for_long_is_tried_at_once_when_the_only_other_one_goes() {
+async fn a_long_gone_server_is_tried_at_once_when_the_last_one_goes() {
     let (folder, authority) = create_authority();
     let first = serving(&authority, plain()).await;
     let (address, url) = (first.address, first.url());
@@ -161,7 +161,7 @@ async fn a_server_that_was_away_for_long_is_tried_at_once_when_the_only_other_on
     let second = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[url, second.url()]);
     guarded.comes_to(&second, TEST_TIMEOUT).await;
-    // Until the pause between two attempts at the first one has grown to 8 s.
+    // Waits until the pause between attempts at the first one has grown to 8 s.
     tokio::time::sleep(Duration::from_secs(9)).await;
     let first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
     drop(second);
@@ -169,7 +169,7 @@ async fn a_server_that_was_away_for_long_is_tried_at_once_when_the_only_other_on
 }
 
 #[tokio::test]
-async fn a_guard_that_begins_with_dead_endpoints_alone_leads_to_the_first_that_comes() {
+async fn a_guard_with_dead_endpoints_takes_the_first_that_returns() {
     let (folder, authority) = create_authority();
     let mut addresses = Vec::new();
     for _ in 0..DEAD {
@@ -216,7 +216,7 @@ async fn a_server_that_hangs_is_left() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_that_it_is_not_ready_is_left() {
+async fn an_unready_server_is_left() {
     let (folder, authority) = create_authority();
     let failed = || answer("500 Internal Server Error", "etcd failed");
     let unready = serving(&authority, ours(move |_| failed())).await;
@@ -231,9 +231,9 @@ async fn a_server_that_says_that_it_is_not_ready_is_left() {
     guarded.comes_to(&good, TEST_TIMEOUT).await;
 }
 
-/// As where a store of keys fails for all of them, and then a host dies.
+/// For example, the key store of all servers fails, and then a host dies.
 #[tokio::test]
-async fn where_none_is_ready_one_that_answers_is_led_to_rather_than_one_that_does_not() {
+async fn without_a_ready_server_an_unready_one_replaces_a_dead_target() {
     let (folder, authority) = create_authority();
     let is_ready = Arc::new(AtomicBool::new(true));
     let script = || {
@@ -257,7 +257,7 @@ async fn where_none_is_ready_one_that_answers_is_led_to_rather_than_one_that_doe
 }
 
 #[tokio::test]
-async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
+async fn the_target_stays_while_no_endpoint_serves_and_over_a_restart() {
     let (folder, authority) = create_authority();
     let server = serving(&authority, plain()).await;
     let urls = [server.url()];
@@ -283,7 +283,7 @@ async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
 }
 
 #[tokio::test]
-async fn a_server_that_may_not_say_its_cluster_is_led_to_at_the_operators_word_alone() {
+async fn a_server_without_a_known_cluster_is_a_target_only_if_configured() {
     let (folder, authority) = create_authority();
     let silent = serving(&authority, Arc::new(|_| answer("403 Forbidden", "{}"))).await;
     let mut guarded = Guarded::start(folder.path(), &[silent.url()]);
@@ -297,7 +297,7 @@ async fn a_server_that_may_not_say_its_cluster_is_led_to_at_the_operators_word_a
 }
 
 #[tokio::test]
-async fn servers_that_never_show_themselves_are_asked_ever_less_often() {
+async fn servers_that_never_prove_themselves_are_asked_less_and_less() {
     let (folder, authority) = create_authority();
     let refusing = serving(&authority, Arc::new(|_| answer("401 Unauthorized", "{}"))).await;
     let guarded = Guarded::start(folder.path(), &[refusing.url()]);
@@ -308,7 +308,7 @@ async fn servers_that_never_show_themselves_are_asked_ever_less_often() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_closes_after_each_answer_is_asked_ever_less_often_and_kept() {
+async fn a_proxy_that_closes_after_each_reply_is_backed_off_and_kept() {
     let (folder, authority) = create_authority();
     let closing = Arc::new(|asked: &super::server::Asked| {
         let body = if asked.path.ends_with("/readyz") { "connection: close\r\n" } else { "" };
@@ -327,7 +327,7 @@ async fn a_proxy_that_closes_after_each_answer_is_asked_ever_less_often_and_kept
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_patience_is_not_left() {
+async fn a_throttling_server_stays_the_target() {
     let (folder, authority) = create_authority();
     let busy = serving(&authority, ours(|_| answer("429 Too Many Requests", "{}"))).await;
     let other = serving(&authority, plain()).await;
@@ -338,7 +338,7 @@ async fn a_server_that_asks_for_patience_is_not_left() {
     assert!(other.paths().is_empty(), "{:?}", other.paths());
 }
 
-/// The guide has kubelet's kubeconfig name the virtual address.
+/// The guide makes kubelet's kubeconfig name the virtual address.
 #[tokio::test]
 async fn the_virtual_address_is_no_endpoint_whatever_names_it() {
     let (folder, authority) = create_authority();

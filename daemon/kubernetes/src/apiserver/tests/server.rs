@@ -1,4 +1,4 @@
-//! An apiserver of a few lines: it answers what the test tells it, or misbehaves as told.
+//! A small apiserver that replies by script, or misbehaves.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -14,37 +14,37 @@ use tokio_rustls::TlsAcceptor;
 
 pub(super) const OUR_UID: &str = "2f6d6a52-0001";
 
-/// What stands behind this in an answer comes a byte at a time.
+/// The rest of a reply after this character is sent byte by byte.
 pub(crate) const SLOWLY: char = '\u{e000}';
 
-/// How far apart such bytes are.
+/// The pause between such bytes.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// How a server treats its clients.
+/// The behaviour of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// TLS and answers.
+    /// TLS and replies.
     Serve,
-    /// Accepts, and says nothing at all.
+    /// Accepts, then silence.
     SilentTcp,
-    /// TLS, and then nothing.
+    /// TLS, then silence.
     SilentHttp,
     /// Closes at once.
     Close,
     /// TLS, reads the request, closes.
     CloseAfterRequest,
-    /// Answers the handshake with plain text.
+    /// Replies to the handshake with plain text.
     PlainText,
 }
 
-/// An authority for the certificates of servers, and a folder whose `ca.crt` has its own.
+/// An authority for server certificates, and a folder with its `ca.crt`.
 pub(super) fn create_authority() -> (tempfile::TempDir, Authority) {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.write(&folder.path().join("ca.crt"));
     (folder, authority)
 }
 
-/// What it was asked.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) path: String,
@@ -60,7 +60,7 @@ impl Asked {
 
 pub(crate) type Script = Arc<dyn Fn(&Asked) -> String + Send + Sync>;
 
-/// A running server; it ends when it is dropped.
+/// A running server; it stops when dropped.
 pub(crate) struct Server {
     pub(super) address: SocketAddr,
     pub(super) asked: Arc<Mutex<Vec<Asked>>>,
@@ -68,7 +68,7 @@ pub(crate) struct Server {
     _tasks: JoinSet<()>,
 }
 
-/// An answer with a length.
+/// A reply with a length.
 pub(super) fn answer(status: &str, body: &str) -> String {
     format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -76,7 +76,7 @@ pub(super) fn answer(status: &str, body: &str) -> String {
     )
 }
 
-/// The answer about the cluster's identity.
+/// The reply with the cluster's identity.
 pub(super) fn namespace(uid: &str) -> String {
     answer(
         "200 OK",
@@ -86,12 +86,12 @@ pub(super) fn namespace(uid: &str) -> String {
     )
 }
 
-/// Answers identity as our cluster, everything else with `rest`.
+/// Replies with our cluster's identity, and with `rest` to everything else.
 pub(crate) fn ours(rest: impl Fn(&Asked) -> String + Send + Sync + 'static) -> Script {
     Arc::new(move |asked| if asked.path.ends_with("/kube-system") { namespace(OUR_UID) } else { rest(asked) })
 }
 
-/// Our cluster, with an empty object for everything.
+/// Our cluster, with an empty object as every other reply.
 pub(super) fn plain() -> Script {
     ours(|_| answer("200 OK", "{}"))
 }
@@ -102,7 +102,7 @@ impl Server {
         Self::serve(listener, leaf, manner, script)
     }
 
-    /// Where another server has just gone.
+    /// Starts at the address of a server that has just stopped.
     pub(super) async fn start_at(address: SocketAddr, leaf: &Leaf, script: Script) -> Self {
         Self::serve(TcpListener::bind(address).await.unwrap(), leaf, Manner::Serve, script)
     }
@@ -185,7 +185,7 @@ async fn meet(
     }
 }
 
-/// Writes an answer, at once as far as to [`SLOWLY`].
+/// Writes a reply: at once up to [`SLOWLY`], then byte by byte.
 async fn say(stream: &mut (impl AsyncWriteExt + Unpin), answer: &str) -> Option<()> {
     let (at_once, slowly) = answer.split_once(SLOWLY).unwrap_or((answer, ""));
     stream.write_all(at_once.as_bytes()).await.ok()?;
@@ -196,7 +196,7 @@ async fn say(stream: &mut (impl AsyncWriteExt + Unpin), answer: &str) -> Option<
     Some(())
 }
 
-/// One request's head; none at the end.
+/// Reads one request's head; `None` at the end.
 async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -1,4 +1,4 @@
-//! Where endpoints come from: the configuration, kubeconfigs, the cluster, and a former daemon's memory.
+//! The sources of endpoints: the configuration, kubeconfigs, the cluster, and a former daemon's memory.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::super::{Access, AccessError, AccessSources, ForgetError, ListedEndpoi
 use super::server::{Asked, Authority, Manner, Script, Server, answer, create_authority, ours, plain};
 use super::{access, settings};
 
-/// A kubeconfig for this server, beside `ca.crt`.
+/// A kubeconfig for this server, next to `ca.crt`.
 fn kubeconfig(server: &Server, token: &str) -> String {
     format!(
         "kind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
@@ -29,7 +29,7 @@ fn of(tier: Tier, server: &Server) -> (Tier, String) {
     (tier, server.address.to_string())
 }
 
-/// A server that serves clients with this token.
+/// A server that accepts only this token.
 fn knows(token: &'static str) -> Script {
     let all = plain();
     Arc::new(move |asked: &Asked| match asked.header("authorization") {
@@ -96,7 +96,7 @@ async fn kubelets_kubeconfig_is_a_tier_as_soon_as_it_is_there() {
     assert_eq!(rows(&access), [of(Tier::Configured, &own)]);
     fixture.write("kubelet.conf", &kubeconfig(&kubelet, "kubelet"));
     own.set(Manner::Close);
-    // Each tier is shown its own credentials.
+    // Each tier gets its own credentials.
     assert_eq!(*access.get("/", None).await.unwrap().endpoint, kubelet.address.to_string());
     assert_eq!(rows(&access), [of(Tier::Configured, &own), of(Tier::Kubelet, &kubelet)]);
     settings.sources.kubelet = None;
@@ -104,9 +104,9 @@ async fn kubelets_kubeconfig_is_a_tier_as_soon_as_it_is_there() {
     assert_eq!(rows(&access), [of(Tier::Configured, &own)]);
 }
 
-/// As after a cable that was out: both failed, kubelet's answers first, and may not list slices.
+/// For example, after a cut cable: both failed, kubelet's endpoint replies first, and kubelet may not list slices.
 #[tokio::test]
-async fn a_refusal_of_kubelets_user_is_no_answer_where_our_own_is_served_again() {
+async fn kubelets_refusal_does_not_count_once_our_own_endpoint_serves() {
     let fixture = AccessHarness::new();
     let own = fixture.server(knows("t1")).await;
     let kubelet = fixture.server(ours(|_| answer("403 Forbidden", "{}"))).await;
@@ -117,8 +117,7 @@ async fn a_refusal_of_kubelets_user_is_no_answer_where_our_own_is_served_again()
     settings.sources.kubelet = Some(fixture.path().join("kubelet.conf"));
     let access = Access::new(&settings).unwrap();
     own.set(Manner::Close);
-    // Where no other endpoint answers, the refusal is the answer; meanwhile our own is left alone for longer and
-    // longer.
+    // While no other endpoint replies, the refusal counts; the penalty of our own endpoint grows meanwhile.
     for _ in 0..6 {
         assert_eq!(access.get("/slices", None).await.unwrap().status, 403);
     }
@@ -128,7 +127,7 @@ async fn a_refusal_of_kubelets_user_is_no_answer_where_our_own_is_served_again()
 }
 
 #[tokio::test]
-async fn what_was_learned_outlives_the_daemon() {
+async fn learned_endpoints_survive_a_restart() {
     let fixture = AccessHarness::new();
     let (own, learned) = (fixture.server(plain()).await, fixture.server(plain()).await);
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", own.url());
@@ -161,7 +160,7 @@ async fn what_was_learned_outlives_the_daemon() {
 }
 
 #[tokio::test]
-async fn nothing_is_learned_where_nobody_asked_for_it() {
+async fn nothing_is_learned_unless_configured() {
     let fixture = AccessHarness::new();
     let server = fixture.server(plain()).await;
     let mut settings =
@@ -184,12 +183,12 @@ async fn a_token_that_was_rotated_in_use_is_followed() {
     fixture.write("token", "t2");
     let (_, kept) = access.get("/", None).await.unwrap().read_body(10, Duration::from_secs(5)).await.unwrap();
     fixture.write("token", "t3");
-    // The kept connection is given up for a new one, and that one is turned away.
+    // The kept connection is replaced, and the new one is rejected.
     assert!(access.get("/", Some(kept)).await.is_err());
 }
 
 #[tokio::test]
-async fn a_reload_changes_where_to_look_and_a_bad_one_changes_nothing() {
+async fn a_reload_changes_the_endpoints_and_a_bad_one_changes_nothing() {
     let fixture = AccessHarness::new();
     let (old, new) = (fixture.server(plain()).await, fixture.server(plain()).await);
     let keys = |server: &Server| format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url());
@@ -236,7 +235,7 @@ async fn retry_after_comes_with_the_reply() {
 }
 
 #[tokio::test]
-async fn what_is_forgotten_is_gone_from_the_disk_too() {
+async fn a_forgotten_endpoint_is_gone_from_the_disk_too() {
     let fixture = AccessHarness::new();
     let own = fixture.server(plain()).await;
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", own.url());
@@ -253,7 +252,7 @@ async fn what_is_forgotten_is_gone_from_the_disk_too() {
     let file = std::fs::read_to_string(fixture.path().join("apiserver.json")).unwrap();
     assert!(file.contains("10.0.0.2:443") && !file.contains("10.0.0.1:443"), "{file}");
     assert_eq!(access.forget_endpoint(old).await, Err(ForgetError::Unknown(old)));
-    // A disk that takes nothing is said; the address is forgotten as long as the daemon runs.
+    // A write error is reported; the address is forgotten while the daemon runs.
     access.learn_endpoints(&[listed(old)]);
     access.learn_endpoints(&[]);
     access.learn_endpoints(&[listed(new)]);

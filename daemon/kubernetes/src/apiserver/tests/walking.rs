@@ -1,4 +1,4 @@
-//! How a request goes on from one endpoint to the next, and how long that takes.
+//! Failover of a request from endpoint to endpoint, and its timing.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ async fn a_request_is_answered_over_tls_and_its_connection_is_kept() {
 }
 
 #[tokio::test]
-async fn after_a_refused_connection_the_next_one_is_asked() {
+async fn after_a_refused_connection_the_next_endpoint_is_asked() {
     let (folder, authority) = create_authority();
     let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, plain()).await;
     let keys = format!("endpoints = [\"https://127.0.0.1:1\", {}]\nca_file = \"ca.crt\"", server.url());
@@ -42,7 +42,7 @@ async fn after_a_refused_connection_the_next_one_is_asked() {
 }
 
 #[test]
-fn an_endpoint_is_not_blamed_for_what_this_host_lacks() {
+fn a_local_error_is_not_blamed_on_the_endpoint() {
     few_ports::run_in_network(async || {
         let (folder, authority) = create_authority();
         let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, plain()).await;
@@ -62,7 +62,7 @@ fn an_endpoint_is_not_blamed_for_what_this_host_lacks() {
 }
 
 #[tokio::test]
-async fn a_silent_server_costs_its_silence_once() {
+async fn a_silent_server_delays_only_the_first_request() {
     let (folder, authority) = create_authority();
     let leaf = authority.leaf("127.0.0.1");
     for manner in [Manner::SilentTcp, Manner::SilentHttp] {
@@ -81,7 +81,7 @@ async fn a_silent_server_costs_its_silence_once() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_comes_a_byte_at_a_time_holds_up_no_other_endpoint() {
+async fn a_refusal_that_trickles_delays_no_other_endpoint() {
     let (folder, authority) = create_authority();
     let leaf = authority.leaf("127.0.0.1");
     let refusal = format!("HTTP/1.1 502 No\r\ncontent-length: 60000\r\n\r\n{SLOWLY}{}", "x".repeat(60_000));
@@ -93,12 +93,12 @@ async fn a_refusal_that_comes_a_byte_at_a_time_holds_up_no_other_endpoint() {
     assert_eq!(*reply.expect("an answer").unwrap().endpoint, good.address.to_string());
 }
 
-/// Two servers of which the first fails inside at everything but its identity, and the second one answers so.
+/// Two servers: the first replies 500 to everything but its identity, the second like this.
 async fn failing_inside(folder: &Path, second: &'static str) -> (Access, [Server; 2]) {
     answering(folder, ["500 Internal Server Error", second]).await
 }
 
-/// Two servers that answer so to everything but their identity.
+/// Two servers that reply like this to everything but their identity.
 async fn answering(folder: &Path, answers: [&'static str; 2]) -> (Access, [Server; 2]) {
     let authority = Authority::new();
     authority.write(&folder.join("ca.crt"));
@@ -110,9 +110,9 @@ async fn answering(folder: &Path, answers: [&'static str; 2]) -> (Access, [Serve
     (access(folder, &keys), [first, second])
 }
 
-/// An apiserver without etcd fails at each list, and its certificate and its identity are well.
+/// An apiserver without etcd fails every list, but its certificate and identity are valid.
 #[tokio::test]
-async fn a_read_at_which_an_apiserver_fails_inside_goes_to_the_next_one() {
+async fn a_read_that_gets_a_500_goes_to_the_next_endpoint() {
     let folder = tempfile::tempdir().unwrap();
     let (access, [_first, second]) = failing_inside(folder.path(), "200 OK").await;
     let reply = access.get("/x", None).await.unwrap();
@@ -124,9 +124,9 @@ async fn a_read_at_which_an_apiserver_fails_inside_goes_to_the_next_one() {
     );
 }
 
-/// A gateway that has lost its apiserver after the connection was verified.
+/// A gateway lost its apiserver after the connection was verified.
 #[tokio::test]
-async fn an_answer_about_the_endpoint_leads_on_also_over_a_verified_connection() {
+async fn an_endpoint_error_fails_over_on_a_verified_connection_too() {
     let statuses = ["302 Found", "502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout"];
     for status in statuses {
         let folder = tempfile::tempdir().unwrap();
@@ -138,9 +138,9 @@ async fn an_answer_about_the_endpoint_leads_on_also_over_a_verified_connection()
     }
 }
 
-/// One object may make all of them fail.
+/// One object may make every apiserver fail.
 #[tokio::test]
-async fn a_read_at_which_all_fail_inside_is_asked_of_each_once_and_a_write_of_one() {
+async fn a_read_that_gets_only_500s_asks_each_once_a_write_one() {
     let folder = tempfile::tempdir().unwrap();
     let (access, servers) = failing_inside(folder.path(), "500 Internal Server Error").await;
     let reply = access.get("/x", None).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_read_at_which_all_fail_inside_is_asked_of_each_once_and_a_write_of_on
 }
 
 #[tokio::test]
-async fn a_large_answer_that_begins_late_is_not_held_against_its_endpoint() {
+async fn a_large_reply_that_starts_late_is_no_dial_failure() {
     let (folder, authority) = create_authority();
     let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, ours(|_| String::new())).await;
     let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
@@ -217,9 +217,9 @@ async fn a_body_that_breaks_off_is_an_error_with_its_endpoint() {
     assert!(access.view().endpoints[0].last_error.is_some());
 }
 
-/// A better endpoint that is back gets the next connection.
+/// A preferred endpoint that returns gets the next connection.
 #[tokio::test]
-async fn a_better_endpoint_that_is_back_is_found_by_checks() {
+async fn a_check_finds_a_preferred_endpoint_that_is_back() {
     let (folder, authority) = create_authority();
     let leaf = authority.leaf("127.0.0.1");
     let first = Server::start(&leaf, Manner::Close, plain()).await;

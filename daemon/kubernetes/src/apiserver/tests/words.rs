@@ -1,4 +1,4 @@
-//! What is wrong, in the words that an operator reads.
+//! Errors in the operator's words.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::server::{
     Asked, Authority, Leaf, Manner, OUR_UID, Script, Server, answer, create_authority, namespace, ours, plain,
 };
 
-/// The trouble that a single endpoint gives, with `SERVER` for its address.
+/// The error of a single endpoint, with `SERVER` for its address.
 async fn trouble(folder: &Path, server: &Server) -> String {
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"\ntoken_file = \"token\"", server.url());
     match access(folder, &keys).get("/api/v1/services", None).await {
@@ -53,7 +53,7 @@ impl TroubleHarness {
 }
 
 #[tokio::test]
-async fn a_socket_that_does_not_serve_is_named() {
+async fn a_failing_socket_is_named() {
     let fixture = TroubleHarness::new();
     fixture.check_manner(Manner::Close, "closed the connection").await;
     fixture.check_manner(Manner::CloseAfterRequest, "closed the connection").await;
@@ -66,7 +66,7 @@ async fn a_socket_that_does_not_serve_is_named() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_does_not_do_is_named() {
+async fn an_invalid_certificate_is_named() {
     let fixture = TroubleHarness::new();
     let other = fixture.authority.leaf("other.example");
     fixture.check_leaf("name", &other, "certificate is for other.example, not 127.0.0.1").await;
@@ -83,14 +83,14 @@ async fn a_certificate_that_does_not_do_is_named() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_do_is_named() {
+async fn an_invalid_reply_is_named() {
     let fixture = TroubleHarness::new();
     let message = r#"{"kind":"Status","message":"etcd is away"}"#;
     fixture.check_answer("503 Service Unavailable", message, "503: etcd is away").await;
     fixture.check_answer("502 Bad Gateway", "<html>nginx</html>", "502: Bad Gateway").await;
     fixture.check_answer("307 Temporary Redirect", "", "307: Temporary Redirect").await;
     fixture.check_answer("401 Unauthorized", "", "401: token rejected").await;
-    // What is about the request is for the caller to judge.
+    // The caller judges a status about the request.
     for (status, expected) in [
         ("403 Forbidden", "403"),
         ("404 Not Found", "404"),
@@ -131,7 +131,7 @@ async fn another_cluster_is_refused_and_named() {
 }
 
 #[tokio::test]
-async fn without_permission_to_see_the_identity_the_certificate_has_to_do() {
+async fn without_permission_for_the_uid_the_certificate_suffices() {
     let fixture = TroubleHarness::new();
     let script: Script = std::sync::Arc::new(|asked: &Asked| match asked.path.ends_with("/kube-system") {
         true => answer("403 Forbidden", r#"{"message":"no"}"#),

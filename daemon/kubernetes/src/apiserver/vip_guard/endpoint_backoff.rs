@@ -1,7 +1,7 @@
-//! Which endpoints no client is led to for a while, because they did not show themselves.
+//! Backoffs of endpoints that did not prove themselves.
 //!
-//! Invariant: each failure in a row doubles the pause until the endpoint is tried again, up to a bound; an endpoint
-//! that shows itself is doubted no more. So nodes that all wait for one apiserver do not keep it from starting.
+//! Invariant: each failure in a row doubles the pause before the next attempt, up to a bound; a success clears it. So
+//! nodes that all wait for one apiserver do not keep it from starting.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ struct EndpointBackoff {
     until: Instant,
 }
 
-/// What is doubted, of at most as many endpoints as there are.
+/// The backoffs, at most one per endpoint.
 #[derive(Debug, Default)]
 pub(super) struct EndpointBackoffs(Vec<EndpointBackoff>);
 
 impl EndpointBackoffs {
-    /// The endpoint did not show itself. `spread` makes the pause another one on each node.
+    /// Records a failure. `spread` varies the pause per node.
     pub(super) fn record_failure(
         &mut self,
         address: SocketAddr,
@@ -33,7 +33,7 @@ impl EndpointBackoffs {
         self.0.push(EndpointBackoff { address, times, until });
     }
 
-    /// Lets each endpoint be tried once more now. How often it has failed in a row stays.
+    /// Lets each endpoint be tried once now. Its count of failures stays.
     pub(super) fn lift_all(&mut self, now: Instant) {
         for doubt in &mut self.0 {
             doubt.until = doubt.until.min(now);
@@ -44,7 +44,7 @@ impl EndpointBackoffs {
         self.0.retain(|it| it.address != address);
     }
 
-    /// Forgets what is no endpoint any more.
+    /// Drops addresses that are not endpoints any more.
     pub(super) fn retain_known(&mut self, known: impl Fn(SocketAddr) -> bool) {
         self.0.retain(|it| known(it.address));
     }
@@ -54,7 +54,7 @@ impl EndpointBackoffs {
     }
 }
 
-/// How long after so many failures, or connections that were closed at once, the next one is made.
+/// The pause after so many failures, or connections that were closed at once.
 pub(super) fn retry_pause(times: u32) -> Duration {
     GUARD_RETRY_MIN.saturating_mul(2_u32.saturating_pow(times)).min(GUARD_RETRY_MAX)
 }
@@ -80,11 +80,11 @@ mod tests {
             now = next;
         }
         assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000]);
-        assert!(doubts.can_try(address(2), start), "another one is not doubted");
+        assert!(doubts.can_try(address(2), start), "another endpoint has no backoff");
     }
 
     #[test]
-    fn a_doubt_that_is_lifted_lets_one_try_through_and_grows_on() {
+    fn a_lifted_backoff_allows_one_attempt_and_keeps_growing() {
         let (mut doubts, now) = (EndpointBackoffs::default(), Instant::now());
         for _ in 0..5 {
             doubts.record_failure(address(1), now, |pause| pause);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_shows_itself_is_doubted_no_more() {
+    fn a_success_clears_the_backoff() {
         let (mut doubts, now) = (EndpointBackoffs::default(), Instant::now());
         for _ in 0..5 {
             doubts.record_failure(address(1), now, |pause| pause);
@@ -104,8 +104,8 @@ mod tests {
         doubts.clear_address(address(1));
         assert!(doubts.can_try(address(1), now));
         doubts.record_failure(address(1), now, |pause| pause);
-        assert!(doubts.can_try(address(1), now + GUARD_RETRY_MIN), "and begins anew");
+        assert!(doubts.can_try(address(1), now + GUARD_RETRY_MIN), "and starts over");
         doubts.retain_known(|known| known == address(2));
-        assert!(doubts.can_try(address(1), now), "what is no endpoint any more");
+        assert!(doubts.can_try(address(1), now), "an address that is no endpoint any more");
     }
 }

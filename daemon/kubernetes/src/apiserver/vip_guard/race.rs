@@ -1,8 +1,7 @@
-//! Several attempts side by side: each begins a moment after the one before, or as soon as that one has failed.
+//! Staggered attempts in parallel: each starts a moment after the one before, or as soon as that one has failed.
 //!
-//! Invariant: attempts begin in the order in which they were given, one at a time, and never a second time. What ends
-//! is told as it ends, and waiting for it can be given up and taken up again: an attempt that has begun goes on with
-//! the next wait, and ends with the race.
+//! Invariant: attempts start in the given order, one at a time, each once. [`Race::next`] is cancel-safe: a running
+//! attempt continues with the next call, and ends with the race.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
-/// Attempts of which some have begun.
+/// Attempts, some of them running.
 pub(super) struct Race<'a, T> {
     pending: VecDeque<BoxFuture<'a, T>>,
     running: FuturesUnordered<BoxFuture<'a, T>>,
@@ -21,7 +20,7 @@ pub(super) struct Race<'a, T> {
 }
 
 impl<'a, T> Race<'a, T> {
-    /// A race in which nothing has begun yet.
+    /// A race without a running attempt.
     pub(super) fn new(attempts: impl IntoIterator<Item = BoxFuture<'a, T>>, stagger: Duration) -> Self {
         let to_begin = attempts.into_iter().collect();
         Self { pending: to_begin, running: FuturesUnordered::new(), stagger, next_at: Instant::now() }
@@ -32,7 +31,7 @@ impl<'a, T> Race<'a, T> {
         self.pending.is_empty() && self.running.is_empty()
     }
 
-    /// Waits for the next end of an attempt; `None`: all have ended.
+    /// Waits for the next attempt to end; `None`: all have ended.
     pub(super) async fn next(&mut self) -> Option<T> {
         loop {
             self.start_next();
@@ -40,7 +39,7 @@ impl<'a, T> Race<'a, T> {
                 return None;
             }
             tokio::select! {
-                // The end of an attempt is the time for the next one, so both at once begin one, not two.
+                // An attempt's end makes the next one due. `biased`, so that both at once start one attempt, not two.
                 biased;
                 Some(ended) = self.running.next() => {
                     self.next_at = Instant::now();
@@ -51,7 +50,7 @@ impl<'a, T> Race<'a, T> {
         }
     }
 
-    /// Begins the next attempt if it is its time.
+    /// Starts the next attempt if it is due.
     fn start_next(&mut self) {
         let now = Instant::now();
         if now < self.next_at {
@@ -78,7 +77,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// What each attempt takes, and whether it succeeds then. It notes when it began.
+    /// Attempts with a duration and an outcome; each records its start in `begun`.
     fn race(attempts: &[(Duration, bool)], begun: &Arc<Mutex<Vec<u128>>>) -> Race<'static, (usize, bool)> {
         let from = Instant::now();
         let attempt = |(at, (takes, succeeds)): (usize, &(Duration, bool))| {
@@ -93,7 +92,7 @@ mod tests {
         Race::new(attempts.iter().enumerate().map(attempt), STAGGER)
     }
 
-    /// Which attempt succeeds first, when, and when each had begun by then.
+    /// The first attempt to succeed, its time, and the starts until then.
     async fn first(attempts: &[(Duration, bool)]) -> (Option<usize>, u128, Vec<u128>) {
         let (begun, from) = (Arc::default(), Instant::now());
         let mut race = race(attempts, &begun);
@@ -113,31 +112,31 @@ mod tests {
     const GOOD: (Duration, bool) = (Duration::from_millis(20), true);
 
     #[tokio::test(start_paused = true)]
-    async fn four_silent_ones_before_a_good_one_cost_four_moments() {
+    async fn four_silent_attempts_delay_a_good_one_by_four_staggers() {
         let (winner, took, begun) = first(&[SILENT, SILENT, SILENT, SILENT, GOOD]).await;
         assert_eq!((winner, took), (Some(4), 4 * STAGGER.as_millis() + 20));
         assert_eq!(begun, [0, 150, 300, 450, 600]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_one_that_is_quick_is_the_only_one_that_is_tried() {
+    async fn a_quick_first_attempt_is_the_only_one() {
         assert_eq!(first(&[GOOD, GOOD, SILENT]).await, (Some(0), 20, vec![0]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_fails_at_once_costs_nothing() {
+    async fn an_attempt_that_fails_at_once_costs_no_time() {
         let (winner, took, begun) = first(&[REFUSED, REFUSED, GOOD]).await;
         assert_eq!((winner, took, begun), (Some(2), 20, vec![0, 0, 0]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_one_wins_where_no_other_does() {
+    async fn a_slow_attempt_wins_if_no_other_does() {
         let slow = (ms(2_500), true);
         assert_eq!(first(&[REFUSED, slow, SILENT]).await, (Some(1), 2_500, vec![0, 0, 150]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_go_on_at_once_than_begin_while_one_may_last() {
+    async fn at_most_19_attempts_run_at_once() {
         let (winner, took, begun) = first(&[SILENT; 33]).await;
         assert_eq!((winner, took), (None, 7_550), "and then it is over");
         let at_once = |from: &u128| begun.iter().filter(|at| **at >= *from && **at < from + 2_800).count();
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_has_begun_goes_on_with_the_next_wait() {
+    async fn a_running_attempt_continues_with_the_next_call() {
         let begun = Arc::default();
         let mut race = race(&[(ms(1_000), true)], &begun);
         let from = Instant::now();

@@ -1,4 +1,4 @@
-//! Which address is asked for when, in made-up time.
+//! The schedule of requests, in simulated time.
 
 use super::*;
 
@@ -20,7 +20,7 @@ impl Lab {
         self.began + Duration::from_secs(seconds)
     }
 
-    /// As a snapshot would say it.
+    /// Adds a dispute as a snapshot would.
     fn dispute(&mut self, namespace: &str, last: u8, seconds: u64) {
         let now = self.at(seconds);
         self.disputes.add_query(address(last), namespace.into(), (now, &|| Duration::ZERO));
@@ -32,7 +32,7 @@ impl Lab {
 }
 
 #[test]
-fn an_address_is_asked_for_less_and_less_and_then_no_more() {
+fn requests_for_an_address_become_rarer_and_then_stop() {
     let mut lab = Lab::new();
     lab.dispute("shop", 1, 0);
     let asked: Vec<u64> = (0..600).filter(|seconds| lab.ask(*seconds).is_some()).collect();
@@ -41,7 +41,7 @@ fn an_address_is_asked_for_less_and_less_and_then_no_more() {
 }
 
 #[test]
-fn who_lets_go_and_disputes_again_has_nothing_asked_anew() {
+fn a_repeated_dispute_keeps_its_request_count() {
     let mut lab = Lab::new();
     lab.dispute("shop", 1, 0);
     assert_eq!(lab.ask(0), Some(address(1)));
@@ -59,7 +59,7 @@ fn who_lets_go_and_disputes_again_has_nothing_asked_anew() {
 }
 
 #[test]
-fn a_namespace_with_many_addresses_leaves_others_their_turns() {
+fn namespaces_take_turns_despite_many_addresses() {
     let mut lab = Lab::new();
     (1..=200).for_each(|last| lab.dispute("crowd", last, 0));
     lab.dispute("shop", 201, 0);

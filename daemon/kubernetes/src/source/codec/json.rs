@@ -1,7 +1,7 @@
-//! Answers of an apiserver in JSON, taken apart.
+//! Decodes an apiserver's replies in JSON.
 //!
-//! Invariant: the text of an object is checked for UTF-8 once and read once; only an object that does not fit its type
-//! is read again, for the path to what is wrong.
+//! Invariant: an object's text is checked for UTF-8 once and parsed once; only an object that does not fit its type is
+//! parsed again, to find the path of the error.
 
 use std::fmt::Display;
 
@@ -123,7 +123,7 @@ impl Codec for Json {
     }
 }
 
-/// The object at the beginning of a text.
+/// Parses the object at the start of a text.
 fn parse_first<'t, Wire: Deserialize<'t>>(text: &'t str) -> ReadAhead<Wire> {
     let mut objects = serde_json::Deserializer::from_str(text).into_iter();
     match objects.next() {
@@ -133,12 +133,12 @@ fn parse_first<'t, Wire: Deserialize<'t>>(text: &'t str) -> ReadAhead<Wire> {
     }
 }
 
-/// A field that is a text, empty if it is not.
+/// A field as text; empty if it is not a string.
 fn text_field<'a>(entry: &'a Value, field: &str) -> &'a str {
     entry.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// All of a text as one object; `again` finds what does not fit.
+/// Parses the whole text as one object; `again` finds the field that does not fit.
 fn parse_exact<'t, Wire: Deserialize<'t>, Again>(
     text: &'t str,
     again: fn(&Value) -> Result<Again, ObjectError>,

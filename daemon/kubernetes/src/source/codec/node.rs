@@ -1,33 +1,33 @@
-//! What a Node says that this node has to know of itself, in whatever encoding it says it.
+//! The facts that a Node states about this node, in any encoding.
 //!
-//! Invariant: a Node is read as kube-proxy reads it, and no list of it further than to a limit.
+//! Invariant: a Node is read as kube-proxy reads it, and each of its lists up to a limit.
 
 use std::net::IpAddr;
 
 use crate::own_node::NodeDescription;
 
-/// The label by which a Node says in which zone it is.
+/// The label with the node's zone.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
-/// The taint that a node gets before it is taken away.
+/// The taint that the autoscaler adds before it deletes a node.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// How many addresses of a Node are looked at. A kubelet writes one or two of each kind.
+/// The most addresses read. A kubelet writes one or two of each kind.
 const NODE_ADDRESSES_MAX: usize = 256;
 
-/// How many taints of a Node are looked at. A node has a handful.
+/// The most taints read. A node has a handful.
 const NODE_TAINTS_MAX: usize = 256;
 
-/// The parts of a Node that are read.
+/// The parts of a Node to read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeWire<'a> {
     zone: Option<&'a str>,
-    /// Kinds and addresses.
+    /// Kinds with addresses.
     addresses: Vec<(&'a str, &'a str)>,
     taints: usize,
-    /// Whether the autoscaler says that it will be deleted.
+    /// The autoscaler has announced the node's deletion.
     has_deletion_taint: bool,
-    /// Whether the object is being deleted.
+    /// The object is being deleted.
     pub(super) is_deleted: bool,
 }
 
@@ -57,7 +57,7 @@ impl<'a> NodeWire<'a> {
         }
     }
 
-    /// Of each family the first internal address, else the first external one, as kube-proxy takes them.
+    /// The first internal address of each family, else the first external one, as in kube-proxy.
     fn primary_addresses(&self) -> Vec<IpAddr> {
         let of_kind = |wanted: &'static str| {
             let addresses = self.addresses.iter().filter(move |(kind, _)| *kind == wanted);

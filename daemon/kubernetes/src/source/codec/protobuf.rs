@@ -1,7 +1,7 @@
-//! Answers of an apiserver in protobuf, taken apart: half the bytes of JSON, and less work for either side.
+//! Decodes an apiserver's replies in protobuf: half the bytes of JSON, and less work for both sides.
 //!
-//! Invariant: an object that cannot be read to its end is doubtful, not bad: it is asked for again alone, as JSON. What
-//! a readable object says is judged as if it had come as JSON.
+//! Invariant: an object that cannot be decoded to its end is doubtful, not invalid: it is refetched as JSON. A decoded
+//! object is validated like one from JSON.
 
 mod frames;
 mod list;
@@ -20,14 +20,14 @@ use crate::source::resource::Resource;
 use holdfast_objects::protobuf::{DecodeError, Field, Fields};
 use objects::ProtobufMessage;
 
-/// What stands before each message that stands alone.
+/// The prefix of each standalone message.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// The fields of `runtime.Unknown`, in which each such message is wrapped.
+/// The fields of `runtime.Unknown`, which wraps each standalone message.
 const TYPE_META: u32 = 1;
 const UNKNOWN_RAW: u32 = 2;
 
-/// The field of every object that says its name.
+/// The field with every object's name.
 const METADATA: u32 = 1;
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Codec for Protobuf {
     fn peek_identity(bytes: &[u8]) -> Option<Identity> {
         let mut found = None;
         let mut fields = Fields::from_prefix(bytes);
-        // The name stands first of all, so that something wrong behind it leaves it legible.
+        // The name comes first, so that it is readable even if later bytes are not.
         while let Ok(Some(field)) = fields.next_field() {
             if field.number == METADATA && read_identity(found.get_or_insert_default(), field).is_err() {
                 break;
@@ -81,19 +81,19 @@ impl Codec for Protobuf {
         let read = match what {
             Resource::Services => ServiceWire::decode(bytes).map(|wire| service_messages(&wire, provenance)),
             Resource::Slices | Resource::ImportedSlices => SliceWire::decode(bytes).map(|mut wire| {
-                // An apiserver keeps no difference between no list and an empty one, and JSON has it as null.
+                // An apiserver does not distinguish a missing list from an empty one, and JSON has it as null.
                 wire.endpoints.get_or_insert_default();
                 slice_messages(&wire, provenance)
             }),
             Resource::Node => NodeWire::decode(bytes).map(|node| vec![Told::Node(node.to_description())]),
-            // No apiserver writes custom resources as protobuf, so these bytes are something else.
+            // No apiserver encodes custom resources as protobuf, so these bytes are something else.
             Resource::Imports => Err(DecodeError::Mistyped(METADATA)),
         };
         read.map_or_else(
             |malformed| Object { is_doubtful: true, ..doubtful_object(what, bytes, &malformed, provenance) },
             |messages| {
                 let object = Object::new(messages, || identify_object(what, &Self::peek_identity(bytes)?));
-                // Each object has a name. Where none can be found, something else was read than was written.
+                // Every object has a name. Without one, the bytes were decoded wrongly.
                 Object { is_doubtful: object.name.is_none(), ..object }
             },
         )
@@ -104,7 +104,7 @@ impl Codec for Protobuf {
     }
 }
 
-/// What is told of a doubtful object if it cannot be had as JSON.
+/// The rejection of a doubtful object that cannot be refetched as JSON.
 fn doubtful_object(what: Resource, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object {
     let identity = Protobuf::peek_identity(bytes).unwrap_or_default();
     rejected_object(
@@ -116,7 +116,7 @@ fn doubtful_object(what: Resource, bytes: &[u8], reason: &dyn Display, provenanc
     )
 }
 
-/// The type of an event, and the bytes of its object, wrapped.
+/// The type of an event, and its wrapped object.
 fn parse_event<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Option<&'a [u8]>), DecodeError> {
     const TYPE: u32 = 1;
     const OBJECT: u32 = 2;
@@ -132,13 +132,13 @@ fn parse_event<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Option<&'a [
     Ok((kind, object))
 }
 
-/// The message that stands alone in these bytes; none if nothing says that they are one.
+/// Unwraps a standalone message; `None` if the prefix is missing.
 fn unwrap_unknown(bytes: &[u8]) -> Result<Option<&[u8]>, DecodeError> {
     let Some(unknown) = bytes.strip_prefix(MAGIC) else { return Ok(None) };
     Fields::new(unknown).last_bytes(UNKNOWN_RAW)
 }
 
-/// `apiVersion` and `kind`.
+/// Reads `apiVersion` and `kind`.
 fn parse_type_meta(message: &[u8]) -> Result<(String, String), DecodeError> {
     let (mut api_version, mut kind) = (String::new(), String::new());
     let mut fields = Fields::new(message);
@@ -167,7 +167,7 @@ fn decode_status(message: &[u8]) -> Result<Status, DecodeError> {
     Ok(status)
 }
 
-/// Takes name and version from the metadata of an object.
+/// Reads name and version from an object's metadata.
 fn read_identity(identity: &mut Identity, metadata: Field<'_>) -> Result<(), DecodeError> {
     const HEADLESS: &str = "service.kubernetes.io/headless";
     let mut fields = metadata.message()?;

@@ -1,4 +1,4 @@
-//! What the tests of both encodings share.
+//! Helpers for the tests of both encodings.
 
 use holdfast_core::keys::Source;
 use holdfast_objects::{Defaulting, Provenance};
@@ -13,7 +13,7 @@ pub(super) fn provenance() -> Provenance {
     }
 }
 
-/// A frame in words; its object as the encoding shows one.
+/// Formats a frame; `object` formats its object.
 pub(super) fn shown(frame: Result<WatchFrame<'_>, FrameError>, object: impl Fn(&[u8]) -> String) -> String {
     match frame {
         Ok(WatchFrame::Applied(bytes)) => format!("applied {}", object(bytes)),

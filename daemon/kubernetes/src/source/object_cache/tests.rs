@@ -1,4 +1,4 @@
-//! What lists and events tell, given what was told before.
+//! The messages of lists and events, given earlier ones.
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::{ObjectKey, Rejection};
@@ -11,7 +11,7 @@ fn name(text: &str) -> ObjectName {
     ObjectName::new("default", text).unwrap()
 }
 
-/// `a@7` is an object; `a@7!` one that cannot be understood; `a@7#2` one with another uid; `!x` one without a name.
+/// Parses `a@7`: an object; `a@7!`: a rejected one; `a@7#2`: one with another uid; `!x`: one without a name.
 fn object(text: &str) -> Object {
     let key = |name| ServiceKey { name, source: Source::Kubernetes };
     let rejected = |object| {
@@ -33,7 +33,7 @@ fn object(text: &str) -> Object {
     let version = Version { uid: uid.into(), resource_version: resource_version.into() };
     let told = match is_bad {
         true => rejected(ObjectKey::Service(key(name(own)))),
-        // Any event that shows the object's name will do.
+        // Any event stands for the object's name.
         false => SinkMessage::Event(Event::RejectionEnded(ObjectKey::File(Source::Kubernetes, text.into()))),
     };
     Object { name: Some((name(own), version)), messages: vec![told], is_bad, is_doubtful: false }
@@ -71,7 +71,7 @@ fn check(lists: &[&str], expected: &str) {
 }
 
 #[test]
-fn a_list_tells_what_it_changes() {
+fn a_list_delivers_its_changes() {
     check(&["a@1 b@2"], "+a@1 +b@2");
     check(&["a@1 b@2", "a@1 b@2"], "");
     check(&["a@1 b@2", "a@1 b@3 c@4"], "+b@3 +c@4");
@@ -85,7 +85,7 @@ fn a_list_tells_what_it_changes() {
 }
 
 #[test]
-fn what_is_missing_may_be_what_has_no_name() {
+fn a_nameless_object_may_be_the_missing_one() {
     check(&["a@1 b@1", "a@1 !x"], "!object in x");
     check(&["a@1 b@1", "a@1 !x", "a@1"], "-b ok object in x");
     check(&["a@1 !x", "a@1 !x"], "!object in x");
@@ -132,7 +132,7 @@ fn an_object_without_a_version_is_always_news() {
 }
 
 #[test]
-fn what_was_remembered_is_known() {
+fn restored_objects_are_known() {
     let of = |text: &str| object(text).name.unwrap();
     let mut delivered = ObjectCache::restore(vec![of("a@1"), of("b@1")], UntabledObjects::new());
     assert!(!delivered.apply_object(&object("a@1")));
@@ -151,7 +151,7 @@ fn a_loss_is_more_than_half_or_everything() {
     assert_eq!([loss(0, 0), loss(10, 4), loss(12, 6), loss(5, 9)], [false; 4]);
 }
 
-/// `a@7` is in the table; of the odd ones `a@7!` could not be understood, `a@7%` in part, `a@7~` belongs to no service.
+/// Parses `a@7`: in the table; untabled `a@7!`: rejected, `a@7%`: in part, `a@7~`: without a service.
 #[track_caller]
 fn check_remembered(table: &str, odd: &str, versions: &str, odds: &str) {
     let parts = |text: &str| {
@@ -173,12 +173,12 @@ fn check_remembered(table: &str, odd: &str, versions: &str, odds: &str) {
 }
 
 #[test]
-fn what_is_odd_is_no_older_than_the_table() {
+fn untabled_objects_are_no_older_than_the_table() {
     check_remembered("a@1", "b@2!", "a@1 b@2", "b");
     check_remembered("a@1", "a@2!", "a@2", "a");
     check_remembered("a@1", "a@1%", "a@1", "a");
     check_remembered("a@1", "b@2~", "a@1 b@2", "b");
-    // These the watch tells once more.
+    // The watch delivers these again.
     check_remembered("a@1", "a@2%", "a@1", "");
     check_remembered("a@1", "a@2~", "a@1", "");
     check_remembered("", "a@2%", "", "");

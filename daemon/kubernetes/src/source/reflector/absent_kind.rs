@@ -1,10 +1,8 @@
-//! ServiceImports, which most clusters do not have: what follows when the apiserver says that there is no such kind, or
-//! does not let it be read.
+//! Handles ServiceImports that the apiserver lacks, as in most clusters, or denies.
 //!
-//! Invariant: nothing waits for a kind that is absent, and nothing that is known goes because an apiserver does not
-//! have the kind: one that has just started may not have loaded it yet. A kind that is absent is asked for again after
-//! a minute or two, and where nothing of it was ever known after up to sixteen, by turns in each version that it may
-//! have.
+//! Invariant: nothing waits for an absent kind, and no known object goes because an apiserver lacks the kind: one that
+//! has just started may not have loaded it yet. An absent kind is requested again after one to two minutes, after up to
+//! sixteen if no object of it was ever known, in each version by turns.
 
 use std::time::Duration;
 
@@ -15,24 +13,24 @@ use crate::source::resource::Resource;
 use crate::source::view::State;
 use crate::source::watch_error::WatchError;
 
-/// How many such answers say that no version of the kind is there: each version was asked for.
+/// Absences in a row until no version of the kind exists: each version was requested.
 const VERSIONS: u32 = 2;
 
-/// How many refusals in a row it takes until a kind is asked for less often of which objects are known: they come in a
-/// minute and a half, within which an apiserver that starts has loaded all of its kinds.
+/// Refusals in a row until a kind with known objects is requested less often: they take a minute and a half, in which a
+/// starting apiserver loads all its kinds.
 const KNOWN_REFUSALS_MIN: u32 = 32;
 
-/// How often the rest between two requests doubles at most where nothing was ever known of the kind: most clusters
-/// never have it, and each request of each of their nodes is a connection for nothing.
+/// The most doublings of the pause if no object was ever known: most clusters never have the kind, and each request of
+/// each node is a wasted connection.
 const DOUBLINGS_MAX: u32 = 3;
 
 impl Reflector {
-    /// Whether this says that the cluster does not have ServiceImports, or does not let them be read.
+    /// Whether the error means that the cluster lacks or denies ServiceImports.
     pub(super) fn is_absence(&self, ending: &WatchError) -> bool {
         self.selection.what == Resource::Imports && ending.is_absence()
     }
 
-    /// Asks for another version of the kind from now on: this one is refused, and nothing has come in it.
+    /// Switches to the other version of the kind after a refusal without any object.
     pub(super) fn try_other_version(&self, ending: &WatchError) {
         let is_refused = self.version.is_none() && ending.is_refusal();
         let other = self.selection.current().in_other_version().filter(|_| is_refused);
@@ -41,16 +39,15 @@ impl Reflector {
         }
     }
 
-    /// Takes an absence in; returns how long it is until the next request, where that is `paced` for other endings.
-    /// What went while the kind was not there went without an event, so a list follows in any case: at once only where
-    /// one was refused, because a role may let lists be read and no watch.
+    /// Handles an absence; returns the wait, `paced` for other errors. Deletions during the absence send no event, so a
+    /// list follows in any case: at once only after a refused list, because a role may allow lists but no watches.
     pub(super) async fn handle_absence(
         &self,
         (paced, was_list): (Duration, bool),
         (refusals, absences): (u32, u32),
     ) -> Result<Duration, SinkClosed> {
         if absences < VERSIONS {
-            // No crowd asks again because of this: the other version is another question.
+            // No herd effect: the other version is a new request.
             return Ok(if was_list { Duration::ZERO } else { paced });
         }
         self.sink.give_up_sync().await?;
@@ -62,7 +59,7 @@ impl Reflector {
         Ok(paced.max(rest + random_part(rest, random_chance())))
     }
 
-    /// Shows that the kind is absent, and logs it unless that `is_told`.
+    /// Shows that the kind is absent, and logs it unless `is_told`.
     pub(super) fn log_absent(&self, ending: &WatchError, is_told: bool) {
         self.view.send_modify(|view| {
             view.set_state(State::Absent);
@@ -71,8 +68,8 @@ impl Reflector {
         if !is_told {
             tracing::info!(
                 reason = %ending,
-                "no ServiceImport is served: the cluster has none, or the role of this daemon does not let it read \
-                 them; they are asked for again from time to time"
+                "no ServiceImport is served: the cluster has none, or the daemon's role denies them; they are requested \
+                 again from time to time"
             );
         }
     }

@@ -1,7 +1,7 @@
-//! The list: all its pages, or names where most objects are known, applied as one group.
+//! Lists a kind: all pages, or names where most objects are known. The result is one group.
 //!
-//! Invariant: a list that is not whole changes nothing. Items are read while they come, so no page is ever held. A
-//! whole list is believed even if much is gone from it, and the log says so.
+//! Invariant: an incomplete list changes nothing. Items are read as they arrive, so no whole page is in memory. A whole
+//! list is trusted even if much has vanished from it, which the log reports.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};
@@ -19,12 +19,12 @@ use crate::source::resource::{Resource, Selection};
 use crate::source::view::Watch;
 use holdfast_objects::Provenance;
 
-/// How many refusals of a selection in a row it takes until a part of it is left out as a trial. A single refusal may
-/// be a stray answer of a proxy, or of a server that is just starting.
+/// Refusals of a selection in a row until a list tries without its optional part. A single refusal may come from a
+/// proxy or a starting server.
 const SELECTION_REFUSALS_MIN: u32 = 2;
 
 impl Reflector {
-    /// Reads the whole list and hands over what it changes.
+    /// Reads the whole list and delivers its changes.
     pub(super) async fn list(&mut self) -> Result<(), StopCause> {
         self.view.send_modify(Watch::begin_list);
         self.freshness.begin_request();
@@ -43,7 +43,7 @@ impl Reflector {
             self.log_loss(&commit);
         }
         if what.is_in_table() {
-            // The engine is told of an interruption, because no event told of the objects that a list removes.
+            // A list removes objects without events, so the engine treats it as an interruption.
             commit.messages.insert(0, SinkMessage::Event(Event::Interrupted(what.source())));
             self.sink.wait_for_zone().await;
         }
@@ -61,8 +61,8 @@ impl Reflector {
         self.complete_initial_list().await
     }
 
-    /// What this list asks for. A server that has called the selection bad twice in a row is asked without the part
-    /// that an older one may not know; only if it answers that, the part was to blame.
+    /// The selection of this list. After two bad requests in a row it omits the part that an older server may not
+    /// support; only success proves that part guilty.
     fn list_selection(&self) -> Selection {
         let selection = self.selection.current();
         let without =
@@ -70,8 +70,7 @@ impl Reflector {
         without.unwrap_or(selection)
     }
 
-    /// Counts that the request for a first page made no sense to the server; a trial that failed as well sets the count
-    /// back.
+    /// Counts a first page that the server considered invalid; a failed trial resets the count.
     pub(super) fn count_selection_refusal(&mut self, asked_for: &Selection) {
         let is_as_ever = *asked_for == self.selection.current();
         self.selection_refusals = if is_as_ever { self.selection_refusals.saturating_add(1) } else { 0 };
@@ -80,7 +79,7 @@ impl Reflector {
     async fn complete_initial_list(&mut self) -> Result<(), StopCause> {
         if self.selection.what == Resource::Node {
             if self.cache.lock().len() == 0 {
-                self.log_no_node(&"there is none of its name");
+                self.log_no_node(&"the cluster has no Node of this name");
                 self.report_no_node().await?;
             }
             self.sink.end_zone_wait();
@@ -95,14 +94,14 @@ impl Reflector {
     }
 }
 
-/// Takes the items of a list. Of an item that is known already, nothing is read but its name and version.
+/// Receives the items of a list. Of a known item it reads only name and version.
 pub(super) struct ItemReader<'a, C> {
     pub(super) delivered: MutexGuard<'a, ObjectCache>,
     pub(super) what: Resource,
     pub(super) provenance: &'a Provenance,
-    /// How many items there were.
+    /// The count of items.
     pub(super) items: &'a mut u32,
-    /// Those that cannot be read as they are encoded.
+    /// Items that are unreadable in their encoding.
     pub(super) doubtful: &'a mut DoubtfulObjects,
     pub(super) codec: PhantomData<C>,
 }

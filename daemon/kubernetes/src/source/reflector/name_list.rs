@@ -1,9 +1,7 @@
-//! The list of nothing but names and versions, for a reflector that knows most objects already: what is new or changed
-//! is asked for alone.
+//! Lists names and versions only, if most objects are known, and fetches new or changed ones one by one.
 //!
-//! Invariant: it counts as any list does, whole or not at all, and where it says that much is new, or cannot be had,
-//! the list of whole objects follows. For an apiserver it is a fraction of that one, and after a restart of one all
-//! nodes list.
+//! Invariant: it counts whole or not at all, like any list. If much is new or a fetch fails, the list of whole objects
+//! follows. It costs an apiserver a fraction of that one, and after an apiserver's restart all nodes list.
 
 use std::sync::Arc;
 
@@ -20,14 +18,14 @@ use crate::source::piece::Piece;
 use crate::source::resource::Selection;
 use crate::source::watch_error::WatchError;
 
-/// Where fewer objects are known, the list itself is as cheap.
+/// With fewer known objects, the whole list is as cheap.
 const KNOWN_MIN: usize = 100;
 
-/// How many objects are asked for alone: each is a request, and so many of them are still much less than a large list.
+/// The most objects to fetch one by one: each is a request, and this many still cost less than a large list.
 const CHANGED_MAX: usize = 64;
 
-/// Whether the server has too much to do, or none is there: then a longer list would not help. Whatever else is wrong
-/// may be wrong with names alone.
+/// Whether the server is overloaded or unreachable, so that a longer list would fail too. Other errors may only concern
+/// lists of names.
 fn is_overload(ending: &WatchError) -> bool {
     match ending {
         WatchError::Unreachable(_) => true,
@@ -36,21 +34,21 @@ fn is_overload(ending: &WatchError) -> bool {
     }
 }
 
-/// What a list of names says.
+/// The content of a list of names.
 #[derive(Debug, Default)]
 struct NameList {
     version: Arc<str>,
-    /// How many there are.
+    /// The count of items.
     items: usize,
-    /// What is new or changed.
+    /// New or changed objects.
     changed: Vec<ObjectName>,
-    /// Whether some item has no name.
+    /// Some item has no name.
     is_unclear: bool,
 }
 
 impl Reflector {
-    /// Lists by names, and takes in what is new; returns the version from which a watch goes on. `None`: the list of
-    /// whole objects has to say what there is.
+    /// Lists names and stages the changed objects; returns the version to watch from. `None`: a list of whole objects
+    /// is needed.
     pub(super) async fn list_names(&mut self, selection: &Selection) -> Result<Option<Arc<str>>, WatchError> {
         let is_as_ever = *selection == self.selection.current();
         if !is_as_ever || self.skips_name_list || !self.cache.lock().begin_name_list(KNOWN_MIN) {
@@ -58,11 +56,11 @@ impl Reflector {
         }
         let told = timeout(self.timing.list_stall_timeout, self.fetch_name_list(selection)).await;
         let told = told.unwrap_or(Ok(None));
-        // What cannot be begun in time cannot be begun the next time either. A page can.
+        // A list of names that starts too late would do so again; a page would not.
         self.skips_name_list = matches!(&told, Err(WatchError::Unreachable(error)) if error.is_unanswered());
         match told {
             Err(ending) if !is_overload(&ending) => {
-                tracing::debug!(list = %self.selection.what, error = %ending, "names alone cannot be listed");
+                tracing::debug!(list = %self.selection.what, error = %ending, "cannot list names alone");
                 Ok(None)
             }
             told => told,
@@ -82,7 +80,7 @@ impl Reflector {
             Encoding::Protobuf => self.read_names::<Protobuf>(reply).await,
         };
         let (names, mut kept) = read.inspect_err(|ending| self.check_encoding(ending))?;
-        // Names do not say of which kind they are, so a list by which much has gone is not believed.
+        // Names do not carry their kind, so a list of names without many known objects is not trusted.
         let is_loss = names.items * 2 < self.cache.lock().len();
         if names.is_unclear || is_loss || names.changed.len() > CHANGED_MAX {
             return Ok(None);
@@ -114,7 +112,7 @@ impl Reflector {
         Ok((names, Some(reply.into_connection())))
     }
 
-    /// Takes one item in. A slice that is not for proxies is news only where it was for them before.
+    /// Reads one item. A slice that is not for proxies matters only if it was for them before.
     fn take_name<C: Codec>(&self, item: Piece<'_>, names: &mut NameList) {
         names.items += 1;
         let identity = C::peek_identity(item.bytes());

@@ -1,7 +1,7 @@
-//! Reads the pages of one list, one after another over one connection; each but the first is retried until it has come.
+//! Reads the pages of a list over one connection; each page after the first is retried until it arrives.
 //!
-//! Invariant: a retry of a page leaves the objects of whole pages in place, and a broken page leaves nothing behind. A
-//! list may take any time while pages come; it ends after `list_silence` without one.
+//! Invariant: retrying a page keeps the objects of earlier pages, and a broken page leaves nothing behind. A list may
+//! take any time while pages arrive; it ends after `list_stall_timeout` without one.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::source::resource::{PAGE_ITEMS, Selection};
 use crate::source::watch_error::WatchError;
 use holdfast_objects::Provenance;
 
-/// The state that goes from page to page.
+/// The state between pages.
 #[derive(Debug)]
 struct PagingState {
-    /// Where the next page begins; empty for the first one.
+    /// The token of the next page; empty for the first.
     token: String,
-    /// The version of the first page, from which a watch misses nothing.
+    /// The first page's version: a watch from it misses nothing.
     version: Option<Arc<str>>,
     connection: Option<Connection>,
     /// How many objects came with whole pages.
     items: u32,
     stall_timer: StallTimer,
     backoff: Backoff,
-    /// Whether a retry of a page has been logged.
+    /// A retry was logged.
     is_logged: bool,
 }
 
-/// The time without a page's worth of objects, and its limit.
+/// The time since the last page's worth of objects, and its limit.
 #[derive(Debug)]
 struct StallTimer {
     since: Instant,
@@ -53,7 +53,7 @@ impl StallTimer {
     }
 }
 
-/// A page that was read to its end.
+/// A page read to its end.
 struct FetchedPage {
     meta: ListMeta,
     is_empty: bool,
@@ -75,7 +75,7 @@ impl PagingState {
         }
     }
 
-    /// Takes a page in; returns the list's version after the last page.
+    /// Records a page; returns the list's version after the last one.
     async fn take_page(&mut self, page: FetchedPage) -> Result<Option<Arc<str>>, WatchError> {
         let first = self.version.get_or_insert_with(|| Arc::<str>::from(page.meta.resource_version));
         let Some(next) = page.meta.token.filter(|token| !token.is_empty()) else {
@@ -83,7 +83,7 @@ impl PagingState {
         };
         self.token = next;
         if page.is_empty {
-            // An empty page is legal, but a server that sends nothing else is not asked as fast as it answers.
+            // An empty page is legal, but a server that sends only those must not set the pace.
             self.wait_backoff(None).await?;
         } else {
             self.backoff = Backoff::default();
@@ -98,11 +98,11 @@ impl PagingState {
 }
 
 impl Reflector {
-    /// Reads all pages of a list; returns the version from which a watch goes on.
+    /// Reads all pages of a list; returns the version to watch from.
     pub(super) async fn list_pages(&mut self, selection: &Selection) -> Result<Arc<str>, WatchError> {
         self.cache.lock().begin_list();
         let mut paging = PagingState::new(self.timing.list_stall_timeout);
-        // The limit on silence ends a list that brings nothing; the limit on objects ends one that goes on for ever.
+        // The limit on silence ends a list without progress; the limit on objects ends an endless one.
         loop {
             let page = match paging.token.is_empty() {
                 true => self.fetch_first_page(selection, &mut paging).await?,
@@ -114,8 +114,7 @@ impl Reflector {
         }
     }
 
-    /// Reads the first page, without a retry: nothing is lost when it fails, and the list's caller waits and logs the
-    /// failure.
+    /// Reads the first page without a retry: nothing is lost, and the caller waits and logs the failure.
     async fn fetch_first_page(
         &mut self,
         selection: &Selection,
@@ -144,7 +143,7 @@ impl Reflector {
         }
     }
 
-    /// Lists once more, in one answer, because the token's version is gone. One answer needs no token.
+    /// Starts over with an unpaged list after the token has expired.
     async fn list_unpaged(
         &self,
         selection: &Selection,
@@ -155,7 +154,7 @@ impl Reflector {
         self.fetch_page(&selection.list_path(), paging).await
     }
 
-    /// Forgets the objects of a broken page, logs that, and waits.
+    /// Discards a broken page, logs it, and waits.
     async fn retry_page(&self, ending: &WatchError, paging: &mut PagingState) -> Result<(), WatchError> {
         self.cache.lock().undo_page();
         self.view.send_modify(|view| {
@@ -164,9 +163,9 @@ impl Reflector {
         });
         let what = self.selection.what;
         if std::mem::replace(&mut paging.is_logged, true) {
-            tracing::debug!(list = %what, error = %ending, "a page is asked for again");
+            tracing::debug!(list = %what, error = %ending, "requesting a page again");
         } else {
-            tracing::warn!(list = %what, error = %ending, "a page of the list is asked for again; the others stay");
+            tracing::warn!(list = %what, error = %ending, "requesting a page of the list again; the others stay");
         }
         paging.wait_backoff(ending.retry_after()).await
     }
@@ -177,8 +176,8 @@ impl Reflector {
         let reply = match self.check_reply(reply).await {
             Ok(reply) => reply,
             Err((ending, kept)) => {
-                // A server that asks for patience is not asked for a handshake too. Any other one may fail at every
-                // page, and only a new connection may lead to another server.
+                // A throttling server keeps its connection, to spare it a handshake. Any other may fail at every page,
+                // and only a new connection may reach another server.
                 paging.connection = kept.filter(|_| ending.is_throttled());
                 return Err(ending);
             }
@@ -208,7 +207,7 @@ impl Reflector {
             .map_err(|error| WatchError::from_body(error, idle))?
         {
             page.push_chunk(&chunk, &mut self.item_reader::<C>(&provenance, &mut items, &mut doubts))?;
-            // In the one answer that replaces all pages, each page's worth of objects ends the silence.
+            // In an unpaged list, each page's worth of objects ends the silence.
             if items - counted >= PAGE_ITEMS {
                 counted = items;
                 paging.stall_timer.reset();

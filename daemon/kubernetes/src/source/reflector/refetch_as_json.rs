@@ -1,9 +1,9 @@
-//! Objects that cannot be read as they are encoded: each is asked for once more, alone and as JSON, and judged by that.
+//! Refetches objects that are unreadable in their encoding, one by one as JSON.
 //!
-//! Invariant: a doubtful object costs no other one anything but a bounded wait. Where one cannot be had alone, or there
-//! are so many that the encoding is to blame and not they, the whole kind is asked for as JSON; where that may not be,
-//! they are rejected by name as any object is that cannot be understood. One that is too large to be read is had: it is
-//! rejected by name, and speaks against no encoding.
+//! Invariant: a doubtful object costs the others only a bounded wait. If a refetch fails, or so many are doubtful that
+//! the encoding is to blame, the whole kind is requested as JSON; if the configuration forbids that, they are rejected
+//! by name. An object that is too large counts as fetched: it is rejected by name and does not incriminate the
+//! encoding.
 
 use holdfast_core::keys::ObjectName;
 use tokio::time::{Instant, timeout_at};
@@ -16,11 +16,11 @@ use crate::source::object::Object;
 use crate::source::piece::{PIECE_BYTES_MAX, PieceTooLong};
 use crate::source::watch_error::WatchError;
 
-/// How many objects of one answer are asked for alone: each is a request. Nothing is known that makes even one
-/// doubtful, so more of them speak against the encoding.
+/// The most objects of one reply to refetch: each is a request. No cause of even one is known, so more of them
+/// incriminate the encoding.
 const REFETCH_MAX: usize = 16;
 
-/// The doubtful objects of one answer, as they are rejected if nothing else helps.
+/// The doubtful objects of one reply, each with its rejection as the last resort.
 #[derive(Debug, Default)]
 pub(super) struct DoubtfulObjects(Vec<Object>);
 
@@ -33,7 +33,7 @@ impl DoubtfulObjects {
         self.0.push(object);
     }
 
-    /// Forgets an object of which something later is known.
+    /// Drops an object of which a later version is known.
     pub(super) fn forget(&mut self, later: &Object) {
         if let (Some((name, _)), false) = (&later.name, self.0.is_empty()) {
             self.0.retain(|doubt| doubt.name.as_ref().is_none_or(|(it, _)| it != name));
@@ -41,16 +41,16 @@ impl DoubtfulObjects {
     }
 }
 
-/// What became of an object that was asked for alone.
+/// The result of a refetch.
 pub(super) enum RefetchOutcome {
     Read(Object),
-    /// There is no object of this name any more; the watch tells that too.
+    /// The object is gone, which the watch reports too.
     Gone,
     Unanswered,
 }
 
 impl Reflector {
-    /// What is told of doubtful objects: what JSON says of each, or that it is rejected.
+    /// Resolves doubtful objects: each is read as JSON or rejected.
     pub(super) async fn resolve_doubtful(&self, doubts: DoubtfulObjects) -> Result<Vec<Object>, WatchError> {
         let deadline = Instant::now() + self.timing.refetch_timeout;
         let (count, mut told, mut unanswered, mut kept) = (doubts.0.len(), Vec::new(), 0, None);
@@ -86,12 +86,12 @@ impl Reflector {
         kept: &mut Option<Connection>,
     ) -> RefetchOutcome {
         let reason = doubt.rejection().map(|it| &*it.reason).unwrap_or_default();
-        tracing::debug!(watch = %self.selection.what, object = %name, reason, "an object is asked for alone, as JSON");
+        tracing::debug!(watch = %self.selection.what, object = %name, reason, "refetching an object as JSON");
         self.view.send_modify(|view| view.refetched += 1);
         self.fetch_object(name, kept).await
     }
 
-    /// One object as JSON, over the connection that is kept if there is one.
+    /// Fetches one object as JSON, over `kept` if it is some.
     pub(super) async fn fetch_object(
         &self,
         name: &ObjectName,
@@ -109,7 +109,7 @@ impl Reflector {
         let object = match status {
             404 => return RefetchOutcome::Gone,
             200 if kept.is_some() => Json::parse_object(what, &body, &provenance),
-            // A list as JSON would have it cut too.
+            // A list as JSON would cut it too.
             200 if is_too_large => {
                 codec::reject_object(what, Json::peek_identity(&body), &PieceTooLong, &provenance)
             }

@@ -1,11 +1,11 @@
-//! Versions that go back: etcd was restored from a backup, or another store answers.
+//! Detects versions that go back: etcd was restored from a backup, or another store replies.
 //!
-//! Invariant: a watch from a version that is still to come is silent for ever, so the first silence after an
-//! interruption is not believed: the server is asked once which version it has. If versions went back, they are given
-//! out a second time, so what was delivered is not compared by its versions: all of it is read again.
+//! Invariant: a watch from a future version is silent for ever, so the first silence after an interruption is not
+//! trusted: the server is asked once for its version. If versions went back, the server issues them a second time, so
+//! versions no longer identify delivered objects: everything is read again.
 //!
-//! While this node was away for long, the store may have been restored and have gone on beyond what it had told before:
-//! its version shows nothing then, and everything is compared soon after the watch has begun.
+//! After a long absence, a restored store may have passed the versions that it sent before. Its version proves nothing
+//! then, and an audit follows soon after the watch has begun.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,23 +16,22 @@ use crate::source::codec::{Codec, Json, Protobuf, Splitter};
 use crate::source::piece::Piece;
 use crate::source::watch_error::WatchError;
 
-/// Whether both are numbers, and the first one is lower. Versions of other servers say nothing of their order.
+/// Whether both are numbers and the first is lower. Other servers' versions have no order.
 fn is_older(one: &str, other: &str) -> bool {
     matches!((one.parse::<u64>(), other.parse::<u64>()), (Ok(one), Ok(other)) if one < other)
 }
 
 impl Reflector {
-    /// Whether nothing has come for so long that versions alone do not show that the store is the same.
+    /// Whether the silence was so long that versions alone do not prove the store to be the same.
     pub(super) fn was_away(&self) -> bool {
         let silence = self.view.borrow().silence(Instant::now());
         self.is_start_stale || silence.is_some_and(|it| it >= self.timing.long_absence)
     }
 
-    /// Asks the server which version it has, once after each interruption. If the server does not say it, the watch
-    /// goes on.
+    /// Asks the server for its version once after each interruption. If it does not reply, the watch continues.
     pub(super) async fn query_newest_version(&mut self) -> Result<(), StopCause> {
         self.is_version_suspect = false;
-        // The watch is not read meanwhile, and there may be one question after the other.
+        // The watch is not read meanwhile, and questions may follow one another.
         let most =
             if self.freshness.is_pending() { self.timing.refetch_timeout } else { self.timing.list_idle };
         let asking = tokio::time::timeout(most, self.fetch_newest_version());
@@ -40,7 +39,7 @@ impl Reflector {
             Ok(Ok(newest)) => Ok(self.check_rewind(&newest)?),
             Ok(Err(error)) => {
                 self.check_encoding(&error);
-                tracing::debug!(watch = %self.selection.what, %error, "the server does not say which version it has");
+                tracing::debug!(watch = %self.selection.what, %error, "the server did not report its version");
                 self.freshness.give_up();
                 Ok(())
             }
@@ -51,8 +50,7 @@ impl Reflector {
         }
     }
 
-    /// Checks whether versions went back; if so, forgets the versions of all that was delivered, so that all is read
-    /// again.
+    /// Checks whether versions went back; if so, forgets all versions, so that everything is read again.
     pub(super) fn check_rewind(&mut self, newest: &Arc<str>) -> Result<(), WatchError> {
         let Some(from) = self.latest_version.clone().filter(|reached| is_older(newest, reached)) else {
             return Ok(());

@@ -1,7 +1,7 @@
-//! The watch: what each chunk brings is one group.
+//! Reads a watch: each chunk is one group.
 //!
-//! Invariant: the version moves with each event and each bookmark; an event that cannot be read moves it too, if it
-//! says which version it is.
+//! Invariant: the version advances with each event and each bookmark, and with an unreadable event that names its
+//! version.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,35 +23,35 @@ use crate::source::view::State;
 use crate::source::watch_error::WatchError;
 use holdfast_objects::Provenance;
 
-/// What is wrong with a deletion that does not name its object.
+/// The error of a deletion that does not name its object.
 const NAMELESS_DELETION: &str = "it deletes an object without a name";
 
-/// When something about a watch ends.
+/// The deadlines of a watch.
 #[derive(Clone, Copy, Debug)]
 struct WatchDeadlines {
-    /// The watch itself.
+    /// Of the watch itself.
     deadline: Instant,
-    /// The silence after an interruption that proves nothing.
+    /// When silence after an interruption makes us ask for the version.
     rewind_check: Instant,
-    /// What a watch that goes on where another daemon was may tell before it counts as up to date.
+    /// When a resumed watch counts as up to date even if events keep coming.
     replay: Instant,
 }
 
-/// What one chunk brought.
+/// The content of one chunk.
 #[derive(Debug, Default)]
 struct Batch {
     messages: Vec<SinkMessage>,
     version: Option<Arc<str>>,
     events: u64,
     error: Option<WatchError>,
-    /// All up to the version has come: the server says so by itself.
+    /// The server confirmed that everything up to the version has come.
     has_bookmark: bool,
-    /// Objects that cannot be read as they are encoded.
+    /// Objects that are unreadable in their encoding.
     doubtful: DoubtfulObjects,
 }
 
 impl Reflector {
-    /// Reads changes until something ends the watch.
+    /// Reads changes until the watch ends.
     pub(super) async fn watch(&mut self, version: &str) -> StopCause {
         self.open_watch(version).await.err().unwrap_or(StopCause::Error(WatchError::Ended))
     }
@@ -99,8 +99,8 @@ impl Reflector {
         Ok(())
     }
 
-    /// The next chunk. A watch that goes on where another daemon was counts as up to date once it was quiet for a
-    /// moment, or when what it missed goes on for long; and so does one that began because the engine asks.
+    /// Reads the next chunk. A watch that was resumed, or restarted for the engine's question, counts as up to date
+    /// after a moment of quiet or at [`WatchDeadlines::replay`].
     async fn next_chunk(
         &mut self,
         reply: &mut Reply,
@@ -156,7 +156,7 @@ impl Reflector {
             doubtful: doubts,
         } = batch;
         if !doubts.is_empty() {
-            // Nothing else waits for them, or is lost if they cannot be had; only the version does not move yet.
+            // The other events neither wait for them nor get lost with them; only the version stays.
             self.deliver(std::mem::take(&mut messages)).await?;
             for object in self.resolve_doubtful(doubts).await? {
                 if self.cache.lock().apply_object(&object) {
@@ -186,7 +186,7 @@ async fn read_chunk(reply: &mut Reply, idle: Duration) -> Result<Option<Bytes>, 
     reply.next_chunk(idle).await.map_err(|error| WatchError::from_body(error, idle))
 }
 
-/// Whether this very object is known: an event that cannot be read to its end may be wrong before that too.
+/// Whether this very object is known: an event with an unreadable end may be wrong earlier too.
 fn is_known_object(delivered: &ObjectCache, object: &Object) -> bool {
     let known =
         |(name, version): &(_, Version)| delivered.version(name).is_some_and(|it| it.uid == version.uid);
@@ -194,9 +194,8 @@ fn is_known_object(delivered: &ObjectCache, object: &Object) -> bool {
 }
 
 impl Batch {
-    /// Takes a line in. A line that cannot be read counts against the object that it names. Where it does not say what
-    /// happened to which object, the watch itself is wrong: it is begun again from before the line, and if that does
-    /// not help, a list follows.
+    /// Applies one frame. An unreadable one is an error of the object that it names. If it does not tell what happened
+    /// to which object, the watch fails: it restarts from before the frame, and then a list follows.
     fn take_frame<C: Codec>(
         &mut self,
         delivered: &mut ObjectCache,

@@ -1,4 +1,4 @@
-//! A source, a scripted apiserver, and what the one told after the other answered.
+//! A source, a scripted apiserver, and the events that the source delivers.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
@@ -19,17 +19,17 @@ use crate::apiserver::tests::server::{self, Asked, Authority, Manner, Server, ou
 use crate::own_node::{NodeDescription, NodeReport};
 use holdfast_fixtures::TEST_TIMEOUT;
 
-/// Groups of events; a test that only counts requests takes none, and must not hold up the watches by that.
+/// The queue of event groups; a test that only counts requests takes none, and must not block the watches.
 const UNTAKEN_MAX: usize = 64;
 
-/// How a list begins that has no kind yet.
+/// The start of a list without a kind.
 const UNTYPED: &str = r#"{"kind":"List","apiVersion":"v1""#;
 
-/// The answers that are left, by resource and whether it is a watch.
+/// The remaining replies, by resource and whether it is a watch.
 #[derive(Default)]
 struct Script {
     next: HashMap<(String, bool), VecDeque<String>>,
-    /// For lists when nothing is left.
+    /// Replies to lists once the others are used up.
     last: HashMap<String, String>,
 }
 
@@ -46,7 +46,7 @@ impl Script {
     }
 }
 
-/// A list is written before it is known what it is a list of.
+/// Sets the kind of a list that was written without one.
 fn of_kind(resource: &str, text: &str) -> String {
     let typed = match resource {
         "services" => r#"{"kind":"ServiceList","apiVersion":"v1""#,
@@ -60,7 +60,7 @@ fn of_kind(resource: &str, text: &str) -> String {
     }
 }
 
-/// How a script calls the slices of ServiceImports.
+/// The script's name for slices of ServiceImports.
 pub(super) const IMPORTED: &str = "importedslices";
 
 fn resource(path: &str) -> String {
@@ -78,7 +78,7 @@ fn parameter(path: &str, name: &str) -> Option<String> {
 
 pub(super) struct SourceHarness {
     script: Arc<Mutex<Script>>,
-    /// What another server answers, which is asked first.
+    /// The script of another server, which is asked first.
     before: Option<server::Script>,
     running: Option<Running>,
 }
@@ -104,12 +104,12 @@ impl SourceHarness {
         Self { script: Arc::default(), before: None, running: None }
     }
 
-    /// Has another server asked before the scripted one.
+    /// Adds another server that is asked before the scripted one.
     pub(super) fn after(&mut self, answer: impl Fn(&str) -> String + Send + Sync + 'static) {
         self.before = Some(ours(move |asked| of_kind(&resource(&asked.path), &answer(&asked.path))));
     }
 
-    /// As in production, but without waiting where a test would.
+    /// The production timing without waits that tests do not need.
     pub(super) fn timing(&self) -> Timing {
         Timing {
             list_spread: Duration::from_millis(10),
@@ -122,7 +122,7 @@ impl SourceHarness {
         self.answers(resource, false, answers);
     }
 
-    /// The list when all others have been given.
+    /// The reply to lists once all others are used up.
     pub(super) fn lists_after(&self, resource: &str, answer: String) {
         self.script.lock().unwrap().last.insert(resource.to_owned(), answer);
     }
@@ -181,21 +181,21 @@ impl SourceHarness {
         });
     }
 
-    /// The table has room for what had none, so often by now.
+    /// Simulates that the table has requested this many relists.
     pub(super) fn ask(&self, times: u64) {
         let snapshot =
             Snapshot { relist_requests: [(Source::Kubernetes, times)].into(), ..Snapshot::default() };
         self.running.as_ref().unwrap().snapshots.send_replace(Arc::new(snapshot));
     }
 
-    /// The engine asks whether endpoints are back.
+    /// Simulates the engine's question about endpoints.
     pub(super) fn question(&self, put: i64) {
         let questions = [(Source::Kubernetes, Uptime(put))].into();
         let snapshot = Snapshot { queries: questions, ..Snapshot::default() };
         self.running.as_ref().unwrap().snapshots.send_replace(Arc::new(snapshot));
     }
 
-    /// The next things told, as text.
+    /// The next delivered messages as text.
     pub(super) async fn heard(&mut self, count: usize) -> Vec<String> {
         let running = self.running.as_mut().unwrap();
         let mut told = Vec::new();
@@ -212,22 +212,22 @@ impl SourceHarness {
         told
     }
 
-    /// How often it was told that something may be missing.
+    /// How many interruptions were reported.
     pub(super) fn interruptions(&self) -> usize {
         self.running.as_ref().unwrap().interrupted
     }
 
-    /// Whether the cluster's slices were said to be told, each time that this was said.
+    /// The reports of whether slices are watched.
     pub(super) fn hearings(&self) -> &[bool] {
         &self.running.as_ref().unwrap().heard
     }
 
-    /// The versions up to which everything was told, of all kinds, in the order in which they came.
+    /// The progress versions of all kinds in order.
     pub(super) fn progress(&self) -> &[String] {
         &self.running.as_ref().unwrap().progress
     }
 
-    /// The values of a parameter in all requests for a resource that had it.
+    /// The values of a query parameter in all requests for a resource.
     pub(super) fn asked(&self, resource: &str, name: &str) -> Vec<String> {
         self.paths(resource).iter().filter_map(|path| parameter(path, name)).collect()
     }
@@ -238,12 +238,12 @@ impl SourceHarness {
         running.server.paths().into_iter().filter(|path| resource(path) == of).collect()
     }
 
-    /// How many connections there were: each asks for the cluster first.
+    /// The count of connections: each asks for the cluster first.
     pub(super) fn connections(&self) -> usize {
         self.paths("kube-system").len()
     }
 
-    /// How often everything of a resource was asked for.
+    /// The count of lists of a resource.
     pub(super) fn lists_of(&self, resource: &str) -> usize {
         let is_watch = |path: &String| parameter(path, "watch").is_some();
         self.paths(resource).iter().filter(|path| !is_watch(path)).count()
@@ -253,7 +253,7 @@ impl SourceHarness {
         &self.running.as_ref().unwrap().view
     }
 
-    /// Waits until a resource has been asked for so often.
+    /// Waits until a resource has had this many requests.
     pub(super) async fn requests(&self, resource: &str, count: usize) {
         let enough = async {
             while self.paths(resource).len() < count {
@@ -268,7 +268,7 @@ impl SourceHarness {
         watches.into_iter().find(|watch| watch.what == what).unwrap()
     }
 
-    /// What is told for a restart.
+    /// The untabled objects to save for a restart.
     pub(super) fn oddities(&self) -> UntabledByKind {
         self.running.as_ref().unwrap().oddities.current()
     }
@@ -315,7 +315,7 @@ fn is_interruption(event: &Event) -> bool {
     matches!(event, Event::Interrupted(_))
 }
 
-/// Whether the event says if a source tells of endpoints.
+/// Whether the event reports that endpoints are watched.
 const fn heard(event: &Event) -> Option<bool> {
     match event {
         Event::Recovered(Source::Kubernetes) => Some(true),
@@ -326,7 +326,7 @@ const fn heard(event: &Event) -> Option<bool> {
 
 fn show(event: &Event) -> String {
     let version = |text: Option<&Arc<str>>| text.map(ToString::to_string).unwrap_or_default();
-    // What is told of ServiceImports is marked.
+    // Marks messages of ServiceImports.
     let mark = |source: &Source| if *source == Source::ClusterSet { "*" } else { "" };
     let named = |name: &ObjectName, source: &Source| format!("{}{}", name.name(), mark(source));
     match event {
@@ -362,7 +362,7 @@ pub(super) fn service(name: &str, version: &str, ip: &str) -> String {
     )
 }
 
-/// A Service that is larger than what is read of one object, by an owner's name.
+/// A Service that exceeds the limit of one object, by an owner's name.
 pub(super) fn giant(name: &str, version: &str) -> String {
     let owners = format!(r#""ownerReferences":[{{"name":"{}"}}]}},"spec""#, "x".repeat(5 << 20));
     service(name, version, "10.96.0.66").replace(r#""},"spec""#, &format!(r#"",{owners}"#))
@@ -409,7 +409,7 @@ pub(super) fn error(code: u16, reason: &str) -> String {
     event("ERROR", &format!(r#"{{"kind":"Status","code":{code},"reason":"{reason}"}}"#))
 }
 
-/// A watch that says this and nothing more.
+/// A watch that sends these lines and stays open.
 pub(super) fn hang(lines: &[String]) -> String {
     let mut text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();
     for line in lines {
@@ -418,12 +418,12 @@ pub(super) fn hang(lines: &[String]) -> String {
     text
 }
 
-/// A watch that says this and ends.
+/// A watch that sends these lines and ends.
 pub(super) fn ends(lines: &[String]) -> String {
     hang(lines) + "0\r\n\r\n"
 }
 
-/// A watch that says this, begins another line, and ends.
+/// A watch that sends these lines, a part of another one, and ends.
 pub(super) fn tears(lines: &[String], half: &str) -> String {
     format!("{}{:x}\r\n{half}\r\n0\r\n\r\n", hang(lines), half.len())
 }

@@ -1,4 +1,4 @@
-//! What one object, or one answer, may cost.
+//! The cost limits of one object or one reply.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::{AuditMode, Resource, SourceSettings, State};
 use crate::apiserver::tests::server::SLOWLY;
 use crate::source::page::OBJECTS_MAX;
 
-/// What a client is told that asks for a comparison of Services, when the apiserver answers that one so.
+/// The error that a client gets for an audit of Services to which the apiserver replies this.
 async fn compared_with(answer: String) -> String {
     let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[]), answer]);
@@ -19,21 +19,21 @@ async fn compared_with(answer: String) -> String {
 }
 
 #[tokio::test]
-async fn a_comparison_ends_at_a_list_without_an_end() {
+async fn an_audit_gives_up_on_an_endless_list() {
     let count = usize::try_from(OBJECTS_MAX).unwrap() + 1;
     let error = compared_with(list("20", &vec!["{}".to_owned(); count])).await;
     assert_eq!(error, "the list has more than 500000 objects");
 }
 
 #[tokio::test]
-async fn a_comparison_with_another_kind_says_nothing() {
+async fn an_audit_refuses_a_list_of_another_kind() {
     let slices = r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{"resourceVersion":"20"},"items":[]}"#;
     let error = compared_with(bed::answer("200 OK", "", slices)).await;
     assert_eq!(error, "the list is not of the kind that was asked for");
 }
 
 #[tokio::test]
-async fn an_object_that_is_cut_in_its_metadata_keeps_nothing_that_is_gone() {
+async fn a_cut_object_does_not_hold_up_deletions() {
     let mut bed = SourceHarness::new();
     let [a, b] = ["a", "b"].map(|name| service(name, "3", "10.96.0.1"));
     bed.lists(
@@ -48,7 +48,7 @@ async fn an_object_that_is_cut_in_its_metadata_keeps_nothing_that_is_gone() {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_behind_an_object_that_is_cut_in_its_metadata() {
+async fn a_watch_continues_after_a_cut_object() {
     let mut bed = SourceHarness::new();
     let events = [event("ADDED", &giant("big", "11")), event("ADDED", &service("c", "12", "10.96.0.4"))];
     bed.watches("services", [bed::hang(&events)]);
@@ -60,13 +60,13 @@ async fn a_watch_goes_on_behind_an_object_that_is_cut_in_its_metadata() {
     assert_eq!((services.state, services.lists, services.restarts), (State::Watching, 1, 0));
 }
 
-/// A field of protobuf that is shorter than 128 bytes.
+/// A protobuf field of fewer than 128 bytes.
 fn field(number: u8, bytes: &str) -> String {
     let length = u8::try_from(bytes.len()).unwrap();
     format!("{}{}{bytes}", char::from((number << 3) | 2), char::from(length))
 }
 
-/// Services as protobuf, of which the only one has a number where its `spec` belongs.
+/// A protobuf list of one Service with a number in place of its `spec`.
 fn doubtful(name: &str) -> String {
     let metadata = [(1, name), (3, "default"), (5, name), (6, "4")].map(|(number, text)| field(number, text));
     let service = format!("{}\u{10}\u{1}", field(1, &metadata.concat()));
@@ -77,7 +77,7 @@ fn doubtful(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_object_that_is_too_large_as_json_speaks_against_no_encoding() {
+async fn a_too_large_object_does_not_incriminate_the_encoding() {
     let mut bed = SourceHarness::new();
     bed.lists("services", [doubtful("big")]);
     bed.lists("big", [bed::answer("200 OK", "", &giant("big", "4"))]);
@@ -90,7 +90,7 @@ async fn an_object_that_is_too_large_as_json_speaks_against_no_encoding() {
 }
 
 #[tokio::test]
-async fn a_change_of_an_odd_object_copies_no_other_one() {
+async fn a_change_of_an_untabled_object_copies_no_other() {
     let bad = |name: &str, version: &str| {
         service(name, version, "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,")
     };

@@ -1,4 +1,4 @@
-//! ServiceImports and their slices, in clusters that have the kind, do not have it, or have it no more.
+//! ServiceImports and their slices in clusters that have, lack or lose the kind.
 
 use holdfast_core::event::Event;
 use holdfast_core::keys::{ObjectName, Source};
@@ -30,13 +30,13 @@ async fn start(bed: &mut SourceHarness, start: ResumeState) {
     bed.start(SourceSettings { timing, start, service_imports: true, ..SourceSettings::default() }).await;
 }
 
-/// What a former process knew of one object.
+/// The objects of a former process: one.
 fn known(name: &str) -> Vec<(ObjectName, Version)> {
     let version = Version { uid: name.into(), resource_version: "5".into() };
     vec![(ObjectName::new("default", name).unwrap(), version)]
 }
 
-/// The next things told, of both sources, in an order that does not depend on time.
+/// The next messages of both sources, sorted.
 async fn sorted(bed: &mut SourceHarness, count: usize) -> Vec<String> {
     let mut told = bed.heard(count).await;
     told.sort();
@@ -44,13 +44,13 @@ async fn sorted(bed: &mut SourceHarness, count: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn service_imports_and_their_slices_are_a_source_of_their_own() {
+async fn service_imports_and_their_slices_are_a_separate_source() {
     let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[super::service("a", "3", "10.96.0.1")])]);
     bed.lists("endpointslices", [list("11", &[slice("a-1", "4", "10.0.0.1")])]);
     bed.lists("serviceimports", [list("12", &[import("a", "5")])]);
     bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
-    // The apiserver says of a slice that has lost the label that it is gone.
+    // The apiserver reports a slice that lost the label as deleted.
     bed.watches(IMPORTED, [bed::hang(&[event("DELETED", &imported("a-1", "14"))])]);
     start(&mut bed, ResumeState::default()).await;
     let expected = ["+a*@5", "+a-1*@6", "+a-1@4", "+a@3", "-a-1*@14", "synced", "synced*"];
@@ -65,7 +65,7 @@ async fn service_imports_and_their_slices_are_a_source_of_their_own() {
 }
 
 #[tokio::test]
-async fn nothing_waits_for_a_kind_that_the_cluster_does_not_have_and_it_is_served_once_it_has() {
+async fn nothing_waits_for_an_absent_kind_and_it_is_served_later() {
     for (line, reason) in [("404 Not Found", "NotFound"), ("403 Forbidden", "Forbidden")] {
         let mut bed = SourceHarness::new();
         bed.lists_after("serviceimports", status(line, "", reason));
@@ -91,7 +91,7 @@ async fn nothing_waits_for_a_kind_that_the_cluster_does_not_have_and_it_is_serve
 }
 
 #[test]
-fn a_kind_that_is_absent_is_shown_so_while_it_is_asked_for_again() {
+fn an_absent_kind_stays_absent_while_it_is_requested_again() {
     let mut watch = super::super::Watch::new(Resource::Imports);
     watch.begin_list();
     assert_eq!(watch.state, State::Listing, "nothing is known of it yet");
@@ -102,7 +102,7 @@ fn a_kind_that_is_absent_is_shown_so_while_it_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_cluster_with_the_older_version_of_the_kind_is_asked_for_that() {
+async fn a_cluster_with_the_older_version_is_watched_in_it() {
     let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [absent(), list("20", &[import("a", "5")])]);
     start(&mut bed, ResumeState::default()).await;
@@ -113,7 +113,7 @@ async fn a_cluster_with_the_older_version_of_the_kind_is_asked_for_that() {
     assert_eq!(versions, [false, true, true], "the list and the watch ask for one version");
 }
 
-/// As where a webhook that converts from what is stored does not answer.
+/// For example, a conversion webhook is down.
 #[tokio::test]
 async fn a_version_that_is_refused_does_not_hide_the_other_one() {
     let mut bed = SourceHarness::new();
@@ -126,9 +126,9 @@ async fn a_version_that_is_refused_does_not_hide_the_other_one() {
     assert_eq!(versions[..2], [false, true]);
 }
 
-/// As one that has just started and not loaded its custom resources yet.
+/// For example, a starting apiserver has not loaded its custom resources yet.
 #[tokio::test]
-async fn an_apiserver_that_has_lost_the_kind_takes_nothing_away() {
+async fn an_apiserver_that_lost_the_kind_deletes_nothing() {
     let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [list("10", &[import("a", "5")]), absent(), absent(), absent()]);
     bed.lists_after("serviceimports", list("30", &[import("a", "5"), import("b", "29")]));
@@ -138,9 +138,9 @@ async fn an_apiserver_that_has_lost_the_kind_takes_nothing_away() {
     assert_eq!(sorted(&mut bed, 2).await, ["+b*@29", "-a*@31"], "nothing went before");
 }
 
-/// The objects went with their kind, and no event told of it.
+/// The objects were deleted with their kind, without an event.
 #[tokio::test]
-async fn what_went_while_the_kind_was_not_there_goes_with_the_next_list() {
+async fn objects_deleted_while_the_kind_was_absent_go_with_the_next_list() {
     let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [list("10", &[import("a", "5")]), absent()]);
     bed.lists_after("serviceimports", list("30", &[]));
@@ -150,7 +150,7 @@ async fn what_went_while_the_kind_was_not_there_goes_with_the_next_list() {
 }
 
 #[tokio::test]
-async fn a_restart_serves_what_was_known_although_the_kind_is_not_there_yet() {
+async fn a_restart_serves_known_imports_while_the_kind_is_absent() {
     let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [absent(), absent(), absent()]);
     bed.lists_after("serviceimports", list("30", &[import("a", "5")]));
@@ -182,7 +182,7 @@ async fn an_import_that_cannot_be_read_rejects_itself_only() {
 }
 
 #[tokio::test]
-async fn an_apiserver_that_never_tells_of_imports_is_not_waited_for() {
+async fn a_start_does_not_wait_for_an_endless_import_list() {
     for answer in [
         "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n".to_owned(),
         status("500 Internal Server Error", "", "InternalError"),
@@ -201,7 +201,7 @@ async fn an_apiserver_that_never_tells_of_imports_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn half_of_what_is_imported_is_not_all_of_it() {
+async fn imports_without_their_slices_are_not_synced() {
     let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [list("12", &[import("a", "5")])]);
     bed.lists_after(IMPORTED, status("500 Internal Server Error", "", "InternalError"));
@@ -212,9 +212,9 @@ async fn half_of_what_is_imported_is_not_all_of_it() {
     assert_eq!(sorted(&mut bed, 2).await, ["+a-1*@6", "synced*"]);
 }
 
-/// The role no longer lets imports be read, and the slices of those that are known change on.
+/// The role no longer allows imports, and the slices of known ones still change.
 #[tokio::test]
-async fn slices_of_known_imports_are_followed_while_the_kind_is_not_there() {
+async fn slices_of_known_imports_are_watched_while_the_kind_is_absent() {
     let mut bed = SourceHarness::new();
     bed.lists_after("serviceimports", status("403 Forbidden", "", "Forbidden"));
     bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
@@ -227,9 +227,9 @@ async fn slices_of_known_imports_are_followed_while_the_kind_is_not_there() {
     assert_eq!(sorted(&mut bed, 3).await, ["+a-1*@6", "absent*", "synced"]);
 }
 
-/// Each watch is refused, and each list is not.
+/// Each watch is refused, and no list is.
 #[tokio::test]
-async fn a_role_that_lets_lists_be_read_and_no_watch_makes_no_loop_of_lists() {
+async fn a_role_with_lists_but_no_watches_causes_no_list_loop() {
     let mut bed = SourceHarness::new();
     bed.lists_after("serviceimports", list("20", &[import("a", "5")]));
     bed.watches("serviceimports", (0..100).map(|_| status("403 Forbidden", "", "Forbidden")));
@@ -240,9 +240,9 @@ async fn a_role_that_lets_lists_be_read_and_no_watch_makes_no_loop_of_lists() {
     assert!(lists < 9, "{lists} lists");
 }
 
-/// A tenant of `default` may call a ServiceImport as it likes.
+/// A tenant of `default` may name a ServiceImport freely.
 #[test]
-fn no_slice_of_an_import_says_where_apiservers_are() {
+fn a_slice_of_an_import_names_no_apiserver() {
     let text = imported("x", "1")
         .replace("\":\"a\"}", "\":\"kubernetes\"}")
         .replace("\"name\":\"\"", "\"name\":\"https\"");

@@ -1,9 +1,9 @@
-//! What is asked for where most objects are known and the version from which a watch would go on is gone.
+//! Lists of names: most objects are known, and the watch's version has expired.
 
 use super::bed::{self, SourceHarness, error, giant, list, service, status};
 use super::{Resource, SourceSettings};
 
-/// So many services are known before their version is gone, as a list and one by one.
+/// How many services are known when their version expires.
 const KNOWN: usize = 120;
 
 fn known(versions: impl Fn(usize) -> Option<&'static str>) -> Vec<String> {
@@ -11,12 +11,12 @@ fn known(versions: impl Fn(usize) -> Option<&'static str>) -> Vec<String> {
     (0..KNOWN).filter_map(service).collect()
 }
 
-/// A bed that knows many services, whose version is gone, and whose next lists are these.
+/// A harness with many known services, an expired version, and these next lists.
 async fn gone_with(lists: Vec<String>) -> SourceHarness {
     gone_with_own(lists, &service("s7", "21", "10.96.0.7")).await
 }
 
-/// The same, and this is what it has for `s7`.
+/// The same, with this object for `s7`.
 async fn gone_with_own(lists: Vec<String>, s7: &str) -> SourceHarness {
     let mut bed = SourceHarness::new();
     let first = list("10", &known(|_| Some("1")));
@@ -31,7 +31,7 @@ async fn gone_with_own(lists: Vec<String>, s7: &str) -> SourceHarness {
 }
 
 #[tokio::test]
-async fn of_a_large_list_only_what_is_new_is_asked_for_where_the_version_is_gone() {
+async fn after_an_expired_version_only_changed_objects_are_fetched() {
     let version = |at| match at {
         7 => Some("20"),
         8 => Some("23"),
@@ -49,7 +49,7 @@ async fn of_a_large_list_only_what_is_new_is_asked_for_where_the_version_is_gone
 }
 
 #[tokio::test]
-async fn where_much_is_new_or_names_cannot_be_had_all_is_listed() {
+async fn many_changes_or_a_failed_name_list_lead_to_a_full_list() {
     let changed = list("30", &known(|_| Some("20")));
     let refused = status("500 Internal Server Error", "", "InternalError");
     let nameless = known(|_| Some("1")).into_iter().chain([r#"{"spec":{}}"#.to_owned()]);
@@ -70,7 +70,7 @@ async fn where_much_is_new_or_names_cannot_be_had_all_is_listed() {
 }
 
 #[tokio::test]
-async fn a_server_that_has_too_much_to_do_is_not_asked_for_more_than_names() {
+async fn an_overloaded_server_gets_no_full_list() {
     let busy = status("429 Too Many Requests", "", "TooManyRequests");
     let mut bed =
         gone_with(vec![busy.clone(), busy, list("30", &known(|at| (at != 9).then_some("1")))]).await;
@@ -79,9 +79,9 @@ async fn a_server_that_has_too_much_to_do_is_not_asked_for_more_than_names() {
     assert_eq!(bed.asked("services", "limit"), ["500"]);
 }
 
-/// A server that has to look at everything before it begins may take longer than is waited for.
+/// A server that reads everything before it replies may exceed the limit.
 #[tokio::test]
-async fn after_names_that_did_not_begin_in_time_all_is_listed() {
+async fn a_name_list_that_starts_too_late_leads_to_a_full_list() {
     let silence = String::new();
     let mut bed = gone_with(vec![silence, list("30", &known(|_| Some("20")))]).await;
     assert_eq!(bed.heard(KNOWN).await.len(), KNOWN);
@@ -91,7 +91,7 @@ async fn after_names_that_did_not_begin_in_time_all_is_listed() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_too_large_to_be_asked_for_alone_rejects_itself_only() {
+async fn an_object_too_large_to_refetch_rejects_only_itself() {
     let version = |at| Some(if at == 7 { "21" } else { "1" });
     let names = list("30", &known(version));
     let mut bed = gone_with_own(vec![names], &giant("s7", "21")).await;

@@ -1,9 +1,9 @@
-//! The engine asks whether the endpoints of a held list are back, and a watch that begins then tells.
+//! The engine asks whether the endpoints of a held list are back, and a new watch answers.
 
 use super::bed::{self, SourceHarness, bookmark, event, list, slice, status};
 use super::{Resource, SourceSettings, ms};
 
-/// A source that watches, with these answers to the watches of slices from then on.
+/// A watching source, with these replies to later watches of slices.
 async fn asked(watches: impl IntoIterator<Item = String>) -> SourceHarness {
     let mut bed = SourceHarness::new();
     bed.lists("endpointslices", [list("10", &[])]);
@@ -16,7 +16,7 @@ async fn asked(watches: impl IntoIterator<Item = String>) -> SourceHarness {
 }
 
 #[tokio::test]
-async fn a_question_is_answered_when_a_new_watch_has_told_what_the_old_one_did_not() {
+async fn a_new_watch_answers_a_question_after_it_delivered_the_misses() {
     let back = event("ADDED", &slice("a-1", "11", "10.0.0.1"));
     let mut bed = asked([bed::hang(&[back])]).await;
     let interruptions = bed.interruptions();
@@ -27,7 +27,7 @@ async fn a_question_is_answered_when_a_new_watch_has_told_what_the_old_one_did_n
 }
 
 #[tokio::test]
-async fn a_server_that_tells_nothing_new_is_asked_for_its_version_first() {
+async fn a_server_without_news_is_asked_for_its_version_first() {
     let mut bed = asked([bed::hang(&[])]).await;
     bed.lists("endpointslices", [list("10", &[])]);
     assert_eq!(bed.heard(1).await, ["answered 7"]);
@@ -35,7 +35,7 @@ async fn a_server_that_tells_nothing_new_is_asked_for_its_version_first() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_behind_answers_by_its_list() {
+async fn a_server_that_lags_answers_by_its_list() {
     let mut bed = asked([bed::hang(&[])]).await;
     let behind = [slice("a-1", "4", "10.0.0.1")];
     bed.lists("endpointslices", [list("5", &[]), list("5", &behind), list("5", &behind)]);

@@ -1,11 +1,11 @@
-//! What follows where an apiserver fails inside, or takes long to say why it refuses.
+//! An apiserver fails internally, or is slow to explain a refusal.
 
 use super::bed::{SourceHarness, page, service, status};
 use super::{Resource, SourceSettings, Timing, ms};
 use crate::apiserver::tests::server::SLOWLY;
 
 #[tokio::test]
-async fn a_refusal_that_comes_a_byte_at_a_time_holds_no_watch_up() {
+async fn a_refusal_that_trickles_delays_no_watch() {
     let mut bed = SourceHarness::new();
     let head = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 60000\r\n\r\netcd is away";
     bed.watches("services", [format!("{head}{SLOWLY}{}", ".".repeat(60_000))]);
@@ -17,7 +17,7 @@ async fn a_refusal_that_comes_a_byte_at_a_time_holds_no_watch_up() {
 }
 
 #[tokio::test]
-async fn a_page_at_which_an_apiserver_fails_inside_comes_from_another_one() {
+async fn a_page_that_gets_a_500_comes_from_another_apiserver() {
     let mut bed = SourceHarness::new();
     bed.after(|path| {
         let is_first = path.contains("/services?") && path.contains("limit=") && !path.contains("continue=");

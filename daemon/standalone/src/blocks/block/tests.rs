@@ -1,4 +1,4 @@
-//! Blocks as facts, and the blocks that are none.
+//! Blocks as facts, and invalid blocks.
 
 use expect_test::{Expect, expect};
 use holdfast_core::affinity::Prefixes;
@@ -83,7 +83,7 @@ fn check_invalid(rule: &str, services: &[StaticService], expected: &[&str]) {
 }
 
 #[test]
-fn a_block_that_cannot_be_served_says_which_and_why() {
+fn an_invalid_block_is_reported_with_its_error() {
     let good = block("web", &["10.96.0.10:80"], &["192.0.2.1:80"]);
     check_invalid(
         "no frontend",

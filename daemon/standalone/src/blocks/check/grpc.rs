@@ -1,9 +1,9 @@
-//! A check by gRPC: one call of `grpc.health.v1.Health/Check`, as Kubernetes' probes make it.
+//! A check by gRPC: one call of `grpc.health.v1.Health/Check`, as in Kubernetes' probes.
 //!
-//! The client of HTTP/2 is our own, because a check is one call on one connection of which every byte is bounded.
+//! The HTTP/2 client is our own, because a check is one call on one connection with every byte bounded.
 //!
-//! Invariant: a backend is well if it says `SERVING` and ends its answer as gRPC does, so that clients which ask it in
-//! the same way are well served too. What else it says is told by its name.
+//! Invariant: a backend is healthy if it reports `SERVING` and ends its reply correctly, so that clients that call it
+//! alike succeed too. Any other status is reported by name.
 
 mod frames;
 mod hpack;
@@ -20,13 +20,13 @@ use self::message::ServingStatus;
 use super::{CheckError, USER_AGENT};
 use holdfast_config::GrpcCheck;
 
-/// Why a backend that answered is not well, or gave no answer of gRPC.
+/// Why a backend that replied is unhealthy, or does not speak gRPC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GrpcCheckError {
-    /// What came is no whole answer of HTTP/2.
+    /// The reply is not complete HTTP/2.
     #[error("no whole answer of HTTP/2: {0}")]
     NotWhole(#[from] Http2Error),
-    /// It is a server of HTTP/2, and none of gRPC.
+    /// It is an HTTP/2 server without gRPC.
     #[error("status {0} of HTTP, where gRPC has 200")]
     Http(u16),
     #[error("an answer of HTTP/2 without a grpc-status: is it a server of gRPC?")]
@@ -35,12 +35,12 @@ pub(crate) enum GrpcCheckError {
     Failed(GrpcStatus),
     #[error("answered without a health status: is grpc.health.v1 served?")]
     WithoutStatus,
-    /// What the server says of the service.
+    /// The health status that the server reports.
     #[error("{}", .0.as_str())]
     Reported(ServingStatus),
 }
 
-/// How a call ended.
+/// The status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrpcStatus(u16);
 
@@ -73,7 +73,7 @@ impl fmt::Display for GrpcStatus {
     }
 }
 
-/// Asks a backend that is connected, and judges its answer.
+/// Calls a connected backend and judges its reply.
 pub(super) async fn check_health(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     target: SocketAddr,
@@ -112,7 +112,7 @@ async fn send_pending(stream: &mut (impl AsyncWrite + Unpin), unsent: &mut Vec<u
     }
     stream.write_all(unsent).await?;
     unsent.clear();
-    // TLS may keep back what it was given.
+    // TLS may buffer what was written.
     stream.flush().await
 }
 
@@ -131,7 +131,7 @@ fn judge_reply(answer: &GrpcReply) -> Result<(), GrpcCheckError> {
     }
 }
 
-/// Adds a number with seven bits in each byte, the lowest first.
+/// Appends a varint: seven bits per byte, the lowest first.
 fn write_varint(to: &mut Vec<u8>, number: usize) {
     let mut rest = number;
     while rest >= 0x80 {

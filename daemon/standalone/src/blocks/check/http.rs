@@ -1,8 +1,8 @@
-//! A check by HTTP/1.1: one GET, and what its answer has to be.
+//! A check by HTTP/1.1: one GET, and the expected reply.
 //!
-//! Invariant: where no body is expected, nothing behind the status line is read or judged, so a backend that is not
-//! quite HTTP there is still up. Where one is, hyper reads the whole answer, which may come in chunks; it bounds what
-//! it keeps, and not what it reads and drops, which is bounded here.
+//! Invariant: without an expected body, nothing after the status line is read or judged, so sloppy HTTP still counts as
+//! up. With one, hyper reads the whole reply, which may be chunked. Hyper bounds what it stores but not what it reads
+//! and drops; we bound that here.
 
 use std::error::Error;
 use std::future::{Future, poll_fn};
@@ -25,10 +25,10 @@ use holdfast_host::error_origin::ErrorOrigin;
 /// The longest status line: far more than any real one.
 pub(super) const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
 
-/// Room for the head of most answers: thousands of backends that say nothing cost so much each.
+/// The size of most heads: thousands of silent backends cost this much each.
 const HEAD_BYTES_USUAL: usize = 1024;
 
-/// Asks a backend that is connected, and judges its answer.
+/// Sends a GET to a connected backend and judges its reply.
 pub(super) async fn check_http(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     target: SocketAddr,
@@ -37,7 +37,7 @@ pub(super) async fn check_http(
     let host = asked.host.clone().unwrap_or_else(|| target.to_string());
     match &asked.expect_body {
         None => check_status_line(stream, &host, asked).await,
-        // Larger by far than what all other checks need.
+        // Boxed: much larger than the other checks' futures.
         Some(text) => Box::pin(check_body(stream, &host, asked, text)).await,
     }
 }
@@ -52,7 +52,7 @@ async fn check_status_line(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {USER_AGENT}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
     );
     stream.write_all(request.as_bytes()).await.map_err(CheckError::from_stream)?;
-    // TLS may keep back what it was given.
+    // TLS may buffer what was written.
     stream.flush().await.map_err(CheckError::from_stream)?;
     let mut line = Vec::new();
     let mut answer = BufReader::with_capacity(HEAD_BYTES_USUAL, stream.take(STATUS_LINE_BYTES_MAX));
@@ -74,7 +74,7 @@ fn judge_status(status: u16, healthy: &Statuses) -> Result<(), CheckError> {
     if healthy.contains(status) { Ok(()) } else { Err(CheckError::Status(status, healthy.clone())) }
 }
 
-/// `HTTP/1.x NNN` and perhaps a reason.
+/// Parses `HTTP/1.x NNN` with an optional reason.
 fn parse_status_line(line: &[u8]) -> Option<u16> {
     let rest = line.strip_prefix(b"HTTP/1.")?;
     let (minor, rest) = rest.split_first()?;
@@ -109,7 +109,7 @@ async fn check_body(
 
 fn build_request(host: &str, path: &str) -> Request<String> {
     let mut request = Request::new(String::new());
-    // The configuration has no path and no host that these refuse.
+    // The configuration allows only valid paths and hosts.
     *request.uri_mut() = path.parse().unwrap_or_default();
     let headers = request.headers_mut();
     headers.extend(host.parse().ok().map(|host| (header::HOST, host)));
@@ -136,7 +136,7 @@ async fn search_body(text: &str, mut body: Incoming) -> Result<(), CheckError> {
     search.into_result()
 }
 
-/// What was wrong, with its cause if it has one.
+/// Converts an error with its cause.
 fn response_error(error: &hyper::Error) -> CheckError {
     if let Some(own) = local_error(error) {
         return CheckError::Unable(own);
@@ -145,7 +145,7 @@ fn response_error(error: &hyper::Error) -> CheckError {
     CheckError::NotWhole(format!("{error}{cause}"))
 }
 
-/// The error of this node that is behind this one, if there is one.
+/// This node's error behind this one, if any.
 fn local_error(error: &hyper::Error) -> Option<io::Error> {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     let own = causes.filter_map(|cause| cause.downcast_ref::<io::Error>());
@@ -153,7 +153,7 @@ fn local_error(error: &hyper::Error) -> Option<io::Error> {
     own.find_map(io::Error::raw_os_error).map(io::Error::from_raw_os_error)
 }
 
-/// The outcome of one future, while the other one moves the bytes for it.
+/// Awaits one future while polling the other, which moves its bytes.
 async fn drive_while<T>(mover: impl Future, awaited: impl Future<Output = T>) -> T {
     let (mut mover, mut awaited) = (pin!(mover), pin!(awaited));
     let mut moves = true;

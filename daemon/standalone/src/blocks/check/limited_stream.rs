@@ -1,6 +1,6 @@
-//! A stream of which no more than so many bytes are read.
+//! A stream with a limit on the bytes read.
 //!
-//! Invariant: what comes behind them is an error that says so, whatever the bytes mean, and never the end of an answer.
+//! Invariant: reading beyond the limit is an error that names it, and never looks like the end of a reply.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 
-/// A stream with its bound. What is written has none.
+/// Limits reads, not writes.
 #[derive(Debug)]
 pub(super) struct LimitedStream<S> {
     stream: Take<S>,
@@ -17,7 +17,7 @@ pub(super) struct LimitedStream<S> {
 
 impl<S: AsyncRead> LimitedStream<S> {
     pub(super) fn new(stream: S, most: u64) -> Self {
-        // One more, because the end may come behind the last one that may.
+        // One byte more, to tell an end at the limit from an excess.
         Self { stream: stream.take(most.saturating_add(1)), limit: most }
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_end_within_the_bound_is_an_end_and_what_is_behind_it_an_error() {
+    async fn bytes_beyond_the_limit_are_an_error() {
         let read = async |bytes: &[u8]| {
             let mut read = Vec::new();
             LimitedStream::new(bytes, 3).read_to_end(&mut read).await.map_err(|error| error.to_string())

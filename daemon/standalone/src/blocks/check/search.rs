@@ -1,17 +1,17 @@
-//! A text that is looked for in an answer while it comes.
+//! Searches a text in a reply while it arrives.
 //!
-//! Invariant: at most [`REPLY_BYTES_MAX`] of an answer count, and each byte is looked at a bounded number of times,
-//! however small the pieces are in which it comes.
+//! Invariant: at most [`ANSWER_BYTES_MAX`] of a reply count, and each byte is visited a bounded number of times,
+//! however small the chunks are.
 
 use memchr::memmem::Finder;
 
 use super::{ANSWER_BYTES_MAX, CheckError, excerpt};
 
-/// A text, and the answer as far as it came.
+/// A text, and the received part of the reply.
 #[derive(Debug)]
 pub(super) struct Search<'a> {
     text: Finder<'a>,
-    /// What came; to be added to.
+    /// The received bytes; the caller appends.
     pub(super) answer: Vec<u8>,
     scanned: usize,
     is_found: bool,
@@ -22,9 +22,9 @@ impl<'a> Search<'a> {
         Self { text: Finder::new(text), answer: Vec::new(), scanned: 0, is_found: false }
     }
 
-    /// Whether nothing more can come that counts: the text is there, or the answer is as long as it may be.
+    /// Whether the search is over: the text was found, or the limit is reached.
     pub(super) fn scan_answer(&mut self) -> bool {
-        // The text may have begun before what is new.
+        // The text may start before the new bytes.
         let from = self.scanned.saturating_sub(self.text.needle().len());
         let to = self.answer.len().min(ANSWER_BYTES_MAX);
         let unseen = self.answer.get(from..to).unwrap_or_default();
@@ -33,7 +33,7 @@ impl<'a> Search<'a> {
         self.is_found || to == ANSWER_BYTES_MAX
     }
 
-    /// What came of it.
+    /// The result of the search.
     pub(super) fn into_result(mut self) -> Result<(), CheckError> {
         let is_over = self.scan_answer();
         if self.is_found {
@@ -49,7 +49,7 @@ impl<'a> Search<'a> {
 mod tests {
     use super::*;
 
-    /// Whether the text is found in an answer that comes in pieces of so many bytes.
+    /// Whether the text is found in a reply that arrives in chunks of this size.
     fn is_found(text: &str, answer: &[u8], piece: usize) -> bool {
         let mut search = Search::new(text);
         for piece in answer.chunks(piece) {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_found_wherever_it_is_within_the_bound() {
+    fn a_text_is_found_anywhere_within_the_limit() {
         check("all of it", "PONG", b"PONG", true);
         check("in the midst", "PONG", b"+PONG\r\n", true);
         check("after its own beginning", "aab", b"aaaab", true);

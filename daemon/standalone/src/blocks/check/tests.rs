@@ -11,29 +11,29 @@ use super::*;
 use holdfast_config::GrpcCheck;
 use holdfast_fixtures::TEST_TIMEOUT;
 
-/// What a backend does with a connection.
+/// The behaviour of a backend.
 #[derive(Clone, Copy)]
 enum Server {
     Down,
-    /// Takes connections and says nothing.
+    /// Accepts, then silence.
     Silent,
     /// Closes at once.
     Closes,
-    /// Speaks first, answers nothing, and stays.
+    /// Speaks first, ignores requests, and stays open.
     Banner(&'static [u8]),
-    /// Reads the request, then answers and closes.
+    /// Reads the request, replies and closes.
     Answers(&'static [u8]),
-    /// Reads the request, then answers byte by byte.
+    /// Reads the request, then replies byte by byte.
     Drips(&'static [u8], Duration),
-    /// Reads the request, then sends this and `x` for ever.
+    /// Reads the request, then sends this and endless `x`.
     Floods(&'static [u8]),
-    /// Reads the request, then sends one text, and another one for ever.
+    /// Reads the request, then sends one text, and another one endlessly.
     GoesOn(&'static [u8], &'static [u8]),
-    /// Sends one text, then another one for ever, and reads nothing.
+    /// Sends one text, then another one endlessly, and reads nothing.
     Repeats(&'static [u8], &'static [u8]),
-    /// Reads so many bytes, then answers and stays.
+    /// Reads this many bytes, replies, and stays open.
     Replies(usize, &'static [u8]),
-    /// Answers, shuts its half down, and stays.
+    /// Replies, shuts down its half, and stays open.
     HalfCloses(&'static [u8]),
 }
 
@@ -116,7 +116,7 @@ async fn outcome(server: Server, kind: CheckKind, timeout: Duration) -> String {
 
 const LATE: &str = "no answer within 400 ms";
 
-/// Only what is to be late is not waited for, however busy the machine is.
+/// Only a check that must time out has a short timeout, so that a busy machine does no harm.
 async fn check(rule: &str, server: Server, kind: CheckKind, expected: &str) {
     let timeout = if expected == LATE { Duration::from_millis(400) } else { TEST_TIMEOUT };
     assert_eq!(outcome(server, kind, timeout).await, expected, "{rule}");
@@ -194,7 +194,7 @@ async fn an_http_check_fails_if_the_backend_closes_at_once() {
     assert!(closed, "{outcome}");
 }
 
-/// What is asked of a backend, and at which address it is asked.
+/// The request that a backend gets, and its address.
 async fn asked(http: HttpCheck) -> (String, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let backend = listener.local_addr().unwrap();
@@ -286,9 +286,9 @@ async fn a_check_with_a_body_that_fails_says_why() {
     check_body("another protocol", Server::Answers(b"SSH-2.0-x\r\n"), other).await;
 }
 
-/// Heads that mean nothing, and chunks of which most is their lengths, are read and dropped.
+/// Interim heads, and chunks that are mostly sizes, are read and dropped.
 #[tokio::test]
-async fn what_is_around_a_body_is_read_no_further_than_the_bound() {
+async fn heads_and_chunk_sizes_are_read_up_to_the_limit() {
     let interim = Server::GoesOn(b"", b"HTTP/1.1 100 Continue\r\n\r\n");
     let head = "no whole answer of HTTP/1: connection error: more than 32768 bytes came";
     check_body("interim answers", interim, head).await;
@@ -300,7 +300,7 @@ async fn what_is_around_a_body_is_read_no_further_than_the_bound() {
 }
 
 #[tokio::test]
-async fn the_statuses_that_are_expected_are_the_healthy_ones() {
+async fn the_expected_statuses_are_healthy() {
     let text = "[[service]]\nname = \"web\"\nfrontends = [\"10.0.0.1:80\"]\nbackends = [\"192.0.2.1:80\"]\n\
                 health_check = { kind = \"http\", expect_status = \"200-204, 401\" }";
     let (mut config, _) = holdfast_config::Config::parse(text, "").unwrap();
@@ -340,7 +340,7 @@ async fn a_send_expect_check_passes_if_the_answer_has_the_text() {
 }
 
 #[tokio::test]
-async fn a_socket_joined_to_itself_is_no_backend() {
+async fn a_socket_connected_to_itself_is_no_backend() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let own = socket.local_addr().unwrap();
@@ -351,7 +351,7 @@ async fn a_socket_joined_to_itself_is_no_backend() {
     assert!(!is_own_socket(&exempt::connect(other).await.unwrap(), other));
 }
 
-/// The sockets that the kernel keeps for a minute after their connection to this port was closed in due form.
+/// The kernel's TIME_WAIT sockets of connections to this port.
 fn waiting_for_late_packets(port: u16) -> usize {
     const TIME_WAIT: &str = "06";
     let all = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
@@ -376,7 +376,7 @@ async fn a_check_leaves_no_socket_behind() {
         let backend = listener.local_addr().unwrap();
         let server = async {
             let (mut stream, _) = listener.accept().await.unwrap();
-            // The check ends the connection, not this side; one that only connects does so at once.
+            // The check ends the connection, not this side; a check that only connects does so at once.
             let _ = stream.write_all(says).await;
             let _ = stream.read_to_end(&mut Vec::new()).await;
         };

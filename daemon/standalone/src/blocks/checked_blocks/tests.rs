@@ -1,4 +1,4 @@
-//! Reloads and verdicts in made-up time.
+//! Reloads and verdicts in simulated time.
 
 use expect_test::expect;
 use holdfast_core::keys::{Source, Transport};
@@ -31,7 +31,7 @@ fn checked(name: &str, backends: &[&str], check: HealthCheck) -> StaticService {
     StaticService { health_check: Some(check), ..block(name, &["10.96.0.10:80"], backends) }
 }
 
-/// What came of a check, by whether the backend is well.
+/// The outcome of a check by the backend's health.
 fn of(is_well: Option<bool>) -> CheckOutcome {
     let result = match is_well {
         Some(true) => Ok(()),
@@ -41,12 +41,12 @@ fn of(is_well: Option<bool>) -> CheckOutcome {
     CheckOutcome::new(&result, Millis(1_000), ms(1))
 }
 
-/// A [`CheckedBlocks`] with the backends around it: those in `dead` fail every check, at once.
+/// A [`CheckedBlocks`] with simulated backends: those in `dead` fail every check at once.
 struct Lab {
     live: CheckedBlocks,
     now: Duration,
     dead: BTreeSet<SocketAddr>,
-    /// When each check ran.
+    /// The checks with their times.
     asked: Vec<(SocketAddr, Duration)>,
 }
 
@@ -68,7 +68,7 @@ impl Lab {
         show(&self.live.apply_blocks(&blocks(services), self.now))
     }
 
-    /// Runs every check until `end`; gives each group with its time.
+    /// Runs every check until `end`; returns each group with its time.
     fn run_until(&mut self, end: Duration) -> Vec<(Duration, Vec<Event>)> {
         let mut groups = Vec::new();
         while let Some(due) = self.live.next_due().filter(|due| *due <= end) {
@@ -84,14 +84,14 @@ impl Lab {
         groups
     }
 
-    /// When this backend was asked after some time.
+    /// When this backend was checked after some time.
     fn asked_after(&self, backend: &str, time: Duration) -> Vec<Duration> {
         let backend = backend.parse().unwrap();
         let asked = self.asked.iter().filter(|(asked, at)| *asked == backend && *at >= time);
         asked.map(|(_, at)| *at).collect()
     }
 
-    /// Whether the next check is one that was begun just now.
+    /// Whether the next check is a new one.
     fn asks_soon(&self) -> bool {
         self.live.next_due().is_some_and(|due| due < self.now + FIRST_INTERVAL_MAX)
     }
@@ -102,7 +102,7 @@ impl Lab {
 }
 
 #[test]
-fn readers_see_the_last_check_of_each_backend_that_is_checked() {
+fn readers_see_the_last_check_of_each_backend() {
     let mut lab = Lab::new();
     let shown = Arc::clone(&lab.live.stats);
     let seen = |name| -> Vec<_> {
@@ -203,7 +203,7 @@ fn a_changed_block_keeps_the_verdicts_of_the_backends_that_stay() {
 }
 
 #[test]
-fn another_check_keeps_the_verdict_and_asks_at_once() {
+fn a_changed_check_keeps_the_verdict_and_runs_soon() {
     let mut lab = Lab::new();
     lab.kill("192.0.2.1:80");
     lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(1_000), 1, 1))]);
@@ -229,7 +229,7 @@ fn without_its_check_a_backend_is_ready() {
 }
 
 #[test]
-fn a_block_that_goes_takes_its_slices_and_its_checks_along() {
+fn a_removed_block_removes_its_slices_and_checks() {
     let mut lab = Lab::new();
     let check = tcp(ms(1_000), 1, 1);
     lab.apply(&[checked("web", &["192.0.2.1:80", "[2001:db8::1]:80"], check)]);
@@ -244,7 +244,7 @@ fn a_block_that_goes_takes_its_slices_and_its_checks_along() {
 }
 
 #[test]
-fn a_result_that_comes_after_its_check_is_gone_changes_nothing() {
+fn a_result_of_a_removed_check_changes_nothing() {
     let mut lab = Lab::new();
     let web = checked("web", &["192.0.2.1:80"], tcp(ms(1_000), 1, 1));
     lab.apply(std::slice::from_ref(&web));
@@ -257,9 +257,9 @@ fn a_result_that_comes_after_its_check_is_gone_changes_nothing() {
     assert!(lab.asks_soon(), "the new check is not the old one");
 }
 
-/// A reload that mends the check must not have its backend judged by what was asked before.
+/// A reload that fixes the check must not apply results of the old one.
 #[test]
-fn a_check_that_a_reload_overtakes_proves_nothing() {
+fn a_check_that_a_reload_changes_while_it_runs_proves_nothing() {
     let mut lab = Lab::new();
     let web = |path| checked("web", &["192.0.2.1:80"], http(path, &tcp(ms(60_000), 1, 1)));
     lab.apply(&[web("/old")]);
@@ -277,9 +277,9 @@ fn a_check_that_a_reload_overtakes_proves_nothing() {
     );
 }
 
-/// Files that cannot be read say nothing of a backend, and are no reason to look for them ten times a second.
+/// Unreadable files say nothing about a backend, and must not speed up its checks.
 #[test]
-fn a_check_that_could_not_ask_proves_nothing() {
+fn a_check_that_could_not_run_proves_nothing() {
     let mut lab = Lab::new();
     lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(1_000), 1, 1))]);
     let mut asked = 0;
@@ -292,9 +292,9 @@ fn a_check_that_could_not_ask_proves_nothing() {
     assert_eq!(lab.live.take_changes(lab.now), []);
 }
 
-/// Any user of this node can take its ports and files.
+/// Any user of this node can exhaust its ports and files.
 #[test]
-fn what_this_node_lacks_changes_no_count_of_checks() {
+fn a_local_error_changes_no_count_of_checks() {
     let error = |number| std::io::Error::from_raw_os_error(number);
     let bad = || CheckOutcome::new(&Err(CheckError::Closed), Millis(1_000), ms(1));
     let unable = |number| CheckOutcome::new(&Err(CheckError::Unable(error(number))), Millis(1_000), ms(1));
@@ -319,9 +319,9 @@ fn what_this_node_lacks_changes_no_count_of_checks() {
     assert_eq!(totals, [0, 3, 3]);
 }
 
-/// A node that has lost its way to all backends is no place for their clients.
+/// A node without a route to any backend should not get clients.
 #[test]
-fn a_route_that_stays_away_makes_a_backend_unusable() {
+fn a_lasting_route_loss_makes_a_backend_unusable() {
     let mut lab = Lab::new();
     lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(1_000), 1, 3))]);
     loop {
@@ -337,10 +337,10 @@ fn a_route_that_stays_away_makes_a_backend_unusable() {
     }
 }
 
-/// The backend that is down in the rows below.
+/// The backend that is down below.
 const DOWN: &str = "192.0.2.1:80";
 
-/// Checks until a backend turned, or was asked so often.
+/// Runs checks until a backend turns, or up to a limit.
 fn ask_until_it_turns(lab: &mut Lab, most: usize) -> (usize, bool) {
     let asked_before = lab.asked_after(DOWN, Duration::ZERO).len();
     loop {
@@ -353,8 +353,7 @@ fn ask_until_it_turns(lab: &mut Lab, most: usize) -> (usize, bool) {
     }
 }
 
-/// How many bad checks it takes until a backend is down, from the last of these reloads on; before each other one it
-/// has had two.
+/// Checks how many failed checks take a backend down after the last of these reloads; before each other one it had two.
 #[track_caller]
 fn check_falls(rule: &str, reloads: &[StaticService], expected: usize) {
     let mut lab = Lab::new();
@@ -380,9 +379,9 @@ fn nothing_marks_a_backend_down_before_fall_bad_checks() {
     check_falls("a reload with another check", &[web(&down, "/"), web(&down, "/healthz")], 3);
 }
 
-/// However many backends turn with each check, what is told of them is their slice, once each time, and the truth.
+/// However many backends turn at once, each turn sends their slice once, with the right readiness.
 #[test]
-fn backends_that_all_flap_are_told_as_they_are() {
+fn flapping_backends_are_reported_once_per_turn() {
     let backends: Vec<String> = (1..=200).map(|n| format!("192.0.2.{n}:80")).collect();
     let names: Vec<&str> = backends.iter().map(String::as_str).collect();
     let mut lab = Lab::new();
@@ -400,9 +399,9 @@ fn backends_that_all_flap_are_told_as_they_are() {
     }
 }
 
-/// Of many checks that begin together, no moment gets more than its part, neither at first nor later.
+/// Of many checks that start together, no moment gets more than its share, neither at first nor later.
 #[test]
-fn checks_that_begin_together_fall_apart() {
+fn checks_that_start_together_spread() {
     let backends: Vec<String> =
         (0..1_000).map(|n| format!("192.0.{}.{}:80", 2 + n / 250, 1 + n % 250)).collect();
     let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
@@ -418,7 +417,7 @@ fn checks_that_begin_together_fall_apart() {
     assert!(most(100, 15_000, 500) < 180, "{} in half a second", most(100, 15_000, 500));
 }
 
-/// The weights of a group's services, and how often a service was sent.
+/// A backend's weights in the groups, one per sent service.
 fn weights_in(groups: &[(Duration, Vec<Event>)], backend: &str) -> Vec<u16> {
     let services = groups.iter().flat_map(|(_, group)| group).filter_map(|event| match event {
         Event::ServiceApplied(facts) => Some(facts),
@@ -456,9 +455,9 @@ fn a_backend_that_returns_gets_its_weight_in_ten_steps() {
     assert_eq!(lab.apply(&[slowly(&[DOWN, "192.0.2.2:80"])]), "", "an unchanged reload sends nothing");
 }
 
-/// However many return, and whenever: the table of a list is written no oftener than there are steps.
+/// However many backends return, and whenever, the service is sent at most once per step.
 #[test]
-fn backends_that_return_at_different_times_grow_together() {
+fn backends_that_return_at_different_times_step_together() {
     let backends: Vec<String> = (1..=200).map(|n| format!("192.0.2.{n}:80")).collect();
     let names: Vec<&str> = backends.iter().map(String::as_str).collect();
     let mut lab = Lab::new();
@@ -477,7 +476,7 @@ fn backends_that_return_at_different_times_grow_together() {
 }
 
 #[test]
-fn a_slow_start_ends_with_what_it_was_for() {
+fn a_slow_start_ends_with_its_backend_check_or_service() {
     let names = [DOWN, "192.0.2.2:80"];
     let returned = || {
         let mut lab = Lab::new();
@@ -511,7 +510,7 @@ fn a_slow_start_ends_with_what_it_was_for() {
 }
 
 #[test]
-fn a_change_names_what_the_log_needs() {
+fn a_change_has_the_fields_for_the_log() {
     let mut live = CheckedBlocks::new(0, Arc::default(), ConcurrencyLimits::MAX);
     live.apply_blocks(&blocks(&[checked("web", &["192.0.2.1:80"], http("/", &tcp(ms(10), 1, 2)))]), ms(0));
     let mut results = [false, false, false, true].into_iter().zip(1..).filter_map(|(success, step)| {
@@ -531,7 +530,7 @@ fn a_change_names_what_the_log_needs() {
     assert_eq!(results.next(), None);
 }
 
-/// That a client of this frontend was refused by this backend, last in this second.
+/// A refusal by this backend of a client of this frontend, last seen at this second.
 fn refusing(frontend: &str, backend: &str, second: u32) -> BackendRefusals {
     let (frontend, backend) = (frontend.parse().unwrap(), backend.parse().unwrap());
     let (share, transport) = (holdfast_core::op::QuotaId::default(), Transport::Tcp);
@@ -544,7 +543,7 @@ fn refusing(frontend: &str, backend: &str, second: u32) -> BackendRefusals {
 const FRONTEND: &str = "10.96.0.10:80";
 
 #[test]
-fn a_backend_that_refuses_clients_is_asked_at_once_and_goes_if_its_checks_fail() {
+fn a_backend_that_refuses_clients_is_rechecked_at_once() {
     let mut lab = Lab::new();
     let check = tcp(ms(600_000), 2, 3);
     lab.apply(&[checked("web", &["192.0.2.1:80", "192.0.2.2:80"], check)]);
@@ -567,7 +566,7 @@ fn a_backend_that_refuses_clients_is_asked_at_once_and_goes_if_its_checks_fail()
 }
 
 #[test]
-fn clients_cannot_have_a_backend_asked_more_than_once_beside_each_of_its_checks() {
+fn clients_cause_at_most_one_recheck_per_interval() {
     let mut lab = Lab::new();
     lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(10_000), 2, 3))]);
     lab.run_until(ms(20_000));
@@ -581,7 +580,7 @@ fn clients_cannot_have_a_backend_asked_more_than_once_beside_each_of_its_checks(
 }
 
 #[test]
-fn a_refusal_has_no_other_service_s_backend_asked() {
+fn a_refusal_rechecks_no_backend_of_another_service() {
     let mut lab = Lab::new();
     let other = StaticService {
         frontends: vec!["10.96.0.11:80".parse().unwrap()],
@@ -601,9 +600,9 @@ fn a_refusal_has_no_other_service_s_backend_asked() {
     assert_eq!(lab.live.recheck_refused(&refusing("10.96.0.11:80", "192.0.2.1:80", 2), lab.now), 1);
 }
 
-/// Two failures in their turns make it unready, whatever a client has it say between them.
+/// Two regular failures make it unready, despite a good recheck in between.
 #[test]
-fn a_good_answer_out_of_turn_raises_nothing() {
+fn a_good_recheck_raises_nothing() {
     let mut lab = Lab::new();
     lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(10_000), 1, 2))]);
     lab.run_until(ms(20_000));
@@ -623,7 +622,7 @@ fn a_good_answer_out_of_turn_raises_nothing() {
     assert!(lab.shown_until(next).contains("192.0.2.1 unready"));
 }
 
-/// What may happen to three services of up to four backends.
+/// The steps of three services with up to four backends.
 #[derive(Clone, Debug)]
 enum Step {
     Reload(Vec<(u8, Vec<u8>, u8, u8)>),
@@ -661,7 +660,7 @@ fn services(rows: &[(u8, Vec<u8>, u8, u8)]) -> Vec<StaticService> {
     by_name.into_values().map(service).collect()
 }
 
-/// What a reader knows that has applied every event.
+/// The state of a reader that has applied every event.
 #[derive(Default)]
 struct Reader {
     services: BTreeMap<ServiceKey, Event>,
@@ -681,7 +680,7 @@ impl Reader {
         }
     }
 
-    /// Services and slices as a fresh start with the same verdicts would send them.
+    /// The services and slices that a fresh start with the same verdicts would send.
     fn check(&self, live: &CheckedBlocks, last: &Blocks) {
         let services: Vec<_> =
             last.iter().map(|(_, block)| Event::ServiceApplied(Arc::clone(&block.service))).collect();
@@ -701,7 +700,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_row_of_reloads_and_verdicts_leaves_the_reader_with_the_truth(
+    fn reloads_and_verdicts_in_any_order_leave_readers_consistent(
         steps in prop::collection::vec(any_step(), 1..40),
     ) {
         let (mut lab, mut reader, mut last) = (Lab::new(), Reader::default(), Blocks::default());

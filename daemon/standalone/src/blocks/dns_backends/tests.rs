@@ -1,4 +1,4 @@
-//! Blocks that name servers fill, reloads and restarts, without sockets.
+//! Blocks with DNS names over reloads and restarts, without sockets.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const RESOLVER: &str = "[resolver]\nservers = [\"192.0.2.53:53\"]\n";
 const WEB: &str = "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.10:80\"]\n\
                    resolve = { srv = \"_web._tcp.example.com\" }\n";
 
-/// A service beside it that has nothing to do with names.
+/// Another service, without a DNS name.
 const API: &str =
     "[[service]]\nname = \"api\"\nfrontends = [\"10.96.0.11:80\"]\nbackends = [\"192.0.2.200:80\"]\n";
 
@@ -35,7 +35,7 @@ fn set(backends: &[(&str, u16)]) -> BackendSet {
     BackendSet { backends: each.collect(), is_withdrawn: false }
 }
 
-/// The source without its task.
+/// The source's state without its task.
 struct Lab {
     resolved: ResolvedBlocks,
     wanted: watch::Receiver<Arc<NameQueries>>,
@@ -91,7 +91,7 @@ fn file(parts: &[&str]) -> String {
 }
 
 #[test]
-fn a_block_has_the_backends_that_are_said_and_says_where_they_are_from() {
+fn a_block_gets_the_resolved_backends_and_names_their_writer() {
     let (mut lab, first) = Lab::new(&file(&[RESOLVER, WEB, API]), &[]);
     check(
         &first,
@@ -122,7 +122,7 @@ fn a_block_has_the_backends_that_are_said_and_says_where_they_are_from() {
 }
 
 #[test]
-fn what_cannot_be_resolved_changes_nothing_and_is_named_until_it_can() {
+fn a_failed_look_up_changes_nothing_and_is_rejected_until_it_recovers() {
     let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB, API]), &[]);
     lab.backends(&[("192.0.2.1:8080", 1)]);
     check(
@@ -162,7 +162,7 @@ fn an_empty_answer_empties_the_list_and_its_service_alone() {
 }
 
 #[test]
-fn a_service_that_its_zone_withdraws_has_its_last_backends_and_none_is_usable() {
+fn a_withdrawn_service_keeps_its_last_backends_as_unusable() {
     let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB]), &[]);
     assert_eq!(lab.say(Ok(NameAnswer::Withdrawn)), [], "there is nothing to take back");
     lab.backends(&[("192.0.2.1:8080", 1)]);
@@ -180,7 +180,7 @@ fn a_service_that_its_zone_withdraws_has_its_last_backends_and_none_is_usable() 
 }
 
 #[test]
-fn until_the_first_answer_a_service_has_the_backends_that_it_had() {
+fn a_service_keeps_its_earlier_backends_until_the_first_answer() {
     let renamed = WEB.replace("_web._tcp", "_www._tcp");
     let fixed =
         WEB.replace("resolve = { srv = \"_web._tcp.example.com\" }", "backends = [\"192.0.2.9:9090\"]");
@@ -198,7 +198,7 @@ fn until_the_first_answer_a_service_has_the_backends_that_it_had() {
         [],
         "the same as before the restart"
     );
-    // By another name, and from a list of its own.
+    // By another name, and from its own list.
     assert_eq!(lab.reload(&file(&[RESOLVER, &renamed])), []);
     let old = Arc::new(NameQuery {
         resolve: Resolve::Servers(crate::dns::Name::parse("_web._tcp.example.com").unwrap()),
@@ -228,7 +228,7 @@ fn until_the_first_answer_a_service_has_the_backends_that_it_had() {
 }
 
 #[test]
-fn what_a_former_process_knew_counts_until_all_blocks_are_told_and_while_their_file_cannot_be_read() {
+fn saved_backends_last_until_all_blocks_are_known_or_their_file_reads() {
     let forgotten = expect![[r#"
         service static/web config Static  TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
     "#]];
@@ -243,9 +243,9 @@ fn what_a_former_process_knew_counts_until_all_blocks_are_told_and_while_their_f
     }
 }
 
-/// The names see the wish of before alone where it comes back before they look.
+/// The resolver sees only the earlier query if an equal one replaces it in time.
 #[test]
-fn what_was_asked_by_an_equal_wish_counts() {
+fn a_result_of_an_equal_query_counts() {
     let renamed = WEB.replace("_web._tcp", "_www._tcp");
     let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB]), &[]);
     let first = Arc::clone(&lab.wanted.borrow()[&web()]);
@@ -257,7 +257,7 @@ fn what_was_asked_by_an_equal_wish_counts() {
 }
 
 #[test]
-fn other_servers_are_wished_for_at_a_reload() {
+fn a_reload_changes_the_name_servers_of_queries() {
     let (mut lab, _) = Lab::new(&file(&[RESOLVER, WEB]), &[]);
     let of_web = |lab: &Lab| Arc::clone(&lab.wanted.borrow()[&web()]);
     let first = of_web(&lab);
@@ -267,9 +267,9 @@ fn other_servers_are_wished_for_at_a_reload() {
     assert_eq!(*of_web(&lab).servers, ["192.0.2.54:53".parse().unwrap()]);
 }
 
-/// What is in the table of a former process, of whatever kind its block was, is a set.
+/// A saved table yields sets for every kind of block.
 #[test]
-fn sets_are_those_of_the_blocks_that_were_served() {
+fn saved_sets_are_those_of_the_served_blocks() {
     let service = StaticService {
         backends: vec!["192.0.2.1:80".parse().unwrap(), "192.0.2.2:81".parse().unwrap()],
         weights: vec![("192.0.2.2:81".parse().unwrap(), Weight::new(7).unwrap())],

@@ -1,4 +1,4 @@
-//! What counts of files, by what they said before and say now.
+//! The effective blocks of files, by earlier and present contents.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ impl Disk {
         FolderScan { present: Ok(self.present.clone()), files: read }
     }
 
-    /// Takes the files in; what counts then, a line for each file.
+    /// Scans the files and checks the effective blocks, one line per file.
     #[track_caller]
     fn check(&mut self, files: &[(&str, Option<&str>)], expected: &[&str]) {
         let look = self.look(files);
@@ -66,7 +66,7 @@ fn shown(files: &FileTable) -> Vec<String> {
 }
 
 #[test]
-fn what_is_broken_keeps_its_last_good_version() {
+fn a_broken_block_keeps_its_last_good_version() {
     let (a1, a2, b1) = (block("a", 1), block("a", 2), block("b", 1));
     let bad_b = block("b", 2).replace("192.0.2.2:80", "192.0.2.2");
     let nameless = block("b", 2).replace("name =", "nmae =");
@@ -114,7 +114,7 @@ fn a_broken_file_touches_no_other_file() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_listed_takes_nothing_away() {
+fn an_unreadable_folder_removes_nothing() {
     let mut disk = Disk::new();
     disk.check(&[("x.toml", Some(&block("a", 1)))], &["/x.toml: a@192.0.2.1"]);
     let gone = || FolderScan { present: Err("gone".to_owned()), files: Vec::new() };
@@ -125,7 +125,7 @@ fn a_folder_that_cannot_be_listed_takes_nothing_away() {
 }
 
 #[test]
-fn a_block_that_moves_from_file_to_file_is_waited_for() {
+fn a_block_that_moves_between_files_is_awaited() {
     let (a, b) = (block("a", 1), block("b", 1));
     let mut disk = Disk::new();
     disk.check(
@@ -148,7 +148,7 @@ fn a_block_that_moves_from_file_to_file_is_waited_for() {
 }
 
 #[test]
-fn a_file_that_no_reader_can_take_is_refused_with_its_reason() {
+fn an_undecodable_file_is_rejected_with_its_reason() {
     let decode = |bytes: &[u8]| {
         BlockFiles::decode(Path::new(FOLDER), &"x.toml".into(), bytes, FileAuthor::Administrator).err()
     };
@@ -158,7 +158,7 @@ fn a_file_that_no_reader_can_take_is_refused_with_its_reason() {
 }
 
 #[test]
-fn kernel_what_a_file_of_a_user_names_is_read_as_by_the_user() {
+fn kernel_files_named_in_a_users_file_need_the_users_permission() {
     const USER: u32 = 61_183;
     let folder = tempfile::tempdir().unwrap();
     let check = "health_check = { kind = \"https\", ca_file = \"/etc/ca.crt\" }\n";

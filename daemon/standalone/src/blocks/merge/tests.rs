@@ -1,4 +1,4 @@
-//! Which blocks count where files and the configuration meet.
+//! Which blocks count when files and the configuration conflict.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -53,7 +53,7 @@ pub(crate) fn files(texts: &[(&str, &str)]) -> FileTable {
     known.files().clone()
 }
 
-/// Who counts with which file, and what is said of files.
+/// Checks which blocks count, with their files, and the rejections.
 #[track_caller]
 fn check(config: &str, texts: &[(&str, &str)], counts: &[&str], said: &[&str]) {
     let joined = merge_blocks(&configured(config), &files(texts));
@@ -68,7 +68,7 @@ fn check(config: &str, texts: &[(&str, &str)], counts: &[&str], said: &[&str]) {
 }
 
 #[test]
-fn names_and_frontends_belong_to_who_comes_first_and_the_other_is_named() {
+fn names_and_frontends_belong_to_the_first_block() {
     let own = block("web", "10.96.0.1:80");
     let check = |texts: &[(&str, &str)], counts: &[&str], said: &[&str]| check(&own, texts, counts, said);
     check(&[], &["web holdfast.toml"], &[]);
@@ -97,7 +97,7 @@ fn names_and_frontends_belong_to_who_comes_first_and_the_other_is_named() {
 }
 
 #[test]
-fn no_file_takes_what_is_the_daemons_own() {
+fn no_file_claims_an_address_of_the_daemon() {
     let admin = "[admin]\nlisten = \"127.0.0.1:9890\"\n[packets]\nenabled = false\n";
     let sctp = block("s", "10.96.0.9:80") + "protocol = \"SCTP\"\n";
     let announced = block("r", "10.96.0.8:80") + "announce = \"route\"\n";
@@ -117,7 +117,7 @@ fn no_file_takes_what_is_the_daemons_own() {
 }
 
 #[test]
-fn what_lasts_is_told_once_and_its_end_too() {
+fn a_rejection_is_reported_once_and_so_is_its_end() {
     let own = configured(&block("web", "10.96.0.1:80"));
     let mut folder = FolderBlocks::new("d".into());
     let told = |folder: &mut FolderBlocks| -> Vec<String> {
@@ -138,7 +138,7 @@ fn what_lasts_is_told_once_and_its_end_too() {
     assert_eq!(told(&mut folder), ["file d is well", "file d/a.toml is well"]);
 }
 
-/// A process that is told of files and names, without its tasks, and its table.
+/// A simulated process: the source's state without tasks, with its engine.
 struct Process {
     engine: Engine<MemoryMaps>,
     seconds: u64,
@@ -151,7 +151,7 @@ struct Process {
 }
 
 impl Process {
-    /// One that begins with what a former process wrote down.
+    /// Starts from a former process's table.
     fn new(kept: Option<&Snapshot>) -> Self {
         let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Config]).unwrap();
         let (wishes, wanted) = watch::channel(Arc::default());
@@ -173,7 +173,7 @@ impl Process {
         ClockReading { wall: Timestamp(1_767_870_715), mono: Duration::from_secs(self.seconds) }
     }
 
-    /// The table once these files have been told, and some seconds more.
+    /// The table some seconds after these files were delivered.
     fn tell(&mut self, texts: &[(&str, &str)]) -> Arc<Snapshot> {
         let news = [FolderNews::Files(Arc::new(files(texts))), FolderNews::Whole];
         self.beside.folder.take_news(news.into_iter().take(if self.is_told { 1 } else { 2 }).collect());
@@ -182,7 +182,7 @@ impl Process {
         self.turn(synced)
     }
 
-    /// The same once a name server has said that the service has these backends.
+    /// The table after DNS returned these backends.
     fn say(&mut self, service: &str, backends: &[(&str, u16)]) -> Arc<Snapshot> {
         let service = ObjectName::new("static", service).unwrap();
         let wish = Arc::clone(&self.wanted.borrow()[&service]);
@@ -193,7 +193,7 @@ impl Process {
         self.turn(None)
     }
 
-    /// The same once every check until then has run, of which that of one backend has this result.
+    /// The table after all checks until then, one of which has this result.
     fn check(&mut self, backend: &str, is_well: bool, until: Duration) -> Arc<Snapshot> {
         let backend: SocketAddr = backend.parse().unwrap();
         let mut group = Vec::new();
@@ -228,12 +228,12 @@ impl Process {
     }
 }
 
-/// The table of a process that begins with what a former one knew, once these files have been told.
+/// The table of a process that resumed and then received these files.
 fn started(kept: Option<&Snapshot>, texts: &[(&str, &str)]) -> Arc<Snapshot> {
     Process::new(kept).tell(texts)
 }
 
-/// The backends that clients of a service get, with their weights.
+/// The backends of a service with their weights.
 fn backends(snapshot: &Snapshot, service: &str) -> Vec<(String, u16)> {
     let views = snapshot.services.iter().filter(|view| view.key.name.name() == service);
     let each = views.flat_map(|view| view.ports.iter()).flat_map(|port| {
@@ -250,7 +250,7 @@ fn verdicts(snapshot: &Snapshot) -> Vec<(String, Verdict)> {
 }
 
 #[test]
-fn invariant_06_a_file_that_is_broken_at_a_start_keeps_what_it_said_to_a_former_process() {
+fn invariant_06_a_file_broken_at_a_start_keeps_its_saved_blocks() {
     let (db, web) = (block("db", "10.96.0.2:80"), block("web", "10.96.0.3:80"));
     let both = [("10.96.0.2".to_owned(), Verdict::Serving), ("10.96.0.3".to_owned(), Verdict::Serving)];
     let before = started(None, &[("a.toml", &db), ("b.toml", &web)]);
@@ -266,9 +266,9 @@ fn invariant_06_a_file_that_is_broken_at_a_start_keeps_what_it_said_to_a_former_
     assert_eq!(verdicts(&gone), both[1..], "an empty file has no services");
 }
 
-/// What a name server said of a block is the file's as much as what the block says itself.
+/// The saved DNS backends of a block belong to its file.
 #[test]
-fn invariant_06_a_file_that_is_broken_at_a_start_keeps_what_name_servers_said_of_its_blocks() {
+fn invariant_06_a_file_broken_at_a_start_keeps_its_saved_dns_backends() {
     let web = "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.3:80\"]\n\
                resolve = { srv = \"_web._tcp.example.com\" }\n";
     let mut former = Process::new(None);
@@ -279,7 +279,7 @@ fn invariant_06_a_file_that_is_broken_at_a_start_keeps_what_name_servers_said_of
     assert_eq!((backends(&before, "web"), verdicts(&before)), (both.to_vec(), serving.to_vec()));
     for broken in ["=", "[[service]]\nname = \"web\"\n", "[[service]]\nnmae = \"web\"\n"] {
         let mut process = Process::new(Some(&before));
-        // The name server is away.
+        // The name server is unreachable.
         for (what, text) in [("broken", broken), ("still broken", "="), ("mended", web)] {
             let table = process.tell(&[("b.toml", text)]);
             let found = (backends(&table, "web"), verdicts(&table));
@@ -295,9 +295,9 @@ fn invariant_06_a_file_that_is_broken_at_a_start_keeps_what_name_servers_said_of
     assert_eq!(backends(&anew, "web"), [], "what the file took away was forgotten");
 }
 
-/// Weights of backends that grow are nothing that was said of them.
+/// Weights of a slow start were never returned by DNS.
 #[test]
-fn a_start_has_the_weights_that_were_said_and_not_those_of_a_slow_start() {
+fn a_start_restores_dns_weights_and_not_those_of_a_slow_start() {
     let web = "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.3:80\"]\n\
                resolve = { srv = \"_web._tcp.example.com\" }\n\
                health_check = { kind = \"tcp\", interval = \"1s\", timeout = \"500ms\", rise = 1, fall = 1, \
@@ -315,12 +315,12 @@ fn a_start_has_the_weights_that_were_said_and_not_those_of_a_slow_start() {
         assert_eq!(backends(&fallen, "web"), weighed(said)[1..], "one is out");
         assert_eq!(backends(&risen, "web"), weighed(growing), "it has a tenth of its weight at first");
         let mut process = Process::new(Some(&risen));
-        // The name server is away.
+        // The name server is unreachable.
         assert_eq!(backends(&process.tell(&[("b.toml", web)]), "web"), weighed(said));
     }
 }
 
-/// A registry that knows no instance of a service any more has said nothing of why.
+/// A registry without instances of a service does not tell why.
 #[test]
 fn a_list_that_a_file_empties_is_held() {
     let db = block("db", "10.96.0.2:80");

@@ -1,4 +1,4 @@
-//! The schedule in made-up time.
+//! The schedule in simulated time.
 
 use proptest::prelude::*;
 
@@ -6,10 +6,10 @@ use super::*;
 
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Few enough to be full soon.
+/// Few enough to fill quickly.
 const PLACES: ConcurrencyLimits = ConcurrencyLimits { prompt: 16, slow: 112 };
 
-/// One backend of the simulation: what it waits, and how long each of its checks takes.
+/// A simulated backend: its wait, and the duration of each check.
 #[derive(Clone, Debug)]
 struct Backend {
     wait: Duration,
@@ -23,7 +23,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// The longest time between two starts of one of these, after `from`.
+    /// The longest time between two starts of one of these checks, after `from`.
     fn longest_gap(&self, ids: std::ops::Range<u64>, from: Duration) -> Duration {
         let gaps = ids.flat_map(|id| self.starts[&CheckId(id)].windows(2).map(|pair| (pair[0], pair[1])));
         gaps.filter(|(before, _)| *before >= from).map(|(before, after)| after - before).max().unwrap()
@@ -34,7 +34,7 @@ fn index(id: CheckId) -> usize {
     usize::try_from(id.0).unwrap()
 }
 
-/// Runs all backends from a common start, as after the start of the daemon.
+/// Runs all backends from a common start, like a starting daemon.
 fn simulate(backends: &[Backend], end: Duration) -> Trace {
     simulate_in(PLACES, backends, end)
 }
@@ -80,7 +80,7 @@ fn check_hung(rule: &str, well: usize, hung: usize) {
 }
 
 #[test]
-fn a_hung_backend_delays_nobody_else() {
+fn a_hung_backend_delays_no_other() {
     check_hung("none hangs", 500, 0);
     check_hung("one hangs", 500, 1);
     check_hung("as many hang as there are slow places", 500, PLACES.slow);
@@ -89,23 +89,23 @@ fn a_hung_backend_delays_nobody_else() {
     check_hung("one is well", 1, 1000);
 }
 
-/// 10,000 backends that hang at one moment, asked every 5 s with a timeout of 1 s.
+/// 10,000 backends that hang at once, checked every 5 s with a timeout of 1 s.
 #[test]
-fn the_checks_of_ten_thousand_hung_backends_are_late_by_no_more_than_a_tenth() {
+fn ten_thousand_hung_backends_delay_checks_by_at_most_a_tenth() {
     let (interval, takes) = (Duration::from_secs(5), Duration::from_secs(1));
     let all = (0..10_000).map(|id| Backend { wait: jitter_interval(interval, id * 7), takes });
     let trace = simulate_in(ConcurrencyLimits::MAX, &all.collect::<Vec<_>>(), Duration::from_secs(40));
     let longest = trace.longest_gap(0..10_000, Duration::from_secs(10));
     assert!(longest <= interval * 12 / 10, "{longest:?}");
     let third = trace.starts.values().map(|starts| starts[2]).max().unwrap();
-    // They all begin at once, and get into slow places by 512 in a quarter of a second.
+    // All start together, and move to slow slots by 512 per quarter second.
     assert!(third <= interval * 2 * 12 / 10 + takes + Duration::from_secs(5), "{third:?}");
     assert!(trace.at_once_max <= ConcurrencyLimits::MAX.total());
 }
 
-/// A check that hangs for the first time has taken a prompt place, and gives it up while it runs.
+/// A check that hangs for the first time holds a prompt slot, and leaves it while it runs.
 #[test]
-fn a_check_that_hangs_leaves_its_place_to_the_next_one() {
+fn a_hanging_check_leaves_its_prompt_slot() {
     let mut schedule = Schedule::new(PLACES);
     (0..=PLACES.prompt as u64).for_each(|id| schedule.set_due(CheckId(id), ms(0)));
     while schedule.start_due(ms(10)).is_some() {}
@@ -117,7 +117,7 @@ fn a_check_that_hangs_leaves_its_place_to_the_next_one() {
 }
 
 #[test]
-fn there_are_no_more_places_than_files_and_always_some() {
+fn slots_are_bounded_by_files_and_never_zero() {
     assert_eq!(ConcurrencyLimits::for_sockets(0), PLACES);
     assert_eq!(ConcurrencyLimits::for_sockets(1_000), ConcurrencyLimits { prompt: 125, slow: 875 });
     assert_eq!(ConcurrencyLimits::for_sockets(usize::MAX), ConcurrencyLimits::MAX);
@@ -125,10 +125,10 @@ fn there_are_no_more_places_than_files_and_always_some() {
 }
 
 #[test]
-fn hung_backends_share_their_places_evenly() {
+fn hung_backends_share_slots_evenly() {
     let all: Vec<_> = backends(1000, Duration::from_secs(1)).collect();
     let trace = simulate(&all, Duration::from_secs(100));
-    // Once all of them have hung.
+    // After all of them have hung.
     let settled = Duration::from_secs(20);
     let counts = trace.starts.values().map(|starts| starts.iter().filter(|at| **at >= settled).count());
     let (least, most) = (counts.clone().min().unwrap(), counts.max().unwrap());
@@ -147,7 +147,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn nobody_is_early_and_nobody_waits_longer_than_the_queue(
+    fn no_check_is_early_or_waits_longer_than_the_queue(
         all in prop::collection::vec(any_backend(), 1..400),
     ) {
         let trace = simulate(&all, Duration::from_secs(30));
@@ -192,7 +192,7 @@ fn an_earlier_due_time_replaces_the_one_before() {
 }
 
 #[test]
-fn a_removed_check_keeps_its_place_until_it_has_finished() {
+fn a_removed_check_keeps_its_slot_until_it_has_finished() {
     let mut schedule = Schedule::new(PLACES);
     (0..=PLACES.prompt as u64).for_each(|id| schedule.set_due(CheckId(id), ms(0)));
     while schedule.start_due(ms(0)).is_some() {}
@@ -217,7 +217,7 @@ fn a_removed_check_that_waits_never_starts() {
 fn check_next(rule: &str, takes: u64, wait: u64, expected: u64) {
     let mut schedule = Schedule::new(PLACES);
     schedule.set_due(CheckId(1), ms(0));
-    // Started late, as behind a queue: nothing is made up for.
+    // Started late, as behind a queue: the delay is not made up for.
     assert_eq!(schedule.start_due(ms(100)), Some(CheckId(1)), "{rule}");
     schedule.finish_check(CheckId(1), ms(100 + takes), ms(wait));
     assert_eq!(schedule.next_due(), Some(ms(expected)), "{rule}");
@@ -231,7 +231,7 @@ fn the_interval_counts_from_start_to_start() {
 }
 
 #[test]
-fn a_backend_that_answers_again_leaves_the_slow_lane() {
+fn a_backend_that_replies_again_leaves_the_slow_lane() {
     let mut schedule = Schedule::new(PLACES);
     (0..=PLACES.slow as u64).for_each(|id| schedule.set_due(CheckId(id), ms(0)));
     let mut now = ms(0);

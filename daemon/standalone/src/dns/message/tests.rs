@@ -1,17 +1,17 @@
-//! Answers as servers and as attackers write them.
+//! Valid and hostile answers.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// An answer as servers write it, record by record.
+/// An answer under construction, record by record.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Written {
-    /// The question again, without a record, by a server that resolves.
+    /// Repeats the question without records, as a resolver.
     pub(crate) fn to(question: &Question) -> Self {
         let mut bytes = question.message.get(..question.end).unwrap().to_vec();
         (bytes[2], bytes[3], bytes[11]) = (0x81, 0x80, 0);
@@ -55,7 +55,7 @@ impl Written {
 }
 
 impl Written {
-    /// The header alone, as of a server that cannot read the question.
+    /// Only the header, as from a server that cannot parse the question.
     pub(crate) fn header(mut self) -> Self {
         self.bytes.truncate(HEADER_BYTES);
         self.bytes[5] = 0;
@@ -64,7 +64,7 @@ impl Written {
 }
 
 impl Question {
-    /// A question as servers read it.
+    /// Parses a question as servers do.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
         let asked = name::read_name(bytes, HEADER_BYTES).unwrap();
         let kind = read_u16(&bytes[asked.end..]);
@@ -106,7 +106,7 @@ fn asked(kind: RecordType) -> Question {
 }
 
 #[test]
-fn a_question_without_options_is_what_stands_before_them() {
+fn a_question_without_edns_is_the_prefix_of_the_other() {
     let plain = asked(RecordType::A).without_edns();
     let whole = asked(RecordType::A);
     assert_eq!(plain.as_bytes().len() + 11, whole.as_bytes().len());
@@ -114,9 +114,9 @@ fn a_question_without_options_is_what_stands_before_them() {
     assert_eq!(plain.as_bytes()[12..], whole.as_bytes()[12..plain.as_bytes().len()]);
 }
 
-/// By its number alone a stranger's message says no more than that the question is to be asked in another way.
+/// A forged message that only guesses the id can at most make us ask again without EDNS.
 #[test]
-fn a_header_alone_answers_only_that_the_question_cannot_be_read() {
+fn a_bare_header_can_only_be_a_formerr() {
     let question = asked(RecordType::A);
     let read = |written: Written| Answer::parse(&question, &written.bytes).map(|it| it.rcode);
     let header = || Written::to(&question).header();
@@ -156,12 +156,12 @@ fn a_question_is_what_the_rfc_says() {
 }
 
 #[test]
-fn an_answer_is_read_with_its_addresses_and_the_shortest_time() {
+fn an_answer_yields_its_addresses_and_the_least_ttl() {
     let two = answer().a("web.example.com", 300, 1).a("web.example.com", 30, 2);
     check(RecordType::A, &two, Ok((&[1, 2], Some(30))));
     check(RecordType::A, &answer(), Ok((&[], None)));
     check(RecordType::A, &answer().code(3), Ok((&[], None)));
-    // The highest bit of a time is none.
+    // A TTL with the highest bit set counts as zero.
     check(RecordType::A, &answer().a("web.example.com", u32::MAX, 1), Ok((&[1], Some(0))));
 }
 
@@ -184,7 +184,7 @@ fn records_of_other_names_and_kinds_count_for_nothing() {
 }
 
 #[test]
-fn aliases_are_followed_in_any_order_and_not_for_ever() {
+fn aliases_are_followed_in_any_order_up_to_a_limit() {
     let alias = answer().a("b.example.net", 60, 1).alias("a.example.net", 20, "b.example.net");
     check(RecordType::A, &alias.clone().alias("web.example.com", 300, "a.example.net"), Ok((&[1], Some(20))));
     check(RecordType::A, &answer().alias("web.example.com", 9, "a.example.net"), Ok((&[], None)));
@@ -206,9 +206,9 @@ fn aliases_are_followed_in_any_order_and_not_for_ever() {
     check(RecordType::A, &chain(ALIASES_MAX + 1), Err(AnswerError::Aliases));
 }
 
-/// A label of a dot, as it may stand in a message and in no name.
+/// A label with a dot is possible in a message but not in a name.
 #[test]
-fn an_answer_that_leads_to_no_name_counts_not_even_in_part() {
+fn an_answer_with_an_invalid_target_name_is_broken() {
     let no_name = b"\x01.\0";
     let broken = answer().a("web.example.com", 30, 1).record("web.example.com", (5, 30), no_name);
     check(RecordType::A, &broken, Err(AnswerError::Broken));
@@ -222,7 +222,7 @@ fn an_answer_that_leads_to_no_name_counts_not_even_in_part() {
 }
 
 #[test]
-fn servers_are_read_with_their_numbers_and_the_root_is_a_target() {
+fn srv_records_are_read_and_the_root_is_a_target() {
     let question = asked(RecordType::Srv);
     let written = Written::to(&question).srv("web.example.com", [10, 5, 8080], "one.example.com").record(
         "web.example.com",
@@ -236,7 +236,7 @@ fn servers_are_read_with_their_numbers_and_the_root_is_a_target() {
 }
 
 #[test]
-fn what_does_not_repeat_the_question_is_no_answer() {
+fn a_message_that_does_not_repeat_the_question_mismatches() {
     let good = answer().a("web.example.com", 30, 1).bytes;
     let read = |question: Question, bytes: &[u8]| Answer::parse(&question, bytes).map(|_| ());
     assert_eq!(read(asked(RecordType::A), &good), Ok(()));
@@ -281,10 +281,10 @@ fn an_answer_is_read_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_server_that_does_not_know_is_told_from_a_name_that_is_not_there() {
+fn a_referral_differs_from_a_missing_name() {
     check(RecordType::A, &answer().code(2), Err(AnswerError::Code(2)));
     check(RecordType::A, &answer().code(5), Err(AnswerError::Code(5)));
-    // Neither resolves nor speaks for the zone.
+    // Neither recursive nor authoritative.
     check(RecordType::A, &answer().flags(0x80, 0), Err(AnswerError::Referral));
     check(RecordType::A, &answer().flags(0x80, 3), Err(AnswerError::Referral));
     check(RecordType::A, &answer().flags(0x84, 0), Ok((&[], None)));
@@ -294,7 +294,7 @@ fn a_server_that_does_not_know_is_told_from_a_name_that_is_not_there() {
 }
 
 #[test]
-fn of_an_answer_that_is_cut_nothing_is_read() {
+fn a_truncated_answer_yields_no_records() {
     let cut = answer().a("web.example.com", 30, 1).flags(0x83, 0x80);
     let half = cut.bytes.get(..cut.bytes.len() - 3).unwrap();
     let read = Answer::parse(&asked(RecordType::A), half).unwrap();
@@ -317,7 +317,7 @@ fn the_largest_answer_is_read_at_once() {
 
 proptest! {
     #[test]
-    fn no_answer_makes_the_reader_panic(
+    fn no_answer_makes_the_parser_panic(
         tail in proptest::collection::vec(any::<u8>(), 0..300),
         count in any::<u16>(),
         flags in any::<u8>(),

@@ -1,4 +1,4 @@
-//! What is told at once, and what waits for the other file.
+//! Which scans are delivered at once, and which are held.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::folder::{HOLD_MAX, HeldScan, MOVE_WINDOW};
 use holdfast_objects::manifests::decode_file;
 use holdfast_objects::manifests::{Folder, FolderScan};
 
-/// Some files, `None` for one that is gone.
+/// Files with contents; `None`: removed.
 type Files<'a> = [(&'a str, Option<&'a str>)];
 
 struct Disk {
@@ -50,7 +50,7 @@ impl Disk {
         FolderScan { present: Ok(self.present.clone()), files: read }
     }
 
-    /// A look after so long, and what it tells; "held" if it waits.
+    /// Scans after this time and checks the news; "held" if it waits.
     #[track_caller]
     fn check(&mut self, after: Duration, files: &Files<'_>, expected: &str) {
         let reading = self.reading(files);
@@ -68,7 +68,7 @@ fn a() -> String {
 }
 
 #[test]
-fn what_adds_or_changes_is_told_at_once() {
+fn additions_and_changes_are_delivered_at_once() {
     let mut disk = Disk::with(&[("x.yaml", Some(&a()))]);
     disk.check(NOW, &[], "");
     disk.check(
@@ -106,7 +106,7 @@ fn an_object_that_came_to_one_file_is_awaited_to_leave_the_other() {
 }
 
 #[test]
-fn a_move_that_one_look_sees_whole_is_told_at_once() {
+fn a_move_within_one_scan_is_delivered_at_once() {
     let mut disk = Disk::with(&[("x.yaml", Some(&a()))]);
     disk.check(NOW, &[("x.yaml", None), ("y.yaml", Some(&a()))], "+ Service default/a [10.0.0.1] y.yaml\n");
     disk.check(
@@ -117,7 +117,7 @@ fn a_move_that_one_look_sees_whole_is_told_at_once() {
 }
 
 #[test]
-fn what_waits_is_told_when_the_folder_is_quiet() {
+fn a_held_removal_is_delivered_once_the_folder_is_quiet() {
     let mut disk = Disk::with(&[("x.yaml", Some(&a()))]);
     disk.check(NOW, &[("x.yaml", Some(""))], "held");
     disk.check(MOVE_WINDOW / 2, &[], "held");
@@ -128,7 +128,7 @@ fn what_waits_is_told_when_the_folder_is_quiet() {
 }
 
 #[test]
-fn what_waits_takes_the_last_version_of_a_file() {
+fn a_held_scan_takes_the_last_version_of_a_file() {
     let mut disk = Disk::with(&[("x.yaml", Some(&a()))]);
     disk.check(NOW, &[("x.yaml", Some(""))], "held");
     disk.check(
@@ -139,7 +139,7 @@ fn what_waits_takes_the_last_version_of_a_file() {
 }
 
 #[test]
-fn a_folder_that_never_rests_is_told_all_the_same() {
+fn a_folder_that_keeps_changing_is_delivered_after_the_limit() {
     let mut disk = Disk::with(&[("x.yaml", Some(&a()))]);
     let b = service("b", "10.0.0.2");
     disk.check(NOW, &[("x.yaml", Some(""))], "held");
@@ -156,7 +156,7 @@ fn a_folder_that_never_rests_is_told_all_the_same() {
 }
 
 #[test]
-fn a_duplicate_that_stays_does_not_delay_what_comes_later() {
+fn a_lasting_duplicate_delays_no_later_change() {
     let mut disk = Disk::with(&[("x.yaml", Some(&a())), ("y.yaml", Some(&a()))]);
     let both = a() + "---\n" + &service("b", "10.0.0.2");
     disk.check(NOW, &[("y.yaml", Some(&both))], "+ Service default/b [10.0.0.2] y.yaml\n");

@@ -18,7 +18,7 @@ use crate::folder::{FILES_MAX, MOVE_WINDOW, POLL_INTERVAL, SETTLE_TIME, START_WA
 use crate::manifests::Manifests;
 use holdfast_fixtures::TEST_TIMEOUT;
 
-/// So often is a change made until one is told soon: on a busy machine most may be late.
+/// The most repetitions of a change until one is fast: on a busy machine most may be slow.
 const TRIES: u8 = 100;
 
 struct Folder {
@@ -73,7 +73,7 @@ impl Folder {
         shown(&group.expect("the task runs"))
     }
 
-    /// Makes changes until one is told within this time, which it never is where a poll or a rest is waited for.
+    /// Repeats a change until one is delivered in time; a wait for a poll or a quiet folder never is.
     async fn check_soon(&mut self, within: Duration, mut change: impl FnMut(&Self, u8) -> String) {
         for number in 1..=TRIES {
             let start = Instant::now();
@@ -133,7 +133,7 @@ async fn an_empty_folder_is_synced() {
 }
 
 #[test]
-fn a_folder_that_is_missing_is_a_finding_that_says_what_to_do() {
+fn a_missing_folder_is_an_error_with_a_remedy() {
     let root = tempfile::tempdir().expect("a folder");
     let missing = root.path().join("missing");
     let error = Manifests::check_folder(&missing).expect_err("it is missing");
@@ -180,7 +180,7 @@ async fn a_file_is_not_read_before_it_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_breaks_keeps_its_objects_until_it_heals_or_goes() {
+async fn a_broken_file_keeps_its_objects_until_fixed_or_removed() {
     let mut folder = Folder::start(&[("a.json", "{}")], "synced manifests\n").await;
     folder.write("a.json", r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}"#);
     folder.check("+ Service default/a [] a.json\n").await;
@@ -198,13 +198,13 @@ async fn a_file_that_breaks_keeps_its_objects_until_it_heals_or_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_goes_takes_its_objects_with_it_unless_it_comes_back() {
+async fn a_removed_file_removes_its_objects_unless_it_returns() {
     let mut folder = Folder::start(
         &[("a.yaml", &a("10.0.0.1"))],
         "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
     )
     .await;
-    // As editors and `git checkout` do: out of the way, then anew.
+    // As editors and `git checkout` do: move away, then create.
     folder.rename("a.yaml", "a.yaml~");
     tokio::time::sleep(SETTLE_TIME / 3).await;
     folder.write("a.yaml", &a("10.0.0.1"));
@@ -245,9 +245,9 @@ async fn duplicates_and_take_over() {
     folder.stop().await;
 }
 
-/// The way kubelet mounts a ConfigMap: `a.yaml -> ..data/a.yaml`, `..data -> ..1`.
+/// As kubelet mounts a ConfigMap: `a.yaml -> ..data/a.yaml`, `..data -> ..1`.
 #[tokio::test(flavor = "multi_thread")]
-async fn links_are_followed_and_read_again_when_they_turn() {
+async fn links_are_followed_and_read_again_when_retargeted() {
     let root = tempfile::tempdir().expect("a folder");
     let path = root.path().to_owned();
     let version = |number: u8, text: &str| {
@@ -271,7 +271,7 @@ async fn links_are_followed_and_read_again_when_they_turn() {
     // Only the poll finds this change.
     folder.write(&format!("..{now}/a.yaml"), &a("10.0.0.3"));
     folder.check("+ Service default/a [10.0.0.3] a.yaml\n").await;
-    // A link to nowhere is a mistake, not a deletion.
+    // A dangling link is a mistake, not a deletion.
     fs::remove_file(folder.path(&format!("..{now}/a.yaml"))).expect("it is there");
     folder
         .check("! file a.yaml rejected in a.yaml: cannot be read: No such file or directory (os error 2)\n")
@@ -301,15 +301,15 @@ async fn a_replacement_of_the_same_size_and_time_is_seen() {
     folder.stop().await;
 }
 
-/// Hard links, like files of another host, are never closed here: only their rest says that they are complete.
+/// Hard links and files from other hosts send no close event: only their rest shows that they are complete.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_noticed_is_read_when_it_rests() {
+async fn a_change_without_an_event_is_read_once_it_settles() {
     let mut folder = Folder::start(&[], "synced manifests\n").await;
     let other = tempfile::tempdir_in(folder.root.path()).expect("a folder");
     fs::write(other.path().join("x"), a("10.0.0.1")).expect("a file");
     fs::hard_link(other.path().join("x"), folder.path("a.yaml")).expect("a link");
     folder.check("+ Service default/a [10.0.0.1] a.yaml\n").await;
-    // Written under its other name, which the watch cannot see.
+    // Written under its other name, which the watch does not see.
     fs::write(other.path().join("x"), a("10.0.0.2")).expect("a file");
     folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
     folder.stop().await;
@@ -333,7 +333,7 @@ async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
     folder.rename("new", "manifests");
     folder.check(&format!("ok file {shown}\n")).await;
     folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
-    // The new folder is watched as the old one was.
+    // The new folder is watched like the old one.
     let write = |folder: &Folder, number| {
         folder.write("manifests/a.yaml", &a(&format!("10.0.1.{number}")));
         format!("+ Service default/a [10.0.1.{number}] a.yaml\n")
@@ -342,9 +342,9 @@ async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
     folder.stop().await;
 }
 
-/// A program that still writes a file of the folder from before says nothing of the folder that is there now.
+/// A writer of the earlier folder's file must not affect the new folder.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_in_anothers_place_is_read_although_a_file_of_the_other_one_is_being_written() {
+async fn a_replaced_folder_is_read_despite_writes_in_the_old_one() {
     let root = tempfile::tempdir().expect("a folder");
     let path = root.path().join("manifests");
     for (place, ip) in [("old", "10.0.0.1"), ("new", "10.0.0.2")] {
@@ -385,7 +385,7 @@ async fn a_folder_that_cannot_be_read_is_not_synced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_files_than_are_read_refuse_the_folder_and_keep_what_was_known() {
+async fn too_many_files_reject_the_folder_and_keep_its_objects() {
     let mut folder = Folder::start(
         &[("a.yaml", &a("10.0.0.1"))],
         "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
@@ -407,7 +407,7 @@ async fn more_files_than_are_read_refuse_the_folder_and_keep_what_was_known() {
     folder.stop().await;
 }
 
-/// A pipe or a loop of links stands for a file without permission, which root does not know.
+/// A pipe or a link loop stands for a file without permission, which root cannot have.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_cannot_be_opened_keeps_its_objects() {
     let mut folder = Folder::start(
@@ -426,7 +426,7 @@ async fn a_file_that_cannot_be_opened_keeps_its_objects() {
     folder.stop().await;
 }
 
-/// One of some, because a machine may be busy between two writes.
+/// One try of several, because a busy machine may pause between two writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_change_together_are_one_group() {
     let (one, two) = (service("a", "10.0.0.1"), service("b", "10.0.0.2"));
@@ -451,10 +451,9 @@ async fn files_that_change_together_are_one_group() {
     panic!("what changed together came in pieces, {TRIES} times");
 }
 
-/// One of several changes has to be told so fast, because a machine may be busy. A daemon that waits for a pause never
-/// is.
+/// One change of several must be this fast, because the machine may be busy. A daemon that waits for a pause never is.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_a_folder_that_rests_is_told_without_a_pause() {
+async fn a_change_in_a_quiet_folder_is_delivered_without_a_pause() {
     let mut folder = Folder::start(&[], "synced manifests\n").await;
     let rename = |folder: &Folder, number| {
         folder.write(".a.yaml", &a(&format!("10.0.0.{number}")));
@@ -466,7 +465,7 @@ async fn a_change_of_a_folder_that_rests_is_told_without_a_pause() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_is_told_in_few_groups() {
+async fn a_burst_is_delivered_in_few_groups() {
     const FILES: usize = 1_000;
     let mut folder = Folder::start(&[], "synced manifests\n").await;
     for number in 0..FILES {
@@ -496,7 +495,7 @@ async fn a_file_that_is_too_large_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_emptied_file_means_no_objects_unless_it_is_filled_again() {
+async fn an_emptied_file_removes_its_objects_unless_refilled() {
     let mut folder = Folder::start(
         &[("a.yaml", &a("10.0.0.1"))],
         "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
@@ -512,7 +511,7 @@ async fn an_emptied_file_means_no_objects_unless_it_is_filled_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_written_without_end_does_not_hold_the_start_for_ever() {
+async fn an_endless_write_does_not_block_the_start_for_ever() {
     let root = tempfile::tempdir().expect("a folder");
     let path = root.path().to_owned();
     let mut file = File::create(path.join("a.yaml")).expect("a file");
@@ -530,7 +529,7 @@ async fn a_file_that_is_written_without_end_does_not_hold_the_start_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_ends_when_nobody_listens() {
+async fn the_source_ends_when_its_receiver_is_gone() {
     let Folder { root, groups, task, .. } = Folder::start(&[], "synced manifests\n").await;
     drop(groups);
     fs::write(root.path().join("a.yaml"), a("10.0.0.1")).expect("a file");
@@ -538,7 +537,7 @@ async fn it_ends_when_nobody_listens() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_named_once_and_never_opened() {
+async fn pipes_and_devices_are_rejected_once_and_never_opened() {
     let root = tempfile::tempdir().expect("a folder");
     let path = root.path().to_owned();
     nix::unistd::mkfifo(&path.join("pipe.yaml"), nix::sys::stat::Mode::S_IRUSR).expect("a pipe");

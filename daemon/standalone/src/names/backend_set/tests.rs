@@ -1,4 +1,4 @@
-//! What answers come to, as tables of records and backends.
+//! DNS records and the backends that they yield.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn name(text: &str) -> Name {
     Name::parse(text).unwrap()
 }
 
-/// `priority weight port target`.
+/// Parses `priority weight port target`.
 fn server(text: &str) -> SrvRecord {
     let words: Vec<&str> = text.split(' ').collect();
     let number = |at: usize| words[at].parse().unwrap();
@@ -26,7 +26,7 @@ fn show(set: &BackendSet) -> String {
     each.collect::<Vec<_>>().join(" ")
 }
 
-/// Each target has the address 192.0.2.N that its name ends with.
+/// Each target has the address 192.0.2.N of its name's last digit.
 #[track_caller]
 fn check(records: &[&str], expected: &str, left_out: Option<&str>) {
     for records in [servers(records), servers(records).into_iter().rev().collect()] {
@@ -53,11 +53,11 @@ fn weights_are_taken_as_they_are_or_in_proportion() {
     check(&["0 0 80 h1", "0 0 80 h2"], "192.0.2.1:80=1 192.0.2.2:80=1", None);
     check(&["0 50 80 h1", "0 50 80 h2"], "192.0.2.1:80=1 192.0.2.2:80=1", None);
     check(&["0 1 80 h1", "0 3 80 h2", "0 256 80 h3"], "192.0.2.1:80=1 192.0.2.2:80=3 192.0.2.3:80=256", None);
-    // A weight of 0 beside others is few clients, and not none.
+    // A weight of 0 among others gets few clients, not none.
     check(&["0 0 80 h1", "0 1 80 h2", "0 2 80 h3"], "192.0.2.1:80=1 192.0.2.2:80=128 192.0.2.3:80=256", None);
     check(&["0 1 80 h1", "0 65535 80 h2"], "192.0.2.1:80=1 192.0.2.2:80=256", None);
     check(&["0 1000 80 h1", "0 3000 80 h2"], "192.0.2.1:80=85 192.0.2.2:80=256", None);
-    // Two records of one backend are both its own.
+    // Two records of one backend add up.
     check(&["0 1 80 h1", "0 2 80 h1", "0 1 80 h2"], "192.0.2.1:80=3 192.0.2.2:80=1", None);
 }
 
@@ -78,7 +78,7 @@ fn the_root_as_the_only_target_withdraws_the_service() {
 }
 
 #[test]
-fn what_means_this_host_or_its_link_is_no_backend_of_a_name() {
+fn addresses_of_this_host_or_its_link_are_no_backends() {
     let bad = [
         "127.0.0.1",
         "0.0.0.0",
@@ -101,7 +101,7 @@ fn what_means_this_host_or_its_link_is_no_backend_of_a_name() {
             [select_family(v4, Family::V4, &mut left), select_family(v6, Family::V6, &mut left)].concat();
         (show(&backends_at_port(&fit, NonZeroU16::new(80).unwrap(), &mut left)), left.describe_left_out())
     };
-    let told = "12 left out, as 127.0.0.1, which is no address of another host";
+    let told = "12 left out, such as 127.0.0.1, which is no address of another host";
     assert_eq!(of_both(&bad), (String::new(), Some(told.to_owned())));
     let good = ["10.0.0.1", "192.0.2.1", "2001:db8::1", "fd00::1", "::ffff:192.0.2.1"];
     let all = "10.0.0.1:80=1 192.0.2.1:80=1 [2001:db8::1]:80=1 [fd00::1]:80=1";
@@ -109,7 +109,7 @@ fn what_means_this_host_or_its_link_is_no_backend_of_a_name() {
 }
 
 #[test]
-fn a_flood_of_records_is_cut_alike_whatever_their_order() {
+fn a_flood_of_records_is_cut_independent_of_order() {
     let many: Vec<_> = (0..1_000).map(|number| server(&format!("0 1 80 host-{number:04}"))).collect();
     let turned: Vec<_> = many.iter().rev().cloned().collect();
     let mut left = LeftOutRecords::default();
@@ -119,7 +119,7 @@ fn a_flood_of_records_is_cut_alike_whatever_their_order() {
     assert_eq!((cut.len(), cut[99].target.to_string()), (TARGETS_MAX, "host-0099".to_owned()));
     assert_eq!(
         left.describe_left_out().unwrap(),
-        "900 left out, as host-0100, because at most 100 hosts count"
+        "900 left out, such as host-0100, because at most 100 hosts count"
     );
     let mut left = LeftOutRecords::default();
     let mut addresses = numbered(4_000);
@@ -127,7 +127,7 @@ fn a_flood_of_records_is_cut_alike_whatever_their_order() {
     let addresses = select_family([addresses.clone(), addresses].concat(), Family::V4, &mut left);
     assert_eq!((addresses.len(), addresses[0]), (BACKENDS_MAX, "10.0.0.0".parse().unwrap()));
     let told = left.describe_left_out().unwrap();
-    assert_eq!(told, "3000 left out, as 10.0.3.232, because at most 1000 backends count");
+    assert_eq!(told, "3000 left out, such as 10.0.3.232, because at most 1000 backends count");
 }
 
 /// The addresses from 10.0.0.0 on.
@@ -135,9 +135,9 @@ fn numbered(count: u32) -> Vec<IpAddr> {
     (0..count).map(|number| IpAddr::from((0x0a00_0000 + number).to_be_bytes())).collect()
 }
 
-/// As many records of one host as fit into an answer, and as many addresses of it: together 13 million backends.
+/// As many records of one host, and as many addresses, as fit into an answer: 13 million backends.
 #[test]
-fn answers_that_multiply_come_to_the_first_backends_that_count() {
+fn multiplying_answers_are_cut_to_the_first_backends() {
     let many: Vec<_> = (1..=3_270).map(|port| server(&format!("0 7 {port} h1"))).collect();
     let addresses = BTreeMap::from([(name("h1"), numbered(4_090))]);
     let mut left = LeftOutRecords::default();
@@ -145,11 +145,11 @@ fn answers_that_multiply_come_to_the_first_backends_that_count() {
     let first = (1..=1_000).map(|port| (SocketAddr::from(([10, 0, 0, 0], port)), Weight::ONE));
     assert_eq!(set.backends, first.collect::<BTreeMap<_, _>>());
     let told = left.describe_left_out().unwrap();
-    assert_eq!(told, "13373300 left out, as 10.0.0.0:1001, because at most 1000 backends count");
+    assert_eq!(told, "13373300 left out, such as 10.0.0.0:1001, because at most 1000 backends count");
 }
 
 #[test]
-fn no_more_backends_are_looked_at_than_count() {
+fn the_work_is_bounded_by_the_limit_of_backends() {
     let mut shares = Shares::default();
     for lowest in [2_000, 1_500, 0, 3_000, 0] {
         let mut looked_at = 0;
@@ -169,9 +169,9 @@ fn no_more_backends_are_looked_at_than_count() {
     );
 }
 
-/// Records that say the same add up to more than 32 bits only with the same addresses over and over, which count once.
+/// Equal records exceed 32 bits only if their addresses repeat, and repeated addresses count once.
 #[test]
-fn shares_of_equal_records_add_up_without_an_end() {
+fn shares_of_equal_records_saturate() {
     let mut many: Vec<_> = (0..3_270).map(|_| server("0 65535 80 h1")).collect();
     many.push(server("0 1 80 h2"));
     let mut left = LeftOutRecords::default();

@@ -1,4 +1,4 @@
-//! Names in time, without sockets.
+//! The schedule without sockets.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -50,7 +50,7 @@ fn failed(why: &str) -> Result<LookupAnswer, LookupError> {
     Err(LookupError { server: SERVER, reason: why.to_owned() })
 }
 
-/// A course with one name that is asked for at the given second; what is told of it.
+/// A schedule with one name that is resolved at the given second.
 struct Lab {
     course: LookupSchedule,
     asked: (ObjectName, Arc<NameQuery>),
@@ -70,7 +70,7 @@ impl Lab {
         self.course.finish_lookup((service, wish), outcome, (now, wall)).unwrap()
     }
 
-    /// Finishes what runs, and starts it again as soon as it is due; after how long that is.
+    /// Finishes the look-up and starts the next one when due; returns the pause.
     fn again(
         &mut self,
         outcome: Result<LookupAnswer, LookupError>,
@@ -90,7 +90,7 @@ fn is_about(pause: Duration, expected: Duration) {
 }
 
 #[test]
-fn an_answer_is_told_once_and_asked_for_again_when_it_lapses() {
+fn an_answer_is_reported_once_and_refreshed_after_its_ttl() {
     let mut lab = Lab::new();
     let (change, pause) = lab.again(answered(backends(&[1, 2]), 30), s(0));
     is_about(pause, s(30));
@@ -115,7 +115,7 @@ fn an_answer_is_told_once_and_asked_for_again_when_it_lapses() {
 }
 
 #[test]
-fn trouble_is_told_when_it_begins_and_when_it_ends_and_asked_about_ever_more_seldom() {
+fn a_failure_is_reported_at_its_start_and_end_with_growing_pauses() {
     let mut lab = Lab::new();
     lab.again(answered(backends(&[1]), 30), s(0));
     let (change, pause) = lab.again(failed("silent"), s(33));
@@ -144,7 +144,7 @@ fn trouble_is_told_when_it_begins_and_when_it_ends_and_asked_about_ever_more_sel
 }
 
 #[test]
-fn what_is_wished_otherwise_meanwhile_is_not_answered_by_what_was_asked() {
+fn a_result_of_a_replaced_query_is_ignored() {
     let mut lab = Lab::new();
     let other = NameQueries::from([(service(0), wish("other.example.com"))]);
     let changed = lab.course.update_queries(&other, s(1));
@@ -161,7 +161,7 @@ fn what_is_wished_otherwise_meanwhile_is_not_answered_by_what_was_asked() {
 }
 
 #[test]
-fn no_more_than_so_many_names_are_asked_for_at_once() {
+fn concurrent_look_ups_are_bounded_and_fair() {
     let mut course = LookupSchedule::new(1);
     course.update_queries(&wanted(1_000), s(0));
     let mut running = Vec::new();
@@ -180,7 +180,7 @@ fn no_more_than_so_many_names_are_asked_for_at_once() {
 }
 
 #[test]
-fn names_and_nodes_that_began_together_fall_apart() {
+fn names_and_nodes_that_start_together_spread() {
     let dues = |seed| -> BTreeSet<Duration> {
         let mut course = LookupSchedule::new(seed);
         course.update_queries(&wanted(50), s(0));

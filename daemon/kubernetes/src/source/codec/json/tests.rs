@@ -1,4 +1,4 @@
-//! Frames and objects as an apiserver writes them, and as it should not.
+//! Valid and invalid frames and objects.
 
 use holdfast_core::event::Event;
 use holdfast_core::keys::ObjectName;
@@ -27,14 +27,14 @@ fn frames_of_a_watch() {
 }
 
 #[test]
-fn what_is_no_frame_is_told_in_words() {
+fn an_invalid_frame_is_described() {
     check_frame(r#"{"type":"NEWS","object":{}}"#, r#"not a watch event: its type is "NEWS""#);
     check_frame(r#"{"type":"BOOKMARK","object":{}}"#, "not a watch event: a bookmark without a version");
     check_frame(r#"{"type":"ADDED"}"#, "not a watch event: missing field `object` at line 1 column 16");
     check_frame("<html>", "not a watch event: expected value at line 1 column 1");
 }
 
-/// What is told of an object, whether it is bad, and which version it is.
+/// The messages of an object, whether it is bad, and its version.
 fn read(what: Resource, text: &str) -> (Vec<String>, bool, Option<(String, String)>) {
     let object = Json::parse_object(what, text.as_bytes(), &provenance());
     let told = object.messages.iter().map(|told| match told {
@@ -73,7 +73,7 @@ fn good_objects() {
 }
 
 #[test]
-fn a_node_tells_its_zone() {
+fn a_nodes_zone_is_read() {
     let node =
         |labels: &str| format!(r#"{{"metadata":{{"name":"n1","resourceVersion":"3","labels":{labels}}}}}"#);
     let known = Some(("-/n1", "3"));
@@ -93,7 +93,7 @@ fn check_leaving(more: &str, taints: &str, leaves: bool) {
 }
 
 #[test]
-fn a_node_is_leaving_while_it_is_deleted_or_the_autoscaler_says_so() {
+fn a_node_is_leaving_when_deleted_or_tainted_by_the_autoscaler() {
     let taint = |key: &str| format!(r#"{{"key":"{key}","effect":"NoSchedule"}}"#);
     let (unready, leaving) = (taint("node.kubernetes.io/not-ready"), taint("ToBeDeletedByClusterAutoscaler"));
     check_leaving("", &format!("[{unready}]"), false);
@@ -112,7 +112,7 @@ fn check_addresses(addresses: &str, expected: &str) {
 }
 
 #[test]
-fn a_node_tells_of_each_family_the_first_internal_address_or_else_the_first_external_one() {
+fn the_first_internal_else_external_address_of_each_family_counts() {
     let address = |kind: &str, address: &str| format!(r#"{{"type":"{kind}","address":"{address}"}}"#);
     let list = |addresses: &[(&str, &str)]| {
         let all: Vec<_> = addresses.iter().map(|(kind, it)| address(kind, it)).collect();
@@ -180,7 +180,7 @@ fn a_bad_endpoint_is_skipped_and_the_slice_is_good() {
 }
 
 #[test]
-fn what_is_not_utf_8_is_named_where_it_can_be() {
+fn an_object_with_invalid_utf_8_is_named_if_possible() {
     let mut bytes = format!(r#"{{{META},"spec":{{"type":""#).into_bytes();
     bytes.extend(b"\xff\"}}");
     let object = Json::parse_object(Resource::Services, &bytes, &provenance());

@@ -1,24 +1,24 @@
-//! The frames of a watch, whatever chunks they come in: four bytes that say how long a frame is, then the frame.
+//! Splits a watch into frames: each is four bytes of length, then the message.
 //!
-//! Invariant: the frames given out do not depend on where chunks end, and one never takes more memory than one piece. A
-//! length that no apiserver sends is not waited for: it is given out as a frame that was cut before its first byte.
+//! Invariant: the frames do not depend on chunk boundaries, and none takes more memory than one piece. A length that no
+//! apiserver sends is not awaited: it is emitted as a frame that was cut before its first byte.
 
 use crate::source::codec::Framer;
 use crate::source::piece::{PIECE_BYTES_MAX, Piece, PieceBuffer};
 
-/// How many bytes say how long a frame is.
+/// The size of a frame's length.
 const LENGTH_BYTES: usize = 4;
 
-/// The longest frame that is skipped. Bytes that are no length, such as the text of a proxy, say a hundred times as
-/// much; etcd stores a tenth of it at most.
+/// The longest frame that is skipped. Bytes that are no length, such as a proxy's text, decode to a hundred times as
+/// much; etcd stores at most a tenth of it.
 const FRAME_BYTES_MAX: usize = 4 * PIECE_BYTES_MAX;
 
-/// The frame that has begun and not ended.
+/// The unfinished frame.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    /// The bytes of the length that have come.
+    /// The received bytes of the length.
     length: Vec<u8>,
-    /// How much of the frame is to come.
+    /// The bytes of the frame still to come.
     left: usize,
     piece: PieceBuffer,
     is_broken: bool,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_no_apiserver_sends_is_told_at_once_and_ends_the_frames() {
+    fn an_impossible_length_is_cut_at_once_and_ends_the_frames() {
         assert_eq!(frames(&[b"{\"ty", b"pe\":1}\n", &framed(b"next")]), ["cut after 0"]);
     }
 }

@@ -1,7 +1,7 @@
-//! A list, taken apart while it comes: each item on its own, and what stands around them.
+//! Splits a list into items and the frame around them while it arrives.
 //!
-//! Invariant: what is given out does not depend on where chunks end, and no more than one item is held. Lengths say how
-//! long a list is, so one that was broken off never passes for a whole one. An item may be wrong inside.
+//! Invariant: the output does not depend on chunk boundaries, and at most one item is in memory. A list states its
+//! length, so one that broke off never passes for a whole one. An item may be invalid inside.
 
 use super::{MAGIC, TYPE_META, UNKNOWN_RAW};
 use crate::source::codec::Splitter;
@@ -10,40 +10,40 @@ use crate::source::piece::{Piece, PieceBuffer};
 use holdfast_objects::protobuf::{DecodeError, Field, FieldHeader, Fields, WireKind};
 use std::borrow::Cow;
 
-/// The fields of every list.
+/// The fields of a list.
 const LIST_META: u32 = 1;
 const LIST_ITEM: u32 = 2;
 
-/// The fields of `metadata` of a list.
+/// The fields of a list's `metadata`.
 const RESOURCE_VERSION: u32 = 2;
 const CONTINUE: u32 = 3;
 const REMAINING: u32 = 4;
 
-/// Where the bytes to come belong.
+/// The part that the next bytes belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ListPart {
-    /// In the beginning of a field, or before the first one.
+    /// The header of a field, or before the first field.
     #[default]
     Head,
-    /// In a field that says what the list is.
+    /// A field with the list's type.
     TypeMeta,
-    /// In a field with what the list says of itself.
+    /// A field with the list's metadata.
     ListMeta,
     Item,
-    /// In a field that is not read.
+    /// A field that is not read.
     Skipped,
 }
 
-/// A list that has begun.
+/// A list while it arrives.
 #[derive(Debug, Default)]
 pub(crate) struct ProtobufList {
     has_begun: bool,
-    /// The bytes of the beginning of a field that have come.
+    /// The received bytes of a field's header.
     head: Vec<u8>,
     part: ListPart,
-    /// How much is to come of the field.
+    /// The bytes of the field still to come.
     left: u64,
-    /// How much is to come of the list itself, once it has begun.
+    /// The bytes of the list still to come, once it has begun.
     list_left: Option<u64>,
     type_meta: Vec<u8>,
     list_meta: Vec<u8>,
@@ -89,7 +89,7 @@ impl ProtobufList {
         Ok(rest)
     }
 
-    /// Takes one byte of the beginning of a field, and enters the field when that was the last one.
+    /// Reads one byte of a field's header, and enters the field after the last one.
     fn begin_field<'a>(&mut self, rest: &'a [u8], items: &mut dyn ItemSink) -> Result<&'a [u8], PageError> {
         let (byte, rest) = rest.split_at(1);
         self.head.extend_from_slice(byte);
@@ -121,7 +121,7 @@ impl ProtobufList {
                 self.part = list_part(head.number, is_bytes)?;
             }
             None if head.number == UNKNOWN_RAW => {
-                // The list itself is no field to wait for: its own fields are what comes next.
+                // The list itself is not skipped as one field: its own fields follow.
                 if !is_bytes || self.list_left.replace(left).is_some() {
                     return Err(PageError::Garbled);
                 }
@@ -153,7 +153,7 @@ impl ProtobufList {
         Ok(rest)
     }
 
-    /// Leaves a field that has no bytes.
+    /// Leaves a field without bytes.
     fn leave_field(&mut self, items: &mut dyn ItemSink) {
         if self.part == ListPart::Item {
             items.take_item(Piece::Whole(&[]));
@@ -179,7 +179,7 @@ fn append_bounded(into: &mut Vec<u8>, run: &[u8]) -> Result<(), PageError> {
     Ok(())
 }
 
-/// Parts of a message that come apart belong together, so they are read as if they had come at once.
+/// Parts of one message that arrive separately are merged before decoding.
 fn parse_list_frame(type_meta: &[u8], list_meta: &[u8]) -> Result<ListFrame, DecodeError> {
     let mut frame = ListFrame::default();
     (frame.api_version, frame.kind) = super::parse_type_meta(type_meta)?;

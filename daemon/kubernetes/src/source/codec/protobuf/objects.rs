@@ -1,8 +1,8 @@
-//! Services, `EndpointSlice`s and Nodes in protobuf, as far as they are read.
+//! Decodes Services, `EndpointSlice`s and Nodes from protobuf, as far as their fields are used.
 //!
-//! Invariant: each type has the fields, by the same names, that the reader of JSON has, and a value that JSON leaves
-//! out because it is empty counts as left out here; so an object leads to the same facts in either encoding. As
-//! protobuf has it, of a field that comes twice the last one counts, messages are merged, and lists go on.
+//! Invariant: each type has the same fields as in JSON, and an empty value that JSON omits counts as omitted here; so
+//! an object yields the same facts in both encodings. As in protobuf, the last of a repeated scalar field counts,
+//! messages merge, and lists append.
 
 use std::borrow::Cow;
 
@@ -15,12 +15,12 @@ use holdfast_objects::{
 use crate::source::codec::node::NodeWire;
 use holdfast_objects::protobuf::{DecodeError, Field, Fields};
 
-/// A message that is read.
+/// A message to decode.
 pub(super) trait ProtobufMessage<'a>: Default {
-    /// Takes one field in; one that is not read is passed over.
+    /// Merges one field; unknown ones are skipped.
     fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError>;
 
-    /// Takes all fields of a message in, after those that came before.
+    /// Merges all fields of a message over the earlier ones.
     fn merge_fields(&mut self, mut fields: Fields<'a>) -> Result<(), DecodeError> {
         while let Some(field) = fields.next_field()? {
             self.merge_field(field)?;
@@ -35,7 +35,7 @@ pub(super) trait ProtobufMessage<'a>: Default {
     }
 }
 
-/// Sets a message that may come in parts.
+/// Merges a message that may come in parts.
 fn merge_message<'a, M: ProtobufMessage<'a>>(
     into: &mut Option<M>,
     field: Field<'a>,
@@ -43,7 +43,7 @@ fn merge_message<'a, M: ProtobufMessage<'a>>(
     into.get_or_insert_default().merge_fields(field.message()?)
 }
 
-/// Adds to a list of messages.
+/// Appends to a list of messages.
 fn push_message<'a, M: ProtobufMessage<'a>>(
     into: &mut Option<Vec<M>>,
     field: Field<'a>,
@@ -52,28 +52,28 @@ fn push_message<'a, M: ProtobufMessage<'a>>(
     Ok(())
 }
 
-/// Adds to a list of texts.
+/// Appends to a list of texts.
 fn push_text<'a>(into: &mut Option<Vec<Text<'a>>>, field: Field<'a>) -> Result<(), DecodeError> {
     into.get_or_insert_default().push(field.text()?.into());
     Ok(())
 }
 
-/// A text that may be empty: where that is written, JSON has it too.
+/// A text that may be empty: if protobuf has it, JSON has it too.
 fn optional_text(field: Field<'_>) -> Result<Option<Text<'_>>, DecodeError> {
     field.text().map(|text| Some(text.into()))
 }
 
-/// A text of a field that is always written, and is empty where JSON leaves it out.
+/// A text of a field that is always present, and empty where JSON omits it.
 fn non_empty_text(field: Field<'_>) -> Result<Option<Text<'_>>, DecodeError> {
     field.text().map(|text| Some(text).filter(|text| !text.is_empty()).map(Text::from))
 }
 
-/// A number of a field that is always written, and is 0 where JSON leaves it out.
+/// A number of a field that is always present, and 0 where JSON omits it.
 fn non_zero(field: Field<'_>) -> Result<Option<i64>, DecodeError> {
     field.number().map(|number| Some(number).filter(|number| *number != 0))
 }
 
-/// A moment; one without any field is none.
+/// A time; a message without fields is none.
 fn decode_time(field: Field<'_>) -> Result<Option<TimeWire<'_>>, DecodeError> {
     const SECONDS: u32 = 1;
     let mut fields = field.message()?;
@@ -84,7 +84,7 @@ fn decode_time(field: Field<'_>) -> Result<Option<TimeWire<'_>>, DecodeError> {
     Ok(seconds.map(TimeWire::UnixSeconds))
 }
 
-/// An entry of a map of texts.
+/// An entry of a map of strings.
 fn decode_entry(field: Field<'_>) -> Result<(Cow<'_, str>, Text<'_>), DecodeError> {
     let (mut key, mut value) = (Cow::Borrowed(""), Cow::Borrowed(""));
     let mut fields = field.message()?;
@@ -345,7 +345,7 @@ impl<'a> ProtobufMessage<'a> for NodeWire<'a> {
     }
 }
 
-/// The text of a field of a message, empty if it has none, or one that is no UTF-8: nothing that is read of a Node is.
+/// The text of a message's field; empty if it is missing or not UTF-8: nothing that is read of a Node is either.
 fn first_text(message: Field<'_>, number: u32) -> Result<&str, DecodeError> {
     let mut found = "";
     let mut fields = message.message()?;

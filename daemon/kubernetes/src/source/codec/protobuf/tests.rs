@@ -1,4 +1,4 @@
-//! Frames, objects and statuses in protobuf, whole and broken in every way.
+//! Frames, objects and statuses in protobuf, valid and broken.
 
 use holdfast_core::event::Event;
 use proptest::prelude::*;
@@ -68,7 +68,7 @@ fn frames_of_a_watch() {
 }
 
 #[test]
-fn what_is_no_frame_is_told_in_words() {
+fn an_invalid_frame_is_described() {
     check_frame(b"", "not a watch event: it has no object");
     check_frame(&event_of("NEWS", b""), r#"not a watch event: its type is "NEWS""#);
     check_frame(&event_of("BOOKMARK", b""), "not a watch event: a bookmark without a version");
@@ -90,7 +90,7 @@ fn read(what: Resource, bytes: &[u8]) -> (Vec<String>, bool, Option<String>) {
 }
 
 #[test]
-fn an_object_that_cannot_be_read_to_its_end_is_doubtful_and_has_a_name() {
+fn a_partly_readable_object_is_doubtful_and_has_a_name() {
     let known = Some("d/a@7".to_owned());
     let good = service_of("a");
     assert_eq!(read(Resource::Services, &good), (vec!["+d/a [10.96.0.1]".into()], false, known.clone()));
@@ -102,10 +102,9 @@ fn an_object_that_cannot_be_read_to_its_end_is_doubtful_and_has_a_name() {
     assert_eq!((is_doubtful, name), (true, None));
 }
 
-/// An author of objects in protobuf may put any bytes in: to ask for each such object alone costs the apiserver more
-/// than the author.
+/// An author can put any bytes into an object: refetching each would cost the apiserver more than the author.
 #[test]
-fn a_text_that_is_no_utf8_is_no_doubt() {
+fn invalid_utf_8_does_not_make_an_object_doubtful() {
     let annotation = field(12, &message(&[field(1, b"x"), field(2, b"\xff")]));
     let named = field(1, &message(&[field(1, b"a"), field(3, b"d"), field(6, b"7"), annotation]));
     let service = message(&[named, field(2, &field(3, b"10.96.0.1"))]);
@@ -117,14 +116,14 @@ fn a_text_that_is_no_utf8_is_no_doubt() {
 }
 
 #[test]
-fn what_a_readable_object_says_wrong_is_no_doubt() {
+fn an_invalid_value_does_not_make_an_object_doubtful() {
     let wrong = message(&[meta("a"), field(2, &field(4, b"Bridge"))]);
     let (told, is_doubtful, _) = read(Resource::Services, &wrong);
     assert!(!is_doubtful && told[0].contains(r#"spec.type is "Bridge""#), "{told:?}");
 }
 
 #[test]
-fn messages_are_merged_lists_go_on_and_the_last_value_counts() {
+fn messages_merge_lists_append_and_the_last_value_counts() {
     let port = |name: &str, number| field(1, &message(&[field(1, name.as_bytes()), count(3, number)]));
     let spec = |ip: &str, port: Vec<u8>| field(2, &message(&[port, field(3, ip.as_bytes())]));
     let twice =
@@ -148,7 +147,7 @@ fn a_cut_event_names_its_object() {
         assert!(identity.is_none_or(|name| name == "a" || name.is_empty()));
         identity == Some("a") && glimpse.is_deletion() == Some(true)
     });
-    // All ends behind the metadata, which is 12 bytes, and what follows it.
+    // All ends after the metadata, which takes 12 bytes with its header.
     assert!(named.count() >= service_of("a").len() - 14);
 }
 
@@ -190,9 +189,9 @@ fn items_do_not_depend_on_chunks() {
 }
 
 #[test]
-fn a_list_that_is_broken_off_anywhere_is_not_taken_for_a_whole_one() {
+fn a_list_cut_anywhere_is_truncated() {
     let list = list_of(&[service_of("a"), service_of("b")], &[field(2, b"7")]);
-    // What stands behind the list itself may be missing: two empty texts of two bytes each.
+    // The bytes after the list may be missing: two empty texts of two bytes each.
     let whole = list.len() - 4;
     for end in 0..list.len() {
         let found = taken(&[&list[..end]]);
@@ -202,7 +201,7 @@ fn a_list_that_is_broken_off_anywhere_is_not_taken_for_a_whole_one() {
 }
 
 #[test]
-fn what_is_no_list_is_refused() {
+fn a_body_that_is_no_list_is_refused() {
     assert_eq!(taken(&[b"<html>"]).unwrap_err(), PageError::NotAList);
     assert_eq!(taken(&[&wrapped("Service", &service_of("a"))]).unwrap_err(), PageError::NotAList);
     assert_eq!(taken(&[&list_of(&[], &[])]).unwrap_err(), PageError::NotAList, "a list without a version");
@@ -224,7 +223,7 @@ fn a_giant_item_is_cut_and_the_next_one_is_whole() {
     assert_eq!(items.iter().map(Vec::len).collect::<Vec<_>>(), [PIECE_BYTES_MAX, service_of("b").len()]);
 }
 
-/// Bytes that look like messages, so that more than the first field is read of most.
+/// Bytes that resemble messages, so that the decoder reads beyond the first field.
 fn nearly() -> impl Strategy<Value = Vec<u8>> {
     let leaf = prop_oneof![
         any::<Vec<u8>>(),
@@ -256,7 +255,7 @@ fn read_all(bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn nothing_that_is_sent_breaks_the_reader(bytes in nearly(), end in any::<prop::sample::Index>()) {
+    fn no_input_breaks_the_decoder(bytes in nearly(), end in any::<prop::sample::Index>()) {
         read_all(&bytes);
         read_all(&bytes[..end.index(bytes.len() + 1)]);
         read_all(&[MAGIC, &bytes].concat());

@@ -1,14 +1,14 @@
-//! Frames of HTTP/2 (RFC 9113) as they lie in memory.
+//! Reads and writes HTTP/2 frames (RFC 9113) in memory.
 //!
-//! Invariant: no length is believed before it was compared with the bytes that are there, and nothing is copied.
+//! Invariant: every length is compared with the available bytes before use, and payloads are not copied.
 
-/// What a client says before its first frame.
+/// The client's preface before its first frame.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The length, the kind, the flags and the stream of a frame.
+/// Length, type, flags and stream of a frame.
 pub(super) const HEAD_BYTES: usize = 9;
 
-/// The one stream that is used, the first that a client may open; 0 is the connection itself.
+/// The only stream in use, the first that a client may open; 0 is the connection.
 pub(super) const STREAM: u32 = 1;
 
 pub(super) const ACK: u8 = 0x1;
@@ -17,7 +17,7 @@ pub(super) const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameKind {
     Data = 0,
@@ -28,7 +28,7 @@ pub(super) enum FrameKind {
     Ping = 6,
     GoAway = 7,
     Continuation = 9,
-    /// A kind that nothing has to be done about, known or not.
+    /// A type that needs no action, known or not.
     Other = 0xff,
 }
 
@@ -48,22 +48,22 @@ impl FrameKind {
     }
 }
 
-/// The beginning of a frame.
+/// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     pub kind: FrameKind,
     flags: u8,
     pub(super) stream: u32,
-    /// How many bytes follow.
+    /// The length of the payload.
     pub length: usize,
 }
 
 impl FrameHeader {
-    /// Reads it; none if there are too few bytes for it.
+    /// Parses a header; `None` if bytes are missing.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (&[high, middle, low, kind, flags, s0, s1, s2, s3], _) = bytes.split_first_chunk()?;
         let length = u32::from_be_bytes([0, high, middle, low]);
-        // The highest bit of a stream means nothing.
+        // The highest bit is reserved.
         let stream = u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]);
         Some(Self { kind: FrameKind::from_byte(kind), flags, stream, length: usize::try_from(length).ok()? })
     }
@@ -72,7 +72,7 @@ impl FrameHeader {
         self.flags & flag != 0
     }
 
-    /// What a frame holds beside padding and priority; none: it is shorter than it says.
+    /// The payload without padding and priority; `None`: it is shorter than its padding claims.
     pub(super) fn payload_content(self, payload: &[u8]) -> Option<&[u8]> {
         let (padding, rest) = match self.has_flag(PADDED) {
             true => payload.split_first().map(|(length, rest)| (usize::from(*length), rest))?,
@@ -83,7 +83,7 @@ impl FrameHeader {
     }
 }
 
-/// Adds a frame; its payload is shorter than any limit of a server, which is 16 KiB at least.
+/// Appends a frame; its payload is below every server's limit, at least 16 KiB.
 pub(super) fn write_frame(to: &mut Vec<u8>, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
     let [.., high, middle, low] = payload.len().to_be_bytes();
     to.extend([high, middle, low, kind as u8, flags]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_those_of_the_protocol_and_all_others_are_one() {
+    fn unused_frame_types_are_all_other() {
         for byte in 0..=u8::MAX {
             let kind = FrameKind::from_byte(byte);
             assert!(kind == FrameKind::Other || kind as u8 == byte, "{byte}");

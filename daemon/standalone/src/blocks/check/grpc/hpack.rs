@@ -1,26 +1,26 @@
-//! The headers of a request, and those two of an answer that are read, as HTTP/2 packs them (HPACK, RFC 7541).
+//! Encodes a request's headers, and decodes the two statuses of a reply (HPACK, RFC 7541).
 //!
-//! Invariant: the server was told that no table is kept, so each field stands by itself. Of Huffman's code the digits
-//! are read, and two names are compared as they are packed; what else is packed so is passed over. No length is
-//! believed before it was compared with the bytes that are there.
+//! Invariant: our settings forbid a dynamic table, so each field stands alone. Of Huffman code only digits are decoded,
+//! and two names are compared in encoded form; all else is skipped. Every length is compared with the available bytes
+//! before use.
 
 use super::write_varint;
 
-/// The names that are looked for, plain and as Huffman's code packs them.
+/// The names to find, plain and Huffman-encoded.
 const HTTP_STATUS: [&[u8]; 2] = [b":status", b"\xb8\x84\x8d\x36\xa3"];
 const GRPC_STATUS: [&[u8]; 2] = [b"grpc-status", b"\x9a\xca\xc8\xb2\x12\x34\xda\x8f"];
 
-/// What the static table has of `:status`, from this field on.
+/// The static table's values of `:status`, from this index on.
 const FIRST_HTTP_STATUS: usize = 8;
 const HTTP_STATUSES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
 
-/// How often a number may go on: as often as the length of the longest answer needs.
+/// The most continuation bytes of an integer: enough for the length of the longest reply.
 const FURTHER_BYTES_MAX: u32 = 3;
 
-/// A status has at most three digits, and Huffman's code makes of none more than a byte.
+/// A status has at most three digits, and each takes at most one byte in Huffman code.
 const DIGITS_MAX: usize = 3;
 
-/// Packs headers, each in full.
+/// Encodes headers as literals.
 pub(super) fn encode_headers(headers: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in headers {
@@ -40,22 +40,22 @@ fn write_text(block: &mut Vec<u8>, text: &str) {
     block.extend(text.as_bytes());
 }
 
-/// What a number says in so many bits where it goes on behind them.
+/// The prefix value that marks an integer with continuation bytes.
 const fn prefix_max(bits: u32) -> usize {
     (1 << bits) - 1
 }
 
-/// What headers say of how a call went.
+/// The statuses in headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CallStatuses {
-    /// The status of HTTP.
+    /// The HTTP status.
     pub(super) http: Option<u16>,
-    /// The status of gRPC.
+    /// The gRPC status.
     pub(super) grpc: Option<u16>,
 }
 
 impl CallStatuses {
-    /// Reads them; none: these are no headers.
+    /// Decodes the statuses; `None`: the block is invalid.
     pub(super) fn parse(block: &[u8]) -> Option<Self> {
         let (mut block, mut found) = (HeaderBlock(block), Self::default());
         while let Some(first) = block.0.first() {
@@ -69,7 +69,7 @@ impl CallStatuses {
     }
 }
 
-/// Which header a field is, as far as that matters.
+/// The relevant header names.
 enum HeaderName {
     Http,
     Grpc,
@@ -82,17 +82,17 @@ impl HeaderName {
     }
 }
 
-/// What is still to be read.
+/// The unread rest of a header block.
 struct HeaderBlock<'a>(&'a [u8]);
 
 impl<'a> HeaderBlock<'a> {
-    /// The field that begins so, and the number that it says, if it says one.
+    /// Decodes the field that starts with this byte: its name, and its status if it is a number.
     fn next_field(&mut self, first: u8) -> Option<(HeaderName, Option<u16>)> {
         if first & 0x80 != 0 {
             let status = table_status(self.read_integer(7)?);
             return Some((HeaderName::from_table_status(status), status));
         }
-        // The size of the table.
+        // A dynamic table size update.
         if first & 0xe0 == 0x20 {
             return self.read_integer(5).map(|_| (HeaderName::Other, None));
         }
@@ -103,7 +103,7 @@ impl<'a> HeaderBlock<'a> {
         Some((name, self.read_text()?.status_number()))
     }
 
-    /// A number that begins with so many bits of a byte.
+    /// Decodes an integer with a prefix of this many bits.
     fn read_integer(&mut self, bits: u32) -> Option<usize> {
         let most = prefix_max(bits);
         let mut number = usize::from(self.read_byte()?) & most;
@@ -135,7 +135,7 @@ impl<'a> HeaderBlock<'a> {
     }
 }
 
-/// The status that a field of the static table says.
+/// The status of a static table entry.
 fn table_status(field: usize) -> Option<u16> {
     HTTP_STATUSES.get(field.checked_sub(FIRST_HTTP_STATUS)?).copied()
 }
@@ -165,7 +165,7 @@ fn parse_plain(digits: &[u8]) -> Option<u16> {
     is_one.then(|| digits.iter().fold(0, |number, digit| number * 10 + u16::from(digit & 0x0f)))
 }
 
-/// The same in Huffman's code, in which what is left of the last byte is ones.
+/// Decodes Huffman-encoded digits; the padding must be ones.
 fn parse_huffman(bytes: &[u8]) -> Option<u16> {
     let mut room = [0xff; DIGITS_MAX + 1];
     room.get_mut(..DIGITS_MAX)?.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -181,7 +181,7 @@ fn parse_huffman(bytes: &[u8]) -> Option<u16> {
     is_one.then_some(number)
 }
 
-/// The digit that these bits begin with, and how many bits it has: five from `0` to `2`, six from `3` to `9`.
+/// The first digit of these bits and its width: five bits for `0` to `2`, six for `3` to `9`.
 fn huffman_digit(bits: u32) -> Option<(u16, usize)> {
     let six = u16::try_from(bits >> 26).ok()?;
     match six {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_read_however_they_are_packed() {
+    fn statuses_are_decoded_in_every_encoding() {
         check("no field", b"", both(None, None));
         check("from the table", b"\x88", both(Some(200), None));
         check("from the table", b"\x8d", both(Some(404), None));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn all_other_fields_are_passed_over() {
+    fn all_other_fields_are_skipped() {
         check("of the table", b"\x82\x90\xbd\x88", both(Some(200), None));
         check("beyond the table", b"\xff\x00\x88", both(Some(200), None));
         check("a size of the table", b"\x20\x88", both(Some(200), None));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_no_block() {
+    fn a_cut_block_is_invalid() {
         let whole = b"\x40\x0bgrpc-status\x0212";
         for end in 1..whole.len() {
             check("cut", &whole[..end], None);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn all_numbers_of_three_digits_are_read_in_both_ways() {
+    fn all_numbers_of_three_digits_are_decoded_plain_and_huffman() {
         for number in 0..=999_u16 {
             let text = number.to_string();
             assert_eq!(parse_plain(text.as_bytes()), Some(number));
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Digits as Huffman's code packs them.
+    /// Huffman-encodes digits.
     fn packed(digits: &str) -> Vec<u8> {
         let code =
             |digit: u32| if digit < 3 { format!("{digit:05b}") } else { format!("{:06b}", digit + 0x16) };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn packed_numbers_are_those_of_the_protocol_and_no_others() {
+    fn only_valid_huffman_numbers_are_decoded() {
         assert_eq!(packed("302"), [0x64, 0x02], "the example of RFC 7541, C.6.1");
         for (rule, bytes) in [
             ("none", &b""[..]),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_headers_are_decoded() {
         for length in [0, 1, 126, 127, 128, 254, 255, 1_000, 16_383] {
             let value = "v".repeat(length);
             let block = encode_headers(&[("te", &value), (":status", "200")]);

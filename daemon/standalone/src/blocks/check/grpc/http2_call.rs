@@ -1,8 +1,8 @@
-//! One call over one connection of HTTP/2: what is sent, and what comes of what is answered.
+//! One call over one HTTP/2 connection.
 //!
-//! Invariant: what a server sends has to fit [`REPLY_BYTES_MAX`], frames that mean nothing included; so there are at
-//! most some 1,800 of them, and what is answered to them is no longer than they are. Nothing is sent that was not asked
-//! for: no window is opened, as the first one has room for more. A piece of any size leads to the same end.
+//! Invariant: everything that a server sends must fit into [`ANSWER_BYTES_MAX`], useless frames included; so there are
+//! at most some 1,800 frames, and replies to them are no longer than they are. Nothing unsolicited is sent: the initial
+//! window is larger than the limit, so no update is needed. The result does not depend on chunk boundaries.
 
 use std::fmt;
 
@@ -12,21 +12,21 @@ use super::frames::{
 };
 use super::hpack::{self, CallStatuses};
 
-/// What this side wants of the other one: that it keep no table of headers, and push nothing.
+/// Our settings: no header table, no push.
 const SETTINGS: [u8; 12] = [0, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0];
 
-/// One setting: its number and its value.
+/// One setting: id and value.
 const SETTING_BYTES: usize = 6;
 
 const PING_BYTES: usize = 8;
 
-/// Room for what most servers answer: thousands of backends that say nothing cost so much each.
+/// The size of most replies: thousands of silent backends cost this much each.
 const ANSWER_BYTES_USUAL: usize = 1024;
 
-/// Why there is no whole answer.
+/// Why there is no complete reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Http2Error {
-    /// It does not begin as each server of HTTP/2 does, with its settings.
+    /// It does not start with SETTINGS, as every HTTP/2 server does.
     #[error("it begins {0:?}")]
     NotHttp2(String),
     #[error("it is longer than {} bytes", ANSWER_BYTES_MAX)]
@@ -41,7 +41,7 @@ pub(crate) enum Http2Error {
     Reset(ErrorCode),
 }
 
-/// Why a server ends a stream or a connection.
+/// The code of a RST_STREAM or GOAWAY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorCode(u32);
 
@@ -74,23 +74,23 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// A call that was answered to its end.
+/// A complete reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GrpcReply {
     pub(super) statuses: CallStatuses,
     pub(super) message: Vec<u8>,
 }
 
-/// A call as far as it has come.
+/// A call in progress.
 #[derive(Debug)]
 pub(super) struct Http2Call {
-    /// What is to be sent before anything more is read.
+    /// The bytes to send before the next read.
     pub(super) unsent: Vec<u8>,
-    /// What came and is no whole frame yet; to be added to.
+    /// Received bytes without a complete frame; the caller appends.
     pub(super) unread: Vec<u8>,
-    // How many bytes were read of all that came.
+    // The count of all bytes read.
     read: usize,
-    // Headers that are not whole yet, and whether the stream ends with them.
+    // Incomplete headers, and whether the stream ends with them.
     headers: Option<(Vec<u8>, bool)>,
     answer: GrpcReply,
     has_begun: bool,
@@ -98,7 +98,7 @@ pub(super) struct Http2Call {
 }
 
 impl Http2Call {
-    /// Begins a call with these headers and this message.
+    /// Starts a call with these headers and this message.
     pub(super) fn new(headers: &[(&str, &str)], message: &[u8]) -> Self {
         let mut unsent = PREFACE.to_vec();
         frames::write_frame(&mut unsent, FrameKind::Settings, 0, 0, &SETTINGS);
@@ -121,7 +121,7 @@ impl Http2Call {
         }
     }
 
-    /// Takes in what came; gives the answer once it is whole.
+    /// Processes the received bytes; returns the reply once it is complete.
     pub(super) fn advance(&mut self) -> Result<Option<GrpcReply>, Http2Error> {
         let mut unread = std::mem::take(&mut self.unread);
         let mut taken = 0;
@@ -135,12 +135,12 @@ impl Http2Call {
         Ok(self.is_over.then(|| std::mem::take(&mut self.answer)))
     }
 
-    /// What it is that nothing more comes.
+    /// The error of a connection that ended early.
     pub(super) fn truncation_error(&self) -> Http2Error {
         if self.has_begun || self.unread.is_empty() { Http2Error::Cut } else { not_http2_error(&self.unread) }
     }
 
-    /// Takes the first frame of these bytes, and says how long it is; none: it is not whole.
+    /// Processes the first frame; returns its length, or `None` if it is incomplete.
     fn take_frame(&mut self, bytes: &[u8]) -> Result<Option<usize>, Http2Error> {
         let Some(head) = FrameHeader::parse(bytes) else { return Ok(None) };
         if !self.has_begun && (head.kind != FrameKind::Settings || head.has_flag(ACK) || head.stream != 0) {
@@ -210,7 +210,7 @@ impl Http2Call {
             return Ok(());
         }
         let statuses = CallStatuses::parse(&block).ok_or(Http2Error::Illegal("a block of headers"))?;
-        // What comes before the answer, and is none.
+        // An interim response precedes the final one.
         let is_interim = statuses.http.is_some_and(|status| status < 200);
         let answered = &mut self.answer.statuses;
         if !is_interim {
@@ -233,14 +233,14 @@ fn not_http2_error(bytes: &[u8]) -> Http2Error {
     Http2Error::NotHttp2(excerpt(bytes))
 }
 
-/// A server that ends its connections, and no call that has begun, still answers this one.
+/// A server that drains its connections still answers this call if it has accepted it.
 fn handle_goaway(payload: &[u8]) -> Result<(), Http2Error> {
-    // The highest bit of a stream means nothing.
+    // The highest bit is reserved.
     let (last, code) = (read_u32(payload, 0)? & (u32::MAX >> 1), read_u32(payload, 4)?);
     if code == NO_ERROR && last >= STREAM { Ok(()) } else { Err(Http2Error::GoAway(ErrorCode(code))) }
 }
 
-/// The four bytes of a payload from there on.
+/// Reads four bytes of a payload at an offset.
 fn read_u32(payload: &[u8], from: usize) -> Result<u32, Http2Error> {
     let bytes = payload.get(from..).and_then(|rest| rest.first_chunk());
     bytes.map(|bytes| u32::from_be_bytes(*bytes)).ok_or(Http2Error::Illegal("an end without a code"))

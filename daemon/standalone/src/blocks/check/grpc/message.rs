@@ -1,22 +1,21 @@
-//! The question and the answer of `grpc.health.v1.Health/Check`, each with what stands before a message of gRPC.
+//! Encodes the request of `grpc.health.v1.Health/Check` and decodes its response, each with its gRPC prefix.
 //!
-//! Invariant: an answer is one message that is not compressed, as nothing else was asked for. What of it is not known
-//! here is passed over, as protobuf has it.
+//! Invariant: a response is one uncompressed message, as requested. Unknown fields are skipped, as in protobuf.
 
 use holdfast_core::words;
 
 use super::write_varint;
 use holdfast_objects::protobuf::Fields;
 
-/// The method that a call is for.
+/// The method to call.
 pub(super) const PATH: &str = "/grpc.health.v1.Health/Check";
 
-/// The one field of either message: the service as a text, its status as a number.
+/// The only field of both messages: the service as a string, its status as an enum.
 const FIELD: u32 = 1;
 const SERVICE_KEY: u8 = 0x0a;
 
 words! {
-    /// How a service is, by its server.
+    /// A service's health by its server.
     pub(crate) enum ServingStatus {
         Unknown = "UNKNOWN",
         Serving = "SERVING",
@@ -25,7 +24,7 @@ words! {
     }
 }
 
-/// Asks how a service is; one without a name stands for the whole server.
+/// Encodes a request for a service; an empty name means the whole server.
 pub(super) fn encode_request(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -37,7 +36,7 @@ pub(super) fn encode_request(service: &str) -> Vec<u8> {
     [&[0, a, b, c, d], message.as_slice()].concat()
 }
 
-/// What an answer says; none: it is no whole message, or says what is not known.
+/// Decodes a response; `None`: it is no complete message, or has an unknown status.
 pub(super) fn parse_response(bytes: &[u8]) -> Option<ServingStatus> {
     let (&[compressed, a, b, c, d], message) = bytes.split_first_chunk()?;
     let is_whole = usize::try_from(u32::from_be_bytes([a, b, c, d])) == Ok(message.len());

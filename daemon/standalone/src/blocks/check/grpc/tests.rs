@@ -1,4 +1,4 @@
-//! What answers mean.
+//! The judgement of replies.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn check(rule: &str, http: Option<u16>, grpc: Option<u16>, message: &[u8], expec
 }
 
 #[test]
-fn a_server_is_well_if_it_says_so_and_ends_well() {
+fn a_server_is_healthy_if_it_reports_serving_and_ends_correctly() {
     let says = |rule, status: &[u8], expected| {
         let message = [&[0, 0, 0, 0, u8::try_from(status.len()).unwrap()], status].concat();
         check(rule, Some(200), Some(0), &message, expected);

@@ -1,4 +1,4 @@
-//! Checks by gRPC of backends that are well, and of those that speak anything but what they should.
+//! Checks by gRPC of healthy backends, and of other protocols.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn settings() -> Vec<u8> {
     frame(4, 0, 0, b"")
 }
 
-/// A whole answer with this health status.
+/// A complete reply with this health status.
 pub(super) fn answer(status: u8) -> &'static [u8] {
     let headers = frame(1, 4, 1, b"\x88\x5f\x10application/grpc");
     let message = frame(0, 0, 1, &[0, 0, 0, 0, 2, 8, status]);
@@ -57,7 +57,7 @@ async fn a_check_by_grpc_that_fails_says_why() {
 }
 
 #[tokio::test]
-async fn a_backend_that_floods_is_read_no_further_than_the_bound() {
+async fn a_flooding_backend_is_read_up_to_the_limit() {
     let too_long = "no whole answer of HTTP/2: it is longer than 16384 bytes";
     let first = settings().leak();
     for (rule, flood) in [

@@ -1,4 +1,4 @@
-//! Checks that this node cannot make.
+//! Checks that this node cannot run.
 
 use std::process::Command;
 
@@ -20,7 +20,7 @@ async fn outcome_at(backend: SocketAddr, kind: CheckKind) -> Result<(), CheckErr
 }
 
 #[test]
-fn a_check_without_a_local_port_is_not_made() {
+fn a_check_without_a_local_port_does_not_run() {
     few_ports::run_in_network(async || {
         let listener = TcpListener::bind("127.0.0.1:8080").await.unwrap();
         let backend = listener.local_addr().unwrap();
@@ -38,7 +38,7 @@ fn a_check_without_a_local_port_is_not_made() {
 }
 
 #[test]
-fn a_check_without_a_route_is_told_from_a_refusal() {
+fn a_missing_route_differs_from_a_refusal() {
     few_ports::run_in_network(async || {
         for (kind, backend) in
             [("unreachable", "192.0.2.1"), ("blackhole", "192.0.2.2"), ("prohibit", "192.0.2.3")]

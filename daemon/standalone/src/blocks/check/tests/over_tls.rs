@@ -1,4 +1,4 @@
-//! Checks over TLS, against a server whose certificates are made here.
+//! Checks over TLS, with certificates made here.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::*;
 use holdfast_config::{CheckTls, ClientIdentity, FileAuthor, TlsFiles};
 use holdfast_fixtures::{Authority, Leaf};
 
-/// Files of a client, and the authority of servers that it trusts.
+/// A client's files, and the authority that it trusts.
 struct TlsCheckHarness {
     folder: tempfile::TempDir,
     authority: Authority,
@@ -40,7 +40,7 @@ impl TlsCheckHarness {
         TlsFiles { ca_file: self.path("ca.crt"), client, author: FileAuthor::Administrator }
     }
 
-    /// What a check says of a server with this certificate, which may want one of its clients.
+    /// Checks a server with this certificate, which may require a client certificate.
     async fn check(&self, rule: &str, leaf: &Leaf, wants_client: bool, asked: &CheckTls, expected: &str) {
         let clients = wants_client.then_some(&self.authority);
         let outcome = ask(&ClientTls::new(&asked.files), asked, leaf, clients, None).await;
@@ -82,7 +82,7 @@ async fn answer(listener: TcpListener, config: Arc<ServerConfig>) {
     let _ = stream.shutdown().await;
 }
 
-/// What comes of one check of one server.
+/// The result of one check of one server.
 async fn ask(
     tls: &ClientTls,
     asked: &CheckTls,
@@ -106,7 +106,7 @@ fn named(name: Option<&str>, files: TlsFiles) -> CheckTls {
 }
 
 #[tokio::test]
-async fn a_check_over_tls_passes_if_the_certificate_is_the_one_that_is_meant() {
+async fn a_check_over_tls_passes_with_the_expected_certificate() {
     let bed = TlsCheckHarness::new();
     let address = bed.authority.leaf("127.0.0.1");
     let name = bed.authority.leaf("web.internal");
@@ -149,16 +149,16 @@ async fn a_server_that_speaks_no_tls_is_not_healthy() {
     }
 }
 
-/// Files rotate, and may be half-written or away meanwhile: that is not the backend's fault.
+/// Files rotate, and may be half-written or missing meanwhile: that is not the backend's fault.
 #[tokio::test]
-async fn files_that_cannot_be_read_mark_no_backend_down() {
+async fn unreadable_files_mark_no_backend_down() {
     let bed = TlsCheckHarness::new();
     let leaf = bed.authority.leaf("127.0.0.1");
     let asked = named(None, bed.files(false));
     let tls = ClientTls::new(&asked.files);
     std::fs::remove_file(bed.path("ca.crt")).unwrap();
     let outcome = ask(&tls, &asked, &leaf, None, None).await;
-    assert!(outcome.starts_with("not asked: "), "{outcome}");
+    assert!(outcome.starts_with("not checked: "), "{outcome}");
     bed.authority.write(&bed.path("ca.crt"));
     let until_read = async {
         while ask(&tls, &asked, &leaf, None, None).await != "healthy" {
@@ -174,7 +174,7 @@ async fn files_that_cannot_be_read_mark_no_backend_down() {
 }
 
 #[tokio::test]
-async fn files_that_have_changed_are_used() {
+async fn changed_files_are_used() {
     let bed = TlsCheckHarness::new();
     let other = Authority::new();
     let leaf = other.leaf("127.0.0.1");
@@ -191,9 +191,9 @@ async fn files_that_have_changed_are_used() {
     tokio::time::timeout(TEST_TIMEOUT, until_read).await.expect("the file is looked at again");
 }
 
-/// Root's key speaks with root's rights to whatever the check dials.
+/// Root's key would give a check root's rights at any server it dials.
 #[tokio::test]
-async fn kernel_no_check_shows_a_key_that_its_author_may_not_read() {
+async fn kernel_no_check_presents_a_key_that_its_author_may_not_read() {
     const USER: u32 = 61_183;
     let bed = TlsCheckHarness::new();
     let mode = |name: &str, mode| {
@@ -205,15 +205,15 @@ async fn kernel_no_check_shows_a_key_that_its_author_may_not_read() {
     let leaf = bed.authority.leaf("127.0.0.1");
     let by_user = TlsFiles { author: FileAuthor::User(USER), ..bed.files(true) };
     let asked = named(None, by_user);
-    bed.check("root's key", &leaf, true, &asked, "not asked: ").await;
+    bed.check("root's key", &leaf, true, &asked, "not checked: ").await;
     std::os::unix::fs::chown(bed.path("client.key"), Some(USER), None).unwrap();
     bed.check("the user's key", &leaf, true, &asked, "healthy").await;
     mode("ca.crt", 0o600);
-    bed.check("root's authorities", &leaf, true, &asked, "not asked: ").await;
+    bed.check("root's authorities", &leaf, true, &asked, "not checked: ").await;
     bed.check("root says so", &leaf, true, &named(None, bed.files(true)), "healthy").await;
 }
 
-/// Answers by gRPC, with these protocols on offer.
+/// Serves gRPC, with these ALPN protocols.
 async fn serve_grpc(listener: TcpListener, leaf: &Leaf, offered: &[&str]) {
     let mut config = server_config(leaf, None).as_ref().clone();
     config.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();

@@ -1,11 +1,11 @@
-//! Answers as bytes, in pieces of any size.
+//! Replies as bytes, in chunks of any size.
 
 use proptest::prelude::*;
 
 use super::super::frames::write_frame;
 use super::*;
 
-/// One frame: its kind, its flags, its stream, and what it holds.
+/// One frame: type, flags, stream, payload.
 type Frame<'a> = (u8, u8, u32, &'a [u8]);
 
 const SETTINGS_FRAME: Frame<'_> = (4, 0, 0, b"");
@@ -22,7 +22,7 @@ fn bytes(frames: &[Frame<'_>]) -> Vec<u8> {
     for (kind, flags, stream, payload) in frames {
         let begins = bytes.len();
         write_frame(&mut bytes, FrameKind::Data, *flags, *stream, payload);
-        // Kinds that this side never writes, too.
+        // Also types that we never write.
         bytes[begins + 3] = *kind;
     }
     bytes
@@ -32,7 +32,7 @@ fn begun() -> Http2Call {
     Http2Call::new(&[("te", "trailers")], b"message")
 }
 
-/// What an answer comes to, in pieces of so many bytes; `None`: it is not over.
+/// The result of a reply in chunks of this size; `None`: incomplete.
 fn outcome(answer: &[u8], piece: usize) -> Result<Option<GrpcReply>, Http2Error> {
     let mut call = begun();
     for piece in answer.chunks(piece) {
@@ -69,7 +69,7 @@ fn check_fault(rule: &str, frames: &[Frame<'_>], expected: Http2Error) {
 }
 
 #[test]
-fn what_is_sent_is_a_preface_settings_headers_and_a_message() {
+fn a_call_sends_preface_settings_headers_and_message() {
     let sent = begun().unsent;
     let frames = sent.strip_prefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     let expected: [Frame<'_>; 3] = [
@@ -81,7 +81,7 @@ fn what_is_sent_is_a_preface_settings_headers_and_a_message() {
 }
 
 #[test]
-fn an_answer_is_whole_at_the_end_of_its_stream() {
+fn a_reply_is_complete_at_the_end_of_its_stream() {
     check_well("the usual", &[SETTINGS_FRAME, SETTINGS_ACK, HEADERS, DATA, TRAILERS]);
     check_well("more behind it", &[SETTINGS_FRAME, HEADERS, DATA, TRAILERS, (0, 0, 1, b"more")]);
     check_well("others between", &[SETTINGS_FRAME, PING, HEADERS, WINDOW_UPDATE, DATA, PING, TRAILERS]);
@@ -128,7 +128,7 @@ fn an_answer_is_whole_at_the_end_of_its_stream() {
 }
 
 #[test]
-fn what_is_no_answer_of_http_2_is_told() {
+fn an_invalid_http_2_reply_is_named() {
     let begin = |more: &[Frame<'static>]| [&[SETTINGS_FRAME], more].concat();
     let refused = |rule, more: &[Frame<'static>], fault| check_fault(rule, &begin(more), fault);
     let ended = Http2Error::Reset(ErrorCode(7));
@@ -172,7 +172,7 @@ fn what_is_no_answer_of_http_2_is_told() {
 }
 
 #[test]
-fn what_does_not_begin_with_settings_is_shown() {
+fn a_reply_that_does_not_start_with_settings_is_shown() {
     let begins = |bytes: &[u8]| outcome(bytes, usize::MAX).unwrap_err().to_string();
     assert_eq!(
         begins(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"),
@@ -192,7 +192,7 @@ fn what_does_not_begin_with_settings_is_shown() {
     assert_eq!((call.advance(), call.truncation_error()), (Ok(None), Http2Error::Cut));
 }
 
-/// How many of a frame a server can send before it is too much, and how many bytes it was answered.
+/// Checks how many copies of a frame a server can send, and that our replies stay small.
 #[track_caller]
 fn check_flood(rule: &str, frame: Frame<'_>, most: usize) {
     let mut call = begun();
@@ -213,7 +213,7 @@ fn check_flood(rule: &str, frame: Frame<'_>, most: usize) {
 }
 
 #[test]
-fn a_flood_of_any_frame_ends_and_is_answered_with_no_more_than_it_is() {
+fn a_flood_of_any_frame_ends_and_is_not_amplified() {
     check_flood("pings", PING, 963);
     check_flood("settings", SETTINGS_FRAME, 1_819);
     check_flood("windows", WINDOW_UPDATE, 1_259);
@@ -232,9 +232,9 @@ fn a_flood_of_any_frame_ends_and_is_answered_with_no_more_than_it_is() {
     assert_eq!(pieces.take_while(Result::is_ok).count(), 1_818, "headers in endless pieces");
 }
 
-/// What announces itself as too much is not waited for.
+/// A frame that announces too much is refused at once.
 #[test]
-fn a_frame_that_cannot_fit_is_refused_by_its_head() {
+fn a_too_large_frame_is_refused_by_its_header() {
     for length in [[0, 0x40, 0], [0xff, 0xff, 0xff]] {
         let head = [&length[..], b"\x04\0\0\0\0\0"].concat();
         assert_eq!(outcome(&head, 1), Err(Http2Error::TooLong));
@@ -244,7 +244,7 @@ fn a_frame_that_cannot_fit_is_refused_by_its_head() {
 }
 
 #[test]
-fn settings_and_pings_are_answered_once_each_and_their_answers_are_not() {
+fn settings_and_pings_are_acknowledged_once() {
     let mut call = begun();
     call.unsent.clear();
     call.unread.extend(bytes(&[SETTINGS_FRAME, SETTINGS_ACK, PING, (6, ACK, 0, b"abcdefgh")]));
@@ -253,7 +253,7 @@ fn settings_and_pings_are_answered_once_each_and_their_answers_are_not() {
 }
 
 #[test]
-fn codes_are_told_by_their_names() {
+fn error_codes_are_shown_by_name() {
     let told = |code| ErrorCode(code).to_string();
     assert_eq!(
         [0, 1, 7, 13, 14, u32::MAX].map(told),
@@ -273,9 +273,9 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Whatever comes, in whatever pieces: the same end, and nothing that is kept without a bound.
+    /// Any bytes in any chunks: the same result, and bounded memory.
     #[test]
-    fn any_answer_has_one_outcome_however_it_comes(
+    fn any_reply_has_one_outcome_in_any_chunks(
         frames in prop::collection::vec(any_frame(), 0..60),
         tail in prop::collection::vec(any::<u8>(), 0..20),
         piece in 1..300_usize,
