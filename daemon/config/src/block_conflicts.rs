@@ -84,8 +84,10 @@ fn check_names(report: &mut Report<'_>, blocks: &[ReadBlock]) {
         let Some(first) = seen.insert(key, site) else { continue };
         let name = full_name(block);
         let line = report.line_number(first);
-        report
-            .add_error(site, format!("{name} is there already (line {line}): give each block its own name"));
+        report.add_error(
+            site,
+            format!("{name} is already defined (line {line}): give each block its own name"),
+        );
         seen.insert(key, first);
     }
 }
@@ -184,7 +186,9 @@ fn resolver_conflicts(block: &ServiceBlock, resolver: &Resolver) -> Vec<BlockCon
     let unasked = is_unasked.then(|| BlockConflict { frontend: None, message: NO_RESOLVER.to_owned() });
     let is_taken = |it| resolver.servers.contains(&it) && block.protocol != Transport::Sctp;
     let taken = conflicts_at(block, is_taken, |it| {
-        format!("{it} is a name server (resolver.servers): it is asked itself, never by a service")
+        format!(
+            "{it} is a name server (resolver.servers): the daemon queries it directly, never through a service"
+        )
     });
     unasked.into_iter().chain(taken).collect()
 }
@@ -226,8 +230,7 @@ fn check_announced_count(report: &mut Report<'_>, blocks: &[ReadBlock]) {
     }
 }
 
-const NEEDS_PACKETS: &str =
-    "announce: others reach the address by packets alone: set `enabled = true` under [packets]";
+const NEEDS_PACKETS: &str = "announce: other hosts reach the address only if packets are translated: set `enabled = true` under [packets]";
 
 const NO_RESOLVER: &str =
     "resolve: no name server is given: name them, as in [resolver] servers = [\"192.0.2.53:53\"]";

@@ -26,7 +26,7 @@ pub struct Name(Arc<str>);
 /// A text that is not a legal name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "it is no name of the DNS: legal are parts of letters, digits, \"-\" and \"_\" with dots between them, 1 to 63 \
+    "it is not a DNS name: legal are parts of letters, digits, \"-\" and \"_\" with dots between them, 1 to 63 \
      characters each and {TEXT_BYTES_MAX} in all"
 )]
 pub struct InvalidDnsName;
