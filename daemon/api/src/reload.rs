@@ -54,7 +54,8 @@ pub(super) async fn reload(
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why, hint).into_response()
         }
         Ok(None) | Err(_) => {
-            let hint = "it starts, stops or hangs, or others asked first; see `systemctl status holdfast`";
+            let hint =
+                "it starts, stops or hangs, or other requests are first; see `systemctl status holdfast`";
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no reload now", hint)
                 .into_response()
         }

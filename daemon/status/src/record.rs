@@ -359,9 +359,9 @@ impl GapCause {
             Self::TornTail => "the file ends in the middle of a record",
             Self::Damaged => "the file is damaged",
             Self::OtherVersion => "the file is of another version",
-            Self::NotWritten => "the disk did not take them",
+            Self::NotWritten => "the disk rejected them",
             Self::Killed => "the daemon stopped before it had written them",
-            Self::MadeRoom => "they made room for others",
+            Self::MadeRoom => "they were evicted",
         }
     }
 }

@@ -78,20 +78,21 @@ impl ClassReason {
             Self::PodConfigured => "packets.pod_devices names it",
             Self::LeadsToPod => "it leads to a pod",
             Self::Loopback => "it is the loopback",
-            Self::Member => "it belongs to another device, which counts in its place",
-            Self::Dummy => "no packet ever comes by a dummy",
-            Self::LocalPeer => "its other end is this node's too, and no pod's",
+            Self::Member => "it is part of another device, which counts instead",
+            Self::Dummy => "no packet ever arrives at a dummy",
+            Self::LocalPeer => "its peer belongs to this node too, and to no pod",
             Self::LocalPodsOnly => "it leads to pods of this node alone: no route leads to a gateway by it",
             Self::NoAddress => "it has no global address, and no route leads to others by it",
-            Self::NotConfigured => "packets.devices names others",
+            Self::NotConfigured => "packets.devices does not name it",
             Self::ExcludedUplink => {
-                "packets.devices names others, though a route leads to others by it: backends behind it are reached as \
-                 everywhere, and nobody is served who comes by it"
+                "packets.devices does not name it, though a route to other hosts uses it: backends behind it are \
+                 reachable, but clients that arrive there are not served"
             }
             Self::ExcludedLocalPods => {
-                "packets.devices names others: backends near it are reached, and nobody is served who comes by it"
+                "packets.devices does not name it: local backends behind it are reachable, but clients that arrive \
+                 there are not served"
             }
-            Self::Absent => "packets.devices names it, and it is not there",
+            Self::Absent => "packets.devices names it, but it does not exist",
         }
     }
 }
@@ -147,15 +148,15 @@ impl FastPathDecision {
     pub fn obstacle(&self) -> Option<Cow<'_, str>> {
         Some(Cow::Borrowed(match self {
             Self::Enabled => return None,
-            Self::ObserverPresent(what) => return Some(Cow::Owned(format!("{what} is to see packets"))),
-            Self::NoOutsideFlows => "no flow with clients outside leads by it",
-            Self::NoClientDevice => "they do at no device by which clients come",
-            Self::TooManyDevices => "more devices lead to pods than the programs know of",
+            Self::ObserverPresent(what) => return Some(Cow::Owned(format!("{what} must see packets"))),
+            Self::NoOutsideFlows => "no flow of outside clients crosses it",
+            Self::NoClientDevice => "no device where clients arrive has a fast path",
+            Self::TooManyDevices => "more devices lead to pods than the programs have entries for",
             Self::DisabledByConfig => "packets.shortcut is \"never\"",
             Self::NoEthernet => "its packets have no Ethernet header",
-            Self::ForwardMark => "packets.forward_mark is for a firewall, which is to see packets",
-            Self::RoutedByAddress => "answers are routed by the address that was dialled",
-            Self::StrictRpFilter => "rp_filter is strict there, and flows may come by other devices too",
+            Self::ForwardMark => "packets.forward_mark is for a firewall, which must see packets",
+            Self::RoutedByAddress => "replies are routed by the frontend's address",
+            Self::StrictRpFilter => "rp_filter is strict there, and flows may arrive at other devices too",
         }))
     }
 }
@@ -241,14 +242,14 @@ impl DeviceDecision {
             {
                 Some("this kernel has no links for programs at devices of pods (before Linux 6.6)")
             }
-            Some(FastPathState::Unsupported) => {
-                Some("this kernel does not tell programs which packets are too long (before Linux 5.12)")
-            }
+            Some(FastPathState::Unsupported) => Some(
+                "this kernel does not report to programs which packets exceed the MTU (before Linux 5.12)",
+            ),
             Some(FastPathState::ForeignPrograms) => {
-                Some("programs of others are there too, and are to see packets")
+                Some("foreign programs are attached too, and must see packets")
             }
-            Some(FastPathState::NotAttached) => Some("its programs are not there"),
-            Some(FastPathState::Disabled) | None => Some("its programs do not know of it yet"),
+            Some(FastPathState::NotAttached) => Some("its programs are not attached"),
+            Some(FastPathState::Disabled) | None => Some("its programs have not enabled it yet"),
         };
         self.fast_path.obstacle().or(state_obstacle.map(Cow::Borrowed))
     }
@@ -266,7 +267,7 @@ impl DeviceDecision {
         match found.map(|it| &it.xdp) {
             Some(XdpState::Unavailable(why)) => Some(why.clone()),
             Some(XdpState::Active) => Some(Cow::Borrowed("packets go through the stack there")),
-            Some(XdpState::Disabled) | None => Some(Cow::Borrowed("its programs do not know of it yet")),
+            Some(XdpState::Disabled) | None => Some(Cow::Borrowed("its programs have not enabled it yet")),
         }
     }
 
