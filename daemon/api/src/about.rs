@@ -1,6 +1,6 @@
-//! `/`, `/config`, `/version`: what can be asked here, and what runs here.
+//! `/`, `/config`, `/version`: the paths of the API, and this daemon.
 //!
-//! Invariant: the index is made of the paths that are served.
+//! Invariant: the index is made from the served paths.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::query::Query;
 use super::response;
 use holdfast_agent::readings::Readings;
 
-/// What can be asked here.
+/// The paths of the API.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Index {
     paths: Vec<IndexRow>,
 }
 
-/// A path that can be read, and the parameters that it understands.
+/// A path, and the parameters that it accepts.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Path")]
 struct IndexRow {
@@ -33,7 +33,7 @@ struct IndexRow {
     parameters: Vec<&'static str>,
 }
 
-/// Every path with the parameters that it understands.
+/// Every path with the parameters that it accepts.
 pub(super) fn index(paths: &[ApiPath], form: Form) -> Response {
     let names = |path: &ApiPath| path.parameters.iter().map(|it| it.name).collect();
     let row = |path: &ApiPath| IndexRow { path: path.path, about: path.about, parameters: names(path) };
@@ -61,7 +61,7 @@ pub(super) fn config(readings: &Readings, _: Query, form: Form) -> Response {
     response::typed_response(StatusCode::OK, form.content_type(), format!("{text}{line_end}"))
 }
 
-/// Which daemon runs here, and with what.
+/// This daemon's version, node and datapath.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Version {
     pub version: Cow<'static, str>,
@@ -71,7 +71,7 @@ pub struct Version {
     pub started: Rfc3339,
 }
 
-/// Which daemon runs here, and since when.
+/// This daemon's version, and since when it runs.
 pub(super) fn version(readings: &Readings, _: Query, form: Form) -> Response {
     let shown = Version {
         version: readings.about.version.into(),

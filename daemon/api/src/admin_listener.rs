@@ -1,7 +1,7 @@
-//! The API's two doors, TCP and the Unix socket, each with the places that its clients share.
+//! The API's two listeners, TCP and the unix socket, each with limits that its clients share.
 //!
-//! Invariant: the doors share no places, so clients that fill one door take nothing from the other. On the socket some
-//! places of each kind are reserved for root, because members of the socket's group may fill the rest.
+//! Invariant: the listeners share no permits, so clients that fill one take nothing from the other. On the socket some
+//! permits of each kind are reserved for root, because members of the socket's group may fill the rest.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use holdfast_agent::engine::query::EngineBusy;
 use holdfast_agent::readings::Readings;
 use holdfast_evidence::event_watcher::EventStatus;
 
-/// The kind of a door.
+/// The kind of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListenerKind {
-    /// TCP on loopback, with the port that was bound.
+    /// TCP on loopback, with its bound port.
     Tcp(u16),
     /// The unix socket, which no web page can reach.
     Unix,
 }
 
-/// A door with its places.
+/// A listener with its permits.
 #[derive(Debug)]
 pub(super) struct AdminListener {
     pub(super) kind: ListenerKind,
@@ -33,13 +33,13 @@ pub(super) struct AdminListener {
 }
 
 impl AdminListener {
-    pub(super) fn new(way: ListenerKind) -> Self {
-        let places = |all| match way {
+    pub(super) fn new(kind: ListenerKind) -> Self {
+        let places = |all| match kind {
             ListenerKind::Tcp(_) => PermitPool::new(all, 0),
             ListenerKind::Unix => PermitPool::new(all, limits::ROOT_PERMITS),
         };
         Self {
-            kind: way,
+            kind,
             connections: places(limits::CONNECTIONS_MAX),
             watchers: places(limits::WATCHERS_MAX),
             diagnoses: places(limits::DIAGNOSES_MAX),
@@ -48,14 +48,14 @@ impl AdminListener {
     }
 }
 
-/// Places of one kind: some for all clients, and some for root alone.
+/// Permits of one kind: some for all clients, and some for root alone.
 #[derive(Debug)]
 pub(super) struct PermitPool {
     shared: Arc<Semaphore>,
     root_only: Arc<Semaphore>,
 }
 
-/// A place, taken until it is dropped.
+/// A permit, taken until it is dropped.
 pub(super) type Permit = OwnedSemaphorePermit;
 
 impl PermitPool {
@@ -63,13 +63,13 @@ impl PermitPool {
         Self { shared: Arc::new(Semaphore::new(everybodys)), root_only: Arc::new(Semaphore::new(roots)) }
     }
 
-    /// Takes a place, if one is free that the client may have.
+    /// Takes a permit, if one is free for this client.
     pub(super) fn try_acquire(&self, peer: Option<Peer>) -> Option<Permit> {
-        let of = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
-        of(&self.shared).or_else(|| if is_root(peer) { of(&self.root_only) } else { None })
+        let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
+        take(&self.shared).or_else(|| if is_root(peer) { take(&self.root_only) } else { None })
     }
 
-    /// Waits in line for a place; gives up after `QUERY_WAIT_MAX`.
+    /// Waits in line for a permit; gives up after `QUERY_WAIT_MAX`.
     async fn acquire_in_time(&self, peer: Option<Peer>) -> Option<Permit> {
         if let Some(place) = self.try_acquire(peer) {
             return Some(place);
@@ -84,7 +84,7 @@ fn is_root(peer: Option<Peer>) -> bool {
     peer.is_some_and(|peer| peer.uid == 0)
 }
 
-/// What requests at either door can read and start.
+/// The data and actions for requests at either listener.
 #[derive(Clone, Debug)]
 pub(super) struct ServerContext {
     pub(super) readings: Arc<Readings>,
@@ -92,7 +92,7 @@ pub(super) struct ServerContext {
     pub(super) actions: Arc<RequestSenders>,
 }
 
-/// A request: its client, its door, and what it can read and start.
+/// A request: its client, its listener, and its data and actions.
 #[derive(Clone, Debug)]
 pub(super) struct RequestContext {
     pub(super) readings: Arc<Readings>,
@@ -104,7 +104,7 @@ pub(super) struct RequestContext {
 }
 
 impl RequestContext {
-    /// Waits for one of this door's turns to ask the engine. Each door has turns of its own, so neither can use up the
+    /// Waits for a permit of this listener to query the engine. Each listener has its own, so neither can use up the
     /// engine.
     pub(super) async fn acquire_query_permit(&self) -> Result<Permit, EngineBusy> {
         self.listener.engine_queries.acquire_in_time(self.peer).await.ok_or(EngineBusy)
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn root_gets_in_when_the_group_has_filled_the_socket() {
+    fn root_gets_a_permit_when_the_group_has_filled_the_socket() {
         let places = AdminListener::new(ListenerKind::Unix).watchers;
         let taken: Vec<_> = std::iter::from_fn(|| places.try_acquire(by(1000))).collect();
         assert_eq!(taken.len(), limits::WATCHERS_MAX);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_root_by_tcp() {
+    fn no_tcp_client_counts_as_root() {
         let places = AdminListener::new(ListenerKind::Tcp(1)).connections;
         let taken: Vec<_> = std::iter::from_fn(|| places.try_acquire(None)).collect();
         assert_eq!(taken.len(), limits::CONNECTIONS_MAX);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_turn_gets_it_or_is_told_in_time() {
+    async fn a_waiting_query_gets_a_permit_or_fails_in_time() {
         let places = AdminListener::new(ListenerKind::Tcp(1)).engine_queries;
         let mut taken: Vec<_> = std::iter::from_fn(|| places.try_acquire(None)).collect();
         assert!(places.acquire_in_time(None).await.is_none());

@@ -1,6 +1,6 @@
-//! How tables show by what clients are kept.
+//! Session affinity in tables.
 //!
-//! Invariant: nothing is shown of a service without session affinity.
+//! Invariant: a service without session affinity shows nothing.
 
 use holdfast_core::affinity::Prefixes;
 use holdfast_core::facts::ServiceFacts;
@@ -8,7 +8,7 @@ use holdfast_core::keys::Family;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// How many first bits of a client's address count for session affinity, of each family.
+/// The prefix lengths of a client's address for session affinity, by family.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(super) struct AffinityPrefix {
     ipv4: u8,
@@ -16,7 +16,7 @@ pub(super) struct AffinityPrefix {
 }
 
 impl AffinityPrefix {
-    /// `None`: clients are not kept, or by whole addresses because the service says nothing else that can be read.
+    /// `None`: no affinity, or affinity by whole addresses because the service has no readable prefix.
     pub(super) fn from_facts(facts: &ServiceFacts) -> Option<Self> {
         let prefixes: Prefixes = facts.affinity_prefixes().filter(|_| facts.affinity_timeout.is_some())?;
         Some(Self { ipv4: prefixes.length(Family::V4), ipv6: prefixes.length(Family::V6) })
@@ -34,7 +34,7 @@ impl AffinityPrefix {
     }
 }
 
-/// For how long clients are kept, and by prefixes of which lengths: `10800s/24/64`.
+/// The timeout of the affinity, and its prefix lengths: `10800s/24/64`.
 pub(super) fn format_affinity(seconds: u32, lengths: impl IntoIterator<Item = u8>) -> String {
     let lengths: String = lengths.into_iter().map(|length| format!("/{length}")).collect();
     format!("{seconds}s{lengths}")

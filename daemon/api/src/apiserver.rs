@@ -1,7 +1,7 @@
-//! `/apiserver`: which apiserver is used, why that one, since when, and what is wrong with the others.
+//! `/apiserver`: the apiserver in use, why that one, since when, and the errors of the others.
 //!
-//! Invariant: the answer is what the way to the apiserver published last, at most a second old; no request is sent for
-//! it. No secret is shown.
+//! Invariant: the answer is the last published view, at most a second old; no request is sent for it. No secret is
+//! shown.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,7 +25,7 @@ use holdfast_agent::readings::Readings;
 use holdfast_kubernetes::apiserver::Encoding;
 use holdfast_kubernetes::source::{Resource, State as WatchState, Watch};
 
-/// The way to the apiserver.
+/// The connections to the apiserver.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Apiserver<'a> {
     /// Whether an apiserver is used; if not, everything else is empty.
@@ -34,19 +34,19 @@ pub(super) struct Apiserver<'a> {
     cluster: Option<&'a str>,
     /// Why an apiserver may not tell which cluster it belongs to.
     unverified: Option<&'a str>,
-    /// Why what was learned cannot be kept over a restart.
+    /// Why the learned addresses cannot be stored for a restart.
     memory_problem: Option<&'a str>,
-    /// Requests that went on to another endpoint.
+    /// Requests that moved on to another endpoint.
     failovers: u64,
     /// The virtual address; null unless `[apiserver] vip` is set.
     vip: Option<VipRow>,
-    /// Why the zone of this node is not known, or may have changed unnoticed.
+    /// Why the zone of this node is unknown, or may have changed unnoticed.
     zone_problem: Option<String>,
-    /// The known endpoints, in the order in which they are preferred.
+    /// The known endpoints, in order of preference.
     endpoints: Vec<EndpointRow<'a>>,
     /// The configured credentials, then kubelet's.
     credentials: Vec<CredentialsRow<'a>>,
-    /// How each watch is doing.
+    /// The state of each watch.
     watches: Vec<WatchRow>,
 }
 
@@ -54,9 +54,9 @@ pub(super) struct Apiserver<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiserverVip")]
 struct VipRow {
-    /// What others dial.
+    /// The address that others dial.
     address: String,
-    /// The endpoint that it leads to; null while no endpoint ever has shown itself.
+    /// The endpoint behind it; null until an endpoint has ever answered.
     leads_to: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl VipRow {
     }
 
     fn text(&self) -> String {
-        let leads_to = self.leads_to.as_deref().unwrap_or("nowhere: no endpoint has shown itself yet");
+        let leads_to = self.leads_to.as_deref().unwrap_or("nowhere: no endpoint has answered yet");
         format!("vip        {} leads to {leads_to}\n", self.address)
     }
 }
@@ -77,9 +77,9 @@ impl VipRow {
 struct EndpointRow<'a> {
     /// The address of the apiserver, with its port.
     address: String,
-    /// What named it: the configuration, kubelet, or the cluster.
+    /// The origin of the address: the configuration, kubelet, or the cluster.
     tier: Code<Tier>,
-    /// How the last attempts ended.
+    /// The result of the last attempts.
     state: Code<ApiserverState>,
     /// Whether it has connections now.
     active: bool,
@@ -91,39 +91,39 @@ struct EndpointRow<'a> {
     connections: usize,
     #[serde(skip)]
     is_silent: bool,
-    /// When the last byte of a list or a watch came from it; null if no watch leads to it. An apiserver sends something
-    /// each minute, and one that hangs looks healthy until the next attempt.
+    /// When the last byte of a list or a watch came from it; null if no watch uses it. An apiserver sends something
+    /// each minute, and a hanging one looks healthy until the next attempt.
     heard: Option<Rfc3339>,
-    /// What was last wrong.
+    /// The last error.
     last_error: Option<&'a str>,
-    /// When it was last wrong.
+    /// When the last error occurred.
     last_error_at: Option<Rfc3339>,
-    /// When the cluster last named it; null unless it is learned.
+    /// When the cluster last listed it; null unless it is learned.
     seen: Option<Rfc3339>,
-    /// When the cluster named it first; null unless it is learned.
+    /// When the cluster first listed it; null unless it is learned.
     learned: Option<Rfc3339>,
-    /// Whether the cluster names a learned endpoint: now, not any more (past), or last, as default/kubernetes names
+    /// Whether the cluster lists a learned endpoint: now, no longer (past), or last, because default/kubernetes lists
     /// none of its family now (held).
     listed: Option<Code<LearnedState>>,
-    /// The EndpointSlice that named a learned endpoint last.
+    /// The EndpointSlice that last listed a learned endpoint.
     source: Option<String>,
 }
 
-/// How the daemon identifies itself to the apiserver. Nothing here is secret.
+/// The daemon's identity to the apiserver. Nothing here is secret.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiserverCredentials")]
 struct CredentialsRow<'a> {
     /// The endpoints that the credentials are for; learned endpoints get the configured credentials.
     tier: Code<Tier>,
-    /// What the credentials are: a token, a client certificate, a program that gives either.
+    /// The kind of credentials: a token, a client certificate, a program that gives either.
     kind: &'static str,
-    /// The files that they are read from.
+    /// Their files.
     files: Vec<FileRow>,
-    /// Until when they are good, as far as they tell.
+    /// When they expire, if known.
     expires: Option<Rfc3339>,
-    /// Why they could not be read last time.
+    /// Why the last read failed.
     problem: Option<&'a str>,
-    /// Since when they cannot be read.
+    /// Since when they are unreadable.
     problem_since: Option<Rfc3339>,
 }
 
@@ -131,9 +131,9 @@ struct CredentialsRow<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "CredentialsFile")]
 struct FileRow {
-    /// Where the file is.
+    /// The path of the file.
     path: String,
-    /// When it was last written; null if it is not there.
+    /// When it was last written; null if it does not exist.
     modified: Option<Rfc3339>,
 }
 
@@ -141,31 +141,31 @@ struct FileRow {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiserverWatch")]
 struct WatchRow {
-    /// The kind of objects that it watches.
+    /// The kind of its objects.
     kind: Code<Resource>,
-    /// What the watch is doing.
+    /// The state of the watch.
     state: Code<WatchState>,
     /// Since when it has this state.
     since: Rfc3339,
-    /// Which apiserver answered last.
+    /// The apiserver that answered last.
     endpoint: Option<Arc<str>>,
-    /// How its answer was encoded.
+    /// The encoding of its answer.
     encoding: Option<Code<Encoding>>,
     /// When the last byte of a list or a watch came.
     heard: Option<Rfc3339>,
-    /// The version up to which everything is known.
+    /// The resource version up to which the watch is complete.
     resource_version: Option<Arc<str>>,
-    /// Objects that are known.
+    /// Known objects.
     objects: usize,
-    /// Objects of which the last version could not be understood.
+    /// Objects whose last version was invalid.
     bad: usize,
-    /// Objects that could not be read as they were encoded, and were asked for alone as JSON.
+    /// Objects that were unreadable in their encoding, and were requested again as JSON.
     alone: u64,
     /// Whole lists that were read.
     lists: u64,
     /// Lists and watches that failed or broke off.
     restarts: u64,
-    /// Pages of lists that had to be asked for again.
+    /// Pages of lists that were requested again.
     page_retries: u64,
     /// Events that changed something.
     events: u64,
@@ -173,11 +173,11 @@ struct WatchRow {
     losses: u64,
     /// Comparisons with what the server has.
     audits: u64,
-    /// Comparisons that found changes which the watch had missed.
+    /// Comparisons that found changes missed by the watch.
     differences: u64,
-    /// What went wrong last.
+    /// The last error.
     last_error: Option<Arc<str>>,
-    /// When it went wrong last.
+    /// When the last error occurred.
     last_error_at: Option<Rfc3339>,
 }
 
@@ -228,15 +228,15 @@ impl WatchRow {
     }
 }
 
-/// A moment of this process as the wall clock shows it, to the nearest second, so that the same moment is always shown
-/// as the same second.
+/// A moment of this process on the wall clock, to the nearest second, so that the same moment always shows the same
+/// second.
 fn to_wall_clock(at: Instant) -> Rfc3339 {
     let then = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(UNIX_EPOCH) + Duration::from_millis(500);
     let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();
     Rfc3339(Timestamp(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
 }
 
-/// How long a watch may bring nothing while its apiserver is well: that sends a bookmark each minute.
+/// How long a watch of a healthy apiserver may stay silent: that sends a bookmark each minute.
 const BOOKMARK_LATE: Duration = Duration::from_secs(65);
 
 impl<'a> EndpointRow<'a> {
@@ -380,7 +380,7 @@ impl<'a> Apiserver<'a> {
     }
 }
 
-/// What access and the watches published last.
+/// The last published state of access and the watches.
 pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let view = readings.apiserver();
     let none = ApiserverView::default();

@@ -22,7 +22,7 @@ use super::table::{Column, Table, column, wide_column};
 use holdfast_agent::readings::Readings;
 use holdfast_standalone::blocks::CheckStats;
 
-/// The places of the slices that list the rows of the services at hand.
+/// The slices behind the rows of the current services.
 #[derive(Debug, Default)]
 pub(super) struct BackendTable {
     slices: Vec<u16>,
@@ -61,18 +61,18 @@ pub(super) struct BackendRow<'a> {
     target: Option<Target<'a>>,
     since: Rfc3339,
     unused_because: Option<Code<UnusedReason>>,
-    /// How many new clients it gets beside the other backends: 1 unless the service says more; 0 is none.
+    /// Its weight for new clients: 1 by default; 0: no new clients.
     weight: u16,
     /// The user that drained it; null unless it is drained.
     drained_by: Option<String>,
     /// Since when it is drained.
     drained_since: Option<Rfc3339>,
     source: Code<Source>,
-    /// How it is checked, and what the last check came to; null: it is not checked.
+    /// Its health check, and the last result; null: it is not checked.
     check: Option<CheckStatus>,
 }
 
-/// The object that an endpoint stands for.
+/// The object behind an endpoint.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Target<'a> {
     kind: &'a str,
@@ -110,7 +110,7 @@ impl Serialize for Slices<'_> {
     }
 }
 
-/// The number that a slice gives to a port of this name and protocol, if it is for proxies and of the port's family.
+/// The port number in a slice for this name and protocol, if the slice is for proxies and of the port's family.
 fn find_slice_port(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
     if slice.headless || slice.address_type != AddressType::Ip(key.family) {
         return None;
@@ -121,7 +121,7 @@ fn find_slice_port(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
     slice.ports.iter().find(same).map(|port| port.port.get())
 }
 
-/// Each address and port number with the place of a slice that lists it, sorted.
+/// Each address and port number with the index of a slice that lists it, sorted.
 fn list_addresses(view: &ServiceView, key: &PortKey) -> Vec<(IpAddr, u16, u16)> {
     let mut listings = Vec::new();
     for (place, slice) in (0_u16..).zip(view.slices.iter()) {
@@ -142,7 +142,7 @@ fn find_listings(listings: &[(IpAddr, u16, u16)], row: &Row) -> Range<usize> {
 }
 
 impl BackendTable {
-    /// How a backend of the configuration is checked.
+    /// The health check of a backend of the configuration.
     fn find_check(&self, view: &ServiceView, row: &Row) -> Option<CheckStatus> {
         let is_ours = view.key.source == Source::Config;
         is_ours.then(|| {
@@ -270,7 +270,7 @@ fn find_endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Op
     port.row_slice(row, &view.slices)?.endpoints.get(usize::from(row.endpoint))
 }
 
-/// The order by which a backend is drained, where it is.
+/// The order that drains a backend, if any.
 fn find_drain_order<'a>(
     drains: &'a Drains,
     view: &ServiceView,
@@ -281,7 +281,7 @@ fn find_drain_order<'a>(
     is_drained.then(|| drains.find_drain(&view.key.name, row.backend()))?.map(|(_, by)| by)
 }
 
-/// The order within one namespace and name, up to the source.
+/// The order of rows within one namespace and name, up to the source.
 fn sort_key(view: &ServiceView, place: BackendPosition) -> Option<(&str, IpAddr, &str, u16)> {
     let PortView { key, rows, .. } = view.ports.get(place.port)?;
     let row = rows.get(place.row)?;
@@ -289,7 +289,7 @@ fn sort_key(view: &ServiceView, place: BackendPosition) -> Option<(&str, IpAddr,
 }
 
 impl BackendRow<'_> {
-    /// The conditions as a table shows them: `ready`, or what else is true: `serving,terminating`.
+    /// The conditions as a table shows them: `ready`, or the other true ones: `serving,terminating`.
     fn conditions(&self) -> &'static str {
         match (self.ready, self.serving, self.terminating) {
             (true, _, false) => "ready",

@@ -1,6 +1,7 @@
 //! `/datapath`: programs and maps in the kernel, and how full the maps are.
 //!
-//! Invariant: the answer is what the engine published last, at most a second old; nothing is read from the kernel here.
+//! Invariant: the answer is the engine's last published view, at most a second old; nothing is read from the kernel
+//! here.
 
 mod packets;
 
@@ -31,15 +32,15 @@ use holdfast_config::Sockets;
 
 use packets::Packets;
 
-/// What carries the traffic.
+/// The carrier of the traffic.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Datapath<'a> {
     kind: Code<DatapathKind>,
-    /// Other proxies that serve, or served, on this node. They are left alone.
+    /// Other proxies that serve, or served, on this node. They stay as they are.
     other_proxies: &'a [OtherProxy],
-    /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
+    /// Firewall rules that affect packets of services otherwise than with kube-proxy.
     filters: &'a [Filter],
-    /// Addresses of services with `announce = "route"`, and whether their routes are there.
+    /// Addresses of services with `announce = "route"`, and whether their routes exist.
     announced_addresses: &'a [AnnouncedAddress],
     /// Programs and maps; null if the tables are in memory.
     kernel: Option<Kernel<'a>>,
@@ -48,11 +49,11 @@ pub(super) struct Datapath<'a> {
 /// Programs and maps in the kernel.
 #[derive(Serialize, JsonSchema)]
 struct Kernel<'a> {
-    /// The cgroup in which sockets get the services.
+    /// The cgroup whose sockets get the services.
     cgroup: Option<&'a Path>,
     /// Whether the daemon's cgroup is exempt. If not, only its marked sockets are.
     own_cgroup_exempt: bool,
-    /// Where everything is pinned.
+    /// Where programs and maps are pinned.
     pins: Option<&'a Path>,
     /// Whether another version's programs still serve, until these maps are filled.
     waiting: bool,
@@ -62,37 +63,37 @@ struct Kernel<'a> {
     growths: u32,
     features: Features,
     maps: Vec<MapFill>,
-    /// Hooks at which another process detached our program or removed its pin.
+    /// Hooks where another process detached our program or removed its pin.
     broken_hooks: &'a [&'static str],
-    /// Those of them that have no program of ours; clients there meet no service. The others serve without a pin, and
-    /// end with the daemon.
-    detached_hooks: &'a [&'static str],
-    /// Why programs or pins that were taken away are not put back; it is tried again each second.
+    /// Broken hooks without a program of ours; clients there reach no service. The others serve without a pin, and end
+    /// with the daemon.
+    bare_hooks: &'a [&'static str],
+    /// Why the daemon cannot restore programs or pins; it tries again each second.
     repair_failure: Option<&'a str>,
     shared_hooks: Vec<SharedHook>,
-    /// Refusals that were too many to be told, or that the daemon did not read in time.
+    /// Refusals that were too many to be reported, or that the daemon did not read in time.
     refusals_lost: u64,
     /// Sockets that have lost their backend; null if the configuration lets them be.
     stale_sockets: Option<StaleSockets<'a>>,
-    /// Why grace periods do not end; nothing is reused meanwhile.
+    /// Why grace periods do not end; until they do, nothing is reused.
     grace_failure: Option<&'a str>,
-    /// Whether the cgroup is the root of a cgroup namespace and not the host's, without being configured.
+    /// Whether the cgroup is the root of a cgroup namespace instead of the host's, without being configured.
     in_cgroup_namespace: bool,
-    /// Hooks at which a program still reads maps that are no longer written; the daemon tries each second to replace
+    /// Hooks where a program still reads maps that the daemon no longer writes; the daemon tries each second to replace
     /// it.
     behind_hooks: &'a [&'static str],
-    /// Why maps that no program uses any more are still pinned.
+    /// Why unused maps are still pinned.
     leftover: Option<&'a str>,
     /// Which sockets are served.
     sockets: Code<Sockets>,
-    /// Whether datagrams are served by sockets.
+    /// Whether UDP sockets are served.
     udp_sockets: bool,
     exempt_cgroups: Vec<ExemptCgroup<'a>>,
-    /// How packets are translated; null if the configuration wants no packets translated.
+    /// How packets are translated; null if the configuration disables it.
     packets: Option<Packets<'a>>,
 }
 
-/// A subtree of cgroups that is left alone, whether or not it exists yet.
+/// An exempt subtree of cgroups, whether or not it exists yet.
 #[derive(Serialize, JsonSchema)]
 struct ExemptCgroup<'a> {
     /// The path from the root of the hierarchy.
@@ -104,28 +105,29 @@ struct ExemptCgroup<'a> {
 /// Sockets that have lost their backend.
 #[derive(Serialize, JsonSchema)]
 struct StaleSockets<'a> {
-    /// How many were ended since the daemon started.
+    /// How many sockets were ended since the daemon started.
     ended: u64,
-    /// Why some or all sockets cannot be looked at.
+    /// Why some or all sockets cannot be checked.
     failure: Option<&'a str>,
 }
 
-/// A hook where others have programs too.
+/// A hook with foreign programs.
 #[derive(Serialize, JsonSchema)]
 struct SharedHook {
     hook: &'static str,
-    /// How many programs of others are there.
+    /// How many foreign programs are there.
     others: usize,
 }
 
-/// What only newer kernels offer.
+/// Features of newer kernels.
 #[derive(Serialize, JsonSchema)]
 struct Features {
-    /// Whether a refusal says its errno (Linux 5.18).
+    /// Whether a refusal sets its errno (Linux 5.18).
     set_retval: bool,
     /// Whether programs of devices have links (Linux 6.6).
     tcx: bool,
-    /// Whether a program learns that a packet is too long for its way (Linux 5.12), which the shortcut needs.
+    /// Whether a route lookup reports to a program that a packet exceeds the MTU (Linux 5.12), which the fast path
+    /// needs.
     lengths: bool,
 }
 
@@ -136,34 +138,34 @@ pub(super) struct MapFill {
     pub(super) map: &'static str,
     /// Entries in use; slots of backends are counted in whole blocks, and members with those that these may come to.
     pub(super) used: u64,
-    /// Entries that the map has room for.
+    /// The current capacity of the map.
     pub(super) size: u32,
-    /// Entries that the map may grow to.
+    /// The capacity that the map may grow to.
     pub(super) limit: u32,
 }
 
-/// The names of all maps that grow.
+/// The names of all growing maps.
 const MAPS: [&str; 6] = ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
 
 /// How full each map is.
 pub(super) fn map_fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
     let [frontends4, frontends6] = status.frontends.map(u64::from);
     let [backends4, backends6] = fill.slots;
-    let of = |map, used, place: fn(&holdfast_datapath::MapSizes) -> u32| MapFill {
+    let fill_map = |map, used, place: fn(&holdfast_datapath::MapSizes) -> u32| MapFill {
         map,
         used,
         size: place(&status.map_sizes),
         limit: place(&status.limits),
     };
-    // What is left for changes and for tables is no room for lists.
+    // The reserve for changes and for tables is no capacity for lists.
     let most_members = limits::counted_members_max(status.limits.members);
     let [of_frontends4, of_frontends6, of_ports, of_backends4, of_backends6, of_members] = MAPS;
     [
-        of(of_frontends4, frontends4, |shape| shape.frontends[0]),
-        of(of_frontends6, frontends6, |shape| shape.frontends[1]),
-        of(of_ports, fill.ports as u64, |shape| shape.ports),
-        of(of_backends4, backends4, |shape| shape.slots[0]),
-        of(of_backends6, backends6, |shape| shape.slots[1]),
+        fill_map(of_frontends4, frontends4, |shape| shape.frontends[0]),
+        fill_map(of_frontends6, frontends6, |shape| shape.frontends[1]),
+        fill_map(of_ports, fill.ports as u64, |shape| shape.ports),
+        fill_map(of_backends4, backends4, |shape| shape.slots[0]),
+        fill_map(of_backends6, backends6, |shape| shape.slots[1]),
         MapFill {
             map: of_members,
             used: fill.members.max(status.members).into(),
@@ -289,7 +291,7 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// What follows the path of a cgroup that is the root of a cgroup namespace without being configured.
+/// The note after a cgroup that is the root of a cgroup namespace without being configured.
 const NAMESPACE_NOTE: &str =
     " (the root of a cgroup namespace, not the host's: processes outside of it are not served)";
 
@@ -309,7 +311,7 @@ impl MapFill {
     }
 }
 
-/// What the engine published last, with other proxies and firewalls on this node.
+/// The engine's last published view, with other proxies and firewalls on this node.
 pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
     let view = readings.datapath();
     let snapshot = readings.snapshot();

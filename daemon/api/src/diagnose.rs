@@ -1,9 +1,9 @@
-//! `/diagnose`: what is wrong with a service, and what to do.
+//! `/diagnose`: the problems of a service, and what to do.
 //!
-//! Invariant: it changes nothing. A client by TCP, which may be any process of this host, is told what this node knows
-//! by itself; only for a client of the socket does the daemon ask the apiserver, look at this host and try connections.
-//! All of it is about one snapshot: the maps are read first, in a turn of this door, and the snapshot that they are
-//! compared with also says what is dialled and what is judged. However busy the engine is, an answer comes within the
+//! Invariant: it changes nothing. A TCP client may be any process of this host, and gets what this node knows by
+//! itself; only for a client of the socket does the daemon query the apiserver, inspect this host and open connections.
+//! All of it concerns one snapshot: the maps are read first, with a permit of this listener, and the snapshot to
+//! compare them with also selects what is dialled and judged. However busy the engine is, an answer comes within the
 //! time of a diagnosis, and says what was not read.
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -31,17 +31,17 @@ use holdfast_evidence::diagnose::gather::{ExternalEvidence, GatherOptions};
 use holdfast_evidence::diagnose::limits::{DIAGNOSIS_TIMEOUT, MAPS_TIMEOUT, RENDER_RESERVE};
 use holdfast_evidence::diagnose::{EXIT_HEADER, gather_daemon_state, gather_flows};
 
-/// How often the maps are read at most: a service that changes during a read has them read once more.
+/// The most reads of the maps: a service that changes during a read needs another one.
 const READS_MAX: usize = 3;
 
-/// Gathers, judges, and writes down what came of it.
+/// Gathers evidence, judges it, and renders the result.
 pub(super) async fn diagnose(visit: RequestContext, query: Query, form: Form) -> Response {
     let Some(name) = query.filter.service.clone() else {
         return ApiError::new(StatusCode::BAD_REQUEST, "no service is named", Hint::Service).into_response();
     };
     let ends = Instant::now() + query.timeout.unwrap_or(DIAGNOSIS_TIMEOUT).min(DIAGNOSIS_TIMEOUT);
     let Some(_place) = visit.listener.diagnoses.try_acquire(visit.peer) else {
-        let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
+        let error = format!("{DIAGNOSES_MAX} diagnoses are already running");
         return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
             .into_response();
     };
@@ -54,7 +54,7 @@ pub(super) async fn diagnose(visit: RequestContext, query: Query, form: Form) ->
     let version = visit.readings.about.version;
     let sees_flows = visit.listener.kind == ListenerKind::Unix;
     let flow_table = visit.readings.flow_table();
-    // With many services this takes as long as a large table: on this thread, other clients would wait for it.
+    // With many services this takes as long as a large table: on this thread, it would block other clients.
     let written = tokio::task::spawn_blocking(move || {
         if sees_flows {
             material.flows = gather_flows(&material, flow_table.as_ref());
@@ -66,7 +66,7 @@ pub(super) async fn diagnose(visit: RequestContext, query: Query, form: Form) ->
     })
 }
 
-/// Refuses parameters that make no sense together, or for this service.
+/// Refuses parameters that conflict, or that do not fit this service.
 fn refuse_parameters(known: &KnownServices, query: &Query) -> Option<ApiError> {
     let Focus { port, http } = &query.focus;
     if http.is_some() && query.probes == Some(false) {
@@ -109,7 +109,7 @@ fn gather_evidence(
     material
 }
 
-/// The places at which this diagnosis does not look, although there is something to look at.
+/// The sources that this diagnosis skips, although they exist.
 fn skipped_sources(visit: &RequestContext, query: &Query) -> Vec<ExternalSource> {
     let is_alone = visit.listener.kind != ListenerKind::Unix;
     let is_left_out = |place: &ExternalSource| match place {
@@ -130,7 +130,7 @@ fn build_scope(query: &Query, taken: Timestamp) -> DiagnosisScope {
     }
 }
 
-/// What the apiserver, this host, backends and name servers say. Only a client of the unix socket may have them asked.
+/// Queries the apiserver, this host, backends and name servers. Only a client of the unix socket may cause that.
 async fn query_external(
     visit: &RequestContext,
     known: &KnownServices,
@@ -147,13 +147,13 @@ async fn query_external(
     Some(visit.actions.gatherer.gather_evidence(known, (asks, &query.focus)).await)
 }
 
-/// Why a connection of this daemon to a frontend would say nothing.
+/// Why a connection of this daemon to a frontend would prove nothing.
 fn probe_obstacle(readings: &Readings) -> Option<&'static str> {
     datapath_obstacle(readings.datapath().status())
 }
 
-/// A connection that no program takes would go out by the routes of this host, and any server that answers there would
-/// pass for the service.
+/// A connection that no program translates would follow the routes of this host, and any server that answers there
+/// would pass for the service.
 fn datapath_obstacle(status: Option<&Status>) -> Option<&'static str> {
     let Some(status) = status else { return Some("tables in memory translate nothing") };
     let all = [
@@ -166,10 +166,10 @@ fn datapath_obstacle(status: Option<&Status>) -> Option<&'static str> {
     all.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why)
 }
 
-/// Why an answer has nothing from the maps, where the service changed during each read of them.
+/// Why an answer has nothing from the maps, if the service changed during each read.
 const CHANGED_WHILE_READ: &str = "the service changed each time while the maps were read";
 
-/// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.
+/// The service on this node, and its entries in the maps. A change between the two would look like a fault.
 async fn read_service(
     visit: &RequestContext,
     (name, focus): (&ObjectName, &Focus),
@@ -199,7 +199,7 @@ mod tests {
     use crate::fixture::status;
 
     #[test]
-    fn no_frontend_is_dialled_where_no_program_takes_the_connection() {
+    fn no_frontend_is_dialled_without_a_program_that_translates() {
         let whole = || Status { own_cgroup_exempt: false, ..status() };
         assert!(!whole().broken_hooks.is_empty());
         assert_eq!(datapath_obstacle(Some(&whole())), None, "a program without a pin takes connections");

@@ -1,7 +1,7 @@
-//! `/drains`: what operators have drained, by which user and since when, and what that comes to in the lists of now.
+//! `/drains`: the drained backends, by which user and since when, and the effect on the current lists.
 //!
-//! Invariant: each drain in force is a row, whether or not a service has such a backend. What a row counts is of one
-//! snapshot.
+//! Invariant: each drain in force is a row, whether or not a service has such a backend. The counts of a row come from
+//! one snapshot.
 
 pub(super) mod order;
 
@@ -26,34 +26,34 @@ use super::response;
 use super::text_table::{Cells, write_table};
 use holdfast_agent::readings::Readings;
 
-/// So many services are named in an answer; more are only counted.
+/// The most services that an answer names; more are only counted.
 pub(super) const NAMED_MAX: usize = 8;
 
-/// What is drained, by address and port.
+/// The drains, by address and port.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Drains")]
 pub(super) struct DrainList {
     drains: Vec<DrainRow>,
-    /// How many drains there may be.
+    /// The most drains.
     most: usize,
-    /// Why a restart of the daemon would not know the last orders; null if it would.
+    /// Why a restart of the daemon would lose the last orders; null if it would not.
     memory_problem: Option<String>,
 }
 
-/// Backends that get no new clients because a user of this node said so.
+/// Backends that get no new clients by order of a user of this node.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Drain")]
 struct DrainRow {
-    /// Their address, with a port where only that is meant.
+    /// Their address, with a port if the drain has one.
     backend: String,
-    /// The one service that is meant, as `namespace/name`; null: all.
+    /// The only service, as `namespace/name`; null: all.
     service: Option<String>,
     /// The user that ordered it.
     by: String,
     since: Rfc3339,
     /// How many services have such a backend now.
     services: usize,
-    /// In how many of them clients get it all the same, because no other backend takes clients there.
+    /// In how many of them clients still get it, because no other backend takes clients there.
     used: usize,
 }
 
@@ -102,14 +102,12 @@ fn text(list: &DrainList) -> Vec<u8> {
     }
     if let Some(problem) = &list.memory_problem {
         let problem = Printable(problem);
-        out.extend(
-            format!("a restart of the daemon would not know the last orders: {problem}\n").into_bytes(),
-        );
+        out.extend(format!("a restart of the daemon would lose the last orders: {problem}\n").into_bytes());
     }
     out
 }
 
-/// For each drain how many services have such a backend, and in how many of them clients get it.
+/// For each drain, how many services have such a backend, and in how many of them clients get it.
 fn count_services(snapshot: &Snapshot) -> BTreeMap<Drain, (usize, usize)> {
     let mut counts = BTreeMap::<Drain, (usize, usize)>::new();
     for view in snapshot.services.iter().filter(|_| !snapshot.drains.is_empty()) {
@@ -122,7 +120,7 @@ fn count_services(snapshot: &Snapshot) -> BTreeMap<Drain, (usize, usize)> {
     counts
 }
 
-/// The drains that mean any backend of a service, and whether clients get one of those.
+/// The drains that match a backend of a service, and whether clients get one of those.
 fn matching_drains(view: &ServiceView, drains: &Drains) -> BTreeMap<Drain, bool> {
     let mut met = BTreeMap::new();
     for row in view.ports.iter().flat_map(|port| port.rows.iter()) {
@@ -134,7 +132,7 @@ fn matching_drains(view: &ServiceView, drains: &Drains) -> BTreeMap<Drain, bool>
     met
 }
 
-/// A drain as a line of text has it: with its service.
+/// A drain in a line of text: with its service.
 pub(super) fn describe_drain(drain: &Drain) -> String {
     match drain.service() {
         Some(service) => format!("{drain} of {service}"),
@@ -142,26 +140,26 @@ pub(super) fn describe_drain(drain: &Drain) -> String {
     }
 }
 
-/// A service that has a backend that a drain means.
+/// A service with a backend that matches a drain.
 #[derive(Clone, Debug)]
 pub(super) struct AffectedService {
     key: ServiceKey,
     /// Clients get it.
     is_used: bool,
-    /// The lists, or the maps, are not as ordered yet.
+    /// The lists, or the maps, do not follow the order yet.
     is_pending: bool,
 }
 
-/// What a drain comes to.
+/// The effect of a drain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DrainEffect {
     pub(super) services: Vec<AffectedService>,
-    /// How many of them are not as ordered yet.
+    /// How many of them do not follow the order yet.
     pub(super) pending: usize,
 }
 
 impl DrainEffect {
-    /// Looks through all services, or at the one that is named.
+    /// Searches all services, or the one of the drain.
     pub(super) fn from_snapshot(snapshot: &Snapshot, drain: &Drain, drains: &Drains) -> Self {
         let look = |view: &Arc<ServiceView>| find_affected(view, drain, drains);
         let services = match drain.service() {
@@ -177,7 +175,7 @@ impl DrainEffect {
         Self { services, pending }
     }
 
-    /// Looks again at the services that were found.
+    /// Checks the found services again.
     pub(super) fn refresh(&mut self, snapshot: &Snapshot, drain: &Drain, drains: &Drains) {
         let again = |known: &AffectedService| {
             let mut views = snapshot.services.find_by_name(&known.key.name);

@@ -1,8 +1,7 @@
-//! `/events`: what the cluster's components say, and what is known of it.
+//! `/events`: the Events of the cluster, and what is known of them.
 //!
-//! Invariant: it changes nothing. An apiserver is asked only for a client of the socket, in one of the places and
-//! within the bounds of a diagnosis. A client by TCP, which may be any process of this host, is told that it was not
-//! asked.
+//! Invariant: it changes nothing. An apiserver is queried only for a client of the socket, with the permits and bounds
+//! of a diagnosis. A TCP client may be any process of this host, and learns that the apiserver was not queried.
 
 use std::sync::Arc;
 
@@ -18,10 +17,10 @@ use super::query::Query;
 use super::response::{self, ApiError};
 use holdfast_evidence::diagnose::EXIT_HEADER;
 
-/// Reads the Events, recognises them, and writes down the list.
+/// Reads the Events, recognises them, and renders the list.
 pub(super) async fn events(visit: RequestContext, query: Query, form: Form) -> Response {
     let Some(_place) = visit.listener.diagnoses.try_acquire(visit.peer) else {
-        let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
+        let error = format!("{DIAGNOSES_MAX} diagnoses are already running");
         return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
             .into_response();
     };
@@ -32,7 +31,7 @@ pub(super) async fn events(visit: RequestContext, query: Query, form: Form) -> R
         ListenerKind::Tcp(_) => (refuse_over_tcp(), Arc::clone(&visit.events.editions.borrow())),
     };
     let version = visit.readings.about.version;
-    // The first list may put the knowledge together, and no other client is to wait for that.
+    // The first list may assemble the knowledge, and must not block other clients.
     let written = tokio::task::spawn_blocking(move || {
         let now = holdfast_host::clock::now().seconds();
         let scope = EventScope { service: about.as_ref(), snapshot: &snapshot, now, version };
@@ -45,7 +44,7 @@ pub(super) async fn events(visit: RequestContext, query: Query, form: Form) -> R
 
 fn refuse_over_tcp() -> ReceivedEvents {
     ReceivedEvents::from_lookup(Lookup::Skipped(
-        "an apiserver is asked only for those who come by the unix socket",
+        "the apiserver is queried only for clients of the unix socket",
     ))
 }
 

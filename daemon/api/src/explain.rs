@@ -1,6 +1,6 @@
-//! `/explain`: asks why a client meets what it meets at an address or a service, and renders the answer.
+//! `/explain`: explains what a client gets at an address or a service, and renders the answer.
 //!
-//! Invariant: the maps are read by the engine alone, when it is the turn of this door to ask it.
+//! Invariant: only the engine reads the maps, with a permit of this listener.
 
 mod text;
 
@@ -15,7 +15,7 @@ use super::query::Query;
 use super::response;
 use holdfast_evidence::explain::gather_evidence;
 
-/// Finds the services that are meant, has the maps read, and writes down the answer.
+/// Finds the services, has the maps read, and renders the answer.
 pub(super) async fn explain(visit: RequestContext, query: Query, form: Form) -> Response {
     let walk = ResolvedQuery::resolve(visit.readings.snapshot(), query.explain_query(), query.filter.from);
     let read = read_back(&visit, walk.frontend_keys()).await;
@@ -24,7 +24,7 @@ pub(super) async fn explain(visit: RequestContext, query: Query, form: Form) -> 
     response::render_response(status, form, &explanation, || text::write(&explanation))
 }
 
-/// What the maps say of the frontends that the answer is about.
+/// The entries in the maps of the answer's frontends.
 pub(super) async fn read_back(visit: &RequestContext, keys: Vec<FrontendKey>) -> ReadBack {
     let entries = match visit.acquire_query_permit().await {
         Ok(_turn) => visit.readings.engine.read(keys.clone()).await,
@@ -39,7 +39,7 @@ pub(super) async fn read_back(visit: &RequestContext, keys: Vec<FrontendKey>) ->
     }
 }
 
-/// What stands in place of the entries where the maps could not be asked.
+/// The replacement for the entries if the maps could not be read.
 pub(super) fn failed_read_back(keys: Vec<FrontendKey>, why: &impl ToString) -> ReadBack {
     keys.into_iter().map(|key| (key, Err(why.to_string()))).collect()
 }

@@ -1,8 +1,7 @@
-//! `/flows`: which client has which backend through packets, and what happened to packets.
+//! `/flows`: clients and their backends through packets, and counts of packets.
 //!
-//! Invariant: an answer is read off the table at the moment of the question, and bounded by a limit; flows that are not
-//! shown are counted. A row names the service that has the frontend now: a flow may outlive the service that it began
-//! with.
+//! Invariant: an answer reads the table at the moment of the request, and is bounded by a limit; omitted flows are
+//! counted. A row names the current service of the frontend: a flow may outlive the service that it began with.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
@@ -27,45 +26,44 @@ use super::response::{self, ApiError};
 use super::text_table::{Cells, write_table};
 use holdfast_agent::readings::Readings;
 
-/// The table of flows at this moment.
+/// The flow table at this moment.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Flows<'a> {
     /// Whether packets are translated at all. If not, there are no flows.
     packets: bool,
-    /// How many flows the table has room for.
+    /// The capacity of the flow table.
     max: u32,
     /// How many flows there are.
     live: u64,
-    /// How many flows have ended and are about to be taken away. No other number counts them.
+    /// How many flows have expired and are about to be deleted. No other number counts them.
     expired: u64,
-    /// How many flows have a port of this node, to which a backend of another node answers.
+    /// How many flows have an SNAT port, to which a backend of another node replies.
     snat_ports: u64,
-    /// How many ports of this node flows can share at each port of each backend of another node; each flow is given
-    /// one.
+    /// The size of this node's SNAT port range: flows share it at each port of each backend of another node, and each
+    /// flow gets one port.
     snat_ports_max: u32,
-    /// The port of a backend at which the fewest of these ports are left, as it was some seconds ago; null: no flow has
-    /// one.
+    /// The backend port with the fewest SNAT ports left, as it was some seconds ago; null: no flow has one.
     fullest: Option<FullestBackend>,
     states: Vec<StateCount>,
-    /// Packets that were dropped, since the maps were made.
+    /// Dropped packets, since the maps were made.
     dropped: Vec<DropCount>,
-    /// What else happened to packets, since the maps were made.
+    /// Other events of packets, since the maps were made.
     events: Vec<EventCount>,
     swept: Option<SweepStatus>,
     flows: Vec<FlowRow<'a>>,
-    /// How many more flows fit the question beside those in `flows`.
+    /// How many more flows match besides those in `flows`.
     omitted: u64,
 }
 
-/// A backend of another node, and how many ports of this node flows have there.
+/// A backend of another node, and how many SNAT ports flows use there.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct FullestBackend {
     protocol: Code<Transport>,
     backend_address: IpAddr,
     backend_port: u16,
-    /// The address that the backend sees as these clients'.
+    /// The source address that the backend sees after SNAT.
     nat_address: IpAddr,
-    /// How many ports of this node are taken there.
+    /// How many SNAT ports are in use there.
     ports: u32,
 }
 
@@ -80,7 +78,7 @@ impl FullestBackend {
         }
     }
 
-    /// The ports that are taken, out of `most`, and the backend.
+    /// The ports in use, out of `most`, and the backend.
     pub(super) fn describe_state(&self, most: u32) -> String {
         let backend = SocketAddr::new(self.backend_address, self.backend_port);
         format!("{} of {most} at {backend}/{}", self.ports, self.protocol)
@@ -111,23 +109,23 @@ struct EventCount {
     count: u64,
 }
 
-/// What was done about flows that have ended, since the daemon started.
+/// Progress with expired flows, since the daemon started.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FlowsSwept")]
 struct SweepStatus {
-    /// How often the whole table was gone over.
+    /// How often the sweep covered the whole table.
     passes: u64,
-    /// Flows that were taken away.
+    /// Flows that it deleted.
     ended: u64,
-    /// Why some flows stay that have ended; null if the last pass met no error.
+    /// Why some expired flows stay; null if the last pass met no error.
     failure: Option<String>,
-    /// Ports that no client is given at one backend, because a connection of another proxy has them there.
+    /// Ports that SNAT may not use for one backend, because another proxy has a connection there.
     ports_kept_free: usize,
-    /// Why it is not known which ports those are; null if it is known.
+    /// Why those ports are unknown; null if they are known.
     ports_failure: Option<String>,
 }
 
-/// A client, what it dialled, and the backend that it got.
+/// A client, the frontend that it dialled, and its backend.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Flow")]
 struct FlowRow<'a> {
@@ -138,29 +136,30 @@ struct FlowRow<'a> {
     frontend_port: u16,
     backend_address: IpAddr,
     backend_port: u16,
-    /// The address that the backend sees instead of the client's; null: it sees the client's own.
+    /// The source address that the backend sees after SNAT; null: it sees the client's own.
     nat_address: Option<IpAddr>,
     nat_port: Option<u16>,
-    /// The client's port as this node's own stack sees it.
+    /// The client's port in this node's own stack.
     through_port: u16,
-    /// Whether its packets pass by the stack, as long as their devices allow that (`/datapath`).
+    /// Whether its packets take the fast path, if their devices allow that (`/datapath`).
     shortcut: bool,
-    /// Which way the client's packets go between two nodes as they came (`[packets] dsr`); null: they do not.
+    /// The direction of the client's encapsulated packets between two nodes (`[packets] dsr`); null: they are not
+    /// encapsulated.
     wrapped: Option<Code<EncapDirection>>,
     state: Code<Stage>,
     client_heard: Vec<Said>,
     backend_heard: Vec<Said>,
     /// How long ago its last packet was, to about a second.
     idle_seconds: u64,
-    /// How long the flow may be idle before it ends.
+    /// How long the flow may idle before it expires.
     lifetime_seconds: u64,
     age_seconds: u64,
-    /// `namespace/name` of the service that has the frontend now; null if none has.
+    /// `namespace/name` of the current service of the frontend; null if there is none.
     service: Option<Text<&'a ObjectName>>,
     port_name: Option<&'a str>,
 }
 
-/// What one side of a flow was heard to say. By UDP only a refusal is heard, which says that the port is closed.
+/// TCP flags seen from one side of a flow. With UDP only a refusal is seen, which means that the port is closed.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Said {
@@ -191,7 +190,7 @@ impl Said {
     }
 }
 
-/// What a client dialled, as the key of a frontend.
+/// The key of the frontend that a client dialled.
 fn frontend_key(flow: &Flow) -> Option<FrontendKey> {
     let port = NonZeroU16::new(flow.frontend.port())?;
     Some(FrontendKey { address: flow.frontend.ip(), port, transport: flow.transport })
@@ -258,8 +257,8 @@ fn titles(wide: bool) -> impl Iterator<Item = &'static str> {
 }
 
 impl<'a> Flows<'a> {
-    /// Makes the answer. `seen` is how many flows there may be and what was swept; without it, packets are not
-    /// translated.
+    /// Builds the answer. `seen` is the capacity of the table and the progress of the sweep; without it, packets are
+    /// not translated.
     fn from_report(
         seen: Option<(u32, FlowSweepProgress)>,
         report: &FlowReport,
@@ -308,7 +307,7 @@ impl<'a> Flows<'a> {
         out
     }
 
-    /// The lines about the whole table, which come before any single flow.
+    /// The lines about the whole table, before any single flow.
     fn summary(&self) -> String {
         let states = self.states.iter().filter(|it| it.count > 0);
         let states = states.map(|it| format!(", {} {} {}", it.count, it.protocol, it.state));
@@ -318,7 +317,7 @@ impl<'a> Flows<'a> {
         let kept = if kept == 0 {
             String::new()
         } else {
-            format!(", {kept} kept free for another proxy's connections")
+            format!(", {kept} reserved for another proxy's connections")
         };
         let fullest = self.fullest.as_ref().map(|it| format!(", {}", it.describe_state(self.snat_ports_max)));
         let fullest = fullest.unwrap_or_default();
@@ -332,12 +331,10 @@ impl<'a> Flows<'a> {
             events.collect::<Vec<_>>().join(", "),
         );
         if let Some(failure) = self.swept.as_ref().and_then(|swept| swept.failure.as_ref()) {
-            text += &format!("sweep       cannot take away what has ended: {failure}\n");
+            text += &format!("sweep       cannot delete expired flows: {failure}\n");
         }
         if let Some(failure) = self.swept.as_ref().and_then(|swept| swept.ports_failure.as_ref()) {
-            text += &format!(
-                "ports       cannot see which of them another proxy's connections have: {failure}\n"
-            );
+            text += &format!("ports       cannot list those of another proxy's connections: {failure}\n");
         }
         text + "\n"
     }
@@ -446,7 +443,7 @@ pub(super) mod tests {
         show(&Flows::from_report(Some((131_072, swept)), &report, &counts, &owners))
     }
 
-    /// What a node that translates packets answers, for tests without a kernel.
+    /// The answer of a node that translates packets, for tests without a kernel.
     pub(crate) fn json() -> serde_json::Value {
         with_flows(None, |flows| serde_json::to_value(flows).unwrap())
     }
@@ -456,12 +453,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn flows_are_counted_first_and_then_told_one_by_one() {
+    fn counts_come_first_and_then_each_flow() {
         expect![[r#"
             flows       3 of 131072, 1 TCP open, 1 TCP half-closed, 1 UDP open
-            SNAT ports  1, 1 of 27512 at 10.1.0.1:8080/TCP, 2 kept free for another proxy's connections
-            dropped     source 0, flows 4, ports 0, write-failed 0, not-listed 0, not-local 0, decap-unknown 0, no-route 0, loop 0
-            events      new 0, mid-stream 0, node-reply 0, unanswered 0, reclaimed 0, fragment 0, reject 0, reject-failed 0, icmp-error 0, xdp-redirect 0, xdp-drop 0, encap 0, decap 0, adopted 0
+            SNAT ports  1, 1 of 27512 at 10.1.0.1:8080/TCP, 2 reserved for another proxy's connections
+            dropped     source 0, flows 4, ports 0, unwritable 0, not-listed 0, not-here 0, astray 0, no-way 0, loop 0
+            events      begun 0, midway 0, own-socket 0, unanswered 0, reclaimed 0, fragment 0, answer 0, unanswerable 0, icmp-error 0, xdp 0, xdp-dropped 0, wrapped 0, unwrapped 0, joined 0
 
             CLIENT               FRONTEND             BACKEND        STATE        IDLE  SERVICE
             203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   default/web
@@ -472,7 +469,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_wide_table_has_all_that_is_known() {
+    fn a_wide_table_has_every_column() {
         let text = text(None, true);
         let rows: String = text.lines().skip(5).take(3).map(|line| format!("{line}\n")).collect();
         expect![[r#"
@@ -483,7 +480,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn programs_are_told_all_of_it() {
+    fn json_has_every_field_of_a_flow() {
         let told = json();
         assert_eq!(told["max"], 131_072);
         assert_eq!((&told["live"], &told["snat_ports"], &told["omitted"]), (&3.into(), &1.into(), &1.into()));
@@ -520,19 +517,19 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_keeps_flows_and_ports_from_being_looked_after_is_told() {
+    fn failures_of_the_sweep_are_shown() {
         let text = text(Some("EPERM"), false);
         let lines = "
-sweep       cannot take away what has ended: EPERM
-ports       cannot see which of them another proxy's connections have: EPERM: Operation not permitted
+sweep       cannot delete expired flows: EPERM
+ports       cannot list those of another proxy's connections: EPERM: Operation not permitted
 
 CLIENT";
         assert!(text.contains(lines), "{text}");
     }
 
     #[test]
-    fn ports_that_are_kept_for_another_proxy_are_told() {
-        let line = ", 2 kept free for another proxy's connections\n";
+    fn ports_reserved_for_another_proxy_are_shown() {
+        let line = ", 2 reserved for another proxy's connections\n";
         assert!(text(None, false).contains(line));
     }
 }

@@ -1,7 +1,7 @@
 //! `POST /apiserver/forget`: drops a learned address of an apiserver.
 //!
-//! Invariant: as for a reload, only over the unix socket, and the log names the user and the process that asked. What
-//! the cluster or the configuration names stays, with the reason. There is no way to forget all addresses at once.
+//! Invariant: like a reload, only over the unix socket, and the log names the user and the process. An address that the
+//! cluster or the configuration lists stays, with the reason. No request forgets all addresses at once.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,23 +22,23 @@ use super::query::Query;
 use super::reload::{is_post, refuse_other_methods};
 use super::response::{self, ApiError};
 
-/// The path of this wish.
+/// The path of this request.
 pub(super) const PATH: &str = "/apiserver/forget";
 
-/// How long the answer may take, of which the disk may take three seconds.
+/// How long the answer may take; up to three seconds of it for the disk.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// The answer that an address is forgotten.
+/// The answer for a forgotten address.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Forgotten")]
 pub(super) struct ForgetResponse {
-    /// The address that is forgotten, with its port.
+    /// The forgotten address, with its port.
     forgotten: String,
     /// Why the address is not gone from the disk yet; null if it is.
     memory_problem: Option<String>,
 }
 
-/// Answers the wish over the unix socket.
+/// Handles the request over the unix socket.
 pub(super) async fn forget(
     State(visit): State<RequestContext>,
     Extension(peer): Extension<Peer>,

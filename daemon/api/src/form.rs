@@ -1,13 +1,13 @@
-//! Table or JSON: what the client asked for.
+//! Table or JSON, by the client's choice.
 //!
-//! Invariant: plain `curl` gets a table, and a client gets JSON if it ranks JSON higher or names it in the query. There
-//! is no guessing by user agent.
+//! Invariant: plain `curl` gets a table, and a client gets JSON if it ranks JSON higher or names it in the query. The
+//! user agent plays no role.
 
 use axum::http::{HeaderMap, header};
 use holdfast_core::words;
 
 words! {
-    /// How an answer is written: `?format=`, and `--output` of the command line.
+    /// The format of an answer: `?format=`, and `--output` of the command line.
     #[derive(PartialOrd, Ord, clap::ValueEnum)]
     pub enum Form {
         /// Aligned columns that fit a screen
@@ -27,8 +27,8 @@ impl Form {
         }
     }
 
-    /// The form that `Accept` asks for: the highest quality wins, then the more exact range, then what is named first.
-    /// Where no range fits, it is the table, because an answer in another form is better than none.
+    /// The format by `Accept`: the highest quality wins, then the more exact range, then the first one. If no range
+    /// fits, it is the table, because an answer in another format is better than none.
     pub(super) fn from_accept(headers: &HeaderMap) -> Self {
         let ranges = headers.get_all(header::ACCEPT);
         let ranges = ranges.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
@@ -42,8 +42,8 @@ impl Form {
     }
 }
 
-/// The quality in thousandths and the exactness of one media range, and its form; none if no form fits it or it is
-/// refused.
+/// The quality in thousandths and the exactness of one media range, and its format; `None` if no format fits or the
+/// range is refused.
 fn parse_media_range(range: &str) -> Option<((u32, u8), Form)> {
     let mut parts = range.split(';').map(str::trim);
     let (exactness, form) = match parts.next()?.to_ascii_lowercase().as_str() {
@@ -58,7 +58,7 @@ fn parse_media_range(range: &str) -> Option<((u32, u8), Form)> {
     (quality > 0).then_some(((quality, exactness), form))
 }
 
-/// Reads a quality in thousandths: `0`, `1`, `0.5`, `1.000`, with at most three digits after the point.
+/// Parses a quality in thousandths: `0`, `1`, `0.5`, `1.000`, with at most three digits after the point.
 fn parse_quality(quality: &str) -> Option<u32> {
     let (whole, fraction) = quality.split_once('.').unwrap_or((quality, ""));
     if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! The table of frontends: what clients dial, and what they get there.
+//! The table of frontends: the addresses that clients dial, and the result there.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -26,7 +26,7 @@ use holdfast_agent::readings::Readings;
 #[derive(Debug)]
 pub(super) struct Frontends;
 
-/// One frontend and what its clients get.
+/// One frontend and the result for its clients.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Frontend")]
 pub(super) struct FrontendRow<'a> {
@@ -43,18 +43,18 @@ pub(super) struct FrontendRow<'a> {
     /// The backends that a new connection from this node's own processes and pods may get.
     #[schemars(with = "Vec<Backend>")]
     backends: Backends<'a>,
-    /// The backends that traffic from outside may get, where that is another list; null where it is the same.
+    /// The backends for traffic from outside, if that is another list; null if it is the same.
     #[schemars(with = "Option<Vec<Backend>>")]
     external_backends: Option<ExternalBackends<'a>>,
     /// Seconds for which a client stays with its backend.
     affinity_timeout: Option<u32>,
-    /// So many first bits of a client's address count for that; null: all of them.
+    /// The prefix length of a client's address that counts for affinity; null: all of it.
     affinity_prefix: Option<u8>,
     source_ranges: &'a [Arc<str>],
     verdict: Code<Verdict>,
     reason: Option<Code<Reason>>,
     status: Code<WriteStatus>,
-    /// What the maps said, if status is error.
+    /// The error of the maps, if status is error.
     error: Option<&'a str>,
     /// When verdict, reason or backends last changed.
     since: Rfc3339,
@@ -87,7 +87,7 @@ impl Serialize for Backends<'_> {
     }
 }
 
-/// The backends that traffic from outside gets, where those are another list.
+/// The backends for traffic from outside, if that is another list.
 #[derive(Clone, Copy, Debug)]
 struct ExternalBackends<'a>(&'a ServiceView, &'a FrontendView);
 
@@ -120,7 +120,7 @@ fn join_backends(rows: impl Iterator<Item = Row>, all: bool) -> impl fmt::Displa
     text
 }
 
-/// The source ranges of a frontend; they restrict the load balancer's addresses and nothing else.
+/// The source ranges of a frontend; they restrict the load balancer's addresses alone.
 fn source_ranges<'a>(facts: Option<&'a ServiceFacts>, frontend: &FrontendView) -> &'a [Arc<str>] {
     match (facts, frontend.kind) {
         (Some(facts), FrontendType::LoadBalancer) => &facts.source_ranges,

@@ -1,6 +1,6 @@
-//! The checks that let a client ask at all, before any path is looked at, and the headers of every answer.
+//! The checks of every request before its path is known, and the headers of every answer.
 //!
-//! Invariant: a web page, whatever name it made resolve to loopback, gets nothing: its requests carry a foreign Host or
+//! Invariant: a web page gets nothing, whatever name it made resolve to loopback: its requests carry a foreign Host or
 //! an Origin. There are no users and no passwords: loopback and the socket's permissions are the boundary.
 
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use super::hint::{Hint, HintStyle};
 use super::response::ApiError;
 use super::{form::Form, query};
 
-/// Headers by which browsers neither run, frame, sniff, share nor keep anything of an answer.
+/// Headers that stop browsers from running, framing, sniffing, sharing or storing an answer.
 const HEADERS: [(HeaderName, &str); 6] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
@@ -27,12 +27,16 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (header::VARY, "accept"),
 ];
 
-/// Refuses the request, or lets it through to the paths; writes down a refusal, a path's too, in the client's form and
+/// Refuses the request, or passes it on to the paths; renders any refusal, a path's too, in the client's format and
 /// words.
-pub(super) async fn guard_request(State(way): State<ListenerKind>, request: Request, next: Next) -> Response {
+pub(super) async fn guard_request(
+    State(kind): State<ListenerKind>,
+    request: Request,
+    next: Next,
+) -> Response {
     let form = requested_format(&request);
     let words = HintStyle::from_headers(request.headers());
-    let mut response = match check_request(way, &request) {
+    let mut response = match check_request(kind, &request) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
@@ -49,14 +53,14 @@ pub(super) async fn guard_request(State(way): State<ListenerKind>, request: Requ
     response
 }
 
-/// The form that this request wants, whether or not the rest of it is understood.
+/// The format that this request wants, whether or not the rest of it is valid.
 pub(super) fn requested_format(request: &Request) -> Form {
     let named = request.uri().query().and_then(query::format_in_query);
     named.unwrap_or_else(|| Form::from_accept(request.headers()))
 }
 
-fn check_request(way: ListenerKind, request: &Request) -> Result<(), ApiError> {
-    if let ListenerKind::Tcp(port) = way {
+fn check_request(kind: ListenerKind, request: &Request) -> Result<(), ApiError> {
+    if let ListenerKind::Tcp(port) = kind {
         check_host(request, port)?;
     }
     if request.headers().contains_key(header::ORIGIN) {
@@ -74,12 +78,13 @@ fn check_request(way: ListenerKind, request: &Request) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Whether a browser says that another page asks. Where a user follows a link to here, so that the answer becomes the
-/// page that is shown, the user asks and no other page.
+/// Whether a browser reports that another page sends the request. If a user follows a link to here and the answer
+/// becomes the shown page, the user sends it.
 fn is_cross_site(headers: &HeaderMap) -> bool {
-    let said = |name: &'static str| headers.get(name).map(HeaderValue::as_bytes);
-    let own = matches!(said("sec-fetch-site"), None | Some(b"none" | b"same-origin"));
-    let followed = said("sec-fetch-mode") == Some(b"navigate") && said("sec-fetch-dest") == Some(b"document");
+    let value = |name: &'static str| headers.get(name).map(HeaderValue::as_bytes);
+    let own = matches!(value("sec-fetch-site"), None | Some(b"none" | b"same-origin"));
+    let followed =
+        value("sec-fetch-mode") == Some(b"navigate") && value("sec-fetch-dest") == Some(b"document");
     !own && !followed
 }
 
@@ -91,7 +96,7 @@ fn check_host(request: &Request, port: u16) -> Result<(), ApiError> {
     if ours(host) && hosts.next().is_none() && (authority.is_none() || ours(authority)) {
         return Ok(());
     }
-    let error = "the Host header names somebody else";
+    let error = "the Host header names another host";
     let hint = Hint::Host(port);
     Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, error, hint))
 }
@@ -157,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn another_page_is_told_by_what_its_browser_says() {
+    fn another_page_is_recognised_by_sec_fetch_headers() {
         foreign(&[], false);
         foreign(&[("sec-fetch-site", "none")], false);
         foreign(&[("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors")], false);
@@ -178,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_port_need_not_be_said() {
+    fn the_default_port_may_be_omitted() {
         assert!(is_loopback("localhost", 80) && is_loopback("[::1]", 80) && !is_loopback("evil.example", 80));
     }
 }

@@ -1,6 +1,7 @@
-//! `/healthz`, `/livez`, `/readyz`: whether the process answers, the engine moves, the datapath follows.
+//! `/healthz`, `/livez`, `/readyz`: whether the process answers, the engine makes progress, and the datapath is in
+//! sync.
 //!
-//! Invariant: the HTTP status, 200 or 503, says whether all is well, for clients that read no body.
+//! Invariant: the HTTP status, 200 or 503, shows whether all is well, for clients that read no body.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,14 +26,14 @@ use holdfast_agent::recorder::RecordingStatus;
 use holdfast_agent::state::Damage;
 use holdfast_standalone::blocks::UnusableBackend;
 
-/// How many backends with failing checks are named: as many as fit on a screen.
+/// The most backends with failing checks that an answer names: as many as fit on a screen.
 const FAILING_NAMED_MAX: usize = 10;
 
-/// Whether what was asked about is well.
+/// The result of a health query.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Health {
     healthy: bool,
-    /// What is wrong; null if all is well.
+    /// The problem; null if all is well.
     reason: Option<String>,
 }
 
@@ -48,7 +49,7 @@ pub(super) fn healthz(_: &Readings, _: Query, form: Form) -> Response {
     health(None, form)
 }
 
-/// Whether the engine moves.
+/// Whether the engine makes progress.
 pub(super) fn livez(readings: &Readings, _: Query, form: Form) -> Response {
     let reason = |stalled: std::time::Duration| {
         format!("events have waited for {} s, and the engine does not take them", stalled.as_secs())
@@ -60,16 +61,16 @@ pub(super) fn livez(readings: &Readings, _: Query, form: Form) -> Response {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Readiness {
     healthy: bool,
-    /// What is wrong; null if all is well.
+    /// The problem; null if all is well.
     reason: Option<String>,
     sources: Vec<SourceRow>,
-    /// When the state that is served was written down, as long as a source has not delivered since the start.
+    /// When the served state was written to disk, while a source has not delivered since the start.
     stale_since: Option<Rfc3339>,
-    /// What a restart would begin with.
+    /// The state that a restart would begin with.
     snapshot: SnapshotRow,
-    /// How the recording of changes goes.
+    /// The state of the recording of changes.
     history: HistoryRow,
-    /// The ports of kube-proxy's that are asked for and cannot be opened; the first ones.
+    /// The configured ports of kube-proxy that cannot be opened; the first ones.
     closed_ports: Vec<ClosedPortRow>,
     /// How many more such ports there are.
     closed_ports_omitted: usize,
@@ -77,24 +78,23 @@ pub(super) struct Readiness {
     failing_checks: Vec<FailingCheckRow>,
     /// How many more such backends there are.
     failing_checks_omitted: usize,
-    /// What is wrong in the operator's files about Events and is left out; the first faults.
+    /// Faults in the operator's files about Events, whose entries are left out; the first ones.
     event_knowledge_faults: Vec<KnowledgeFault>,
-    /// Why the last reload was refused, so that an earlier configuration is in force than that on disk; null if it was
-    /// not.
+    /// Why the last reload was refused, so that an older configuration than the file's is in force; null if it was not.
     refused_reload: Option<String>,
-    /// Why the TCP address or the socket of the admin API takes no requests now, one sentence each.
+    /// Why the TCP address or the socket of the admin API accepts no requests now, one sentence each.
     shut: Vec<String>,
-    /// Why a restart would not know the last orders to drain backends; null if it would.
+    /// Why a restart would lose the last orders to drain backends; null if it would not.
     unwritten_drains: Option<String>,
 }
 
-/// What is wrong in a file of the operator about Events.
+/// A fault in an operator's file about Events.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KnowledgeFault {
     pub file: String,
-    /// The line, counted from 1; null if the fault is of the file as a whole.
+    /// The line, counted from 1; null if the fault concerns the whole file.
     pub line: Option<usize>,
-    /// The id of the entry, if it has one that can be read.
+    /// The id of the entry, if it has a readable one.
     pub id: Option<String>,
     pub message: String,
 }
@@ -105,13 +105,13 @@ impl From<&Fault> for KnowledgeFault {
     }
 }
 
-/// A port of kube-proxy's that cannot be opened.
+/// A port of kube-proxy that cannot be opened.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ClosedPort")]
 struct ClosedPortRow {
     purpose: Code<Purpose>,
     address: Text<SocketAddr>,
-    /// The service that has this health check port, as `namespace/name`.
+    /// The service with this health check port, as `namespace/name`.
     service: Option<Text<ObjectName>>,
     why: String,
 }
@@ -138,7 +138,7 @@ impl From<UnusableBackend> for FailingCheckRow {
     }
 }
 
-/// What a restart would begin with.
+/// The state that a restart would begin with.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Snapshot")]
 struct SnapshotRow {
@@ -146,21 +146,21 @@ struct SnapshotRow {
     bytes: u64,
     /// Services that are too large for the snapshot, as `namespace/name`; the first ones.
     left_out: Vec<Arc<str>>,
-    /// What was wrong with the snapshot that this process began with; null if it was whole.
+    /// The damage of the snapshot that this process began with; null if it was whole.
     damage: Option<DamageRow>,
     /// Why the last write failed.
     error: Option<Arc<str>>,
 }
 
-/// What was wrong with the snapshot that a start began with.
+/// The damage of the snapshot that a start began with.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "SnapshotDamage")]
 pub struct DamageRow {
-    /// What is wrong with the file.
+    /// The error in the file.
     pub error: Arc<str>,
-    /// Services that were taken from the file that was written before it.
+    /// Services that were taken from the older file.
     pub older: u64,
-    /// Services of which neither file had anything whole.
+    /// Services that were whole in neither file.
     pub lost: u64,
     /// The first of those services, as `namespace/name`.
     pub lost_services: Vec<Arc<str>>,
@@ -174,7 +174,7 @@ impl From<&Damage> for DamageRow {
     }
 }
 
-/// How the recording of changes goes.
+/// The state of the recording of changes.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Recording")]
 pub struct HistoryRow {
@@ -184,7 +184,7 @@ pub struct HistoryRow {
     pub gaps: u64,
     /// The size of the history on disk.
     pub bytes: u64,
-    /// Records that memory has and the disk did not take.
+    /// Records that the disk rejected; memory has them.
     pub unwritten: u64,
     /// Why the last write failed.
     pub error: Option<Arc<str>>,
@@ -206,7 +206,7 @@ struct SourceRow {
     synced: bool,
 }
 
-/// Whether the datapath follows the sources; as JSON, also what a restart would begin with.
+/// Whether the datapath is in sync with the sources; JSON also has the state for a restart.
 pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
     let readings = &visit.readings;
     let snapshot = readings.snapshot();

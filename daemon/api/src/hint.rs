@@ -1,17 +1,17 @@
-//! What to do about a refusal, in the words of the client: parameters of a URL, or arguments of the command line.
+//! The advice in a refusal, in the words of the client: parameters of a URL, or arguments of the command line.
 //!
-//! Invariant: no client is told to write what its side does not understand. The command line names itself in a header;
+//! Invariant: no client gets advice that its side does not understand. The command line identifies itself in a header;
 //! nothing else depends on that header.
 
 use axum::http::HeaderMap;
 
-/// The header by which the command line names itself.
+/// The header by which the command line identifies itself.
 pub const WORDS_HEADER: &str = "holdfast-words";
 
 /// The value of that header.
 pub const COMMAND: &str = "command";
 
-/// The words in which a client asked.
+/// The words of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HintStyle {
     Url,
@@ -27,7 +27,7 @@ impl HintStyle {
     }
 }
 
-/// What to do about a refusal.
+/// The advice in a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
     /// A text that is the same in all words.
@@ -44,9 +44,9 @@ pub(super) enum Hint {
     After,
     /// Watch less: there are too many watchers.
     Watchers,
-    /// Ask for one of these paths.
+    /// Query one of these paths.
     Paths(String),
-    /// Ask for loopback with this port.
+    /// Connect to loopback with this port.
     Host(u16),
 }
 

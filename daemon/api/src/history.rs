@@ -17,7 +17,7 @@ use super::response;
 use holdfast_agent::readings::Readings;
 use holdfast_agent::recorder::{Line, RecordQuery};
 
-/// The most records of an answer if the client names no limit: as many as a person reads through.
+/// The most records of an answer without a limit: as many as a person reads through.
 const LIMIT_DEFAULT: usize = 1_000;
 
 /// The content type of one JSON object per line.
@@ -35,18 +35,18 @@ pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response
         }
         Form::Table | Form::Wide => (text_line, Form::Table.content_type()),
     };
-    // Each line is made when the client reads it, so that an answer takes no memory of its size.
+    // The client's read creates each line, so that an answer takes no memory of its size.
     let pieces = lines.into_iter().map(move |line: Arc<Line>| Ok::<_, Infallible>(Bytes::from(shown(&line))));
     response::typed_response(StatusCode::OK, content_type, Body::from_stream(stream::iter(pieces)))
 }
 
-/// The answer where no record fits. If records were dropped, some of them may have fitted.
+/// The answer without a matching record. If records were dropped, some of them may have matched.
 fn empty_text(dropped: u64) -> String {
     match dropped {
-        0 => "nothing is recorded of that\n".to_owned(),
+        0 => "no record matches\n".to_owned(),
         dropped => format!(
-            "nothing is recorded of that any more; {dropped} records of the namespaces with most of them made room for \
-             others, and may have been of that\n"
+            "no record matches any more; {dropped} records of the namespaces with most of them were evicted, and some \
+             may have matched\n"
         ),
     }
 }

@@ -1,10 +1,10 @@
-//! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
+//! The admin API: the daemon's state, over HTTP on loopback and on a unix socket.
 //!
-//! Invariant: the API only reads, but for the wishes that a configuration be read again, that an address be forgotten
-//! and that backends be drained. It works on threads of its own, on snapshots, and what it asks of the engine waits
-//! within bounds until the engine has time, so no client, however slow or hostile, can delay the engine. Each of the
-//! two doors has its own thread, so clients that fill one do not block the other. Nothing here changes the table, and
-//! loopback, the socket's permissions and the users at its other end are all the authentication there is.
+//! Invariant: the API only reads, except for requests to reload the configuration, forget an address and drain
+//! backends. It works on its own threads, on snapshots, and its queries to the engine wait within bounds until the
+//! engine has time, so no client, however slow or hostile, can delay the engine. Each of the two listeners has its own
+//! thread, so clients that fill one do not block the other. Nothing here changes the table, and loopback, the socket's
+//! permissions and the users at its other end are the only authentication.
 
 #![forbid(unsafe_code)]
 
@@ -84,7 +84,7 @@ pub struct Settings {
     pub socket: PathBuf,
 }
 
-/// The threads that serve the API, as long as this lives.
+/// The threads that serve the API while this lives.
 #[derive(Debug)]
 pub struct AdminServer {
     address: SocketAddr,
@@ -92,10 +92,10 @@ pub struct AdminServer {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Takes the address and the socket, then serves each from a thread of its own.
+/// Opens the address and the socket, then serves each from its own thread.
 ///
-/// When this returns, clients can connect, unless the address or the socket cannot be taken: `shut` then says why, and
-/// the daemon tries again, because services are served without the admin API, too.
+/// When this returns, clients can connect, unless the address or the socket cannot be opened: `shut` then has the
+/// reason, and the daemon tries again, because services are served without the admin API, too.
 pub fn start(
     settings: &Settings,
     (readings, events, acts): (Readings, EventStatus, RequestSenders),
@@ -138,12 +138,12 @@ impl AdminServer {
         Ok(())
     }
 
-    /// The TCP address as it was bound, or as it is configured if it could not be bound at the start.
+    /// The TCP address as bound, or as configured if it could not be bound at the start.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more clients, lets answers under way finish for at most two seconds, and returns then.
+    /// Stops accepting clients, lets running answers finish for at most two seconds, then returns.
     ///
     /// It blocks; asynchronous callers hand it to a thread.
     pub fn stop(mut self) {

@@ -1,8 +1,8 @@
-//! Taking the TCP address and the unix socket, or saying what is in the way, and trying again.
+//! Opens the TCP address and the unix socket, or reports the obstacle and tries again.
 //!
-//! Invariant: what keeps one of the two shut does not keep the other shut, and stops nothing else. A socket file is
-//! removed only if no process answers on it, or if it is the own one, and from its first moment the new one is open to
-//! owner and group only. The unit makes the folder and chooses the socket's group.
+//! Invariant: an obstacle to one of the two affects neither the other nor anything else. A socket file is removed only
+//! if no process answers on it, or if it is our own, and from its first moment the new one is open to owner and group
+//! only. The unit makes the folder and chooses the socket's group.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, UnixListener};
 use super::limits;
 use holdfast_host::ticker;
 
-/// Read and write for owner and group: the users that may use the socket are in the group.
+/// Read and write for owner and group: the users of the socket are in the group.
 const SOCKET_MODE: u32 = 0o660;
 
 /// Why the API cannot listen.
@@ -34,7 +34,7 @@ pub enum AdminError {
     )]
     Address {
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// A living process answers on the socket.
@@ -42,7 +42,7 @@ pub enum AdminError {
         "cannot listen on {}: a running daemon answers there; stop it or set another `socket` under [admin]", .0.display()
     )]
     SocketTaken(PathBuf),
-    /// The path names something that is no socket.
+    /// The path is no socket.
     #[error("cannot listen on {}: it is not a socket; remove it or set another `socket` under [admin]", .0.display())]
     NotASocket(PathBuf),
     /// The folder is missing.
@@ -54,7 +54,7 @@ pub enum AdminError {
     #[error("cannot listen on {}: {error}; set another `socket` under [admin] or mend what the error names", path.display())]
     Socket {
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// No thread or no runtime.
@@ -62,7 +62,7 @@ pub enum AdminError {
     Runtime(io::Error),
 }
 
-/// The TCP address, as bound.
+/// The TCP address as bound.
 #[derive(Debug)]
 pub(super) struct OpenTcp {
     pub(super) listener: TcpListener,
@@ -74,7 +74,7 @@ pub(super) struct OpenTcp {
 pub(super) struct OpenSocket {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    // The file that was made; `None`: it cannot be told from another one.
+    // The file that was made; `None`: it is unknown.
     file: Option<FileId>,
 }
 
@@ -82,8 +82,8 @@ pub(super) struct OpenSocket {
 type FileId = (u64, u64);
 
 impl OpenSocket {
-    /// Waits until nothing is at the path any more: another process removed the file, so no client can come in. A file
-    /// of another process there is left alone.
+    /// Waits until another process removes the file at the path, so that no client can connect. A foreign file there
+    /// stays.
     pub(super) async fn wait_until_removed(&self) {
         let is_there = || match std::fs::symlink_metadata(&self.path) {
             Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -98,7 +98,7 @@ impl OpenSocket {
 impl Drop for OpenSocket {
     fn drop(&mut self) {
         if self.file.is_some() && file_id(&self.path) == self.file {
-            // A file that is left behind does no harm: the next start finds that no process answers on it.
+            // A leftover file does no harm: the next start finds that no process answers on it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -109,8 +109,7 @@ fn file_id(path: &Path) -> Option<FileId> {
     Some((found.dev(), found.ino()))
 }
 
-/// Takes the TCP address, and gives it as it was bound. It must be called within the runtime that serves it, as must
-/// [`open_socket`].
+/// Opens the TCP address, and returns it as bound. Call it within the runtime that serves it, like [`open_socket`].
 pub(super) fn open_tcp(address: SocketAddr) -> Result<OpenTcp, AdminError> {
     let open = || {
         let listener = std::net::TcpListener::bind(address)?;
@@ -124,7 +123,7 @@ pub(super) fn open_tcp(address: SocketAddr) -> Result<OpenTcp, AdminError> {
     })
 }
 
-/// Takes the unix socket at this path.
+/// Opens the unix socket at this path.
 pub(super) fn open_socket(path: &Path) -> Result<OpenSocket, AdminError> {
     remove_stale_socket(path)?;
     let failed = |error: io::Error| match error.kind() {
@@ -136,7 +135,7 @@ pub(super) fn open_socket(path: &Path) -> Result<OpenSocket, AdminError> {
     Ok(OpenSocket { listener: socket, path: path.to_owned(), file: file_id(path) })
 }
 
-/// Removes a socket that a dead process left.
+/// Removes a socket of a dead process.
 fn remove_stale_socket(path: &Path) -> Result<(), AdminError> {
     let failed = |error| AdminError::Socket { path: path.to_owned(), error };
     match std::fs::symlink_metadata(path) {
@@ -149,7 +148,7 @@ fn remove_stale_socket(path: &Path) -> Result<(), AdminError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(failed)
         }
-        // A process has it that takes no clients: its queue is full.
+        // A process has it that accepts no clients: its queue is full.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(AdminError::SocketTaken(path.to_owned()))
         }
@@ -158,7 +157,7 @@ fn remove_stale_socket(path: &Path) -> Result<(), AdminError> {
     }
 }
 
-/// Tries whether a process answers on a socket, without waiting for one that takes no clients.
+/// Probes whether a process answers on a socket, without waiting for one that accepts no clients.
 fn probe_socket(path: &Path) -> io::Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -168,8 +167,8 @@ fn probe_socket(path: &Path) -> io::Result<()> {
 fn bind_socket(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    // Linux gives the file the mode that the socket has when it is bound, less the umask. So there is no moment in
-    // which it is open to others, and no need to change the umask, which all threads share.
+    // Linux gives the file the mode that the socket has when it is bound, less the umask. So it is never open to
+    // others, and the umask, which all threads share, stays.
     nix::sys::stat::fchmod(&socket, Mode::from_bits_truncate(SOCKET_MODE))?;
     nix::sys::socket::bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;

@@ -1,9 +1,9 @@
 //! The metrics, as Prometheus reads them.
 //!
-//! Invariant: the number of series does not depend on the cluster, but for what is wrong with single services now,
-//! which has a bound. Labels have the closed sets of values of the rules, and every other series is there from the
-//! first scrape on, so that a rate never begins with its first error. Scrapes at one door follow one another, because a
-//! door has one thread. No metrics library is needed: every number is read off at the moment of the scrape.
+//! Invariant: the number of series does not depend on the cluster, except for problems of single services, which have a
+//! bound. Labels have closed sets of values, and every other series exists from the first scrape on, so that a rate
+//! never begins with its first error. Scrapes at one listener run one after another, because it has one thread. No
+//! metrics library is needed: every number is read at the moment of the scrape.
 
 mod apiserver;
 mod conditions;
@@ -20,7 +20,7 @@ use holdfast_agent::readings::Readings;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_evidence::event_watcher::EventCounters;
 
-/// Writes all metrics, of one snapshot and of this moment.
+/// Renders all metrics from one snapshot at this moment.
 pub(super) fn render_metrics(
     (readings, overheard): (&Readings, &EventCounters),
     snapshot: &Snapshot,

@@ -1,8 +1,8 @@
-//! The description of this API, for programs: OpenAPI 3.1, made of the paths and of the types of their answers.
+//! The description of this API, for programs: OpenAPI 3.1, made from the paths and the types of their answers.
 //!
-//! Invariant: nothing in it is written down twice: a path describes itself in the table of paths, an answer by its own
-//! type. The description is made once, at the first request. The sources have no copy of it but a golden file of the
-//! tests, which shows what changes.
+//! Invariant: nothing in it is written twice: a path describes itself in the table of paths, an answer by its own type.
+//! The description is built once, at the first request. The sources have no copy of it except a golden file of the
+//! tests, which shows changes.
 
 mod schemas;
 
@@ -28,14 +28,14 @@ use super::response_schema::{
 };
 use schemas::simplify_schema;
 
-/// A path that is served on the Unix socket alone, with POST.
+/// A POST path of the unix socket.
 struct PostPath {
     path: &'static str,
     summary: &'static str,
     parameters: &'static [Parameter],
     describe: SchemaFn,
     meaning: &'static str,
-    /// The status of a refusal that only this path gives, and what that status means.
+    /// The status of a refusal that only this path gives, and its meaning.
     refusal: (&'static str, &'static str),
 }
 
@@ -54,7 +54,7 @@ const POST_PATHS: [PostPath; 4] = [
         parameters: parameters::FORGET,
         describe: schema::<ForgetResponse>,
         meaning: "It is forgotten.",
-        refusal: ("409", "It stays: it is configured, named by the cluster now, held, or not known."),
+        refusal: ("409", "It stays: it is configured, listed by the cluster now, held, or unknown."),
     },
     PostPath {
         path: order::DRAIN_PATH,
@@ -78,7 +78,7 @@ const POST_PATHS: [PostPath; 4] = [
 pub(super) fn document(paths: &[ApiPath], _: Form) -> Response {
     static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
     let written = || {
-        // A JSON value that was just made can always be written, so the default is never taken.
+        // Writing a fresh JSON value cannot fail, so the default is never used.
         let mut text = serde_json::to_vec_pretty(&describe_api(paths)).unwrap_or_default();
         text.push(b'\n');
         text.into()
@@ -112,7 +112,7 @@ fn describe_api(paths: &[ApiPath]) -> Value {
     })
 }
 
-/// The settings for schemas as OpenAPI 3.1 has them: JSON Schema 2020-12, of types as they are written, not read.
+/// The settings for schemas of OpenAPI 3.1: JSON Schema 2020-12, of types as written, not read.
 fn settings() -> SchemaSettings {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
     settings.definitions_path = SCHEMAS.into();
@@ -146,7 +146,7 @@ fn describe_post(wish: &PostPath, generator: &mut SchemaGenerator) -> Value {
     })
 }
 
-/// Describes every parameter that a path understands.
+/// Describes every parameter of a path.
 fn describe_parameters(legal: &[Parameter]) -> Vec<Value> {
     let described = |it: &Parameter| {
         json!({
@@ -176,7 +176,7 @@ fn describe_refusal(why: &str, generator: &mut SchemaGenerator) -> Value {
     json!({ "description": why, "content": content_map(schemas.into_iter()) })
 }
 
-/// Gives a text a capital, as a sentence begins.
+/// Capitalises the first letter.
 fn capitalise(about: &str) -> String {
     let mut letters = about.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! The page that a browser gets of `/`, as an answer.
+//! The answer with the page that a browser gets of `/`.
 //!
-//! Invariant: only a client that names HTML gets the page; its policy is the page's own and not the guard's.
+//! Invariant: only a client that names HTML gets the page; its policy is the page's own instead of the guard's.
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -11,7 +11,7 @@ use holdfast_page::{document, policy};
 
 const HTML: &str = "text/html; charset=utf-8";
 
-/// A page that opened this one, or that this one opens, shares no window with it.
+/// The page shares no window with one that opened it, or that it opens.
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 /// The whole page.
@@ -19,7 +19,7 @@ pub(super) fn page() -> Response {
     let mut response =
         response::typed_response(StatusCode::OK, HTML, Bytes::from_static(document().as_bytes()));
     let headers = response.headers_mut();
-    // Without this policy the guard's own one holds, under which nothing of the page runs.
+    // Without this policy the guard's own one applies, under which nothing of the page runs.
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy()));
     headers.insert(OPENER_POLICY, HeaderValue::from_static("same-origin"));
     response
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_names_html_gets_it() {
+    fn only_a_client_that_names_html_gets_the_page() {
         let wanted = |accept: &str| {
             wants_html(&HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_str(accept).unwrap())]))
         };

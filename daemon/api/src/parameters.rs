@@ -1,7 +1,7 @@
-//! The parameters of all paths: how each is read, what is said of it to programs, and how the command line offers it.
+//! The parameters of all paths: how each is read, its description for programs, and its argument on the command line.
 //!
-//! Invariant: a path understands what its list names, and nothing else. The reader of queries, the description of the
-//! API and the command line are made of these lists.
+//! Invariant: a path accepts the parameters of its list, and nothing else. The reader of queries, the description of
+//! the API and the command line are made from these lists.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub const FLOWS: &[Parameter] = &[
     ),
     address_parameter(
         "frontend",
-        "Exactly this address that was dialled, or this address and port.",
+        "Exactly this address of the frontend, or this address and port.",
         |query, it, value| it.set_once(&mut query.flows.frontend, parse_address_filter(value)?),
     ),
     address_parameter(
@@ -59,38 +59,35 @@ pub const FLOWS: &[Parameter] = &[
         "Exactly this address of the backend, or this address and port.",
         |query, it, value| it.set_once(&mut query.flows.backend, parse_address_filter(value)?),
     ),
-    text_parameter("state", "Only flows that have come so far.", |query, it, value| {
+    text_parameter("state", "Only flows in this state.", |query, it, value| {
         it.set_once(
             &mut query.flows.stage,
             parse_word(value, "state", Stage::ALL.map(|it| (it.as_str(), it)))?,
         )
     })
     .with_words(|| Stage::ALL.map(Stage::as_str).to_vec())
-    .with_help(
-        "STATE",
-        "Only those that have come so far: `opening`, `open`, `half-closed`, `closed` or `reset`",
-    ),
+    .with_help("STATE", "Only those in this state: `opening`, `open`, `half-closed`, `closed` or `reset`"),
     LIMIT
-        .with_about("So many flows at most; 1000 unless it is given.")
+        .with_about("At most this many flows. Default: 1000.")
         .with_bounds(Some(1), Some(FLOWS_MAX))
-        .with_help("COUNT", "So many at most [default: 1000]"),
+        .with_help("COUNT", "At most this many [default: 1000]"),
     FORMAT,
 ];
 pub(super) const EXPLAIN: &[Parameter] = &[
     SERVICE,
     endpoint_parameter(
-        "What a client dials, or a backend: an address with its port, and a protocol behind a slash if only that is meant.",
+        "A frontend or a backend: an address with its port, and optionally a slash and the only protocol.",
     ),
     text_parameter(
         "from",
-        "The address of a client: what its first packet to the endpoint meets, computed without sending one.",
+        "The address of a client: traces its first packet to the endpoint, without sending one.",
         |query, it, value| it.set_once(&mut query.filter.from, parse_client(value)?),
     ),
     FORMAT,
 ];
 pub(super) const DIAGNOSE: &[Parameter] = &[
     SERVICE.with_about("Exactly this service, as namespace/name; it must be given."),
-    text_parameter("probe", "Whether connections are tried: over the socket alone, unless it says none.", |query, it, value| {
+    text_parameter("probe", "Whether to open connections: by default yes, but over the socket alone.", |query, it, value| {
         it.set_once(&mut query.probes, parse_word(value, "probe", [("connect", true), ("none", false)])?)
     }),
     text_parameter(
@@ -100,12 +97,12 @@ pub(super) const DIAGNOSE: &[Parameter] = &[
     ),
     text_parameter(
         "http",
-        "A path: backends that are known to speak HTTP are asked for it, over the socket alone. No redirect is followed.",
+        "A path to request from backends that speak HTTP, over the socket alone. No redirect is followed.",
         |query, it, value| it.set_once(&mut query.focus.http, parse_http_path(value)?),
     ),
     text_parameter(
         "client",
-        "The address of a client: what it would meet at each frontend now, computed without sending anything.",
+        "The address of a client: what it would get at each frontend now, computed without sending anything.",
         |query, it, value| it.set_once(&mut query.flows.client, parse_address_filter(value)?),
     ),
     SINCE.with_about(
@@ -113,7 +110,7 @@ pub(super) const DIAGNOSE: &[Parameter] = &[
     ),
     text_parameter(
         "timeout",
-        "How long the answer may take, in whole seconds: 5s unless it is given, which is the most.",
+        "How long the answer may take, in whole seconds; default and most: 5s.",
         |query, it, value| it.set_once(&mut query.timeout, parse_timeout(value)?),
     ),
     FORMAT,
@@ -121,7 +118,7 @@ pub(super) const DIAGNOSE: &[Parameter] = &[
 pub const EVENTS: &[Parameter] = &[
     SERVICE
         .with_about(
-            "What is about this service, as namespace/name, and about its pods; otherwise what all services depend on.",
+            "Events about this service, as namespace/name, and its pods; by default about all services and what they depend on.",
         )
         .into_positional(
             "About this service and its pods [default: about all services and what they depend on]",
@@ -135,16 +132,16 @@ pub const HISTORY: &[Parameter] = &[
         )
         .into_positional("Exactly this service, also one that is gone [default: all]"),
     SINCE,
-    text_parameter("until", "Not after this time, in the same forms.", |query, it, value| {
+    text_parameter("until", "Not after this time, in the same formats.", |query, it, value| {
         it.set_once(&mut query.records.until, parse_time("until", value)?)
     })
     .with_argument("TIME"),
-    text_parameter("reason", "Only where this reason or rule decided, or clients were told it.", |query, it, value| {
+    text_parameter("reason", "Only records with this reason or rule.", |query, it, value| {
         let legal = Reason::ALL.into_iter().map(Reason::as_str).chain(RULES);
         let found = parse_word(value, "reason", legal.map(|word| (word, word)))?;
         it.set_once(&mut query.records.reason, found.to_owned())
     })
-    .with_help("REASON", "Only where this reason decided or clients were told it, such as `vanished`"),
+    .with_help("REASON", "Only records with this reason, such as `vanished`"),
     LIMIT,
     text_parameter("after", "Only records with a higher number than this.", |query, it, value| {
         it.set_once(&mut query.records.after, parse_record_number(value)?)
@@ -164,7 +161,7 @@ pub(super) const DRAIN: &[Parameter] = &[
         is_needed: true,
         ..address_parameter(
             "backend",
-            "The backend's address, with a port if only that is meant.",
+            "The backend's address, with a port to select only that.",
             |query, it, value| it.set_once(&mut query.flows.backend, parse_address_filter(value)?),
         )
     },
@@ -192,20 +189,20 @@ const ONLY: Parameter = text_parameter(
 .with_help("WHAT", "Only what needs an explanation: `trouble`");
 const SINCE: Parameter = text_parameter(
     "since",
-    "Not before this time, in RFC 3339, or not longer ago, such as 90s, 15m, 2h, 1d.",
+    "Not before this time, in RFC 3339 or as an age such as 90s, 15m, 2h, 1d.",
     |query, it, value| it.set_once(&mut query.records.since, parse_time("since", value)?),
 )
-.with_help("TIME", "Not before this time (RFC 3339), or not longer ago, such as `90s`, `15m`, `2h`, `1d`");
+.with_help("TIME", "Not before this time, in RFC 3339 or as an age such as `90s`, `15m`, `2h`, `1d`");
 const LIMIT: Parameter = text_parameter(
     "limit",
-    "The latest so many; with after, the first so many. Otherwise 1000.",
+    "At most this many of the latest; with after, of the first. Default: 1000.",
     |query, it, value| it.set_once(&mut query.records.limit, parse_limit(value)?),
 )
 .with_bounds(Some(1), Some(RECORDS_MAX))
-.with_help("COUNT", "The latest so many; with --after, the first so many [default: 1000]");
+.with_help("COUNT", "At most this many of the latest; with --after, of the first [default: 1000]");
 const FORMAT: Parameter = text_parameter(
     "format",
-    "The form of the answer; otherwise Accept decides, and a table is the default.",
+    "The format of the answer; by default Accept decides, else it is a table.",
     |query, it, value| {
         it.set_once(&mut query.form, parse_word(value, "format", Form::ALL.map(|it| (it.as_str(), it)))?)
     },
@@ -260,7 +257,7 @@ impl Parameter {
         Self { values: Values::Number { least, most }, ..self }
     }
 
-    /// Offers the parameter on the command line, which says of it what programs are told.
+    /// Offers the parameter on the command line, with the description for programs as its help.
     const fn with_argument(self, value_name: &'static str) -> Self {
         Self { argument: Some(Argument { value_name, help: None, is_positional: false }), ..self }
     }
@@ -269,7 +266,7 @@ impl Parameter {
         Self { argument: Some(Argument { value_name, help: Some(help), is_positional: false }), ..self }
     }
 
-    /// Offers the parameter on the command line as a service that is given without the parameter's name.
+    /// Offers the parameter on the command line as a positional service.
     const fn into_positional(self, help: &'static str) -> Self {
         let value_name = "NAMESPACE/NAME";
         Self { argument: Some(Argument { value_name, help: Some(help), is_positional: true }), ..self }
@@ -283,14 +280,14 @@ fn parse_service(value: &str) -> Result<ObjectName, ApiError> {
     ObjectName::new(namespace, name).map_err(|error| refused(&error.to_string()))
 }
 
-/// What a word means that has to be one of `legal`; a refusal calls such a word a `noun`.
+/// The meaning of a word among `legal`; a refusal calls such a word a `noun`.
 fn parse_word<T: Copy>(
     value: &str,
     noun: &str,
     legal: impl IntoIterator<Item = (&'static str, T)>,
 ) -> Result<T, ApiError> {
     let (words, meanings): (Vec<&str>, Vec<T>) = legal.into_iter().unzip();
-    let found = words.iter().zip(meanings).find(|(word, _)| **word == value).map(|(_, meant)| meant);
+    let found = words.iter().zip(meanings).find(|(word, _)| **word == value).map(|(_, meaning)| meaning);
     let legal = || format!("legal {noun}s: {}", words.join(", "));
     found.ok_or_else(|| bad_request(format!("unknown {noun} {}", quote_excerpt(value)), legal()))
 }
@@ -302,7 +299,7 @@ fn parse_ip(value: &str) -> Result<IpAddr, ApiError> {
     Ok(address.to_canonical())
 }
 
-/// An address, with a port or without.
+/// An address, with or without a port.
 fn parse_address_filter(value: &str) -> Result<AddressFilter, ApiError> {
     let with_port = value.parse::<SocketAddr>().map(|at| (at.ip(), Some(at.port())));
     let found = with_port.or_else(|_| value.parse::<IpAddr>().map(|address| (address, None)));
@@ -357,7 +354,7 @@ fn parse_http_path(value: &str) -> Result<HttpPath, ApiError> {
     HttpPath::parse(value).ok_or_else(refused)
 }
 
-/// Whole seconds, with their unit or without.
+/// Whole seconds, with or without their unit.
 fn parse_timeout(value: &str) -> Result<Duration, ApiError> {
     let seconds = value.strip_suffix('s').unwrap_or(value).parse().map(Duration::from_secs);
     let legal = seconds.ok().filter(|it| (Duration::from_secs(1)..=DIAGNOSIS_TIMEOUT).contains(it));
@@ -401,13 +398,13 @@ mod tests {
         let from = read("endpoint=10.0.0.5:80&from=::ffff:203.0.113.9").unwrap().filter.from;
         assert_eq!(from, Some("203.0.113.9".parse().unwrap()));
         let refused = |text| read(text).unwrap_err();
-        assert_eq!(refused("from=203.0.113.9"), "`from` is given without what it dials");
+        assert_eq!(refused("from=203.0.113.9"), "`from` needs an endpoint");
         assert_eq!(refused("endpoint=10.0.0.5:80&from=fd00::1"), "fd00::1 cannot send to 10.0.0.5:80");
         assert_eq!(refused("endpoint=10.0.0.5:80&from=web"), "\"web\" is no address");
     }
 
     #[test]
-    fn which_records_is_read() {
+    fn the_filters_of_records_are_read() {
         let text = "since=2026-01-08T11:11:55Z&until=1s&reason=vanished&limit=7&after=184";
         let records = Query::read(text, HISTORY).unwrap().records;
         assert_eq!(records.since, Millis::parse("2026-01-08T11:11:55Z"));
@@ -420,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_cannot_be_meant_are_refused() {
+    fn invalid_filters_of_records_are_refused() {
         let refused = |text: &str| Query::read(text, HISTORY).unwrap_err();
         assert_eq!(refused("since=yesterday").error, "\"yesterday\" is no time");
         assert_eq!(refused("until=5").error, "\"5\" is no time");
@@ -432,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn which_flows_is_read() {
+    fn the_filters_of_flows_are_read() {
         let text =
             "client=::ffff:203.0.113.9&frontend=192.0.2.1:80&backend=[fd00::1]:443&state=half-closed&limit=7";
         let Query { flows, records, .. } = Query::read(text, FLOWS).unwrap();
@@ -444,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_cannot_be_meant_are_refused() {
+    fn invalid_filters_of_flows_are_refused() {
         let refused = |text: &str| Query::read(text, FLOWS).unwrap_err();
         for text in ["client=web", "frontend=1.2.3.4:", "backend=1.2.3.4:70000", "client=[::1]", "client="] {
             assert!(refused(text).error.ends_with(" is no address"), "{text}");
@@ -455,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diagnosis_takes_no_longer_than_any_may() {
+    fn a_diagnosis_timeout_has_bounds() {
         let read = |text: &str| Query::read(text, DIAGNOSE).map(|query| query.timeout);
         for text in ["timeout=3s", "timeout=3"] {
             assert_eq!(read(text).unwrap(), Some(Duration::from_secs(3)));

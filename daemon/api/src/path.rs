@@ -1,6 +1,6 @@
-//! One path that can be read: what it says of itself, and what makes its answer.
+//! One path that can be read: its description, and the handler of its requests.
 //!
-//! Invariant: what makes an answer about the paths is given them, so no part that answers needs to know their table.
+//! Invariant: a handler that answers about the paths gets them as an argument, so no handler needs their table.
 
 use std::pin::Pin;
 
@@ -12,23 +12,23 @@ use super::query::{Parameter, Query};
 use super::response_schema::ResponseSchema;
 use holdfast_agent::readings::Readings;
 
-/// What makes the answer.
+/// The handler of a path.
 #[derive(Clone, Copy)]
 pub(super) enum Handler {
-    /// It is made from what is known already.
+    /// It answers from present state.
     Immediate(fn(&Readings, Query, Form) -> Response),
-    /// It is made from the paths that there are.
+    /// It answers from the list of paths.
     FromPaths(fn(&[ApiPath], Form) -> Response),
-    /// The same, but a browser that names no form gets a page.
+    /// The same, but a browser without a format gets a page.
     PageOrPaths(fn(&[ApiPath], Form) -> Response),
-    /// It takes questions to other parts first, or depends on the door by which the client came.
+    /// It queries other parts first, or depends on the client's listener.
     Deferred(fn(RequestContext, Query, Form) -> ResponseFuture),
 }
 
-/// An answer that is waited for.
+/// An answer in the future.
 pub(super) type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
-/// One path, with everything that the index and the description say of it.
+/// One path, with its entry in the index and in the description.
 pub(super) struct ApiPath {
     pub(super) path: &'static str,
     pub(super) about: &'static str,

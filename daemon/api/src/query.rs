@@ -1,6 +1,6 @@
-//! The query of a request: decoded, checked against what the path understands, and typed.
+//! The query of a request: decoded, checked against the path's parameters, and typed.
 //!
-//! Invariant: nothing is ignored. A filter that does nothing would show a table that looks like an answer.
+//! Invariant: nothing is ignored. A filter without effect would show a table that looks like an answer.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::hint::Hint;
 use super::response::ApiError;
 use holdfast_agent::recorder::RecordQuery;
 
-/// A parameter of a path: how it is read, what is said of it to programs, and how the command line offers it.
+/// A parameter of a path: how it is read, its description for programs, and its argument on the command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
     pub name: &'static str,
@@ -29,7 +29,7 @@ pub struct Parameter {
     pub argument: Option<Argument>,
 }
 
-/// What may be given for a parameter.
+/// The legal values of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Values {
     Text,
@@ -37,18 +37,18 @@ pub(super) enum Values {
     Number { least: Option<usize>, most: Option<usize> },
 }
 
-/// How the command line offers a parameter.
+/// The argument of a parameter on the command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument {
     pub value_name: &'static str,
-    /// What the command line says of it, unless that is what programs are told.
+    /// The help, unless the description for programs serves as such.
     pub help: Option<&'static str>,
-    /// Whether the value is given without the parameter's name.
+    /// Whether the value needs no parameter name.
     pub is_positional: bool,
 }
 
 impl Parameter {
-    /// Takes a value that may be given once.
+    /// Sets a value that may be given once.
     pub(super) fn set_once<T>(&self, place: &mut Option<T>, value: T) -> Result<(), ApiError> {
         match place.replace(value) {
             None => Ok(()),
@@ -57,26 +57,26 @@ impl Parameter {
     }
 }
 
-/// What was asked. `None` is no restriction; everything else is exact.
+/// The filters of a query. `None` is no restriction; everything else is exact.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
     pub(super) service: Option<ObjectName>,
     pub(super) kind: Option<&'static str>,
     pub(super) address: Option<IpAddr>,
     pub(super) endpoint: Option<DialTarget>,
-    /// Only what needs an explanation.
+    /// Only rows that need an explanation.
     pub(super) only_trouble: bool,
-    /// The client that sends a packet to `endpoint`, if one is asked about.
+    /// The client of a packet to `endpoint`, if given.
     pub(super) from: Option<IpAddr>,
 }
 
 impl Filter {
-    /// Whether it asks for more than a service.
+    /// Whether there is another filter than a service.
     pub(super) const fn has_row_filter(&self) -> bool {
         self.kind.is_some() || self.address.is_some() || self.only_trouble
     }
 
-    /// Refuses a client without an address that it dials, and one that dials an address of another family.
+    /// Refuses a client without a dialled address, and one of another family than that address.
     fn check_client(&self) -> Result<(), ApiError> {
         let Some(from) = self.from else { return Ok(()) };
         match &self.endpoint {
@@ -87,23 +87,23 @@ impl Filter {
                 format!("{from} cannot send to {dialled}"),
                 "give two addresses of one family",
             )),
-            None => Err(bad_request("`from` is given without what it dials".to_owned(), Hint::Endpoint)),
+            None => Err(bad_request("`from` needs an endpoint".to_owned(), Hint::Endpoint)),
         }
     }
 }
 
-/// A query that was understood.
+/// A valid query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Query {
     pub(super) filter: Filter,
-    /// Which records; the service is in the filter.
+    /// The filter of records; the service is in `filter`.
     pub(super) records: RecordQuery,
-    /// Which flows; how many of them is the limit in `records`.
+    /// The filter of flows; their number is the limit in `records`.
     pub(super) flows: FlowFilter,
     pub(super) form: Option<Form>,
-    /// Whether connections are tried.
+    /// Whether to open connections.
     pub(super) probes: Option<bool>,
-    /// Which port, and what is asked for by HTTP.
+    /// The port, and the path of an HTTP request.
     pub(super) focus: Focus,
     /// How long the answer may take.
     pub(super) timeout: Option<Duration>,
@@ -124,7 +124,7 @@ impl Query {
         Ok(query)
     }
 
-    /// What an explanation is asked about.
+    /// The subject of an explanation.
     pub(super) fn explain_query(&self) -> ExplainQuery {
         match (&self.filter.endpoint, &self.filter.service) {
             (Some(dialled), _) => ExplainQuery::Address(dialled.clone()),
@@ -134,7 +134,7 @@ impl Query {
     }
 }
 
-/// The form that is asked for, whatever else is wrong with the query: a refusal of the query is written in it too.
+/// The requested format, whatever else is wrong with the query: a refusal uses it too.
 pub(super) fn format_in_query(text: &str) -> Option<Form> {
     let (_, value) = split_pairs(text).find(|(name, _)| *name == "format")?;
     Form::from_spelling(value)
@@ -154,7 +154,7 @@ fn unknown_parameter(name: &str, legal: &[Parameter]) -> ApiError {
     bad_request(format!("unknown filter {}", quote_excerpt(name)), hint)
 }
 
-/// The text in quotes, cut so that it fits on one line.
+/// The text in quotes, cut to fit on one line.
 pub(super) fn quote_excerpt(text: &str) -> String {
     match text.char_indices().nth(80) {
         Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
@@ -166,7 +166,7 @@ pub(super) fn bad_request(error: String, hint: impl Into<Hint>) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, error, hint)
 }
 
-/// Decodes what is encoded as browsers encode forms: `+` is a blank, `%` and two hexadecimal digits are a byte.
+/// Decodes form encoding: `+` is a blank, `%` and two hexadecimal digits are a byte.
 fn decode_component(text: &str) -> Result<String, ApiError> {
     let refused = || {
         bad_request(
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_query_is_told_what_is_legal() {
+    fn a_refused_query_lists_legal_values() {
         check_refused("name=x", "unknown filter \"name\" / legal here: service, type, address, only, format");
         check_refused(
             "type=nodeport",
@@ -273,7 +273,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_encoded_comes_out_unchanged(text in any::<String>()) {
+        fn an_encoded_text_decodes_unchanged(text in any::<String>()) {
             prop_assert_eq!(decode_component(&encoded(&text)).ok(), Some(text));
         }
 

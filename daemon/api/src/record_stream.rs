@@ -1,7 +1,7 @@
 //! `/watch`: every record as it is made, and every event of an object that changed nothing for clients.
 //!
-//! Invariant: a watcher that does not keep up is told so and sent away; it never makes anybody wait. There is a bound
-//! on watchers, each holds no more than one record, and a silent stream still shows that it is alive.
+//! Invariant: a watcher that lags is notified and disconnected; it never blocks anything. The number of watchers has a
+//! bound, each holds at most one record, and a silent stream has heartbeats.
 
 use std::convert::Infallible;
 
@@ -18,13 +18,13 @@ use super::response::ApiError;
 use super::{limits, response};
 use holdfast_agent::recorder::{Line, Watch, WatchEvent};
 
-/// The content type of what browsers call server-sent events.
+/// The content type of server-sent events.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
-/// A comment, which clients skip, for a stream that has nothing else to say.
+/// A comment, which clients skip, for a silent stream.
 const HEARTBEAT_COMMENT: &str = ": still here\n\n";
 
-/// The comment with which a stream begins at once, so that a client knows that nothing from now on is missed.
+/// The comment at the start of a stream, so that a client knows that it misses nothing from now on.
 const START_COMMENT: &str = ": watching\n\n";
 
 /// The whole stream, until the client goes or the daemon stops.
@@ -33,8 +33,8 @@ pub(super) async fn watch(visit: RequestContext, query: Query, _: Form) -> Respo
         let error = format!("there are {} watchers already", limits::WATCHERS_MAX);
         return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, Hint::Watchers).into_response();
     };
-    let heard = visit.readings.history.watch(query.filter.service);
-    let watching = RecordStream { records: heard, stage: WatchStage::Starting, _place: Some(place) };
+    let records = visit.readings.history.watch(query.filter.service);
+    let watching = RecordStream { records, stage: WatchStage::Starting, _place: Some(place) };
     let pieces = stream::unfold(watching, async |mut watching| {
         let piece = watching.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(piece)), watching))
@@ -42,8 +42,9 @@ pub(super) async fn watch(visit: RequestContext, query: Query, _: Form) -> Respo
     response::typed_response(StatusCode::OK, EVENT_STREAM, Body::from_stream(pieces))
 }
 
-/// What a watcher that has not read for too long is told.
-const LAGGING_REASON: &str = "you did not read in time, and records are lost from here on: watch again, and look for them in the history";
+/// The message to a watcher that has not read for too long.
+const LAGGING_REASON: &str =
+    "this watcher lagged, and records are lost from here on: watch again, and find them in the history";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WatchStage {
@@ -55,7 +56,7 @@ enum WatchStage {
 struct RecordStream {
     records: Watch,
     stage: WatchStage,
-    /// The place among the watchers of its door, taken as long as the stream goes.
+    /// The permit for a watcher of its listener, held until the stream ends.
     _place: Option<Permit>,
 }
 
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_stream_shows_that_it_is_alive() {
+    async fn a_silent_stream_sends_heartbeats() {
         let history = Arc::default();
         let mut watching = watching(&history, None);
         let begun = tokio::time::Instant::now();
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_does_not_keep_up_is_told_so_and_sent_away() {
+    async fn a_lagging_watcher_is_notified_and_disconnected() {
         let history = Arc::default();
         let watching = watching(&history, None);
         std::thread::spawn(move || tell_many(&history, 3_000)).join().unwrap();
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_is_asked_for_comes_and_at_last_the_end() {
+    async fn a_watch_gets_records_of_its_service_and_then_the_end() {
         let history = Arc::default();
         let watching = watching(&history, Some("kubernetes-intranet"));
         std::thread::spawn(move || tell_incident(&history)).join().unwrap();

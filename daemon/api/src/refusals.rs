@@ -1,6 +1,6 @@
-//! `/refusals`: the latest clients that were not served, and the service that has the frontend they dialled.
+//! `/refusals`: the latest rejected clients, and the current service of the frontend they dialled.
 //!
-//! Invariant: a row names the service that has the frontend now, which a client that tries again would meet.
+//! Invariant: a row names the current service of the frontend, which a retry would reach.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -24,61 +24,62 @@ use super::text_table::{Cells, write_table};
 use holdfast_agent::datapath::{RefusalSnapshot, Stage, device_name};
 use holdfast_agent::readings::Readings;
 
-/// The latest refusals, newest first, and all of them counted.
+/// The latest refusals, newest first, and the counts of all.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Refusals<'a> {
     refusals: Vec<RefusalRow<'a>>,
-    /// Clients that met ECONNREFUSED since the daemon started.
+    /// Clients that got ECONNREFUSED since the daemon started.
     refused_total: u64,
     /// Clients that were dropped since the daemon started.
     dropped_total: u64,
-    /// Refusals that were too many to be told, or that the daemon did not read in time; they are in no other number.
+    /// Refusals that were too many to be reported, or that the daemon did not read in time; they are in no other
+    /// number.
     lost_total: u64,
-    /// Why no more refusals are read.
+    /// Why the daemon reads no more refusals.
     failure: Option<String>,
 }
 
-/// What one process, or one address outside, dialled in vain, once or again and again.
+/// Rejected attempts of one process, or of one outside address, at one frontend.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Refusal")]
 struct RefusalRow<'a> {
-    /// When it did so last.
+    /// The latest attempt.
     time: Rfc3339,
-    /// When it did so first, of those that are counted here.
+    /// The first of the counted attempts.
     first_time: Rfc3339,
-    /// How often it did so.
+    /// How many attempts.
     count: u64,
     #[schemars(extend("enum" = DENIALS))]
     verdict: &'static str,
-    /// What the client dialled; for a NodePort the address of the node.
+    /// The address that the client dialled; for a NodePort the node's.
     address: IpAddr,
     port: u16,
     protocol: Code<Transport>,
-    /// `namespace/name` of the service that has the frontend now; null if none has.
+    /// `namespace/name` of the current service of the frontend; null if there is none.
     service: Option<Text<&'a ObjectName>>,
     port_name: Option<&'a str>,
-    /// Why the frontend is not served now; null if it is, or if no service has it.
+    /// Why the frontend is not served now; null if it is, or if it has no service.
     reason: Option<Code<Reason>>,
     stage: Code<Stage>,
-    /// Why this client was turned away when it was.
+    /// Why this client was rejected at that time.
     cause: Code<Cause>,
-    /// Where its last packet came from; null of a process of this node.
+    /// Where its last packet came from; null for a process of this node.
     source: Option<Text<SocketAddr>>,
-    /// By which device that came, or its number if it has gone; null as above.
+    /// The device where that packet arrived, or its interface index if it is gone; null as above.
     device: Option<String>,
-    /// As the host numbers it; 0 of a packet.
+    /// Its process id on the host; 0 for a packet.
     pid: u32,
-    /// 0 of a packet.
+    /// 0 for a packet.
     thread: u32,
-    /// The thread's name; empty of a packet.
+    /// The thread's name; empty for a packet.
     comm: &'a str,
-    /// The number of its cgroup: the inode of the folder; 0 of a packet.
+    /// The id of its cgroup: the inode of the folder; 0 for a packet.
     cgroup: u64,
-    /// The cookie of its network namespace; 0 of a packet.
+    /// The cookie of its network namespace; 0 for a packet.
     netns: u64,
 }
 
-/// The frontends that clients dialled, as far as a service has them now.
+/// The dialled frontends that have a service now.
 pub(super) struct Owners<'a>(BTreeMap<FrontendKey, FrontendOwner<'a>>);
 
 impl<'a> Owners<'a> {
@@ -93,7 +94,7 @@ impl<'a> Owners<'a> {
         Self(owned.filter(|(key, _)| dialled.contains(key)).collect())
     }
 
-    /// The service that has exactly this address, or else the port at every address of the node.
+    /// The service with exactly this address, or else with this port at every address of the node.
     pub(super) fn find_owner(&self, dialled: &FrontendKey) -> Option<FrontendOwner<'a>> {
         candidate_keys(dialled).iter().find_map(|key| self.0.get(key).copied())
     }

@@ -1,4 +1,4 @@
-//! The rejected objects, as they follow the services in an answer: by name, with the reason.
+//! The rejected objects at the end of the services in an answer: by name, with the reason.
 
 use std::io::Write as _;
 
@@ -12,27 +12,27 @@ use serde::Serialize;
 use super::form::Form;
 use super::text_table::{Cells, write_table};
 
-/// All services, in the order: namespace, name, source; and what rejected itself.
+/// All services, in the order: namespace, name, source; and rejected objects.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct RejectionList<'a> {
-    /// Whatever filter is given, all of them.
+    /// All of them, whatever the filter.
     rejected: Vec<RejectedRow<'a>>,
     /// Rejections since the start.
     rejected_total: u64,
-    /// How many more are rejected now than are named.
+    /// How many more are rejected now than this list names.
     rejected_dropped: usize,
-    /// Objects that wait for room; each is rejected until it has it.
+    /// Objects that wait for space; each is rejected until it has some.
     waiting: usize,
 }
 
-/// `name` is null for a file, and for an object without a name that can be told; `place` says where those were found,
-/// or which kind it is.
+/// `name` is null for a file, and for an object without a readable name; `place` is where those were found, or their
+/// kind.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Rejection")]
 struct RejectedRow<'a> {
     #[schemars(extend("enum" = ObjectKey::KINDS))]
     kind: &'static str,
-    /// `namespace/name`, where it has them.
+    /// `namespace/name`, if it has them.
     name: Option<Text<&'a ObjectName>>,
     source: Code<Source>,
     /// Where a file or an object without a name was found.
@@ -64,7 +64,7 @@ impl<'a> From<&'a Rejection> for RejectedRow<'a> {
     }
 }
 
-/// Adds the rejections to the answer that shows the services.
+/// Appends the rejections to the answer with the services.
 pub(super) fn write(rejections: &Rejections, form: Form, out: &mut Vec<u8>) {
     let rejected = rejections.named.values().map(RejectedRow::from).collect();
     let Rejections { total, more, waiting, .. } = *rejections;
@@ -75,7 +75,7 @@ pub(super) fn write(rejections: &Rejections, form: Form, out: &mut Vec<u8>) {
     }
 }
 
-/// The members go into the object that is open, so they come without their own braces.
+/// The members go into an open object, so they come without their own braces.
 fn write_json(members: &RejectionList<'_>, out: &mut Vec<u8>) {
     let text = serde_json::to_vec(members).unwrap_or_default();
     if let [b'{', inner @ .., b'}'] = text.as_slice() {
@@ -95,7 +95,7 @@ fn write_text(members: &RejectionList<'_>, out: &mut Vec<u8>) {
         // Writing to a Vec cannot fail.
         let _ = writeln!(
             out,
-            "and {} more, which are named when some of these are mended",
+            "and {} more, which are named once some of these are fixed",
             members.rejected_dropped
         );
     }

@@ -1,8 +1,8 @@
 //! `POST /reload`: a client has the configuration read again.
 //!
-//! Invariant: a reload is asked for over the unix socket only: its folder and mode say which users may ask, and the log
-//! names the user and the process that did. The daemon answers when the new configuration is in force, or says why the
-//! old one stays. A request has no body: what is in force is what the file says.
+//! Invariant: only the unix socket accepts a reload: its folder and mode decide which users may request one, and the
+//! log names the user and the process. The daemon answers when the new configuration is in force, or says why the old
+//! one stays. A request has no body: the file decides what comes into force.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use super::form::Form;
 use super::guard::requested_format;
 use super::response::{self, ApiError};
 
-/// The path of this wish.
+/// The path of this request.
 pub(super) const PATH: &str = "/reload";
 
-/// How many places for reloads that wait are kept for root: the members of the socket's group may fill the others.
+/// How many waiting reloads are reserved for root: the members of the socket's group may fill the others.
 const ROOT_PERMITS: usize = 1;
 
-/// How long the answer may take: some files are read, and nothing else.
+/// How long the answer may take: the daemon reads some files, and nothing else.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 
 /// The answer to a reload: the new configuration is in force.
@@ -37,7 +37,7 @@ pub(super) struct ReloadResponse {
     restart_needed_for: Vec<&'static str>,
 }
 
-/// Answers the wish over the unix socket.
+/// Handles the request over the unix socket.
 pub(super) async fn reload(
     State(visit): State<RequestContext>,
     Extension(peer): Extension<Peer>,
@@ -54,8 +54,9 @@ pub(super) async fn reload(
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why, hint).into_response()
         }
         Ok(None) | Err(_) => {
-            let hint = "it starts, stops or hangs, or others asked first; see `systemctl status holdfast`";
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no reload now", hint)
+            let hint =
+                "it starts, stops or hangs, or other requests are first; see `systemctl status holdfast`";
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon accepts no reload now", hint)
                 .into_response()
         }
     }
@@ -95,7 +96,7 @@ pub(super) fn refuse_other_methods() -> Response {
     response
 }
 
-/// Refuses every wish over TCP, where any process of this host may ask.
+/// Refuses every change over TCP, where any process of this host may connect.
 pub(super) async fn refuse_over_tcp() -> Response {
     let hint =
         "use the unix socket, as `holdfast reload`, `holdfast drain` and `holdfast apiserver forget` do";

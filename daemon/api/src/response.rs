@@ -1,7 +1,7 @@
 //! Answers that fit in one piece, and refusals.
 //!
-//! Invariant: a refusal says what was wrong and what to do, in the form and the words of the client; only the guard,
-//! which knows both, writes it down.
+//! Invariant: a refusal has the error and the advice, in the format and the words of the client; only the guard, which
+//! knows both, renders it.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::form::Form;
 use super::hint::{Hint, HintStyle};
 
-/// Why a request gets no answer.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
@@ -20,7 +20,7 @@ pub(super) struct ApiError {
     pub(super) hint: Hint,
 }
 
-/// What was wrong, and what to do.
+/// The error, and the advice.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub(super) struct ApiErrorBody<'a> {
@@ -55,7 +55,7 @@ pub(super) fn text(status: StatusCode, text: impl Into<Body>) -> Response {
     typed_response(status, Form::Table.content_type(), text)
 }
 
-/// An answer of one JSON value, and a line end, so that a prompt stands on its own line.
+/// An answer of one JSON value with a line end, so that a prompt begins on its own line.
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(mut bytes) => {
@@ -66,7 +66,7 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     }
 }
 
-/// An answer in the form that was asked for: JSON for programs, text for people.
+/// An answer in the requested format: JSON for programs, text for people.
 pub(super) fn render_response<B: Into<Body>>(
     status: StatusCode,
     form: Form,

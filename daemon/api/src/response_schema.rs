@@ -1,22 +1,22 @@
-//! What a path answers with, as `/openapi.json` describes it: kinds of content, and the schema of each.
+//! The answer of a path, as `/openapi.json` describes it: kinds of content, and the schema of each.
 //!
-//! Invariant: a schema is made of the type that is written.
+//! Invariant: a schema is made from the written type.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-/// Makes the schema of an answer, and of whatever it consists of.
+/// Builds the schema of an answer, and of its parts.
 pub(super) type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
 
 pub(super) const JSON: &str = "application/json";
 pub(super) const TEXT: &str = "text/plain";
 
-/// What a path answers with.
+/// The answer of a path.
 pub(super) struct ResponseSchema {
     content: &'static [&'static str],
     describe: SchemaFn,
     pub(super) meaning: &'static str,
-    /// Another status that comes with the same answer, and when.
+    /// Another status of the same answer, and its meaning.
     pub(super) extra_status: Option<(&'static str, &'static str)>,
 }
 
@@ -42,7 +42,7 @@ impl ResponseSchema {
         Self { content: &[JSON, TEXT], describe, meaning: "The answer.", extra_status: None }
     }
 
-    /// An answer that is a JSON object of this type in each line, or text for people.
+    /// An answer of one JSON object of this type per line, or text for people.
     pub(super) const fn for_lines(describe: SchemaFn) -> Self {
         let meaning = "The records, oldest first: one in each line, or one after another in words.";
         Self { content: &["application/jsonl", TEXT], describe, meaning, extra_status: None }
@@ -70,7 +70,7 @@ pub(super) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-/// A JSON object of which nothing is said, because another document describes it.
+/// A JSON object without details, because another document describes it.
 pub(super) fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object" })
 }

@@ -1,6 +1,6 @@
-//! The paths that are served, each with what it describes of itself.
+//! The served paths, each with its description.
 //!
-//! Invariant: [`PATHS`] lists every path that can be read; the router, the index and the description are made of it.
+//! Invariant: [`PATHS`] lists every path that can be read; the router, the index and the description are made from it.
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -38,8 +38,8 @@ use super::{
 use holdfast_agent::exposition::CONTENT_TYPE;
 use holdfast_agent::readings::Readings;
 
-/// What 503 means on the paths that tell whether something is well.
-const UNHEALTHY: &str = "It is not well; `reason` says why.";
+/// The meaning of 503 on health paths.
+const UNHEALTHY: &str = "It is unhealthy; `reason` says why.";
 
 pub(super) static PATHS: [ApiPath; 22] = [
     ApiPath {
@@ -72,7 +72,7 @@ pub(super) static PATHS: [ApiPath; 22] = [
     },
     ApiPath {
         path: "/drains",
-        about: "what operators have drained",
+        about: "drained backends",
         parameters: parameters::FORMAT_ONLY,
         handler: Handler::Immediate(drains::drains),
         response: ResponseSchema::for_type(schema::<DrainList>),
@@ -93,11 +93,11 @@ pub(super) static PATHS: [ApiPath; 22] = [
     },
     ApiPath {
         path: "/explain",
-        about: "why a client meets what it meets",
+        about: "what a client gets, and why",
         parameters: parameters::EXPLAIN,
         handler: Handler::Deferred(|visit, query, form| Box::pin(explain::explain(visit, query, form))),
         response: ResponseSchema::for_type(schema::<Explanation<'static>>)
-            .with_status("404", "Nobody has it; the answer says what is near."),
+            .with_status("404", "No service has it; the answer lists similar addresses and names."),
     },
     ApiPath {
         path: "/diagnose",
@@ -109,7 +109,7 @@ pub(super) static PATHS: [ApiPath; 22] = [
     },
     ApiPath {
         path: "/events",
-        about: "what the cluster says, and what it means",
+        about: "Events of the cluster and their meaning",
         parameters: parameters::EVENTS,
         handler: Handler::Deferred(|visit, query, form| Box::pin(events::events(visit, query, form))),
         response: ResponseSchema::for_type(schema::<EventList>),
@@ -188,7 +188,7 @@ pub(super) static PATHS: [ApiPath; 22] = [
     },
     ApiPath {
         path: "/livez",
-        about: "whether the engine moves",
+        about: "whether the engine makes progress",
         parameters: parameters::FORMAT_ONLY,
         handler: Handler::Immediate(health::livez),
         response: ResponseSchema::for_type(schema::<Health>).with_status("503", UNHEALTHY),
@@ -202,12 +202,12 @@ pub(super) static PATHS: [ApiPath; 22] = [
     },
 ];
 
-/// All paths behind the guard of one door.
+/// All paths behind the guard of one listener.
 pub(super) fn build_router(visit: RequestContext) -> Router {
-    let way = visit.listener.kind;
+    let kind = visit.listener.kind;
     let router =
         PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, build_get_route(path)));
-    let router = match way {
+    let router = match kind {
         ListenerKind::Unix => router
             .route(reload::PATH, any(reload::reload))
             .route(forget::PATH, any(forget::forget))
@@ -222,7 +222,7 @@ pub(super) fn build_router(visit: RequestContext) -> Router {
     router
         .fallback(refuse_unknown_path)
         .method_not_allowed_fallback(refuse_writes)
-        .layer(middleware::from_fn_with_state(way, guard_request))
+        .layer(middleware::from_fn_with_state(kind, guard_request))
         .with_state(visit)
 }
 

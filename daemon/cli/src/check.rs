@@ -18,7 +18,7 @@ use holdfast_standalone::blocks::{Blocks, BlocksFolder};
 use holdfast_standalone::folder::{FileFormat as _, read_folder};
 use holdfast_standalone::manifests::Manifests;
 
-/// Reports every error and warning of a configuration; one without errors is said to be good.
+/// Reports every error and warning of a configuration, or that it is good.
 pub(super) fn check_config(path: &Path) -> Report {
     let edition = Edition::read(&knowledge::knowledge_folder(path));
     let of_events = || edition.faults().iter().map(fault_to_problem);
@@ -53,7 +53,7 @@ fn file_problem(file: &str, message: &str) -> Problem {
     Problem { file: file.to_owned(), position: None, place: Subject::File, message: message.to_owned() }
 }
 
-/// The configuration's own blocks, or what is wrong with them as objects: a start refuses that as well.
+/// The configuration's own blocks, or their errors as objects: a start rejects those as well.
 fn configured_blocks(config: &Config, path: &Path) -> (Arc<Blocks>, Vec<Problem>) {
     let file = path.to_string_lossy();
     match Blocks::from_config(config, &file) {
@@ -65,7 +65,7 @@ fn configured_blocks(config: &Config, path: &Path) -> (Arc<Blocks>, Vec<Problem>
     }
 }
 
-/// The errors and the warnings of the folder of further `[[service]]` blocks.
+/// The errors and warnings of the folder of further `[[service]]` blocks.
 fn check_folder(config: &Config, configured: &Arc<Blocks>, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
     let (mut errors, mut warnings) = (Vec::new(), Vec::new());
     let Some(folder) = config.more_services.path.as_deref() else { return (errors, warnings) };
@@ -89,7 +89,7 @@ fn check_folder(config: &Config, configured: &Arc<Blocks>, path: &Path) -> (Vec<
     (errors, warnings)
 }
 
-/// What is wrong in a file about Events, as a problem. It is about an entry as a whole, so its column is the first one.
+/// An error in a file about Events, as a problem. It concerns a whole entry, so its column is the first one.
 fn fault_to_problem(fault: &Fault) -> Problem {
     Problem {
         file: fault.file.clone(),
@@ -115,8 +115,8 @@ fn build_report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: 
     }
 }
 
-/// What `[apiserver]` or the files that it names ask for and the daemon cannot do; or else what cannot be read now:
-/// files that are not there may come, and a start waits for none of them.
+/// Errors of `[apiserver]` or its files that the daemon cannot work with; or else the files that are unreadable now:
+/// they may appear later, and a start waits for none of them.
 fn check_access(config: &Config) -> Result<Option<String>, SetupError> {
     if !config.kubernetes.enabled {
         return Ok(None);
@@ -124,14 +124,14 @@ fn check_access(config: &Config) -> Result<Option<String>, SetupError> {
     Access::check_files(&config.apiserver)
 }
 
-/// Why no program could be attached, where a cgroup is named that is not there: a start ends with that.
+/// Why no program could be attached, if the named cgroup does not exist: a start ends with that.
 fn missing_cgroup(config: &Config) -> Option<String> {
     let Cgroup::Path(path) = &config.datapath.cgroup else { return None };
     let is_used = config.datapath.kind == DatapathKind::Kernel && !path.is_dir();
     is_used.then(|| format!("datapath.cgroup: {} is not there; a start would end with that", path.display()))
 }
 
-/// One line for each, whatever the names of files are: who may write them into the folder of services need not be root.
+/// One line for each, whatever the file names: not only root may write files into the folder of services.
 fn format_lines(kind: &str, problems: &[Problem]) -> Vec<String> {
     problems.iter().map(|problem| format!("{kind}: {}", Printable(problem))).collect()
 }

@@ -1,10 +1,10 @@
-//! `cleanup`: takes everything out of the kernel that a daemon left there.
+//! `cleanup`: removes everything from the kernel that a daemon left there.
 //!
-//! Invariant: routes to announced addresses go when it is known that no daemon runs; with `--drain` before anything
-//! else, so that routers send nothing more. Programs go before maps, so no client meets programs without maps, and with
-//! `--drain` they go no earlier than clients outside have ended what they have. A running daemon keeps what it has: it
-//! is known by its lock on the pins, and by that on its state where the pins are out of sight. The daemon is not asked,
-//! because this command makes sense only while it does not run.
+//! Invariant: routes to announced addresses go once it is certain that no daemon runs; with `--drain` before anything
+//! else, so that routers send nothing more. Programs go before maps, so no client meets programs without maps; with
+//! `--drain` they go once clients outside have no flows left. A running daemon keeps everything: its lock on the pins
+//! shows it, and the lock on its state where the pins are out of sight. The command does not ask the daemon, because it
+//! makes sense only while that does not run.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -18,7 +18,7 @@ use holdfast_agent::host_routes;
 use holdfast_agent::state::StateFolder;
 use holdfast_config::{Config, ConfigErrors};
 
-/// Says what was removed, or what stands in the way.
+/// Reports what was removed, or the obstacle.
 pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
     let config = match load_config(config) {
         Ok(config) => config,
@@ -37,7 +37,7 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
         }
     };
     let pins = config.datapath.bpffs;
-    // Held until all is done, so that no daemon begins meanwhile.
+    // Held until all is done, so that no daemon starts meanwhile.
     let _claim = match StateFolder::new(&config.state.path).claim_existing() {
         Ok(claim) => claim,
         Err(taken) => return build_report(&pins, true, &[taken]),
@@ -49,7 +49,7 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
     }
 }
 
-/// What is left without pins is removed all the same: filters at devices, and routes.
+/// Filters at devices and routes have no pins, and are removed even without any.
 fn remove(pins: &Path) -> Report {
     match holdfast_datapath::cleanup(pins) {
         Ok(removed) => {
@@ -61,7 +61,7 @@ fn remove(pins: &Path) -> Report {
     }
 }
 
-/// How many routes to announced addresses were taken out, and why others stay.
+/// How many routes to announced addresses were removed, and why others stay.
 type Routes = (usize, Vec<String>);
 
 fn take_routes() -> Routes {
@@ -69,7 +69,7 @@ fn take_routes() -> Routes {
         .unwrap_or_else(|error| (0, vec![format!("routes to announced addresses cannot be listed: {error}")]))
 }
 
-/// Adds to a report what became of the routes to announced addresses.
+/// Adds the result for the routes to announced addresses to a report.
 fn add_routes(mut report: Report, (taken, errors): Routes) -> Report {
     if taken > 0 {
         report.good.push(format!("{taken} routes to announced addresses removed"));
@@ -87,29 +87,29 @@ fn add_routes(mut report: Report, (taken, errors): Routes) -> Report {
     report
 }
 
-/// The report while flows of clients still go on, which is no failure, and all the same not what was asked for.
+/// The report while clients' flows remain: no failure, but not the requested result either.
 fn report_remaining_flows(pins: &Path, DrainReport { flows, ports }: &DrainReport) -> Report {
     let pins = pins.display().to_string();
     let free = describe_free_ports(ports);
-    let said = format!(
-        "{pins}: {flows} flows of clients outside go on, and no other begins; processes of this node are not served any \
-         more. Run this again until all is removed"
+    let remaining = format!(
+        "{pins}: {flows} flows of clients outside go on, and no new ones begin; processes of this node are no longer \
+         served. Run this again until all is removed"
     );
     let json = json!({
         "pins": pins, "found": true, "removed": false, "flows": flows, "ports_taken": ports.entered, "routes": 0,
         "errors": free.iter().collect::<Vec<_>>(),
     });
     let bad = free.iter().map(|free| format!("holdfast: {free}")).collect();
-    Report { exit: Exit::Finding, json, good: vec![said], bad }
+    Report { exit: Exit::Finding, json, good: vec![remaining], bad }
 }
 
-/// What is still to be done about ports that another program of this node may give to clients of its own.
+/// What to do about ports that another program of this node may give to its own clients.
 fn describe_free_ports(ports: &ConntrackOutcome) -> Option<String> {
     let error = ports.error.as_ref()?;
     Some(format!(
-        "conntrack has no entry for {} of these flows ({error}), so whoever masquerades here may give their port to a \
-         client of its own, which then hears nothing. Check that nf_conntrack_netlink is loaded and that the table has \
-         room (net.netfilter.nf_conntrack_max), and run this again",
+        "conntrack has no entry for {} of these flows ({error}), so another program that masquerades here may give \
+         their port to a client of its own, which then gets no replies. Check that nf_conntrack_netlink is loaded and \
+         that the table is large enough (net.netfilter.nf_conntrack_max), and run this again",
         ports.refused
     ))
 }
@@ -130,7 +130,7 @@ fn build_report(pins: &Path, found: bool, errors: &[impl Display]) -> Report {
     }
 }
 
-/// The configuration. That it is not in its usual place is no error: the package may be gone already.
+/// The configuration. A missing file in the usual place is no error: the package may be gone already.
 pub(super) fn load_config(config: Option<&Path>) -> Result<Config, ConfigErrors> {
     let usual = Path::new(CONFIG_PATH);
     match config.or_else(|| usual.exists().then_some(usual)) {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_alone_is_more_than_nothing() {
+    fn a_removed_route_alone_counts_as_removed() {
         let pins = Path::new("/sys/fs/bpf/holdfast");
         let report = add_routes(build_report(pins, true, &[] as &[String]), (2, Vec::new()));
         let said =
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_go_on_are_counted_and_so_are_their_ports() {
+    fn remaining_flows_and_their_ports_are_counted() {
         let report = report(ConntrackOutcome { entered: 3, ..ConntrackOutcome::default() });
         assert_eq!(report.exit, Exit::Finding);
         assert!(report.good[0].starts_with("/sys/fs/bpf/holdfast: 7 flows of clients outside go on"));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_may_be_given_away_are_told_with_what_to_do() {
+    fn ports_at_risk_are_reported_with_advice() {
         let error = Some(io::Error::from_raw_os_error(nix::libc::ENOMEM));
         let report = report(ConntrackOutcome { entered: 1, refused: 2, error });
         assert_eq!((report.exit, report.good.len()), (Exit::Finding, 1), "they go on all the same");

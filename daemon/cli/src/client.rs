@@ -1,10 +1,9 @@
-//! One request to the daemon: a question to the unix socket first, then by TCP; an order to the socket alone.
+//! One request to the daemon: a query by the unix socket first, then by TCP; an order by the socket alone.
 //!
-//! Invariant: where both are known, only root and the socket's group can be behind the socket, and any process behind
-//! the TCP address while the daemon is away; so an order never goes there, and a question that does is told. Nothing
-//! waits without end and nothing grows without bound; an answer that broke off is an error, never a shorter answer.
-//! Callers see plain blocking calls: each question has a small runtime of its own, on this thread. A connection takes
-//! one question.
+//! Invariant: where both are configured, only root and the socket's group can serve the socket, but any process can
+//! serve the TCP address while the daemon is down. So an order never goes there, and a query that does is reported.
+//! Nothing waits or grows without bound; a truncated answer is an error, never a shorter answer. Callers see plain
+//! blocking calls: each query has a small runtime of its own, on this thread. A connection serves one query.
 
 mod stream;
 
@@ -33,29 +32,29 @@ use holdfast_api::limits::HEADER_BYTES_MAX;
 use holdfast_evidence::diagnose::EXIT_HEADER;
 use stream::{Stream, WriteFirstStream, connect_socket, connect_tcp};
 
-/// How long the daemon may be silent: longer than the longest comparison that it makes before it answers.
+/// How long the daemon may stay silent: longer than its longest comparison before an answer.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
 /// The most bytes of a status line and headers; the daemon's have some 500.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// The most bytes of an answer that is read before any of it is shown. The list of all services is the longest one: it
-/// has some 500 bytes for each.
+/// The most bytes of an answer that is read before any of it is shown. The longest one is the list of all services,
+/// with some 500 bytes for each.
 const WHOLE_BYTES_MAX: u64 = 256 << 20;
-/// The most bytes of a message that is shown to a person.
+/// The most bytes of a message to show.
 const REFUSAL_BYTES_MAX: u64 = 64 * 1024;
 
-/// Why there is no answer, and how the program ends.
+/// Why there is no answer; it decides the exit code.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
     #[error("cannot reach the daemon:\n{}hint: {}", describe_attempts(.0), hint(.0))]
     Unreachable(Vec<(String, io::Error)>),
-    #[error("cannot ask the daemon: {0}\nhint: has this user too many open files? try again")]
+    #[error("cannot query the daemon: {0}\nhint: check this user's limit of open files, and try again")]
     NotSent(io::Error),
     #[error(
         "the daemon's answer cannot be used: {0}\nhint: another program may be listening there; see `ss -lxtp`"
     )]
     Broken(io::Error),
     #[error(
-        "the question is too long: it has {0} bytes, and the daemon reads no more than {HEADER_BYTES_MAX}\nhint: a service is \
+        "the request is too long: it has {0} bytes, and the daemon reads at most {HEADER_BYTES_MAX}\nhint: a service is \
          NAMESPACE/NAME, with at most 63 and 253 bytes"
     )]
     TooLong(usize),
@@ -77,14 +76,14 @@ fn describe_attempts(all: &[(String, io::Error)]) -> String {
 }
 
 impl ClientError {
-    /// Tells the error, unless the reader of our output has gone, which is no error.
+    /// Reports the error, except that the reader of our output is gone, which is no error.
     pub(super) fn report(&self, err: &mut impl Write) -> Exit {
         if let Self::Output(error) = self
             && error.kind() == io::ErrorKind::BrokenPipe
         {
             return Exit::Good;
         }
-        // If this cannot be written, there is no other way to tell it.
+        // If this write fails, nothing else can report it.
         let _ = writeln!(err, "holdfast: {}", sanitise_lines(&self.to_string()));
         match self {
             Self::Unreachable(_) | Self::NotSent(_) | Self::Broken(_) => Exit::Unreachable,
@@ -98,13 +97,13 @@ impl ClientError {
     }
 }
 
-/// Where the daemon may be.
+/// Where the daemon may listen.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     socket: Option<PathBuf>,
     address: Option<String>,
     silence_max: Duration,
-    /// Why the last question went by TCP although a socket was tried.
+    /// Why the last query went by TCP although the socket was tried.
     fallback: RefCell<Option<String>>,
 }
 
@@ -113,26 +112,26 @@ impl Client {
         Self { socket, address, silence_max: SILENCE_MAX, fallback: RefCell::default() }
     }
 
-    /// That the last question went by TCP although a socket was tried, and why.
+    /// Why the last query went by TCP although the socket was tried.
     pub(super) fn fallback(&self) -> Option<String> {
         self.fallback.borrow().clone()
     }
 
-    /// Tells that, once.
+    /// Reports the fallback once.
     pub(super) fn report_fallback(&self, err: &mut impl Write) {
         if let Some(why) = self.fallback.take() {
-            // If this cannot be written, there is no other way to tell it.
+            // If this write fails, nothing else can report it.
             let _ = writeln!(err, "holdfast: {why}");
         }
     }
 
-    /// Asks for a path that begins with a slash and is encoded.
+    /// Queries an encoded path that begins with a slash.
     pub(super) fn get(&self, path: &str) -> Result<Reply, ClientError> {
         self.exchange(self.request(Method::GET, path)?, self.connect(self.address.as_deref()))
     }
 
-    /// Asks for something to be done; the path is as for a question. By TCP only where there is no socket: any process
-    /// that listens there could say that it is done.
+    /// Sends an order; the path is as for a query. It goes by TCP only without a socket: any process that listens there
+    /// could claim success.
     pub(super) fn post(&self, path: &str) -> Result<Reply, ClientError> {
         let address = self.address.as_deref().filter(|_| self.socket.is_none());
         self.exchange(self.request(Method::POST, path)?, self.connect(address))
@@ -152,7 +151,7 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str) -> Result<Request<String>, ClientError> {
-        // An address that is no legal header cannot be connected to either, and the error of that is told.
+        // An address that is no legal header cannot be connected to either, and that error is reported.
         let host = self.address.as_deref().and_then(|address| HeaderValue::from_str(address).ok());
         let request = Request::builder()
             .method(method)
@@ -192,10 +191,10 @@ impl Client {
     }
 }
 
-/// The line that says that a question went by TCP, and why.
+/// The message that a query went by TCP, and why.
 fn describe_fallback(address: &str, (socket, error): &(String, io::Error)) -> String {
     format!(
-        "{address} was asked, where any process may answer while the daemon does not run; {socket}: {error}"
+        "the query went to {address}, where any process may answer while the daemon is down; {socket}: {error}"
     )
 }
 
@@ -216,7 +215,7 @@ async fn exchange(
     let shaken = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(stream).await;
     let (mut sender, connection) = shaken.map_err(|error| answer_error(&error))?;
     tokio::spawn(async move {
-        // Its error reaches the caller by the request, or by the body of the answer.
+        // Its error reaches the caller through the request or the body.
         let _ = connection.await;
     });
     let answer =
@@ -228,7 +227,7 @@ fn silence_error(limit: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("nothing came for {} seconds", limit.as_secs_f32()))
 }
 
-/// What ended an answer, in words that do not name the parts of a library.
+/// Why an answer ended, without names of a library.
 fn answer_error(error: &hyper::Error) -> io::Error {
     let of_the_stream = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     let kind = of_the_stream.map(io::Error::kind);
@@ -251,22 +250,22 @@ fn answer_error(error: &hyper::Error) -> io::Error {
     }
 }
 
-/// What has to live as long as the body of an answer is read.
+/// The parts that must outlive the read of a body.
 struct Connection {
     _sender: SendRequest<String>,
     runtime: Runtime,
     silence_max: Duration,
 }
 
-/// What came back: a status, and a body that is read as it comes.
+/// A status, and a body that is read as it arrives.
 pub(super) struct Reply {
     pub(super) status: u16,
-    /// How the program ends, if the daemon says so.
+    /// The exit that the daemon requests, if any.
     pub(super) exit: Option<Exit>,
     body: Body,
 }
 
-/// The exit that the daemon names by its code; only one with which a diagnosis may end.
+/// The exit for a code from the daemon; only one that a diagnosis may have.
 fn parse_exit(code: &[u8]) -> Option<Exit> {
     let all = [Exit::Good, Exit::Finding, Exit::Errors, Exit::NoService, Exit::Incomplete];
     all.into_iter().find(|exit| exit.code().to_string().as_bytes() == code)
@@ -279,12 +278,12 @@ impl Reply {
         Self { status, exit, body: Body { incoming: answer.into_body(), piece: Bytes::new(), connection } }
     }
 
-    /// The body as it comes.
+    /// The body as it arrives.
     pub(super) fn body(&mut self) -> &mut impl Read {
         &mut self.body
     }
 
-    /// This answer if its status is 200, else what the daemon said against the question.
+    /// This answer if its status is 200, else the daemon's refusal.
     pub(super) fn expect_ok(mut self) -> Result<Self, ClientError> {
         if self.status == 200 {
             return Ok(self);
@@ -293,14 +292,14 @@ impl Reply {
         Err(ClientError::Refused { status: self.status, message: refusal_message(self.status, &text) })
     }
 
-    /// The body of an answer that is known to be short.
+    /// The body of a short answer.
     pub(super) fn read_short(&mut self) -> Result<Vec<u8>, ClientError> {
         let mut text = Vec::new();
         self.body.by_ref().take(REFUSAL_BYTES_MAX).read_to_end(&mut text).map_err(ClientError::Broken)?;
         Ok(text)
     }
 
-    /// The whole body, which is not shown before it is understood.
+    /// The whole body, for parsing before display.
     pub(super) fn read_whole(&mut self) -> Result<Vec<u8>, ClientError> {
         let mut bytes = Vec::new();
         let read = self.body.by_ref().take(WHOLE_BYTES_MAX + 1).read_to_end(&mut bytes);
@@ -313,7 +312,7 @@ impl Reply {
         }
     }
 
-    /// Writes the body to `out` as it comes.
+    /// Writes the body to `out` as it arrives.
     pub(super) fn copy_body(&mut self, out: &mut impl Write) -> Result<(), ClientError> {
         let mut buffer = vec![0; 64 * 1024];
         loop {
@@ -335,21 +334,21 @@ struct Refusal {
     hint: String,
 }
 
-/// What the daemon said against a question, for a person, in whichever form it came.
+/// The daemon's refusal for a person, from either format.
 fn refusal_message(status: u16, text: &[u8]) -> String {
     let said = match serde_json::from_slice(text) {
         Ok(Refusal { error, hint }) => format!("{error}\nhint: {hint}"),
         Err(_) => String::from_utf8_lossy(text).into_owned(),
     };
     match said.strip_prefix("error: ").unwrap_or(&said).trim_end() {
-        "" => format!("the daemon refused the question with status {status} and no word"),
+        "" => format!("the daemon refused the request with status {status} and no reason"),
         message => message.to_owned(),
     }
 }
 
 struct Body {
     incoming: Incoming,
-    /// What came and was not read yet.
+    /// Received bytes that are not read yet.
     piece: Bytes,
     connection: Connection,
 }
@@ -403,7 +402,7 @@ mod tests {
         Client { silence_max: Duration::from_millis(100), ..Client::new(None, None) }
     }
 
-    /// What the client reads at this end.
+    /// The client's result when it reads from this end.
     fn read_over(ours: UnixStream) -> Result<(u16, String), ClientError> {
         let client = client();
         let connect = async {
@@ -416,7 +415,7 @@ mod tests {
         Ok((answer.status, text))
     }
 
-    /// What the client reads of an answer after which the daemon had hung up before the client began.
+    /// The client's result for an answer whose sender hung up before the client began.
     fn read(answer: &str) -> Result<(u16, String), ClientError> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(answer.as_bytes()).unwrap();
@@ -434,15 +433,15 @@ mod tests {
     }
 
     #[test]
-    fn who_is_turned_away_reads_why_although_nobody_took_the_question() {
+    fn a_rejected_client_reads_the_reason_without_a_query() {
         let told = read("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nfull").unwrap();
         assert_eq!(told, (503, "full".to_owned()));
     }
 
     #[test]
-    fn whoever_hangs_up_breaks_the_answer_off_however_it_does() {
+    fn a_hangup_or_reset_truncates_the_answer() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        // What is closed with something unread in it is reset.
+        // Closing with unread data resets the connection.
         let hangs_up = std::thread::spawn(move || {
             let mut theirs = theirs;
             theirs.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\nabc").unwrap();
@@ -454,13 +453,13 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_in_either_form_and_moves_no_cursor() {
+    fn a_refusal_is_shown_in_either_format_without_cursor_moves() {
         for (text, expected) in [
             ("error: no\nhint: yes\n", "no\nhint: yes"),
             (r#"{"error":"no","hint":"yes"}"#, "no\nhint: yes"),
             ("error: \u{1b}[2Jno\u{9b}K\r\n", "?[2Jno?K"),
             (r#"{"error":"\u001b[2Jno","hint":"y\u0007"}"#, "?[2Jno\nhint: y?"),
-            ("", "the daemon refused the question with status 500 and no word"),
+            ("", "the daemon refused the request with status 500 and no reason"),
         ] {
             let mut told = Vec::new();
             ClientError::Refused { status: 500, message: refusal_message(500, text.as_bytes()) }
@@ -494,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_falls_silent_is_not_waited_for_without_end() {
+    fn a_silent_daemon_times_out() {
         for said in ["", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc"] {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(said.as_bytes()).unwrap();
@@ -504,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_at_which_nobody_is_let_in_is_not_waited_for_without_end() {
+    fn a_socket_without_accept_times_out() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("full");
         let listener = UnixListener::bind(&path).unwrap();
@@ -516,9 +515,9 @@ mod tests {
         assert!(begun.elapsed() >= CONNECT_TIME_MAX, "it may have room in a moment");
     }
 
-    /// Nothing listens at the first path, and any process may at the second place.
+    /// Nothing listens on the socket, and any process may listen on the TCP address.
     #[test]
-    fn an_order_goes_by_the_socket_alone_and_a_question_by_tcp_is_told_once() {
+    fn orders_use_the_socket_alone_and_a_tcp_fallback_is_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -546,7 +545,7 @@ mod tests {
         client.report_fallback(&mut told);
         client.report_fallback(&mut told);
         let expected = format!(
-            "holdfast: {address} was asked, where any process may answer while the daemon does not run; {}: No such file \
+            "holdfast: the query went to {address}, where any process may answer while the daemon is down; {}: No such file \
              or directory (os error 2)\n",
             socket.display()
         );
@@ -554,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_goes_by_tcp_where_nothing_else_is_named() {
+    fn an_order_goes_by_tcp_when_only_tcp_is_configured() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let client = Client::new(None, Some(listener.local_addr().unwrap().to_string()));
         let answers = std::thread::spawn(move || {

@@ -1,7 +1,7 @@
-//! Filters that narrow down a question, as they are written after the command.
+//! Filters of a query, as arguments of a command.
 //!
-//! Invariant: each filter has the name that it has in the admin API, and its value is passed on as it is. If a command
-//! does no more than ask for a path, the parameters of the path are its arguments.
+//! Invariant: each filter has its name from the admin API, and passes its value unchanged. If a command only queries a
+//! path, the parameters of the path are its arguments.
 
 use std::marker::PhantomData;
 
@@ -10,13 +10,13 @@ use clap::{Arg, ArgMatches, Command};
 use holdfast_api::parameters;
 use holdfast_api::query::{Argument, Parameter};
 
-/// A path of the admin API that arguments narrow down.
+/// A path of the admin API with filters.
 pub(crate) trait FilteredPath: Clone + std::fmt::Debug + Send + Sync + 'static {
-    /// The parameters that the path understands.
+    /// The parameters that the path accepts.
     const PARAMETERS: &'static [Parameter];
 }
 
-/// What was given for the parameters of a path.
+/// The values for the parameters of a path.
 #[derive(Clone, Debug)]
 pub struct Filters<P> {
     pub(super) values: Vec<(&'static str, String)>,
@@ -75,53 +75,52 @@ filtered_paths!(
     Watch by WATCH
 );
 
-/// What `explain` is asked about.
+/// The arguments of `explain`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that
-    /// is not served]
+    /// `NAMESPACE/NAME`, or an address with its port: a frontend or a backend [default: everything that is not served]
     pub(super) what: Option<String>,
-    /// What the first packet of this client meets at the address, step by step; nothing is sent
+    /// Trace the first packet of this client at the address, step by step; nothing is sent
     #[arg(long, value_name = "IP", requires = "what")]
     pub(super) from: Option<String>,
-    /// By UDP, as `/UDP` behind the address
+    /// By UDP, like `/UDP` after the address
     #[arg(long, requires = "what")]
     pub(super) udp: bool,
 }
 
-/// What `diagnose` is asked about.
+/// The arguments of `diagnose`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DiagnoseArgs {
     /// Exactly this service
     #[arg(value_name = "NAMESPACE/NAME", required_unless_present = "explain")]
     pub(super) service: Option<String>,
-    /// Try no connections to its frontends and backends
+    /// Open no connections to its frontends and backends
     #[arg(long)]
     pub(super) no_probe: bool,
-    /// Only this port, by its name or by the number that clients dial
+    /// Only this port, by its name or by its number at the frontends
     #[arg(long, value_name = "PORT")]
     pub(super) port: Option<String>,
-    /// Ask backends that are known to speak HTTP for this path; no redirect is followed
+    /// Request this path from backends that speak HTTP; no redirect is followed
     #[arg(long, value_name = "PATH", conflicts_with = "no_probe")]
     pub(super) http: Option<String>,
-    /// Who does not reach it: what this client would meet at each frontend; nothing is sent
+    /// A client that does not reach the service: show what it would get at each frontend; nothing is sent
     #[arg(long, value_name = "IP")]
     pub(super) client: Option<String>,
     /// How far back a change counts as recent, such as `15m`, `2h`, `1d` [default: 1h]
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<String>,
-    /// How long the answer may take, in whole seconds; what is not known by then is said [default and most: 5s]
+    /// How long the answer may take, in whole seconds; the rest is reported as unknown [default and most: 5s]
     #[arg(long, value_name = "SECONDS")]
     pub(super) timeout: Option<String>,
-    /// Say what the check of this name looks at and when it is well, and ask nobody
+    /// Describe the check of this name and when it passes, without a query
     #[arg(long, value_name = "CHECK", exclusive = true)]
     pub(super) explain: Option<String>,
 }
 
-/// What `drain` is to drain.
+/// The arguments of `drain`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DrainArgs {
-    /// The address of the backends, with a port if only that is meant [default: show what is drained]
+    /// The address of the backends, with a port to drain only that [default: show all drains]
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub(super) backend: Option<String>,
     /// In exactly this service, and in no other
@@ -129,13 +128,13 @@ pub struct DrainArgs {
     pub(super) service: Option<String>,
 }
 
-/// What `undrain` is to take back.
+/// The arguments of `undrain`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct UndrainArgs {
     /// The address of the backends, with its port if that was drained
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub(super) backend: String,
-    /// In exactly this service, if it was drained in that
+    /// In exactly this service, if it was drained there
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub(super) service: Option<String>,
 }

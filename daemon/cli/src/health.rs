@@ -1,7 +1,6 @@
-//! `holdfast health`: one question of a probe, with the answer as an exit code.
+//! `holdfast health`: one query of a probe, with the answer as an exit code.
 //!
-//! Invariant: that the daemon is not well is an answer, and says why; a daemon that says nothing
-//! is unreachable.
+//! Invariant: an unhealthy daemon answers, and says why; a silent daemon is unreachable.
 
 use std::io::Write;
 
@@ -11,16 +10,16 @@ use super::Exit;
 use super::client::{Client, ClientError};
 use holdfast_api::form::Form;
 
-/// What a probe asks.
+/// The endpoint of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum HealthProbe {
-    /// The engine, the one task that writes to the kernel, moves: `/livez`
+    /// The engine, the one task that writes to the kernel, makes progress: `/livez`
     Live,
-    /// The kernel serves what is known: `/readyz`
+    /// The kernel serves all known services: `/readyz`
     Ready,
 }
 
-/// Asks and ends as the answer says.
+/// Queries the probe, and exits by the answer.
 pub(super) fn query_health(
     client: &Client,
     what: HealthProbe,

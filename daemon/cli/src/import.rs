@@ -1,4 +1,4 @@
-//! `import_file`: the services of another load balancer's file, as blocks of a configuration.
+//! `import_file`: converts another load balancer's services to blocks of a configuration.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,17 +12,17 @@ use super::report::Report;
 use holdfast_config::Config;
 use holdfast_import::{self as import, BYTES_MAX, Format, ImportOutcome};
 
-/// The file that stands for standard input.
+/// The file name for standard input.
 const STANDARD_INPUT: &str = "-";
 
-/// Reads a format as the command line says it.
+/// Parses a format of the command line.
 pub(super) fn parse_format(text: &str) -> Result<Format, String> {
     let legal = || Format::ALL.iter().map(|format| format.spelling()).collect::<Vec<_>>().join(", ");
     let named = Format::ALL.iter().copied().find(|format| format.spelling() == text);
     named.ok_or_else(|| format!("legal are {}", legal()))
 }
 
-/// Says what became of a file: blocks that are good as they are, or what is left to do.
+/// Reports the result: blocks that are complete, or what remains to be done.
 pub(super) fn import_file(path: &Path, from: Option<Format>) -> Report {
     let name = path.display().to_string();
     let text = match read_input(path) {
@@ -31,7 +31,7 @@ pub(super) fn import_file(path: &Path, from: Option<Format>) -> Report {
     };
     match from.or_else(|| Format::detect(&text)) {
         Some(format) => build_report(&name, import::import(format, &name, &text)),
-        None => refuse_import(&format!("{name}: nothing shows whose file it is; say it with --from")),
+        None => refuse_import(&format!("{name}: the format is not recognised; name it with --from")),
     }
 }
 

@@ -1,7 +1,7 @@
-//! The command line: questions to the running daemon, and what needs no daemon at all.
+//! The command line: queries to the running daemon, and commands that need no daemon.
 //!
-//! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree.
-//! Only `verify`, `status`, `top` and `watch` are worded here, from the daemon's JSON. Exit codes are a contract: see
+//! Invariant: a query prints the daemon's answer unchanged, so the command line and the API cannot disagree. Only
+//! `verify`, `status`, `top` and `watch` are worded here, from the daemon's JSON. Exit codes are a contract: see
 //! [`Exit`].
 
 #![forbid(unsafe_code)]
@@ -44,25 +44,25 @@ use holdfast_config::{self as config, ConfigErrors, NodeName};
 use holdfast_import::Format;
 use terminal_filter::TerminalFilter;
 
-/// How a program of this command line ends.
+/// The exit of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Done, or the answer is that all is well.
+    /// Done, or all is well.
     Good,
-    /// The answer is that something is not well.
+    /// The answer reports a problem.
     Finding,
-    /// The daemon cannot be reached, or its answer broke off.
+    /// The daemon is unreachable, or its answer was truncated.
     Unreachable,
-    /// The command line, or a filter in it, makes no sense.
+    /// The command line, or a filter in it, is invalid.
     Usage,
     /// The configuration is bad.
     Config,
     /// A diagnosis found errors.
     Errors,
-    /// There is no such Service.
+    /// The Service does not exist.
     NoService,
-    /// A diagnosis found nothing, and could not look everywhere; or Events could not be read; or `verify` found no
-    /// difference, and could not compare everything.
+    /// A diagnosis found nothing, but could not check everything; or Events could not be read; or `verify` found no
+    /// difference, but could not compare everything.
     Incomplete,
 }
 
@@ -88,30 +88,30 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// What the exit code of `diagnose` says.
+/// The exit codes of `diagnose`.
 const DIAGNOSE_EXITS: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon cannot be reached, 3 errors, \
-                              4 no such Service, 5 nothing found and something could not be looked at";
+                              4 no such Service, 5 nothing found and something could not be checked";
 
-/// What the exit code of `verify` says.
+/// The exit codes of `verify`.
 const VERIFY_EXITS: &str = "Exit code: 0 all is equal, 1 something differs, 2 the daemon cannot be reached, 5 not \
                             everything could be compared, and what was is equal";
 
-/// What the exit code of `events` says.
+/// The exit codes of `events`.
 const EVENTS_EXITS: &str =
     "Exit code: 0 they were read, 2 the daemon cannot be reached, 5 they could not be read";
 
-/// What the exit code of `drain` says.
+/// The exit codes of `drain`.
 const DRAIN_EXITS: &str = "Exit code: 0 no new client gets such a backend, 1 clients of some service still do, because no \
-                           other backend there takes clients, or no service has such a backend, 2 the daemon cannot be reached or does not take it";
+                           other backend there takes clients, or no service has such a backend, 2 the daemon cannot be reached or rejects the order";
 
-/// What the exit code of `undrain` says.
-const UNDRAIN_EXITS: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be reached or does not take it";
+/// The exit codes of `undrain`.
+const UNDRAIN_EXITS: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be reached or rejects the order";
 
-/// What the exit code of `import` says.
+/// The exit codes of `import`.
 const IMPORT_EXITS: &str = "Exit code: 0 the blocks say all that the file says, 1 something is noted on standard error, 78 the file \
                             cannot be read";
 
-/// Where the configuration is unless the command line names another file.
+/// The default path of the configuration.
 pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
 
 /// Kubernetes services on this host, programmed into the kernel.
@@ -120,10 +120,10 @@ pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
 pub struct Cli {
     #[command(flatten)]
     connect: ConnectArgs,
-    /// How answers are written
+    /// The format of answers
     #[arg(short, long, global = true, value_enum, default_value_t = Form::Table)]
     output: Form,
-    /// What is asked for.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -131,20 +131,20 @@ pub struct Cli {
 /// How to reach the daemon.
 #[derive(Clone, Debug, clap::Args)]
 struct ConnectArgs {
-    /// The daemon's unix socket, and nothing else [default: /run/holdfast/admin.sock, for questions then TCP]
+    /// The daemon's unix socket, and nothing else [default: /run/holdfast/admin.sock; queries then try TCP]
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "tcp")]
     socket: Option<PathBuf>,
-    /// The daemon's TCP address, and nothing else [default for questions: 127.0.0.1:9890, after the socket]
+    /// The daemon's TCP address, and nothing else [default for queries: 127.0.0.1:9890, after the socket]
     #[arg(long, global = true, value_name = "HOST:PORT")]
     tcp: Option<String>,
 }
 
-/// What a command line asks for.
+/// The commands.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
     /// Run the daemon
     Run(Run),
-    /// What ends with an answer.
+    /// A command that ends with an answer.
     #[command(flatten)]
     Client(ClientCommand),
 }
@@ -152,81 +152,81 @@ pub enum Command {
 /// The arguments of `holdfast run`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Run {
-    /// The file of the configuration
+    /// The configuration file
     #[arg(long, value_name = "FILE", default_value = CONFIG_PATH)]
     pub config: PathBuf,
-    /// The node's name in Kubernetes, before that of the configuration: for one that many nodes share
+    /// The node's name in Kubernetes; it overrides the configuration, which many nodes may share
     #[arg(long, value_name = "NAME", value_parser = NodeName::parse)]
     pub node_name: Option<NodeName>,
 }
 
-/// Everything but running the daemon.
+/// Every command except running the daemon.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum ClientCommand {
     /// Is all well? One screen
     Status,
-    /// The same on a terminal, live, with what changed last; until interrupted
+    /// The same on a terminal, live, with the latest changes; until interrupted
     Top,
-    /// What clients dial, and what they get there
+    /// All frontends, and what clients get there
     Frontends(Filters<Frontends>),
     /// Every endpoint of every port, used or not, and why not
     Backends(Filters<Backends>),
-    /// Every service that is known, and what was rejected
+    /// Every known service, and rejected objects
     Services(Filters<Services>),
-    /// Why a client meets what it meets at a service or an address
+    /// Explain what a client gets at a service or an address
     Explain(ExplainArgs),
-    /// What is wrong with a service, and what to do next? `-o wide` shows also what is as it should be
+    /// What is wrong with a service, and what to do next? `-o wide` also shows passed checks
     #[command(after_help = DIAGNOSE_EXITS)]
     Diagnose(DiagnoseArgs),
-    /// What the cluster's components say (Events), what it means, what is behind it and what helps
+    /// The cluster's Events: their meaning, their causes and what helps
     #[command(after_help = EVENTS_EXITS)]
     Events(Filters<Events>),
-    /// Are apiserver, memory and maps equal? The exit code says so
+    /// Are apiserver, memory and maps equal? The exit code answers
     #[command(after_help = VERIFY_EXITS)]
     Verify,
-    /// Is the daemon alive, or ready? The exit code says so, for probes
+    /// Is the daemon alive, or ready? The exit code answers, for probes
     Health {
-        /// What is asked
+        /// The probe
         what: health::HealthProbe,
     },
-    /// Which clients were not served, newest first
+    /// Rejected clients, newest first
     Refusals(Filters<Refusals>),
-    /// Which clients from outside have which backend, and what happened to their packets
+    /// Clients from outside, their backends, and the counts of their packets
     Flows(Filters<Flows>),
     /// Every change with its cause, oldest first
     History(Filters<History>),
     /// Every change and every event as it happens, until interrupted
     Watch(Filters<Watch>),
-    /// Programs and maps in the kernel, and how full those are
+    /// Programs and maps in the kernel, and how full the maps are
     Datapath,
-    /// Which apiserver is used, why that one, and what is wrong with the others
+    /// The apiserver in use, why that one, and the errors of the others
     Apiserver {
-        /// What to do about it [default: show it]
+        /// The action [default: show it]
         #[command(subcommand)]
         action: Option<ApiserverAction>,
     },
     /// Detach every program and remove every map of a daemon that does not run
     Cleanup {
-        /// The configuration, which says where those are [default: /etc/holdfast/holdfast.toml, if it is there]
+        /// The configuration, which names the pins [default: /etc/holdfast/holdfast.toml, if it exists]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// First let clients outside end what they have; run it again until all is removed
+        /// First let flows of outside clients end; repeat until all is removed
         #[arg(long)]
         drain: bool,
     },
-    /// Before the daemon starts: make what sockets of clients fill, so that no limit of the daemon pays for it
+    /// Before the daemon starts: create the map of client sockets outside the daemon's memory limit
     Prepare {
-        /// The configuration, which says where that is [default: /etc/holdfast/holdfast.toml, if it is there]
+        /// The configuration, which names the pins [default: /etc/holdfast/holdfast.toml, if it exists]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Give backends no new clients, for maintenance; without a backend: show what is drained
+    /// Give backends no new clients, for maintenance; without a backend: show all drains
     #[command(after_help = DRAIN_EXITS)]
     Drain(DrainArgs),
-    /// Give backends that were drained new clients again
+    /// Give drained backends new clients again
     #[command(after_help = UNDRAIN_EXITS)]
     Undrain(UndrainArgs),
-    /// Have the running daemon read its configuration again; the old one stays if the new one is bad
+    /// Make the running daemon read its configuration again; the old one stays if the new one is bad
     Reload,
     /// Find every error in a configuration
     CheckConfig {
@@ -234,26 +234,26 @@ pub enum ClientCommand {
         #[arg(default_value = CONFIG_PATH)]
         file: PathBuf,
     },
-    /// Say the services of another load balancer's file as `[[service]]` blocks: of IPVS, keepalived or `HAProxy`
+    /// Convert another load balancer's file to `[[service]]` blocks: of IPVS, keepalived or `HAProxy`
     #[command(after_help = IMPORT_EXITS)]
     Import {
-        /// What `ipvsadm --save --numeric` wrote, keepalived.conf or haproxy.cfg; "-" is standard input
+        /// Output of `ipvsadm --save --numeric`, keepalived.conf or haproxy.cfg; "-" is standard input
         file: PathBuf,
-        /// Whose file it is: ipvs, keepalived or haproxy [default: as its lines show]
+        /// The format of the file: ipvs, keepalived or haproxy [default: detected]
         #[arg(long, value_name = "FORMAT", value_parser = import::parse_format)]
         from: Option<Format>,
     },
     /// Print the completions for a shell
     Completions {
-        /// The shell that will read them
+        /// The shell for the completions
         shell: Shell,
     },
 }
 
-/// What can be done about the apiservers that are known.
+/// The actions on known apiservers.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum ApiserverAction {
-    /// Forget an address that was learned and that the cluster does not name any more; needs the socket
+    /// Forget a learned address that the cluster no longer lists; needs the socket
     Forget {
         /// The address with its port, as `holdfast apiserver` shows it
         #[arg(value_name = "ADDRESS")]
@@ -261,14 +261,14 @@ pub enum ApiserverAction {
     },
 }
 
-/// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
+/// Parses the command line. Writes clap's own output (help, version, errors) and returns the exit instead.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Cli, Exit> {
     Cli::try_parse_from(arguments).map_err(|error| {
-        // If this cannot be written, there is no other way to tell it.
+        // If this write fails, nothing else can report it.
         if error.use_stderr() {
             let _ = write!(err, "{error}");
             Exit::Usage
@@ -280,7 +280,7 @@ pub fn parse(
 }
 
 impl Cli {
-    /// Answers a question at a terminal or elsewhere: with colours where they can be seen and are wanted.
+    /// Runs a command: with colours if the terminal shows them and the user wants them.
     pub fn run_in_colour(&self, question: &ClientCommand, out: impl Write, err: &mut impl Write) -> Exit {
         let is_file = matches!(question, ClientCommand::Completions { .. } | ClientCommand::Import { .. });
         let is_text = !is_file && self.output != Form::Json;
@@ -291,7 +291,7 @@ impl Cli {
         }
     }
 
-    /// Answers a question without colours.
+    /// Runs a command without colours.
     pub fn run_command(&self, question: &ClientCommand, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let client = self.client();
         let answered = self.dispatch_command(&client, question, out, err);
@@ -299,7 +299,8 @@ impl Cli {
         answered.unwrap_or_else(|error| error.report(err))
     }
 
-    /// What the daemon says is made fit for a terminal. `top` draws on one, and the rest is said here.
+    /// Filters the daemon's answers for a terminal. `top` draws on one itself, and the other commands write their own
+    /// text.
     fn dispatch_command(
         &self,
         client: &Client,
@@ -370,8 +371,8 @@ impl Cli {
         }
     }
 
-    /// Explains an address or a service. What has no slash counts as an address, and so does an address with its port
-    /// before a slash, which has a protocol behind it; anything else is a service.
+    /// Explains an address or a service. An argument without a slash is an address, and so is an address with its port
+    /// before a slash and a protocol; anything else is a service.
     fn explain(
         &self,
         client: &Client,
@@ -415,18 +416,18 @@ impl Cli {
         self.copy_with_exit(client, &build_path(&start, &given), out)
     }
 
-    /// The daemon says in its answer how the program ends; an answer that does not say so is broken.
+    /// The daemon's answer has the exit code; an answer without one is broken.
     fn copy_with_exit(&self, client: &Client, path: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
         let mut answer = client.get(path)?;
         let Some(exit) = answer.exit else {
             answer.expect_ok()?;
-            return Err(ClientError::Broken(io::Error::other("it does not say how it ended")));
+            return Err(ClientError::Broken(io::Error::other("the answer has no exit code")));
         };
         answer.copy_body(out)?;
         Ok(exit)
     }
 
-    /// Whether all is equal is a field of the JSON, so JSON is asked for in any case.
+    /// The verdict is a field of the JSON, so this always queries JSON.
     fn verify(&self, client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
         let json = client.get("/verify?format=json")?.expect_ok()?.read_whole()?;
         let answer: Verification =
@@ -443,7 +444,7 @@ impl Cli {
         })
     }
 
-    /// Has the daemon read its configuration again. Only the socket takes this wish.
+    /// Makes the daemon read its configuration again. Only the socket accepts this order.
     fn reload(&self, client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
         let path = format!("/reload?format={}", self.output.as_str());
         let mut answer = client.post(&path)?;
@@ -455,8 +456,8 @@ impl Cli {
         copy_answer(answer, out)
     }
 
-    /// Has the daemon drain backends, or take that back. Only the socket takes such an order, and the answer says how
-    /// the program ends.
+    /// Makes the daemon drain or undrain backends. Only the socket accepts this order, and the answer has the exit
+    /// code.
     fn send_order(
         &self,
         client: &Client,
@@ -473,7 +474,7 @@ impl Cli {
         copy_answer(answer, out).map(|good| exit.unwrap_or(good))
     }
 
-    /// Has the daemon forget an address. Only the socket takes this wish too.
+    /// Makes the daemon forget an address. Only the socket accepts this order too.
     fn forget(
         &self,
         client: &Client,
@@ -505,7 +506,7 @@ fn copy_answer(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError>
     Ok(Exit::Good)
 }
 
-/// Prints what a check looks at, without asking the daemon.
+/// Describes a check, without a query to the daemon.
 fn print_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
     let Some(text) = holdfast_diagnose::describe_check(check) else {
         let message =
@@ -522,7 +523,7 @@ fn build_path(begin: &str, given: &[(&str, String)]) -> String {
         .fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encode_component(value)))
 }
 
-/// The daemon's refusal, with the field by which a reader of the outcome knows that the reload was refused.
+/// The daemon's refusal, with the field that marks the reload as refused.
 fn reload_refusal(why: &[u8]) -> Value {
     let mut answer: Value = serde_json::from_slice(why).unwrap_or_else(|_| json!({}));
     if let Some(fields) = answer.as_object_mut() {
@@ -531,7 +532,7 @@ fn reload_refusal(why: &[u8]) -> Value {
     answer
 }
 
-/// Everything that could mean something in a query. Names of services and addresses stay as people write them.
+/// The characters with a meaning in a query. Names of services and addresses stay readable.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'/').remove(b':');
 
 fn encode_component(text: &str) -> impl Display {

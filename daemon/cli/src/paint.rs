@@ -1,13 +1,13 @@
-//! Colours for a terminal: what is well, what is being kept, what is not served.
+//! Colours for a terminal: what is well, what is held, what is not served.
 //!
-//! Invariant: nothing but colours is added, and only to whole cells, headings and beginnings of lines that the daemon's
-//! answers are known to have; without colours not a byte differs. There is no option for colours, because every other
-//! program listens to `NO_COLOR` and `TERM=dumb` as well.
+//! Invariant: only colours are added, and only to whole cells, headings and beginnings of lines known from the daemon's
+//! answers; without colours not a byte differs. There is no option for colours, because every other program obeys
+//! `NO_COLOR` and `TERM=dumb` as well.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 
-/// A longer line is written in pieces and not kept until its end, because it is no line of a table.
+/// A longer line is written in pieces instead of whole, because it is no line of a table.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 const BOLD: &str = "1";
@@ -15,7 +15,7 @@ const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const RED: &str = "31";
 
-/// Cells of tables that say how things are.
+/// Cells of tables that show a state.
 const CELLS: [(&str, &str); 17] = [
     ("serving", GREEN),
     ("active", GREEN),
@@ -36,7 +36,7 @@ const CELLS: [(&str, &str); 17] = [
     ("broken", RED),
 ];
 
-/// How lines begin that say how things are.
+/// Beginnings of lines that show a state.
 const BEGINNINGS: [(&str, &str); 7] = [
     ("all equal", GREEN),
     ("NOT equal", RED),
@@ -47,18 +47,18 @@ const BEGINNINGS: [(&str, &str); 7] = [
     ("reloaded", GREEN),
 ];
 
-/// Whether colours can be seen and are wanted.
+/// Whether colours are visible and wanted.
 pub(super) fn is_wanted(is_terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     is_terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
 }
 
-/// Whether colours can be seen and are wanted at this process's own standard output.
+/// Whether colours are visible and wanted at this process's standard output.
 fn are_colours_wanted() -> bool {
     let variable = |name| std::env::var_os(name);
     is_wanted(io::stdout().is_terminal(), variable("NO_COLOR").as_deref(), variable("TERM").as_deref())
 }
 
-/// Writes through, line by line, in colours.
+/// Writes each line through in colours.
 pub(super) struct ColourWriter<W: Write> {
     out: W,
     is_painting: bool,
@@ -75,7 +75,7 @@ impl<W: Write> ColourWriter<W> {
         Self { out, is_painting, line: Vec::new() }
     }
 
-    /// The output itself, for what is to be written without colours.
+    /// The output itself, for text without colours.
     pub(super) fn without_colours(&mut self) -> &mut W {
         &mut self.out
     }
@@ -126,12 +126,12 @@ fn paint_line(line: &str) -> String {
     }
 }
 
-/// Whether a line has the titles of columns, all of them in capitals.
+/// Whether a line has the titles of columns, all in capitals.
 fn is_heading(text: &str) -> bool {
     text.contains("  ") && text.bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b' ' | b'_'))
 }
 
-/// A cell in its colour. Two blanks stand between cells; a third one counts as part of a cell, and is not painted.
+/// A cell in its colour. Two blanks separate cells; a third one belongs to a cell, and is not painted.
 fn paint_cell(text: &str) -> String {
     let word = text.trim_matches(' ');
     match CELLS.iter().find(|(known, _)| *known == word) {
@@ -155,7 +155,7 @@ mod tests {
         "SERVICE      VERDICT   STATUS\ndefault/web  serving   done  \ndefault/gone refusing  done";
 
     #[test]
-    fn colours_are_for_terminals_whose_user_wants_them() {
+    fn colours_appear_only_on_terminals_that_want_them() {
         let set = Some(OsStr::new("1"));
         assert!(is_wanted(true, None, Some(OsStr::new("xterm"))));
         assert!(is_wanted(true, Some(OsStr::new("")), None), "an empty NO_COLOR says nothing");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_and_headings_are_painted_however_they_come() {
+    fn cells_and_headings_are_painted_in_any_chunks() {
         let head = "\u{1b}[1mSERVICE      VERDICT   STATUS\u{1b}[0m";
         let web = "default/web  \u{1b}[32mserving\u{1b}[0m";
         let whole = through(true, &[TABLE]);

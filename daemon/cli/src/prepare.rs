@@ -1,7 +1,7 @@
-//! `prepare`: makes, before the daemon starts, what sockets of clients fill.
+//! `prepare`: creates the maps of client sockets before the daemon starts.
 //!
-//! Invariant: nothing here keeps the daemon from its start. What cannot be made is said, and the daemon makes it
-//! itself; then what clients do counts against its limit of memory, and that is all.
+//! Invariant: nothing here prevents the daemon's start. It reports a map that it cannot create, and the daemon creates
+//! that itself; then clients' entries count against the daemon's memory limit.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use super::report::Report;
 use super::{Exit, cleanup};
 use holdfast_config::DatapathKind;
 
-/// Makes it where it is missing, and says what became of it.
+/// Creates the maps if they are missing, and reports the result.
 pub(super) fn prepare(config: Option<&Path>) -> Report {
     let done = match cleanup::load_config(config) {
         Ok(config) if config.datapath.kind == DatapathKind::Memory => Ok("nothing is in the kernel"),
         Ok(config) => prepare_maps(&config.datapath.bpffs).map_err(|error| error.to_string()),
-        // The daemon makes nothing from such a file either: it ends with that.
+        // The daemon creates nothing from such a file either: it ends with these errors.
         Err(errors) => {
             let why = errors.to_string();
             let bad = vec![format!("holdfast: {why}")];
@@ -33,10 +33,10 @@ pub(super) fn prepare(config: Option<&Path>) -> Report {
 
 fn prepare_maps(bpffs: &Path) -> Result<&'static str, StartError> {
     match holdfast_datapath::prepare_socket_maps(bpffs) {
-        Ok(PrepareOutcome::Created) => Ok("made"),
-        Ok(PrepareOutcome::Existing) => Ok("there already"),
-        // A daemon that runs has it, and after a cleanup the next start comes here again.
-        Err(StartError::Locked { .. }) => Ok("left alone, for a daemon runs or is cleaned up"),
+        Ok(PrepareOutcome::Created) => Ok("created"),
+        Ok(PrepareOutcome::Existing) => Ok("exists already"),
+        // A running daemon has them, and after a cleanup the next start calls this again.
+        Err(StartError::Locked { .. }) => Ok("left unchanged, because a daemon runs or is being cleaned up"),
         Err(error) => Err(error),
     }
 }

@@ -1,7 +1,7 @@
-//! What a command that asks no daemon found or did: for a person, or for a program.
+//! The result of a command that needs no daemon: for a person, or for a program.
 //!
-//! Invariant: a program gets one JSON object on standard output and nothing elsewhere; a person reads what went well
-//! there, and what did not on standard error.
+//! Invariant: a program gets one JSON object on standard output and nothing elsewhere; a person reads successes there,
+//! and problems on standard error.
 
 use std::io::{self, Write};
 
@@ -10,14 +10,14 @@ use serde_json::Value;
 use super::Exit;
 use holdfast_api::form::Form;
 
-/// Both forms of an outcome, of which one is written.
+/// Both formats of a result, one of them to write.
 pub(super) struct Report {
     pub(super) exit: Exit,
-    /// What a program reads instead of the lines.
+    /// The JSON for a program.
     pub(super) json: Value,
-    /// What went well, as lines.
+    /// Successes, as lines.
     pub(super) good: Vec<String>,
-    /// What did not go well, as lines.
+    /// Problems, as lines.
     pub(super) bad: Vec<String>,
 }
 

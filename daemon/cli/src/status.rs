@@ -1,4 +1,4 @@
-//! `run_status`: one screen that says whether all is well, and if not, what.
+//! `run_status`: one screen that shows whether all is well, and if not, why.
 //!
 //! Invariant: it needs nothing that the API does not show. Lists are cut with a count, never silently.
 
@@ -22,7 +22,7 @@ use holdfast_api::about::Version;
 use holdfast_api::health::{DamageRow, HistoryRow, KnowledgeFault};
 use holdfast_api::totals::TotalsRow;
 
-/// How many lines of one section are shown, so that all sections fit on a screen.
+/// The most lines of one section, so that all sections fit on a screen.
 const LINES_MAX: usize = 10;
 
 #[derive(Debug, Deserialize)]
@@ -136,7 +136,7 @@ struct Device {
     error: Option<String>,
 }
 
-/// A device that leads to backends, and that the configuration leaves out.
+/// A device with backends that the configuration leaves out.
 #[derive(Debug, Serialize)]
 struct ExcludedDevice {
     device: String,
@@ -219,7 +219,7 @@ struct FailedService {
     error: String,
 }
 
-/// Asks for everything that counts, and writes the screen or its JSON.
+/// Queries everything that counts, and writes the screen or its JSON.
 pub(super) fn run_status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
     let version = query_json(client, "/version?format=json")?;
     let readiness = query_json(client, "/readyz?format=json")?;
@@ -238,7 +238,7 @@ pub(super) fn run_status(client: &Client, json: bool, out: &mut impl Write) -> R
     Ok(if status.good { Exit::Good } else { Exit::Finding })
 }
 
-/// Reads one answer of the API. A 503 is an answer too, because the reason is in it.
+/// Queries the API. A 503 is an answer too, because it has the reason.
 fn query_json<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
     let mut answer = client.get(path)?;
     if answer.status != 503 {
@@ -346,7 +346,7 @@ impl Status {
         write_section(out, "admin api", self.shut.iter().cloned(), 0)?;
         let drains = self.unwritten_drains.iter();
         let drains: Vec<_> =
-            drains.map(|why| format!("a restart would not know the last orders: {why}")).collect();
+            drains.map(|why| format!("a restart would lose the last orders: {why}")).collect();
         write_section(out, "drains", drains.into_iter(), 0)?;
         write_section(out, "datapath", self.faults.iter().cloned(), 0)?;
         let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
@@ -372,7 +372,7 @@ impl Status {
 }
 
 impl Status {
-    /// Writes which services do not serve by ready backends, and which backends fail their checks.
+    /// Writes the services without ready backends, and the backends with failing checks.
     fn write_services(&self, out: &mut impl Write) -> io::Result<()> {
         write_section(out, "held", self.held.iter().map(NotServing::describe_state), 0)?;
         // Draining backends serve until they go.
@@ -384,7 +384,7 @@ impl Status {
         write_section(out, "failing health checks", failing, self.failing_checks_omitted)
     }
 
-    /// What is drained stays so until it is taken back, which may be forgotten.
+    /// A drain stays until an operator takes it back, which may be forgotten.
     fn describe_drained(&self) -> String {
         match self.drained {
             0 => String::new(),
@@ -392,7 +392,7 @@ impl Status {
         }
     }
 
-    /// How many of the addresses that are to be announced are; `None`: none is to be.
+    /// How many of the addresses to announce are announced; `None`: there are none.
     fn describe_announced(&self) -> Option<String> {
         let all = self.announced_addresses.len();
         let there = self.announced_addresses.iter().filter(|it| it.announced).count();
@@ -433,12 +433,10 @@ fn write_section(
 }
 
 impl Datapath {
-    /// Why clients are not served, or will not be, although everything else may look well.
+    /// Why clients are not served, or will not be, although the rest may look well.
     fn faults(&self) -> Vec<String> {
         let refused = |it: &AnnouncedAddress| {
-            it.error
-                .as_ref()
-                .map(|error| format!("the route to {} is not as it should be: {error}", it.address))
+            it.error.as_ref().map(|error| format!("the route to {} cannot be updated: {error}", it.address))
         };
         let refused = self.announced_addresses.iter().filter_map(refused);
         let Some(kernel) = &self.kernel else { return refused.collect() };
@@ -458,7 +456,7 @@ impl Datapath {
 }
 
 impl Kernel {
-    /// The hooks without a program of ours, and those whose program serves but would not outlive the daemon.
+    /// The hooks without a program of ours, and those whose program would not outlive the daemon.
     fn describe_broken_hooks(&self) -> Vec<String> {
         let why = self.repair_failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         let is_bare = |hook: &&String| self.detached_hooks.contains(*hook);
@@ -466,20 +464,20 @@ impl Kernel {
         let listed = |hooks: Vec<&String>| hooks.into_iter().cloned().collect::<Vec<_>>().join(", ");
         let said =
             |hooks: Vec<&String>, what| (!hooks.is_empty()).then(|| format!("{} {what}{why}", listed(hooks)));
-        let gone = "have no program any more, so clients there are not served, and none can be put back";
+        let gone = "have no program, so clients there are not served, and the daemon cannot reattach one";
         let all = [said(bare, gone), said(unpinned, UNPINNED_TEXT)];
         all.into_iter().flatten().collect()
     }
 }
 
-/// What a missing pin means, and what it does not.
+/// The consequence of a missing pin.
 const UNPINNED_TEXT: &str = "serve, but their pins are gone: their programs end with this daemon";
 
 impl Packets {
-    /// Why clients from outside are not served, or not as services are now.
+    /// Why clients from outside are not served, or get outdated services.
     fn faults(&self) -> Vec<String> {
         let what = match self.hook {
-            _ if self.behind => "clients from outside meet services as they were, and no change of them",
+            _ if self.behind => "clients from outside get outdated services",
             None => "clients from outside are not served",
             Some(_) => "clients from outside are not served by all devices",
         };
@@ -489,10 +487,10 @@ impl Packets {
             let error = it.error.as_ref()?;
             Some(match it.unpinned {
                 true => format!(
-                    "clients who come by {} are served, but its programs end with this daemon: {error}",
+                    "clients that arrive at {} are served, but its programs end with this daemon: {error}",
                     it.name
                 ),
-                false => format!("clients who come by {} are not served: {error}", it.name),
+                false => format!("clients that arrive at {} are not served: {error}", it.name),
             })
         };
         failure.into_iter().chain(outer.filter_map(device)).collect()
@@ -532,7 +530,7 @@ fn describe_damage(row: &DamageRow) -> String {
     let named =
         if *lost > 0 { format!(" ({})", sanitise_line(&lost_services.join(", "))) } else { String::new() };
     format!(
-        "; at the start {}: {older} services were as in the file before, {lost} were lost{named}",
+        "; at the start {}: {older} services came from the file before, {lost} were lost{named}",
         sanitise_line(error)
     )
 }
@@ -545,7 +543,7 @@ impl Source {
 }
 
 impl NotServing {
-    /// The service, unless its verdict is as it is meant to be: serving, or bypassed.
+    /// The service, unless its verdict is normal: serving, or bypassed.
     fn from_service(service: &Service) -> Option<Self> {
         let meant = |verdict: &String| matches!(verdict.as_str(), "serving" | "bypassed");
         let verdict = service.verdict.clone().filter(|verdict| !meant(verdict))?;

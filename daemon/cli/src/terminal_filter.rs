@@ -1,8 +1,8 @@
-//! What answers say, as it may reach a terminal.
+//! Answers made safe for a terminal.
 //!
-//! Invariant: no character comes out that moves a cursor, hides what is beside it or turns its direction, whichever
-//! process answered in the daemon's place, and no byte that is of no character. In text such a character becomes `?`;
-//! in JSON, where it can only be part of a string, it is written as its escape, which says the same to a program.
+//! Invariant: no output moves a cursor, hides its neighbours or turns their direction, whichever process answered in
+//! the daemon's place, and no byte is outside of a character. In text such a character becomes `?`; in JSON, where it
+//! can only be part of a string, it becomes its escape, which means the same to a program.
 
 use std::io::{self, Write};
 
@@ -10,11 +10,11 @@ use holdfast_status::printable::is_unprintable;
 
 use holdfast_api::form::Form;
 
-/// Writes through what is fit to be shown.
+/// Writes through what is safe to show.
 pub(super) struct TerminalFilter<W> {
     out: W,
     form: Form,
-    /// The first bytes of a character of which the rest has not come yet.
+    /// The first bytes of an incomplete character.
     partial: Vec<u8>,
 }
 
@@ -91,7 +91,7 @@ mod tests {
             ("a\tb\né\n".as_bytes(), "a\tb\né\n"),
             (b"\x1b[2Ja\r\x7f", "?[2Ja??"),
             ("\u{9b}2J\u{202e}cba\u{feff}".as_bytes(), "?2J?cba?"),
-            // What an 8-bit terminal takes for the same, and what was cut off.
+            // The same as an 8-bit terminal reads it, and a truncated character.
             (b"\x9b2J \xc3", "?2J ?"),
         ] {
             assert_eq!(through(Form::Table, &[bytes]), expected);
@@ -99,13 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_comes_in_pieces_is_one() {
+    fn a_character_split_over_writes_stays_whole() {
         assert_eq!(through(Form::Wide, &[b"a\xe2", b"\x82", b"\xacb\xc2", b"\x9b"]), "a€b?");
     }
 
     proptest! {
         #[test]
-        fn json_says_the_same_to_a_program(text in any::<String>()) {
+        fn json_keeps_its_meaning_for_a_program(text in any::<String>()) {
             let json = serde_json::to_string(&text).unwrap();
             let out = through(Form::Json, &[json.as_bytes()]);
             prop_assert!(!out.chars().any(is_unprintable));

@@ -226,9 +226,9 @@ fn an_order_to_drain_says_what_came_of_it() {
         &ran,
         Exit::Finding,
         &expect![[r#"
-            10.0.0.77:80 of default/web is noted as drained, and is no backend now
+            10.0.0.77:80 of default/web is drained, but is no backend now
             no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service lists it later, it gets no client there
-            not on disk yet, so a restart of the daemon would not know it: drains.json: Read-only file system (os error 30)
+            not on disk yet, so a restart of the daemon would lose it: drains.json: Read-only file system (os error 30)
         "#]],
         &expect![""],
     );
@@ -278,7 +278,7 @@ fn status_tells_what_is_not_well() {
             datapath   kernel
             beside     Cilium (/sys/fs/bpf/cilium)
             beside     kube-proxy (listens on port 10249, nftables table kube-proxy)
-            left out   flannel.1 (packets.devices names others, though a route leads to others by it: backends behind it are reached as everywhere, and nobody is served who comes by it)
+            left out   flannel.1 (packets.devices does not name it, though a route to other hosts uses it: backends behind it are reachable, but clients that arrive there are not served)
             sources    config, kubernetes
             apiserver  [fd00::12]:6443
             snapshot   not written yet
@@ -291,7 +291,7 @@ fn status_tells_what_is_not_well() {
 
             datapath
               sendmsg6 serve, but their pins are gone: their programs end with this daemon
-              the route to 2001:db8::10 is not as it should be: Operation not permitted (os error 1)
+              the route to 2001:db8::10 cannot be updated: Operation not permitted (os error 1)
 
             filters
               table ip raw, chain PREROUTING (prerouting, priority -300): drops packets to port 30080, but no longer sees them
@@ -392,10 +392,7 @@ fn packets_that_cannot_be_translated_are_a_finding() {
         ran.out
     );
     let ran = of_packets(|packets| (packets.failure, packets.behind) = (Some("no memory".to_owned()), true));
-    assert!(
-        ran.out
-            .contains("clients from outside meet services as they were, and no change of them: no memory\n")
-    );
+    assert!(ran.out.contains("clients from outside get outdated services: no memory\n"));
     let ran = of_packets(|packets| {
         packets.devices.iter_mut().for_each(|it| it.error = Some("no such device".to_owned()));
     });
@@ -419,9 +416,9 @@ fn what_serves_without_its_pins_is_told_apart_from_what_does_not_serve() {
     let ran = served.ask(&["status"]);
     assert_eq!(ran.exit, Exit::Finding);
     for line in [
-        "connect6 have no program any more, so clients there are not served, and none can be put back: /sys/fs",
+        "connect6 have no program, so clients there are not served, and the daemon cannot reattach one: /sys/fs",
         "connect4 serve, but their pins are gone: their programs end with this daemon: /sys/fs/bpf/holdfast was",
-        "clients who come by eth0 are served, but its programs end with this daemon: cannot pin in: read-only\n",
+        "clients that arrive at eth0 are served, but its programs end with this daemon: cannot pin in: read-only\n",
     ] {
         assert!(ran.out.contains(line), "{}", ran.out);
     }
@@ -475,7 +472,7 @@ fn what_a_restart_would_forget_of_drains_is_told() {
         readings.drains = watch::channel(drains::DrainsWrite::from_error("the disk is full")).1;
     })
     .ask(&["status"]);
-    let expected = "\ndrains\n  a restart would not know the last orders: the disk is full\n";
+    let expected = "\ndrains\n  a restart would lose the last orders: the disk is full\n";
     assert!(ran.exit == Exit::Good && ran.out.contains(expected), "{ran:?}");
 }
 
@@ -994,7 +991,7 @@ fn what_is_longer_than_a_question_may_be_is_a_usage_error() {
     let ran = served.ask(&["explain", &"x".repeat(9_000)]);
     assert_eq!((ran.exit, ran.out.as_str()), (Exit::Usage, ""));
     assert!(
-        ran.err.starts_with("holdfast: the question is too long: ") && ran.err.contains("8192"),
+        ran.err.starts_with("holdfast: the request is too long: ") && ran.err.contains("8192"),
         "{}",
         ran.err
     );

@@ -1,7 +1,7 @@
-//! `run_watch`: what happens, as it happens.
+//! `run_watch`: records as they happen.
 //!
-//! Invariant: each record is written as soon as it comes. The command ends by itself only if the daemon stops or sends
-//! it away, or if the stream breaks off, and says which. It does not connect again: that would hide the records that it
+//! Invariant: each record is written as soon as it arrives. The command ends by itself only if the daemon stops or
+//! rejects it, or if the stream breaks, and says which. It does not reconnect: that would hide the records that it
 //! missed meanwhile.
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ struct EndEvent {
     why: String,
 }
 
-/// Watches until the daemon or the reader of the output goes.
+/// Watches until the daemon or the reader of the output is gone.
 pub(super) fn run_watch(
     client: &Client,
     path: &str,

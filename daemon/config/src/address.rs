@@ -1,7 +1,7 @@
 //! Addresses as people write them: `ip:port`, an apiserver's URL, a range.
 //!
-//! Invariant: an address that is there to be dialled is one that a socket can dial. Host names are refused: a name
-//! needs DNS, and DNS is one of the services that are served here.
+//! Invariant: a socket can dial every address to be dialled. Host names are rejected: a name needs DNS, and DNS is one
+//! of the services behind holdfast.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,9 +22,9 @@ impl ApiserverUrl {
         self.0
     }
 
-    /// The address in a URL, as the configuration and kubeconfigs have it; an error says why it is none.
+    /// The address in a URL, as in the configuration and in kubeconfigs; an error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        // This is checked first, so that no message repeats a secret.
+        // This check comes first, so that no message repeats a secret.
         if text.contains('@') {
             return Err(
                 "credentials do not belong into the URL: use token_file or a client certificate".to_owned()
@@ -36,8 +36,8 @@ impl ApiserverUrl {
         };
         if let Some(end) = authority.find(['/', '?', '#']) {
             let whole = quote(text);
-            let kept = quote(authority.get(..end).unwrap_or_default());
-            return Err(format!("{whole} has a path: write no more than \"https://\" and {kept}"));
+            let origin = quote(authority.get(..end).unwrap_or_default());
+            return Err(format!("{whole} has a path: write no more than \"https://\" and {origin}"));
         }
         check_dialable(parse_authority(authority)?).map(Self)
     }
@@ -49,7 +49,7 @@ impl fmt::Display for ApiserverUrl {
     }
 }
 
-/// Where the admin API listens: a loopback address, because the API answers to loopback names only.
+/// The listen address of the admin API: a loopback address, because the API answers to loopback names only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenAddress(SocketAddr);
 
@@ -149,7 +149,7 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, String> {
     }
 }
 
-/// A range of IPv4 addresses in IPv6 form is that range of IPv4 addresses.
+/// An IPv4-mapped range counts as the range of IPv4 addresses.
 fn to_ipv4_range(address: IpAddr, prefix: u8) -> (IpAddr, u8) {
     match (address.to_canonical(), prefix.checked_sub(96)) {
         (IpAddr::V4(v4), Some(of_v4)) if address.is_ipv6() => (v4.into(), of_v4),
@@ -157,7 +157,7 @@ fn to_ipv4_range(address: IpAddr, prefix: u8) -> (IpAddr, u8) {
     }
 }
 
-/// The first address of a range; none if the prefix is too long for the family.
+/// The first address of a range; `None` if the prefix is too long for the family.
 fn network(address: IpAddr, prefix: u8) -> Option<IpAddr> {
     match address {
         IpAddr::V4(v4) => {
@@ -171,7 +171,7 @@ fn network(address: IpAddr, prefix: u8) -> Option<IpAddr> {
     }
 }
 
-/// Reads `address`, `address:port`, `[v6]` or `[v6]:port`. Without a port, that of https is meant.
+/// Reads `address`, `address:port`, `[v6]` or `[v6]:port`. The default is the port of https.
 fn parse_authority(authority: &str) -> Result<SocketAddr, String> {
     const HTTPS_PORT: u16 = 443;
     if authority.parse::<Ipv6Addr>().is_ok() {
@@ -186,7 +186,7 @@ fn parse_authority(authority: &str) -> Result<SocketAddr, String> {
         .map_or_else(|| parse_address_port(authority), |ip| Ok(to_canonical(SocketAddr::new(ip, HTTPS_PORT))))
 }
 
-/// Any address and port. An IPv4 address in IPv6 form is that IPv4 address, as in the objects of a cluster.
+/// Any address and port. An IPv4-mapped address counts as the IPv4 address, as in the objects of a cluster.
 pub(super) fn parse_address_port(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr = text.parse().map_err(|_| address_port_error(text))?;
     Ok(to_canonical(address))
@@ -199,7 +199,7 @@ fn to_canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Says which of the usual slips keeps a text from being an address and port.
+/// Words the mistake in a text that is no address and port.
 fn address_port_error(text: &str) -> String {
     let found = quote(text);
     match text.parse::<IpAddr>() {
@@ -226,7 +226,7 @@ fn address_port_error(text: &str) -> String {
     }
 }
 
-/// Whether an address means something on this host or on one link of it alone.
+/// Whether an address is valid only on this host or on one link.
 pub(super) fn is_link_scoped(ip: IpAddr) -> bool {
     ip.is_loopback()
         || match ip {
@@ -235,7 +235,7 @@ pub(super) fn is_link_scoped(ip: IpAddr) -> bool {
         }
 }
 
-/// Refuses what no client can dial.
+/// Rejects an address that no client can dial.
 fn check_dialable(address: SocketAddr) -> Result<SocketAddr, String> {
     let ip = address.ip();
     let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());

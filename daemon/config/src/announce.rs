@@ -1,6 +1,6 @@
-//! `[announce]`, and what a `[[service]]` says of it: whether this node's network is told that it serves an address.
+//! `[announce]` and `announce` of a `[[service]]`: whether this node announces its service addresses to the network.
 //!
-//! Invariant: the table is none of the kernel's own. Which addresses may be announced is judged in `agreement`.
+//! Invariant: the routing table is none of the kernel's own. `block_conflicts` judges which addresses may be announced.
 
 use holdfast_core::words;
 use toml::Value;
@@ -18,18 +18,17 @@ words! {
         /// They are not.
         #[default]
         None = "none",
-        /// By a route of the host that is there while this node can serve them.
+        /// By a host route that exists while this node can serve them.
         Route = "route",
     }
 }
 
-/// The number of a table of routes that is neither one of the kernel's own nor beyond what one byte says: FRR takes no
-/// others.
+/// The number of a routing table, not one of the kernel's own and at most one byte: FRR takes no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouteTable(u8);
 
 impl RouteTable {
-    /// No well-known program has this one.
+    /// No well-known program uses this one.
     pub const DEFAULT: Self = Self(180);
 
     pub const fn number(self) -> u8 {
@@ -41,7 +40,7 @@ table! {
     /// The table `[announce]`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Announcing "announce" {
-        /// Where the routes are.
+        /// The routing table of the routes.
         table: RouteTable = RouteTable::DEFAULT, take_route_table, show_route_table, reload;
     }
 }

@@ -1,7 +1,7 @@
-//! `[apiserver]` and `[kubernetes]`: how the apiserver is reached, and whether its objects are used.
+//! `[apiserver]` and `[kubernetes]`: how the daemon reaches the apiserver, and whether it uses its objects.
 //!
-//! Invariant: there is at most one client identity, so that a 401 or 403 has one cause to look at. The files that are
-//! named here are not read here: they rotate, so each user of a file reads it again.
+//! Invariant: there is at most one client identity, so that a 401 or 403 has one cause. The files that are named here
+//! are not read here: they rotate, so each user of a file reads it again.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use super::table::{ListRule, LocatedValue, Table, WhenEmpty};
 use super::value::{boolean, dns_name, label_value, quote, string, word};
 
 words! {
-    /// Where further apiserver addresses may come from, each a tier behind the configured ones.
+    /// Sources of further apiserver addresses, each a tier behind the configured ones.
     #[derive(PartialOrd, Ord)]
     pub enum Discovery {
         /// The kubelet's own kubeconfig.
@@ -30,7 +30,7 @@ words! {
 }
 
 words! {
-    /// In which encodings objects are asked for.
+    /// The encodings to request objects in.
     #[derive(Default)]
     pub enum Encodings {
         /// Protobuf where the server has it, else JSON.
@@ -41,10 +41,10 @@ words! {
     }
 }
 
-/// The daemon's identity to the apiserver. It goes before what a kubeconfig says.
+/// The daemon's identity to the apiserver. It overrides the kubeconfig's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientIdentity {
-    /// A file that holds a bearer token.
+    /// A file with a bearer token.
     TokenFile(PathBuf),
     /// A certificate and its key, both PEM.
     Certificate {
@@ -59,23 +59,23 @@ table! {
     /// The table `[apiserver]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Apiserver "apiserver" {
-        /// The addresses, in the order in which they are preferred; no duplicates.
+        /// The addresses in order of preference; no duplicates.
         endpoints: Vec<ApiserverUrl> = Vec::new(), take_endpoints, show::filled_list, reload;
-        /// The address at which others on this node reach an apiserver; none means nowhere.
+        /// The address at which others on this node reach an apiserver; `None`: nowhere.
         vip: Option<SocketAddr> = None, take_some(address_port), show::optional(show::text), reload;
-        /// The name that the certificate must have; none means the kubeconfig's, or else the dialled address. A learned
+        /// The name that the certificate must have; `None`: the kubeconfig's, or else the dialled address. A learned
         /// address then needs a certificate for `kubernetes.default.svc`.
         tls_server_name: Option<String> = None, take_some(server_name), show::optional(show::text), reload;
-        /// A kubeconfig, for what the other keys do not say.
+        /// A kubeconfig, for values that the other keys omit.
         kubeconfig: Option<PathBuf> = None, take_some_path, show::optional(show::path), reload;
-        /// The certificate authorities to trust; none means the kubeconfig's.
+        /// The certificate authorities to trust; `None`: the kubeconfig's.
         ca_file: Option<PathBuf> = None, take_some_path, show::optional(show::path), reload;
-        /// The client's identity; none means the kubeconfig's.
-        // It has three keys of its own, which stand in this table.
+        /// The client's identity; `None`: the kubeconfig's.
+        // It has three keys of its own in this table.
         identity: Option<ClientIdentity> = None, take_identity, show::optional(show_identity), reload;
         /// The tiers behind the configured addresses.
         discover: Vec<Discovery> = vec![Discovery::Kubelet, Discovery::Learned], take_discover, show::list, reload;
-        /// In which encodings objects are asked for.
+        /// The encodings to request objects in.
         encoding: Encodings = Encodings::default(), take(word), show::word, restart;
     }
 }
@@ -84,7 +84,7 @@ table! {
 pub const VIP_SERVICE: [&str; 2] = ["holdfast", "apiserver"];
 
 impl Apiserver {
-    /// Whether the file says where an apiserver is.
+    /// Whether the file gives an apiserver's address.
     pub fn is_configured(&self) -> bool {
         !self.endpoints.is_empty() || self.kubeconfig.is_some()
     }
@@ -95,25 +95,25 @@ impl Apiserver {
     }
 }
 
-/// Which addresses Services of the cluster may claim by `spec.externalIPs`, and ServiceImports by `spec.ips`.
+/// Addresses that Services of the cluster may claim by `spec.externalIPs`, and ServiceImports by `spec.ips`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExternalIps {
     /// Any: a tenant that may write a Service decides, as with kube-proxy.
     All,
     None,
-    /// The addresses within these ranges, of which there is at least one.
+    /// The addresses within these ranges, at least one.
     Cidrs(Vec<Cidr>),
 }
 
 words! {
-    /// When Events of the cluster are read. No Event ever changes what is served.
+    /// When the daemon reads Events of the cluster. No Event ever changes what is served.
     #[derive(Default)]
     pub enum EventsRead {
         Off = "off",
-        /// While an operator asks for a diagnosis of a service.
+        /// While an operator requests a diagnosis of a service.
         #[default]
         OnDemand = "on-demand",
-        /// While an operator asks, and also as they come, into the journal and the metrics.
+        /// On request, and also continuously, into the journal and the metrics.
         Watch = "watch",
     }
 }
@@ -122,18 +122,19 @@ table! {
     /// The table `[kubernetes]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Kubernetes "kubernetes" {
-        /// Whether Services and EndpointSlices come from the apiserver. By default they do if an apiserver is given.
+        /// Whether Services and EndpointSlices come from the apiserver. By default they do if an apiserver is
+        /// configured.
         enabled: bool = false, take(boolean), show::scalar, restart;
-        /// Serve the Services that have this value in the label `service.kubernetes.io/service-proxy-name`; none means
-        /// those without the label.
+        /// Serve the Services with this value in the label `service.kubernetes.io/service-proxy-name`; `None`: those
+        /// without the label.
         service_proxy_name: Option<String> = None, take_some(label_value), show::optional(show::text), restart;
-        /// Whether Events are written to the cluster.
+        /// Whether the daemon writes Events to the cluster.
         events: bool = false, take(boolean), show::scalar, restart;
-        /// When Events of the cluster are read.
+        /// When the daemon reads Events of the cluster.
         events_read: EventsRead = EventsRead::default(), take(word), show::word, reload;
-        /// Which addresses `spec.externalIPs` may claim, and `spec.ips` of ServiceImports.
+        /// Addresses that `spec.externalIPs` may claim, and `spec.ips` of ServiceImports.
         external_ips: ExternalIps = ExternalIps::All, take(external_ips), show_external_ips, reload;
-        /// Whether ServiceImports are served, where the cluster has them.
+        /// Whether ServiceImports are served, if the cluster has them.
         service_imports: bool = true, take(boolean), show::scalar, restart;
     }
 }
@@ -147,11 +148,11 @@ const ENDPOINTS: ListRule = ListRule {
 const DISCOVER: ListRule =
     ListRule { what: "the words kubelet, learned", when_empty: WhenEmpty::Fine, most: Discovery::ALL.len() };
 
-/// The table `[apiserver]`, with what `[kubernetes]` has to know about it.
+/// The table `[apiserver]`, with what `[kubernetes]` needs from it.
 pub(super) struct ReadApiserver {
     pub(super) apiserver: Apiserver,
     site: Site,
-    /// Whether the file tries to say where an apiserver is, well or badly.
+    /// Whether the file names an apiserver, validly or not.
     is_named: bool,
 }
 
@@ -173,7 +174,7 @@ pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserve
     kubernetes
 }
 
-/// Reports keys that are of no use, because no apiserver is given or none is used.
+/// Reports useless keys, because no apiserver is given or none is used.
 fn check_use(table: &mut Table<'_, '_, '_>, read: &ReadApiserver, kubernetes: &Kubernetes) {
     if let Some(site) = table.good_site("enabled")
         && kubernetes.enabled
@@ -236,7 +237,7 @@ fn check_identity(table: &mut Table<'_, '_, '_>, read: &ReadApiserver, enabled: 
     }
 }
 
-/// Keys that are of no use alone: none of them says where the apiserver is.
+/// Keys that are useless without an apiserver's address.
 const COMPANIONS: [&str; 6] =
     ["vip", "tls_server_name", "ca_file", "token_file", "client_certificate_file", "client_key_file"];
 
@@ -261,7 +262,7 @@ fn take_endpoints(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Ve
     Some(distinct)
 }
 
-/// An endpoint's own address would be served in place of the endpoint.
+/// Rejects an endpoint's own address: it would be served in place of the endpoint.
 fn check_vip(table: &mut Table<'_, '_, '_>, apiserver: &Apiserver) {
     let endpoints = &apiserver.endpoints;
     let Some((vip, site)) = apiserver.vip.zip(table.good_site("vip")) else { return };
@@ -310,7 +311,7 @@ pub(super) fn show_identity(identity: &ClientIdentity) -> Option<Value> {
     })
 }
 
-/// A client's certificate and its key, of which there is none without the other one.
+/// A client's certificate and its key; one requires the other.
 pub(super) fn client_certificate(
     table: &mut Table<'_, '_, '_>,
     certificate: Option<LocatedValue<PathBuf>>,

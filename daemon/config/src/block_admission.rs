@@ -1,7 +1,7 @@
-//! Which blocks of other files can stand beside a configuration.
+//! Which blocks of other files are compatible with a configuration.
 //!
-//! Invariant: pure, and by the order alone in which blocks are offered: who comes first has its names and addresses,
-//! whatever comes later. So the same files give the same services on each node and after each start.
+//! Invariant: pure, and decided by the order of the blocks alone: the first one keeps its names and addresses, whatever
+//! follows. So the same files give the same services on each node and after each start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::limits::{ANNOUNCED_MAX, BLOCKS_MAX};
 use super::service::ServiceBlock;
 use super::{Config, DnsLabel};
 
-/// The names and addresses that blocks have already.
+/// The names and addresses that are taken.
 #[derive(Debug)]
 pub struct BlockAdmission<'c> {
     config: &'c Config,
@@ -25,15 +25,15 @@ pub struct BlockAdmission<'c> {
 }
 
 impl<'c> BlockAdmission<'c> {
-    /// What the blocks of the configuration itself have; `origin` is its file.
+    /// Takes the blocks of the configuration itself; `origin` is its file.
     pub fn new(config: &'c Config, origin: &Arc<str>) -> Self {
         let (names, frontends, announced) = Default::default();
-        let mut beside = Self { config, names, frontends, announced };
-        config.services.iter().for_each(|block| beside.add_block(block, origin));
-        beside
+        let mut admission = Self { config, names, frontends, announced };
+        config.services.iter().for_each(|block| admission.add_block(block, origin));
+        admission
     }
 
-    /// Takes a block of a file, or says why it cannot stand beside those before it.
+    /// Adds a block of a file, or says why it conflicts with earlier ones.
     pub fn admit_block(&mut self, block: &ServiceBlock, file: &Arc<str>) -> Result<(), String> {
         match self.refusal_reason(block) {
             Some(why) => Err(why),

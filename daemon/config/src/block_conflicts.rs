@@ -1,6 +1,6 @@
-//! What no key says alone: whether the services of a file can stand side by side.
+//! Conflicts between the services of a file, which no key shows alone.
 //!
-//! Invariant: each clash is reported once, at its later place, and names the earlier one.
+//! Invariant: each conflict is reported once, at its later place, and names the earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::resolve::Resolver;
 use super::service::{ReadBlock, ServiceBlock};
 use super::settings::Admin;
 
-/// What blocks have to stand beside, each other apart.
+/// The settings that blocks must not conflict with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConflictContext<'c> {
     pub(super) admin: &'c Admin,
@@ -26,7 +26,7 @@ pub(super) struct ConflictContext<'c> {
     pub(super) resolver: &'c Resolver,
 }
 
-/// Reports every clash between the blocks, and between a block and the daemon's own addresses.
+/// Reports every conflict between the blocks, and between a block and the daemon's own addresses.
 pub(super) fn check_blocks(report: &mut Report<'_>, blocks: &[ReadBlock], own: ConflictContext<'_>) {
     check_names(report, blocks);
     check_frontends(report, blocks);
@@ -41,27 +41,27 @@ pub(super) fn check_blocks(report: &mut Report<'_>, blocks: &[ReadBlock], own: C
     check_announced_count(report, blocks);
 }
 
-/// Reports what cannot stand side by side within one block.
+/// Reports conflicts within one block.
 pub(super) fn check_block(report: &mut Report<'_>, read: &ReadBlock) {
     check_backends(report, read);
     check_families(report, read);
 }
 
-/// Why a block cannot stand beside the rest of a configuration.
+/// Why a block conflicts with the rest of a configuration.
 #[derive(Debug)]
 pub(super) struct BlockConflict {
-    /// At which of its frontends; none: the whole block.
+    /// The index of its frontend; `None`: the whole block.
     frontend: Option<usize>,
     pub(super) message: String,
 }
 
-/// Every reason for which a block cannot stand beside the daemon's own addresses and what is translated.
+/// Every conflict of a block with the daemon's own addresses and the translated packets.
 pub(super) fn find_conflicts(block: &ServiceBlock, own: ConflictContext<'_>) -> Vec<BlockConflict> {
     let ConflictContext { admin, apiserver, packets, resolver } = own;
     let mut clashes = admin_conflicts(block, admin);
     clashes.extend(vip_conflicts(block, apiserver));
     clashes.extend(resolver_conflicts(block, resolver));
-    // No program is asked where a socket of SCTP dials.
+    // No program sees where an SCTP socket dials.
     if block.protocol == Transport::Sctp && !packets.enabled {
         let message = "SCTP is translated by packets alone: set `enabled = true` under [packets]";
         clashes.push(BlockConflict { frontend: None, message: message.to_owned() });
@@ -76,7 +76,7 @@ fn full_name(block: &ServiceBlock) -> String {
     format!("{}/{}", block.namespace, block.name)
 }
 
-/// One block is one service with one port, so its name must be its own.
+/// One block is one service with one port, so its name must be unique.
 fn check_names(report: &mut Report<'_>, blocks: &[ReadBlock]) {
     let mut seen = BTreeMap::new();
     for ReadBlock { block, site, .. } in blocks {
@@ -84,8 +84,10 @@ fn check_names(report: &mut Report<'_>, blocks: &[ReadBlock]) {
         let Some(first) = seen.insert(key, site) else { continue };
         let name = full_name(block);
         let line = report.line_number(first);
-        report
-            .add_error(site, format!("{name} is there already (line {line}): give each block its own name"));
+        report.add_error(
+            site,
+            format!("{name} is already defined (line {line}): give each block its own name"),
+        );
         seen.insert(key, first);
     }
 }
@@ -156,7 +158,7 @@ fn conflicts_at(
     frontends.map(|(index, it)| BlockConflict { frontend: Some(index), message: message(*it) }).collect()
 }
 
-/// What the service of the apiserver's virtual address has already.
+/// Conflicts with the service of the apiserver's virtual address.
 fn vip_conflicts(block: &ServiceBlock, apiserver: &Apiserver) -> Vec<BlockConflict> {
     let Some(vip) = apiserver.vip else { return Vec::new() };
     let mut clashes = Vec::new();
@@ -177,14 +179,16 @@ pub(super) fn admin_conflicts(block: &ServiceBlock, admin: &Admin) -> Vec<BlockC
     conflicts_at(block, is_taken, |it| format!("{it} is where the admin API listens (admin.listen)"))
 }
 
-/// Names to resolve without a server to ask, and frontends at the address of one: the daemon asks past its services, so
-/// no backend of such a frontend would ever be asked.
+/// Names to resolve without a name server, and frontends at the address of one: the daemon queries it past its
+/// services, so such a frontend's backends would never get a query.
 fn resolver_conflicts(block: &ServiceBlock, resolver: &Resolver) -> Vec<BlockConflict> {
     let is_unasked = block.resolve.is_some() && resolver.servers.is_empty();
     let unasked = is_unasked.then(|| BlockConflict { frontend: None, message: NO_RESOLVER.to_owned() });
     let is_taken = |it| resolver.servers.contains(&it) && block.protocol != Transport::Sctp;
     let taken = conflicts_at(block, is_taken, |it| {
-        format!("{it} is a name server (resolver.servers): it is asked itself, never by a service")
+        format!(
+            "{it} is a name server (resolver.servers): the daemon queries it directly, never through a service"
+        )
     });
     unasked.into_iter().chain(taken).collect()
 }
@@ -200,7 +204,7 @@ fn warn_about_apiservers(report: &mut Report<'_>, read: &ReadBlock, apiserver: &
     }
 }
 
-/// Addresses that are announced and lead nowhere, or without translation of packets.
+/// Announced addresses that lead nowhere, or that lack packet translation.
 fn announce_conflicts(block: &ServiceBlock, packets: &Packets) -> Vec<BlockConflict> {
     let whole =
         (!packets.enabled).then(|| BlockConflict { frontend: None, message: NEEDS_PACKETS.to_owned() });
@@ -212,7 +216,7 @@ fn announce_conflicts(block: &ServiceBlock, packets: &Packets) -> Vec<BlockConfl
     whole.into_iter().chain(of_one_link).collect()
 }
 
-/// Reports the first announced address that is one too many.
+/// Reports the first announced address past the limit.
 fn check_announced_count(report: &mut Report<'_>, blocks: &[ReadBlock]) {
     let mut announced = BTreeSet::new();
     for read in blocks.iter().filter(|read| read.block.announce == Announce::Route) {
@@ -226,8 +230,7 @@ fn check_announced_count(report: &mut Report<'_>, blocks: &[ReadBlock]) {
     }
 }
 
-const NEEDS_PACKETS: &str =
-    "announce: others reach the address by packets alone: set `enabled = true` under [packets]";
+const NEEDS_PACKETS: &str = "announce: other hosts reach the address only if packets are translated: set `enabled = true` under [packets]";
 
 const NO_RESOLVER: &str =
     "resolve: no name server is given: name them, as in [resolver] servers = [\"192.0.2.53:53\"]";

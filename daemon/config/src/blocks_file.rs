@@ -1,7 +1,7 @@
-//! A file of `[[service]]` blocks beside the configuration.
+//! A separate file of `[[service]]` blocks.
 //!
-//! Invariant: each block is judged alone, so a bad one takes no other with it. A file in which it is not clear which
-//! blocks it has, because it is not TOML or has a key that is none, says nothing at all.
+//! Invariant: each block is judged alone, so a bad one takes no other with it. A file whose blocks are unclear, because
+//! it is not TOML or has an unknown key, counts for nothing.
 
 use super::problem::{ConfigErrors, Problem};
 use super::report::Report;
@@ -9,25 +9,25 @@ use super::service::{self, ReadBlock, ServiceBlock};
 use super::table::Table;
 use super::{block_conflicts, limits};
 
-/// What such a file says.
+/// The content of such a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlocksFile {
     /// The good blocks, in the order of the file.
     pub blocks: Vec<ServiceBlock>,
-    /// Namespace and name of each bad block of which they are known.
+    /// Namespace and name of each bad block, where known.
     pub bad: Vec<(String, String)>,
-    /// Whether there is a bad block of which the name is not known.
+    /// Whether a bad block lacks a readable name.
     pub has_nameless: bool,
-    /// What is wrong with the bad ones.
+    /// The errors of the bad blocks.
     pub errors: Vec<Problem>,
     pub warnings: Vec<Problem>,
 }
 
-/// A block that was read, and how many errors there were before it.
+/// The number of errors before a block, and the block.
 type CountedBlock = (usize, Option<ReadBlock>);
 
 impl BlocksFile {
-    /// Judges the text of a file. The name is for messages, and its folder is where relative paths start.
+    /// Judges the text of a file. The name is for messages, and relative paths start from its folder.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigErrors> {
         let (report, (read, after_blocks)) = Table::read_text(text, file_name, |root| {
             let read = root.blocks("service", limits::SERVICES_MAX, read_counted_block);

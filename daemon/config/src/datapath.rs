@@ -1,4 +1,4 @@
-//! `[datapath]`: what carries the traffic, for which processes, and how much of it.
+//! `[datapath]`: the carrier of the traffic, its processes and its limits.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use super::show;
 use super::table::{ListRule, LocatedValue, Table, WhenEmpty};
 use super::value::{boolean, integer, path_text, quote, string, word};
 
-/// The cgroup of the processes that get the services.
+/// The cgroup of the processes that use the services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cgroup {
     /// The root of the host's cgroup v2 hierarchy.
@@ -38,7 +38,7 @@ words! {
 pub struct CgroupPath(String);
 
 impl CgroupPath {
-    /// The path as it is written.
+    /// The path as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -51,9 +51,9 @@ impl std::fmt::Display for CgroupPath {
 }
 
 table! {
-    /// How much the datapath may hold. What comes beyond is refused by name; the rest goes on.
-    // The defaults are ten times what the largest clusters have that Kubernetes is tested with. Maps grow up to these
-    // limits, so high limits cost nothing.
+    /// The capacity of the datapath. Entries beyond it are rejected by name; the rest goes on.
+    // The defaults are ten times the largest clusters with which Kubernetes is tested. Maps grow up to these limits, so
+    // high limits cost nothing.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct DatapathLimits "datapath.limits" {
         services: u32 = 100_000, take(integer(DATAPATH_SERVICES)), show::scalar, restart;
@@ -65,7 +65,7 @@ table! {
 }
 
 words! {
-    /// In which network namespaces sockets are ended when their backend leaves.
+    /// Network namespaces whose sockets end when their backend leaves.
     pub enum Namespaces {
         /// In that of the host.
         Host = "host",
@@ -75,7 +75,7 @@ words! {
 }
 
 words! {
-    /// A protocol of sockets that are served.
+    /// A protocol of served sockets.
     #[derive(PartialOrd, Ord)]
     pub enum Protocol {
         Tcp = "TCP",
@@ -84,10 +84,10 @@ words! {
 }
 
 table! {
-    /// Which sockets are ended when their backend leaves.
+    /// Which sockets end when their backend leaves.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct StaleSockets "datapath.stale_sockets" {
-        /// Sockets of these protocols, in the order of the words; none: no socket is ended.
+        /// Sockets of these protocols, in the order of the words; empty: no socket is ended.
         // A UDP client never notices by itself; a TCP connection may end well without help.
         protocols: Vec<Protocol> = vec![Protocol::Udp], take_protocols, show::list, restart;
         /// Sockets in these network namespaces.
@@ -99,26 +99,26 @@ table! {
     /// The table `[datapath]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Datapath "datapath" {
-        /// What carries the traffic.
+        /// The carrier of the traffic.
         kind: DatapathKind = DatapathKind::Kernel, take(word), show::word, restart;
-        /// The cgroup of the processes that get the services.
+        /// The cgroup of the processes that use the services.
         cgroup: Cgroup = Cgroup::Auto, take_cgroup, show_cgroup, restart;
-        /// The folder on a BPF file system under which everything is pinned.
+        /// The folder on a BPF file system for all pins.
         bpffs: PathBuf = "/sys/fs/bpf/holdfast".into(), take_path, show::path, restart;
-        /// How much the datapath may hold.
+        /// The capacity of the datapath.
         limits: DatapathLimits = DatapathLimits::default(), take_table, show_table, inner;
-        /// Which sockets are ended when their backend leaves.
+        /// Which sockets end when their backend leaves.
         stale_sockets: StaleSockets = StaleSockets::default(), take_table, show_table, inner;
         /// Which sockets are served.
         sockets: Sockets = Sockets::All, take(word), show::word, restart;
-        /// Whether datagrams are served by sockets.
+        /// Whether UDP sockets are served.
         udp_sockets: bool = true, take(boolean), show::scalar, restart;
-        /// Processes in these cgroups and in those below them are left alone.
+        /// Processes in these cgroups and below are not served.
         exempt_cgroups: Vec<CgroupPath> = Vec::new(), take_exempt, show::filled_list, restart;
     }
 }
 
-/// Reads the table. Messages name its tables last.
+/// Reads the table. Messages list its subtables last.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Datapath {
     table.list_keys_first(&["kind", "cgroup", "bpffs", "sockets", "udp_sockets", "exempt_cgroups"]);
     Datapath::read(table)

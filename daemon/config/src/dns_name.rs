@@ -1,7 +1,7 @@
-//! Names of hosts and services, as the configuration writes them and as messages have them.
+//! Names of hosts and services, in the configuration and in DNS messages.
 //!
-//! Invariant: a [`TextSpan`] is of lower-case letters, digits, `-` and `_`, and fits a message. So two names are equal if,
-//! and only if, their texts are, and whatever a name server says can be shown as it is. A name is absolute: no other
+//! Invariant: a [`Name`] consists of lower-case letters, digits, `-`, `_` and dots, and fits a message. So two names
+//! are equal if, and only if, their texts are, and a name server's names are safe to show. A name is absolute: no other
 //! one is ever tried in its place.
 
 use std::fmt;
@@ -10,11 +10,11 @@ use std::sync::Arc;
 /// The longest name as text (RFC 1035: 255 bytes in a message).
 const TEXT_BYTES_MAX: usize = 253;
 
-/// The longest part of a name (RFC 1035).
+/// The longest label of a name (RFC 1035).
 const LABEL_BYTES_MAX: usize = 63;
 
-/// The most pointers of one name. Writers of messages need one; each leads to an earlier place than the one before, and
-/// a message of only such pointers would cost more time than it is worth.
+/// The most pointers of one name. Writers of messages need one. Each leads to an earlier place than the one before, and
+/// following a message full of them would waste time.
 const POINTERS_MAX: usize = 16;
 
 const IS_POINTER: u8 = 0xc0;
@@ -23,16 +23,16 @@ const IS_POINTER: u8 = 0xc0;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
 
-/// What may be a name, and is not.
+/// A text that is not a legal name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "it is no name of the DNS: legal are parts of letters, digits, \"-\" and \"_\" with dots between them, 1 to 63 \
+    "it is not a DNS name: legal are parts of letters, digits, \"-\" and \"_\" with dots between them, 1 to 63 \
      characters each and {TEXT_BYTES_MAX} in all"
 )]
 pub struct InvalidDnsName;
 
 impl Name {
-    /// Reads a name; one dot at its end says nothing.
+    /// Parses a name; a final dot is optional.
     pub fn parse(text: &str) -> Result<Self, InvalidDnsName> {
         let text = text.strip_suffix('.').unwrap_or(text);
         let is_legal = text.len() <= TEXT_BYTES_MAX && text.split('.').all(is_label);
@@ -49,7 +49,7 @@ impl Name {
         self.0.is_empty()
     }
 
-    /// The name as a question has it.
+    /// The name in wire format.
     pub fn to_wire(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.0.len() + 2);
         for label in self.0.split('.').filter(|label| !label.is_empty()) {
@@ -76,16 +76,16 @@ const fn is_legal_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'
 }
 
-/// A name as it stands in a message.
+/// A name from a message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NameInMessage {
-    /// None: a legal name of a message that is no [`TextSpan`].
+    /// `None`: a legal name of a message that is no [`Name`].
     pub name: Option<Name>,
-    /// Where what follows the name begins.
+    /// The offset past the name.
     pub end: usize,
 }
 
-/// The name that begins at a place of a message; none: there is no name.
+/// The name at an offset of a message; `None`: it is malformed.
 pub fn read_name(message: &[u8], start: usize) -> Option<NameInMessage> {
     let mut text = String::new();
     let (mut at, mut earliest, mut end, mut is_fit) = (start, start, None, true);
@@ -120,7 +120,7 @@ pub fn read_name(message: &[u8], start: usize) -> Option<NameInMessage> {
     }
 }
 
-/// Adds a part to a name; says whether it is one of a [`TextSpan`].
+/// Appends a label to a name; returns whether a [`Name`] may have it.
 fn append_label(text: &mut String, label: &[u8]) -> bool {
     if !text.is_empty() {
         text.push('.');
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_legal_by_its_letters_and_its_length() {
+    fn a_name_is_legal_by_characters_and_length() {
         let longest = format!("{}.{}.{}.{}", "a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(61));
         assert_eq!(longest.len(), TEXT_BYTES_MAX);
         for good in ["web", "_web._tcp.Example.internal", "x.", "a--b.c", "10.in-addr.arpa", &longest] {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_read_as_it_was_written() {
+    fn a_name_survives_the_wire_format() {
         for text in ["web", "_web._tcp.example.internal", "a.b.c.d.e.f"] {
             let bytes = name(text).to_wire();
             let read = read_name(&bytes, 0).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_leads_to_an_earlier_place_and_ends_the_name() {
+    fn a_pointer_to_an_earlier_place_ends_the_name() {
         // "example" at 0, "Web" and a pointer to it at 9.
         let message = b"\x07example\0\x03Web\xc0\x00after";
         let read = read_name(message, 9).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_leads_in_circles() {
+    fn pointer_loops_are_malformed() {
         let loops: [&[u8]; 6] = [
             b"\xc0\x00",                // to itself
             b"\xc0\x02\xc0\x00",        // to what comes later
@@ -185,13 +185,13 @@ mod tests {
             assert_eq!(read_name(message, start), None, "{message:?}");
         }
         assert_eq!(read_name(b"\xc0\x02\x01a\0", 0), None, "a later place ends nowhere either");
-        // Each leads to the one before, and there are too many of them.
+        // Each leads to the one before, and there are too many.
         let chain: Vec<u8> = (0..40_u8).flat_map(|at| [IS_POINTER, (2 * at).saturating_sub(1)]).collect();
         assert_eq!(read_name(&[&[0], &chain[..]].concat(), 79), None);
     }
 
     #[test]
-    fn what_is_no_name_is_none_and_what_is_odd_is_passed_over() {
+    fn malformed_names_are_none_and_odd_names_are_skipped() {
         let mut long = Vec::new();
         (0..5).for_each(|_| long.extend([&[63][..], &[b'a'; 63]].concat()));
         long.push(0);

@@ -1,11 +1,10 @@
-//! The configuration in force, written as a file: what the file says, and the defaults for what it does not say.
+//! The configuration in force as a file: its values, and the defaults for absent ones.
 //!
 //! Invariant: if the text is read again as a file without a folder in its path, it gives an equal [`Config`]. Paths are
-//! written as they were resolved, so a relative one now starts from the daemon's working folder and no longer from the
-//! folder of the file. Since defaults are written too, the text may be longer than the largest file that is read, if
-//! the file was near that bound. A value that is known only from elsewhere, such as a node's name taken from the host,
-//! is not in the text. Nothing can fail: the table holds text, finite numbers, booleans, lists and tables, which TOML
-//! and JSON can always write.
+//! written as resolved, so a relative one starts from the daemon's working folder instead of the file's folder. With
+//! the defaults the text may exceed the largest file that is read. Values from elsewhere, such as a node's name from
+//! the host, are not in the text. Nothing can fail: the table holds text, finite numbers, booleans, lists and tables,
+//! which TOML and JSON can always write.
 
 use std::net::SocketAddr;
 
@@ -22,7 +21,7 @@ use super::{
 };
 
 impl Config {
-    /// Every key with its value in force. A key without a value, such as an address that is not given, is left out.
+    /// Every key with its value in force. A key without a value, such as an omitted address, is left out.
     pub fn effective(&self) -> Table {
         rows([
             ("node", show_table(&self.node)),
@@ -43,27 +42,26 @@ impl Config {
         ])
     }
 
-    /// The same configuration without what may be a secret: what checks send to backends, such as a password, and what
-    /// they ask for behind the path. Any user of the host may read what is in force, and need not be able to read the
-    /// file.
+    /// The same configuration without possible secrets: the texts that checks send to backends, such as a password, and
+    /// the queries of their URLs. Any user of the host may read the configuration in force, but perhaps not the file.
     pub fn without_secrets(mut self) -> Self {
         let checks = self.services.iter_mut().filter_map(|block| block.health_check.as_mut());
         checks.for_each(|check| hide_secrets(&mut check.kind));
         self
     }
 
-    /// [`Config::effective_config`] as TOML.
+    /// [`Config::effective`] as TOML.
     pub fn effective_text(&self) -> String {
         self.effective().to_string()
     }
 
-    /// [`Config::effective_config`] as JSON.
+    /// [`Config::effective`] as JSON.
     pub fn effective_json(&self) -> String {
         serde_json::json!(self.effective()).to_string()
     }
 }
 
-/// Leaves of each text how long it is.
+/// Replaces each secret text by its length.
 fn hide_secrets(kind: &mut CheckKind) {
     match kind {
         CheckKind::Tcp | CheckKind::Grpc(_) | CheckKind::SendExpect { send: None, .. } => {}
@@ -78,7 +76,7 @@ fn hide_secrets(kind: &mut CheckKind) {
     }
 }
 
-/// The keys of the identity stand in the table itself.
+/// The keys of the identity belong to the table itself.
 fn show_apiserver(apiserver: &Apiserver) -> Value {
     let mut rows = apiserver.rows();
     if let Some(Value::Table(identity)) = rows.remove("identity") {
@@ -87,7 +85,7 @@ fn show_apiserver(apiserver: &Apiserver) -> Value {
     Value::Table(rows)
 }
 
-/// The `[[service]]` blocks; none if there are none, because `service = []` could not be followed by a `[[service]]`.
+/// The `[[service]]` blocks; `None` without any, because a `[[service]]` may not follow `service = []`.
 fn show_blocks(services: &[ServiceBlock]) -> Option<Value> {
     let blocks: Vec<Value> = services.iter().map(show_service).collect();
     (!blocks.is_empty()).then_some(Value::Array(blocks))

@@ -1,6 +1,6 @@
-//! From a path to the text, with a sentence for each way in which that fails.
+//! From a path to the text, with a sentence for each failure.
 //!
-//! Invariant: never more than [`FILE_BYTES_MAX`] bytes and one are read, whatever the path leads to.
+//! Invariant: it reads at most [`FILE_BYTES_MAX`] bytes and one, whatever the path leads to.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,7 +32,7 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// An error where a pipe is in the file's place. Any other trouble is found by reading.
+/// Rejects a named pipe in the file's place. Any other error shows on reading.
 pub(super) fn refuse_pipe(path: &Path, file: &str) -> Result<(), ConfigErrors> {
     if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
         let message = "this is a named pipe: put a file there".to_owned();
@@ -41,7 +41,7 @@ pub(super) fn refuse_pipe(path: &Path, file: &str) -> Result<(), ConfigErrors> {
     Ok(())
 }
 
-/// A file that could not be read; whether another try may, the errno says.
+/// An unreadable file; the errno tells whether a retry may succeed.
 pub(super) fn read_error(file: &str, error: &io::Error) -> ConfigErrors {
     let passes = error.raw_os_error().is_some_and(holdfast_status::errno::is_transient);
     ConfigErrors { is_transient: passes, ..ConfigErrors::for_file(file, None, unreadable_reason(error)) }

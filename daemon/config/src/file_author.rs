@@ -1,8 +1,8 @@
-//! Who may have written a file of services, and what they may read by themselves.
+//! The possible writers of a file of services, and what they may read themselves.
 //!
-//! Invariant: this daemon may read any file, and whoever may write a file of services need not be root. So what such a
-//! file names is read only if each user who may have written it may read that, on the whole way to it. The judgement is
-//! made of the file that was opened, so no link that is moved meanwhile leads it elsewhere.
+//! Invariant: this daemon may read any file, but the writer of a file of services need not be root. So a file named
+//! there is read only if each possible writer may read it, along its whole path. The check uses the opened file, so a
+//! link that moves meanwhile leads nowhere else.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -10,20 +10,20 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// Who may have written a file.
+/// The possible writers of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileAuthor {
-    /// Root, or the user that the daemon runs as, who decide everything.
+    /// Root, or the daemon's user, who decide everything.
     #[default]
     Administrator,
-    /// One other user. Those to whom the user gave the file count as the user.
+    /// One other user, including those to whom the user gave the file.
     User(u32),
-    /// Users that are not known: members of a group, or all users.
+    /// Unknown users: members of a group, or all users.
     Others,
 }
 
 impl FileAuthor {
-    /// The author of a file, by its owner and by who else may write it.
+    /// The author of a file, by its owner and the write bits of its mode.
     pub fn from_metadata(file: &Metadata) -> Self {
         let is_own = [0, nix::unistd::geteuid().as_raw()].contains(&file.uid());
         let is_own_group = [0, nix::unistd::getegid().as_raw()].contains(&file.gid());
@@ -37,7 +37,7 @@ impl FileAuthor {
         }
     }
 
-    /// Whether the author may read a file that this daemon has opened.
+    /// Whether the author may read an opened file.
     pub fn may_read(self, opened: &File) -> io::Result<bool> {
         if self == Self::Administrator {
             return Ok(true);
@@ -51,8 +51,8 @@ impl FileAuthor {
         Ok(self.has_permission(&opened.metadata()?, READ))
     }
 
-    /// Whether the mode grants this to the author as the owner, or to everybody. Of which groups a user is a member is
-    /// not known, so what a group may do counts for nothing, and what it may not do counts.
+    /// Whether the mode grants this to the author as the owner, or to everybody. The members of groups are unknown, so
+    /// a group's permission counts for nothing, and a denial to it counts.
     fn has_permission(self, file: &Metadata, permission: u32) -> bool {
         let is_owner = self == Self::User(file.uid());
         let needed = permission & if is_owner { 0o700 } else { 0o077 };
@@ -60,10 +60,10 @@ impl FileAuthor {
     }
 }
 
-/// The bits of a mode that let everybody read a file.
+/// The mode bits that let everybody read a file.
 const READ: u32 = 0o444;
 
-/// The bits of a mode that let everybody go through a folder.
+/// The mode bits that let everybody search a folder.
 const SEARCH: u32 = 0o111;
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_the_author_of_a_file_is_whoever_may_write_it() {
+    fn kernel_the_author_of_a_file_is_its_possible_writer() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("x.toml");
         let group = |gid| chown(&file, None, Some(gid)).unwrap();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_an_author_reads_what_the_kernel_would_let_the_author_read() {
+    fn kernel_an_author_reads_only_files_its_permissions_allow() {
         let folder = tempfile::tempdir().unwrap();
         set_mode(folder.path(), 0o755);
         let at = |name: &str| folder.path().join(name);

@@ -1,7 +1,7 @@
-//! `[service.health_check]`: how the backends of a `[[service]]` are asked whether they are well.
+//! `[service.health_check]`: the health checks of a `[[service]]`'s backends.
 //!
-//! Invariant: what is read here can be sent as it stands, so no text of the file breaks out of its line of a request;
-//! and a key that the kind of check would not look at is an error.
+//! Invariant: a check sends the file's values unchanged, so no text of the file breaks out of its line of a request;
+//! and a key that the kind of check ignores is an error.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,20 +22,20 @@ use super::limits::{
 use super::table::{LocatedValue, Table};
 use super::value::{duration, integer, quote, show_duration, string, word};
 
-/// How a backend is checked.
+/// The kind of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckKind {
-    /// A connection is accepted.
+    /// The backend accepts a connection.
     Tcp,
-    /// A GET is answered as it should be, over TLS if that is asked for.
+    /// The backend answers a GET as expected, optionally over TLS.
     Http(HttpCheck),
-    /// A server of gRPC says that it serves, over TLS if that is asked for.
+    /// A gRPC server reports that it serves, optionally over TLS.
     Grpc(GrpcCheck),
-    /// What is sent is answered with a text.
+    /// The backend replies with an expected text.
     SendExpect {
-        /// What is sent; none to a backend that speaks first.
+        /// The text to send; `None` for a backend that speaks first.
         send: Option<String>,
-        /// What the answer has somewhere in it.
+        /// A text that the reply must contain.
         expect: String,
     },
 }
@@ -53,7 +53,7 @@ impl CheckKind {
         }
     }
 
-    /// Says who named the files of TLS, if the check speaks TLS.
+    /// Sets who named the TLS files, if the check speaks TLS.
     pub const fn set_author(&mut self, author: FileAuthor) {
         let tls = match self {
             Self::Http(asked) => asked.tls.as_mut(),
@@ -65,7 +65,7 @@ impl CheckKind {
         }
     }
 
-    /// What the check needs for TLS, if it speaks TLS.
+    /// The TLS settings, if the check speaks TLS.
     pub const fn tls(&self) -> Option<&CheckTls> {
         match self {
             Self::Http(asked) => asked.tls.as_ref(),
@@ -86,17 +86,17 @@ words! {
     }
 }
 
-/// What is asked by HTTP, and what a backend that is well answers.
+/// An HTTP request, and the expected reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpCheck {
     /// The path, from its first slash on.
     pub path: String,
-    /// The header `HostContext`; none means the address that is dialled.
+    /// The header `Host`; `None`: the dialled address.
     pub host: Option<String>,
     pub expect_status: Statuses,
-    /// What the body has somewhere in it; none means that the body is not read.
+    /// A text that the body must contain; `None`: the body is not read.
     pub expect_body: Option<String>,
-    /// What TLS needs; none means that there is no TLS.
+    /// The TLS settings; `None`: no TLS.
     pub tls: Option<CheckTls>,
 }
 
@@ -112,37 +112,37 @@ impl Default for HttpCheck {
     }
 }
 
-/// What a server of gRPC is asked by `grpc.health.v1`.
+/// The request of a check by `grpc.health.v1`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrpcCheck {
-    /// The name of the service; an empty one stands for the whole server.
+    /// The name of the service; the empty name is the whole server.
     pub service: String,
-    /// The header `:authority`; none means the address that is dialled.
+    /// The header `:authority`; `None`: the dialled address.
     pub host: Option<String>,
-    /// What TLS needs; none means that there is no TLS.
+    /// The TLS settings; `None`: no TLS.
     pub tls: Option<CheckTls>,
 }
 
-/// How a backend shows over TLS that it is the one that is meant.
+/// How a backend proves its identity over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckTls {
-    /// The name that its certificate must have; none means the address that is dialled.
+    /// The name that its certificate must have; `None`: the dialled address.
     pub server_name: Option<String>,
     pub files: TlsFiles,
 }
 
-/// The files that TLS to backends needs. They rotate, so they are not read here.
+/// The TLS files for backends. They rotate, so they are not read here.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TlsFiles {
     /// The certificate authorities to trust.
     pub ca_file: PathBuf,
-    /// The certificate that is shown, if one is.
+    /// The client certificate, if any.
     pub client: Option<ClientIdentity>,
-    /// Who named them, and therefore has to be allowed to read them.
+    /// Who named them, and therefore must be allowed to read them.
     pub author: FileAuthor,
 }
 
-/// The statuses of answers that are good, such as `200-299,401`; at least one.
+/// The good statuses of replies, such as `200-299,401`; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statuses(Vec<RangeInclusive<u16>>);
 
@@ -174,9 +174,9 @@ impl fmt::Display for Statuses {
 /// The key `health_check` of a `[[service]]` block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// How a backend is checked.
+    /// The kind of check.
     pub kind: CheckKind,
-    /// The port that is asked in place of the backend's own.
+    /// The port to check in place of the backend's own.
     pub port: Option<NonZeroU16>,
     /// The time from the start of one check to the start of the next.
     pub interval: Duration,
@@ -186,7 +186,7 @@ pub struct HealthCheck {
     pub rise: u32,
     /// How many bad checks in a row make a backend unusable.
     pub fall: u32,
-    /// Within which time a backend that has returned gets its whole weight; none means at once.
+    /// How long a returned backend takes to get its whole weight; `None`: no time.
     pub slow_start: Option<Duration>,
 }
 
@@ -199,7 +199,7 @@ impl Default for HealthCheck {
 }
 
 impl HealthCheck {
-    /// What is dialled to check a backend.
+    /// The address to dial for a check of a backend.
     pub fn target(&self, backend: SocketAddr) -> SocketAddr {
         SocketAddr::new(backend.ip(), self.port.map_or(backend.port(), NonZeroU16::get))
     }
@@ -225,7 +225,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> HealthCheck {
 }
 
 fn read_kind(table: &mut Table<'_, '_, '_>) -> CheckKind {
-    // Of a bad word it is not known which keys belong to it.
+    // The keys that belong to an unknown word are unknown too.
     let is_default = !table.has("kind");
     let kind = table.take("kind", word).or(is_default.then_some(KindWord::Tcp));
     let http = read_http(table, kind);
@@ -265,7 +265,7 @@ fn read_http(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> HttpCheck
     if let (Some(path), Some(_)) = (&path, &expect_body)
         && path.value.parse::<hyper::Uri>().is_err()
     {
-        let encoded = "has a character that stands encoded in a URL, as \"%3C\" does for \"<\"";
+        let encoded = "has a character that a URL must encode, such as \"%3C\" for \"<\"";
         table.report().add_error(&path.site, format!("{} {encoded}", quote(&path.value)));
     }
     HttpCheck {
@@ -295,7 +295,7 @@ fn read_tls(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> Option<Che
         allow_for_kinds(table, kind, &TLS, found)
     });
     let client = client_certificate(table, certificate, key);
-    // Without an authority the file is refused.
+    // Without an authority the file is rejected.
     let author = FileAuthor::Administrator;
     let files = TlsFiles { ca_file: ca_file.map(into_value).unwrap_or_default(), client, author };
     is_asked.then(|| CheckTls { server_name: server_name.map(into_value), files })
@@ -313,7 +313,7 @@ fn read_exchange(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> (Opti
     (send.map(into_value), expect.map(into_value).unwrap_or_default())
 }
 
-/// The value of a key that some kinds of checks look at; with another kind it is an error.
+/// The value of a key of some kinds of checks; with another kind it is an error.
 fn allow_for_kinds<T>(
     table: &mut Table<'_, '_, '_>,
     kind: Option<KindWord>,
@@ -328,7 +328,7 @@ fn allow_for_kinds<T>(
     None
 }
 
-/// A path that can stand in the first line of an HTTP request.
+/// A path that fits the first line of an HTTP request.
 fn check_path(value: &DeValue<'_>) -> Result<String, String> {
     let text = string(value, "a path such as \"/healthz\"")?;
     let graphic = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
@@ -339,7 +339,7 @@ fn check_path(value: &DeValue<'_>) -> Result<String, String> {
     Err(format!("{} is not a path of an HTTP request: {legal}", quote(text)))
 }
 
-/// A host that can stand in the header of an HTTP request.
+/// A host that fits the header of an HTTP request.
 fn check_host(value: &DeValue<'_>) -> Result<String, String> {
     let text = string(value, "a host such as \"web.example.com\"")?;
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
@@ -351,10 +351,10 @@ fn check_host(value: &DeValue<'_>) -> Result<String, String> {
 
 fn check_port(value: &DeValue<'_>) -> Result<NonZeroU16, String> {
     let number = integer((1, u16::MAX.into()))(value)?;
-    u16::try_from(number).ok().and_then(NonZeroU16::new).ok_or_else(|| "port 0 is none".to_owned())
+    u16::try_from(number).ok().and_then(NonZeroU16::new).ok_or_else(|| "port 0 is not legal".to_owned())
 }
 
-/// The name of a service as its server knows it; an empty one stands for the whole server.
+/// The name of a service as its server registers it; the empty name is the whole server.
 fn check_service(value: &DeValue<'_>) -> Result<String, String> {
     let text = string(value, "the name of a service, such as \"shop.v1.Orders\"")?;
     match text.len() {
@@ -363,7 +363,7 @@ fn check_service(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// What is sent, or looked for in an answer.
+/// A text to send, or to search a reply for.
 fn check_text(value: &DeValue<'_>) -> Result<String, String> {
     let text = string(value, "a text such as \"PING\\r\\n\"")?;
     match text.len() {

@@ -1,4 +1,4 @@
-//! `[hold]`: what becomes of a list that would become empty.
+//! `[hold]`: how long a list that would become empty is held.
 
 use std::time::Duration;
 
@@ -20,19 +20,19 @@ table! {
         limit: Duration = Duration::from_secs(120), take(duration(HOLD)), show::time, reload;
         /// How often each held backend is probed.
         probe_interval: Duration = Duration::from_secs(2), take(duration(INTERVAL)), show::time, reload;
-        /// The time within which so many services have to lose their endpoints to make it a mass loss.
+        /// The window in which so many services must lose their endpoints to count as a mass loss.
         mass_loss_window: Duration = Duration::from_secs(30), take(duration(MASS_LOSS_WINDOW)), show::time, reload;
         /// How long a list is held in a mass loss.
         mass_loss_limit: Duration = Duration::from_secs(600), take(duration(HOLD)), show::time, reload;
-        /// The policy of every service that has none of its own.
+        /// The policy of every service without its own.
         on_empty: OnEmpty = OnEmpty::Auto, take(word), show::word, reload;
-        /// The share of the services that have to lose all their endpoints to make it a mass loss.
+        /// The share of the services that must lose all their endpoints to count as a mass loss.
         mass_loss_share: Share = Share::QUARTER, take(share), show_share, reload;
     }
 }
 
 impl Hold {
-    /// The policy as the rules take it; a part of a second counts as a whole one.
+    /// The policy for the rules; a part of a second counts as a whole one.
     pub fn policy(&self) -> Policy {
         let seconds = |time: Duration| i64::try_from(time.as_millis().div_ceil(1_000)).unwrap_or(i64::MAX);
         Policy {
@@ -61,7 +61,7 @@ fn show_share(share: &Share) -> Option<Value> {
     show::scalar(&(f64::from(share.millionths()) / 1e6))
 }
 
-/// The policy that a `[[service]]` may have: any but `pass`, which needs an address that another balancer serves too.
+/// The policy of a `[[service]]`: any but `pass`, which needs an address that another balancer serves too.
 pub(super) fn static_on_empty(value: &DeValue<'_>) -> Result<OnEmpty, String> {
     let [legal @ .., _pass] = &OnEmpty::ALL;
     match value.as_str() {

@@ -1,8 +1,8 @@
-//! One declaration per table of the file: its keys, and for each its default, its reader, how the effective
-//! configuration shows it, and when a changed value takes effect.
+//! One declaration per table of the file: its keys, and for each the default, the reader, the view in the effective
+//! configuration, and when a changed value takes effect.
 //!
-//! Invariant: a key stands in its declaration and nowhere else. The order of a declaration is the order in which the
-//! keys are read, and in which messages name the keys that wait for a restart.
+//! Invariant: a key has one declaration. Their order is the order in which the keys are read, and in which messages
+//! list the keys that wait for a restart.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::table::Table;
 
 /// A table that [`table!`] declares.
 pub(super) trait Keys: Default {
-    /// Reads the table; a key that is absent or bad keeps its value of `default`.
+    /// Reads the table; an absent or bad key keeps its value of `default`.
     fn read_over(default: Self, table: &mut Table<'_, '_, '_>) -> Self;
 
     /// Reads the table.
@@ -24,7 +24,7 @@ pub(super) trait Keys: Default {
     /// Each key with its value in force. A key without a value is left out.
     fn rows(&self) -> toml::Table;
 
-    /// Takes over the values in force of the keys that wait for a restart. Returns each of these keys.
+    /// Restores the values in force of the keys that wait for a restart. Returns these keys.
     fn keep(&mut self, in_force: &Self) -> Vec<RestartKey>;
 }
 
@@ -37,8 +37,8 @@ pub(super) struct RestartKey {
 }
 
 /// Declares a table as a struct, with a line per key: `name: Type = default, reader, show, reload or restart;`. The
-/// reader is one of the functions `take…` below, or has their arguments. `show` is one of the functions in `show.rs`,
-/// or has their argument. A table within a table says `inner` in the last place.
+/// reader is one of the functions `take…` below, or takes their arguments. `show` is one of the functions in `show.rs`,
+/// or takes their argument. A nested table ends with `inner`.
 macro_rules! table {
     (
         $(#[$about:meta])*
@@ -75,7 +75,7 @@ macro_rules! table {
 }
 pub(super) use table;
 
-/// A reload brings the new value into force.
+/// The new value takes effect at a reload.
 pub(super) fn reload<T>(_name: &'static str, _read: &mut T, _in_force: &T) -> Vec<RestartKey> {
     Vec::new()
 }
@@ -91,7 +91,7 @@ pub(super) fn restart<T: Clone + PartialEq>(
     vec![RestartKey { name, differs }]
 }
 
-/// The keys of the table within say it.
+/// The keys of the nested table decide.
 pub(super) fn inner<T: Keys>(_name: &'static str, read: &mut T, in_force: &T) -> Vec<RestartKey> {
     read.keep(in_force)
 }
@@ -103,7 +103,7 @@ pub(super) fn take<T>(
     move |table, key| table.take(key, &read)
 }
 
-/// As [`take`], for a key that has no value by default.
+/// Like [`take`], for a key without a default.
 pub(super) fn take_some<T>(
     read: impl Fn(&DeValue<'_>) -> Result<T, String>,
 ) -> impl Fn(&mut Table<'_, '_, '_>, &'static str) -> Option<Option<T>> {
@@ -115,12 +115,12 @@ pub(super) fn take_path(table: &mut Table<'_, '_, '_>, key: &'static str) -> Opt
     table.path(key).map(|found| found.value)
 }
 
-/// As [`take_path`], for a key that has no value by default.
+/// Like [`take_path`], for a key without a default.
 pub(super) fn take_some_path(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Option<PathBuf>> {
     take_path(table, key).map(Some)
 }
 
-/// Reads a table within a table.
+/// Reads a nested table.
 pub(super) fn take_table<T: Keys>(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<T> {
     Some(table.table(key, T::read))
 }

@@ -1,7 +1,7 @@
-//! `[kube_proxy]`: where the daemon answers the health checks and scrapes that are meant for kube-proxy.
+//! `[kube_proxy]`: where the daemon answers health checks and scrapes in kube-proxy's place.
 //!
-//! Invariant: by default the ports are open only where the daemon serves a cluster's Services, for packets too, in
-//! kube-proxy's place. Elsewhere no client asks, and a port that is open to all is no good default.
+//! Invariant: by default the ports are open only where the daemon serves a cluster's Services, packets included, in
+//! kube-proxy's place. Elsewhere no client needs them, and an open port is a bad default.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -21,19 +21,20 @@ table! {
     /// The table `[kube_proxy]`; `None` is off.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct KubeProxy "kube_proxy" {
-        /// Where load balancers ask for health. While this is off, the health check ports of Services stay closed too.
+        /// The listen address for load balancers' health checks. While this is off, the health check ports of Services
+        /// stay closed too.
         health: Option<SocketAddr> = None, take(port), show_port, restart;
-        /// Where kube-proxy's metrics and mode are asked for.
+        /// The listen address for kube-proxy's metrics and mode.
         metrics: Option<SocketAddr> = None, take(port), show_port, restart;
     }
 }
 
-/// kube-proxy's default addresses. Its "0.0.0.0" answers both families, so health listens at the unspecified IPv6
+/// kube-proxy's default addresses. Its "0.0.0.0" serves both families, so health listens at the unspecified IPv6
 /// address.
 const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10256);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
-/// Reads the table. Its defaults depend on whether this daemon stands in kube-proxy's place.
+/// Reads the table. Its defaults depend on whether this daemon replaces kube-proxy.
 pub(super) fn read(table: &mut Table<'_, '_, '_>, stands_in: bool) -> KubeProxy {
     let default = KubeProxy { health: stands_in.then_some(HEALTH), metrics: stands_in.then_some(METRICS) };
     let read = KubeProxy::read_over(default, table);
@@ -74,7 +75,7 @@ fn port(value: &DeValue<'_>) -> Result<Option<SocketAddr>, String> {
     match address.port() {
         0 => Err(format!("{address} has port 0: legal is 1 to 65535")),
         _ if address.ip().is_multicast() => {
-            Err(format!("{address} is a multicast address: nobody can listen there"))
+            Err(format!("{address} is a multicast address: no socket can listen there"))
         }
         _ => Ok(Some(address)),
     }

@@ -1,8 +1,8 @@
-//! The configuration: one TOML file, read whole, judged whole.
+//! The configuration: one TOML file, read and judged as a whole.
 //!
-//! Owns the file's keys, their defaults and bounds, and what is said about a bad one. Invariant: a [`Config`] that
-//! exists is legal; no reader has to check a value again. Every error of a file is found in one run. Neither the
-//! environment nor another file changes it; the command line may say the node's name.
+//! Owns the file's keys, their defaults and bounds, and the messages about bad ones. Invariant: a [`Config`] that
+//! exists is legal; no reader has to check a value again. One run finds every error of a file. Neither the environment
+//! nor another file changes it; the command line may set the node's name.
 
 #![forbid(unsafe_code)]
 
@@ -70,7 +70,7 @@ use self::keys::Keys as _;
 use self::report::{Report, Site};
 use self::table::Table;
 
-/// Everything the file says, with defaults for what it does not say.
+/// All values of the file, with defaults for absent ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     pub node: Node,
@@ -79,9 +79,9 @@ pub struct Config {
     pub manifests: Manifests,
     /// `[[service]]`, in the order of the file.
     pub services: Vec<ServiceBlock>,
-    /// `[services]`: where more of these are.
+    /// `[services]`: the folder of further blocks.
     pub more_services: Services,
-    /// Which name servers are asked for the backends of such blocks.
+    /// The name servers for the backends of such blocks.
     pub resolver: Resolver,
     pub announce: Announcing,
     pub datapath: Datapath,
@@ -93,23 +93,23 @@ pub struct Config {
     pub log: Log,
 }
 
-/// What a daemon's configuration comes from.
+/// The sources of a daemon's configuration.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
     pub path: PathBuf,
-    /// The node's name by the command line. It goes before that of the file, which many nodes may share.
+    /// The node's name from the command line. It overrides the file's, because many nodes may share a file.
     pub node_name: Option<NodeName>,
 }
 
 impl ConfigFile {
-    /// Reads and judges the file, and names the node as the command line does.
+    /// Reads and judges the file, and applies the node's name from the command line.
     pub fn load(&self) -> Result<(Config, Vec<Problem>), ConfigErrors> {
         let (mut config, warnings) = Config::load(&self.path)?;
         config.node.name = self.node_name.clone().or(config.node.name);
         Ok((config, warnings))
     }
 
-    /// Reads and judges it again. A pipe in its place is refused: to open it may take for ever, and a thread.
+    /// Reads and judges it again. A pipe in its place is rejected: opening it could block a thread for ever.
     pub fn reload(&self) -> Result<(Config, Vec<Problem>), ConfigErrors> {
         file::refuse_pipe(&self.path, &self.path.to_string_lossy())?;
         self.load()
@@ -117,14 +117,14 @@ impl ConfigFile {
 }
 
 impl Config {
-    /// Reads and judges a file. A legal one comes with its warnings: what is worth a look all the same.
+    /// Reads and judges a file. A legal one comes with its warnings.
     pub fn load(path: &Path) -> Result<(Self, Vec<Problem>), ConfigErrors> {
         let file_name = path.to_string_lossy();
         let text = file::read_text(path, &file_name)?;
         Self::parse(&text, &file_name)
     }
 
-    /// Judges the text of a file. The name is for messages, and its folder is where relative paths start.
+    /// Judges the text of a file. The name is for messages, and relative paths start from its folder.
     pub fn parse(text: &str, file_name: &str) -> Result<(Self, Vec<Problem>), ConfigErrors> {
         let (report, config) = Table::read_text(text, file_name, read_config)?;
         report.finish().map(|warnings| (config, warnings))
@@ -177,8 +177,8 @@ fn read_config(root: &mut Table<'_, '_, '_>) -> Config {
     config
 }
 
-/// Warns of a file that gives nothing to serve. That is legal, since a node may be set up before its cluster, but
-/// seldom meant. With errors in the file it cannot be told yet.
+/// Warns of a file with nothing to serve. That is legal, since a node may be set up before its cluster, but seldom
+/// meant. With errors in the file it is still unknown.
 fn check_sources(report: &mut Report<'_>, config: &Config) {
     if report.errors_count() == 0
         && !config.kubernetes.enabled

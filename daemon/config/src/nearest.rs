@@ -1,13 +1,12 @@
-//! Which legal word a wrong one was meant to be.
+//! The legal word that a wrong one resembles.
 //!
-//! Invariant: a word is offered only when it is near; a far-fetched guess is worse than the list alone.
+//! Invariant: only a near word is offered; a far-fetched guess is worse than the list alone.
 
-/// The longest word that is compared: a longer one is no slip of the finger, and the work is the product of both
-/// lengths.
+/// The longest compared word: a longer one is no typing error, and the work is the product of both lengths.
 const WORD_BYTES_MAX: usize = 64;
 
-/// The word of `legal` that is nearest, if no more slips lead to it than a third of the word's letters (or one, in a
-/// short word). Of two that are equally near it is the first.
+/// The nearest word of `legal`, at most a third of the word's letters away (or one, in a short word). Of two equally
+/// near words it is the first.
 pub(super) fn find_nearest<'a>(word: &str, legal: &[&'a str]) -> Option<&'a str> {
     if word.len() > WORD_BYTES_MAX {
         return None;
@@ -19,12 +18,12 @@ pub(super) fn find_nearest<'a>(word: &str, legal: &[&'a str]) -> Option<&'a str>
     ranked.filter(|(slips, _)| *slips <= slips_max).min_by_key(|(slips, _)| *slips).map(|(_, near)| near)
 }
 
-/// The letters of a word as they are compared: case and the kind of dash make no difference.
+/// The letters of a word for comparison: case and the kind of dash make no difference.
 fn to_plain_chars(word: &str) -> Vec<char> {
     word.chars().flat_map(char::to_lowercase).map(|c| if c == '-' { '_' } else { c }).collect()
 }
 
-/// How many insertions, deletions, replacements and swaps of neighbours lead from `a` to `b`.
+/// The number of insertions, deletions, replacements and swaps of neighbours from `a` to `b`.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

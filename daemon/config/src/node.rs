@@ -1,4 +1,4 @@
-//! `[node]`: which node this is, and which of its addresses answer NodePorts.
+//! `[node]`: this node's identity, and its addresses for NodePorts.
 
 use std::fmt;
 
@@ -16,32 +16,32 @@ use super::value::{dns_name, label_value, quote, string};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(String);
 
-/// The host's own name is not a legal name for a node.
+/// The host's own name is not a legal node name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the host name gives no node name: {0}; set `name` under [node] to the node's name in Kubernetes")]
 pub struct HostNameError(String);
 
 impl NodeName {
-    /// The name under which kubelet registers a host of this name: without white space around it, in lower case.
+    /// The name under which kubelet registers a host of this name: trimmed, in lower case.
     pub fn from_host_name(host_name: &str) -> Result<Self, HostNameError> {
         dns_name(&host_name.trim().to_lowercase()).map(Self).map_err(HostNameError)
     }
 
-    /// A name as it is given; an error says what is legal.
+    /// Checks a node name; an error says what is legal.
     pub fn parse(text: &str) -> Result<Self, String> {
         dns_name(text).map(Self)
     }
 
-    /// The name as it is written.
+    /// The name as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Which local addresses answer NodePorts.
+/// The local addresses that answer NodePorts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePortAddresses {
-    /// Which of the addresses by which others reach this host answer.
+    /// The addresses by which other hosts reach this one.
     pub outer: OuterAddresses,
     /// Whether the host's loopback answers too.
     pub localhost: bool,
@@ -54,7 +54,7 @@ impl NodePortAddresses {
     }
 }
 
-/// Which local addresses answer NodePorts, but for the loopback.
+/// The local addresses that answer NodePorts, without the loopback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OuterAddresses {
     /// None.
@@ -63,8 +63,8 @@ pub enum OuterAddresses {
     Primary,
     /// Every local address.
     All,
-    /// The local addresses within these ranges, at least one of which is given; and the primary addresses, if the list
-    /// names `primary` beside the ranges.
+    /// The local addresses within these ranges, at least one range; and the primary addresses, if the list also has
+    /// `primary`.
     Ranges { cidrs: Vec<Cidr>, primary: bool },
 }
 
@@ -72,11 +72,11 @@ table! {
     /// The table `[node]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Node "node" {
-        /// The node's name; without it, the host name counts ([`NodeName::host_node_name`]).
+        /// The node's name; the default is the host name ([`NodeName::from_host_name`]).
         name: Option<NodeName> = None, take_some(node_name), show::optional(show_name), restart;
-        /// The node's zone; without it, the label of the Node object counts.
+        /// The node's zone; the default is the label of the Node object.
         zone: Option<String> = None, take_some(label_value), show::optional(show::text), reload;
-        /// Which local addresses answer NodePorts.
+        /// The local addresses that answer NodePorts.
         node_port_addresses: NodePortAddresses = NodePortAddresses::from_outer(OuterAddresses::Primary),
             take_addresses, show_addresses, reload;
     }
@@ -145,7 +145,7 @@ fn take_addresses(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<No
     Some(NodePortAddresses { outer: outer_addresses(all, primary, items), localhost })
 }
 
-/// Adds up what the list names, as kube-proxy adds up its words and ranges.
+/// Combines the items as kube-proxy combines its words and ranges.
 fn outer_addresses(all: bool, primary: bool, items: Vec<LocatedValue<AddressItem>>) -> OuterAddresses {
     let range = |found: LocatedValue<AddressItem>| {
         if let AddressItem::Range(cidr) = found.value { Some(cidr) } else { None }
@@ -169,8 +169,7 @@ fn parse_item(value: &DeValue<'_>) -> Result<AddressItem, String> {
     }
 }
 
-/// A range that is not within the loopback: no range stands for the loopback, however wide it is, so such a range would
-/// cover no address.
+/// A range outside the loopback. No range includes the loopback, so a range within it would cover no address.
 fn parse_range(text: &str) -> Result<Cidr, String> {
     let range = cidr(text)?;
     match range.network().is_loopback() {

@@ -1,4 +1,4 @@
-//! `[packets]`: which packets are translated, and where; and how packets of this daemon are told from all others.
+//! `[packets]`: which packets are translated, and where; and the marks of this daemon's packets.
 
 use std::ops::RangeInclusive;
 
@@ -16,13 +16,13 @@ use super::show;
 use super::table::Table;
 use super::value::{boolean, integer, mismatch_message, quote, string, word};
 
-/// A mark of one bit: that of the daemon's own sockets, or that of what is sent on for a service.
+/// A mark of one bit: for the daemon's own sockets, or for packets that it forwards for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u32);
 
 impl Mark {
-    /// The bit that other programs are least likely to use, of those that docs/packets.md lists: kube-proxy has bits 14
-    /// and 15, Cilium 8 to 15, Calico 16 to 31, Tailscale 16 to 23, the AWS VPC CNI 7, the portmap plugin 13.
+    /// The bit that other programs are least likely to use, by the list in docs/packets.md: kube-proxy has bits 14 and
+    /// 15, Cilium 8 to 15, Calico 16 to 31, Tailscale 16 to 23, the AWS VPC CNI 7, the portmap plugin 13.
     pub const DEFAULT: Self = Self(1 << 6);
 
     /// The mark of a socket or a packet.
@@ -48,12 +48,12 @@ impl std::fmt::Display for Mark {
 pub struct DeviceName(String);
 
 impl DeviceName {
-    /// The name or the pattern, as it is written in the configuration.
+    /// The name or the pattern as configured.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether a device of that name is meant.
+    /// Whether the name or pattern matches a device.
     pub fn matches_device(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();
@@ -73,27 +73,27 @@ impl std::fmt::Display for DeviceName {
     }
 }
 
-/// By which devices others reach this node.
+/// The devices by which other hosts reach this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OuterDevices {
-    /// By those that addresses and routes show.
+    /// Those with suitable addresses and routes.
     Auto,
-    /// By these and no others.
+    /// Only these.
     Named(Vec<DeviceName>),
 }
 
-/// By which devices pods are served that have no served sockets.
+/// The devices at which pods' packets are served instead of their sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodDevices {
-    /// By none: the sockets of all pods are served.
+    /// None: the sockets of all pods are served.
     None,
-    /// By each that leads to a pod.
+    /// Each that leads to a pod.
     Auto,
-    /// By those that one of the patterns names.
+    /// Those that match one of the patterns.
     Named(Vec<DeviceName>),
 }
 
-/// Ports that clients get on their way to backends of other nodes.
+/// The SNAT ports for clients of backends on other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnatPorts {
     /// Most of the ports that no other program on the node uses.
@@ -103,7 +103,7 @@ pub enum SnatPorts {
 }
 
 impl SnatPorts {
-    /// The ports, as they are written in the configuration.
+    /// The ports as configured.
     pub fn to_words(&self) -> Vec<String> {
         match self {
             Self::Auto => vec!["auto".to_owned()],
@@ -112,47 +112,47 @@ impl SnatPorts {
     }
 }
 
-/// How many flows there may be.
+/// The capacity of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flows {
-    /// As many as fit into a small part of the node's memory.
+    /// As many flows as fit into a small part of the node's memory.
     Auto,
-    /// So many.
+    /// This number.
     Max(u32),
 }
 
-/// Where the configuration gives no number, flows may take one part in so many of the node's memory.
+/// By default, flows may take this fraction of the node's memory.
 const MEMORY_DIVISOR: u64 = 256;
 
-/// Bytes of memory that a flow takes: its record, and the entries by which packets find it.
+/// The memory of a flow in bytes: its record, and its entries in the flow table.
 const FLOW_BYTES: u64 = 450;
 
-/// Bytes that a flow takes besides where the node speaks IPv6: the entries by which its packets find it.
+/// More bytes of a flow where the node speaks IPv6: its entries in the IPv6 table.
 const FLOW_BYTES6: u64 = 290;
 
-/// Maps count against the limit of memory of the daemon's cgroup, so flows may take one part in so many of that: the
-/// daemon's own memory, all other maps, and what UDP sockets of the node are remembered by have the rest.
+/// Maps count against the memory limit of the daemon's cgroup, so flows may take this fraction of it: the daemon's own
+/// memory, all other maps, and the records of the node's UDP sockets need the rest.
 const LIMIT_DIVISOR: u64 = 4;
 
-/// The limit of the unit and of the pods that are shipped, where the own one cannot be told.
+/// The limit of the shipped unit and pods, for when the actual one is unknown.
 const DEFAULT_LIMIT: u64 = 2 << 30;
 
-/// The flows that every node has room for, however little memory it has.
+/// The fewest flows of any node, however little memory it has.
 const FLOWS_MIN: u64 = 65_536;
 
-/// What flows are made room in.
+/// The memory that limits the number of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowMemory {
-    /// The bytes of this node's memory; 0: not known.
+    /// The bytes of this node's memory; 0: unknown.
     pub memory: u64,
-    /// The limit of memory of the daemon's cgroup, [`u64::MAX`] where it has none; `None`: not known.
+    /// The memory limit of the daemon's cgroup, [`u64::MAX`] if it has none; `None`: unknown.
     pub limit: Option<u64>,
-    /// Whether the node speaks IPv6 with others.
+    /// Whether the node speaks IPv6 with other hosts.
     pub ipv6: bool,
 }
 
 impl Flows {
-    /// The most flows in such a room: the configured number, or else a power of two.
+    /// The most flows in this memory: the configured number, or else a power of two.
     pub fn max_flows(self, room: FlowMemory) -> u32 {
         let FlowMemory { memory, limit, ipv6 } = room;
         if let Self::Max(most) = self {
@@ -166,9 +166,9 @@ impl Flows {
 }
 
 words! {
-    /// When packets that this node sends on to other nodes pass by its stack.
+    /// When forwarded packets to other nodes take the fast path past the stack.
     pub enum FastPathUse {
-        /// Where nothing but the stack itself would miss them.
+        /// Where only the stack itself would miss them.
         Auto = "auto",
         Never = "never",
         /// Whatever a firewall would do with them.
@@ -177,22 +177,22 @@ words! {
 }
 
 words! {
-    /// Where packets that pass by the stack are taken at the driver of their device already.
+    /// Where the fast path starts at the driver of a device.
     pub enum XdpUse {
         Never = "never",
-        /// Where the driver has a place for programs.
+        /// Where the driver runs XDP programs.
         Native = "native",
     }
 }
 
 words! {
-    /// Which clients' packets go to the nodes of their backends as they came.
+    /// The transports whose packets go encapsulated to the nodes of their backends.
     pub enum Dsr {
-        /// None: backends of other nodes answer to this node.
+        /// None: backends of other nodes reply to this node.
         Off = "off",
-        /// Those of TCP.
+        /// TCP alone.
         Tcp = "tcp",
-        /// Those of TCP and UDP.
+        /// TCP and UDP.
         All = "all",
     }
 }
@@ -203,33 +203,33 @@ table! {
     pub struct Packets "packets" {
         /// Whether packets are translated at all.
         enabled: bool = true, take(boolean), show::scalar, restart;
-        /// By which devices others reach this node.
+        /// The devices by which other hosts reach this node.
         devices: OuterDevices = OuterDevices::Auto, take(outer_devices), show_outer_devices, reload;
-        /// By which devices pods are served that have no served sockets.
+        /// The devices at which pods' packets are served instead of their sockets.
         pod_devices: PodDevices = PodDevices::None, take(pod_devices), show_pod_devices, reload;
-        /// Ports that clients get on their way to backends of other nodes.
+        /// The SNAT ports for clients of backends on other nodes.
         snat_ports: SnatPorts = SnatPorts::Auto, take(snat_ports), show_snat_ports, restart;
-        /// The most flows.
+        /// The capacity of the flow table.
         flows: Flows = Flows::Auto, take(flows), show_flows, reload;
-        /// Whether services that say nothing of it have their clients' backends computed, alike on all nodes.
+        /// Whether services without their own setting select backends by hash, alike on all nodes.
         maglev: bool = false, take(boolean), show::scalar, reload;
-        /// When packets that this node sends on to other nodes pass by its stack.
+        /// When forwarded packets to other nodes take the fast path past the stack.
         shortcut: FastPathUse = FastPathUse::Auto, take(word), show::word, reload;
-        /// Where packets that pass by the stack are taken at the driver of their device already.
+        /// Where the fast path starts at the driver of a device.
         xdp: XdpUse = XdpUse::Never, take(xdp), show::word, reload;
-        /// Which clients' packets go to the nodes of their backends as they came.
+        /// The transports whose packets go encapsulated to the nodes of their backends.
         dsr: Dsr = Dsr::Off, take(word), show::word, restart;
-        /// Networks in which only nodes live: such packets are taken from there and from nowhere else.
+        /// Networks that contain only nodes: encapsulated packets are accepted from these alone.
         dsr_from: Vec<Cidr> = Vec::new(), take(dsr_from), show::filled_list, restart;
         /// The bit that marks the daemon's own sockets.
         mark: Mark = Mark::default(), take(mark), show::text, restart;
-        /// The bit by which a firewall knows what is sent on for a service.
+        /// The bit by which a firewall recognises packets forwarded for a service.
         forward_mark: Option<Mark> = None, take(forward_mark), show_forward_mark, restart;
     }
 }
 
-/// Reads the table. DSR needs the networks of the nodes: without them, another node cannot know such a packet. Messages
-/// name the two keys first.
+/// Reads the table. DSR needs the networks of the nodes: without them, another node cannot recognise an encapsulated
+/// packet. Messages list the two keys first.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
     table.list_keys_first(&["dsr_from", "dsr"]);
     let mut packets = Packets::read(table);
@@ -277,7 +277,7 @@ fn show_forward_mark(mark: &Option<Mark>) -> Option<Value> {
 
 fn xdp(value: &DeValue<'_>) -> Result<XdpUse, String> {
     if value.as_str() == Some("generic") {
-        return Err("behind the driver a program gains little: write \"native\" or \"never\"".to_owned());
+        return Err("generic XDP gains little: write \"native\" or \"never\"".to_owned());
     }
     word(value)
 }
@@ -309,7 +309,7 @@ fn pod_devices(value: &DeValue<'_>) -> Result<PodDevices, String> {
     }
 }
 
-/// The items of a list, or why the list or one of its items cannot be used.
+/// The items of a list, or the error of the list or of one item.
 fn read_items<'v, T>(
     value: &'v DeValue<'_>,
     what: &str,
@@ -392,7 +392,7 @@ fn node_network(text: &str) -> Result<Cidr, String> {
     let [v4, v6] = NODE_BITS_MIN;
     let least = if network.network().is_ipv4() { v4 } else { v6 };
     if network.prefix() < least {
-        return Err(format!("{text} has others than nodes in it: name networks of at least /{least}"));
+        return Err(format!("{text} is too wide to contain only nodes: name networks of at least /{least}"));
     }
     Ok(network)
 }
@@ -403,7 +403,7 @@ pub fn ranges_overlap(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) ->
 }
 
 fn parse_hexadecimal(text: &str) -> Option<u32> {
-    // The standard library would take a sign as well.
+    // The standard library would accept a sign as well.
     let digits = text.strip_prefix("0x").filter(|digits| digits.bytes().all(|it| it.is_ascii_hexdigit()))?;
     u32::from_str_radix(digits, 16).ok()
 }
@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_covers_names_by_its_stars() {
+    fn a_star_matches_any_characters() {
         for (pattern, name, expected) in [
             ("eth0", "eth0", true),
             ("eth0", "eth01", false),

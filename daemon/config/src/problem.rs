@@ -1,6 +1,6 @@
-//! What is wrong with a configuration, and where.
+//! An error of a configuration, and its place.
 //!
-//! Invariant: a [`Problem`] is complete in one line. The operator needs neither the file nor the manual to know which
+//! Invariant: a [`Problem`] is complete in one line. The operator needs neither the file nor the manual to see which
 //! key to change and to what.
 
 use std::fmt;
@@ -12,7 +12,7 @@ pub struct Position {
     pub column: usize,
 }
 
-/// What in the file a problem is about.
+/// The subject of a problem.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// The file as a whole, or its top level.
@@ -33,16 +33,16 @@ impl fmt::Display for Subject {
     }
 }
 
-/// One thing that is wrong: the place, what was found, and what is legal.
+/// One error: the place, the value found, and the legal ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, as it was named by the caller.
+    /// The file as the caller named it.
     pub file: String,
-    /// Where in the file; absent when the file could not be read at all.
+    /// Where in the file; absent if the file is unreadable.
     pub position: Option<Position>,
     /// Which table or key.
     pub place: Subject,
-    /// What is wrong, and what is legal.
+    /// The error, and what is legal.
     pub message: String,
 }
 
@@ -56,21 +56,21 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A configuration that is refused, with every reason at once.
+/// A rejected configuration, with every error at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigErrors {
     /// The errors in the order of the file; never empty.
     pub errors: Vec<Problem>,
-    /// What would be worth a look even without the errors.
+    /// The warnings.
     pub warnings: Vec<Problem>,
     /// How many more errors there are than the report holds.
     pub omitted: usize,
-    /// Whether nothing is known to be wrong with the file: it could not be read at this moment.
+    /// Whether the file may be fine: it could not be read at this moment.
     pub is_transient: bool,
 }
 
 impl ConfigErrors {
-    /// The exit code of a program that was given a bad configuration: `EX_CONFIG` of sysexits(3).
+    /// The exit code of a program with a bad configuration: `EX_CONFIG` of sysexits(3).
     pub const EXIT_CODE: u8 = 78;
 
     /// A report of one problem with the file itself.

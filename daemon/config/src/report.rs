@@ -1,7 +1,7 @@
-//! Where the problems of one reading gather.
+//! The problems of one reading.
 //!
-//! Invariant: problems come out in the order of the file, in a bounded number, and never twice for one cause: a line
-//! that is not TOML gives one error, whatever the rest of it is taken for.
+//! Invariant: problems appear in the order of the file, in a bounded number, and never twice for one cause: a line that
+//! is not TOML gives one error, whatever the parser makes of its rest.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -36,7 +36,7 @@ impl<'t> Report<'t> {
         Self { file, lines, errors, warnings, omitted: 0, broken_lines }
     }
 
-    /// Notes that the text is not TOML at `span`. Further errors of that line are echoes of this one.
+    /// Records that the text is not TOML at `span`. Further errors of that line only repeat this one.
     pub(super) fn add_syntax_error(&mut self, span: Option<Range<usize>>, message: &str) {
         let span = span.unwrap_or(usize::MAX..usize::MAX);
         let found = self.lines.text.get(span.clone()).unwrap_or_default().trim();
@@ -46,7 +46,7 @@ impl<'t> Report<'t> {
         self.broken_lines.insert(self.lines.line_number(span.start));
     }
 
-    /// Whether the text was TOML throughout. What is missing in a broken text may only have been lost.
+    /// Whether all of the text was TOML. In a broken text, a missing key may be there but unread.
     pub(super) fn is_valid_toml(&self) -> bool {
         self.broken_lines.is_empty()
     }
@@ -71,12 +71,12 @@ impl<'t> Report<'t> {
         self.errors.len() + self.omitted
     }
 
-    /// The line of a site, for a message that points at a second place.
+    /// The line of a site, for a message with a second place.
     pub(super) fn line_number(&self, site: &Site) -> usize {
         self.lines.line_number(site.offset)
     }
 
-    /// A path of the file: a relative one starts from the folder of the file that names it.
+    /// A path in the file: a relative one starts from the file's folder.
     pub(super) fn resolve_path(&self, path: &str) -> PathBuf {
         Path::new(self.file).parent().unwrap_or(Path::new("")).join(path)
     }

@@ -1,7 +1,7 @@
-//! `resolve` of a `[[service]]` and `[resolver]`: backends that name servers say.
+//! `resolve` of a `[[service]]` and `[resolver]`: backends from DNS.
 //!
-//! Invariant: a name is only ever asked for. No client's way and no way of the daemon's to an apiserver waits for its
-//! answer, and the servers that are asked have no names themselves.
+//! Invariant: no client's connection and none of the daemon's to an apiserver waits for an answer, and the name servers
+//! are given by address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use super::show;
 use super::table::{ListRule, Table, WhenEmpty};
 use super::value::{integer, quote, string};
 
-/// Where the backends of a block are asked for.
+/// The DNS query for the backends of a block.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resolve {
-    /// Servers and their ports, by records of kind SRV.
+    /// Servers and their ports, by SRV records.
     Servers(Name),
-    /// The addresses of a host, and the port of them all.
+    /// The addresses of a host, with one port for all.
     Addresses(Name, NonZeroU16),
 }
 
@@ -39,12 +39,12 @@ table! {
     /// The table `[resolver]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Resolver "resolver" {
-        /// The name servers, in the order in which they are asked. Empty: no name can be resolved.
+        /// The name servers in query order. Empty: no name can be resolved.
         servers: Vec<SocketAddr> = Vec::new(), take_servers, show::filled_list, reload;
     }
 }
 
-/// Reads `resolve`; none: it is bad, and the report says why.
+/// Reads `resolve`; `None`: it is bad, and the report says why.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<Resolve> {
     let servers = table.take_located("srv", name);
     let host = table.take("name", name);
@@ -56,7 +56,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<Resolve> {
             port.map(|port| Resolve::Addresses(host, port))
         }
         (Some(found), ..) => {
-            let message = "records of kind SRV say names and ports: remove `srv`, or `name` and `port`";
+            let message = "SRV records have names and ports: remove `srv`, or `name` and `port`";
             table.report().add_error(&found.site, message.to_owned());
             None
         }

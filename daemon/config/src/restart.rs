@@ -1,23 +1,23 @@
-//! Which changes a reload cannot bring about.
+//! Changes that need a restart.
 //!
-//! Invariant: a key says `restart` in the declaration of its table if, and only if, the part of the daemon that it is
-//! for reads it once, when the daemon starts. A restart costs no traffic, because the datapath stays; but a reload that
-//! ignored a key without a word would be a lie.
+//! Invariant: a key has `restart` in the declaration of its table if, and only if, its part of the daemon reads it
+//! once, at the start. A restart costs no traffic, because the datapath stays; but a reload must not ignore a key
+//! silently.
 
 use super::Config;
 use super::block_conflicts::{BlockConflict, admin_conflicts};
 use super::keys::{Keys as _, RestartKey};
 
 impl Config {
-    /// The part of `read`, a later state of the file, that comes into force in a process that runs with `self`; and the
-    /// keys with new values that wait for a restart, in the order in which the tables declare them.
+    /// The part of `read`, a later state of the file, that takes effect in a process with `self` in force; and the
+    /// changed keys that wait for a restart, in declaration order.
     pub fn merge_reload(&self, mut read: Self) -> (Self, Vec<&'static str>) {
         let changed = read.keep(self).into_iter().filter(|key| key.differs);
         let waiting = changed.map(|key| key.name).collect();
         (read, waiting)
     }
 
-    /// Takes over the values in force of the keys that wait for a restart. Returns each of these keys.
+    /// Restores the values in force of the keys that wait for a restart. Returns these keys.
     pub(super) fn keep(&mut self, in_force: &Self) -> Vec<RestartKey> {
         let tables = [
             self.node.keep(&in_force.node),
@@ -38,9 +38,8 @@ impl Config {
         tables.concat()
     }
 
-    /// Says which block of this configuration, as it comes into force, has the address at which the daemon listens
-    /// until its restart. The file gives another one, so nothing is wrong in it; but clients of the daemon would be led
-    /// to the block's backends.
+    /// Finds a block with the address at which the daemon listens until its restart. The file has another listen
+    /// address, so the file is fine; but the daemon's clients would reach the block's backends.
     pub fn check_admin_address(&self) -> Result<(), String> {
         let clash =
             |block| admin_conflicts(block, &self.admin).into_iter().next().map(|clash| (block, clash));

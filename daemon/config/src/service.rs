@@ -1,6 +1,6 @@
 //! `[[service]]`: a service without Kubernetes.
 //!
-//! Invariant: a block is judged here by itself; what two blocks say together is judged in `agreement`.
+//! Invariant: a block is judged here by itself; `block_conflicts` judges it against others.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,48 +27,48 @@ use super::value::{
 /// One block `[[service]]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceBlock {
-    /// The namespace; `static` if none is given.
+    /// The namespace; `static` by default.
     pub namespace: DnsLabel,
     /// The name, unique within the namespace.
     pub name: DnsLabel,
-    /// The port's name; none means the empty name.
+    /// The port's name; `None`: the empty name.
     pub port_name: Option<DnsLabel>,
     /// The protocol of all frontends and backends.
     pub protocol: Transport,
-    /// What clients dial; at least one.
+    /// The addresses that clients dial; at least one.
     pub frontends: Vec<SocketAddr>,
-    /// The servers behind the frontends. Empty means that connections are refused.
+    /// The servers behind the frontends. Empty: connections are refused.
     pub backends: Vec<SocketAddr>,
-    /// How many new clients each of them gets beside the others.
+    /// The weight of each backend for new clients.
     pub weights: Vec<Weight>,
-    /// Where backends are asked for, in place of those.
+    /// The DNS query that replaces the backends.
     pub resolve: Option<Resolve>,
-    /// How backends are checked; none means that every backend counts as usable.
+    /// How backends are checked; `None`: every backend counts as usable.
     pub health_check: Option<HealthCheck>,
-    /// How long a client's address stays with its backend; none means no affinity.
+    /// How long a client's address stays with its backend; `None`: no affinity.
     pub session_affinity: Option<Duration>,
-    /// How much of the address counts for that; none means all of it.
+    /// The prefix of the address that counts for affinity; `None`: all of it.
     pub affinity_prefix: Option<Prefixes>,
-    /// What happens when all backends are gone; none means the policy under `[hold]`.
+    /// The policy when all backends are gone; `None`: the one under `[hold]`.
     pub on_empty: Option<OnEmpty>,
-    /// Whether its clients' backends are computed, alike on all nodes; none means as `[packets]` says.
+    /// Whether clients' backends are selected by hash, alike on all nodes; `None`: as under `[packets]`.
     pub maglev: Option<bool>,
-    /// Whether the network is told that this node serves its addresses.
+    /// Whether this node announces its addresses to the network.
     pub announce: Announce,
 }
 
-/// A block with the places of what other blocks may clash with.
+/// A block with the places where other blocks may conflict.
 #[derive(Debug)]
 pub(super) struct ReadBlock {
     pub(super) block: ServiceBlock,
     pub(super) site: Site,
     pub(super) frontend_sites: Vec<Site>,
     pub(super) backend_sites: Vec<Site>,
-    /// Whether the block's addresses are all that the file has; a bad item is left out of them.
+    /// Whether the lists have all addresses of the file; a bad item is left out.
     pub(super) lists_are_whole: bool,
 }
 
-/// Reads a block. None if its name, namespace, port name or protocol is bad, or the name is missing; the report says
+/// Reads a block. `None` if its name, namespace, port name or protocol is bad, or the name is missing; the report says
 /// which.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let errors_before = table.report().errors_count();
@@ -107,7 +107,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
         maglev,
         announce,
     };
-    // Without these its key is not known, so it is not compared with other blocks.
+    // Without these its key is unknown, so it is not compared with other blocks.
     if errors_of_key != errors_before {
         return None;
     }
@@ -136,13 +136,12 @@ fn read_items<T>(
     found.unwrap_or_default().into_iter().map(|LocatedValue { value, site }| (value, site)).unzip()
 }
 
-/// The backends that a block itself has; it has none where it says what to ask for.
+/// The block's own backends; none if it has `resolve`.
 fn read_backends(table: &mut Table<'_, '_, '_>) -> (Vec<(SocketAddr, Weight)>, Vec<Site>) {
     match (table.has("backends"), table.has("resolve")) {
         (true, true) => {
             let site = table.site().clone();
-            let message =
-                "remove `backends` if name servers know them, else `resolve`: a block has one of the two";
+            let message = "a block has either `backends` or `resolve`: remove one of them";
             table.report().add_error(&site, message.to_owned());
         }
         (false, true) => return (Vec::new(), Vec::new()),
@@ -171,8 +170,8 @@ fn read_weight(value: &DeValue<'_>) -> Result<Weight, String> {
     u16::try_from(number).ok().and_then(Weight::new).ok_or_else(|| mismatch_message("a weight", value))
 }
 
-/// Warns that the check asks a TCP port: UDP has no connection to check, and the host may not know SCTP, so the check
-/// of either asks the TCP port of the same number, unless it names one.
+/// Warns that the check dials a TCP port: UDP has no connection to check, and the host may not support SCTP, so either
+/// check uses the TCP port of the same number by default.
 fn check_other_port(table: &mut Table<'_, '_, '_>, protocol: Transport, check: Option<&HealthCheck>) {
     if protocol != Transport::Tcp && check.is_some_and(|check| check.port.is_none()) {
         let site = table.site().clone();
@@ -184,7 +183,7 @@ fn check_other_port(table: &mut Table<'_, '_, '_>, protocol: Transport, check: O
     }
 }
 
-/// A port's name; the empty one is legal, and the same as none.
+/// A port's name; the empty name is the same as none.
 fn port_name(value: &DeValue<'_>) -> Result<Option<DnsLabel>, String> {
     match value.as_str() {
         Some("") => Ok(None),
@@ -201,11 +200,11 @@ fn session_affinity(value: &DeValue<'_>) -> Result<Option<Duration>, String> {
     }
 }
 
-/// How much of a client's address counts for affinity; without affinity it is a question what the key is for.
+/// The prefix of a client's address that counts for affinity; without affinity the key has no effect.
 fn read_affinity_prefix(table: &mut Table<'_, '_, '_>, has_affinity: bool) -> Option<Prefixes> {
     let found = table.take_located("session_affinity_prefix", read_prefixes)?;
     if !has_affinity && found.value != Prefixes::WHOLE {
-        let message = "it says nothing without `session_affinity`: say for how long clients stay";
+        let message = "it has no effect without `session_affinity`: set that too";
         table.report().add_warning(&found.site, message.to_owned());
     }
     Some(found.value)

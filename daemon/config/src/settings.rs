@@ -17,7 +17,7 @@ table! {
     /// The table `[manifests]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Manifests "manifests" {
-        /// The folder of Kubernetes YAML and JSON files; none means that there is no such source.
+        /// The folder of Kubernetes YAML and JSON files; `None`: no such source.
         path: Option<PathBuf> = None, take_some_path, show::optional(show::path), restart;
     }
 }
@@ -26,7 +26,7 @@ table! {
     /// The table `[services]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Services "services" {
-        /// The folder of TOML files with further `[[service]]` blocks; none means that there are no others.
+        /// The folder of TOML files with further `[[service]]` blocks; `None`: no others.
         path: Option<PathBuf> = None, take_some_path, show::optional(show::path), restart;
     }
 }
@@ -44,24 +44,24 @@ table! {
     /// The table `[admin]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Admin "admin" {
-        /// Where reads are answered over TCP.
+        /// The TCP address for reads.
         listen: ListenAddress = ListenAddress::DEFAULT, take(listen_address), show_listen, restart;
-        /// The unix socket that answers reads and takes changes.
+        /// The unix socket for reads and changes.
         socket: PathBuf = "/run/holdfast/admin.sock".into(), take_socket, show::path, restart;
     }
 }
 
 words! {
-    /// From which level on something is logged.
+    /// The least severe level that is logged.
     #[derive(PartialOrd, Ord)]
     pub enum LogLevel {
         /// A person must act.
         Error = "error",
-        /// Something is degraded and is being tried again.
+        /// Something is degraded, and the daemon is retrying.
         Warn = "warn",
         /// The life cycle of the daemon, and every change.
         Info = "info",
-        /// Each object that a source delivers.
+        /// Each object from a source.
         Debug = "debug",
         /// Each write to a map.
         Trace = "trace",
@@ -69,7 +69,7 @@ words! {
 }
 
 words! {
-    /// How the log is written.
+    /// The format of the log.
     pub enum LogFormat {
         /// To the journal when systemd started the daemon, else as text.
         Auto = "auto",
@@ -86,7 +86,7 @@ table! {
     /// The table `[log]`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Log "log" {
-        /// The level from which on something is logged.
+        /// The least severe level that is logged.
         level: LogLevel = LogLevel::Info, take(word), show::word, reload;
         format: LogFormat = LogFormat::Auto, take(word), show::word, restart;
     }

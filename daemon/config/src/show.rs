@@ -1,6 +1,6 @@
-//! From one typed value to the value that the effective configuration shows.
+//! From one typed value to its form in the effective configuration.
 //!
-//! Invariant: the reader of the key reads what is shown here as an equal value. Nothing can fail.
+//! Invariant: the key's reader reads the shown value as an equal one. Nothing can fail.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) fn text(value: &(impl ToString + ?Sized)) -> Option<Value> {
     Some(Value::String(value.to_string()))
 }
 
-/// A path as text; the text is exact, because every path was read from text.
+/// A path as text; exact, because every path was read from text.
 pub(super) fn path(path: &(impl AsRef<Path> + ?Sized)) -> Option<Value> {
     text(&path.as_ref().display())
 }
@@ -49,12 +49,12 @@ pub(super) fn list<'i, T: ToString + 'i>(items: impl IntoIterator<Item = &'i T>)
     Some(Value::Array(items.into_iter().filter_map(text).collect()))
 }
 
-/// A list that is left out if it is empty, because the reader of the key refuses an empty one or has it by default.
+/// A list, left out if empty, because the key's reader rejects an empty one or has it as the default.
 pub(super) fn filled_list<'i, T: ToString + 'i>(items: impl IntoIterator<Item = &'i T>) -> Option<Value> {
     list(items).filter(|list| list.as_array().is_some_and(|items| !items.is_empty()))
 }
 
-/// A value that may not be given.
+/// An optional value.
 pub(super) fn optional<T>(show: impl Fn(&T) -> Option<Value>) -> impl Fn(&Option<T>) -> Option<Value> {
     move |value| value.as_ref().and_then(&show)
 }

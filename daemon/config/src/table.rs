@@ -1,8 +1,8 @@
-//! A cursor over one table of the document, and the one list of legal keys.
+//! A cursor over one table of the document, with the list of its legal keys.
 //!
-//! Invariant: the keys that are legal in a table are those that its reader asked for; there is no second list to keep
-//! in step. Whatever the reader did not ask for is reported as unknown when the table is left. Nothing returns early: a
-//! bad value is reported and reads as absent, and reading goes on.
+//! Invariant: the legal keys of a table are those that its reader requested; no second list can differ. Any other key
+//! is reported as unknown when the reader is done. Nothing returns early: a bad value is reported and counts as absent,
+//! and reading goes on.
 
 use std::path::PathBuf;
 
@@ -14,27 +14,27 @@ use super::report::{Report, Site};
 use super::value::{mismatch_message, path_text, unknown_message};
 use super::{file, limits};
 
-/// A value that was read, and where.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct LocatedValue<T> {
     pub(super) value: T,
     pub(super) site: Site,
 }
 
-/// What a list may hold.
+/// The rule for a list.
 #[derive(Debug)]
 pub(crate) struct ListRule {
-    /// What the items are, for a message.
+    /// The kind of items, for a message.
     pub(super) what: &'static str,
     pub(super) when_empty: WhenEmpty,
     pub(super) most: usize,
 }
 
-/// What becomes of an empty list.
+/// How an empty list counts.
 #[derive(Debug)]
 pub(super) enum WhenEmpty {
     Refused,
-    /// It is legal and seldom meant; the text is the warning.
+    /// It is legal but seldom meant; the text is the warning.
     Doubtful(&'static str),
     Fine,
 }
@@ -58,17 +58,17 @@ impl ListRule {
 #[derive(Debug)]
 pub(super) struct Table<'r, 'd, 't> {
     report: &'r mut Report<'t>,
-    // None: the table is absent, or the value is no table, which is reported.
+    // `None`: the table is absent, or the value is no table, which is reported.
     entries: Option<&'d DeTable<'d>>,
     site: Site,
     path: String,
     known_keys: Vec<&'static str>,
-    // The keys whose values are good, and where these are.
+    // The keys with good values, and their places.
     good_values: Vec<(&'static str, Site)>,
 }
 
 impl<'r, 'd, 't> Table<'r, 'd, 't> {
-    /// Reads the text of a file, and returns what is wrong with it so far beside what it says.
+    /// Reads the text of a file. Returns the problems so far, and the result.
     pub(super) fn read_text<T>(
         text: &'t str,
         file_name: &'t str,
@@ -86,7 +86,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         Ok((report, said))
     }
 
-    /// Reads the whole document, from its top level on.
+    /// Reads the whole document from its top level.
     fn read_document<T>(
         report: &'r mut Report<'t>,
         document: &'d DeTable<'d>,
@@ -109,7 +109,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         self.report
     }
 
-    /// Where this table is.
+    /// The place of this table.
     pub(super) fn site(&self) -> &Site {
         &self.site
     }
@@ -119,17 +119,17 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         self.entries.is_some_and(|entries| entries.contains_key(key))
     }
 
-    /// Where the value of `key` is, if it was read as a single value and is good.
+    /// The place of the value of `key`, if it was read as a single value and is good.
     pub(super) fn good_site(&self, key: &str) -> Option<Site> {
         self.good_values.iter().find(|(good, _)| *good == key).map(|(_, site)| site.clone())
     }
 
-    /// Puts these keys first in the list of legal keys that messages give.
+    /// Puts these keys first in the list of legal keys in messages.
     pub(super) fn list_keys_first(&mut self, keys: &[&'static str]) {
         self.known_keys.extend(keys);
     }
 
-    /// The value of `key`, if it is there and good.
+    /// The value of `key`, if it is present and good.
     pub(super) fn take<T>(
         &mut self,
         key: &'static str,
@@ -138,7 +138,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         self.take_located(key, read).map(|found| found.value)
     }
 
-    /// As [`Table::admit_block`], with the place.
+    /// Like [`Table::take`], with the place.
     pub(super) fn take_located<T>(
         &mut self,
         key: &'static str,
@@ -157,7 +157,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         }
     }
 
-    /// As [`Table::admit_block`], for a key that must be there.
+    /// Like [`Table::take`], for a required key.
     pub(super) fn require<T>(
         &mut self,
         key: &'static str,
@@ -180,7 +180,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         Some(LocatedValue { value: self.report.resolve_path(&found.value), site: found.site })
     }
 
-    /// The good items of a list; each bad one is reported on its own.
+    /// The good items of a list; each bad one is reported separately.
     pub(super) fn list<T>(
         &mut self,
         key: &'static str,
@@ -204,14 +204,14 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         Some(found)
     }
 
-    /// Reads the table `key`; an absent one reads as an empty one.
+    /// Reads the table `key`; an absent one counts as empty.
     pub(super) fn table<T>(
         &mut self,
         key: &'static str,
         read: impl FnOnce(&mut Table<'_, 'd, 't>) -> T,
     ) -> T {
         let path = self.key_path(key);
-        // A table within a block has no header that would name it.
+        // A table within a block has no header with its name.
         let place =
             if path.contains('[') { Subject::Key(path.clone()) } else { Subject::Table(path.clone()) };
         let site = Site { place, offset: self.site.offset };
@@ -226,7 +226,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         self.child(entries, site, path).read_to_end(read)
     }
 
-    /// As [`Table::flow_table`]; none if the file does not have the table.
+    /// Like [`Table::table`]; `None` if the file does not have the table.
     pub(super) fn optional_table<T>(
         &mut self,
         key: &'static str,
@@ -281,7 +281,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         if !self.known_keys.contains(&key) {
             self.known_keys.push(key);
         }
-        // A value that the parser could not read at all has no extent; its error is reported.
+        // A value that the parser could not read has no extent; its error is reported.
         let value = self.entries?.get(key).filter(|value| !value.span().is_empty())?;
         let site = Site { place: Subject::Key(self.key_path(key)), offset: value.span().start };
         Some((site, value.get_ref()))
@@ -311,7 +311,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         value
     }
 
-    /// Whether this is a key at the top level that may have lost the header of its table in a broken text.
+    /// Whether this is a top-level key that may have lost the header of its table in a broken text.
     fn may_lack_header(&self, value: &DeValue<'_>) -> bool {
         self.path.is_empty() && !value.is_table() && !self.report.is_valid_toml()
     }

@@ -1,4 +1,4 @@
-//! From one value of the document to one typed value, or a sentence that says what is legal.
+//! From one value of the document to one typed value, or to a sentence that says what is legal.
 //!
 //! Invariant: pure functions of the value alone.
 
@@ -32,12 +32,12 @@ pub(super) fn quote(text: &str) -> String {
     }
 }
 
-/// The string itself; `what` says what kind of string is wanted.
+/// The string itself; `what` describes the expected string.
 pub(super) fn string<'v>(value: &'v DeValue<'_>, what: &str) -> Result<&'v str, String> {
     value.as_str().ok_or_else(|| mismatch_message(what, value))
 }
 
-/// A path as it is written.
+/// A path as written.
 pub(super) fn path_text(value: &DeValue<'_>) -> Result<String, String> {
     match string(value, "a path")? {
         "" => Err("the path is empty".to_owned()),
@@ -59,7 +59,7 @@ pub(super) fn word_among<T: StrEnum>(words: &[T], value: &DeValue<'_>) -> Result
     meant.ok_or_else(|| unknown_message("word", text, &legal))
 }
 
-/// What to say about a key or a word that is none of the legal ones.
+/// The message about an unknown key or word.
 pub(super) fn unknown_message(noun: &str, text: &str, legal: &[&str]) -> String {
     let guess = find_nearest(text, legal).map(|near| format!(": did you mean {near:?}?"));
     let guess = guess.unwrap_or_else(|| ";".to_owned());
@@ -85,7 +85,7 @@ pub(super) fn integer((least, most): (u32, u32)) -> impl Fn(&DeValue<'_>) -> Res
 /// A share of a whole: more than 0, at most 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
-    // Integers, so that two shares compare exactly and core needs no floating point.
+    // Integers, so that shares compare exactly and core needs no floating point.
     millionths: u32,
 }
 
@@ -146,7 +146,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     milliseconds.map(Duration::from_millis).ok_or_else(|| format!("{} is too long", quote(text)))
 }
 
-/// The one spelling of a duration: the largest unit that needs no fraction.
+/// The one spelling of a duration: in the largest unit without a fraction.
 pub(super) fn show_duration(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     let whole = |unit_ms: &u64| milliseconds.is_multiple_of(u128::from(*unit_ms)) && milliseconds > 0;
@@ -155,17 +155,17 @@ pub(super) fn show_duration(duration: Duration) -> String {
     format!("{}{name}", milliseconds / u128::from(unit_ms))
 }
 
-/// A name of one part: lower-case letters, digits and dashes, at most 63 (RFC 1123 label).
+/// A name of one label: lower-case letters, digits and dashes, at most 63 (RFC 1123).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DnsLabel(String);
 
 impl DnsLabel {
-    /// The namespace of a `[[service]]` that names none.
+    /// The namespace of a `[[service]]` without one.
     pub(super) fn static_namespace() -> Self {
         Self("static".to_owned())
     }
 
-    /// The name as it is written.
+    /// The name as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -177,7 +177,7 @@ impl std::fmt::Display for DnsLabel {
     }
 }
 
-/// A name of one part.
+/// A name of one label.
 pub(super) fn dns_label(value: &DeValue<'_>) -> Result<DnsLabel, String> {
     let text = string(value, "a name such as \"web\"")?;
     if is_dns_label(text) {
@@ -187,7 +187,7 @@ pub(super) fn dns_label(value: &DeValue<'_>) -> Result<DnsLabel, String> {
     Err(format!("{} is not a legal name: {legal}", quote(text)))
 }
 
-/// A name of parts with dots between them, such as a host name.
+/// A name of labels with dots between them, such as a host name.
 pub(super) fn dns_name(text: &str) -> Result<String, String> {
     if text.len() <= NAME_BYTES_MAX && text.split('.').all(is_dns_label) {
         return Ok(text.to_owned());
@@ -196,7 +196,7 @@ pub(super) fn dns_name(text: &str) -> Result<String, String> {
     Err(format!("{} is not a legal name: {legal}", quote(text)))
 }
 
-/// The value of a Kubernetes label, which here may not be empty.
+/// The value of a Kubernetes label, not empty here.
 pub(super) fn label_value(value: &DeValue<'_>) -> Result<String, String> {
     let text = string(value, "a label's value such as \"zone-a\"")?;
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

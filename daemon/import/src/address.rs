@@ -1,11 +1,11 @@
 //! Addresses as files write them.
 //!
-//! Invariant: an address is what stands there in numbers. A name is never looked up: what it means may change, and what
-//! serves the name may be served by holdfast.
+//! Invariant: an address is written in numbers. A name is never looked up: its meaning may change, and its name server
+//! may be behind holdfast.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The most addresses or ports that a range may stand for: as many as a block may have.
+/// The most addresses or ports of a range: as many as a block may have.
 const RANGE_MAX: u32 = 1_000;
 
 /// `192.0.2.1:80`, `[2001:db8::1]:80`.
@@ -13,14 +13,13 @@ pub(super) fn parse_address_port(text: &str) -> Option<SocketAddr> {
     text.parse().ok().filter(|address: &SocketAddr| address.port() != 0)
 }
 
-/// An address and a port that stand apart.
+/// A separate address and port.
 pub(super) fn parse_address_pair(address: &str, port: &str) -> Option<SocketAddr> {
     let port = port.parse().ok().filter(|port| *port != 0)?;
     Some(SocketAddr::new(address.parse().ok()?, port))
 }
 
-/// `192.0.2.1-9`, or one address: as keepalived writes the last number of an address, decimal for IPv4 and hexadecimal
-/// for IPv6.
+/// `192.0.2.1-9`, or one address: keepalived's range of the last number, decimal for IPv4 and hexadecimal for IPv6.
 pub(super) fn parse_address_range(text: &str) -> Option<Vec<IpAddr>> {
     let Some((first, last)) = text.rsplit_once('-') else { return Some(vec![text.parse().ok()?]) };
     match first.parse().ok()? {
@@ -38,8 +37,7 @@ pub(super) fn parse_address_range(text: &str) -> Option<Vec<IpAddr>> {
     }
 }
 
-/// `192.0.2.1:80`, `192.0.2.1:8000-8009`, `2001:db8::1:80`: as `HAProxy` writes an address, with the port after the
-/// last `:`.
+/// `192.0.2.1:80`, `192.0.2.1:8000-8009`, `2001:db8::1:80`: `HAProxy`'s address, with the port after the last `:`.
 pub(super) fn parse_port_range(text: &str) -> Option<Vec<SocketAddr>> {
     let (address, ports) = text.rsplit_once(':')?;
     let address: IpAddr = address.trim_start_matches('[').trim_end_matches(']').parse().ok()?;

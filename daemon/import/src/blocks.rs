@@ -1,6 +1,6 @@
 //! Services as blocks of a configuration.
 //!
-//! Invariant: what is not said is what a block has by default, so a block shows what the file asked for.
+//! Invariant: a block omits its defaults, so it shows what the file requested.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use holdfast_core::str_enum::StrEnum;
 
 use super::imported_service::{ImportedCheck, ImportedService};
 
-/// All blocks, each with the place that it comes from.
+/// All blocks, each with its place in the file.
 pub(super) fn render_blocks(all: &[ImportedService], file: &str) -> String {
     let blocks = all.iter().map(|found| render_block(found, file));
     blocks.collect::<Vec<_>>().join("\n")
@@ -35,23 +35,23 @@ fn render_block(found: &ImportedService, file: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What counts of a client's address, where that is not all.
+/// The prefixes that count for affinity, if not the whole address.
 fn render_prefixes(prefixes: Prefixes) -> Option<String> {
-    let of = |(word, family)| {
+    let part = |(word, family)| {
         let length = prefixes.length(family);
         (length != Prefixes::WHOLE.length(family)).then(|| format!("{word} = {length}"))
     };
     let parts: Vec<String> =
-        [("ipv4", Family::V4), ("ipv6", Family::V6)].into_iter().filter_map(of).collect();
+        [("ipv4", Family::V4), ("ipv6", Family::V6)].into_iter().filter_map(part).collect();
     (!parts.is_empty()).then(|| format!("session_affinity_prefix = {{ {} }}", parts.join(", ")))
 }
 
-/// A text that stays in its comment.
+/// The text without characters that would end its comment.
 fn to_comment(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// The most items of a list that stand in one line.
+/// The most items of a list on one line.
 const INLINE_ITEMS_MAX: usize = 3;
 
 fn render_list(key: &str, items: impl Iterator<Item = String>) -> String {
@@ -74,12 +74,12 @@ fn render_backend(address: SocketAddr, weight: u32) -> String {
     }
 }
 
-/// How long a check may take where a block does not say it.
+/// The default timeout of a block's check.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn render_check(check: &ImportedCheck) -> String {
     let kind = if check.path.is_some() { "http" } else { "tcp" };
-    // A check may not take longer than from one to the next, and by default takes a second.
+    // A timeout may not exceed the interval, and defaults to one second.
     let asked = check.timeout.or(check.interval.filter(|interval| *interval < DEFAULT_TIMEOUT));
     let timeout = asked.map(|timeout| check.interval.map_or(timeout, |interval| timeout.min(interval)));
     let parts = [

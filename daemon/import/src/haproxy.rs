@@ -1,7 +1,7 @@
-//! `HAProxy`: its sections that pass TCP on.
+//! `HAProxy`: its sections that forward TCP.
 //!
-//! Invariant: a section is read as a whole, with what the `defaults` before it say; one that reads HTTP, or that is the
-//! program's own matter, is noted once, whole.
+//! Invariant: a section is read as a whole, with the settings of the `defaults` before it; a section that reads HTTP,
+//! or that concerns the program alone, is noted once as a whole.
 
 mod directives;
 mod section;
@@ -16,7 +16,7 @@ use super::imported_service::{AFFINITY_TIMEOUT, ImportedCheck, ImportedService};
 use super::notes::{Notes, quote_excerpt};
 use section::{Section, SectionKind};
 
-/// Reads the services of a file: each `listen`, and each `frontend` with the `backend` that it names.
+/// Reads the services of a file: each `listen`, and each `frontend` with its `backend`.
 pub(super) fn parse_services(text: &str, notes: &mut Notes) -> Vec<ImportedService> {
     let sections = sections::parse_sections(text, notes);
     let backends: BTreeMap<&str, &Section> = sections
@@ -78,7 +78,7 @@ fn build_service<'a>(
     Some(found)
 }
 
-/// The section that has the servers.
+/// The section with the servers.
 fn find_backend_section<'a>(
     front: &'a Section,
     backends: &BTreeMap<&str, &'a Section>,
@@ -93,7 +93,7 @@ fn find_backend_section<'a>(
     }
 }
 
-/// The check of a section's servers: the first server's that is checked.
+/// The check of a section's servers: that of the first checked server.
 fn build_check(back: &Section, notes: &mut Notes) -> Option<ImportedCheck> {
     let mut checks = back.servers.iter().filter_map(|server| server.check.as_ref());
     let first = checks.next()?.clone();
@@ -101,7 +101,7 @@ fn build_check(back: &Section, notes: &mut Notes) -> Option<ImportedCheck> {
         notes.add(back.line, "servers are checked at different ports: the first one's is taken for all");
     }
     let path = back.check_path.clone();
-    // Without a page to ask for there is no status.
+    // Without a path there is no status.
     let statuses = back.check_statuses.clone().filter(|_| path.is_some());
     Some(ImportedCheck { path, statuses, timeout: back.check_timeout, ..first })
 }

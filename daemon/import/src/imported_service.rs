@@ -1,6 +1,6 @@
-//! A service as another load balancer has it, and what makes a block of it.
+//! A service of another load balancer, and its conversion to a block.
 //!
-//! Invariant: after [`normalise_services`] each service has a name of its own, and weights that a block may have.
+//! Invariant: after [`normalise_services`] each service has a unique name, and weights that a block may have.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,20 +12,20 @@ use holdfast_core::weights::Weight;
 
 use super::notes::Notes;
 
-/// The longest name that a block may have.
+/// The longest name of a block.
 const NAME_MAX: usize = 63;
 
-/// How long clients stay with their backends where a file says that they do, and not for how long: as in Kubernetes.
+/// How long clients stay with their backends if a file enables affinity without a time: as in Kubernetes.
 pub(super) const AFFINITY_TIMEOUT: Duration = Duration::from_secs(3 * 60 * 60);
 
-/// How backends are checked; what is `None` is the default of a block.
+/// How backends are checked; `None` is the default of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ImportedCheck {
-    /// What is asked for by HTTP; `None`: the check only connects.
+    /// The path of the HTTP request; `None`: the check only connects.
     pub(super) path: Option<String>,
-    /// The statuses that are good, as they are written.
+    /// The good statuses as written.
     pub(super) statuses: Option<String>,
-    /// The port that is asked; `None`: the server's own.
+    /// The port to check; `None`: the server's own.
     pub(super) port: Option<u16>,
     pub(super) interval: Option<Duration>,
     pub(super) timeout: Option<Duration>,
@@ -34,10 +34,10 @@ pub(super) struct ImportedCheck {
     pub(super) slow_start: Option<Duration>,
 }
 
-/// A service that was found.
+/// A service of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct ImportedService {
-    /// The line at which it begins.
+    /// Its first line.
     pub(super) line: usize,
     pub(super) name: String,
     pub(super) transport: Transport,
@@ -46,10 +46,10 @@ pub(crate) struct ImportedService {
     pub backends: Vec<(SocketAddr, u32)>,
     pub(super) check: Option<ImportedCheck>,
     pub(super) affinity: Option<Duration>,
-    /// How much of a client's address counts for that.
+    /// The prefixes that count for affinity.
     pub(super) prefixes: Prefixes,
     pub(super) maglev: bool,
-    /// Whether the method of the file does not look at weights.
+    /// Whether the file's method ignores weights.
     pub(super) ignores_weights: bool,
 }
 
@@ -69,14 +69,14 @@ impl ImportedService {
         }
     }
 
-    /// Has all backends that take clients count alike, where the file's method has it so.
+    /// Gives all backends that take clients the same weight, if the file's method ignores weights.
     fn level_weights(&mut self) {
         if self.ignores_weights {
             self.backends.iter_mut().for_each(|(_, weight)| *weight = (*weight).min(1));
         }
     }
 
-    /// Each backend once, with all of its weight.
+    /// Merges equal backends, and adds up their weights.
     fn merge_backends(&mut self) {
         let mut merged: Vec<(SocketAddr, u32)> = Vec::with_capacity(self.backends.len());
         self.backends.sort_by_key(|(address, _)| *address);
@@ -89,7 +89,7 @@ impl ImportedService {
         self.backends = merged;
     }
 
-    /// Makes heavy weights lighter, all alike. One that takes clients keeps a weight.
+    /// Scales heavy weights down, all alike. A backend that takes clients keeps a weight.
     fn scale_weights(&mut self, notes: &mut Notes) {
         let most = u32::from(Weight::MAX);
         let heaviest = self.backends.iter().map(|(_, weight)| *weight).max().unwrap_or_default();
@@ -104,7 +104,7 @@ impl ImportedService {
     }
 }
 
-/// Gives the services names of their own, leaves out those that nothing can be made of, and says so.
+/// Gives the services unique names, leaves out those without a legal address, and notes them.
 pub(super) fn normalise_services(all: &mut Vec<ImportedService>, notes: &mut Notes) {
     let mut names = BTreeMap::new();
     all.retain_mut(|found| {
@@ -124,7 +124,7 @@ pub(super) fn normalise_services(all: &mut Vec<ImportedService>, notes: &mut Not
     });
 }
 
-/// The name as a block may have it: lower-case letters, digits and `-`, with neither end a `-`.
+/// The name as a block may have it: lower-case letters, digits and `-`, with no `-` at either end.
 fn to_label(name: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = name.chars().map(legal).collect();
@@ -136,13 +136,13 @@ fn to_label(name: &str) -> String {
     }
 }
 
-/// The name, with a number where another service has it already. `names` has the last number of each name.
+/// The name, with a number if another service has it already. `names` has the last number of each name.
 fn unique_name(name: &str, names: &mut BTreeMap<String, usize>) -> String {
     loop {
         let number = names.get(name).map_or(1, |last| last.saturating_add(1));
         names.insert(name.to_owned(), number);
         let free = append_number(name, number);
-        // One with a number of its own may be another's whole name.
+        // A name with its number may be the whole name of another service.
         if number == 1 || !names.contains_key(&free) {
             names.entry(free.clone()).or_insert(1);
             return free;

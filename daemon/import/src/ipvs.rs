@@ -1,6 +1,6 @@
-//! IPVS, as `ipvsadm --save --numeric` writes it: a line for each service, and one for each of its servers.
+//! IPVS in the format of `ipvsadm --save --numeric`: a line for each service, and one for each of its servers.
 //!
-//! Invariant: a line whose address is none in numbers makes no service, and is noted.
+//! Invariant: a line with a non-numeric address makes no service, and is noted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::imported_service::{AFFINITY_TIMEOUT, ImportedService};
 use super::notes::{Notes, quote_excerpt};
 use super::prefix;
 
-/// How long a persistent service keeps a client where its line has no number: `ipvsadm` takes five minutes.
+/// How long a persistent service keeps a client by default: `ipvsadm` takes five minutes.
 const PERSISTENCE_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(super) fn parse_services(text: &str, notes: &mut Notes) -> Vec<ImportedService> {
@@ -30,7 +30,7 @@ pub(super) fn parse_services(text: &str, notes: &mut Notes) -> Vec<ImportedServi
     all
 }
 
-/// The words of a line that are still to be read.
+/// The unread words of a line.
 struct Words<'a> {
     rest: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
 }
@@ -44,12 +44,12 @@ impl<'a> Words<'a> {
         self.rest.next()
     }
 
-    /// The value of an option that has one.
+    /// The value of an option that requires one.
     fn take_value(&mut self) -> &'a str {
         self.rest.next().unwrap_or_default()
     }
 
-    /// The value of an option that may have one.
+    /// The value of an option with an optional one.
     fn take_number(&mut self) -> Option<u64> {
         let number = self.rest.peek()?.parse().ok()?;
         self.rest.next();
@@ -101,7 +101,7 @@ fn parse_service(line: usize, words: &mut Words<'_>, notes: &mut Notes) -> Optio
     Some(found)
 }
 
-/// An option that no block has, with its value.
+/// Notes an option without a counterpart, and skips its value.
 fn note_option(line: usize, word: &str, words: &mut Words<'_>, notes: &mut Notes) {
     notes.add_unsupported(line, word);
     if word.starts_with('-') && words.rest.peek().is_some_and(|next| !next.starts_with('-')) {
@@ -164,7 +164,7 @@ fn parse_server(all: &mut [ImportedService], line: usize, words: &mut Words<'_>,
             found.transport == transport && found.frontends.contains(&address)
         })
     };
-    // A service stands right before its servers.
+    // A service is right before its servers.
     let service = all.iter_mut().rev().find(is_its);
     match (service, backend) {
         (Some(service), Some(backend)) => {
@@ -178,7 +178,7 @@ fn parse_server(all: &mut [ImportedService], line: usize, words: &mut Words<'_>,
     }
 }
 
-/// Where answers went past the balancer, they come back through it.
+/// Notes direct routing and tunnels: replies then bypass the balancer, and here they return through it.
 fn note_forwarding(line: usize, way: &str, notes: &mut Notes) {
     if !matches!(way, "-m" | "--masquerading") {
         let what = "answers come back through this node, and servers need no address of the service";

@@ -1,6 +1,7 @@
-//! keepalived: its virtual servers. The addresses themselves, and who has them, stay its own matter.
+//! keepalived: its virtual servers. The addresses, and which node has them, stay with keepalived.
 //!
-//! Invariant: blocks are read by their braces alone, to a bounded depth; a block of another kind is noted once, whole.
+//! Invariant: blocks are read by their braces alone, to a bounded depth; a block of another kind is noted once as a
+//! whole.
 
 mod checks;
 mod tree;
@@ -17,11 +18,11 @@ use super::prefix;
 use checks::ServerChecks;
 use tree::Node;
 
-/// From one check to the next where a file does not say it.
+/// The default interval of checks.
 const DELAY_LOOP: Duration = Duration::from_secs(60);
 
-/// Keepalived's own settings, and the protocol by which nodes agree who has an address.
-const STAYS_NOTE: &str = "stays with keepalived, which goes on saying who has the address";
+/// Keepalived's own settings, and VRRP, by which nodes agree who has an address.
+const STAYS_NOTE: &str = "stays with keepalived, which still decides which node has the address";
 
 pub(super) fn parse_services(text: &str, notes: &mut Notes) -> Vec<ImportedService> {
     let nodes = tree::parse_nodes(text, notes);
@@ -87,7 +88,7 @@ fn collect_frontends(
     parse_addresses(node, words, notes)
 }
 
-/// The addresses that two words name: one, or a range, with their port.
+/// The addresses of two words: one address or a range, with their port.
 fn parse_addresses(node: &Node<'_>, [address, port]: [&str; 2], notes: &mut Notes) -> Vec<SocketAddr> {
     let port = port.parse::<u16>().ok().filter(|port| *port != 0);
     let found = parse_address_range(address).zip(port);
@@ -152,7 +153,7 @@ fn parse_real_server(
         match child.word(0) {
             "weight" => weight = child.word(1).parse().unwrap_or(weight),
             word if checks::is_check(word) => checks.add_check(child, notes),
-            // A server that fails gets no new clients, and loses none: that is how all checks are here.
+            // A failed server gets no new clients, and loses none: all checks here behave so.
             "inhibit_on_failure" => {}
             word => notes.add_unsupported(child.line, word),
         }

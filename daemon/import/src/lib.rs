@@ -1,7 +1,7 @@
-//! What other load balancers are configured to do, as `[[service]]` blocks: IPVS as `ipvsadm` saves it, keepalived, and
-//! `HAProxy` where it passes TCP on.
+//! Configurations of other load balancers as `[[service]]` blocks: IPVS in `ipvsadm`'s format, keepalived, and
+//! `HAProxy` where it forwards TCP.
 //!
-//! Invariant: whatever such a file says is in a block, or is noted with its line; a reader of blocks and notes has lost
+//! Invariant: every setting of such a file is in a block, or is noted with its line; blocks and notes together lose
 //! nothing. Text in, text out: no file is read here, and no name is looked up.
 
 #![forbid(unsafe_code)]
@@ -24,12 +24,12 @@ pub use notes::Note;
 use imported_service::ImportedService;
 use notes::Notes;
 
-/// The largest file that is read, in bytes: what a configuration of holdfast may have, and what becomes of a file is
-/// seldom longer than the file.
+/// The largest file to read, in bytes: the limit of holdfast's own configuration, and the result is seldom longer than
+/// the file.
 pub const BYTES_MAX: usize = 1 << 20;
 
 words! {
-    /// Whose configuration a file is.
+    /// The program whose configuration a file is.
     pub enum Format {
         Ipvs = "ipvs",
         Keepalived = "keepalived",
@@ -38,7 +38,7 @@ words! {
 }
 
 impl Format {
-    /// Whose configuration this seems to be: the first line that only one of them can have says so.
+    /// Guesses the program by the first line that only one of them can have.
     pub fn detect(text: &str) -> Option<Self> {
         text.lines().find_map(|line| {
             let is_indented = line.starts_with(char::is_whitespace);
@@ -56,16 +56,16 @@ impl Format {
     }
 }
 
-/// What became of a file.
+/// The result for a file.
 #[derive(Debug)]
 pub struct ImportOutcome {
     /// The blocks, as text of a configuration.
     pub text: String,
-    /// What they do not say of the file, in the order of its lines.
+    /// The settings that the blocks omit, in the order of the file's lines.
     pub notes: Vec<Note>,
 }
 
-/// Says a file's services as blocks. `name` is the file's, for its reader.
+/// Converts a file's services to blocks. `name` is the file's, for comments in the text.
 pub fn import(format: Format, name: &str, text: &str) -> ImportOutcome {
     let mut notes = Notes::default();
     let read = match format {

@@ -1,18 +1,18 @@
-//! What a file says and a block does not.
+//! Settings of a file that a block does not have.
 //!
-//! Invariant: a note stands for itself: what the line says, and what to do about it where anything can be done.
+//! Invariant: a note is complete by itself: the content of the line, and what to do about it, if anything.
 
 use std::fmt;
 
-/// The most notes that are kept; more are counted. It is more than a person reads before the first change.
+/// The most notes to keep; more are counted. It is more than a person reads before the first change.
 const NOTES_MAX: usize = 1_000;
 
-/// One thing that no block says.
+/// One setting that no block has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
     /// The line of the file, from 1 on.
     pub line: usize,
-    /// What it says, and what becomes of that.
+    /// The setting, and its fate.
     pub message: String,
 }
 
@@ -38,7 +38,7 @@ impl Notes {
         }
     }
 
-    /// Notes a word of a line that has no counterpart.
+    /// Notes a word of a line without a counterpart.
     pub(super) fn add_unsupported(&mut self, line: usize, word: &str) {
         self.add(line, format!("{} has no counterpart", quote_excerpt(word)));
     }
@@ -53,10 +53,10 @@ impl Notes {
     }
 }
 
-/// The most characters of a file's words that a note repeats.
+/// The most characters of a file's words in a note.
 const EXCERPT_MAX: usize = 60;
 
-/// A text of the file in quotes, in one line, and cut if it is long: a terminal shows it, and anybody may have written
+/// A text of the file in quotes, on one line and cut if it is long: a terminal shows it, and anybody may have written
 /// it.
 pub(super) fn quote_excerpt(text: &str) -> String {
     match text.char_indices().nth(EXCERPT_MAX) {

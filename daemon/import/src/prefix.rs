@@ -1,6 +1,6 @@
-//! Netmasks by which another load balancer keeps clients, as prefixes that a block can have.
+//! Netmasks for affinity of another load balancer, as prefixes of a block.
 //!
-//! Invariant: a mask that a block cannot have is noted, and its clients are kept by whole addresses.
+//! Invariant: a mask that a block cannot have is noted, and its clients stay by whole addresses.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use holdfast_core::keys::Family;
 use super::imported_service::ImportedService;
 use super::notes::{Notes, quote_excerpt};
 
-/// Takes over the mask by which the service's clients are kept, of the family that its addresses have.
+/// Applies the affinity mask to the service's prefixes, for the family of its addresses.
 pub(super) fn set_prefix(found: &mut ImportedService, line: usize, mask: &str, notes: &mut Notes) {
     if let Some(frontend) = found.frontends.first() {
         found.prefixes = with_mask(found.prefixes, Family::from_address(frontend.ip()), line, mask, notes);
@@ -34,7 +34,7 @@ pub(super) fn with_mask(
     })
 }
 
-/// How many first bits the mask has. `None`: it is none, or others than its first bits count.
+/// The prefix length of the mask. `None`: it is no mask, or its bits are not contiguous.
 fn parse_prefix_length(family: Family, mask: &str) -> Option<u8> {
     if mask.bytes().all(|byte| byte.is_ascii_digit()) {
         return mask.parse().ok();

@@ -194,8 +194,8 @@ fn keepalived_with_its_groups_and_checks() {
         session_affinity = "10800s"
         session_affinity_prefix = { ipv6 = 64 }
         ---
-        line 2: "global_defs" stays with keepalived, which goes on saying who has the address
-        line 5: "vrrp_instance" stays with keepalived, which goes on saying who has the address
+        line 2: "global_defs" stays with keepalived, which still decides which node has the address
+        line 5: "vrrp_instance" stays with keepalived, which still decides which node has the address
         line 11: "fwmark 3" is no address with a port
         line 20: "sorry_server" has no counterpart
         line 26: another check than the first server's: the first one's is taken for all
@@ -290,8 +290,8 @@ fn haproxy_with_its_sections_and_defaults() {
         session_affinity = "1800s"
         session_affinity_prefix = { ipv4 = 24, ipv6 = 48 }
         ---
-        line 1: section "global" is HAProxy's own matter
-        line 5: timeout "connect" has no counterpart: no connection is ended here for its silence
+        line 1: section "global" concerns HAProxy alone
+        line 5: timeout "connect" has no counterpart: holdfast ends no idle connection
         line 11: servers are checked at different ports: the first one's is taken for all
         line 16: "maxconn 20" has no counterpart
         line 18: 10.0.0.3:8080 is a backup, for which there is no counterpart: left out

@@ -1,4 +1,4 @@
-//! What the parts of the daemon report about themselves, so that others judge it, show it and store it.
+//! Reports of the daemon's parts about themselves, which others judge, show and store.
 //!
 //! Invariant: plain data, and how it is written. No file, no socket, no clock. The part that a struct describes fills
 //! it; a reader cannot reach that part through it.

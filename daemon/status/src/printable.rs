@@ -1,11 +1,11 @@
-//! What others wrote, as it may stand on a line of ours: names, labels, messages, reasons, names of processes.
+//! Foreign text made safe for one line of ours: names, labels, messages, reasons, process names.
 //!
-//! Invariant: nothing in what comes out ends a line, moves a cursor, hides what is beside it or turns its direction,
-//! whatever text goes in. A character that would do so is shown as `?`.
+//! Invariant: no output ends a line, moves a cursor, hides its neighbours or turns their direction, whatever the input.
+//! Each such character is shown as `?`.
 
 use std::fmt::{self, Display, Write};
 
-/// A value as it may be shown: each unfit character of its text becomes `?`.
+/// A value for display: each unprintable character of its text becomes `?`.
 #[derive(Debug)]
 pub struct Printable<T>(pub T);
 
@@ -15,7 +15,7 @@ impl<T: Display> Display for Printable<T> {
     }
 }
 
-/// The text with each unfit character as `?`.
+/// The text with each unprintable character as `?`.
 pub fn sanitise_line(text: &str) -> String {
     Printable(text).to_string()
 }
@@ -25,7 +25,7 @@ pub fn sanitise_lines(text: &str) -> String {
     text.chars().map(|c| if c == '\n' { c } else { replace_unprintable(c) }).collect()
 }
 
-/// Whether a character ends a line, moves a cursor, turns what is around it or is not seen.
+/// Whether a character ends a line, moves a cursor, turns its neighbours' direction or is invisible.
 pub const fn is_unprintable(character: char) -> bool {
     matches!(character,
         '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
@@ -37,13 +37,13 @@ const fn replace_unprintable(character: char) -> char {
     if is_unprintable(character) { '?' } else { character }
 }
 
-/// A writer that passes text on to another one, with each unfit character as `?`.
+/// A writer that passes text on to another one, with each unprintable character as `?`.
 #[derive(Debug)]
 pub struct PrintableWriter<'a, W>(pub &'a mut W);
 
 impl<W: Write> Write for PrintableWriter<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Nearly all text that is written is printable ASCII, and needs no look at each character.
+        // Nearly all text is printable ASCII, and needs no check of each character.
         if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
             return self.0.write_str(text);
         }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_end_or_turn_a_line_is_shown_as_a_mark() {
+    fn control_and_bidi_characters_become_question_marks() {
         assert_eq!(sanitise_line("a\x1b[31mb\u{202e}c\nd\u{9b}2Jé"), "a?[31mb?c?d?2Jé");
         assert_eq!(sanitise_lines("a\nb\r"), "a\nb?");
         check_lines("hostile", &sanitise_line(HOSTILE), is_unprintable);
@@ -67,7 +67,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_comes_out_with_what_is_unfit(text in any::<String>()) {
+        fn no_text_keeps_an_unprintable_character(text in any::<String>()) {
             let out = sanitise_line(&text);
             prop_assert!(!out.chars().any(is_unprintable));
             prop_assert_eq!(out.chars().count(), text.chars().count());

@@ -1,9 +1,9 @@
-//! What is kept of a change: the same struct in memory, on disk, in the API and on the command line.
+//! The record of a change: the same struct in memory, on disk, in the API and on the command line.
 //!
-//! Invariant: a record says everything by itself: when, which object in which version by which writer, what clients got
-//! before and after, and what the maps said to it. Its lists have bounds; a record that is too long for the file all
-//! the same becomes a gap there. Fields are added, never renamed; a field that has nothing to say is absent. The
-//! recorder makes records, and `sentence` words them for people.
+//! Invariant: a record is complete: when, which object in which version by which writer, what clients got before and
+//! after, and whether the maps accepted it. Its lists have bounds; a record that is still too long for the file becomes
+//! a gap there. Fields are added, never renamed; an empty field is absent. The recorder makes records, and `sentence`
+//! words them for people.
 
 mod sentence;
 
@@ -17,35 +17,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::rfc3339::Millis;
 
-/// Addresses named in one diff; a person reads no more, and a record stays below some 4 KiB.
+/// Addresses named in one diff. A person reads no more, and a record stays below some 4 KiB.
 const DIFF_ENTRIES_MAX: usize = 32;
 
-/// A word of a closed set: borrowed when it is made, owned when it was read.
+/// A word of a closed set: borrowed when it is made, owned when it is read.
 pub type Word = Cow<'static, str>;
 
-/// What a record is about.
+/// The subject of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Readers see a difference, or the maps were written to.
+    /// Clients see a difference, or the maps were written to.
     Change,
-    /// An object came or went, and nothing changed for clients. Such records are told, not kept.
+    /// An object came or went, and nothing changed for clients. Such records are reported, not stored.
     Event,
-    /// Here records are missing.
+    /// Records are missing here.
     Gap,
 }
 
 /// One change of one service, or a place where changes are missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
-    /// The number of the record. It counts up by one, over restarts too; absent: the record is not kept.
+    /// The number of the record. It counts up by one, across restarts too; absent: the record is not stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// When the batch began that brought the change.
+    /// When the batch with the change began.
     pub time: Millis,
-    /// The same moment on the clock that never steps back, which the journal shows too; microseconds since the boot.
+    /// The same moment on the monotonic clock, which the journal shows too; microseconds since the boot.
     pub monotonic_us: u64,
-    /// The kernel's id of that boot, as the journal has it.
+    /// The kernel's id of that boot, as in the journal.
     pub boot_id: Arc<str>,
     /// A change, an event that changed nothing, or a gap.
     pub kind: Kind,
@@ -55,21 +55,21 @@ pub struct Record {
     /// The source that has the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Word>,
-    /// A short stable code of what decided: a reason, `usable-endpoints`, `service-gone`, `no-effect`, …
+    /// A short stable code of the rule that decided: a reason, `usable-endpoints`, `service-gone`, `no-effect`, …
     pub rule: Word,
     /// Why, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub triggers: Vec<Trigger>,
-    /// How many triggers before these had no room.
+    /// How many earlier triggers did not fit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub suppressed: u32,
-    /// What changed for clients; frontends that met the same share one entry.
+    /// What changed for clients; frontends with the same change share one entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transitions: Vec<Transition>,
-    /// How many more entries had no room.
+    /// How many more entries did not fit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub transitions_omitted: u32,
-    /// What the maps said.
+    /// How the maps responded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Outcome>,
     /// What is missing here.
@@ -77,7 +77,7 @@ pub struct Record {
     pub gap: Option<Gap>,
 }
 
-/// What a cause may be.
+/// The events of triggers.
 const TRIGGER_EVENTS: [&str; 19] = [
     "applied",
     "deleted",
@@ -112,7 +112,7 @@ pub struct Trigger {
     /// Its namespace and name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// The source that told of the object.
+    /// The source that reported the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Word>,
     /// The object's uid.
@@ -127,23 +127,23 @@ pub struct Trigger {
     /// The last writer, by `managedFields`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writer: Option<LastWriter>,
-    /// The apiserver's endpoint or the file that it was read from.
+    /// The apiserver's endpoint or the file from which the object was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Arc<str>>,
-    /// Whether the object said `endpoints: null`, not `[]`.
+    /// Whether the object has `endpoints: null`, not `[]`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub endpoints_null: bool,
-    /// Whether the object was not known before.
+    /// Whether the object is new.
     #[serde(default, skip_serializing_if = "is_false")]
     pub new: bool,
-    /// The fields that matter here and differ from the object's version before. Empty for an object that was known:
-    /// only its metadata differs.
+    /// The relevant fields that differ from the object's former version. Empty for a known object: only its metadata
+    /// differs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<Word>,
-    /// How a slice's endpoints differ from those before.
+    /// How a slice's endpoints differ from its former ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Diff>,
-    /// The backend that was probed, that is another pod's now, or that was drained: with a port where only that was.
+    /// The backend that was probed, drained, or taken by another pod; with a port where only that port was drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// How many services lost their lists, and how many had one.
@@ -152,13 +152,13 @@ pub struct Trigger {
     /// The address that was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frontend: Option<String>,
-    /// The service that claims it too.
+    /// The other service that claims it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<String>,
-    /// The user of this node that ordered it.
+    /// The user of this node who ordered the drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// When that user did.
+    /// When the user ordered it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered: Option<Millis>,
 }
@@ -170,7 +170,7 @@ pub struct LastWriter {
     pub manager: Arc<str>,
     /// `Update` or `Apply`.
     pub operation: Arc<str>,
-    /// `status`, where a subresource was written.
+    /// `status`, where the write went to a subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subresource: Option<Arc<str>>,
     /// When the writer wrote.
@@ -183,23 +183,23 @@ pub struct LastWriter {
 pub struct Transition {
     /// What clients dial, each as `address:port/protocol`.
     pub frontends: Vec<String>,
-    /// How many more frontends met the same.
+    /// How many more frontends have the same change.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub frontends_omitted: u32,
-    /// What clients got; absent: the frontends are new.
+    /// What clients got before; absent: the frontends are new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Met>,
-    /// What they get; absent: the frontends have gone.
+    /// What clients get now; absent: the frontends are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Met>,
     /// The backends of new connections from this node.
     pub backends: Diff,
-    /// The backends of traffic from outside, where it got or gets others than new connections from this node.
+    /// The backends of traffic from outside, where they differ from those of new connections from this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_backends: Option<Diff>,
 }
 
-/// What a client meets at a frontend.
+/// What a client gets at a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Met {
     /// `serving`, `refusing`, …
@@ -212,12 +212,12 @@ pub struct Met {
     /// Whether the maps hold what they should.
     #[schemars(extend("enum" = ["pending", "done", "error"]))]
     pub status: Word,
-    /// The service that owns the address, where that is another service.
+    /// The service that owns the address, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
 }
 
-/// How two lists differ.
+/// The difference of two lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diff {
     /// Only in the later one.
@@ -226,67 +226,67 @@ pub struct Diff {
     /// Only in the earlier one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
-    /// In both, but not in the same state.
+    /// In both, but in another state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<Changed>,
     /// How many are the same in both.
     pub kept: u32,
-    /// How many differences had no room.
+    /// How many differences did not fit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub omitted: u32,
 }
 
-/// Something that is in both lists, in another state.
+/// An entry of both lists, in another state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
     /// Its address and port.
     pub address: String,
-    /// Its state before: `active` or `draining`; of an endpoint its conditions.
+    /// Its state before: `active` or `draining`; for an endpoint its conditions.
     pub before: Word,
     /// Its state afterwards.
     pub after: Word,
 }
 
-/// What the maps said.
+/// How the maps responded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     /// How many writes they accepted.
     pub ops: u32,
-    /// What they refused, with the error.
+    /// The error of the writes that they refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
     /// From the begin of the batch until all of it was written, in microseconds.
     pub elapsed_us: u64,
 }
 
-/// What is missing.
+/// Missing records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gap {
     /// Why they are missing.
     pub cause: GapCause,
-    /// How many records, as far as that can be told.
+    /// How many records, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<u64>,
-    /// The most records that can be missing, where their number cannot be told: no more numbers were set aside.
+    /// The most records that can be missing, if their number is unknown: no more numbers were reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<u64>,
-    /// How many bytes of the file cannot be used.
+    /// How many bytes of the file are unusable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// The file of the history in which records are missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The namespaces with most of the missing records, where that is known.
+    /// The namespaces with most of the missing records, if known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<NamespaceShare>,
 }
 
-/// How many of the missing records one namespace has.
+/// How many of the missing records belong to one namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamespaceShare {
     /// The name of the namespace.
     pub namespace: String,
-    /// How many records of it are missing.
+    /// How many of its records are missing.
     pub records: u64,
 }
 
@@ -294,19 +294,19 @@ pub struct NamespaceShare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GapCause {
-    /// More changes came than could be recorded.
+    /// Changes came faster than they could be recorded.
     QueueFull,
-    /// The file ends in the middle of a record: the daemon or the machine stopped while it was written.
+    /// The file ends in the middle of a record: the daemon or the machine stopped during the write.
     TornTail,
-    /// Bytes of the file are not what was written.
+    /// Bytes of the file differ from what was written.
     Damaged,
-    /// Another version wrote the file, or it is none of ours.
+    /// Another version wrote the file, or it is not ours.
     OtherVersion,
-    /// The disk did not take the records; memory had them.
+    /// The disk rejected the records; memory had them.
     NotWritten,
-    /// The daemon or the machine stopped without warning, and what had not been written by then is unknown.
+    /// The daemon or the machine stopped without warning; its unwritten records are unknown.
     Killed,
-    /// The files were full, and records of the namespaces that had most of them made room for others.
+    /// The files were full, and records of the namespaces that had most of them were evicted.
     MadeRoom,
 }
 
@@ -345,7 +345,7 @@ impl Diff {
 }
 
 impl Gap {
-    /// A gap of which nothing but the cause is known.
+    /// A gap with nothing but its cause.
     pub const fn new(cause: GapCause) -> Self {
         Self { cause, records: None, at_most: None, bytes: None, file: None, namespaces: Vec::new() }
     }
@@ -359,19 +359,19 @@ impl GapCause {
             Self::TornTail => "the file ends in the middle of a record",
             Self::Damaged => "the file is damaged",
             Self::OtherVersion => "the file is of another version",
-            Self::NotWritten => "the disk did not take them",
+            Self::NotWritten => "the disk rejected them",
             Self::Killed => "the daemon stopped before it had written them",
-            Self::MadeRoom => "they made room for others",
+            Self::MadeRoom => "they were evicted",
         }
     }
 }
 
 impl Record {
-    /// The rule that decided, and the reasons that clients met before and after; each once.
+    /// The rule that decided, and the reasons of clients' verdicts before and after; each once.
     pub fn reasons(&self) -> Box<[Word]> {
         let met = self.transitions.iter().flat_map(|it| it.before.iter().chain(&it.after));
-        let told = met.filter_map(|met| met.reason.clone());
-        std::iter::once(self.rule.clone()).chain(told).collect::<BTreeSet<Word>>().into_iter().collect()
+        let reasons = met.filter_map(|met| met.reason.clone());
+        std::iter::once(self.rule.clone()).chain(reasons).collect::<BTreeSet<Word>>().into_iter().collect()
     }
 }
 

@@ -1,6 +1,6 @@
-//! How times are shown and read: RFC 3339, shown in UTC.
+//! Times in RFC 3339: read with any offset, shown in UTC.
 //!
-//! Invariant: what is shown can be read again and is the same time.
+//! Invariant: a shown time can be read again as the same time.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -33,7 +33,7 @@ impl Millis {
         Some(Self(parse_micros(text)?.div_euclid(1000)))
     }
 
-    /// The time that is so long before this one, which `text` says as a number and `s`, `m`, `h` or `d`.
+    /// The time before this one by `text`: a number and `s`, `m`, `h` or `d`.
     pub fn ago(self, text: &str) -> Option<Self> {
         let unit = text.chars().next_back()?;
         let seconds = match unit {
@@ -86,11 +86,10 @@ impl<'de> Deserialize<'de> for Rfc3339 {
 
 const DAY_SECONDS: i64 = 86_400;
 
-/// Where times are counted from, and the earliest that is shown.
+/// The start of the count, and the earliest time that is shown.
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 
-/// The date and clock so long after 1970, by the Gregorian calendar. A later time than RFC 3339 can write is shown as
-/// the last that it can.
+/// The date and time since 1970, by the Gregorian calendar. A time past RFC 3339's range is shown as the last in it.
 fn to_date_time(since: SignedDuration) -> DateTime {
     EPOCH.saturating_add(since).max(EPOCH)
 }

@@ -1,6 +1,6 @@
-//! What answers say of their own form to programs, where deriving cannot tell it: words of closed sets, and texts.
+//! Schemas that deriving cannot produce: words of closed sets, and texts.
 //!
-//! Invariant: one type both writes a value and describes it, so neither can say what the other does not.
+//! Invariant: one type both writes a value and describes it, so the two cannot differ.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -9,7 +9,7 @@ use holdfast_core::str_enum::StrEnum;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
-/// A word that programs may match on: written as its spelling, described with every legal one.
+/// A word for programs to match on: written as its spelling, described with every legal one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code<T>(pub T);
 
@@ -44,7 +44,7 @@ impl<T: StrEnum> JsonSchema for Code<T> {
     }
 }
 
-/// A value with one spelling, of a kind that has too many to be listed: a name, an address with its port.
+/// A value with one spelling, from a set too large to list: a name, an address with its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Text<T>(pub T);
 

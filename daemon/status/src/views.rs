@@ -1,6 +1,6 @@
-//! What the parts of the daemon say of themselves, to be judged and shown.
+//! Reports of the daemon's parts about themselves.
 //!
-//! Invariant: plain data. The part that a view is of makes it; a reader cannot reach that part by the view.
+//! Invariant: plain data. Each part makes its own view; a reader cannot reach that part through it.
 
 pub mod announcements;
 pub mod apiserver;

@@ -183,8 +183,8 @@ fn an_overlay_between_nodes_leads_to_remote_backends() {
 #[test]
 fn backends_behind_a_device_that_is_left_out_are_reached_and_that_is_said() {
     let Some(bed) = lay(Switches::default(), &OVERLAY) else { return };
-    let why = "packets.devices names others, though a route leads to others by it: backends behind it are reached as \
-               everywhere, and nobody is served who comes by it";
+    let why = "packets.devices does not name it, though a route to other hosts uses it: backends behind it are \
+               reachable, but clients that arrive there are not served";
     on_this(&bed, "[packets]\ndevices = [\"eth0\"]\n", |bed, daemon, clients| {
         assert_eq!(shown(daemon, &["flannel.1"]), [format!("flannel.1 backends, attached: {why}")]);
         let status = daemon.tell(&["status"]).unwrap();

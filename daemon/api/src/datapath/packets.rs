@@ -1,7 +1,6 @@
-//! The part of `/datapath` about packets: each device of the node, what it is to packets, and why.
+//! The part of `/datapath` about packets: each device of the node, its role, and why.
 //!
-//! Invariant: a device is listed whether or not anything is done there, so that an operator sees which devices were
-//! left out.
+//! Invariant: a device is listed even without programs, so that an operator sees which devices are left out.
 
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -15,7 +14,7 @@ use serde::Serialize;
 use super::super::flows::FullestBackend;
 use super::super::text_table::{Cells, write_table};
 
-/// The kinds of hooks by which programs hang at a device.
+/// The kinds of hooks at devices.
 const HOOKS: [&str; 2] = [TCX, CLSACT];
 const TCX: &str = "tcx";
 const CLSACT: &str = "clsact";
@@ -23,39 +22,38 @@ const CLSACT: &str = "clsact";
 /// How packets are translated.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Packets<'a> {
-    /// Why packets are not translated, or not at all devices, or by programs that are behind; it is tried again.
+    /// Why packets are not translated, or not at all devices, or by outdated programs; the daemon tries again.
     failure: Option<&'a str>,
-    /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's,
-    /// because this daemon's programs cannot take their place. Clients from outside meet services as they were.
+    /// Whether programs at devices follow no change: they read tables from before those grew, or belong to a former
+    /// daemon because this daemon's programs cannot replace them. Clients from outside get outdated services.
     behind: bool,
-    /// What programs hang by: links, or filters before Linux 6.6. Null while packets are not translated.
+    /// The kind of hooks: links, or filters before Linux 6.6. Null while packets are not translated.
     #[schemars(extend("enum" = [TCX, CLSACT, None::<&str>]))]
     hook: Option<&'static str>,
-    /// How many flows the table has room for; 0 while packets are not translated.
+    /// The capacity of the flow table; 0 while packets are not translated.
     flows: u32,
-    /// How many flows the table is to have room for: it gets that size while clients go on.
+    /// The configured capacity of the flow table: it grows to that size without an interruption for clients.
     flows_wanted: u32,
-    /// Why the table does not get that size.
+    /// Why the table cannot get that size.
     flows_failure: Option<&'a str>,
-    /// Flows that found no room when the table was made smaller, since the daemon started.
+    /// Flows that a shrinking table evicted, since the daemon started.
     flows_given_up: u64,
-    /// How many of those flows were still needed: client or backend may have had something to say.
+    /// How many of those flows were still in use: client or backend might still have sent data.
     flows_given_up_needed: u64,
-    /// How many ports of this node flows can share at each port of each backend of another node; each flow is given
-    /// one.
+    /// The size of this node's SNAT port range: flows share it at each port of each backend of another node, and each
+    /// flow gets one port.
     snat_ports: u32,
-    /// The port of a backend at which the fewest of these ports are left, as it was some seconds ago; null: no flow has
-    /// one.
+    /// The backend port with the fewest SNAT ports left, as it was some seconds ago; null: no flow has one.
     fullest: Option<FullestBackend>,
-    /// How often the daemon put back a program that another process had taken from a device.
+    /// How often the daemon reattached a program that another process had detached from a device.
     repaired: u64,
-    /// Which clients' packets for backends of other nodes go there as they came (`[packets] dsr`), as far as this
-    /// kernel can do it.
+    /// The transports whose packets go encapsulated to backends of other nodes (`[packets] dsr`), as far as this kernel
+    /// supports it.
     dsr: Code<DsrTransports>,
-    /// The networks in which only nodes live: packets that others send so are taken from there alone.
+    /// The networks that contain only nodes: encapsulated packets are accepted from these alone.
     dsr_from: Vec<String>,
-    /// Why no client's packet goes to another node as it came, nor is taken so, although `dsr_from` has networks; null:
-    /// nothing is in the way.
+    /// Why no client's packet is encapsulated to another node or accepted from one, although `dsr_from` has networks;
+    /// null: nothing prevents it.
     no_dsr: Option<&'static str>,
     devices: Vec<Device<'a>>,
 }
@@ -64,46 +62,44 @@ pub(super) struct Packets<'a> {
 #[derive(Serialize, JsonSchema)]
 struct Device<'a> {
     name: &'a str,
-    /// The number of the device; 0 if the configuration names it and it is not there.
+    /// The interface index of the device; 0 if the configuration names it and it does not exist.
     index: u32,
-    /// What the device is to packets: others reach this node by it; it leads to a pod; it leads to backends, and
-    /// clients that come by it are not served; or nothing is done there.
+    /// The role of the device: other hosts reach this node through it; it leads to a pod; it leads to backends, and
+    /// clients that arrive there are not served; or no programs run there.
     #[schemars(extend("enum" = CLASSES))]
     class: &'static str,
-    /// Why the device is that to packets.
+    /// Why the device has this role.
     why: &'static str,
-    /// Whether its programs are there: one for packets that come and one for packets that leave; at a device of class
-    /// near the first alone.
+    /// Whether its programs are attached: one at ingress and one at egress; at a device of class near the first alone.
     attached: bool,
-    /// Whether they are, but without their pins: they serve, and end with the daemon.
+    /// Whether they are attached without pins: they serve, and end with the daemon.
     unpinned: bool,
-    /// The address that backends of other nodes see as an IPv4 client's; at a pod's device, the one that the pod sees
-    /// when it reaches itself.
+    /// The IPv4 source address that backends of other nodes see after SNAT; at a pod's device, the one that the pod
+    /// sees when it reaches itself.
     address4: Option<Ipv4Addr>,
-    /// The address that backends of other nodes see as an IPv6 client's; at a pod's device, the one that the pod sees
-    /// when it reaches itself.
+    /// The IPv6 source address that backends of other nodes see after SNAT; at a pod's device, the one that the pod
+    /// sees when it reaches itself.
     address6: Option<Ipv6Addr>,
     /// The networks of this node's own pods behind the device: these pods see a client's own address, although the
     /// device leads, or may lead, to pods of other nodes too.
     near: Vec<String>,
-    /// How answers to clients that came by an outer device are routed: as packets of the backend, or of the address
-    /// that was dialled, where rules of routing tell the two apart. Null for other devices.
+    /// How replies to clients that arrived at an outer device are routed: as packets of the backend, or of the
+    /// frontend's address, if routing rules distinguish the two. Null for other devices.
     #[schemars(extend("enum" = [REPLY_ROUTINGS[0], REPLY_ROUTINGS[1], None::<&str>]))]
     answers: Option<&'static str>,
-    /// How many programs and filters of others are at the device too; they still run. They are not counted at pods'
+    /// How many foreign programs and filters are at the device too; they still run. They are not counted at pods'
     /// devices of class pod.
     others: usize,
-    /// Whether packets of flows pass by the stack at this device: to and from other nodes, or its pods.
+    /// Whether packets of flows take the fast path at this device: to and from other nodes, or its pods.
     shortcut: bool,
-    /// Why they do not; null where they do, and at devices by which no flow with clients outside leads.
+    /// Why they do not; null if they do, and at devices that no flow of outside clients crosses.
     no_shortcut: Option<String>,
-    /// Where those to and from other nodes pass by it at the driver already (`[packets] xdp`). Null where they do
-    /// not.
+    /// Where packets to and from other nodes take the fast path at the driver (`[packets] xdp`). Null if they do not.
     #[schemars(extend("enum" = [NATIVE, None::<&str>]))]
     xdp: Option<&'static str>,
-    /// Why they do not pass there, where they are to.
+    /// Why they do not take it at the driver, if they are configured to.
     no_xdp: Option<Cow<'static, str>>,
-    /// Why the programs are not there, or have no pins; it is tried again each second.
+    /// Why the programs are not attached, or have no pins; the daemon tries again each second.
     error: Option<&'a str>,
 }
 
@@ -130,7 +126,7 @@ impl<'a> Packets<'a> {
             repaired: status.repaired,
             dsr: Code(status.switches.dsr_transports),
             dsr_from: status.switches.dsr_from.iter().map(ToString::to_string).collect(),
-            no_dsr: is_secured.then_some("a policy of IPsec is to see packets"),
+            no_dsr: is_secured.then_some("an IPsec policy must see packets"),
             devices: decisions
                 .iter()
                 .map(|decision| Device::from_decision(decision, &status.devices))
@@ -142,23 +138,22 @@ impl<'a> Packets<'a> {
         match (self.hook, self.failure) {
             (None, None) => "not yet translated".to_owned(),
             (None, Some(why)) if self.behind => {
-                format!("by programs of a former daemon, as it left them: {why}")
+                format!("by the programs of a former daemon, unchanged: {why}")
             }
             (None, Some(why)) => format!("not translated: {why}"),
             (Some(hook), None) => {
                 let flows = self.flows;
                 let resized = self.describe_size();
-                let beside =
+                let details =
                     [self.describe_snat_ports(), self.describe_dsr(), self.describe_repairs()].concat();
-                format!("up to {flows} flows{resized}, by {hook}{beside}")
+                format!("up to {flows} flows{resized}, by {hook}{details}")
             }
-            (Some(hook), Some(why)) if self.behind => format!("by {hook}, from tables of before: {why}"),
+            (Some(hook), Some(why)) if self.behind => format!("by {hook}, with outdated tables: {why}"),
             (Some(hook), Some(why)) => format!("by {hook}, not at all devices: {why}"),
         }
     }
 
-    /// What to say where the table does not have the size that it is to have, or where a smaller one had no room for
-    /// flows.
+    /// The note about a table without its configured size, or about flows that a smaller one evicted.
     fn describe_size(&self) -> String {
         let wanted = (self.flows_wanted != self.flows).then(|| match self.flows_failure {
             Some(why) => format!(" (not {}: {why})", self.flows_wanted),
@@ -166,7 +161,7 @@ impl<'a> Packets<'a> {
         });
         let all = self.flows_given_up;
         let needed = self.flows_given_up_needed;
-        let given_up = (all > 0).then(|| format!(" ({all} had no room, {needed} of them in use)"));
+        let given_up = (all > 0).then(|| format!(" ({all} evicted, {needed} of them in use)"));
         wanted.into_iter().chain(given_up).collect()
     }
 
@@ -176,12 +171,12 @@ impl<'a> Packets<'a> {
         fullest.unwrap_or_default()
     }
 
-    /// What goes from node to node as it came.
+    /// The encapsulation between nodes.
     fn describe_dsr(&self) -> String {
         let direct = match (self.dsr.0, self.dsr_from.as_slice()) {
             (_, []) => String::new(),
             (DsrTransports::Off, from) => {
-                format!(", takes clients' packets from nodes in {}", from.join(", "))
+                format!(", accepts encapsulated packets from nodes in {}", from.join(", "))
             }
             (which, from) => {
                 format!(", {} from and to nodes in {} (dsr {which})", DSR_PACKETS, from.join(", "))
@@ -192,7 +187,7 @@ impl<'a> Packets<'a> {
     }
 
     fn describe_repairs(&self) -> String {
-        if self.repaired == 0 { String::new() } else { format!(", {} programs put back", self.repaired) }
+        if self.repaired == 0 { String::new() } else { format!(", {} programs reattached", self.repaired) }
     }
 
     /// The table of devices.
@@ -268,7 +263,7 @@ impl Device<'_> {
         format!("; pods in {} are this node's own", self.near.join(" and "))
     }
 
-    /// Which way packets go between this device and others.
+    /// The path of packets between this device and others.
     fn describe_fast_path(&self) -> String {
         match &self.no_shortcut {
             Some(why) => format!("; packets go through the stack: {why}"),
@@ -283,7 +278,7 @@ impl Device<'_> {
         }
     }
 
-    /// Whether packets that pass by the stack do so at the device's driver.
+    /// Whether the fast path runs at the device's driver.
     fn describe_driver(&self) -> String {
         match (self.xdp, &self.no_xdp) {
             (Some(mode), _) => format!(", at the driver ({mode})"),
@@ -293,9 +288,9 @@ impl Device<'_> {
     }
 }
 
-const DSR_PACKETS: &str = "clients' packets as they came";
+const DSR_PACKETS: &str = "encapsulated packets";
 
-/// The way of frames at a driver.
+/// The XDP mode of a driver.
 const NATIVE: &str = "native";
 
-const ROUTED_BY_ADDRESS: &str = "; answers are routed by the address that was dialled";
+const ROUTED_BY_ADDRESS: &str = "; replies are routed by the frontend's address";

@@ -1,8 +1,8 @@
 //! `POST /drain` and `POST /undrain`: an operator takes new clients from backends, or gives them back.
 //!
-//! Invariant: only over the unix socket, and of its users only root, or the user that the daemon runs as: the group may
-//! look and have files read again, and an order to drain moves clients. The answer says what the order
-//! came to in the lists of now, and the exit code of the command line says whether clients still get such a backend.
+//! Invariant: only over the unix socket, and only for root or the daemon's user: the group may read and reload files,
+//! but an order to drain moves clients. The answer shows the effect on the current lists, and the exit code of the
+//! command line shows whether clients still get such a backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,60 +28,60 @@ use crate::response::{self, ApiError};
 use holdfast_agent::drains::{AcceptedOrder, Order, OrderOutcome};
 use holdfast_evidence::diagnose::EXIT_HEADER;
 
-/// The path by which backends are drained.
+/// The path that drains backends.
 pub(crate) const DRAIN_PATH: &str = "/drain";
 
-/// The path by which that is taken back.
+/// The path that undrains backends.
 pub(crate) const UNDRAIN_PATH: &str = "/undrain";
 
-/// How long an order may take, of which the disk may take three seconds.
+/// How long an order may take; up to three seconds of it for the disk.
 const ORDER_TIME_MAX: Duration = Duration::from_secs(6);
 
-/// How long the answer waits until the lists are as ordered: the engine takes an order within milliseconds, unless
-/// everything changes at once.
+/// How long the answer waits for the lists: the engine executes an order within milliseconds, unless everything changes
+/// at once.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What is said of a drain that reaches no backend.
+/// The note for a drain without a backend.
 const NO_SERVICE: &str = "no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service \
                           lists it later, it gets no client there";
 
-/// What an order came to.
+/// The outcome of an order.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Ordered")]
 pub(crate) struct DrainOrderJson {
-    /// The address, with a port where only that is meant.
+    /// The address, with a port if the order has one.
     backend: String,
-    /// The one service that is meant, as `namespace/name`; null: all.
+    /// The only service, as `namespace/name`; null: all.
     service: Option<String>,
-    /// Whether it is drained now, or else not any more.
+    /// Whether it is drained now.
     drained: bool,
-    /// Whether that was so before, and the order changed nothing.
+    /// Whether the order changed nothing.
     unchanged: bool,
-    /// The user that drained it, where it was drained before.
+    /// The user that drained it before, if any.
     by: Option<String>,
-    /// When it was drained, where it was drained before.
+    /// When it was drained before, if it was.
     since: Option<Rfc3339>,
     /// How many services have such a backend now.
     services: usize,
     /// The first of them, as `namespace/name`.
     named: Vec<String>,
-    /// Where it is drained: services in which clients get such a backend all the same, because each other one is
-    /// drained, has weight 0 or is not ready: a drain never makes a list empty.
+    /// After a drain: services in which clients still get such a backend, because each other one is drained, has weight
+    /// 0 or is not ready: a drain never makes a list empty.
     still_used: Vec<String>,
-    /// How many of the services do not do as ordered yet.
+    /// How many of the services do not follow the order yet.
     pending: usize,
-    /// What else drains some of these backends, as far as it is named.
+    /// The first other drains of some of these backends.
     also_drained: Vec<String>,
-    /// Why a restart of the daemon would not know it yet; null if it would.
+    /// Why a restart of the daemon would lose the order; null if it would not.
     memory_problem: Option<String>,
 }
 
-/// Answers the order to drain.
+/// Handles the order to drain.
 pub(crate) async fn drain(visit: State<RequestContext>, peer: Extension<Peer>, request: Request) -> Response {
     handle_order(visit.0, peer.0, request, true).await
 }
 
-/// Answers the order to take that back.
+/// Handles the order to undrain.
 pub(crate) async fn undrain(
     visit: State<RequestContext>,
     peer: Extension<Peer>,
@@ -96,7 +96,7 @@ async fn handle_order(visit: RequestContext, peer: Peer, request: Request, is_on
         return refuse_other_methods();
     }
     let wanted = check_allowed(peer).and_then(|()| parse_drain(&request));
-    // A request cannot be kept while its order is waited for.
+    // A request cannot be held across the await.
     drop(request);
     match wanted {
         Ok(drain) => {
@@ -144,14 +144,13 @@ async fn submit_order(
             Err(ApiError::new(StatusCode::CONFLICT, why.to_string(), hint))
         }
         Ok(None) | Err(_) => {
-            let hint =
-                "it starts, stops or hangs, or others asked first; `holdfast drain` shows what is in force";
-            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no order now", hint))
+            let hint = "it starts, stops or hangs, or other requests are first; `holdfast drain` shows what is in force";
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon accepts no order now", hint))
         }
     }
 }
 
-/// Root, or the user of the daemon itself, where that is another one.
+/// Root, or the daemon's own user.
 pub(crate) fn may_order(peer: Peer) -> bool {
     peer.uid == 0 || peer.uid == nix::unistd::geteuid().as_raw()
 }
@@ -182,7 +181,7 @@ async fn send_order(
     answered.await.ok()
 }
 
-/// What the drain reaches, once the lists are as they were ordered to be, or when that takes too long.
+/// The effect of the drain, once the lists follow the order or the wait is too long.
 async fn wait_for_effect(visit: &RequestContext, drain: &Drain, taken: &AcceptedOrder) -> DrainEffect {
     let mut snapshots = visit.readings.snapshots.clone();
     let begun = tokio::time::Instant::now();
@@ -192,7 +191,7 @@ async fn wait_for_effect(visit: &RequestContext, drain: &Drain, taken: &Accepted
         if !matches!(changed, Ok(Ok(()))) {
             break;
         }
-        // The engine waits while what it publishes is borrowed.
+        // The engine waits while its published snapshot is borrowed.
         let snapshot = Arc::clone(&snapshots.borrow_and_update());
         reach.refresh(&snapshot, drain, &taken.drains);
     }
@@ -218,8 +217,8 @@ impl DrainOrderJson {
         }
     }
 
-    /// Whether clients do not get what the operator may expect of the order. An address that no service has may be
-    /// spelled wrong, and another one get clients on.
+    /// Whether the outcome differs from what the operator may expect. An address without a service may be misspelled,
+    /// and the intended one still gets clients.
     const fn has_finding(&self) -> bool {
         let is_still_drained = !self.drained && !self.also_drained.is_empty();
         let reaches_none = self.drained && self.services == 0;
@@ -239,7 +238,7 @@ impl DrainOrderJson {
         lines.into_iter().flatten().map(|line| line + "\n").collect()
     }
 
-    /// What an operator may not expect of it.
+    /// The part of the outcome that the operator may not expect.
     fn describe_remaining_use(&self) -> Option<String> {
         let them = self.still_used.join(", ");
         let used = format!(
@@ -260,14 +259,14 @@ impl DrainOrderJson {
 
     fn describe_memory_problem(&self) -> Option<String> {
         let problem = self.memory_problem.as_ref()?;
-        Some(format!("not on disk yet, so a restart of the daemon would not know it: {problem}"))
+        Some(format!("not on disk yet, so a restart of the daemon would lose it: {problem}"))
     }
 
     fn describe_outcome(&self) -> String {
         let by = self.by.as_deref().unwrap_or("an unknown user");
         let since = self.since.map(|since| format!(" since {since}")).unwrap_or_default();
         match (self.drained, self.unchanged) {
-            (true, false) if self.services == 0 => "is noted as drained, and is no backend now".to_owned(),
+            (true, false) if self.services == 0 => "is drained, but is no backend now".to_owned(),
             (true, false) if !self.still_used.is_empty() => {
                 "is drained: it gets new clients only where no other backend takes them, and keeps those that it has"
                     .to_owned()

@@ -1,4 +1,4 @@
-//! An explanation for people: the sentence first, then what it rests on.
+//! An explanation for people: the sentence first, then its evidence.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use holdfast_diagnose::explain::{
 use holdfast_status::printable::Printable;
 use holdfast_status::views::clients::Clients;
 
-/// All of it as lines.
+/// The whole explanation as lines.
 pub(super) fn write(explanation: &Explanation<'_>) -> String {
     let mut out = String::new();
     push_line(&mut out, 0, &explanation.sentence);
@@ -44,19 +44,19 @@ pub(super) fn write(explanation: &Explanation<'_>) -> String {
     out
 }
 
-/// Writes one line; what others wrote into `text` cannot begin another one.
+/// Writes one line; foreign text in `text` cannot begin another one.
 fn push_line(out: &mut String, depth: usize, text: &str) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{:depth$}{}", "", Printable(text), depth = depth * 2);
 }
 
-/// Writes a heading behind a blank line.
+/// Writes a heading after a blank line.
 fn push_heading(out: &mut String, text: &str) {
     out.push('\n');
     push_line(out, 0, text);
 }
 
-/// Writes what a packet meets: the names of the steps in one column, what each step says in the next, then backends.
+/// Writes the path of a packet: the steps in one column, their results in the next, then backends.
 fn write_packet(out: &mut String, packet: &Packet) {
     push_heading(out, "Step by step, from the maps as they are; nothing was sent:");
     for step in &packet.steps {

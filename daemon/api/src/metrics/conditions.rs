@@ -1,8 +1,8 @@
-//! What is wrong with single services, so that an alert can name them.
+//! Problems of single services, so that an alert can name them.
 //!
-//! Invariant: these are the only series that bear the name of a service. A service has none while nothing is wrong with
-//! it, and their number has a bound; conditions beyond it are only counted. A cause is a word of ours or of the
-//! knowledge, never of an object.
+//! Invariant: these are the only series with the name of a service. A service without a problem has none, and their
+//! number has a bound; conditions beyond it are only counted. A cause is a word of ours or of the knowledge, never of
+//! an object.
 
 use holdfast_core::snapshot::Snapshot;
 
@@ -19,7 +19,7 @@ pub(super) fn write(
 ) {
     let conditions = Conditions::from_snapshot(snapshot, &closed.service_ports());
     let name = "holdfast_service_condition_start_time_seconds";
-    let help = "Since when something is wrong with a service; there is none while nothing is.";
+    let help = "Since when a service has a condition; a healthy service has no series.";
     out.begin(name, "gauge", help);
     for it in &conditions.named {
         let is_pending = it.kind == ConditionKind::LbPending;
@@ -32,7 +32,7 @@ pub(super) fn write(
         ];
         out.sample(name, &labels, it.since.0);
     }
-    let help = "What is wrong with services beyond those that have a series, by condition.";
+    let help = "Conditions of services beyond those with a series, by condition.";
     let truncated = ConditionKind::ALL.into_iter().zip(conditions.truncated);
     out.labelled_metric("holdfast_service_conditions_truncated", "gauge", help, "condition", truncated);
 }
@@ -51,7 +51,7 @@ mod tests {
     use crate::fixture::many;
 
     #[test]
-    fn a_load_balancer_that_waits_bears_the_cause_that_was_overheard() {
+    fn a_pending_load_balancer_has_the_cause_from_its_event() {
         let mut snapshot = many(1, 1);
         let mut view = ServiceView::clone(snapshot.services.iter().next().unwrap());
         let facts = Arc::make_mut(view.facts.as_mut().unwrap());

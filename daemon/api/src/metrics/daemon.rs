@@ -1,4 +1,4 @@
-//! The process, and whether it is well.
+//! The process and its health.
 //!
 //! Invariant: as for all metrics, see the parent.
 
@@ -21,18 +21,17 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
             out.sample("holdfast_source_synced", &[("source", source.as_str())], u8::from(*synced));
         }
     }
-    let help =
-        "Whether what is served was remembered from before a restart, and a source has not delivered since.";
+    let help = "Whether the served state is from before a restart, because a source has not delivered since.";
     out.gauge("holdfast_stale", help, u8::from(snapshot.stale_since.is_some()));
     let help = "When the newest view was published.";
     out.gauge("holdfast_snapshot_timestamp_seconds", help, snapshot.published.0);
-    let help = "For how long the engine has not moved although it should; 0: it moves.";
+    let help = "For how long the engine has made no progress although it should; 0: it makes progress.";
     let stalled = readings.liveness.stalled_for().map_or(0, |still| still.as_secs());
     out.gauge("holdfast_engine_stalled_seconds", help, stalled);
     let help = "Whether the last reload was refused, so that an older configuration than that of the file is in force.";
     out.gauge("holdfast_reload_refused", help, u8::from(readings.refused_reload.borrow().is_some()));
     let (named, more) = readings.closed_ports.named_ports();
-    let help = "Ports of kube-proxy that are asked for and cannot be opened.";
+    let help = "Configured ports of kube-proxy that cannot be opened.";
     out.gauge("holdfast_closed_ports", help, named.len() + more);
     let name = "holdfast_other_proxy";
     out.begin(name, "gauge", "Whether another proxy serves, or served, on this node.");
@@ -44,15 +43,15 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
     write_announcements(out, &readings.routes.borrow());
 }
 
-/// Addresses that are announced by routes, and what was done to the routes.
+/// Announced addresses, and changes of their routes.
 fn write_announcements(out: &mut Exposition, routes: &AnnouncementStatus) {
     let there = routes.addresses.iter().filter(|it| it.announced).count();
-    let help = "Addresses whose routes are there for others to announce.";
+    let help = "Addresses whose routes exist for routing daemons to announce.";
     out.gauge("holdfast_announced_addresses", help, there);
-    let help = "Addresses that the configuration has announced, and that are not.";
+    let help = "Addresses to announce whose routes do not exist.";
     out.gauge("holdfast_unannounced_addresses", help, routes.addresses.len() - there);
-    out.counter("holdfast_announcements_total", "Routes to addresses that were put in.", routes.added);
-    out.counter("holdfast_withdrawals_total", "Routes to addresses that were taken out.", routes.removed);
+    out.counter("holdfast_announcements_total", "Routes to addresses that were added.", routes.added);
+    out.counter("holdfast_withdrawals_total", "Routes to addresses that were removed.", routes.removed);
     let help = "Changes of routes to addresses that the kernel refused.";
     out.counter("holdfast_announcements_refused_total", help, routes.failures);
 }

@@ -1,6 +1,6 @@
-//! Lists that are held, and how backends meet probes and checks.
+//! Held lists, and results of probes and checks.
 //!
-//! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. A hold that ended without a
+//! Invariant: as for all metrics, see the parent; and a scrape reads held services only. A hold that ended without a
 //! list shows in `holdfast_frontends_not_serving`, as the reason of its frontends.
 
 use holdfast_core::hold::{Bound, Hold, Judgement};
@@ -38,7 +38,7 @@ impl HoldCounts {
 /// Writes which lists are held, for which reasons and how long.
 pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &ProbeCounts) {
     let counts = HoldCounts::from_snapshot(snapshot);
-    let help = "Services of which a list is held.";
+    let help = "Services with a held list.";
     out.gauge("holdfast_services_held", help, snapshot.held.len());
     let of_reasons = Judgement::REASONS.into_iter().zip(counts.reasons);
     out.labelled_metric(
@@ -60,11 +60,11 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &ProbeCou
     out.labelled_metric("holdfast_probes_total", "counter", help, "answer", probes.totals());
 }
 
-/// Writes how the checks of the configuration's backends went.
+/// Writes the results of checks of the configuration's backends.
 pub(super) fn write_checks(out: &mut Exposition, checks: &CheckStats) {
     let help = "Health checks of the configuration's backends, by result.";
     out.labelled_metric("holdfast_checks_total", "counter", help, "result", checks.totals());
-    let help = "Backends of the configuration that are checked, by what their checks made of them.";
+    let help = "Checked backends of the configuration, by state.";
     out.labelled_metric("holdfast_checked_backends", "gauge", help, "state", checks.backends());
     let help = "Backends that were checked out of turn because they had refused clients from outside.";
     out.counter("holdfast_checks_out_of_turn_total", help, checks.refusal_rechecks());

@@ -1,4 +1,4 @@
-//! What the engine did, which objects were rejected, and what is written to disk.
+//! The engine's work, rejected objects, and the files on disk.
 //!
 //! Invariant: as for all metrics, see the parent.
 
@@ -11,7 +11,7 @@ use holdfast_agent::recorder::History;
 use holdfast_agent::state::SnapshotWrite;
 use holdfast_kubernetes::event_recorder::EventCounts;
 
-/// Writes how much the engine did, how the history and the snapshot are kept, and how many objects are rejected.
+/// Writes the engine's work, the state of history and snapshot, and the number of rejected objects.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
     write_counters(out, snapshot);
     write_steps(out, &readings.liveness.steps);
@@ -20,9 +20,9 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
     write_state(out, &readings.last_write.borrow());
 }
 
-/// Writes what became of our Events. These series exist only where Events are written to the cluster.
+/// Writes the outcomes of our Events. These series exist only if the daemon writes Events to the cluster.
 pub(super) fn write_announced_events(out: &mut Exposition, announced: &EventCounts) {
-    let help = "Events for the cluster, by what became of them.";
+    let help = "Events for the cluster, by outcome.";
     out.labelled_metric("holdfast_kubernetes_events_total", "counter", help, "outcome", announced.totals());
 }
 
@@ -36,10 +36,10 @@ fn write_counters(out: &mut Exposition, snapshot: &Snapshot) {
     out.counter("holdfast_cross_service_ops_total", help, counters.cross_service);
     let help = "Steps left out because an entry that must exist was missing. Anything but 0 is a defect.";
     out.counter("holdfast_impossible_total", help, counters.impossible);
-    let help = "Things in the maps that somebody else had changed; each is written anew.";
+    let help = "Map entries that another process changed; each is written again.";
     out.counter("holdfast_drift_total", help, counters.drift);
     out.counter("holdfast_changes_total", "Change records made.", counters.changes);
-    let help = "Change records that the recorder had no room for.";
+    let help = "Change records that did not fit the recorder's queue.";
     out.counter("holdfast_changes_dropped_total", help, counters.changes_dropped);
 }
 
@@ -54,7 +54,7 @@ fn write_history(out: &mut Exposition, history: &History) {
     out.counter("holdfast_history_records_total", "Changes that were recorded.", recorded.records);
     let help = "Places in the history where records are missing.";
     out.counter("holdfast_history_gaps_total", help, recorded.gaps);
-    let help = "Records that memory has and the disk did not take.";
+    let help = "Records that the disk rejected; memory has them.";
     out.counter("holdfast_history_unwritten_total", help, recorded.file.lost);
     let help = "Writes of the history that failed.";
     out.counter("holdfast_history_write_failures_total", help, recorded.file.failures);
@@ -62,7 +62,7 @@ fn write_history(out: &mut Exposition, history: &History) {
     out.gauge("holdfast_history_failed", help, u8::from(recorded.file.error.is_some()));
     out.gauge("holdfast_history_disk_bytes", "The history on disk.", recorded.file.bytes);
     out.gauge("holdfast_history_memory_bytes", "The history in memory, about.", fill.bytes);
-    out.gauge("holdfast_history_watchers", "Who watches.", history.watchers());
+    out.gauge("holdfast_history_watchers", "Watchers of the history.", history.watchers());
 }
 
 fn write_rejections(out: &mut Exposition, snapshot: &Snapshot) {
@@ -70,11 +70,11 @@ fn write_rejections(out: &mut Exposition, snapshot: &Snapshot) {
     let count = |objects: usize| u64::try_from(objects).unwrap_or(u64::MAX);
     let now = count(rejections.named.len() + rejections.more);
     out.gauge("holdfast_rejected_objects", "Objects that are rejected now.", now);
-    out.gauge("holdfast_waiting_objects", "Objects that wait for room.", count(rejections.waiting));
+    out.gauge("holdfast_waiting_objects", "Objects that wait for space.", count(rejections.waiting));
     out.counter("holdfast_rejections_total", "Rejections.", rejections.total);
     out.counter(
         "holdfast_rejections_unnamed_total",
-        "Rejections with no room for a name.",
+        "Rejections that are counted without a name.",
         rejections.dropped,
     );
 }

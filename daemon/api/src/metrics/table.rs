@@ -1,4 +1,4 @@
-//! What is served: services, frontends, endpoints, and one number to compare nodes by.
+//! Services, frontends, endpoints, and one number to compare nodes by.
 //!
 //! Invariant: as for all metrics, see the parent. No service has a series of its own here; `/frontends` lists all.
 
@@ -19,21 +19,21 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {
     write_balancers(out, snapshot);
     write_drains(out, snapshot, totals.backends().drained);
     if snapshot.sources.contains_key(&Source::Kubernetes) {
-        let help =
-            "What the apiserver's objects ask for, as a number; nodes that know the same have the same.";
+        let help = "A digest of the apiserver's objects; nodes with the same objects have the same digest.";
         out.gauge("holdfast_table_digest", help, digest(&snapshot.services));
     }
     if snapshot.sources.contains_key(&Source::Config) {
         let help =
-            "What the configuration's services ask for, as a number; nodes with the same have the same.";
+            "A digest of the configuration's services; nodes with the same services have the same digest.";
         out.gauge("holdfast_configured_digest", help, config_digest(&snapshot.services));
     }
 }
 
-/// What operators have drained, and whether clients get some of it all the same.
+/// Writes the drains of operators, and how many drained backends clients still get.
 fn write_drains(out: &mut Exposition, snapshot: &Snapshot, counts: [u64; 2]) {
     out.gauge("holdfast_drains", "Drains that operators of this node have in force.", snapshot.drains.len());
-    let help = "Endpoints that are drained, by whether clients get them because no other takes clients.";
+    let help =
+        "Drained endpoints, by whether clients still get them because no other endpoint takes clients.";
     out.begin("holdfast_drained_backends", "gauge", help);
     for (used, count) in ["no", "yes"].into_iter().zip(counts) {
         out.sample("holdfast_drained_backends", &[("used", used)], count);
@@ -49,7 +49,7 @@ fn write_totals(out: &mut Exposition, totals: &Totals) {
     }
     let help = "Frontends whose verdict is not serving, by its reason.";
     out.labelled_metric("holdfast_frontends_not_serving", "gauge", help, "reason", totals.reasons());
-    let help = "Frontends by whether the maps hold what they should.";
+    let help = "Frontends by whether the maps are as intended.";
     let StatusCounts { pending, done, error } = totals.statuses();
     let of_statuses = WriteStatus::ALL.map(|status| match status {
         WriteStatus::Pending => (status, pending),
@@ -74,7 +74,7 @@ fn write_balancers(out: &mut Exposition, snapshot: &Snapshot) {
     for balancer in snapshot.services.with_balancer().filter_map(|view| LoadBalancer::from_view(view, now)) {
         count_value(&mut counts, &BalancerState::ALL, &balancer.state.0);
     }
-    let help = "Load balancers of Services, by how far they have come as far as the Services say.";
+    let help = "Load balancers of Services, by the state in the Services.";
     let of_balancers = BalancerState::ALL.into_iter().zip(counts);
     out.labelled_metric("holdfast_load_balancers", "gauge", help, "state", of_balancers);
 }

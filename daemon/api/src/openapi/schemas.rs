@@ -1,11 +1,11 @@
-//! Makes schemas say what our answers keep to, where the derived ones say less.
+//! Extends derived schemas by the rules of our answers.
 //!
-//! Invariant: what is added holds for every answer: a member that may be absent is never null, and an object that
-//! always has all its members has no others.
+//! Invariant: each addition holds for every answer: an optional member is never null, and an object that always has all
+//! its members has no others.
 
 use serde_json::{Map, Value};
 
-/// Goes over one named schema.
+/// Simplifies one named schema.
 pub(super) fn simplify_schema(schema: &mut Value) {
     let Value::Object(members) = schema else { return };
     merge_enum(members);
@@ -38,7 +38,7 @@ fn drop_null_where_optional(schema: &mut Map<String, Value>) {
 }
 
 fn drop_null(property: &mut Map<String, Value>) {
-    // A default would only say that the member may be absent, and `required` says so already.
+    // A default would only repeat that the member may be absent, and `required` says so already.
     property.remove("default");
     if let Some(Value::Array(types)) = property.get_mut("type") {
         types.retain(|it| it != "null");

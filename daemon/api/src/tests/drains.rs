@@ -213,7 +213,7 @@ fn a_drain_of_one_service_is_of_exactly_this_one() {
     "#]]
     .assert_eq(&life.order("/undrain?backend=10.0.0.1"));
     expect![[r#"
-        10.0.0.1 of default/we is noted as drained, and is no backend now
+        10.0.0.1 of default/we is drained, but is no backend now
         no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service lists it later, it gets no client there
         exit 1
     "#]]
@@ -233,7 +233,7 @@ fn what_a_restart_would_forget_is_told_until_the_disk_has_it() {
     assert!(life.order("/drain?backend=10.0.0.1").contains("not on disk yet"));
     let told = life.table("/drains");
     let why =
-        told.lines().last().unwrap().strip_prefix("a restart of the daemon would not know the last orders: ");
+        told.lines().last().unwrap().strip_prefix("a restart of the daemon would lose the last orders: ");
     let why = why.unwrap_or_else(|| panic!("{told}"));
     assert_eq!(life.json("/drains")["memory_problem"], why);
     assert_eq!(life.json("/readyz")["unwritten_drains"], why);

@@ -11,7 +11,7 @@ fn by_tcp_nobody_is_asked_and_it_is_said() {
         let got = served.get(&format!("/events{question}"), "");
         assert_eq!((got.status, got.header("holdfast-exit")), (200, Some("5")), "{}", got.body);
         assert!(
-            got.body.contains("Events were not read: an apiserver is asked only for those"),
+            got.body.contains("Events were not read: the apiserver is queried only for clients"),
             "{}",
             got.body
         );

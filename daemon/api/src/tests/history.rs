@@ -34,7 +34,7 @@ fn each_filter_is_exact() {
 fn people_read_words() {
     expect_file!["golden/history.txt"].assert_eq(&served().get("/history", "").body);
     let nothing = served().get("/history?service=default/nobody", "").body;
-    assert_eq!(nothing, "nothing is recorded of that\n");
+    assert_eq!(nothing, "no record matches\n");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! The connection to the daemon, before HTTP: the unix socket or TCP.
+//! The connection to the daemon below HTTP: the unix socket or TCP.
 //!
-//! Invariant: connecting ends within [`CONNECT_TIME_MAX`], also where no process accepts.
+//! Invariant: connecting ends within [`CONNECT_TIME_MAX`], even if no process accepts.
 
 use std::io;
 use std::net::ToSocketAddrs;
@@ -15,17 +15,17 @@ use tokio::net::{TcpStream, UnixStream};
 /// Loopback connects at once or never.
 pub(super) const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The pause between two tries at a socket that has as many waiting clients as it takes.
+/// The pause between attempts at a socket with a full backlog.
 const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
 const ACCEPT_TIMED_OUT: &str =
-    "this client was not let in within 2 seconds: the daemon hangs, or too many clients ask at once";
+    "the daemon accepted no connection within 2 seconds: it hangs, or too many clients connect at once";
 
 /// Either kind of connection.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A socket refuses at once where too many clients wait to be accepted; a moment later it may have room.
+/// Connects to a socket. It refuses at once if its backlog is full, and may accept a moment later.
 pub(super) async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
     let begun = Instant::now();
     loop {
@@ -41,7 +41,7 @@ pub(super) async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// Connects to the first address that answers. The call blocks, which it may: nothing else runs yet.
+/// Connects to the first address that answers. The call may block: nothing else runs yet.
 pub(super) fn connect_tcp(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it has no address; write HOST:PORT");
     for address in address.to_socket_addrs()? {
@@ -56,9 +56,9 @@ pub(super) fn connect_tcp(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// A stream on which nothing is read before the question goes out. A daemon with all its places taken answers before it
-/// is asked, and hangs up. That answer is wanted, and HTTP takes an answer only after a question: so it is read only
-/// then, and that the daemon did not take the question is no error.
+/// A stream that reads nothing before the first write. A daemon without a free place answers and hangs up before it
+/// gets a request, but HTTP reads an answer only after a request. So the answer is read then, and a failed write of the
+/// request is no error.
 pub(super) struct WriteFirstStream {
     stream: Box<dyn Stream>,
     has_written: bool,

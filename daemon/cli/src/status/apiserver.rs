@@ -1,19 +1,19 @@
-//! The line about the apiserver: where the watches are, or which are broken, since when and why.
+//! The line about the apiserver: the endpoints of the watches, or the broken ones, since when and why.
 //!
-//! Invariant: a broken watch is told and is no fault by itself; what is known is served. Endpoints and credentials are
-//! left to `holdfast apiserver`.
+//! Invariant: a broken watch is reported but is no fault by itself; known services are served. Endpoints and
+//! credentials belong to `holdfast apiserver`.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// The watch of the own Node.
+/// The watch of this node's Node.
 const NODES: &str = "nodes";
 
-/// The state of a watch while its list is read.
+/// The state of a watch during its list.
 const LISTING: &str = "listing";
 
-/// What `/apiserver` says of the watches.
+/// The watches in the answer of `/apiserver`.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Apiserver {
     enabled: bool,
@@ -32,15 +32,15 @@ struct Watch {
 }
 
 impl Apiserver {
-    /// The line; `None` where no apiserver is asked.
+    /// The line; `None` if no apiserver is used.
     pub(super) fn describe_state(&self) -> Option<String> {
-        // A kind that the cluster does not have is missed by no service.
+        // No service needs a kind that the cluster does not have.
         let is_broken = |watch: &&Watch| !matches!(&*watch.state, "watching" | "absent");
         let broken: Vec<&Watch> = self.watches.iter().filter(is_broken).collect();
         let is_all_but_zone = broken.iter().all(|watch| watch.kind == NODES);
         match (&self.zone_problem, broken.as_slice()) {
             _ if !self.enabled => None,
-            // Services are followed without a watch of the own Node.
+            // Services work without a watch of this node's Node.
             (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used_endpoints())),
             (_, []) => Some(self.used_endpoints()),
             (_, broken) if broken.iter().all(|watch| watch.state == LISTING) => {
@@ -50,7 +50,7 @@ impl Apiserver {
         }
     }
 
-    /// Lists are being read, and no watch has failed.
+    /// The line while lists are read and no watch has failed.
     fn describe_listing(&self, watches: &[&Watch]) -> String {
         let used = self.used_endpoints();
         let used = if used.is_empty() { used } else { used + "; " };
@@ -75,7 +75,7 @@ fn join_kinds(watches: &[&Watch]) -> String {
 }
 
 fn describe_last_heard(watches: &[&Watch]) -> String {
-    // Times are spelled so that their order is that of their text.
+    // RFC 3339 times in UTC sort as text.
     let heard = watches.iter().filter_map(|watch| watch.heard.as_deref()).max();
     heard.map_or_else(|| "nothing heard yet".to_owned(), |at| format!("last heard {at}"))
 }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_where_the_watches_are_or_why_they_are_not() {
+    fn the_line_shows_endpoints_of_watches_or_the_broken_watches() {
         let heard = Some("2026-01-08T11:11:55Z");
         let good = || watch("services", "watching", heard, Some("closed the connection"));
         check(false, Vec::new(), None);

@@ -1,6 +1,6 @@
-//! The lines about backends that get no new clients because holdfast's own health checks of them fail.
+//! The lines about backends without new clients because holdfast's own health checks of them fail.
 //!
-//! Invariant: a failed check is told and is no fault of the daemon.
+//! Invariant: a failed check is reported and is no fault of the daemon.
 
 use serde::{Deserialize, Serialize};
 

@@ -98,7 +98,8 @@ fn judge_paths(ways: &[BackendPath<'_>], packets: &PacketStatus) -> Judgement {
         return Judgement::ok("Packets are translated at each device that leads to its backends.");
     }
     let sentence = format!(
-        "packets.devices leaves out {}, which leads to {}: they are reached, and nobody is served who comes by it.",
+        "packets.devices leaves out {}, which leads to {}: those are reachable, but clients that arrive there are not \
+         served.",
         join_devices(&left_out),
         join_backends(&left_out)
     );

@@ -1,6 +1,6 @@
 //! The lines of a section, one by one.
 //!
-//! Invariant: a line that no block can say is noted, and changes nothing.
+//! Invariant: a line without a counterpart in blocks is noted, and changes nothing.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::super::notes::{Notes, quote_excerpt};
 use super::super::prefix;
 use super::section::{Section, Server};
 
-/// Takes a line into its section.
+/// Applies a line to its section.
 pub(super) fn apply_directive(section: &mut Section, line: usize, words: &[String], notes: &mut Notes) {
     let all: Vec<&str> = words.iter().map(String::as_str).collect();
     match *all.as_slice() {
         ["mode", "tcp"] => section.is_http = false,
         ["mode", "http"] => section.is_http = true,
-        // What reads HTTP is left out as a whole.
+        // An HTTP section is left out as a whole.
         _ if section.is_http && !matches!(all.first(), Some(&"default_backend")) => {}
         ["bind", addresses, ref rest @ ..] => apply_bind(section, line, addresses, rest, notes),
         ["default_backend", name] => section.default_backend = Some(name.to_owned()),
@@ -42,7 +42,7 @@ pub(super) fn apply_directive(section: &mut Section, line: usize, words: &[Strin
             notes.add(
                 line,
                 format!(
-                    "timeout {} has no counterpart: no connection is ended here for its silence",
+                    "timeout {} has no counterpart: holdfast ends no idle connection",
                     quote_excerpt(which)
                 ),
             );
@@ -82,15 +82,15 @@ fn apply_bind(section: &mut Section, line: usize, addresses: &str, rest: &[&str]
     }
 }
 
-/// The masks that are laid over the client's address: `src,ipmask(24)` or `src,ipmask(24,64)`.
+/// The masks on the client's address: `src,ipmask(24)` or `src,ipmask(24,64)`.
 fn strip_masks(key: &str) -> Option<&str> {
     key.strip_prefix("src,ipmask(")?.strip_suffix(')')
 }
 
-/// The first mask is for IPv4, the second one, if there is one, for IPv6.
+/// The first mask is for IPv4, the optional second one for IPv6.
 fn apply_masks(before: Prefixes, masks: &str, line: usize, notes: &mut Notes) -> Prefixes {
-    let of_each = Family::ALL.into_iter().zip(masks.splitn(2, ','));
-    of_each.fold(before, |all, (family, mask)| prefix::with_mask(all, family, line, mask.trim(), notes))
+    let by_family = Family::ALL.into_iter().zip(masks.splitn(2, ','));
+    by_family.fold(before, |all, (family, mask)| prefix::with_mask(all, family, line, mask.trim(), notes))
 }
 
 fn apply_balance(section: &mut Section, line: usize, method: &str, notes: &mut Notes) {
@@ -101,7 +101,7 @@ fn apply_balance(section: &mut Section, line: usize, method: &str, notes: &mut N
     }
 }
 
-/// What `option httpchk` asks for: its only word, or the one after the method.
+/// The path of `option httpchk`: its only word, or the one after the method.
 fn httpchk_path<'a>(rest: &[&'a str]) -> &'a str {
     match *rest {
         [] => "/",
@@ -125,7 +125,7 @@ fn add_server(section: &mut Section, line: usize, address: &str, rest: &[&str], 
     section.servers.push(Server { address, weight: options.weight, check });
 }
 
-/// What stands behind a server's address.
+/// The options after a server's address.
 struct ServerOptions<'a> {
     weight: u32,
     is_checked: bool,
@@ -172,7 +172,7 @@ fn parse_number(word: Option<&str>) -> Option<u32> {
     word?.parse().ok()
 }
 
-/// A time: a number, and a unit; milliseconds where there is none.
+/// A time: a number and a unit, by default milliseconds.
 fn parse_duration(text: &str) -> Option<Duration> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(end)?;

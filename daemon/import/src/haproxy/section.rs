@@ -1,4 +1,4 @@
-//! What a section of `HAProxy`'s file says, as far as a block can say it.
+//! The settings of a section of `HAProxy`'s file that a block supports.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use holdfast_core::affinity::Prefixes;
 
 use super::super::imported_service::ImportedCheck;
 
-/// What a section is.
+/// The kind of a section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SectionKind {
     #[default]
@@ -22,11 +22,11 @@ pub(super) enum SectionKind {
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) weight: u32,
-    /// How it is checked, if it is.
+    /// Its check, if any.
     pub(super) check: Option<ImportedCheck>,
 }
 
-/// What a section says, as far as a block can say it.
+/// The settings of a section that a block supports.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Section {
     pub(super) kind: SectionKind,
@@ -35,15 +35,15 @@ pub(super) struct Section {
     pub(super) is_http: bool,
     pub(super) binds: Vec<SocketAddr>,
     pub(super) servers: Vec<Server>,
-    /// What servers have that say nothing else.
+    /// The default check of its servers.
     pub(super) default_check: ImportedCheck,
     pub(super) default_backend: Option<String>,
     pub(super) affinity: Option<Duration>,
-    /// How much of a client's address counts for that, where the file says it.
+    /// The prefixes that count for affinity, if the file has them.
     pub(super) prefixes: Option<Prefixes>,
     pub(super) balances_by_source: bool,
     pub(super) check_path: Option<String>,
-    /// The statuses that are good, where the file names them.
+    /// The good statuses, if the file has them.
     pub(super) check_statuses: Option<String>,
     pub(super) check_timeout: Option<Duration>,
 }

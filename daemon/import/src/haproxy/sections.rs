@@ -1,6 +1,6 @@
-//! Sections of `HAProxy`'s file, each with what the `defaults` before it say.
+//! Sections of `HAProxy`'s file, each with the settings of the `defaults` before it.
 //!
-//! Invariant: a line belongs to the section that began last; sections that are the program's own matter are noted once.
+//! Invariant: a line belongs to the latest section; sections that concern the program alone are noted once.
 
 use super::super::notes::{Notes, quote_excerpt};
 use super::directives;
@@ -10,7 +10,7 @@ use super::section::{Section, SectionKind};
 pub(super) fn parse_sections(text: &str, notes: &mut Notes) -> Vec<Section> {
     let mut defaults = Section::default();
     let mut all: Vec<Section> = Vec::new();
-    // The section that lines belong to; none of a kind that is the program's own.
+    // The section of the current line; `None` in a section that concerns the program alone.
     let mut current: Option<Section> = None;
     for (number, line) in (1..).zip(text.lines()) {
         let words = split_words(line);
@@ -35,7 +35,7 @@ fn finish_section(section: Option<Section>, defaults: &mut Section, all: &mut Ve
     }
 }
 
-/// The sections that there are.
+/// The sections of the format.
 const SECTIONS: [&str; 16] = [
     "global",
     "defaults",
@@ -67,7 +67,7 @@ fn begin_section(line: usize, words: &[String], defaults: &Section, notes: &mut 
         "frontend" => SectionKind::Frontend,
         "backend" => SectionKind::Backend,
         other => {
-            notes.add(line, format!("section {} is HAProxy's own matter", quote_excerpt(other)));
+            notes.add(line, format!("section {} concerns HAProxy alone", quote_excerpt(other)));
             return None;
         }
     };

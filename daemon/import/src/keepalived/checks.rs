@@ -1,6 +1,6 @@
-//! How keepalived checks the servers of a virtual server, as one check of a block.
+//! keepalived's checks of the servers of a virtual server, as one check of a block.
 //!
-//! Invariant: the first server's check is the block's; where another server has another one, that is noted.
+//! Invariant: the first server's check is the block's; a different one of another server is noted.
 
 use std::time::Duration;
 
@@ -69,13 +69,13 @@ fn parse_check(node: &Node<'_>, path: Option<String>, notes: &mut Notes) -> Impo
     check
 }
 
-/// The statuses that are good for the first page that is asked for, where the file names them.
+/// The good statuses of the first URL, if the file has them.
 fn parse_statuses(node: &Node<'_>) -> Option<String> {
     let named = node.child("url")?.child("status_code")?.words.get(1..)?;
     Some(named.join(",")).filter(|statuses| !statuses.is_empty())
 }
 
-/// The path of the first page that is asked for.
+/// The path of the first URL.
 fn parse_path(node: &Node<'_>, notes: &mut Notes) -> String {
     let Some(url) = node.child("url") else { return "/".to_owned() };
     for child in &url.children {
@@ -83,6 +83,6 @@ fn parse_path(node: &Node<'_>, notes: &mut Notes) -> String {
             notes.add(child.line, format!("{} has no counterpart", quote_excerpt(&child.words.join(" "))));
         }
     }
-    let asked = url.child("path").map(|path| path.word(1)).filter(|path| !path.is_empty());
-    asked.unwrap_or("/").to_owned()
+    let path = url.child("path").map(|path| path.word(1)).filter(|path| !path.is_empty());
+    path.unwrap_or("/").to_owned()
 }

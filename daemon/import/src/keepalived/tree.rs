@@ -1,6 +1,7 @@
 //! Lines and braces of keepalived's file.
 //!
-//! Invariant: no file nests deeper here than [`DEPTH_MAX`]; deeper lines belong to the last block that may have some.
+//! Invariant: no file nests deeper here than [`DEPTH_MAX`]; deeper lines belong to the innermost block within that
+//! depth.
 
 use super::super::notes::Notes;
 
@@ -16,7 +17,7 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The word at a place, empty where there is none.
+    /// The word at an index; empty if there is none.
     pub(super) fn word(&self, at: usize) -> &'a str {
         self.words.get(at).copied().unwrap_or_default()
     }
@@ -28,7 +29,7 @@ impl<'a> Node<'a> {
 
 /// Reads a whole file.
 pub(super) fn parse_nodes<'a>(text: &'a str, notes: &mut Notes) -> Vec<Node<'a>> {
-    // The blocks that are open, the file itself first.
+    // The open blocks, the file itself first.
     let mut open = vec![Node::default()];
     let mut too_deep = 0_usize;
     for (number, line) in (1..).zip(text.lines()) {
@@ -63,7 +64,7 @@ pub(super) fn parse_nodes<'a>(text: &'a str, notes: &mut Notes) -> Vec<Node<'a>>
     open.pop().map(|file| file.children).unwrap_or_default()
 }
 
-/// The words of a line. A brace is one also where it stands at another word.
+/// The words of a line. A brace needs no space around it.
 fn split_words(line: &str) -> impl Iterator<Item = &str> {
     let parts = line.split_inclusive(['{', '}']);
     let apart = parts.flat_map(|part| {
@@ -80,7 +81,7 @@ fn push_line<'a>(open: &mut [Node<'a>], line: usize, words: &mut Vec<&'a str>) {
     }
 }
 
-/// Puts the innermost block into the one around it; the file itself stays open.
+/// Moves the innermost block into its parent; the file itself stays open.
 fn close_block(open: &mut Vec<Node<'_>>) {
     if open.len() > 1
         && let Some(block) = open.pop()

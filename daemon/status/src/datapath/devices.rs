@@ -1,68 +1,67 @@
-//! Devices at which packets are translated, and what programs are there.
+//! Devices at which programs translate packets, and the state of the programs there.
 //!
 //! Invariant: plain data.
 
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The senders of the packets that come in by a device.
+/// The senders of the packets that arrive at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceSide {
     /// Hosts outside of this node.
     Outer,
     /// A pod of this node.
     Pod,
-    /// Backends of other nodes, and no client.
+    /// Backends of other nodes, but no clients.
     Backends,
-    /// Pods of this node, and no client: their answers pass by the stack, for which one program looks at what comes in.
+    /// Pods of this node, but no clients: their replies take the fast path, so one program runs at ingress.
     LocalPods,
 }
 
-/// A device at which packets are translated.
+/// A device at which programs translate packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its number in this network namespace.
+    /// Its interface index in this network namespace.
     pub index: u32,
-    /// What people call it. It may change.
+    /// Its interface name. It may change.
     pub name: String,
-    /// The senders of the packets that come in by it.
+    /// The senders of the packets that arrive at it.
     pub side: DeviceSide,
-    /// The address that backends of other nodes see instead of an IPv4 client's, when packets leave by this device; a
-    /// pod that reaches itself sees it too.
+    /// The IPv4 source address after SNAT when packets leave by this device. A pod that reaches itself sees it too.
     pub address4: Option<Ipv4Addr>,
-    /// As above, of IPv6.
+    /// As `address4`, for IPv6.
     pub address6: Option<Ipv6Addr>,
-    /// So many first bits of `address4` are those of this node's own pods behind the device, which see a client's own
-    /// address; 0: only backends of other nodes are behind it.
+    /// Prefix length in `address4` of this node's own pods behind the device, which see the client's own address; 0:
+    /// only backends of other nodes are behind it.
     pub local_prefix4: u8,
-    /// As above, of `address6`.
+    /// As `local_prefix4`, for `address6`.
     pub local_prefix6: u8,
-    /// Answers to clients that came by it are routed by the address that they bear, and not by the backend's.
+    /// Replies to clients that arrived here are routed by the frontend's address instead of the backend's.
     pub route_by_address: bool,
-    /// Packets between it and other such devices pass by the stack, where nothing but the two hooks needs them.
+    /// Packets between it and other such devices take the fast path past the stack. Only the two hooks see them.
     pub fast_path: bool,
-    /// Of a device that leads to a pod: packets can be given to its other end right away, because nothing waits for
-    /// them at this one. Of another device: what comes by it bears nothing of this node that a pod must not see.
+    /// At a pod's device: packets may go straight to its peer, because nothing here waits for them. At another device:
+    /// arriving packets carry nothing of this node that a pod must not see.
     pub peer: bool,
-    /// Whether packets that pass by the stack there are to do so at its driver.
+    /// Whether the fast path there starts at its driver.
     pub xdp: XdpUse,
-    /// Whether the kernel finds the way of a packet that comes by it without a look at its ports: of IPv4, and of IPv6,
-    /// where a label counts as ports do.
+    /// Whether a route lookup for a packet that arrives there ignores the ports: for IPv4, and for IPv6, where a flow
+    /// label counts as a port.
     pub fib_ignores_ports: [bool; 2],
-    /// Whether a segment of no flow that comes by it may be of a connection that another node has let in, and of none
-    /// that another proxy of this node has.
+    /// Whether a segment without a flow that arrives there may belong to a connection that another node accepted, and
+    /// to none of another proxy of this node.
     pub adopts_flows: bool,
-    /// Whether policies of IPsec are to see what the stack sends and takes: then nothing goes by it to another node as
-    /// it came, and nothing is taken so.
+    /// Whether IPsec policies must see what the stack sends and receives. If so, no packet is encapsulated to another
+    /// node or accepted from one there.
     pub has_ipsec: bool,
-    /// Whether it is a bridge: filters of the stack may have seen its packets at the ports.
+    /// Whether it is a bridge: netfilter may have seen its packets at the ports.
     pub bridge: bool,
-    /// Whether it is a virtual switch, behind which pods of this node are beside those of others, and no way out.
+    /// Whether it is a virtual switch, with pods of this node and of others behind it, and not an uplink.
     pub switch: bool,
 }
 
 impl Device {
-    /// A device of which nothing more is known.
+    /// A device with every option off.
     pub fn new(index: u32, name: &str, side: DeviceSide) -> Self {
         Self {
             index,
@@ -85,66 +84,65 @@ impl Device {
     }
 }
 
-/// A device at one moment.
+/// A device with the state of its programs at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceStatus {
     pub device: Device,
-    /// Whether the programs are in place.
+    /// Whether the programs are attached.
     pub attached: bool,
-    /// Whether they are, but without their pins: they end with this process.
+    /// Whether they are attached without pins: they end with this process.
     pub unpinned: bool,
-    /// How many programs and filters of others are there too; they are not counted at a device of class pod where
-    /// packets are not to pass by the stack.
+    /// How many foreign programs and filters are there too. They are not counted at a pod's device without a fast path.
     pub foreign_programs: usize,
-    /// Whether packets pass by the stack there.
+    /// Whether packets take the fast path there.
     pub fast_path: FastPathState,
-    /// Whether those that do pass by it at the driver.
+    /// Whether the fast path runs at the driver.
     pub xdp: XdpState,
-    /// Why a program is not in place, or has no pin.
+    /// Why a program is not attached, or has no pin.
     pub error: Option<String>,
 }
 
-/// Whether packets pass by the stack at a device.
+/// Whether packets take the fast path at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastPathState {
     /// They do.
     Active,
-    /// They are not to.
+    /// They are not configured to.
     Disabled,
-    /// This kernel does not tell programs which packets are too long for their way (before Linux 5.12), or has no links
-    /// for programs at devices of pods (before Linux 6.6).
+    /// This kernel does not report to programs which packets exceed the MTU (before Linux 5.12), or has no links for
+    /// programs at pods' devices (before Linux 6.6).
     Unsupported,
-    /// Programs or filters of others are at the device, and are to see all packets; or they could not be counted.
+    /// Foreign programs or filters are at the device and must see all packets, or they could not be counted.
     ForeignPrograms,
-    /// Our own programs are not there.
+    /// Our own programs are not attached.
     NotAttached,
 }
 
-/// What programs hang by.
+/// How programs are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
     /// By links of their own (Linux 6.6).
     Tcx,
-    /// By a filter among those of others.
+    /// By a filter in the clsact qdisc, among foreign ones.
     Clsact,
 }
 
-/// At which devices packets may pass by the stack at the driver.
+/// At which devices the fast path may run at the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpUse {
     #[default]
     Never,
-    /// At devices with a driver that has a place for programs.
+    /// At devices whose driver runs XDP programs.
     Native,
 }
 
-/// Whether packets pass by the stack at a device's driver.
+/// Whether the fast path runs at a device's driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XdpState {
-    /// They are not to.
+    /// It is not configured to.
     Disabled,
-    /// They do, as far as they pass by the stack at all.
+    /// It does, for all packets that take the fast path.
     Active,
-    /// They do not, and why.
+    /// It does not, and why.
     Unavailable(Cow<'static, str>),
 }

@@ -11,47 +11,46 @@ use super::devices::{DeviceStatus, HookKind};
 /// How packets are translated at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketStatus {
-    /// How many flows there may be; 0: packets are not translated.
+    /// The capacity of the flow table; 0: packets are not translated.
     pub flows: u32,
-    /// What the programs hang by; `None`: packets are not translated.
+    /// How the programs are attached; `None`: packets are not translated.
     pub hooks: Option<HookKind>,
-    /// How many flows there are to be; the table gets that size while clients go on.
+    /// The configured capacity of the flow table; it grows to that size without an interruption for clients.
     pub flows_wanted: u32,
-    /// Why the table does not get that size; it is tried again only by the next start, or after another size was asked
-    /// for.
+    /// Why the table cannot get that size. The next start tries again, or a change of the size.
     pub flows_failure: Option<String>,
-    /// The flows that found no room when the table was made smaller, since the daemon started.
+    /// The flows that a shrinking table evicted since the daemon started.
     pub flows_evicted: EvictedFlows,
-    /// Why packets are not translated, or not at all devices, or by programs that are behind.
+    /// Why packets are not translated, or not at all devices, or by outdated programs.
     pub failure: Option<String>,
-    /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's,
-    /// because this daemon's programs cannot take their place.
+    /// Whether programs at devices follow no change: they read tables from before those grew, or belong to a former
+    /// daemon because this daemon's programs cannot replace them.
     pub behind: bool,
-    /// How often a program was put back that had been taken away from outside.
+    /// How often the daemon reattached a program that someone else had detached.
     pub repaired: u64,
-    /// The devices, by their numbers.
+    /// The devices, by interface index.
     pub devices: Vec<DeviceStatus>,
-    /// What the programs are told, as far as this kernel can do it.
+    /// The switches of the programs, as far as this kernel supports them.
     pub switches: PacketSwitches,
 }
 
-/// What programs of packets are told when they are loaded.
+/// The switches that packet programs get when they are loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PacketSwitches {
-    /// The mark on packets sent on for a service, so that a firewall can accept them; 0: none.
+    /// The mark on packets that are forwarded for a service, so that a firewall can accept them; 0: none.
     pub forward_mark: u32,
-    /// The transports by which clients' packets go to the nodes of their backends as they came.
+    /// The transports whose packets go encapsulated to the nodes of their backends.
     pub dsr_transports: DsrTransports,
-    /// Networks in which only nodes live, the first sixteen of each family. Packets that others wrapped are taken from
-    /// there and from nowhere else; without any none is wrapped.
+    /// Networks that contain only nodes, the first sixteen of each family. Encapsulated packets are accepted from these
+    /// alone; without any, no packet is encapsulated.
     pub dsr_from: Vec<SourceRange>,
 }
 
 words! {
-    /// The transports by which clients' packets go to the nodes of their backends as they came.
+    /// The transports whose packets go encapsulated to the nodes of their backends.
     #[derive(Default)]
     pub enum DsrTransports {
-        /// None: backends of other nodes answer to this node.
+        /// None: backends of other nodes reply to this node.
         #[default]
         Off = "off",
         /// TCP alone.
@@ -62,7 +61,7 @@ words! {
 }
 
 impl DsrTransports {
-    /// Whether packets of that transport do.
+    /// Whether packets of that transport are encapsulated.
     pub const fn contains(self, transport: Transport) -> bool {
         match transport {
             Transport::Tcp => !matches!(self, Self::Off),
@@ -72,12 +71,12 @@ impl DsrTransports {
     }
 }
 
-/// Flows that found no room in a smaller table.
+/// Flows that a smaller table could not take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvictedFlows {
-    /// All flows that found no room.
+    /// All evicted flows.
     pub total: u64,
-    /// Flows among these in which client or backend may have had something to say.
+    /// Evicted flows in which a client or backend might still have sent data.
     pub in_use: u64,
 }
 

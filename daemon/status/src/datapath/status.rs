@@ -1,4 +1,4 @@
-//! Programs and maps of the kernel at one moment.
+//! Programs and maps in the kernel at one moment.
 //!
 //! Invariant: plain data. The datapath fills it; a reader cannot reach a map.
 
@@ -14,93 +14,93 @@ pub struct Status {
     pub features: Features,
     /// Where the programs are attached; `None`: nowhere.
     pub cgroup: Option<PathBuf>,
-    /// Where everything is pinned.
+    /// Where programs and maps are pinned.
     pub pins: Option<PathBuf>,
-    /// Whether another daemon's programs still serve, until this one's maps are filled.
+    /// Whether another daemon's programs still serve until this one's maps are filled.
     pub waiting: bool,
     /// Which generation of maps is in use; 0 without pins.
     pub generation: u32,
     /// How often the maps have grown since the daemon started.
     pub growths: u32,
-    /// How large the maps are.
+    /// The current sizes of the maps.
     pub map_sizes: MapSizes,
-    /// How large they may become.
+    /// The largest sizes that they may get.
     pub limits: MapSizes,
     /// Frontends of IPv4 and IPv6 in use.
     pub frontends: [u32; 2],
     /// How many members are in use, of both families.
     pub members: u32,
-    /// Refusals that found no room in the ring buffer.
+    /// Refusals that did not fit into the ring buffer.
     pub refusals_lost: u64,
     /// Whether this daemon's cgroup is exempt. If not, only its mark is.
     pub own_cgroup_exempt: bool,
-    /// Hooks from which the program was detached, or the pin removed, from outside.
+    /// Hooks where someone else detached the program or removed its pin.
     pub broken_hooks: Vec<&'static str>,
-    /// Those of them that have no program of ours, so that clients there meet no service. The others serve until the
+    /// Broken hooks without a program of ours, so that clients there reach no service. The others serve until the
     /// daemon ends.
-    pub detached_hooks: Vec<&'static str>,
-    /// Why programs or pins that were taken away could not be put back when that was tried last.
+    pub bare_hooks: Vec<&'static str>,
+    /// Why the last attempt to restore programs or pins failed.
     pub repair_failure: Option<String>,
-    /// Hooks with a program that reads maps which are no longer written; it is put right as soon as that works.
+    /// Hooks whose program reads maps that the daemon no longer writes, until a repair succeeds.
     pub behind_hooks: Vec<&'static str>,
-    /// Why maps are still pinned that no program uses.
+    /// Why unused maps are still pinned.
     pub leftover: Option<String>,
-    /// Whether the cgroup is the root of a cgroup namespace and not of the host's hierarchy, though the configuration
+    /// Whether the cgroup is the root of a cgroup namespace instead of the host's hierarchy, though the configuration
     /// names no cgroup.
     pub in_cgroup_namespace: bool,
-    /// The sockets that are served.
+    /// The sockets that programs serve.
     pub served_sockets: ServedSockets,
-    /// Subtrees that would be left alone, and are not there.
+    /// Exempt subtrees that do not exist.
     pub absent_cgroups: Vec<PathBuf>,
-    /// Hooks where others have programs too. They are kept.
+    /// Hooks that have foreign programs too. They stay.
     pub shared_hooks: Vec<ForeignPrograms>,
-    /// How often a detached program was put back since the start.
+    /// How often a detached program was reattached since the start.
     pub hooks_restored: u64,
-    /// Why grace periods do not end: nothing is reused meanwhile.
+    /// Why grace periods do not end. Until they do, nothing is reused.
     pub grace_failure: Option<String>,
-    /// What was done about sockets that have lost their backend; `None`: nothing is to be done.
+    /// Progress with sockets that have lost their backend; `None`: there is nothing to do.
     pub stale_sockets: Option<SocketSweepProgress>,
-    /// How packets are translated; `None`: they are not to be.
+    /// How packets are translated; `None`: they are not configured to be.
     pub packets: Option<PacketStatus>,
-    /// What is known of clients and their backends, where packets are translated; `None`: they are not.
+    /// The sweep and samples of the flow table; `None`: packets are not translated.
     pub flows: Option<FlowStatus>,
 }
 
-/// What is known of the flows.
+/// What the daemon found in the flow table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowStatus {
-    /// What was done about those that have ended.
+    /// Progress with expired flows.
     pub sweep: FlowSweepProgress,
-    /// What the last look at a few of them has shown.
+    /// The last checked sample.
     pub sample: FlowSample,
 }
 
-/// What newer kernels offer.
+/// Features of newer kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// A program says which errno its refusal has (Linux 5.18). Without it a refused client is led to a closed port.
+    /// A program can set the errno of its refusal (Linux 5.18). Without it a refused client is sent to a closed port.
     pub set_retval: bool,
     /// Programs of devices have links (Linux 6.6). Without them they are filters.
     pub tcx: bool,
-    /// A program that asks for a route learns whether a packet is too long for it (Linux 5.12). Without that no packet
-    /// passes by the stack.
+    /// A route lookup reports to a program whether a packet exceeds the MTU (Linux 5.12). Without it no packet takes
+    /// the fast path.
     pub lengths: bool,
 }
 
 impl Features {
-    /// Every feature that is switchable, listed once.
+    /// Every optional feature.
     pub const ALL: Self = Self { set_retval: true, tcx: true, lengths: true };
 
-    /// What the kernel floor has.
+    /// The features of the oldest supported kernel.
     pub const FLOOR: Self = Self { set_retval: false, tcx: false, lengths: false };
 }
 
-/// How many entries each map that grows has.
+/// How many entries each growing map has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapSizes {
     /// Of `frontends4` and `frontends6`.
     pub frontends: [u32; 2],
-    /// Of `ports` and what goes with it.
+    /// Of `ports` and the maps that grow with it.
     pub ports: u32,
     /// Of `backends4` and `backends6`.
     pub slots: [u32; 2],
@@ -108,7 +108,7 @@ pub struct MapSizes {
     pub members: u32,
 }
 
-/// The sockets that are served.
+/// The sockets that programs serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedSockets {
     /// Sockets in network namespaces other than the host's.
@@ -125,11 +125,11 @@ impl Default for ServedSockets {
     }
 }
 
-/// Programs of others at one hook, by the numbers that the kernel gave them.
+/// Foreign programs at one hook, by their kernel ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignPrograms {
     pub hook: &'static str,
-    /// Programs that run before ours: what they make of a connection is what ours sees.
+    /// Programs that run before ours: ours sees their changes to a connection.
     pub before: Vec<u32>,
     /// Programs that run after ours.
     pub after: Vec<u32>,
@@ -141,13 +141,13 @@ impl ForeignPrograms {
     }
 }
 
-/// What has been done about sockets that have lost their backend.
+/// Progress with sockets that have lost their backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketSweepProgress {
-    /// How often all sockets were looked at.
+    /// How often all sockets were checked.
     pub sweeps: u64,
     /// How many sockets were ended.
     pub ended: u64,
-    /// Why some or all sockets are not looked at.
+    /// Why some or all sockets are not checked.
     pub failure: Option<String>,
 }

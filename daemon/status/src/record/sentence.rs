@@ -1,7 +1,7 @@
-//! A record as people read it: one line that goes from what clients get to why.
+//! A record as one line for people: first the result for clients, then the causes.
 //!
-//! Invariant: a line has no line end in it and nothing that turns it or moves a terminal's cursor, whatever an object
-//! says. A line has no columns, because it has no fixed number of clauses; it begins with the time, the number and the
+//! Invariant: a line has no line end and no character that turns it or moves a terminal's cursor, whatever an object
+//! contains. A line has no columns, because its number of clauses varies; it begins with the time, the number and the
 //! service, by which people search.
 
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use super::{Diff, Gap, LastWriter, Met, Record, Transition, Trigger};
 use crate::printable::sanitise_line;
 
-/// How many addresses of one diff a line names; JSON has more of them.
+/// How many addresses of one diff a line names; JSON has more.
 const ADDRESSES_MAX: usize = 6;
 
 impl Record {
@@ -114,8 +114,7 @@ impl Met {
 }
 
 impl Diff {
-    /// Appends the difference: what came with `+`, what went with `-`, what is in another state with `~`, and how many
-    /// stayed as they were.
+    /// Appends the difference: `+` added, `-` removed, `~` in another state, and how many are unchanged.
     fn append_to(&self, scope: &str, text: &mut String) {
         if self.is_empty() {
             return;
@@ -138,7 +137,7 @@ impl Diff {
 }
 
 impl Trigger {
-    /// The cause in words: which object, what of it, which version, which writer.
+    /// The cause in words: which object, what changed in it, which version, which writer.
     pub fn sentence(&self) -> String {
         let other = self.other.as_deref().unwrap_or("another service");
         let frontend = self.frontend.as_deref().unwrap_or("an address");
@@ -167,7 +166,7 @@ impl Trigger {
         }
     }
 
-    /// The user that ordered it, and when.
+    /// The user who ordered it, and when.
     fn describe_orderer(&self) -> String {
         let by = self.by.as_ref().map(|by| format!(" by {by}"));
         let at = self.ordered.map(|at| format!(" at {}", crate::rfc3339::Rfc3339(at.seconds())));
@@ -201,7 +200,7 @@ impl Trigger {
         text
     }
 
-    /// Appends the fields that differ, but for the endpoints, which the line has told already.
+    /// Appends the other fields that differ; the line already has the endpoints.
     fn append_fields(&self, text: &mut String) {
         let other: Vec<&str> = self.fields.iter().map(|it| &**it).filter(|it| *it != "endpoints").collect();
         match (other.is_empty(), self.new, &*self.event) {

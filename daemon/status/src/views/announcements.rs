@@ -1,6 +1,6 @@
-//! Addresses that this node announces, or would if it could serve them.
+//! Addresses that this node announces, or would announce if it could serve them.
 //!
-//! Invariant: plain data. What is announced is what the kernel has accepted.
+//! Invariant: plain data. An address is announced once the kernel has accepted its route.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,17 +8,17 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One address of services that are announced.
+/// One address of announced services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AnnouncedAddress {
     pub address: IpAddr,
-    /// The table of routes.
+    /// The routing table.
     pub table: u8,
-    /// Whether the route is there.
+    /// Whether the route exists.
     pub announced: bool,
-    /// Why the route is not there, or will not stay.
+    /// Why the route does not exist, or will not stay.
     pub why: Option<String>,
-    /// Why the kernel did not take the last change; it is tried again.
+    /// Why the kernel rejected the last change; it is tried again.
     pub error: Option<String>,
 }
 
@@ -27,18 +27,18 @@ impl fmt::Display for AnnouncedAddress {
         let Self { address, table, announced, why, error } = self;
         let word = if *announced { "announced" } else { "not announced" };
         write!(f, "{word}: {address} (table {table})")?;
-        [why, error].into_iter().flatten().try_for_each(|said| write!(f, ": {said}"))
+        [why, error].into_iter().flatten().try_for_each(|clause| write!(f, ": {clause}"))
     }
 }
 
-/// All of them, and what was done since the start.
+/// All addresses, and the counts of changes since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnnouncementStatus {
     /// In the order of the addresses.
     pub addresses: Vec<AnnouncedAddress>,
-    /// Routes that were put in.
+    /// Routes that were added.
     pub added: u64,
-    /// Routes that were taken out.
+    /// Routes that were removed.
     pub removed: u64,
     /// Changes that the kernel refused.
     pub failures: u64,

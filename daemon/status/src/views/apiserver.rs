@@ -1,4 +1,4 @@
-//! What the way to the apiserver says of itself.
+//! The state of the connections to the apiserver.
 //!
 //! Invariant: it is a copy, so a reader holds up no request. It has no secret; a credential is shown by kind, file and
 //! age.
@@ -12,43 +12,43 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::words;
 use serde::{Deserialize, Serialize};
 
-/// The way to the apiserver at one moment.
+/// The connections to the apiserver at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApiserverView {
-    /// By tier, and within a tier in the order in which the addresses were given.
+    /// By tier, and within a tier in the configured order.
     pub endpoints: Vec<EndpointView>,
     /// The configured ones first, then kubelet's.
     pub credentials: Vec<CredentialsView>,
-    /// The cluster, once an apiserver has named it.
+    /// The cluster, once an apiserver has identified it.
     pub cluster: Option<ClusterId>,
     /// Why an apiserver may not tell which cluster it belongs to.
     pub unverified_reason: Option<Arc<str>>,
-    /// Why what was learned cannot be kept over a restart.
+    /// Why the learned addresses cannot be stored for a restart.
     pub memory_problem: Option<String>,
-    /// How often a request went on to another endpoint.
+    /// How often a request moved on to another endpoint.
     pub failovers: u64,
     /// The virtual address, if there is one.
     pub vip: Option<VipView>,
 }
 
-/// How far this node gets to an apiserver.
+/// Whether this node reaches an apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage<'v> {
     /// A connection to this endpoint is open.
     InUse(&'v EndpointView),
     /// This endpoint answered last, and no connection is open at this moment: each watch ends now and then.
     Idle(&'v EndpointView),
-    /// No endpoint was asked yet.
+    /// No endpoint has been tried yet.
     Untried,
     /// No endpoint answers.
     Unreachable,
 }
 
 impl ApiserverView {
-    /// How far this node gets to an apiserver. That none answers is said only where each attempt has failed.
+    /// Whether this node reaches an apiserver. `Unreachable` only where each attempt has failed.
     pub fn usage(&self) -> Usage<'_> {
-        let find = |is_meant: &dyn Fn(&EndpointView) -> bool| {
-            let meant = || self.endpoints.iter().filter(|it| is_meant(it));
+        let find = |matches: &dyn Fn(&EndpointView) -> bool| {
+            let meant = || self.endpoints.iter().filter(|it| matches(it));
             meant().find(|it| it.preferred).or_else(|| meant().next())
         };
         let has_answered = |it: &EndpointView| {
@@ -73,7 +73,7 @@ impl ApiserverView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VipView {
     pub address: SocketAddr,
-    /// The endpoint that it leads to; none while no endpoint ever has shown itself.
+    /// The endpoint behind it; `None` until an endpoint has ever answered.
     pub leads_to: Option<SocketAddr>,
 }
 
@@ -81,9 +81,9 @@ pub struct VipView {
 pub struct EndpointView {
     /// The address of the apiserver, with its port.
     pub address: SocketAddr,
-    /// Which tier named the address.
+    /// The tier that named the address.
     pub tier: Tier,
-    /// How the last attempts ended.
+    /// The result of the last attempts.
     pub state: ApiserverState,
     pub since: Timestamp,
     /// Whether it has connections.
@@ -92,22 +92,22 @@ pub struct EndpointView {
     pub preferred: bool,
     /// How many connections it has.
     pub connections: usize,
-    /// What was last wrong, and when.
+    /// The last error, and when it occurred.
     pub last_error: Option<(String, Timestamp)>,
-    /// When the cluster last named it.
+    /// When the cluster last listed it.
     pub last_named: Option<Timestamp>,
-    /// What else is known of it if it is learned.
+    /// More about a learned address.
     pub learned: Option<LearnedView>,
 }
 
-/// Where a learned address comes from.
+/// The origin of a learned address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LearnedView {
-    /// When the cluster named the address first; none for an address that an older version of the daemon learned.
+    /// When the cluster first listed the address; `None` if an older version of the daemon learned it.
     pub since: Option<Timestamp>,
-    /// The slice that named it last.
+    /// The slice that listed it last.
     pub slice: Option<Arc<str>>,
-    /// Whether the cluster names the address now.
+    /// Whether the cluster lists the address now.
     pub state: LearnedState,
 }
 
@@ -116,18 +116,18 @@ pub struct LearnedView {
 pub struct CredentialsView {
     /// The tier of the endpoints that they are for.
     pub tier: Tier,
-    /// What they are, such as `token`.
+    /// Their kind, such as `token`.
     pub kind: &'static str,
-    /// The files they come from, and when each was last written.
+    /// Their files, and when each was last written.
     pub files: Vec<(PathBuf, Option<Timestamp>)>,
-    /// Until when they are good.
+    /// When they expire.
     pub expires: Option<Timestamp>,
-    /// Why they could not be read last time, and since when.
+    /// Why the last read failed, and since when.
     pub problem: Option<(String, Timestamp)>,
 }
 
 words! {
-    /// What named an address of an apiserver; an earlier tier goes first.
+    /// The origin of an apiserver's address; an earlier tier goes first.
     #[derive(PartialOrd, Ord)]
     pub enum Tier {
         /// `[apiserver]`: `endpoints`, or else the kubeconfig's server.
@@ -151,7 +151,7 @@ impl Tier {
 }
 
 words! {
-    /// What the last attempts say of an endpoint.
+    /// The state of an endpoint by its last attempts.
     pub enum ApiserverState {
         /// It was never tried.
         Unknown = "unknown",
@@ -159,28 +159,28 @@ words! {
         /// It failed, and has served once since.
         Recovering = "recovering",
         Failed = "failed",
-        /// It is up, and asked to be left alone for a while.
+        /// It is up, and asked clients to back off.
         Throttled = "throttled",
     }
 }
 
 words! {
-    /// Whether the cluster names a learned address.
+    /// Whether the cluster lists a learned address.
     #[derive(Default, PartialOrd, Ord, Deserialize, Serialize)]
     #[serde(rename_all = "lowercase")]
     pub enum LearnedState {
-        /// The cluster names it now.
+        /// The cluster lists it now.
         Listed = "now",
-        /// It was among the last addresses of its family that the cluster named, and the cluster names none of that
-        /// family now: their list is held as `control`.
+        /// It was among the last addresses of its family that the cluster listed. The cluster lists none of that family
+        /// now: the list is held as `control`.
         Held = "held",
-        /// The cluster named it once.
+        /// The cluster listed it once.
         #[default]
         Past = "past",
     }
 }
 
-/// The longest uid: a UUID has 36 bytes, and nothing says that it must be one.
+/// The longest uid: a UUID has 36 bytes, but no rule requires a UUID.
 const UID_BYTES_MAX: usize = 128;
 
 /// The uid of a cluster's `kube-system`.
@@ -188,7 +188,7 @@ const UID_BYTES_MAX: usize = 128;
 pub struct ClusterId(Arc<str>);
 
 impl ClusterId {
-    /// An id from text; none if it cannot be one.
+    /// An id from text; `None` if it cannot be one.
     pub fn new(uid: &str) -> Option<Self> {
         let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
         let legal = !uid.is_empty() && uid.len() <= UID_BYTES_MAX && uid.bytes().all(legal);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn none_answers_is_said_only_where_each_attempt_failed() {
+    fn unreachable_only_where_each_attempt_failed() {
         let failed = || endpoint(ApiserverState::Failed, false, Some("refused"));
         let unknown = || endpoint(ApiserverState::Unknown, false, None);
         check("none is known", vec![], "untried");

@@ -1,6 +1,6 @@
-//! What the health checks of the configuration's backends came to last.
+//! The last results of health checks of configured backends.
 //!
-//! Invariant: plain data. Of what a backend answered an excerpt is kept, and no character of it ends a line.
+//! Invariant: plain data. It has an excerpt of a backend's reply at most, and no character of that ends a line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,12 +14,12 @@ use crate::rfc3339::Millis;
 use crate::schema_types::Code;
 
 words! {
-    /// What came of one check.
+    /// The result of one check.
     pub enum CheckResult {
         Good = "good",
         Bad = "bad",
-        /// It said nothing of the backend, because this node could not ask: a file that TLS needs could not be read, or
-        /// this node lacked a file, a port, memory or, for a short time, a route.
+        /// It proves nothing about the backend, because this node could not run it: a file for TLS was unreadable, or
+        /// this node lacked a file descriptor, a port, memory or, for a short time, a route.
         NotRun = "unasked",
     }
 }
@@ -27,28 +27,28 @@ words! {
 /// The checked backends of one service.
 pub type CheckStatuses = BTreeMap<SocketAddr, CheckStatus>;
 
-/// How one backend is checked, and what came of it.
+/// How one backend is checked, and the last result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Check")]
 pub struct CheckStatus {
     /// The kind of check: tcp, http, https, grpc, grpcs, send-expect.
     pub kind: &'static str,
-    /// Whether checks let it have new clients.
+    /// Whether checks allow it new clients.
     pub usable: bool,
-    /// The last one that ended; null: none has yet.
+    /// The last finished check; null: none has finished yet.
     pub last: Option<LastCheck>,
 }
 
-/// One check that ended.
+/// One finished check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LastCheck {
     pub result: Code<CheckResult>,
-    /// What was wrong; null if nothing was.
+    /// The error; null if there was none.
     pub error: Option<String>,
     /// When it ended.
     pub at: Millis,
     pub took_microseconds: u64,
-    /// How many in a row had this result, up to this one.
+    /// How many checks in a row had this result, including this one.
     pub in_a_row: u32,
 }
 
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_is_told_in_one_line() {
+    fn a_check_fits_one_line() {
         let last = |result, error: Option<&str>, took_microseconds, in_a_row| {
             let error = error.map(str::to_owned);
             Some(LastCheck { result: Code(result), error, at: Millis(1_500), took_microseconds, in_a_row })

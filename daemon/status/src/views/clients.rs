@@ -1,6 +1,6 @@
-//! How many clients came, by the counts that programs keep in the kernel.
+//! Counts of clients from the programs in the kernel.
 //!
-//! Invariant: a port counts since it has its place in the maps, over restarts of the daemon. The counts are no metrics:
+//! Invariant: a port counts from its first entry in the maps, across restarts of the daemon. The counts are no metrics:
 //! those would be a series for each service of the cluster on each of its nodes.
 
 use std::collections::BTreeMap;
@@ -10,17 +10,17 @@ use holdfast_core::snapshot::ServiceView;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The tries of clients at all frontends of a port, or of a service. A client that tries again counts again: TCP does
-/// that by itself when a packet is dropped.
+/// The attempts of clients at all frontends of a port, or of a service. A retry counts again: TCP retries by itself
+/// when a packet is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Clients {
-    /// Clients that were led to a backend: by connect(), or by the first datagram of a conversation.
+    /// Clients that got a backend: by connect(), or by the first datagram of a flow.
     pub connects: u64,
     pub refused: u64,
     pub dropped: u64,
 }
 
-/// The clients of some ports at one moment; none where there are no programs in the kernel.
+/// The clients of some ports at one moment; `None` without programs in the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct ClientCounters(pub Option<BTreeMap<PortIndex, Clients>>);
 

@@ -1,4 +1,4 @@
-//! The datapath at one moment: the state of programs and maps, and what each device is to packets.
+//! The datapath at one moment: the state of programs and maps, and the role of each device.
 //!
 //! Invariant: a copy that the engine publishes; this module never touches the maps.
 
@@ -10,7 +10,7 @@ use holdfast_core::words;
 use super::devices::DeviceDecision;
 
 words! {
-    /// What carries the traffic.
+    /// The carrier of the traffic.
     pub enum DatapathKind {
         /// eBPF programs in the kernel.
         Kernel = "kernel",
@@ -37,20 +37,20 @@ impl DatapathView {
         Self { status: Some(status), devices: Arc::default() }
     }
 
-    /// The same view, with what each device is to packets.
+    /// The same view with the role of each device.
     pub fn with_devices(self, devices: Arc<[DeviceDecision]>) -> Self {
         Self { devices, ..self }
     }
 
-    /// Why clients meet something else than what the maps say; none where programs of ours read just these maps.
+    /// Why clients get something else than the maps say; `None` where programs of ours read these maps.
     pub fn divergence_reason(&self) -> Option<String> {
         let status = self.status()?;
         if status.waiting {
             return Some("another version's programs still serve".to_owned());
         }
-        // A repair of each second has failed by now. Without getpeername clients meet their service all the same.
-        let leads = |hook: &&&str| !hook.starts_with("getpeername");
-        let bare: Vec<_> = status.detached_hooks.iter().filter(leads).copied().collect();
+        // The repair of every second has failed by now. Without getpeername clients still reach their service.
+        let redirects = |hook: &&&str| !hook.starts_with("getpeername");
+        let bare: Vec<_> = status.bare_hooks.iter().filter(redirects).copied().collect();
         if !bare.is_empty() {
             return Some(format!("no program of ours is attached at {}", bare.join(", ")));
         }
@@ -63,7 +63,7 @@ impl DatapathView {
         Some(format!("programs at devices follow no change: {why}"))
     }
 
-    /// Hooks of sockets, and then devices, whose programs serve without their pins: they end with this process.
+    /// Hooks of sockets, and then devices, whose programs serve without pins: they end with this process.
     pub fn unpinned_hooks(&self) -> Vec<&str> {
         let Some(status) = self.status() else { return Vec::new() };
         let hooks = status.broken_hooks.iter().filter(|hook| !status.detached_hooks.contains(hook)).copied();
@@ -71,17 +71,17 @@ impl DatapathView {
         hooks.chain(devices.filter(|it| it.unpinned).map(|it| it.device.name.as_str())).collect()
     }
 
-    /// What each device is to packets, and why.
+    /// The role of each device, and why.
     pub fn devices(&self) -> &[DeviceDecision] {
         &self.devices
     }
 
-    /// What carries the traffic.
+    /// The carrier of the traffic.
     pub const fn kind(&self) -> DatapathKind {
         if self.status.is_some() { DatapathKind::Kernel } else { DatapathKind::Memory }
     }
 
-    /// The state of programs and maps, where there are any.
+    /// The state of programs and maps, if they exist.
     pub const fn status(&self) -> Option<&Status> {
         self.status.as_ref()
     }

@@ -1,4 +1,4 @@
-//! What each device of this node is to packets, and why, as it was decided.
+//! The role of each device of this node, and why.
 //!
 //! Invariant: plain data; nothing here decides.
 
@@ -8,24 +8,24 @@ use std::sync::Arc;
 
 use crate::datapath::{Device, DeviceSide, DeviceStatus, FastPathState, XdpState, XdpUse};
 
-/// What a device is to packets.
+/// The role of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceClass {
-    /// Others reach this node by it.
+    /// Other hosts reach this node through it.
     Outer,
-    /// It leads to a pod that is served by its packets.
+    /// It leads to a pod whose packets are served.
     Pod,
-    /// The device leads to backends; packets that come by it are not served.
+    /// It leads to backends; packets that arrive there are not served.
     Backends,
-    /// It leads to pods of this node that are served by their sockets; what they answer to clients of other devices
-    /// passes by the stack.
+    /// It leads to pods of this node that are served at their sockets; their replies to clients of other devices take
+    /// the fast path.
     LocalPods,
-    /// Nothing is done there.
+    /// No programs run there.
     None,
 }
 
 impl DeviceClass {
-    /// As answers spell it.
+    /// As the API spells it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Outer => "outer",
@@ -37,7 +37,7 @@ impl DeviceClass {
     }
 }
 
-/// Every word that [`ClientClass::as_str`] gives.
+/// Every word that [`DeviceClass::as_str`] gives.
 pub const CLASSES: [&str; 5] = [
     DeviceClass::Outer.as_str(),
     DeviceClass::Pod.as_str(),
@@ -46,7 +46,7 @@ pub const CLASSES: [&str; 5] = [
     DeviceClass::None.as_str(),
 ];
 
-/// Why a device is what it is.
+/// Why a device has its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassReason {
     Configured,
@@ -68,7 +68,7 @@ pub enum ClassReason {
 }
 
 impl ClassReason {
-    /// What an operator reads.
+    /// The reason as an operator reads it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Configured => "packets.devices names it",
@@ -78,35 +78,36 @@ impl ClassReason {
             Self::PodConfigured => "packets.pod_devices names it",
             Self::LeadsToPod => "it leads to a pod",
             Self::Loopback => "it is the loopback",
-            Self::Member => "it belongs to another device, which counts in its place",
-            Self::Dummy => "no packet ever comes by a dummy",
-            Self::LocalPeer => "its other end is this node's too, and no pod's",
+            Self::Member => "it is part of another device, which counts instead",
+            Self::Dummy => "no packet ever arrives at a dummy",
+            Self::LocalPeer => "its peer belongs to this node too, and to no pod",
             Self::LocalPodsOnly => "it leads to pods of this node alone: no route leads to a gateway by it",
             Self::NoAddress => "it has no global address, and no route leads to others by it",
-            Self::NotConfigured => "packets.devices names others",
+            Self::NotConfigured => "packets.devices does not name it",
             Self::ExcludedUplink => {
-                "packets.devices names others, though a route leads to others by it: backends behind it are reached as \
-                 everywhere, and nobody is served who comes by it"
+                "packets.devices does not name it, though a route to other hosts uses it: backends behind it are \
+                 reachable, but clients that arrive there are not served"
             }
             Self::ExcludedLocalPods => {
-                "packets.devices names others: backends near it are reached, and nobody is served who comes by it"
+                "packets.devices does not name it: local backends behind it are reachable, but clients that arrive \
+                 there are not served"
             }
-            Self::Absent => "packets.devices names it, and it is not there",
+            Self::Absent => "packets.devices names it, but it does not exist",
         }
     }
 }
 
-/// How answers to clients are routed.
+/// How replies to clients are routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyRouting {
-    /// As packets of the backend: that is how the kernel does it.
+    /// As packets of the backend, the kernel's default.
     ByBackend,
-    /// As packets of the address that was dialled, since rules of routing tell the two apart.
+    /// As packets of the frontend's address, because routing rules distinguish the two.
     ByFrontend,
 }
 
 impl ReplyRouting {
-    /// As answers spell it.
+    /// As the API spells it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ByBackend => "backend",
@@ -115,31 +116,30 @@ impl ReplyRouting {
     }
 }
 
-/// Every word that [`ReplyRouting::as_str`] gives.
 pub const REPLY_ROUTINGS: [&str; 2] = [ReplyRouting::ByBackend.as_str(), ReplyRouting::ByFrontend.as_str()];
 
-/// Whether packets of flows are to pass by the stack at a device.
+/// Whether packets of flows take the fast path at a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FastPathDecision {
-    /// They are to.
+    /// They do.
     Enabled,
-    /// No flow of clients outside leads by it.
+    /// No flow of outside clients crosses it.
     NoOutsideFlows,
-    /// At no device by which clients come do packets pass by the stack.
+    /// No device where clients arrive has a fast path.
     NoClientDevice,
-    /// So many devices lead to pods that the programs know of others alone.
+    /// More devices lead to pods than the programs have entries for.
     TooManyDevices,
-    /// The configuration says so.
+    /// The configuration disables it.
     DisabledByConfig,
-    /// Packets there have no Ethernet header, or another one.
+    /// Packets there have no Ethernet header, or a different one.
     NoEthernet,
     /// `packets.forward_mark` is for a firewall.
     ForwardMark,
-    /// Answers are routed by the address that was dialled.
+    /// Replies are routed by the frontend's address.
     RoutedByAddress,
-    /// The device takes packets only from where it would send answers, and there are other devices.
+    /// The device accepts packets only from where it would route replies, and there are other devices.
     StrictRpFilter,
-    /// Something else on this node is to see these packets.
+    /// Another observer on this node must see these packets.
     ObserverPresent(Arc<str>),
 }
 
@@ -148,58 +148,58 @@ impl FastPathDecision {
     pub fn obstacle(&self) -> Option<Cow<'_, str>> {
         Some(Cow::Borrowed(match self {
             Self::Enabled => return None,
-            Self::ObserverPresent(what) => return Some(Cow::Owned(format!("{what} is to see packets"))),
-            Self::NoOutsideFlows => "no flow with clients outside leads by it",
-            Self::NoClientDevice => "they do at no device by which clients come",
-            Self::TooManyDevices => "more devices lead to pods than the programs know of",
+            Self::ObserverPresent(what) => return Some(Cow::Owned(format!("{what} must see packets"))),
+            Self::NoOutsideFlows => "no flow of outside clients crosses it",
+            Self::NoClientDevice => "no device where clients arrive has a fast path",
+            Self::TooManyDevices => "more devices lead to pods than the programs have entries for",
             Self::DisabledByConfig => "packets.shortcut is \"never\"",
             Self::NoEthernet => "its packets have no Ethernet header",
-            Self::ForwardMark => "packets.forward_mark is for a firewall, which is to see packets",
-            Self::RoutedByAddress => "answers are routed by the address that was dialled",
-            Self::StrictRpFilter => "rp_filter is strict there, and flows may come by other devices too",
+            Self::ForwardMark => "packets.forward_mark is for a firewall, which must see packets",
+            Self::RoutedByAddress => "replies are routed by the frontend's address",
+            Self::StrictRpFilter => "rp_filter is strict there, and flows may arrive at other devices too",
         }))
     }
 }
 
-/// One device, what it is, and why.
+/// One device, its role, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceDecision {
-    /// The number of the device; 0: it is not there.
+    /// The interface index of the device; 0: it does not exist.
     pub index: u32,
     pub name: String,
     pub class: DeviceClass,
     pub reason: ClassReason,
-    /// The address that backends of other nodes see as a client's; at a pod's device, the address that the pod sees
+    /// The source address that backends of other nodes see after SNAT; at a pod's device, the address that the pod sees
     /// when it reaches itself.
     pub address4: Option<Ipv4Addr>,
     pub address6: Option<Ipv6Addr>,
-    /// How many first bits of `address4` this node's own pods behind the device share; those pods see a client's own
-    /// address. 0: no such pods are behind it.
+    /// Prefix length in `address4` of this node's own pods behind the device, which see the client's own address. 0: no
+    /// such pods are behind it.
     pub local_prefix4: u8,
     pub local_prefix6: u8,
-    /// How answers are routed to clients that came by the device, if it is an outer one.
+    /// How replies to clients that arrived at the device are routed, if it is an outer one.
     pub reply_routing: ReplyRouting,
-    /// Whether packets are to pass by the stack there.
+    /// Whether packets take the fast path there.
     pub fast_path: FastPathDecision,
-    /// Whether packets may be given to its other end right away; of a device by which clients come, whether what comes
-    /// by it bears nothing of this node.
+    /// Whether packets may go straight to its peer; at a device where clients arrive, whether arriving packets carry
+    /// nothing of this node.
     pub peer: bool,
-    /// Whether packets that pass by the stack there are to do so at its driver.
+    /// Whether the fast path there starts at its driver.
     pub xdp: XdpUse,
-    /// Whether the kernel finds ways without a look at ports, in IPv4 and in IPv6.
+    /// Whether route lookups ignore the ports, in IPv4 and in IPv6.
     pub fib_ignores_ports: [bool; 2],
-    /// Whether segments of no flow that come by it may go on to the node that all nodes choose for their client.
+    /// Whether segments without a flow that arrive there may go on to the node that all nodes select for their client.
     pub adopts_flows: bool,
-    /// Whether policies of IPsec are to see what goes to other nodes and comes from them.
+    /// Whether IPsec policies must see packets to and from other nodes.
     pub has_ipsec: bool,
-    /// Whether the device is a bridge with others behind it, at whose ports filters may see its packets.
+    /// Whether the device is a bridge, at whose ports netfilter may see its packets.
     pub bridge: bool,
-    /// Whether the device is a virtual switch with pods of this node behind it beside those of others.
+    /// Whether the device is a virtual switch, with pods of this node and of others behind it.
     pub switch: bool,
 }
 
 impl DeviceDecision {
-    /// The device as the datapath takes it; none: nothing is done there.
+    /// The device as the datapath takes it; `None`: no programs run there.
     pub fn to_device(&self) -> Option<Device> {
         let side = match self.class {
             DeviceClass::Outer => DeviceSide::Outer,
@@ -228,39 +228,38 @@ impl DeviceDecision {
         })
     }
 
-    /// Whether flows with clients outside lead by the device, so that packets may pass by the stack there.
+    /// Whether flows of outside clients cross the device, so that packets may take the fast path there.
     pub const fn has_outside_flows(&self) -> bool {
         !matches!(self.fast_path, FastPathDecision::NoOutsideFlows)
     }
 
-    /// Why packets do not pass by the stack at the device, by what was decided and what was found there; `None`: they
-    /// do.
+    /// Why packets do not take the fast path at the device, by the decision and the state found; `None`: they do.
     pub fn fast_path_obstacle(&self, found: Option<&DeviceStatus>) -> Option<Cow<'_, str>> {
-        let at_hand = match found.map(|it| it.fast_path) {
+        let state_obstacle = match found.map(|it| it.fast_path) {
             Some(FastPathState::Active) => None,
             Some(FastPathState::Unsupported)
                 if matches!(self.class, DeviceClass::LocalPods | DeviceClass::Pod) =>
             {
                 Some("this kernel has no links for programs at devices of pods (before Linux 6.6)")
             }
-            Some(FastPathState::Unsupported) => {
-                Some("this kernel does not tell programs which packets are too long (before Linux 5.12)")
-            }
+            Some(FastPathState::Unsupported) => Some(
+                "this kernel does not report to programs which packets exceed the MTU (before Linux 5.12)",
+            ),
             Some(FastPathState::ForeignPrograms) => {
-                Some("programs of others are there too, and are to see packets")
+                Some("foreign programs are attached too, and must see packets")
             }
-            Some(FastPathState::NotAttached) => Some("its programs are not there"),
-            Some(FastPathState::Disabled) | None => Some("its programs do not know of it yet"),
+            Some(FastPathState::NotAttached) => Some("its programs are not attached"),
+            Some(FastPathState::Disabled) | None => Some("its programs have not enabled it yet"),
         };
-        self.fast_path.obstacle().or(at_hand.map(Cow::Borrowed))
+        self.fast_path.obstacle().or(state_obstacle.map(Cow::Borrowed))
     }
 
-    /// Whether packets pass by the stack at the device's driver.
+    /// Whether the fast path runs at the device's driver.
     pub fn is_xdp_active(&self, found: Option<&DeviceStatus>) -> bool {
         found.is_some_and(|it| it.xdp == XdpState::Active) && self.fast_path_obstacle(found).is_none()
     }
 
-    /// Why packets do not pass by the stack at the device's driver; `None`: they do, or are not to.
+    /// Why the fast path does not run at the device's driver; `None`: it does, or is not configured to.
     pub fn xdp_obstacle(&self, found: Option<&DeviceStatus>) -> Option<Cow<'static, str>> {
         if self.xdp == XdpUse::Never || self.is_xdp_active(found) {
             return None;
@@ -268,11 +267,11 @@ impl DeviceDecision {
         match found.map(|it| &it.xdp) {
             Some(XdpState::Unavailable(why)) => Some(why.clone()),
             Some(XdpState::Active) => Some(Cow::Borrowed("packets go through the stack there")),
-            Some(XdpState::Disabled) | None => Some(Cow::Borrowed("its programs do not know of it yet")),
+            Some(XdpState::Disabled) | None => Some(Cow::Borrowed("its programs have not enabled it yet")),
         }
     }
 
-    /// The networks behind the device in which pods are this node's own.
+    /// The networks of this node's own pods behind the device.
     pub fn local_networks(&self) -> Vec<String> {
         let v4 = self
             .address4

@@ -1,6 +1,6 @@
-//! What name servers say of the backends of the configuration's services.
+//! The DNS results for backends of the configuration's services.
 //!
-//! Invariant: plain data. Names are of letters that can be shown, and a server's words are not repeated.
+//! Invariant: plain data. Names have printable letters only, and no text of a server is repeated.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,51 +13,51 @@ use crate::rfc3339::Millis;
 use crate::schema_types::Code;
 
 words! {
-    /// What came of one question to one server.
+    /// The result of one query to one server.
     pub enum QueryResult {
         /// With records.
         Answered = "answered",
-        /// There is no such name, or it has no such record.
+        /// The name does not exist, or lacks such a record.
         Empty = "empty",
-        /// The server could not or would not say.
+        /// The server could not or would not reply.
         Failed = "failed",
-        /// Nothing came in time.
+        /// No reply came in time.
         Silent = "silent",
-        /// What came cannot be read.
+        /// The reply is unreadable.
         Unreadable = "unreadable",
         /// The server could not be reached.
         Unreachable = "unreachable",
-        /// This node could not ask, for want of a file, a port or memory.
+        /// This node could not send, for lack of a file descriptor, a port or memory.
         NotSent = "unasked",
     }
 }
 
 words! {
-    /// How a name is.
+    /// The state of a name.
     pub enum NameState {
-        /// It was not answered yet; what was known before counts.
+        /// It has no answer yet; the former backends stay.
         Pending = "unasked",
-        /// It was answered last with backends.
+        /// The last answer has backends.
         Resolved = "resolved",
-        /// It was answered last without any.
+        /// The last answer has none.
         Empty = "empty",
-        /// Its zone says that the service is not available.
+        /// Its zone declares the service unavailable.
         Withdrawn = "withdrawn",
-        /// It could not be resolved last; what was known before counts.
+        /// The last lookup failed; the former backends stay.
         Failing = "trouble",
     }
 }
 
-/// What is known of the name that a service's backends are asked by.
+/// The state of the name behind a service's backends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "ResolvedName")]
 pub struct NameStatus {
-    /// The name, and what is asked of it.
+    /// The name, and the type of its records.
     pub name: String,
     pub state: Code<NameState>,
-    /// The last answer; null: there was none since the start.
+    /// The last answer; null: none since the start.
     pub answer: Option<LastNameAnswer>,
-    /// Why it cannot be resolved; null if it can.
+    /// Why the lookup fails; null if it succeeds.
     pub trouble: Option<NameTrouble>,
 }
 
@@ -67,19 +67,19 @@ pub struct NameStatus {
 pub struct LastNameAnswer {
     pub server: SocketAddr,
     pub at: Millis,
-    /// For how many seconds it counts; then the name is asked for again.
+    /// For how many seconds it is valid; then the daemon asks again.
     pub ttl_seconds: u64,
     pub backends: usize,
-    /// What of it does not count, and why; null: all of it does.
+    /// Which records of it are left out, and why; null: none.
     pub left_out: Option<String>,
 }
 
-/// Why a name cannot be resolved.
+/// Why a lookup fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "NameTrouble")]
 pub struct NameTrouble {
     pub since: Millis,
-    /// The server that was asked last.
+    /// The server of the last query.
     pub server: SocketAddr,
     pub why: String,
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_told_in_one_line() {
+    fn a_name_fits_one_line() {
         check(
             Some((2, None)),
             None,

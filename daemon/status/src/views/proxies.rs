@@ -1,6 +1,6 @@
-//! Other proxies of this node, and rules of a firewall that services meet, as they were found.
+//! Other proxies of this node, and firewall rules that affect services.
 //!
-//! Invariant: plain data; nothing here looks.
+//! Invariant: plain data; nothing here searches.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,22 +21,22 @@ pub const LISTENS_EVIDENCE: &str = "listens on port";
 pub struct OtherProxy {
     /// kube-proxy, Cilium, Calico, kube-router or Antrea.
     pub proxy: &'static str,
-    /// What shows it: a process, rules, or pins.
+    /// The evidence: a process, rules, or pins.
     pub evidence: Vec<String>,
-    /// What of this proxy translates here or was left behind, and what ends that; looked for with Cilium alone.
+    /// Its parts that translate here or are left over, and how to end them; collected for Cilium alone.
     pub traces: Vec<Trace>,
 }
 
-/// One thing that another proxy does here, or left.
+/// One active or leftover part of another proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trace {
-    /// What it is.
+    /// Its name.
     pub what: String,
     /// The setting that ends it, or the command that removes it.
     pub remove: String,
-    /// Whether clients may be translated by it.
+    /// Whether it may translate clients.
     pub translates: bool,
-    /// Whether it has connections of clients outside.
+    /// Whether it has connections of outside clients.
     #[serde(skip)]
     pub has_clients: bool,
 }
@@ -46,7 +46,7 @@ impl Trace {
         Self { what: what.into(), remove: remove.into(), translates: true, has_clients: false }
     }
 
-    /// The same of what translates packets of clients outside.
+    /// Like `new_translating`, for one that translates packets of outside clients.
     pub fn for_clients(what: impl Into<String>, remove: impl Into<String>) -> Self {
         Self { has_clients: true, ..Self::new_translating(what, remove) }
     }
@@ -57,8 +57,8 @@ impl Trace {
 }
 
 impl OtherProxy {
-    /// Whether connections of clients outside may be its own, which go on only by what it has here: by the rules of one
-    /// that leaves all to the kernel's conntrack, or by programs of its own.
+    /// Whether it may have connections of outside clients that need its parts here: the rules of a proxy that relies on
+    /// the kernel's conntrack, or its own programs.
     pub fn has_clients(&self) -> bool {
         matches!(self.proxy, "kube-proxy" | "kube-router") || self.traces.iter().any(|it| it.has_clients)
     }
@@ -68,39 +68,39 @@ impl OtherProxy {
         self.evidence.iter().any(|evidence| evidence.starts_with(LISTENS_EVIDENCE))
     }
 
-    /// Whether its process is gone, and its programs go on by tables that are no longer written.
+    /// Whether its process is gone while its programs go on with tables that get no updates.
     pub fn is_abandoned(&self) -> bool {
         !self.is_running() && self.traces.iter().any(|trace| trace.translates)
     }
 }
 
 words! {
-    /// What a filter does to the packets of services.
+    /// The effect of a filter on the packets of services.
     pub enum FilterKind {
-        /// It drops packets by the address that clients dial, ahead of the point at which kube-proxy translated. It no
-        /// longer sees that address, because holdfast translates earlier still.
+        /// It drops packets by the address that clients dial, ahead of kube-proxy's translation. It no longer sees that
+        /// address, because holdfast translates earlier still.
         Early = "early",
         /// It forwards only what a rule accepts, and may not accept what kube-proxy's mark let through.
         Forward = "forward",
-        /// The table of connections is smaller than kube-proxy made it.
+        /// The conntrack table is smaller than kube-proxy made it.
         Connections = "connections",
     }
 }
 
-/// A rule of a firewall, or a limit, that services meet otherwise than with kube-proxy.
+/// A firewall rule or a limit that affects services otherwise than with kube-proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Filter {
     pub kind: Code<FilterKind>,
     /// `nftables table inet guard, chain pre (prerouting, priority -300)`.
     pub place: String,
-    /// What the rule says, in short.
+    /// The rule in short.
     pub rule: String,
-    /// What clients have to dial for the rule to count; empty: the rule counts whatever they dial.
+    /// The dialled targets to which the rule applies; empty: it applies to all.
     #[serde(skip)]
     pub targets: Vec<(Option<IpAddr>, u16)>,
 }
 
-/// What clients dial, as far as rules name it.
+/// The dialled targets that rules can name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DialTargets {
     pub node_ports: BTreeSet<u16>,
@@ -123,7 +123,7 @@ impl DialTargets {
         dialled
     }
 
-    /// Whether a filter is about one of these.
+    /// Whether a filter concerns one of these.
     pub fn matches_filter(&self, filter: &Filter) -> bool {
         filter.targets.iter().any(|(address, port)| match address {
             Some(address) => self.addresses.contains(&(*address, *port)),

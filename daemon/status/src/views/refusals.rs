@@ -1,4 +1,4 @@
-//! A client that was turned away: where, why, and how often.
+//! A rejected client: where, why, and how often.
 //!
 //! Invariant: plain data, with times as people read them. A reader finds the names of services in the snapshot.
 
@@ -8,7 +8,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
 
-/// A client that was not served, once or again and again, with times as people read them.
+/// A client that was rejected once or repeatedly, with times as people read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedClient {
     /// The first time.
@@ -17,12 +17,12 @@ pub struct DeniedClient {
     pub last: Timestamp,
     /// How many times, both of these included.
     pub count: u64,
-    /// The client, and what it dialled; of the last time.
+    /// The client and its target, from the last time.
     pub refusal: Refusal,
 }
 
 impl DeniedClient {
-    /// Whether this is the same process, or the same address outside, that met the same at the same frontend.
+    /// Whether this is the same process, or the same outside address, with the same result at the same frontend.
     pub fn is_same_client(&self, refusal: &Refusal) -> bool {
         let address = |it: &Refusal| it.arrival.map(|arrival| arrival.source.ip());
         let same = |it: &Refusal| (it.process, address(it), it.frontend, it.denial, it.cause, it.cgroup);
@@ -30,17 +30,17 @@ impl DeniedClient {
     }
 }
 
-/// The frontends that may have answered, in the order in which the programs look.
+/// The frontends that may have replied, in the programs' lookup order.
 pub fn candidate_keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
     let any =
         FrontendKey { address: Family::from_address(dialled.address).unspecified_address(), ..*dialled };
     [*dialled, any]
 }
 
-/// The service that has a frontend, and the frontend.
+/// A frontend and its service.
 pub type FrontendOwner<'a> = (&'a ServiceView, &'a FrontendView);
 
-/// The service that has exactly this address, or else the port at every address of the node.
+/// The service with exactly this address, or else with this port at every address of the node.
 pub fn find_owner<'a>(snapshot: &'a Snapshot, dialled: &FrontendKey) -> Option<FrontendOwner<'a>> {
     let [exact, any] = candidate_keys(dialled);
     let views = snapshot.services.iter();
@@ -59,7 +59,7 @@ pub fn find_owner<'a>(snapshot: &'a Snapshot, dialled: &FrontendKey) -> Option<F
     wildcard
 }
 
-/// The frontend that a row has in the maps, if it has one.
+/// The key of a row's frontend in the maps, if it is there.
 pub fn programmed_key(frontend: &FrontendView) -> Option<FrontendKey> {
     let FrontendView { address, port, protocol, verdict, .. } = frontend;
     let absent = [Verdict::Conflict, Verdict::Unprogrammed, Verdict::Bypassed, Verdict::Passing];

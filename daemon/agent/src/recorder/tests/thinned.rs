@@ -99,7 +99,7 @@ fn a_namespaces_churn_takes_no_others_records_from_the_disk() {
         .find_map(|it| it.record().filter(|it| it.gap.is_some()));
     let sentence = gap.unwrap().sentence();
     let expected =
-        format!("GAP: {records} records are missing, because they made room for others: {records} of noisy");
+        format!("GAP: {records} records are missing, because they were evicted: {records} of noisy");
     assert!(sentence.ends_with(&expected), "{sentence}");
     assert_eq!(gaps(&history, GapCause::Damaged), [], "what made room is no damage");
 }

@@ -110,8 +110,8 @@ fn no_file_claims_an_address_of_the_daemon() {
         &[
             "d/a.toml: static/x is left out: 127.0.0.1:9890 is where the admin API listens (admin.listen)",
             "d/b.toml: static/s is left out: SCTP is translated by packets alone: set `enabled = true` under [packets]",
-            "d/c.toml: static/r is left out: announce: others reach the address by packets alone: set `enabled = \
-             true` under [packets]",
+            "d/c.toml: static/r is left out: announce: other hosts reach the address only if packets are translated: \
+             set `enabled = true` under [packets]",
         ],
     );
 }
