@@ -207,7 +207,8 @@ impl ResolvedQuery {
         let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
         let sentence = sentence.unwrap_or_else(|| describe_headline(snapshot, question, *found, subjects));
         let divergence = given.datapath.divergence_reason();
-        let divergence = divergence.map(|why| format!("Clients may still meet something else, because {why}. "));
+        let divergence =
+            divergence.map(|why| format!("Clients may still meet something else, because {why}. "));
         Explanation {
             found: Code(*found),
             sentence: divergence.unwrap_or_default() + &sentence,

@@ -155,7 +155,9 @@ pub(super) fn check_correlate(case: &Case<'_>) -> Judgement {
     };
     let pod_and_node_events = || events.iter().filter(|it| matches!(it.object.kind.as_str(), "Pod" | "Node"));
     let pairs = losses.iter().rev().flat_map(|record| {
-        pod_and_node_events().filter(|event| is_concurrent(case, event, record)).map(move |event| (*record, event))
+        pod_and_node_events()
+            .filter(|event| is_concurrent(case, event, record))
+            .map(move |event| (*record, event))
     });
     let pairs: Vec<(&Record, &RecognisedEvent)> = pairs.take(EVENTS_MAX).collect();
     let Some((record, event)) = pairs.first() else {

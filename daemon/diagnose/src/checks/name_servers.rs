@@ -199,5 +199,6 @@ fn judge_addresses(case: &Case<'_>, at: SocketAddr, addresses: &[IpAddr], is_hea
 fn has_expected_addresses(listed: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>, is_headless: bool) -> bool {
     let is_listed_family =
         |ip: &&IpAddr| listed.iter().any(|it| Family::from_address(*it) == Family::from_address(**ip));
-    listed.is_subset(wanted) && (is_headless || wanted.iter().filter(is_listed_family).all(|ip| listed.contains(ip)))
+    listed.is_subset(wanted)
+        && (is_headless || wanted.iter().filter(is_listed_family).all(|ip| listed.contains(ip)))
 }

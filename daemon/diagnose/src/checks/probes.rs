@@ -191,9 +191,9 @@ pub(super) fn check_frontend(case: &Case<'_>) -> Judgement {
         let summary = format!("Each of {} answers from this host", format_count(all.len(), "frontend"));
         return match left {
             0 => Judgement::ok(format!("{summary}.")),
-            left => {
-                Judgement::unknown(format!("{summary}; {left} more were not tried. Ask for one port (--port)."))
-            }
+            left => Judgement::unknown(format!(
+                "{summary}; {left} more were not tried. Ask for one port (--port)."
+            )),
         };
     };
     let behind = list_tried(case, true);

@@ -100,8 +100,7 @@ pub(super) fn build_rows(
     for ((kind, namespace, name), events) in &objects {
         let uid = (*kind == "Service").then(|| service_uid(scope.snapshot, namespace, name)).flatten();
         let values = placeholder_values(scope, (kind, namespace, name));
-        let states =
-            knowledge.judge_events(events, CurrentObject { uid, changed: None }, Time(scope.now.0));
+        let states = knowledge.judge_events(events, CurrentObject { uid, changed: None }, Time(scope.now.0));
         rows.extend(states.iter().map(|it| EventRow::from_state(it, &values)));
     }
     rows.sort_by_key(|row| Reverse(row.last.map(|last| last.0)));

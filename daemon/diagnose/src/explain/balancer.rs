@@ -185,7 +185,8 @@ mod tests {
         let requested = view(|_, _| ());
         check(&requested, "requested", &format!("no address, and no finalizer of a controller, {since}."));
         let foreign = view(|_, it| it.class = Some("example.com/own".into()));
-        let expected = format!("no address; it is left to the controller of class \"example.com/own\", {since}.");
+        let expected =
+            format!("no address; it is left to the controller of class \"example.com/own\", {since}.");
         check(&foreign, "foreign", &expected);
         let ensuring = view(|_, it| it.finalizers = [cleanup.into()].into());
         let expected = format!("no address; a controller has put its finalizer ({cleanup}), {since}.");
@@ -199,7 +200,8 @@ mod tests {
             it.finalizers = [cleanup.into()].into();
             it.deleted = Some(Timestamp(NOW.wall.0 - 20));
         });
-        let expected = format!("being removed; kept by the finalizers {cleanup}, since 2026-01-08T11:11:35Z.");
+        let expected =
+            format!("being removed; kept by the finalizers {cleanup}, since 2026-01-08T11:11:35Z.");
         check(&deleting, "deleting", &expected);
     }
 

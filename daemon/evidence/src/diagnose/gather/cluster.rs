@@ -121,7 +121,8 @@ pub(super) async fn gather(
         network::query_network(&mut second, &reading, names, subject)
     );
     let (mut cluster, received) = join_answers(workload, network);
-    let secondary_events = secondary::query_secondary(&mut first, &reading, names, subject, &mut cluster).await;
+    let secondary_events =
+        secondary::query_secondary(&mut first, &reading, names, subject, &mut cluster).await;
     set_events(&mut cluster, received.merge(secondary_events), subject);
     cluster.requests = first.requests.into_iter().chain(second.requests).collect();
     cluster

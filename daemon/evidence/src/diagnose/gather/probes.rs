@@ -145,10 +145,7 @@ pub(super) async fn dial_targets(targets: Vec<ProbeTarget>, deadline: Instant) -
     probes.buffered(PROBES_AT_ONCE).collect().await
 }
 
-async fn probe_target(
-    ProbeTarget { to, kind: of, skip_reason }: ProbeTarget,
-    deadline: Instant,
-) -> Probe {
+async fn probe_target(ProbeTarget { to, kind: of, skip_reason }: ProbeTarget, deadline: Instant) -> Probe {
     let begun = Instant::now();
     let outcome = match skip_reason {
         Some(why) => ProbeOutcome::NotTried(why),

@@ -76,7 +76,10 @@ mod tests {
         ] {
             assert_eq!(is_about(&of("", &message), &web), is_own, "{message}");
             assert_eq!(is_about_other(&of("", &message), &web), !is_own, "{message}");
-            assert!(!is_about_other(&of("shop", &message), &web), "an Event that names a namespace is believed");
+            assert!(
+                !is_about_other(&of("shop", &message), &web),
+                "an Event that names a namespace is believed"
+            );
         }
     }
 }

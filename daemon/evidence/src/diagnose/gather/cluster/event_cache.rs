@@ -76,7 +76,8 @@ impl EventCache {
 
     fn insert_answer(&self, path: String, answer: CachedAnswer) {
         let mut state = self.lock_state();
-        let oldest = state.answers.iter().min_by_key(|(_, answer)| answer.asked).map(|(path, _)| path.clone());
+        let oldest =
+            state.answers.iter().min_by_key(|(_, answer)| answer.asked).map(|(path, _)| path.clone());
         if let Some(oldest) = oldest.filter(|_| state.answers.len() >= EVENTS_QUESTIONS_MAX) {
             state.answers.remove(&oldest);
         }

@@ -67,7 +67,8 @@ async fn query_service_events(
     if received.list.answer().is_none() {
         return received;
     }
-    let received = received.merge(default_namespace::query_default_namespace(lane, reading, service, name).await);
+    let received =
+        received.merge(default_namespace::query_default_namespace(lane, reading, service, name).await);
     if pods.is_empty() {
         return received;
     }

@@ -125,7 +125,8 @@ pub(super) async fn query_ready_pod_events(
     let is_tolerated = |event: &ClusterEvent| {
         knowledge.recognise(event).reason.is_some_and(|it| TOLERATED_REASONS.contains(&it.id.as_str()))
     };
-    let received = query_pod_warnings(lane, reading, names, pods, (|pod| !is_unready(pod), is_tolerated)).await;
+    let received =
+        query_pod_warnings(lane, reading, names, pods, (|pod| !is_unready(pod), is_tolerated)).await;
     match received.list {
         Lookup::Answered(_) => ReceivedEvents { more: false, ..heard },
         _ => ReceivedEvents::default(),

@@ -69,8 +69,9 @@ fn find_owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, Strin
 fn open_sockets(process: &Path, wanted: &BTreeSet<u32>, left: &mut usize) -> Vec<u32> {
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().filter_map(Result::ok).take(*left);
     let mut searched = 0;
-    let found =
-        open.inspect(|_| searched += 1).filter_map(|it| parse_inode(fs::read_link(it.path()).ok()?.to_str()?));
+    let found = open
+        .inspect(|_| searched += 1)
+        .filter_map(|it| parse_inode(fs::read_link(it.path()).ok()?.to_str()?));
     let found = found.filter(|inode| wanted.contains(inode)).collect();
     *left -= searched;
     found
