@@ -26,7 +26,7 @@ use super::limits::PODS_MAX;
 /// The input of a check.
 #[derive(Debug)]
 pub struct Case<'a> {
-    material: &'a Evidence,
+    evidence: &'a Evidence,
     /// The service as this node has it. The apiserver's comes before one of another source.
     view: Option<&'a ServiceView>,
     /// The sources that the running check has read.
@@ -59,11 +59,11 @@ impl ConditionCounts {
 }
 
 impl<'a> Case<'a> {
-    pub fn new(material: &'a Evidence) -> Self {
-        let views = material.views.iter().map(AsRef::as_ref);
+    pub fn new(evidence: &'a Evidence) -> Self {
+        let views = evidence.views.iter().map(AsRef::as_ref);
         let of_cluster = |it: &&ServiceView| it.key.source == Source::Kubernetes;
         let view = views.clone().find(of_cluster).or_else(|| views.clone().next());
-        Self { material, view, looked: Cell::default() }
+        Self { evidence, view, looked: Cell::default() }
     }
 
     /// Runs a check, and returns its judgement with the sources it read.
@@ -78,27 +78,27 @@ impl<'a> Case<'a> {
 
     /// The name of the service under diagnosis.
     pub const fn name(&self) -> &'a ObjectName {
-        &self.material.name
+        &self.evidence.name
     }
 
     /// The rest of the query.
     pub const fn scope(&self) -> &'a DiagnosisScope {
-        &self.material.scope
+        &self.evidence.scope
     }
 
     /// The external sources that the diagnosis skipped.
     pub fn skipped_sources(&self) -> &'a [ExternalSource] {
-        &self.material.skipped_sources
+        &self.evidence.skipped_sources
     }
 
     /// When the evidence was gathered.
     pub const fn taken_at(&self) -> Timestamp {
-        self.material.taken
+        self.evidence.taken
     }
 
     /// When the evidence was gathered, on both clocks. The snapshot may be older, because nothing has changed since.
     pub fn now(&self) -> ClockReading {
-        let snapshot = &self.material.snapshot;
+        let snapshot = &self.evidence.snapshot;
         let since = u64::try_from(self.age(snapshot.published)).unwrap_or_default();
         ClockReading { wall: self.taken_at(), mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
     }

@@ -180,8 +180,8 @@ const HEADLINE_ORDER: [Group; 12] = [
 ];
 
 /// Judges the evidence, and links the findings.
-pub fn judge_evidence(material: &Evidence) -> DiagnosisResult {
-    let case = Case::new(material);
+pub fn judge_evidence(evidence: &Evidence) -> DiagnosisResult {
+    let case = Case::new(evidence);
     let mut findings: Vec<Finding> = Vec::with_capacity(ALL.len());
     let exists = ALL.iter().find(|check| check.id == "svc.exists");
     let is_there = exists.is_none_or(|check| (check.judge)(&case).state != State::Error) || case.is_known();
@@ -201,7 +201,7 @@ pub fn judge_evidence(material: &Evidence) -> DiagnosisResult {
     link_causes(&mut findings);
     link_silent_apiserver(&mut findings);
     let first = find_headline(&findings);
-    let end = exit_status(&findings, is_there, !material.skipped_sources.is_empty());
+    let end = exit_status(&findings, is_there, !evidence.skipped_sources.is_empty());
     DiagnosisResult { findings, headline: first, exit: end }
 }
 

@@ -140,17 +140,17 @@ pub struct DiagnosedFrontend {
 }
 
 impl<'a> Diagnosis<'a> {
-    pub fn new(material: &'a Evidence, answer: &'a DiagnosisResult, version: &'static str) -> Self {
-        let case = Case::new(material);
+    pub fn new(evidence: &'a Evidence, answer: &'a DiagnosisResult, version: &'static str) -> Self {
+        let case = Case::new(evidence);
         let counts = case.counts();
-        let history = material.history.iter().rev().take(RECORDS_MAX).rev().collect();
+        let history = evidence.history.iter().rev().take(RECORDS_MAX).rev().collect();
         Self {
             schema: SCHEMA,
             service: build_service(&case),
-            port: material.scope.focus.port.as_ref().map(|port| port.as_str().to_owned()),
-            node: clean(&material.snapshot.node.name),
+            port: evidence.scope.focus.port.as_ref().map(|port| port.as_str().to_owned()),
+            node: clean(&evidence.snapshot.node.name),
             version,
-            taken: Rfc3339(material.taken),
+            taken: Rfc3339(evidence.taken),
             verdict: build_verdict(&case, answer),
             counts: FindingCounts::from_result(answer),
             findings: answer.findings.iter().map(FindingRow::from_finding).collect(),
@@ -162,16 +162,16 @@ impl<'a> Diagnosis<'a> {
             },
             frontends: case.frontends().take(FRONTENDS_MAX).map(|it| build_frontend(&case, it)).collect(),
             history,
-            api: Api::from_cluster(&material.cluster),
-            not_checked: list_not_checked(material),
+            api: Api::from_cluster(&evidence.cluster),
+            not_checked: list_not_checked(evidence),
             exit: answer.exit.code(),
         }
     }
 }
 
 /// The sources that this diagnosis skipped, and what no node can see.
-fn list_not_checked(material: &Evidence) -> Vec<&'static str> {
-    material.skipped_sources.iter().map(|place| place.as_str()).chain(NOT_CHECKED).collect()
+fn list_not_checked(evidence: &Evidence) -> Vec<&'static str> {
+    evidence.skipped_sources.iter().map(|place| place.as_str()).chain(NOT_CHECKED).collect()
 }
 
 /// The most frontends that are listed; `/frontends` has all.

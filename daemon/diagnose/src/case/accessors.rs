@@ -32,7 +32,7 @@ macro_rules! reads {
         impl<'a> Case<'a> {
             $(pub fn $name(&self) -> &'a $type {
                 self.note_source(EvidenceSource::$place);
-                &self.material.$($field).+
+                &self.evidence.$($field).+
             })*
         }
     };
