@@ -162,7 +162,8 @@ fn wrong(evidence: &Evidence, answer: &DiagnosisResult, expected: &Expected) -> 
     }
     for (id, texts) in &expected.tells {
         let judgement = &find(answer, id).judgement;
-        let finding = format!("{} {}", judgement.sentence, serde_json::to_string(&judgement.evidence).unwrap());
+        let finding =
+            format!("{} {}", judgement.sentence, serde_json::to_string(&judgement.evidence).unwrap());
         for text in texts {
             compare(&format!("{id} tells {text:?} in {finding}"), finding.contains(text).to_string(), "true");
         }

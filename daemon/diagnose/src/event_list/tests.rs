@@ -153,8 +153,9 @@ fn unread_events_show_the_missing_rule() {
 
 #[test]
 fn a_long_list_omits_and_counts_the_oldest() {
-    let event =
-        |number: usize| event_json("A", &format!("2026-11-20T13:{:02}:{:02}Z", number / 60, number % 60), "x");
+    let event = |number: usize| {
+        event_json("A", &format!("2026-11-20T13:{:02}:{:02}Z", number / 60, number % 60), "x")
+    };
     let events: Vec<Value> = (0..EVENTS_LISTED_MAX + 7).map(event).collect();
     let list = list(&ReceivedEvents { more: true, ..received(&events) }, None);
     assert_eq!((list.events.len(), list.omitted), (EVENTS_LISTED_MAX, 7));
