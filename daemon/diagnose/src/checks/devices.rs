@@ -62,7 +62,7 @@ pub(super) fn check_devices(case: &Case<'_>) -> Judgement {
         matches!(by.class, DeviceClass::Outer | DeviceClass::Backends).then_some((route.to, by))
     };
     let paths: Vec<BackendPath<'_>> =
-        routes.iter().filter_map(way).map(|(to, by)| BackendPath { to, device: by }).collect();
+        routes.iter().filter_map(to_path).map(|(to, by)| BackendPath { to, device: by }).collect();
     judge_paths(&paths, packets)
 }
 

@@ -128,7 +128,7 @@ pub(super) async fn query_ready_pod_events(
     let received =
         query_pod_warnings(lane, reading, names, pods, (|pod| !is_unready(pod), is_tolerated)).await;
     match received.list {
-        Lookup::Answered(_) => ReceivedEvents { more: false, ..heard },
+        Lookup::Answered(_) => ReceivedEvents { more: false, ..received },
         _ => ReceivedEvents::default(),
     }
 }
