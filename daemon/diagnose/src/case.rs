@@ -1,6 +1,6 @@
-//! The service under diagnosis, with what several checks ask of the material.
+//! The service under diagnosis, and the queries that several checks share.
 //!
-//! Invariant: a case only reads, and what it walks over is bounded: lists that others wrote are cut before.
+//! Invariant: a case only reads. Every list it walks is bounded: untrusted lists are cut before they get here.
 
 mod accessors;
 
@@ -23,17 +23,17 @@ use super::evidence_source::{EvidenceSource, SourceSet};
 use super::finding::{Judgement, REASON_KEY, Remedy};
 use super::limits::PODS_MAX;
 
-/// What checks look at.
+/// The input of a check.
 #[derive(Debug)]
 pub struct Case<'a> {
-    material: &'a Evidence,
-    /// The service as this node has it: that of the apiserver before those of files.
+    evidence: &'a Evidence,
+    /// The service as this node has it. The apiserver's comes before one of another source.
     view: Option<&'a ServiceView>,
-    /// Where the check that judges now has looked.
+    /// The sources that the running check has read.
     looked: Cell<SourceSet>,
 }
 
-/// How many endpoints are in which state.
+/// Number of endpoints in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConditionCounts {
     pub ready: usize,
@@ -59,14 +59,14 @@ impl ConditionCounts {
 }
 
 impl<'a> Case<'a> {
-    pub fn new(material: &'a Evidence) -> Self {
-        let views = material.views.iter().map(AsRef::as_ref);
+    pub fn new(evidence: &'a Evidence) -> Self {
+        let views = evidence.views.iter().map(AsRef::as_ref);
         let of_cluster = |it: &&ServiceView| it.key.source == Source::Kubernetes;
         let view = views.clone().find(of_cluster).or_else(|| views.clone().next());
-        Self { material, view, looked: Cell::default() }
+        Self { evidence, view, looked: Cell::default() }
     }
 
-    /// What a check makes of this case, and where it looked for that.
+    /// Runs a check, and returns its judgement with the sources it read.
     pub fn run_check(&self, judge: fn(&Self) -> Judgement) -> (Judgement, SourceSet) {
         self.looked.take();
         (judge(self), self.looked.take())
@@ -76,29 +76,29 @@ impl<'a> Case<'a> {
         self.looked.set(self.looked.get().with_source(place));
     }
 
-    /// The name that the question is about.
+    /// The name of the service under diagnosis.
     pub const fn name(&self) -> &'a ObjectName {
-        &self.material.name
+        &self.evidence.name
     }
 
-    /// What else the question says.
+    /// The rest of the query.
     pub const fn scope(&self) -> &'a DiagnosisScope {
-        &self.material.scope
+        &self.evidence.scope
     }
 
-    /// The places that the diagnosis left out.
+    /// The external sources that the diagnosis skipped.
     pub fn skipped_sources(&self) -> &'a [ExternalSource] {
-        &self.material.skipped_sources
+        &self.evidence.skipped_sources
     }
 
-    /// When the material was gathered.
+    /// When the evidence was gathered.
     pub const fn taken_at(&self) -> Timestamp {
-        self.material.taken
+        self.evidence.taken
     }
 
-    /// When the material was gathered, on both clocks. The snapshot may be older, for nothing has changed since.
+    /// When the evidence was gathered, on both clocks. The snapshot may be older, because nothing has changed since.
     pub fn now(&self) -> ClockReading {
-        let snapshot = &self.material.snapshot;
+        let snapshot = &self.evidence.snapshot;
         let since = u64::try_from(self.age(snapshot.published)).unwrap_or_default();
         ClockReading { wall: self.taken_at(), mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
     }
@@ -108,7 +108,7 @@ impl<'a> Case<'a> {
         self.service_lookup().answer()?.as_ref()
     }
 
-    /// What the service selects pods by; none: the apiserver did not tell, or has no such Service.
+    /// The service's pod selector. `None`: the apiserver did not answer, or has no such Service.
     pub fn selector(&self) -> Option<&'a BTreeMap<String, String>> {
         self.api_service().map(|seen| &seen.selector)
     }
@@ -117,7 +117,7 @@ impl<'a> Case<'a> {
         self.name().namespace()
     }
 
-    /// How many seconds ago a time was. Clocks of other hosts may be ahead, so a time to come counts as now.
+    /// Seconds since a time. Clocks of other hosts may be ahead, so a future time counts as now.
     pub fn age(&self, then: Timestamp) -> i64 {
         self.taken_at().0.saturating_sub(then.0).max(0)
     }
@@ -131,17 +131,17 @@ impl<'a> Case<'a> {
         self.has_type(ServiceType::LoadBalancer)
     }
 
-    /// Whether the service is a name for another name, and nothing else.
+    /// Whether the service is an ExternalName.
     pub fn is_alias(&self) -> bool {
         self.has_type(ServiceType::ExternalName)
     }
 
-    /// Whether the Service's label, as the apiserver has it, leaves it to another proxy: such a Service is not watched.
+    /// Whether a label leaves the Service to another proxy. Holdfast does not watch such a Service.
     pub fn has_other_proxy(&self) -> bool {
         self.api_service().is_some_and(|seen| seen.proxy_name.is_some())
     }
 
-    /// Whether this node is to serve the service.
+    /// Whether this node should serve the service.
     pub fn is_served_here(&self) -> bool {
         let is_anothers = matches!(
             self.state(),
@@ -157,13 +157,13 @@ impl<'a> Case<'a> {
         self.frontends().filter(move |it| it.kind == kind)
     }
 
-    /// The slices that count: for proxies, those that are not hidden from them.
+    /// The slices that count. A service that this node serves ignores slices that are hidden from proxies.
     pub fn slices(&self) -> impl Iterator<Item = &'a SliceFacts> + use<'a> {
         let hides = self.is_served_here();
         self.all_slices().filter(move |slice| !(hides && slice.headless))
     }
 
-    /// The endpoints, each address once: the first one of it that is ready, else the first.
+    /// The endpoints, each address once: its first ready endpoint, else its first.
     pub fn endpoints(&self) -> BTreeMap<IpAddr, Endpoint<'a>> {
         let mut all: BTreeMap<IpAddr, Endpoint<'a>> = BTreeMap::new();
         for endpoint in self.slices().flat_map(|slice| slice.endpoints.iter()) {
@@ -175,10 +175,10 @@ impl<'a> Case<'a> {
         all
     }
 
-    /// How many endpoints are in which state. An address with the same ports counts once: the first of it that is
-    /// ready, else the first. With other ports it is another endpoint.
+    /// Number of endpoints in each state. An address with the same ports counts once: its first ready endpoint, else
+    /// its first. With other ports it is another endpoint.
     pub fn counts(&self) -> ConditionCounts {
-        // A slice may have thousands of ports, so an endpoint names them by a number.
+        // A slice may have thousands of ports, so a number identifies each set of ports.
         let mut port_sets: BTreeMap<Vec<(&str, u16)>, usize> = BTreeMap::new();
         let mut all: BTreeMap<(IpAddr, usize), Conditions> = BTreeMap::new();
         for slice in self.slices() {
@@ -199,13 +199,13 @@ impl<'a> Case<'a> {
         counts
     }
 
-    /// Backends that clients may be led to, a bounded number of them.
+    /// Backends that may get new clients, at most [`PODS_MAX`].
     pub fn backends(&self) -> BTreeSet<SocketAddr> {
         let rows = self.ports().flat_map(|port| port.rows.iter());
         rows.filter(Row::is_chosen).map(|row| row.backend()).take(PODS_MAX).collect()
     }
 
-    /// Whether an address is a backend, even one that is leaving and still answers: the clients that have it keep it.
+    /// Whether an address is a backend. One that drains and still answers counts, because its clients keep it.
     pub fn is_backend(&self, at: SocketAddr) -> bool {
         self.ports().any(|port| port.rows.find(at).is_some_and(|row| row.keeps_clients()))
     }
@@ -225,7 +225,7 @@ impl<'a> Case<'a> {
         self.pods().is_some_and(|pods| pods.more)
     }
 
-    /// Pods that may get traffic one day: neither ended nor going.
+    /// Pods that may get traffic: neither ended nor in deletion.
     pub fn live_pods(&self) -> Vec<&'a Pod> {
         let pods = self.pods().into_iter().flat_map(|pods| &pods.list);
         pods.filter(|pod| !pod.has_ended() && pod.deletion.is_none()).collect()
@@ -243,7 +243,7 @@ impl<'a> Case<'a> {
         self.probes_lookup().answer().into_iter().flatten()
     }
 
-    /// Families of the addresses that clients dial.
+    /// Families of the cluster IPs.
     pub fn families(&self) -> BTreeSet<Family> {
         self.facts()
             .into_iter()
@@ -263,7 +263,7 @@ impl Pod {
     }
 }
 
-/// The judgement where a source brought nothing: switched off is no fault, everything else leaves a question open.
+/// Judges a source without an answer: switched off is no fault, everything else leaves the question open.
 pub(super) fn judge_unavailable<T>(asked: &Lookup<T>, what: &str) -> Judgement {
     match asked {
         Lookup::Skipped(why) => Judgement::not_applicable(format!("{what}: {why}")),
@@ -286,7 +286,7 @@ pub(super) fn judge_unavailable<T>(asked: &Lookup<T>, what: &str) -> Judgement {
     }
 }
 
-/// The right that the node lacks, as a remedy. It comes before any advice that is given without having looked.
+/// A remedy that grants the node its missing right. It precedes advice that rests on no evidence.
 pub(super) fn missing_right_remedy<T>(asked: &Lookup<T>) -> Option<Remedy> {
     let Lookup::Forbidden(right) = asked else { return None };
     Some(Remedy::safe(format!(

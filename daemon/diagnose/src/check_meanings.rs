@@ -1,10 +1,10 @@
-//! What a check looks at and when it is well: for people who ask, and for the page that lists all checks.
+//! What each check reads, and when it is healthy: for the command line, and for the page of all checks.
 //!
 //! Invariant: every check has its words here and the same words in docs/diagnose.md; a test compares the two.
 
 use super::checks::ALL;
 
-/// The check of that name, in two lines; none: there is no such check.
+/// Describes the check of that name in two lines. `None`: there is no such check.
 pub fn describe_check(id: &str) -> Option<String> {
     let check = ALL.iter().find(|check| check.id == id)?;
     let looks: Vec<&str> = check.sources.iter().map(|place| place.as_str()).collect();
@@ -15,7 +15,7 @@ fn find_meaning(id: &str) -> Option<&'static str> {
     MEANINGS.iter().find(|(of, _)| *of == id).map(|(_, words)| *words)
 }
 
-/// When a check is well, or what it says.
+/// When a check is ok, or what it reports.
 const MEANINGS: [(&str, &str); 109] = [
     ("self.ready", "every source has delivered, and the engine makes progress"),
     (
@@ -214,10 +214,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_is_told_as_the_page_tells_it() {
-        let told = "dns.node looks at: host\n\
+    fn every_check_has_its_row_in_the_page() {
+        let expected = "dns.node looks at: host\n\
                     It is well if, or says: this node's resolv.conf is there and within what pods take\n";
-        assert_eq!(describe_check("dns.node").as_deref(), Some(told));
+        assert_eq!(describe_check("dns.node").as_deref(), Some(expected));
         for other in ["dns", "dns.", "", "error", "check", "` | ", "kubectl get endpoints"] {
             assert_eq!(describe_check(other), None, "{other}");
         }

@@ -1,7 +1,7 @@
-//! All checks, in the order in which they are shown.
+//! All checks, in display order.
 //!
-//! Invariant: [`ALL`] lists every check once; each says what it looked at and comes to exactly one judgement, whatever
-//! the material is, and none sends a request.
+//! Invariant: [`ALL`] lists every check once. Each check names its sources and returns exactly one judgement, whatever
+//! the evidence. None sends a request.
 
 mod announcements;
 mod balancer;
@@ -56,7 +56,7 @@ words! {
     }
 }
 
-/// One thing that is looked at, and how it is judged.
+/// One check, and the function that judges it.
 #[derive(Debug)]
 pub struct Check {
     pub id: &'static str,
@@ -79,7 +79,7 @@ use EvidenceSource::{
     Policies, Probes, Service, Slices, Table, Watch,
 };
 
-/// All checks, in the order in which they are shown.
+/// All checks, in display order.
 pub(super) static ALL: &[Check] = &[
     new_check("self.ready", Group::Own, &[Table], daemon::check_ready),
     new_check("self.watch", Group::Own, &[Watch], daemon::check_watch),

@@ -1,6 +1,6 @@
-//! Where clients dial a service, and which backends may get the next connection of a client.
+//! Where clients dial a service, and which backends may get a client's next connection.
 //!
-//! Invariant: nothing is sent. All answers come from what was read of the maps, for a bounded number of this service's
+//! Invariant: nothing is sent. All answers come from the maps that were read, for a bounded number of this service's
 //! own frontends.
 
 use std::net::{IpAddr, SocketAddr};
@@ -15,8 +15,8 @@ use super::limits::NAMED_MAX;
 use crate::explain::{DialTarget, ExplainQuery, ReadBack, ResolvedQuery};
 use holdfast_status::views::datapath::DatapathView;
 
-/// Where a client dials a frontend: a node port is dialled at an address of the node. `None`: the node has no address
-/// of the node port's family.
+/// The address at which clients dial a frontend. For a node port it is an address of the node. `None`: the node has no
+/// address of that family.
 pub fn dial_target(snapshot: &Snapshot, it: &FrontendView) -> Option<SocketAddr> {
     let own = || snapshot.node.external_addresses();
     let address = match it.kind {
@@ -26,7 +26,7 @@ pub fn dial_target(snapshot: &Snapshot, it: &FrontendView) -> Option<SocketAddr>
     Some(SocketAddr::new(address, it.port.get()))
 }
 
-/// Where clients dial each frontend of these services.
+/// The addresses at which clients dial the frontends of these services.
 pub fn frontend_targets<'a>(
     snapshot: &'a Snapshot,
     views: &'a [Arc<ServiceView>],
@@ -35,7 +35,7 @@ pub fn frontend_targets<'a>(
     all.filter_map(|it| Some((dial_target(snapshot, it)?, &it.protocol)))
 }
 
-/// What the first packet of this client meets at each frontend of its family, by what was read of the maps.
+/// Traces the client's first packet at each frontend of its family, by the maps that were read.
 pub(super) fn trace_client(
     snapshot: &Arc<Snapshot>,
     views: &[Arc<ServiceView>],

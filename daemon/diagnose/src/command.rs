@@ -1,8 +1,8 @@
 //! Commands that a person may copy into a shell.
 //!
-//! Invariant: a command is made of words of our own, and of names, labels and addresses that pass the grammar that
-//! Kubernetes has for them; where one does not, there is no command. Written for a shell, every word that is not plain
-//! is quoted, and none has a quote in it.
+//! Invariant: a command consists of our own words, and of names, labels and addresses that pass Kubernetes' grammar. If
+//! one does not pass, there is no command. For a shell, every word that is not plain is quoted, and none contains a
+//! quote.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// What DNS and labels have room for.
+/// The longest names of DNS, and the longest labels.
 const NAME_LENGTH_MAX: usize = 253;
 const LABEL_LENGTH_MAX: usize = 63;
 
@@ -20,7 +20,7 @@ const LABEL_LENGTH_MAX: usize = 63;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Command(Vec<String>);
 
-/// One word of a command. A name that is not ours is checked.
+/// One word of a command. Names that are not ours are checked.
 #[derive(Clone, Copy, Debug)]
 pub enum CommandWord<'a> {
     Literal(&'static str),
@@ -29,12 +29,12 @@ pub enum CommandWord<'a> {
     Number(u64),
     Ip(IpAddr),
     Socket(SocketAddr),
-    /// A name of ours with a number behind a `=`.
+    /// A name of ours, a `=` and a number.
     Pair(&'static str, u64),
 }
 
 impl Command {
-    /// Makes a command of these words; `None`: some word is not what it should be.
+    /// Makes a command of these words. `None`: a word is not legal.
     pub fn from_words(words: &[CommandWord<'_>]) -> Option<Self> {
         words.iter().map(CommandWord::legal_text).collect::<Option<Vec<_>>>().map(Self)
     }
@@ -46,7 +46,7 @@ impl Command {
         Self::from_words(&[&start, words].concat())
     }
 
-    /// Changes some of a Service's labels to select by.
+    /// Patches labels of a Service's selector.
     pub fn set_selector(service: &ObjectName, wanted: &[(&str, &str)]) -> Option<Self> {
         let legal = |(name, value): &(&str, &str)| is_label_name(name) && is_label_value(value);
         if wanted.is_empty() || !wanted.iter().all(legal) {
@@ -105,7 +105,7 @@ fn is_plain(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(plain)
 }
 
-/// Whether a text is a DNS subdomain, and so nothing that a program takes for an option or a shell for its own.
+/// Whether a text is a DNS subdomain. No program takes one for an option, and no shell for syntax.
 pub(super) fn is_name(text: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     (1..=NAME_LENGTH_MAX).contains(&text.len()) && text.bytes().all(legal) && has_plain_ends(text)
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_command_can_be_copied() {
+    fn a_patch_is_one_quoted_word() {
         let command = Command::set_selector(&name("my-svc"), &[("app.example/name", "my_App")]).unwrap();
         let patch = r#"{"spec":{"selector":{"app.example/name":"my_App"}}}"#;
         assert_eq!(command.to_string(), format!("kubectl -n default patch service my-svc -p '{patch}'"));
     }
 
     #[test]
-    fn no_command_has_what_a_shell_or_a_program_would_take_for_its_own() {
+    fn an_illegal_name_or_label_makes_no_command() {
         for bad in ["--all", "a;b", "$(x)", "", "a b", "é", "A", "a'b", "-a", "a."] {
             assert!(
                 Command::kubectl("default", &[CommandWord::Literal("get"), CommandWord::Name(bad)]).is_none(),
@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_tenant_writes_is_one_quoted_word(key in any::<String>(), value in any::<String>()) {
+        fn any_label_of_a_tenant_is_one_quoted_word(key in any::<String>(), value in any::<String>()) {
             if let Some(command) = Command::set_selector(&name("web"), &[(&key, &value)]) {
                 let shown = command.to_string();
                 prop_assert_eq!(shown.matches('\'').count(), 2);

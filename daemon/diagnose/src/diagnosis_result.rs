@@ -1,7 +1,7 @@
-//! From findings to one answer: what explains what, what to say first, and how the command ends.
+//! Turns findings into one result: which finding explains which, the headline, and the exit code.
 //!
-//! Invariant: the same material gives the same answer. A finding is explained only by a cause that comes before it in
-//! [`EDGES`], so explanations never go in a circle. Where nothing is wrong, the answer names no trouble.
+//! Invariant: the same evidence gives the same result. A finding is explained only by a cause that comes before it in
+//! [`EDGES`], so explanations form no cycle. If nothing is wrong, the result names no trouble.
 
 use super::case::Case;
 use super::checks::{ALL, Check, Group};
@@ -10,21 +10,21 @@ use super::evidence_source::{EvidenceSource, SourceSet};
 use super::finding::{Judgement, State};
 use super::unknown_checks::UnknownCheck;
 
-/// What a check came to, and its place in the whole.
+/// A check's judgement, and its links to other findings.
 #[derive(Debug)]
 pub struct Finding {
     pub check: &'static Check,
     pub judgement: Judgement,
-    /// Where the check looked.
+    /// The sources that the check read.
     pub sources: SourceSet,
-    /// The findings that this one is the cause of.
+    /// The findings that this one causes.
     pub explains: Vec<&'static str>,
-    /// The finding that is the cause of this one.
+    /// The finding that causes this one.
     pub explained_by: Option<&'static str>,
 }
 
 impl Finding {
-    /// The finding as one of a check that could not look; none: its check has looked, or need not.
+    /// The finding as an unknown check. `None`: its check could judge, or did not apply.
     pub(super) fn as_unknown(&self) -> Option<UnknownCheck<'_>> {
         let Judgement { state, sentence, .. } = &self.judgement;
         let why = self.judgement.unknown_reason();
@@ -37,13 +37,13 @@ impl Finding {
         self.sources.iter().any(EvidenceSource::is_apiserver)
     }
 
-    /// An error or a warning that nothing else explains.
+    /// An error or a warning without another cause.
     fn is_root_cause(&self) -> bool {
         self.explained_by.is_none() && self.judgement.state.is_trouble()
     }
 }
 
-/// How a diagnosis ends as a program.
+/// The exit status of a diagnosis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitStatus {
     /// Nothing is wrong.
@@ -54,12 +54,12 @@ pub enum ExitStatus {
     Errors,
     /// There is no such Service.
     NoService,
-    /// Nothing is wrong as far as could be seen, and something could not be seen.
+    /// Nothing visible is wrong, but some sources could not be read.
     Incomplete,
 }
 
 impl ExitStatus {
-    /// The exit code. 2 is left out: with every command it says that the daemon cannot be reached.
+    /// The exit code. Code 2 means with every command that the daemon cannot be reached.
     pub const fn code(self) -> u8 {
         match self {
             Self::Healthy => 0,
@@ -71,17 +71,17 @@ impl ExitStatus {
     }
 }
 
-/// All findings, and what they come to.
+/// All findings, the headline and the exit status.
 #[derive(Debug)]
 pub struct DiagnosisResult {
     pub findings: Vec<Finding>,
-    /// The place of the finding that is said first; none: all is well.
+    /// Index of the finding that comes first. `None`: all is well.
     pub headline: Option<usize>,
     pub exit: ExitStatus,
 }
 
 impl DiagnosisResult {
-    /// How many findings have this state.
+    /// Number of findings in a state.
     pub fn count(&self, state: State) -> usize {
         self.findings.iter().filter(|it| it.judgement.state == state).count()
     }
@@ -95,7 +95,7 @@ impl DiagnosisResult {
     }
 }
 
-/// Each cause, and the findings that it explains. A cause that is listed earlier is the better explanation.
+/// Each cause, and the findings that it explains. An earlier cause is the better explanation.
 const EDGES: [(&str, &[&str]); 41] = [
     (
         "self.control",
@@ -163,7 +163,7 @@ const EDGES: [(&str, &[&str]); 41] = [
     ("verdict", &["lookup", "clients.refusals"]),
 ];
 
-/// The order of groups by which one of several findings that stand alone is said first.
+/// Order of groups in which the headline is picked from unexplained findings.
 const HEADLINE_ORDER: [Group; 12] = [
     Group::Service,
     Group::Pods,
@@ -179,9 +179,9 @@ const HEADLINE_ORDER: [Group; 12] = [
     Group::History,
 ];
 
-/// Judges the material, and puts the findings together.
-pub fn judge_evidence(material: &Evidence) -> DiagnosisResult {
-    let case = Case::new(material);
+/// Judges the evidence, and links the findings.
+pub fn judge_evidence(evidence: &Evidence) -> DiagnosisResult {
+    let case = Case::new(evidence);
     let mut findings: Vec<Finding> = Vec::with_capacity(ALL.len());
     let exists = ALL.iter().find(|check| check.id == "svc.exists");
     let is_there = exists.is_none_or(|check| (check.judge)(&case).state != State::Error) || case.is_known();
@@ -201,11 +201,11 @@ pub fn judge_evidence(material: &Evidence) -> DiagnosisResult {
     link_causes(&mut findings);
     link_silent_apiserver(&mut findings);
     let first = find_headline(&findings);
-    let end = exit_status(&findings, is_there, !material.skipped_sources.is_empty());
+    let end = exit_status(&findings, is_there, !evidence.skipped_sources.is_empty());
     DiagnosisResult { findings, headline: first, exit: end }
 }
 
-/// Whether a check applies. An error: why it is left out.
+/// Whether a check applies. The error says why not.
 fn ensure_applies(check: &Check, is_there: bool, case: &Case<'_>) -> Result<(), &'static str> {
     let of_proxies = matches!(check.id, "svc.ports" | "svc.selector") || check.group == Group::Endpoints;
     if case.is_alias() && of_proxies {
@@ -222,7 +222,7 @@ fn ensure_applies(check: &Check, is_there: bool, case: &Case<'_>) -> Result<(), 
     }
 }
 
-/// Puts each finding under the best explanation that is there.
+/// Links each finding to its best explanation.
 fn link_causes(findings: &mut [Finding]) {
     for (cause, explained) in EDGES {
         let found = findings.iter().find(|it| it.check.id == cause);
@@ -242,7 +242,7 @@ fn link_causes(findings: &mut [Finding]) {
     }
 }
 
-/// Where no apiserver answers, that explains each question to it that has no answer.
+/// If no apiserver answers, that explains each unanswered query to it.
 fn link_silent_apiserver(findings: &mut [Finding]) {
     let place = findings.iter().position(|it| it.check.id == "self.control");
     let is_away = |it: &Finding| it.judgement.state == State::Error;
@@ -258,9 +258,9 @@ fn link_silent_apiserver(findings: &mut [Finding]) {
     }
 }
 
-/// Whether a cause explains an effect, by their states. That a service was scaled down is no trouble, and explains all
-/// that follows from it. That some pods are not ready does not explain that none is; nor does a map that is filling up,
-/// an apiserver other than the one that is meant, or one node of many explain an error.
+/// Whether a cause explains an effect, by their states. A scaled-down service is no trouble, but explains all that
+/// follows. Some unready pods do not explain that none is ready. Neither a map that fills up, nor a fallback apiserver,
+/// nor one node of many explains an error.
 fn is_cause(id: &str, (group, state): (Group, State), effect: State) -> bool {
     match (state, effect) {
         (State::Warning | State::Error, State::Warning) | (State::Error, State::Error) => true,
@@ -272,8 +272,7 @@ fn is_cause(id: &str, (group, state): (Group, State), effect: State) -> bool {
     }
 }
 
-/// The place of what is said first: the first error that stands alone, else a cause that is intended, else the first
-/// warning.
+/// Index of the headline: the first unexplained error, else an intended cause, else the first warning.
 fn find_headline(findings: &[Finding]) -> Option<usize> {
     let place = |wanted: &dyn Fn(&Finding) -> bool| {
         let found = findings.iter().enumerate().filter(|(_, it)| wanted(it));
@@ -284,7 +283,7 @@ fn find_headline(findings: &[Finding]) -> Option<usize> {
     place(&|it| it.is_root_cause() && it.judgement.state == State::Error)
         .or_else(|| place(&|it| it.judgement.state == State::Info && !it.explains.is_empty()))
         .or_else(|| place(&Finding::is_root_cause))
-        // A load balancer that is pending: nothing is wrong with it yet, but it is not well either.
+        // A pending load balancer: it is not wrong yet, but it is not well either.
         .or_else(|| place(&|it| it.check.id == "lb.pending" && it.judgement.state == State::Info))
 }
 
@@ -297,7 +296,7 @@ fn exit_status(findings: &[Finding], is_there: bool, is_left_out: bool) -> ExitS
         (true, ..) => ExitStatus::Errors,
         (false, true, _) => ExitStatus::Warnings,
         (false, false, true) => ExitStatus::Incomplete,
-        // What was not looked at may be wrong.
+        // A skipped source may hide a fault.
         (false, false, false) if is_left_out => ExitStatus::Incomplete,
         (false, false, false) => ExitStatus::Healthy,
     }
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn every_check_is_there_once_and_its_group_has_a_place() {
+    fn every_check_has_a_unique_id_and_a_headline_place() {
         for (place, check) in ALL.iter().enumerate() {
             assert!(ALL.iter().skip(place + 1).all(|other| other.id != check.id), "{}", check.id);
             assert!(HEADLINE_ORDER.contains(&check.group), "{}", check.id);

@@ -1,8 +1,8 @@
-//! What the cluster's components said, one Event after another, each by what is known of it.
+//! The cluster's Events, one row each, with the knowledge of each.
 //!
-//! Invariant: fields are added, never renamed or taken away; `schema` names the version. Every text in it that others
-//! wrote is clean and bounded, and so is the list: what is left out is counted. What was not read is said, with the
-//! right that is missing.
+//! Invariant: fields are added, never renamed or removed; `schema` names the version. Every foreign text is clean and
+//! bounded. The list is bounded too, and counts what it omits. If Events could not be read, it says why and names the
+//! missing right.
 
 mod row;
 #[cfg(test)]
@@ -22,44 +22,44 @@ use super::limits::EVENTS_LISTED_MAX;
 use holdfast_status::rfc3339::Rfc3339;
 use row::{EventRow, build_rows};
 
-/// The version of this form.
+/// The version of this format.
 const SCHEMA: &str = "holdfast.events/1";
 
-/// How the command ends if Events were read, and if they could not be: the exit codes of a diagnosis mean the same.
+/// Exit codes with and without Events that were read; they match those of a diagnosis.
 const EXIT_READ: u8 = 0;
 const EXIT_NOT_READ: u8 = 5;
 
-/// What the list is about, and the daemon's tables, time and version.
+/// The scope of the list, and the daemon's tables, time and version.
 #[derive(Clone, Copy, Debug)]
 pub struct EventScope<'a> {
-    /// The service that the list is about; `None`: what all services depend on.
+    /// The service; `None`: what all services depend on.
     pub service: Option<&'a ObjectName>,
     pub snapshot: &'a Snapshot,
     pub now: Timestamp,
     pub version: &'static str,
 }
 
-/// Events, the latest first, each by what is known of it.
+/// Events, the latest first, each with what is known of it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct EventList {
     schema: &'static str,
-    /// The service that was asked about; null: what all services depend on.
+    /// The queried service; null: what all services depend on.
     service: Option<String>,
     node: String,
     version: &'static str,
     taken: Rfc3339,
-    /// Whether they were read, lately at least. If not, nothing is known of what the cluster says.
+    /// Whether Events were read recently. If not, nothing is known of them.
     read: bool,
-    /// Why they were not.
+    /// Why they were not read.
     why_not: Option<String>,
-    /// The right that is missing, if it is that.
+    /// The missing right, if that is the reason.
     missing_right: Option<MissingRight>,
-    /// There are more than were read.
+    /// Whether there are more than were read.
     more: bool,
     events: Vec<EventRow>,
-    /// How many that were read are not in the list; they are older.
+    /// Number of older Events that were read and are not listed.
     omitted: usize,
-    /// How `holdfast events` ends.
+    /// The exit code of `holdfast events`.
     pub exit: u8,
 }
 
@@ -86,21 +86,20 @@ impl From<&Right> for MissingRight {
 }
 
 impl EventList {
-    /// Makes the list. `knowledge` is asked for only where there are Events: to put it together takes some
-    /// milliseconds.
+    /// Makes the list. It calls `knowledge` only if there are Events, because building that takes some milliseconds.
     pub fn new<'a>(
-        heard: &ReceivedEvents,
+        received: &ReceivedEvents,
         knowledge: impl FnOnce() -> &'a Knowledge,
         scope: EventScope<'_>,
     ) -> Self {
-        let mut events = match heard.list.answer() {
+        let mut events = match received.list.answer() {
             Some(events) if !events.is_empty() => build_rows(events, knowledge(), scope),
             _ => Vec::new(),
         };
         let omitted = events.len().saturating_sub(EVENTS_LISTED_MAX);
         events.truncate(EVENTS_LISTED_MAX);
-        let read = heard.list.answer().is_some();
-        let missing_right = match &heard.list {
+        let read = received.list.answer().is_some();
+        let missing_right = match &received.list {
             Lookup::Forbidden(right) => Some(MissingRight::from(right)),
             Lookup::Skipped(_) | Lookup::Failed(_) | Lookup::Answered(_) => None,
         };
@@ -111,16 +110,16 @@ impl EventList {
             version: scope.version,
             taken: Rfc3339(scope.now),
             read,
-            why_not: heard.list.unavailable_reason().as_deref().map(clean),
+            why_not: received.list.unavailable_reason().as_deref().map(clean),
             missing_right,
-            more: heard.more,
+            more: received.more,
             events,
             omitted,
             exit: if read { EXIT_READ } else { EXIT_NOT_READ },
         }
     }
 
-    /// The list for people; `all`: with everything that is known of each Event.
+    /// Renders the list for people. `all` adds everything that is known of each Event.
     pub fn to_text(&self, all: bool) -> String {
         text::render_text(self, all)
     }

@@ -1,7 +1,7 @@
-//! What a diagnosis is made of: everything that was asked, and what came of it.
+//! The evidence of a diagnosis: every query, and its result.
 //!
-//! Invariant: plain data, gathered before anything is judged, so that a judgement can be repeated. What was not asked,
-//! or not answered, is never taken for "no". Texts are as others wrote them; the code that shows them cleans them.
+//! Invariant: plain data, gathered before anything is judged, so that a judgement can be repeated. A skipped or
+//! unanswered query never counts as "no". Foreign texts are verbatim; the code that shows them cleans them.
 
 mod cluster;
 #[cfg(test)]
@@ -34,14 +34,14 @@ pub use cluster::*;
 pub use host::*;
 pub use received_events::ReceivedEvents;
 
-/// What came of one question: to the apiserver, this host, the maps or backends.
+/// The result of one query: to the apiserver, this host, the maps or backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup<T> {
-    /// The question was not asked: it does not apply, or is switched off. Says why.
+    /// The query does not apply or is switched off. Says why.
     Skipped(&'static str),
-    /// The apiserver does not let this node read it.
+    /// This node lacks the right.
     Forbidden(Right),
-    /// Why there was no answer, in words.
+    /// Why there was no answer.
     Failed(Arc<str>),
     Answered(T),
 }
@@ -53,7 +53,7 @@ impl<T> Default for Lookup<T> {
 }
 
 impl<T> Lookup<T> {
-    /// The same, with its answer converted.
+    /// Converts the answer.
     pub fn map<U>(self, with: impl FnOnce(T) -> U) -> Lookup<U> {
         match self {
             Self::Skipped(why) => Lookup::Skipped(why),
@@ -63,7 +63,7 @@ impl<T> Lookup<T> {
         }
     }
 
-    /// The same, with a reference to its answer.
+    /// Borrows the answer.
     pub fn as_ref(&self) -> Lookup<&T> {
         match self {
             Self::Skipped(why) => Lookup::Skipped(why),
@@ -92,14 +92,14 @@ impl<T> Lookup<T> {
     }
 }
 
-/// A right of RBAC that is missing: the rule to add.
+/// A missing RBAC right: the rule to add.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Right {
     /// Empty for the core group.
     pub group: &'static str,
     pub resource: &'static str,
     pub verbs: &'static str,
-    /// None: of the whole cluster.
+    /// `None`: in the whole cluster.
     pub namespace: Option<Arc<str>>,
 }
 
@@ -121,36 +121,36 @@ impl std::fmt::Display for Right {
 pub struct Evidence {
     pub name: ObjectName,
     pub scope: DiagnosisScope,
-    /// The places that this diagnosis left out, although there was something to look at.
+    /// The sources that this diagnosis skipped, although they had something to show.
     pub skipped_sources: Vec<ExternalSource>,
-    /// When it was gathered.
+    /// When the evidence was gathered.
     pub taken: Timestamp,
     /// What this node serves: facts, slices, frontends with verdicts, as one snapshot.
     pub snapshot: Arc<Snapshot>,
     /// All services of that name, one for each source that has it.
     pub views: Vec<Arc<ServiceView>>,
     pub own: DaemonState,
-    /// What the maps hold for the frontends of this service.
+    /// The map entries of this service's frontends.
     pub kernel: Lookup<Vec<MapRow>>,
-    /// Of how many more frontends the maps were not asked.
+    /// Number of frontends whose map entries were not read.
     pub kernel_left: usize,
     /// Latest records of this service, oldest first.
     pub history: Vec<Record>,
     pub cluster: Cluster,
     pub host: Host,
     pub probes: Lookup<Vec<Probe>>,
-    /// What backends answered by HTTP.
+    /// HTTP replies of backends.
     pub http: Lookup<Vec<HttpProbe>>,
-    /// What name servers said.
+    /// Replies of name servers.
     pub names: Lookup<DnsReplies>,
-    /// What the client of the question would meet now.
+    /// Traces of the queried client's next connection.
     pub lookups: Lookup<Vec<ClientTrace>>,
-    /// The connections of clients outside, with their backends.
+    /// Connections of outside clients, with their backends.
     pub flows: Lookup<Flows>,
 }
 
 words! {
-    /// A place outside the daemon at which a diagnosis looks, as people read it.
+    /// A source outside the daemon, as people read it.
     pub enum ExternalSource {
         Apiserver = "what the apiserver says now",
         Host = "this host",
@@ -158,7 +158,7 @@ words! {
     }
 }
 
-/// What the question narrows the diagnosis to.
+/// The query's limits of the diagnosis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiagnosisScope {
     /// The client that does not reach the service.
@@ -174,32 +174,32 @@ impl Default for DiagnosisScope {
     }
 }
 
-/// What was asked of name servers.
+/// Replies of name servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct DnsReplies {
-    /// Backends behind port 53 by UDP, and what each said to a name that every cluster has.
+    /// Backends behind UDP port 53, each with its reply to a name that every cluster has.
     pub servers: Vec<(SocketAddr, DnsReply)>,
-    /// The backend of the cluster's DNS that was asked for the Service's name, and what it said.
+    /// The queried backend of the cluster's DNS, with its reply to the Service's name.
     pub own: Option<(SocketAddr, DnsReply)>,
-    /// What the same backend said of a name that every cluster has.
+    /// The same backend's reply to a name that every cluster has.
     pub everywhere: Option<DnsReply>,
 }
 
-/// What a name server said.
+/// A reply of a name server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum DnsReply {
     Answer {
         #[cfg_attr(test, serde(default))]
         addresses: Vec<IpAddr>,
-        /// NXDOMAIN: there is no such name.
+        /// NXDOMAIN: the name does not exist.
         #[cfg_attr(test, serde(default))]
         is_unknown: bool,
         /// 0: no error.
         #[cfg_attr(test, serde(default))]
         code: u8,
-        /// There is more than fits into a datagram.
+        /// The addresses do not fit into a datagram.
         #[cfg_attr(test, serde(default))]
         is_cut: bool,
     },
@@ -210,25 +210,25 @@ pub enum DnsReply {
     Failed(String),
 }
 
-/// What the first packet of a client meets at a frontend, by the maps.
+/// What a client's first packet meets at a frontend, by the maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTrace {
     pub frontend: SocketAddr,
     pub outcome: Outcome,
     /// The backends that may get the packet.
     pub backends: Vec<String>,
-    /// What the packet meets, as a sentence.
+    /// The outcome as a sentence.
     pub sentence: String,
 }
 
-/// Connections of clients outside.
+/// Connections of outside clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Flows {
     pub list: Vec<ObservedFlow>,
-    /// How many more there are.
+    /// Number of connections that were not read.
     pub more: u64,
-    /// How many more frontends were not looked at.
+    /// Number of frontends whose connections were not read.
     pub frontends_left: usize,
 }
 
@@ -237,11 +237,11 @@ pub struct Flows {
 pub struct ObservedFlow {
     pub client: SocketAddr,
     pub backend: SocketAddr,
-    /// Whether it is a conversation by UDP, which gets another backend when its own has left; a connection by TCP ends
-    /// with its backend.
+    /// Whether this is a UDP conversation. It gets another backend once its own has left; a TCP connection ends with
+    /// its backend.
     #[cfg_attr(test, serde(default))]
     pub is_udp: bool,
-    /// The backend told that its port is closed, and has not answered since.
+    /// The backend reported its port closed, and has not replied since.
     #[cfg_attr(test, serde(default))]
     pub is_refused: bool,
 }
@@ -250,47 +250,47 @@ pub struct ObservedFlow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapRow {
     pub frontend: FrontendKey,
-    /// How the entry differs from what the table wants, in words; `None`: it does not.
+    /// The difference from what the table wants. `None`: there is none.
     pub difference: Option<String>,
 }
 
-/// How this daemon is.
+/// The daemon's own state.
 #[derive(Clone, Debug)]
 pub struct DaemonState {
     /// Why it is not ready.
     pub unready: Option<String>,
-    /// For how long the engine has not moved, if too long.
+    /// How long the engine has been stalled, if too long.
     pub stalled: Option<Duration>,
     pub watches: Vec<WatchStatus>,
-    /// None where no apiserver is used.
+    /// `None`: no apiserver is used.
     pub apiserver: Option<Arc<ApiserverView>>,
     pub datapath: Arc<DatapathView>,
-    /// The clients of the service's ports.
+    /// Client counters of the service's ports.
     pub counters: ClientCounters,
     pub proxies: Arc<[OtherProxy]>,
     pub filters: Arc<[Filter]>,
-    /// The addresses that the configuration has announced.
+    /// The addresses that the configuration announces.
     pub announced: Vec<AnnouncedAddress>,
-    /// Clients that programs refused or dropped and told of; the one that tried last comes last.
+    /// Clients that the programs refused or dropped, in the order of their last attempts.
     pub denied: Vec<Arc<DeniedClient>>,
-    /// What holdfast's own health checks found out about the service's backends; empty where none is configured.
+    /// Results of holdfast's own health checks; empty if none is configured.
     pub checks: CheckStatuses,
 }
 
-/// How one watch of the apiserver is doing.
+/// The state of one apiserver watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchStatus {
     /// `services`, `endpointslices`, `nodes`: the resource as the metrics name it.
     pub what: String,
-    /// As `/apiserver` shows it.
+    /// The state that `/apiserver` shows.
     pub state: String,
-    /// How long ago the last byte of a list or a watch came; none: never.
+    /// Time since the last byte of a list or a watch. `None`: none came.
     pub silent: Option<Duration>,
     /// Why it does not watch now.
     pub error: Option<String>,
 }
 
-/// One connection that was tried: from an exempt socket to a backend, from an ordinary one to a frontend.
+/// One test connection: from an exempt socket to a backend, from an ordinary one to a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     pub to: SocketAddr,
@@ -316,12 +316,12 @@ pub enum ProbeOutcome {
     Unreachable(String),
     /// EPERM: a program or a rule forbids it.
     NotPermitted,
-    /// The connection stands, but its peer is not the address that was dialled.
+    /// The connection is established, but its peer is not the dialled address.
     Elsewhere(SocketAddr),
     NotTried(&'static str),
 }
 
-/// One request by HTTP.
+/// One HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpProbe {
     pub to: SocketAddr,
@@ -334,6 +334,6 @@ pub enum HttpAnswer {
     Status(u16),
     /// Nothing came in time.
     Silent,
-    /// It broke off, or is no HTTP.
+    /// The reply broke off, or is no HTTP.
     Failed(String),
 }

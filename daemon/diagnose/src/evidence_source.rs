@@ -1,13 +1,13 @@
-//! Where checks look.
+//! The sources that checks read.
 //!
-//! Invariant: [`SourceSet`] has each place once, and tells them in the order of [`EvidenceSource`].
+//! Invariant: [`SourceSet`] has each source once, in the order of [`EvidenceSource`].
 
 use holdfast_core::words;
 
 words! {
-    /// Where a check looks.
+    /// A source that a check reads.
     pub enum EvidenceSource {
-        /// What the watches of the apiserver brought.
+        /// Objects from the apiserver's watches.
         Watch = "watch",
         /// What this node wants to serve.
         Table = "table",
@@ -17,11 +17,11 @@ words! {
         /// /proc and netlink.
         Host = "host",
         Probes = "probes",
-        /// What holdfast's own health checks of backends found out.
+        /// Results of holdfast's own health checks.
         Checks = "checks",
-        /// Connections of clients outside, as packets are translated.
+        /// Connections of outside clients, from the packet programs.
         Flows = "flows",
-        /// The apiserver, asked for this diagnosis.
+        /// The apiserver, queried for this diagnosis.
         Service = "api:service",
         Slices = "api:endpointslices",
         Pods = "api:pods",
@@ -36,7 +36,7 @@ words! {
 }
 
 impl EvidenceSource {
-    /// Whether the apiserver is asked there for this diagnosis.
+    /// Whether this source is a query to the apiserver.
     pub const fn is_apiserver(self) -> bool {
         matches!(
             self,
@@ -54,20 +54,20 @@ impl EvidenceSource {
     }
 }
 
-/// The places at which a check has looked.
+/// The sources that a check has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceSet([bool; EvidenceSource::ALL.len()]);
 
 impl SourceSet {
-    /// Adds a place.
+    /// Adds a source.
     #[must_use]
-    pub fn with_source(mut self, place: EvidenceSource) -> Self {
+    pub fn with_source(mut self, source: EvidenceSource) -> Self {
         let looked = self.0.iter_mut().zip(EvidenceSource::ALL);
-        looked.filter(|(_, it)| *it == place).for_each(|(looked, _)| *looked = true);
+        looked.filter(|(_, it)| *it == source).for_each(|(looked, _)| *looked = true);
         self
     }
 
     pub fn iter(self) -> impl Iterator<Item = EvidenceSource> {
-        EvidenceSource::ALL.into_iter().zip(self.0).filter_map(|(place, looked)| looked.then_some(place))
+        EvidenceSource::ALL.into_iter().zip(self.0).filter_map(|(source, looked)| looked.then_some(source))
     }
 }

@@ -1,8 +1,8 @@
-//! Why a client meets what it meets: the services that are meant, the answer in one sentence, everything that it rests
-//! on, and what happens next.
+//! Explains what a client meets: the services of the query, the answer in one sentence, its evidence, and what happens
+//! next.
 //!
-//! Invariant: what an answer calls applied was read back from the maps for this very answer. Nothing is guessed: what
-//! is not known is absent.
+//! Invariant: whatever an answer calls applied was read back from the maps for this very answer. Nothing is guessed:
+//! unknown parts are absent.
 
 mod balancer;
 mod closed_ports;
@@ -48,28 +48,28 @@ pub use record_match::is_about;
 pub use sentence::{describe_frontend as sentence_of, describe_reason};
 pub use states::{BackendState, EndpointState, WriteStatus, backend_state, endpoint_state, write_status};
 
-/// Where each reason has its section, in the repository and in the packages.
+/// The page with a section for each reason, in the repository and in the packages.
 const GUIDE: &str = "docs/explain.md";
 
-/// Why a client meets what it meets.
+/// The answer to one query.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Explanation<'a> {
-    /// What the question names.
+    /// The kind of match.
     pub found: Code<QueryMatch>,
     /// The answer in one sentence.
     pub sentence: String,
-    /// What the first packet of the client meets that was asked about; null if none was.
+    /// What the queried client's first packet meets; null without a client.
     pub packet: Option<Packet>,
     pub services: Vec<ExplainedService<'a>>,
-    /// Where no service has the address: what is near.
+    /// Similar addresses or names, if no service matches.
     pub near: Vec<NearRow>,
-    /// If no service has the address or the name: the latest records about it.
+    /// The latest records about the address or the name, if no service matches.
     pub past: Vec<Record>,
     pub apiserver: Option<String>,
     pub stale_since: Option<Rfc3339>,
 }
 
-/// One service that has to do with what was asked for.
+/// One service of the answer.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Explained")]
 pub struct ExplainedService<'a> {
@@ -77,22 +77,22 @@ pub struct ExplainedService<'a> {
     pub source: Code<Source>,
     pub state: Code<ServiceState>,
     pub sentence: String,
-    /// How far its load balancer has come; null: it has none.
+    /// The state of its load balancer; null: it has none.
     pub load_balancer: Option<LoadBalancer<'a>>,
     pub frontends: Vec<FrontendRow<'a>>,
     pub desired: DesiredState<'a>,
     pub rejected: Vec<RejectedUpdate<'a>>,
-    /// The name that its backends are asked by; null: they are not from the DNS.
+    /// The name that resolves to its backends; null: they are not from the DNS.
     pub resolved: Option<NameStatus>,
     pub endpoints: Vec<EndpointRow<'a>>,
     pub refusals: Vec<RefusalRow>,
-    /// Backends by UDP that said that their port is closed, as far as clients outside heard it through this node.
+    /// UDP backends that reported their port closed to outside clients through this node.
     pub refusing_backends: Vec<String>,
     /// The latest records of the history, oldest first.
     pub history: Vec<Record>,
 }
 
-/// Something that may have been meant.
+/// Something that may have been meant instead.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Near")]
 pub struct NearRow {
@@ -100,45 +100,45 @@ pub struct NearRow {
     pub name: String,
 }
 
-/// What the running daemon knows beside its tables and maps, taken for one answer.
+/// The daemon's state besides tables and maps, taken for one answer.
 #[derive(Debug)]
 pub struct ExplainEvidence {
     pub datapath: Arc<DatapathView>,
-    /// The clients of the ports to which the frontends lead that were read back.
+    /// Client counters of the ports behind the frontends that were read back.
     pub counters: ClientCounters,
-    /// None where no apiserver is used.
+    /// `None`: no apiserver is used.
     pub apiserver: Option<Arc<ApiserverView>>,
-    /// The latest clients that were not served; the one that tried last comes last.
+    /// Clients that were recently not served, in the order of their last attempts.
     pub refusals: Vec<Arc<DeniedClient>>,
-    /// Backends by UDP that said to a client outside that their port is closed.
+    /// UDP backends that reported their port closed to an outside client.
     pub refusing: BTreeSet<SocketAddr>,
-    /// The checked backends of each of [`ResolvedQuery::lists_exactly`] that the configuration has.
+    /// Health checks of each configured service of [`ResolvedQuery::service_names`].
     pub checks: BTreeMap<ObjectName, CheckStatuses>,
-    /// What name servers say of the backends of those services.
+    /// DNS state of those services.
     pub names: BTreeMap<ObjectName, NameStatus>,
-    /// The addresses that are to be announced.
+    /// The addresses that this node should announce.
     pub announced: Vec<AnnouncedAddress>,
-    /// The latest records of each of [`ResolvedQuery::lists_exactly`], oldest first.
+    /// The latest records of each of [`ResolvedQuery::service_names`], oldest first.
     pub histories: BTreeMap<ObjectName, Vec<Record>>,
     /// The latest records about [`ResolvedQuery::unknown_target`], oldest first.
     pub past: Vec<Record>,
 }
 
-/// What the maps said, by the frontend asked for.
+/// What the maps returned for each frontend.
 pub type ReadBack = Vec<(FrontendKey, Result<Option<FrontendEntry>, String>)>;
 
 impl ExplainEvidence {
-    /// The checked backends of a service; none where the configuration does not have it.
+    /// The service's health checks; `None` if the configuration does not have it.
     fn checks(&self, view: &ServiceView) -> Option<&CheckStatuses> {
         self.checks.get(&view.key.name).filter(|_| view.key.source == Source::Config)
     }
 
-    /// The name that a service's backends are asked by.
+    /// The DNS state of the service's backends.
     fn resolved_name(&self, view: &ServiceView) -> Option<&NameStatus> {
         self.names.get(&view.key.name).filter(|_| view.key.source == Source::Config)
     }
 
-    /// Whether the address of a frontend is announced; none where it is not to be.
+    /// Whether a frontend's address is announced; `None` if it should not be.
     fn announcement(&self, view: &ServiceView, it: &FrontendView) -> Option<AnnouncedAddress> {
         let is_its = |announced: &&AnnouncedAddress| announced.address == it.address;
         self.announced.iter().find(is_its).filter(|_| view.key.source == Source::Config).cloned()
@@ -149,46 +149,45 @@ impl ExplainEvidence {
     }
 }
 
-/// A question on its way to its answer: the services that are meant are found, what the maps say of them is still to be
-/// read.
+/// A query whose services are found, and whose map entries are still to be read.
 #[derive(Debug)]
 pub struct ResolvedQuery {
     snapshot: Arc<Snapshot>,
     query: ExplainQuery,
-    /// The client that sends a packet, if one is asked about.
+    /// The client whose packet to trace.
     from: Option<IpAddr>,
     found: QueryMatch,
     subjects: Vec<Subject>,
 }
 
 impl ResolvedQuery {
-    /// Finds the services that are meant.
+    /// Finds the services of the query.
     pub fn resolve(snapshot: Arc<Snapshot>, question: ExplainQuery, from: Option<IpAddr>) -> Self {
         let (found, subjects) = query_match::find_subjects(&snapshot, &question);
         Self { snapshot, query: question, from, found, subjects }
     }
 
-    /// Whether no service has what was asked for.
+    /// Whether no service matches the query.
     pub fn is_not_found(&self) -> bool {
         self.found == QueryMatch::Nothing
     }
 
-    /// The frontends of which the answer needs what the maps say.
+    /// The frontends whose map entries the answer needs.
     pub fn frontend_keys(&self) -> Vec<FrontendKey> {
         let frontends = self.subjects.iter().flat_map(Subject::frontends);
         frontends.filter_map(details::frontend_key).take(READ_BACK_MAX).collect()
     }
 
-    /// The services of which the answer has records.
+    /// The services whose records the answer needs.
     pub fn service_names(&self) -> BTreeSet<&ObjectName> {
-        let asked = match &self.query {
+        let queried = match &self.query {
             ExplainQuery::Service(name) => Some(name),
             ExplainQuery::Trouble | ExplainQuery::Address(_) => None,
         };
-        self.subjects.iter().map(|subject| &subject.view.key.name).chain(asked).collect()
+        self.subjects.iter().map(|subject| &subject.view.key.name).chain(queried).collect()
     }
 
-    /// The address that no service has.
+    /// The queried address, if no service has it.
     pub fn unknown_target(&self) -> Option<&DialTarget> {
         match &self.query {
             ExplainQuery::Address(dialled) if self.is_not_found() => Some(dialled),
@@ -196,22 +195,23 @@ impl ResolvedQuery {
         }
     }
 
-    /// Whether a service of the answer has a port by UDP.
+    /// Whether a service of the answer has a UDP port.
     pub fn has_udp_port(&self) -> bool {
         self.subjects.iter().any(|subject| closed_ports::udp_ports(&subject.view).next().is_some())
     }
 
-    /// Makes the answer, with what the maps said.
+    /// Builds the answer from the map entries.
     pub fn explain<'a>(&'a self, given: &ExplainEvidence, read: &ReadBack) -> Explanation<'a> {
         let Self { snapshot, query: question, found, subjects, .. } = self;
         let packet = self.trace_packet(&given.datapath, read);
         let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
         let sentence = sentence.unwrap_or_else(|| describe_headline(snapshot, question, *found, subjects));
-        let departs = given.datapath.divergence_reason();
-        let departs = departs.map(|why| format!("Clients may still meet something else, because {why}. "));
+        let divergence = given.datapath.divergence_reason();
+        let divergence =
+            divergence.map(|why| format!("Clients may still meet something else, because {why}. "));
         Explanation {
             found: Code(*found),
-            sentence: departs.unwrap_or_default() + &sentence,
+            sentence: divergence.unwrap_or_default() + &sentence,
             packet,
             services: subjects.iter().map(|it| explain_service(given, snapshot, it, read)).collect(),
             near: build_near_rows(snapshot, question, *found),
@@ -223,7 +223,7 @@ impl ResolvedQuery {
 }
 
 impl ResolvedQuery {
-    /// Records about what was asked for and is not there now; they say why it went.
+    /// Records about a missing target. They say why it went.
     fn past_records(&self, given: &ExplainEvidence) -> Vec<Record> {
         match &self.query {
             ExplainQuery::Service(name) if self.is_not_found() => given.history(name),
@@ -232,7 +232,7 @@ impl ResolvedQuery {
         }
     }
 
-    /// What the client's first packet meets. A backend that is dialled as such is no frontend.
+    /// Traces the client's first packet. A backend's own address is no frontend.
     pub fn trace_packet(&self, datapath: &DatapathView, read: &ReadBack) -> Option<Packet> {
         let (ExplainQuery::Address(dialled), Some(from)) = (&self.query, self.from) else { return None };
         let subjects = if self.found == QueryMatch::Frontend { &*self.subjects } else { &[] };
@@ -274,7 +274,7 @@ fn describe_headline(
     }
 }
 
-/// What is said where no frontend is in trouble: that there is none to be served is no well-being.
+/// The sentence where no frontend is in trouble. It does not call the state healthy if there are no frontends.
 fn describe_all_served(snapshot: &Snapshot) -> String {
     let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
     let waiting: Vec<&str> = waiting.map(|(source, _)| source.as_str()).collect();
@@ -288,7 +288,7 @@ fn describe_all_served(snapshot: &Snapshot) -> String {
     }
 }
 
-/// The frontends that the first sentence is about: at an address, of the protocol that comes first.
+/// The frontends of the first sentence: at an address, only those of the first protocol.
 fn headline_frontends<'a>(
     question: &ExplainQuery,
     subject: &'a Subject,
@@ -300,18 +300,18 @@ fn headline_frontends<'a>(
     subject.frontends().filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
 }
 
-/// A further sentence about the other protocols at an address, if the question names no protocol.
-fn describe_other_protocols(dialled: &DialTarget, told: &FrontendView, subjects: &[Subject]) -> String {
+/// A sentence about the other protocols at an address, if the query names no protocol.
+fn describe_other_protocols(dialled: &DialTarget, shown: &FrontendView, subjects: &[Subject]) -> String {
     let all = subjects.iter().flat_map(Subject::frontends).map(|it| it.protocol.clone());
-    let others: BTreeSet<_> = all.filter(|protocol| *protocol != told.protocol).collect();
+    let others: BTreeSet<_> = all.filter(|protocol| *protocol != shown.protocol).collect();
     let others: Vec<String> = others.iter().map(|protocol| format!("{dialled}/{protocol}")).collect();
     if others.is_empty() { String::new() } else { format!(" There is {} too.", others.join(" and ")) }
 }
 
-/// The sentence about a service of which the table has nothing; its object may have been rejected.
+/// The sentence about a service that the table lacks. Its object may have been rejected.
 fn describe_unknown_service(snapshot: &Snapshot, name: &ObjectName) -> String {
-    let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
-    match snapshot.rejections.named.values().find(of_it) {
+    let is_about = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
+    match snapshot.rejections.named.values().find(is_about) {
         Some(rejection) => {
             format!("No Service {name} is served, because its object is rejected: {}.", rejection.reason)
         }
@@ -319,7 +319,7 @@ fn describe_unknown_service(snapshot: &Snapshot, name: &ObjectName) -> String {
     }
 }
 
-/// The frontend that is worst for its clients, so that the first sentence is about what is wrong.
+/// The frontend that is worst for its clients.
 fn worst_frontend<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a FrontendView> {
     let mut worst: Option<&FrontendView> = None;
     for it in frontends {
@@ -375,7 +375,7 @@ fn explain_service<'a>(
     }
 }
 
-/// The place in the guide that explains a reason.
+/// The section of the guide that explains a reason.
 fn guide_link(reason: Option<Reason>) -> Option<String> {
     reason.map(|reason| format!("{GUIDE}#{}", reason.as_str()))
 }
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn that_nothing_is_known_is_not_said_to_be_well() {
+    fn no_frontend_or_no_first_list_is_not_called_served() {
         use holdfast_core::keys::Source;
 
         let of = |sources: &[(Source, bool)]| {

@@ -1,6 +1,6 @@
-//! What one check came to: a state, a sentence, what it rests on, and what can be done.
+//! The judgement of one check: a state, a sentence, its evidence and its remedies.
 //!
-//! Invariant: every text that goes in is cleaned on its way, so nothing that others wrote reaches a reader as it was.
+//! Invariant: every text is cleaned on its way in, so no foreign text reaches a reader unchanged.
 
 use holdfast_core::words;
 use schemars::JsonSchema;
@@ -12,9 +12,9 @@ use super::formatting;
 use holdfast_status::schema_types::Code;
 
 words! {
-    /// How a check came out.
+    /// The outcome of a check.
     pub enum State {
-        /// Looked at, and as it should be.
+        /// Judged, and as it should be.
         Ok = "ok",
         /// Worth knowing, and nothing is wrong.
         Info = "info",
@@ -22,15 +22,15 @@ words! {
         Warning = "warning",
         /// Clients are worse off.
         Error = "error",
-        /// It could not be looked at.
+        /// The evidence could not be read.
         Unknown = "unknown",
-        /// It does not apply here.
+        /// The check does not apply here.
         Skipped = "skipped",
     }
 }
 
 words! {
-    /// How sure a finding is.
+    /// How certain a finding is.
     pub enum Confidence {
         /// Seen in the cluster, on this host or in the kernel.
         Certain = "certain",
@@ -42,13 +42,13 @@ words! {
 }
 
 words! {
-    /// What a remedy may cost.
+    /// The possible cost of a remedy.
     pub enum Risk {
-        /// It only reads, or the reverse step undoes it.
+        /// It only reads, or its reverse undoes it.
         Safe = "safe",
-        /// Traffic or a component is interrupted.
+        /// It interrupts traffic or a component.
         Disruptive = "disruptive",
-        /// Data or resources of a cloud may be lost.
+        /// Data or cloud resources may be lost.
         Destructive = "destructive",
     }
 }
@@ -60,12 +60,12 @@ impl State {
     }
 }
 
-/// What a person can do. It is never done here.
+/// A remedy for a person; holdfast never applies it.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Remedy {
     pub text: String,
     pub risk: Code<Risk>,
-    /// The words of a command that does it.
+    /// The words of a command for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
 }
@@ -83,16 +83,16 @@ impl Remedy {
         Self { text: formatting::clean(text.as_ref()), risk: Code(risk), command: None }
     }
 
-    /// Adds the command, if there is one that is safe to show.
+    /// Adds a command, if one is safe to show.
     pub fn with_command(self, command: Option<Command>) -> Self {
         Self { command, ..self }
     }
 }
 
-/// The evidence that says why a check could not look.
+/// The evidence key for why a check could not judge.
 pub(super) const REASON_KEY: &str = "why";
 
-/// What a check says of what it looked at.
+/// What a check concludes from its evidence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     pub state: State,
@@ -113,12 +113,12 @@ impl Judgement {
         }
     }
 
-    /// What was looked at, and that it is as it should be.
+    /// Everything that was read is as it should be.
     pub fn ok(sentence: impl AsRef<str>) -> Self {
         Self::new(State::Ok, sentence.as_ref())
     }
 
-    /// The same, unless there is more than was read: that may be otherwise.
+    /// `ok`, unless unread parts may differ.
     pub fn ok_unless(is_cut: bool, sentence: impl AsRef<str>) -> Self {
         let sentence = sentence.as_ref();
         match is_cut {
@@ -141,7 +141,7 @@ impl Judgement {
         Self::new(State::Error, sentence.as_ref())
     }
 
-    /// An error if it is so, else a warning.
+    /// An error if `is_error`, else a warning.
     pub fn error_if(is_error: bool, sentence: impl AsRef<str>) -> Self {
         Self::new(if is_error { State::Error } else { State::Warning }, sentence.as_ref())
     }
@@ -154,18 +154,18 @@ impl Judgement {
         Self::new(State::Skipped, why.as_ref())
     }
 
-    /// Adds something that the judgement rests on, for programs.
+    /// Adds a piece of evidence, for programs.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.evidence.insert(name.to_owned(), formatting::clean_json(value.into()));
         self
     }
 
-    /// Why its check could not look, if other checks may have the same reason.
+    /// Why the check could not judge, if other checks may share the reason.
     pub fn unknown_reason(&self) -> Option<&str> {
         self.evidence.get(REASON_KEY).and_then(Value::as_str)
     }
 
-    /// Says that the judgement is only likely, because a source that would have made it certain was missing.
+    /// Marks the judgement as likely: a source that would have made it certain is missing.
     pub fn likely(self) -> Self {
         Self { confidence: Confidence::Likely, ..self }
     }

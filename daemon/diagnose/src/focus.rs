@@ -1,25 +1,25 @@
-//! What a question narrows a diagnosis to: one port, and a path that is asked for by HTTP.
+//! The query's limits of a diagnosis: one port, and a path to request by HTTP.
 //!
-//! Invariant: a path is visible characters of one line, so that a request holds what is meant and nothing else. A
-//! service that is narrowed is the same service with fewer ports; nothing of it is made up.
+//! Invariant: a path consists of visible characters on one line, so that a request holds the path and nothing else. A
+//! narrowed service is the same service with fewer ports; nothing is made up.
 
 use std::sync::Arc;
 
 use holdfast_core::facts::ServiceFacts;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView};
 
-/// Characters of a path: as many as an operator types.
+/// The longest path, in characters.
 const PATH_LENGTH_MAX: usize = 256;
 
-/// Characters of a port: a name by Kubernetes has 15.
+/// The longest port, in characters. A name of Kubernetes has up to 15.
 const PORT_LENGTH_MAX: usize = 64;
 
-/// What a diagnosis is narrowed to.
+/// The query's limits of a diagnosis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Focus {
-    /// None: all ports.
+    /// `None`: all ports.
     pub port: Option<PortSelector>,
-    /// None: no backend is asked by HTTP.
+    /// `None`: no backend gets an HTTP request.
     pub http: Option<HttpPath>,
 }
 
@@ -39,13 +39,13 @@ impl PortSelector {
         &self.0
     }
 
-    /// Whether a port with this name and number is the one that is wanted. By Kubernetes no name has digits alone, so a
-    /// text never means one port by its name and another by its number.
+    /// Whether a port with this name and number matches. Kubernetes forbids names of digits alone, so a text never
+    /// means one port by name and another by number.
     pub fn matches(&self, name: &str, number: u16) -> bool {
         *self.0 == *name || self.0.parse() == Ok(number)
     }
 
-    /// The service with nothing but this port; none: it has no such port.
+    /// The service with this port only. `None`: it has no such port.
     fn narrow_view(&self, view: &ServiceView) -> Option<ServiceView> {
         let whole = view.facts.as_deref()?;
         let ports =
@@ -65,15 +65,15 @@ impl PortSelector {
             FrontendView { position, ..it.clone() }
         };
         let frontends = view.frontends.iter().filter(leads).map(frontend).collect();
-        // An alias has no ports, and is the same alias whichever port is asked for.
+        // An alias has no ports, and stays the same alias for every port.
         let has_it = !facts.ports.is_empty() || whole.ports.is_empty();
         has_it.then(|| ServiceView { facts: Some(Arc::new(facts)), ports, frontends, ..view.clone() })
     }
 }
 
 impl Focus {
-    /// The services of a name with nothing but that port, if one is asked for. A service that does not have it stays
-    /// out, unless it is known by its slices alone.
+    /// The services with only the queried port, if the query names one. A service without that port is left out, unless
+    /// only its slices are known.
     pub fn narrow_views(&self, views: &[Arc<ServiceView>]) -> Vec<Arc<ServiceView>> {
         let Some(wanted) = &self.port else { return views.to_vec() };
         let narrowed = |view: &Arc<ServiceView>| match &view.facts {
@@ -83,7 +83,7 @@ impl Focus {
         views.iter().filter_map(narrowed).collect()
     }
 
-    /// All ports of the services, if none of them is the one that is asked for.
+    /// All ports of the services, if none matches the query.
     pub fn unmatched_ports(&self, views: &[Arc<ServiceView>]) -> Option<Vec<String>> {
         self.port.as_ref()?;
         let facts: Vec<&ServiceFacts> = views.iter().filter_map(|view| view.facts.as_deref()).collect();
@@ -98,7 +98,7 @@ fn format_port(name: &str, number: u16) -> String {
     if name.is_empty() { number.to_string() } else { format!("{number} ({name})") }
 }
 
-/// The path that is asked for by HTTP.
+/// The path to request by HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpPath(Arc<str>);
 
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::known_services::find_views;
 
-    /// A service whose only port has a name, and is dialled at another number than its node port.
+    /// A service with one named port, whose number differs from its node port.
     fn served(name: &ObjectName, source: Source, ip: IpAddr, port: u16) -> Event {
         let mut facts = ServiceFacts::new(ServiceKey { name: name.clone(), source }, ServiceType::NodePort);
         facts.cluster_ips = vec![ip];
@@ -143,7 +143,7 @@ mod tests {
         Event::ServiceApplied(Arc::new(facts))
     }
 
-    /// A name that two sources have, each with a port of its own.
+    /// A name that two sources have, each with its own port.
     fn web(port: &str) -> (Vec<Arc<ServiceView>>, Option<Vec<String>>) {
         let name = ObjectName::new("default", "web").unwrap();
         let sources = [Source::Kubernetes, Source::Manifests];
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_found_by_its_name_and_by_the_number_that_is_dialled() {
+    fn a_port_is_found_by_its_name_or_its_dialled_number() {
         for (port, found) in [("80", 1), ("http", 2), ("8000", 1), ("30080", 0), ("8080", 0), ("htt", 0)] {
             let (narrowed, missed) = web(port);
             assert_eq!((narrowed.len(), missed.is_some()), (found, found == 0), "{port}");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_one_line_of_a_request() {
+    fn a_path_or_port_with_other_characters_is_rejected() {
         for legal in ["/", "/healthz", "/a/b?c=d&e=%20", "//x"] {
             assert!(HttpPath::parse(legal).is_some(), "{legal}");
         }

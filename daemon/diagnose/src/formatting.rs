@@ -1,7 +1,7 @@
-//! Texts that others wrote, as they may be shown: names, labels, messages, names of processes.
+//! Foreign texts as they may be shown: names, labels, messages, process names.
 //!
-//! Invariant: what comes out is one line of bounded length, and nothing in it moves a cursor, hides what is beside it
-//! or turns its direction.
+//! Invariant: the result is one line of bounded length. Nothing in it moves a cursor, hides its neighbours or turns
+//! their direction.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::limits::{NAMED_MAX, TEXT_LENGTH_MAX};
 use holdfast_status::printable::is_unprintable;
 
-/// Makes a text one line: what would steer a terminal is dropped, what is too long is cut, and of several blanks one is
-/// left, so that no foreign text can look like our columns.
+/// Makes a text one line. It drops terminal control characters, cuts what is too long, and joins blanks, so that no
+/// foreign text can look like our columns.
 pub fn clean(text: &str) -> String {
     let mut is_first = true;
     let mut visible =
@@ -35,7 +35,7 @@ pub fn format_selector(selector: &BTreeMap<String, String>) -> String {
     pairs.collect::<Vec<_>>().join(",") + more
 }
 
-/// Cleans every text and every field name in a JSON value, each as [`clean`] does.
+/// Cleans every text and every field name in a JSON value, as [`clean`] does.
 pub fn clean_json(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(clean(&text)),
@@ -48,7 +48,7 @@ pub fn clean_json(value: Value) -> Value {
     }
 }
 
-/// The first items by name, and the number of the others: `a, b and 3 more`.
+/// The first items, and the number of the others: `a, b and 3 more`.
 pub fn join_names<T: ToString>(all: impl IntoIterator<Item = T>) -> String {
     let all: Vec<String> = all.into_iter().map(|it| it.to_string()).collect();
     let named = all.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -66,7 +66,7 @@ pub fn format_count(number: usize, what: &str) -> String {
     }
 }
 
-/// A span of time in the largest unit that says enough: `45 s`, `12 min`, `3 h`, `2 d`.
+/// A duration in the largest unit that is exact enough: `45 s`, `12 min`, `3 h`, `2 d`.
 pub fn format_duration(seconds: i64) -> String {
     match seconds.max(0) {
         short @ 0..120 => format!("{short} s"),
@@ -90,14 +90,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_steer_a_terminal_is_dropped() {
+    fn terminal_controls_are_dropped_and_long_texts_cut() {
         assert_eq!(clean("a\x1b[31mb\u{202e}c\nd\u{9b}2J"), "a[31mbc d2J");
         assert_eq!(clean("x\n  error    pods.match"), "x error pods.match");
         assert_eq!(clean(&"x".repeat(100_000)).chars().count(), TEXT_LENGTH_MAX + 1);
     }
 
     #[test]
-    fn a_list_says_how_many_it_does_not_name() {
+    fn a_long_list_counts_the_names_it_omits() {
         assert_eq!(join_names([1, 2]), "1, 2");
         assert_eq!(join_names(0..NAMED_MAX + 3), "0, 1, 2, 3, 4, 5, 6, 7 and 3 more");
     }

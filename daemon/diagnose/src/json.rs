@@ -1,7 +1,7 @@
-//! A diagnosis for programs; people's form is made of the same.
+//! A diagnosis for programs. The text for people is made from it.
 //!
-//! Invariant: fields are added, never renamed or taken away; `schema` names the version. Every text in it that others
-//! wrote is cleaned.
+//! Invariant: fields are added, never renamed or removed; `schema` names the version. Every foreign text in it is
+//! cleaned.
 
 mod api;
 
@@ -26,19 +26,19 @@ use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::Code;
 
-/// The version of this form.
+/// The version of this format.
 const SCHEMA: &str = "holdfast.diagnose/1";
 
 /// What no node can see.
 const NOT_CHECKED: [&str; 3] =
     ["health checks of the cloud's balancer", "the path from outside this node", "firewalls inside pods"];
 
-/// What is wrong with a service, and what to do.
+/// The problems of a service, and the remedies.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Diagnosis<'a> {
     pub schema: &'static str,
     pub service: DiagnosedService,
-    /// The one port that was asked about, as it was named; null: all of them.
+    /// The queried port, by name or number; null: all ports.
     pub port: Option<String>,
     pub node: String,
     pub version: &'static str,
@@ -52,11 +52,11 @@ pub struct Diagnosis<'a> {
     pub history: Vec<&'a Record>,
     pub api: Api,
     pub not_checked: Vec<&'static str>,
-    /// How `holdfast diagnose` ends.
+    /// The exit code of `holdfast diagnose`.
     pub exit: u8,
 }
 
-/// The service in a few words.
+/// The service in brief.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DiagnosedService")]
 pub struct DiagnosedService {
@@ -68,24 +68,24 @@ pub struct DiagnosedService {
     pub cluster_ips: Vec<IpAddr>,
 }
 
-/// The one answer.
+/// The summary of all findings.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DiagnosisVerdict")]
 pub struct DiagnosisVerdict {
-    /// What clients meet at the frontend that is worst for them; null: there is none.
+    /// What clients meet at the worst frontend; null: there is none.
     pub state: Option<Code<Verdict>>,
     pub reason: Option<Code<Reason>>,
     pub since: Option<Rfc3339>,
     /// The most likely cause in one sentence.
     pub headline: String,
-    /// The one next step; null: nothing is to be done.
+    /// The next step; null: nothing to do.
     pub next: Option<Remedy>,
-    /// The finding that says so; null: all is well.
+    /// The finding behind the headline; null: all is well.
     pub finding: Option<&'static str>,
     pub confidence: Code<Confidence>,
 }
 
-/// How many findings came out how.
+/// The number of findings in each state.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "FindingCounts")]
 pub struct FindingCounts {
@@ -105,15 +105,15 @@ pub struct FindingRow<'a> {
     pub state: Code<State>,
     pub confidence: Code<Confidence>,
     pub message: &'a str,
-    /// What it rests on.
+    /// The evidence of the finding.
     pub data: &'a Map<String, Value>,
-    /// What a person can do, the best first; it is never done here.
+    /// Remedies for a person, the best first; holdfast applies none.
     pub remedies: &'a [Remedy],
-    /// Findings that follow from this one.
+    /// The findings that this one causes.
     pub explains: &'a [&'static str],
-    /// The finding that this one follows from.
+    /// The finding that causes this one.
     pub explained_by: Option<&'static str>,
-    /// Where its check looked; nowhere, where it does not apply.
+    /// The sources that its check read; empty if the check does not apply.
     pub sources: Vec<Code<EvidenceSource>>,
 }
 
@@ -135,22 +135,22 @@ pub struct DiagnosedFrontend {
     pub r#type: &'static str,
     pub verdict: Code<Verdict>,
     pub backends: usize,
-    /// How a connection to it went; null: none was tried.
+    /// The result of a test connection; null: none was made.
     pub probe: Option<String>,
 }
 
 impl<'a> Diagnosis<'a> {
-    pub fn new(material: &'a Evidence, answer: &'a DiagnosisResult, version: &'static str) -> Self {
-        let case = Case::new(material);
+    pub fn new(evidence: &'a Evidence, answer: &'a DiagnosisResult, version: &'static str) -> Self {
+        let case = Case::new(evidence);
         let counts = case.counts();
-        let history = material.history.iter().rev().take(RECORDS_MAX).rev().collect();
+        let history = evidence.history.iter().rev().take(RECORDS_MAX).rev().collect();
         Self {
             schema: SCHEMA,
             service: build_service(&case),
-            port: material.scope.focus.port.as_ref().map(|port| port.as_str().to_owned()),
-            node: clean(&material.snapshot.node.name),
+            port: evidence.scope.focus.port.as_ref().map(|port| port.as_str().to_owned()),
+            node: clean(&evidence.snapshot.node.name),
             version,
-            taken: Rfc3339(material.taken),
+            taken: Rfc3339(evidence.taken),
             verdict: build_verdict(&case, answer),
             counts: FindingCounts::from_result(answer),
             findings: answer.findings.iter().map(FindingRow::from_finding).collect(),
@@ -162,19 +162,19 @@ impl<'a> Diagnosis<'a> {
             },
             frontends: case.frontends().take(FRONTENDS_MAX).map(|it| build_frontend(&case, it)).collect(),
             history,
-            api: Api::from_cluster(&material.cluster),
-            not_checked: list_not_checked(material),
+            api: Api::from_cluster(&evidence.cluster),
+            not_checked: list_not_checked(evidence),
             exit: answer.exit.code(),
         }
     }
 }
 
-/// What this diagnosis left out, as for a client of the TCP address, and what no node can see.
-fn list_not_checked(material: &Evidence) -> Vec<&'static str> {
-    material.skipped_sources.iter().map(|place| place.as_str()).chain(NOT_CHECKED).collect()
+/// The sources that this diagnosis skipped, and what no node can see.
+fn list_not_checked(evidence: &Evidence) -> Vec<&'static str> {
+    evidence.skipped_sources.iter().map(|place| place.as_str()).chain(NOT_CHECKED).collect()
 }
 
-/// Frontends that are listed; `/frontends` has all.
+/// The most frontends that are listed; `/frontends` has all.
 const FRONTENDS_MAX: usize = NAMED_MAX * 4;
 
 fn build_service(case: &Case<'_>) -> DiagnosedService {
@@ -216,7 +216,7 @@ fn build_verdict(case: &Case<'_>, answer: &DiagnosisResult) -> DiagnosisVerdict 
     }
 }
 
-/// What was not looked at, so that it may be wrong: whole places, and checks that could not look.
+/// Skipped sources and checks that could not judge: they may hide a fault.
 fn describe_unseen(case: &Case<'_>, answer: &DiagnosisResult) -> String {
     let places = case.skipped_sources().iter().map(|place| place.as_str().to_owned());
     let groups = group_unknown(answer.findings.iter().filter_map(Finding::as_unknown));
@@ -237,7 +237,7 @@ impl FindingCounts {
 }
 
 impl<'a> FindingRow<'a> {
-    /// The row as one of a check that could not look; none: its check has looked, or need not.
+    /// The row as an unknown check. `None`: its check could judge, or did not apply.
     pub(super) fn as_unknown(&self) -> Option<UnknownCheck<'a>> {
         let why = self.data.get(REASON_KEY).and_then(Value::as_str);
         let Self { id, message: sentence, explained_by, .. } = *self;
@@ -272,7 +272,7 @@ fn build_frontend(case: &Case<'_>, it: &FrontendView) -> DiagnosedFrontend {
     }
 }
 
-/// How a connection to the frontend went. A node port is tried at an address of the node.
+/// The result of the frontend's probe. A node port is probed at an address of the node.
 fn describe_probe(probes: &Lookup<Vec<Probe>>, it: &FrontendView) -> Option<String> {
     let is_it = |probe: &&Probe| {
         probe.kind == ProbeKind::Frontend

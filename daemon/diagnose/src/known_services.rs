@@ -1,6 +1,6 @@
-//! What this node knows of a service by its tables, beside what the maps said.
+//! A service as this node's tables and maps show it.
 //!
-//! Invariant: what others would have to be asked for is left as not asked.
+//! Invariant: evidence that only others could give stays unqueried.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use super::focus::Focus;
 use crate::explain::{ReadBack, describe_difference, frontend_key};
 use holdfast_status::record::Record;
 
-/// All services of that name, and what the maps are to be asked about them.
+/// All services of a name, and the map entries to read for them.
 #[derive(Debug)]
 pub struct KnownServices {
     name: ObjectName,
     snapshot: Arc<Snapshot>,
     views: Vec<Arc<ServiceView>>,
-    /// The same services as the snapshot has them, with all of their ports.
+    /// The same services with all of their ports.
     unfiltered: Vec<Arc<ServiceView>>,
 }
 
 impl KnownServices {
-    /// Finds the services by the exact name.
+    /// Finds the services by their exact name.
     pub fn find(name: ObjectName, snapshot: Arc<Snapshot>, focus: &Focus) -> Self {
         let whole = find_views(&name, &snapshot);
         Self { views: focus.narrow_views(&whole), name, snapshot, unfiltered: whole }
@@ -36,17 +36,17 @@ impl KnownServices {
         &self.name
     }
 
-    /// The services of that name with all of their ports, whatever the question narrows down.
+    /// The services with all of their ports, whatever the query's limits.
     pub fn unfiltered_views(&self) -> &[Arc<ServiceView>] {
         &self.unfiltered
     }
 
-    /// The services of that name, as far as the question is about them.
+    /// The services, narrowed to the query.
     pub fn views(&self) -> &[Arc<ServiceView>] {
         &self.views
     }
 
-    /// The frontends of which the maps are asked.
+    /// The frontends whose map entries are read.
     pub fn frontend_keys(&self) -> Vec<FrontendKey> {
         self.frontends().filter_map(|(_, it)| frontend_key(it)).take(READ_BACK_MAX).collect()
     }
@@ -56,7 +56,7 @@ impl KnownServices {
         &self.snapshot
     }
 
-    /// Whether a later snapshot has the same services of that name, whatever became of others.
+    /// Whether a later snapshot has the same services of that name.
     pub fn is_current_in(&self, later: &Snapshot) -> bool {
         let now = find_views(&self.name, later);
         now.len() == self.unfiltered.len()
@@ -67,8 +67,7 @@ impl KnownServices {
         self.views.iter().flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)))
     }
 
-    /// Makes the material of what is known here: the services, how the daemon is, the latest records, and what the maps
-    /// said.
+    /// Makes the evidence of this node's own state: the services, the daemon, the latest records and the map entries.
     pub fn into_evidence(
         self,
         (own, history): (DaemonState, Vec<Record>),
@@ -105,8 +104,7 @@ impl KnownServices {
     }
 }
 
-/// A frontend beside what was read of it; `None`: it cannot be in the maps, or they were not asked for it or gave an
-/// error.
+/// A frontend with its map entry. `None`: the maps cannot hold it, were not queried for it, or returned an error.
 fn build_map_row(view: &ServiceView, it: &FrontendView, read: &ReadBack) -> Option<MapRow> {
     let frontend = frontend_key(it)?;
     let (_, entry) = read.iter().find(|(other, _)| *other == frontend)?;

@@ -1,11 +1,11 @@
-//! What is wrong with a service, and why a client meets what it meets, as far as what was gathered shows it.
+//! Diagnoses a service, and explains a client's packet, from gathered evidence.
 //!
-//! Each of `checks` judges the `Evidence`, `answer` puts their findings together, and `json` and `text` write them
-//! down; `why` explains one frontend.
+//! `checks` judges the `Evidence`, `diagnosis_result` collects the findings, and `json` and `text` render them.
+//! `explain` explains one frontend.
 //!
 //! Invariant: pure: facts in, findings out. No file, no socket, no clock; time is an argument. The same facts give the
-//! same words. No text that others wrote reaches a reader uncleaned, and none gets into a command unless it passes the
-//! grammar of names.
+//! same text. Untrusted text is cleaned before it is shown, and enters a command only if it passes the grammar of
+//! names.
 
 #![forbid(unsafe_code)]
 

@@ -1,27 +1,27 @@
-//! The bounds of what is judged and said, in one place.
+//! The bounds of what a diagnosis reads and shows, in one place.
 //!
-//! Invariant: nothing that a tenant wrote decides how much a diagnosis looks at or says.
+//! Invariant: nothing that a tenant wrote decides how much a diagnosis reads or shows.
 
-/// Pages of Events about the service itself; every other question has one, so that no flood of Events spends the
-/// requests of the other questions.
+/// Pages of Events about the service itself. Every other query has one page, so that no flood of Events uses up its
+/// requests.
 pub const PAGES_MAX: usize = 2;
 
-/// Events that are kept of one question, the latest first: what a person reads of them is far less.
+/// Events kept per query, the latest first; far more than a person reads.
 pub const EVENTS_READ_MAX: usize = 200;
 
-/// Characters of a name as Kubernetes bounds it.
+/// The longest name in Kubernetes, in characters.
 pub const NAME_LENGTH_MAX: usize = 253;
 
-/// Pods, endpoints and backends that are looked at one by one.
+/// Pods, endpoints and backends that are judged one by one.
 pub const PODS_MAX: usize = 20;
 
-/// Characters of one text that others wrote, as it is shown.
+/// Characters of one foreign text, as shown.
 pub const TEXT_LENGTH_MAX: usize = 1_024;
 
-/// Things that one finding names; more are counted.
+/// Items that one finding names; more are counted.
 pub const NAMED_MAX: usize = 8;
 
-/// Columns of the answer as text.
+/// The width of the text, in columns.
 pub const COLUMNS_MAX: usize = 100;
 
 /// Records of the history that are shown.
@@ -30,5 +30,5 @@ pub const RECORDS_MAX: usize = 10;
 /// Events that are shown.
 pub const EVENTS_MAX: usize = 20;
 
-/// Events that are listed where nothing else is shown: as many as are kept of one question.
+/// Events in a list of Events alone: all that are kept of one query.
 pub const EVENTS_LISTED_MAX: usize = EVENTS_READ_MAX;

@@ -1,6 +1,6 @@
-//! A diagnosis for people: the answer and the next step first, then what it rests on.
+//! A diagnosis for people: the headline and the next step first, then the findings.
 //!
-//! Invariant: no line is longer than [`COLUMNS_MAX`], but for commands, which are not broken.
+//! Invariant: no line is longer than [`COLUMNS_MAX`] except for commands, which are not broken.
 
 use std::fmt::Write as _;
 
@@ -13,14 +13,14 @@ use super::unknown_checks::{UnknownGroup, group_unknown};
 /// The column at which the texts of findings begin.
 const INDENT: usize = 34;
 
-/// Writes a diagnosis as lines; with `all`, also the checks that found nothing wrong or were skipped.
+/// Renders a diagnosis. `all` adds checks that found nothing wrong or were skipped.
 pub fn render_text(it: &Diagnosis<'_>, all: bool) -> String {
     let mut out = String::new();
     render_header(&mut out, it);
     render_verdict(&mut out, it);
     let is_shown = |row: &&FindingRow<'_>| all || !matches!(row.state.0, State::Ok | State::Skipped);
     let mut rows: Vec<&FindingRow<'_>> = it.findings.iter().filter(is_shown).collect();
-    // The worst findings come first; of equally bad ones, those that no other finding explains.
+    // The worst findings come first; among equals, the unexplained ones.
     rows.sort_by_key(|row| (severity_rank(row.state.0), row.explained_by.is_some()));
     if !rows.is_empty() {
         out.push('\n');
@@ -37,7 +37,7 @@ pub fn render_text(it: &Diagnosis<'_>, all: bool) -> String {
     out
 }
 
-/// The checks that could not look, as far as several have one reason.
+/// Groups of several checks that share a reason why they could not judge.
 fn group_shared_reasons<'a>(rows: &[&FindingRow<'a>]) -> Vec<UnknownGroup<'a>> {
     let mut groups = group_unknown(rows.iter().filter_map(|row| row.as_unknown()));
     groups.retain(|group| group.ids.len() > 1);
@@ -78,7 +78,7 @@ fn render_verdict(out: &mut String, it: &Diagnosis<'_>) {
         "certain" => String::new(),
         confidence => format!(" ({confidence})"),
     };
-    // Only the first line of a text begins at the edge, so that no text written by others passes for one of ours.
+    // Only the first line of a text begins at the edge, so that no foreign text looks like one of ours.
     push_wrapped(out, 0, 2, &format!("{verdict}{}{sure}", it.verdict.headline));
     if let Some(next) = &it.verdict.next {
         let risk = match next.risk.0 {
@@ -120,7 +120,7 @@ fn render_finding(out: &mut String, it: &FindingRow<'_>) {
     }
 }
 
-/// Writes one row for checks that could not look for one reason.
+/// Renders one row for checks that share a reason.
 fn render_unknown_group(out: &mut String, group: &UnknownGroup<'_>) {
     let head = format!("  {:<8} {:<22} ", State::Unknown.as_str(), format_count(group.ids.len(), "check"));
     let why = group.first.reason.map(|why| format!("{why}. ")).unwrap_or_default();
@@ -171,7 +171,7 @@ pub(super) fn push_line(out: &mut String, text: &str) {
     let _ = writeln!(out, "{}", text.trim_end());
 }
 
-/// Breaks a word that no line can hold: others may have written it, and no line may be longer.
+/// Splits a word that no line can hold. It may be foreign, and no line may be longer.
 fn split_word(word: &str, room: usize) -> impl Iterator<Item = &str> {
     let mut rest = Some(word);
     std::iter::from_fn(move || {
@@ -183,7 +183,7 @@ fn split_word(word: &str, room: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Writes a text broken between words: its first line begins at the column `first`, the others at `others`.
+/// Writes a text broken between words. Its first line begins at column `first`, the others at `others`.
 pub(super) fn push_wrapped(out: &mut String, first: usize, others: usize, text: &str) {
     let mut now = " ".repeat(first);
     let mut is_empty = true;

@@ -1,17 +1,17 @@
-//! Checks that could not look, grouped by their reason, so that one silent source is told once.
+//! Checks that could not judge, grouped by reason, so that one silent source is reported once.
 //!
-//! Invariant: each check is in one group. A check without a known reason is a group by itself.
+//! Invariant: each check is in one group. A check without a known reason is a group of its own.
 
 use super::formatting::format_count;
 
-/// A check that could not look.
+/// A check that could not judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnknownCheck<'a> {
     pub id: &'static str,
     pub sentence: &'a str,
-    /// The reason, which other checks may have in common with it.
+    /// The reason, which other checks may share.
     pub reason: Option<&'a str>,
-    /// The finding from which it follows that this check could not look.
+    /// The finding that explains it.
     pub explained_by: Option<&'static str>,
 }
 
@@ -25,11 +25,11 @@ impl UnknownCheck<'_> {
     }
 }
 
-/// Checks that could not look for one reason.
+/// Checks that share a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnknownGroup<'a> {
     pub first: UnknownCheck<'a>,
-    /// The names of all checks of the group.
+    /// The ids of all checks in the group.
     pub ids: Vec<&'static str>,
 }
 
@@ -43,7 +43,7 @@ impl UnknownGroup<'_> {
     }
 }
 
-/// Groups these checks by their reasons, in the order in which the reasons first come.
+/// Groups checks by reason, in the order in which the reasons first appear.
 pub(super) fn group_unknown<'a>(checks: impl IntoIterator<Item = UnknownCheck<'a>>) -> Vec<UnknownGroup<'a>> {
     let mut groups: Vec<UnknownGroup<'a>> = Vec::new();
     for check in checks {

@@ -1,6 +1,6 @@
-//! What a diagnosis asks: of this daemon, the apiserver, this host, backends and name servers.
+//! The queries of a diagnosis: to this daemon, the apiserver, this host, backends and name servers.
 //!
-//! Invariant: it asks and changes nothing. What came of it is the `Evidence`, which [`holdfast_diagnose`] judges.
+//! Invariant: it reads and changes nothing. The result is the `Evidence`, which [`holdfast_diagnose`] judges.
 
 mod daemon_state;
 mod flows;
@@ -10,5 +10,5 @@ pub mod limits;
 pub use daemon_state::gather_daemon_state;
 pub use flows::gather_flows;
 
-/// The header of an answer that says how the command line ends.
+/// The response header with the exit code of the command line.
 pub const EXIT_HEADER: &str = "holdfast-exit";

@@ -1,8 +1,8 @@
-//! Events of the cluster as they come, for one node or a few: into the journal and the metrics.
+//! Watches the cluster's Events on one node or a few, for the journal and the metrics.
 //!
-//! Invariant: an Event is the text of any client that may write one. It is recognised, counted and shown, and nothing
-//! is done because of it. A client that writes many fills neither the journal nor memory, and no watch of objects waits
-//! for a watch of Events.
+//! Invariant: any client with the right may write an Event, and its text is foreign. Events are recognised, counted and
+//! shown, and trigger nothing. A client that writes many fills neither the journal nor memory, and no watch of objects
+//! waits for a watch of Events.
 
 mod balancer_causes;
 mod event_counters;
@@ -19,17 +19,17 @@ use holdfast_kubernetes::apiserver::Access;
 
 pub use event_counters::EventCounters;
 
-/// What this node knows of the cluster's Events, for the parts that show it.
+/// This node's view of the cluster's Events, for the parts that show it.
 #[derive(Clone, Debug)]
 pub struct EventStatus {
-    /// What the Events said that were followed.
+    /// Counters of watched Events.
     pub counters: Arc<EventCounters>,
-    /// The editions by which Events are recognised.
+    /// The editions that recognise Events.
     pub editions: Editions,
 }
 
 impl EventStatus {
-    /// Nothing has been followed yet; Events are recognised by these editions.
+    /// A status without any Event; these editions recognise Events.
     pub fn new(editions: Editions) -> Self {
         Self { counters: Arc::new(EventCounters::new(editions.clone())), editions }
     }
@@ -42,13 +42,13 @@ impl Default for EventStatus {
     }
 }
 
-/// Events that are followed together. An apiserver keeps no cache of Events, so each topic costs it a watch of its own.
+/// Events that share a watch. An apiserver does not cache Events, so each topic costs it a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Topic {
-    /// As it is spelled in the metrics.
+    /// Its name in the metrics.
     name: &'static str,
     fields: &'static str,
-    /// Whether only Events count that this node's kubelet wrote.
+    /// Whether only Events of this node's kubelet count.
     own_node_only: bool,
 }
 
@@ -66,30 +66,30 @@ const fn pod_topic(name: &'static str, fields: &'static str) -> Topic {
     Topic { name, fields, own_node_only: true }
 }
 
-/// Follows while the configuration asks for it, until the configuration's sender is gone.
+/// Watches Events while the configuration enables it. Returns when the configuration's sender is gone.
 pub async fn run(
     mut config: watch::Receiver<Arc<Config>>,
     access: Access,
     node: Arc<str>,
-    overheard: Arc<EventCounters>,
+    counters: Arc<EventCounters>,
 ) {
-    let mut editions = overheard.editions();
+    let mut editions = counters.editions();
     loop {
         let is_on = is_enabled(&config);
-        overheard.set_enabled(is_on);
-        // The watches end when this set is dropped.
-        let mut following = JoinSet::new();
+        counters.set_enabled(is_on);
+        // Dropping this set ends the watches.
+        let mut watches = JoinSet::new();
         if is_on {
             for topic in TOPICS {
                 let access = access.clone();
                 let node = Arc::clone(&node);
-                following.spawn(topic_watch::watch_topic(access, node, topic, Arc::clone(&overheard)));
+                watches.spawn(topic_watch::watch_topic(access, node, topic, Arc::clone(&counters)));
             }
         }
         while is_enabled(&config) == is_on {
             tokio::select! {
                 changed = config.changed() => if changed.is_err() { return },
-                Ok(()) = editions.changed() => overheard.reload_series(),
+                Ok(()) = editions.changed() => counters.reload_series(),
             }
         }
     }

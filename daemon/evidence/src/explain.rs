@@ -1,7 +1,7 @@
-//! What an explanation rests on beside tables and maps, read from the running daemon once for each answer.
+//! The evidence of an explanation besides tables and maps, read from the running daemon once for each answer.
 //!
-//! Invariant: no packet and no request is sent for an explanation, and nothing is judged here. The table of flows is
-//! read only where a service of the answer has a port by UDP.
+//! Invariant: no packet and no request is sent, and nothing is judged here. The flow table is read only if a service of
+//! the answer has a UDP port.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,42 +13,42 @@ use holdfast_status::record::Record;
 use holdfast_agent::readings::{Readings, counters};
 use holdfast_agent::recorder::{RecordQuery, latest_records};
 
-/// The most records that are shown of a service or an address.
+/// The most records of a service or an address that are shown.
 const RECORDS_MAX: usize = 5;
 
-/// The most flows that are looked at.
+/// The most flows that are read.
 const FLOWS_MAX: usize = 1_000;
 
-/// What the answer to this question needs to know.
-pub fn gather_evidence(readings: &Readings, walk: &ResolvedQuery, read: &ReadBack) -> ExplainEvidence {
+/// Gathers the evidence for this query.
+pub fn gather_evidence(readings: &Readings, query: &ResolvedQuery, read: &ReadBack) -> ExplainEvidence {
     let entries = read.iter().filter_map(|(_, entry)| entry.as_ref().ok()?.as_ref());
     ExplainEvidence {
         apiserver: readings.apiserver(),
         refusals: readings.refusals.snapshot().latest,
-        refusing: if walk.has_udp_port() { list_refusing_backends(readings) } else { BTreeSet::new() },
-        checks: walk
+        refusing: if query.has_udp_port() { list_refusing_backends(readings) } else { BTreeSet::new() },
+        checks: query
             .service_names()
             .into_iter()
             .map(|name| (name.clone(), readings.checks.service_checks(name)))
             .collect(),
-        names: walk
+        names: query
             .service_names()
             .into_iter()
             .filter_map(|name| Some((name.clone(), readings.names.service_row(name)?)))
             .collect(),
         announced: readings.routes.borrow().addresses.clone(),
-        histories: walk
+        histories: query
             .service_names()
             .into_iter()
             .map(|name| (name.clone(), readings.history.service_records(name, RECORDS_MAX)))
             .collect(),
-        past: walk.unknown_target().map(|dialled| address_records(readings, dialled)).unwrap_or_default(),
+        past: query.unknown_target().map(|dialled| address_records(readings, dialled)).unwrap_or_default(),
         datapath: readings.datapath(),
         counters: counters(readings.port_counts().as_ref(), entries.map(|entry| entry.port.index)),
     }
 }
 
-/// The backends that refuse a client now, of any service, as far as [`FLOWS_MAX`] flows show them.
+/// The backends of any service that refuse clients now, by at most [`FLOWS_MAX`] flows.
 fn list_refusing_backends(readings: &Readings) -> BTreeSet<SocketAddr> {
     let Some(table) = readings.flow_table() else { return BTreeSet::new() };
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
@@ -58,7 +58,7 @@ fn list_refusing_backends(readings: &Readings) -> BTreeSet<SocketAddr> {
 fn address_records(readings: &Readings, dialled: &DialTarget) -> Vec<Record> {
     let text = dialled.address.to_string();
     let lines = readings.history.select(&RecordQuery::default());
-    // Reading a record costs far more than looking for the text in it, and almost none has it.
+    // Parsing a record costs far more than a search for the text, and almost no record has it.
     let likely = lines.iter().rev().filter(|line| line.json.contains(&text));
     latest_records(likely.filter_map(|line| line.record()).filter(|it| is_about(it, dialled)), RECORDS_MAX)
 }

@@ -1,8 +1,8 @@
-//! The knowledge in force, of what Events mean: what came with this program, and the operator's files that change it.
+//! The knowledge of Events in force: the built-in one, and the operator's files that change it.
 //!
-//! Invariant: files are read when the configuration is, and at no other time. Faulty parts of them are named and left
-//! out, and what is built in holds in their place. The knowledge is put together at its first use, so a node that reads
-//! no Event keeps none of it in memory.
+//! Invariant: files are read with the configuration, and at no other time. Faulty parts are reported and left out, and
+//! the built-in knowledge replaces them. The knowledge is built at its first use, so a node that reads no Events keeps
+//! none in memory.
 
 mod files;
 
@@ -12,57 +12,56 @@ use std::sync::{Arc, OnceLock};
 use holdfast_knowledge::{Fault, Knowledge};
 use tokio::sync::watch;
 
-/// The folder beside the configuration, with files that add to the knowledge.
+/// The folder next to the configuration with files that add to the knowledge.
 const FOLDER: &str = "events.d";
 
-/// The knowledge between two readings of the files.
+/// The knowledge between two reads of the files.
 #[derive(Debug, Default)]
 pub struct Edition {
-    /// The name and the text of each file. The texts are short, and are kept because a file that is read again may have
-    /// changed since it was judged.
+    /// The name and the text of each file. The short texts are kept, because a file that is read again may have changed
+    /// since its validation.
     files: Vec<(String, String)>,
     faults: Vec<Fault>,
     knowledge: OnceLock<Knowledge>,
 }
 
-/// A receiver that always has the newest edition.
+/// A receiver of the newest edition.
 pub type Editions = watch::Receiver<Arc<Edition>>;
 
-/// The folder of these files that belongs to a configuration.
+/// The folder of knowledge files next to a configuration.
 pub fn knowledge_folder(config: &Path) -> PathBuf {
     config.with_file_name(FOLDER)
 }
 
-/// What came with this program, without any files.
+/// The built-in knowledge, without any files.
 pub fn built_in() -> Editions {
     watch::channel(Arc::default()).1
 }
 
 impl Edition {
-    /// Reads the files of a folder, which need not be there, and judges them. It may block for as long as a file system
-    /// likes.
+    /// Reads and validates the files of a folder, which may be missing. It blocks as long as the file system does.
     pub fn read(folder: &Path) -> Self {
         let (files, unread) = files::read_files(folder);
         Self::from_files(files, unread)
     }
 
-    /// The edition of files that were read, with what was wrong with others.
+    /// The edition of these files, with the faults of unreadable ones.
     pub fn from_files(files: Vec<(String, String)>, unread: Vec<Fault>) -> Self {
         let mut edition = Self { files, faults: unread, knowledge: OnceLock::new() };
         if !edition.files.is_empty() {
-            // Only the faults are kept: the knowledge itself may never be asked for.
+            // Only the faults are kept: no caller may ever need the knowledge itself.
             let (_, faults) = edition.build_knowledge();
             edition.faults.extend(faults);
         }
         edition
     }
 
-    /// All that is known; the first call takes some milliseconds.
+    /// The whole knowledge; the first call takes some milliseconds.
     pub fn knowledge(&self) -> &Knowledge {
         self.knowledge.get_or_init(|| self.build_knowledge().0)
     }
 
-    /// What is wrong in the files, a bounded number of faults.
+    /// The faults in the files, a bounded number.
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }

@@ -1,7 +1,7 @@
-//! What an explanation and a diagnosis rest on: read from the running daemon, asked of the apiserver, this host,
-//! backends and name servers, and heard as Events.
+//! Gathers the evidence of explanations and diagnoses: from the running daemon, the apiserver, this host, backends and
+//! name servers, and from watched Events.
 //!
-//! Invariant: it asks, and changes nothing. It judges nothing either: a crate that asks nobody judges what came of it.
+//! Invariant: this crate reads and changes nothing. It judges nothing either: `holdfast_diagnose` judges the evidence.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! How many Events are recognised in a second on one core, and what the knowledge takes of memory.
-//! `cargo bench -p holdfast-knowledge`.
+//! Measures how many Events are recognised per second on one core, and the memory of the knowledge: `cargo bench -p
+//! holdfast-knowledge`.
 
-// A program that measures and prints.
+// This program measures and prints.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::cast_precision_loss)]
 
 #[allow(dead_code, unreachable_pub)]
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const MESSAGES: &str = include_str!("../src/tests/fixtures/messages.tsv");
 
-/// What is asked of it: a hundred thousand in a second.
+/// The goal: a hundred thousand per second.
 const WANTED: f64 = 100_000.0;
 
 fn value(line: &str) -> Value {
@@ -29,14 +29,14 @@ fn value(line: &str) -> Value {
     })
 }
 
-/// Megabytes that this process has in memory.
+/// The resident memory of this process in megabytes.
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
 }
 
-/// Calls in a second.
+/// Calls per second.
 fn rate(rounds: usize, count: usize, mut act: impl FnMut()) -> f64 {
     let begun = Instant::now();
     (0..rounds).for_each(|_| act());

@@ -1,7 +1,7 @@
-//! From the text of a file to its entries, each on its own.
+//! Reads the entries of a file one by one.
 //!
-//! Invariant: an entry that cannot be read is left out and named with its line; the other entries of the file stay. A
-//! file that is no TOML at all has no entries.
+//! Invariant: an entry that cannot be read is left out and reported with its line; the other entries of the file stay.
+//! A file that is no TOML has no entries.
 
 use serde::de::DeserializeOwned;
 use toml::Spanned;
@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use crate::entry::{Belief, Cause, EventReason, ForbiddenPhrase, RefusedWrite, Subject, Symptom};
 use crate::fault::Fault;
 
-/// An entry and where it stands.
+/// An entry with its file and line.
 #[derive(Clone, Debug)]
 pub(crate) struct LocatedEntry<T> {
     pub(crate) entry: T,
@@ -18,7 +18,7 @@ pub(crate) struct LocatedEntry<T> {
     pub(crate) line: usize,
 }
 
-/// The entries of all files that were read, and their faults.
+/// The entries of all files that were read, and the faults.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     pub(crate) reasons: Vec<LocatedEntry<EventReason>>,
@@ -30,21 +30,21 @@ pub(crate) struct Entries {
     pub(crate) faults: Vec<Fault>,
 }
 
-/// The author of a file, which decides what the file may have.
+/// The author of a file; it decides which entries the file may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
     BuiltIn,
     Operator,
 }
 
-/// One file while it is read.
+/// A file while it is read.
 struct File<'a> {
     name: &'a str,
     text: &'a str,
 }
 
 impl Entries {
-    /// Reads a further file.
+    /// Reads one more file.
     pub(crate) fn read_file(&mut self, name: &str, text: &str, author: Author) {
         let file = File { name, text };
         let table = match DeTable::parse(text) {
@@ -99,7 +99,7 @@ fn parse_entry<T: DeserializeOwned>(value: Spanned<DeValue<'_>>) -> Result<T, to
 }
 
 impl File<'_> {
-    /// Reads the entries of one kind, each on its own.
+    /// Reads the entries of one kind, one by one.
     fn parse_entries<T: DeserializeOwned>(
         &self,
         value: Spanned<DeValue<'_>>,
@@ -128,8 +128,8 @@ impl File<'_> {
 
     fn to_fault(&self, error: &toml::de::Error, id: Option<&str>) -> Fault {
         let line = error.span().map(|span| self.line_number(span.start));
-        let said = error.message().lines().collect::<Vec<_>>().join("; ");
-        let message = format!("{said}: correct it; until then what is built in holds");
+        let text = error.message().lines().collect::<Vec<_>>().join("; ");
+        let message = format!("{text}: correct it; until then what is built in holds");
         Fault::for_entry(self.name, line, id, &message)
     }
 

@@ -1,12 +1,12 @@
-//! The shapes of the knowledge: reasons, causes, remedies and whatever else the files have.
+//! The types of the knowledge: reasons, causes, remedies and the rest of the files.
 //!
-//! Invariant: a field that is none of these is refused, so that a misspelled field is never ignored without a word.
+//! Invariant: an unknown field is an error, so that no misspelled field is silently ignored.
 
 use std::fmt;
 
 use serde::Deserialize;
 
-/// Declares a closed set of words as the files and answers spell them.
+/// Declares a closed set of words as files and answers spell them.
 macro_rules! words {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$about])*
@@ -14,7 +14,7 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* #[serde(rename = $word)] $variant,)+ }
 
         impl $name {
-            /// Every word of the set, in its order.
+            /// Every word of the set, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             pub const fn as_str(self) -> &'static str {
@@ -31,7 +31,7 @@ macro_rules! words {
 }
 
 words! {
-    /// The type that an Event gives itself.
+    /// The type of an Event.
     EventType {
         Normal = "Normal",
         Warning = "Warning",
@@ -41,12 +41,12 @@ words! {
 }
 
 words! {
-    /// Whether a reason is sent today.
+    /// Whether components send a reason today.
     Emitted {
         Current = "current",
-        /// Not sent under this spelling; `alias_of` names the reason that is sent.
+        /// Not sent in this spelling; `alias_of` names the reason that is sent.
         Variant = "variant",
-        /// Sent by older versions of Kubernetes alone.
+        /// Sent only by older versions of Kubernetes.
         Old = "old",
         /// People look for it, and no component sends it.
         Never = "never",
@@ -56,7 +56,7 @@ words! {
 }
 
 words! {
-    /// How loudly a reason is told.
+    /// How serious a reason is.
     Severity {
         Info = "info",
         Notice = "notice",
@@ -66,19 +66,19 @@ words! {
 }
 
 words! {
-    /// How much harm a remedy can do.
+    /// The possible harm of a remedy.
     Risk {
-        /// Read-only, or undone by the reverse step.
+        /// Read-only, or undone by its reverse.
         Safe = "safe",
-        /// Traffic or a component is interrupted.
+        /// It interrupts traffic or a component.
         Disruptive = "disruptive",
-        /// Data or resources of the cloud may be lost.
+        /// Data or cloud resources may be lost.
         Destructive = "destructive",
     }
 }
 
 words! {
-    /// What a reason says about the life of an external load balancer, whichever controller works on it.
+    /// The step of an external load balancer's life that a reason reports, for any controller.
     Step {
         Ensuring = "ensuring",
         Ensured = "ensured",
@@ -96,7 +96,7 @@ words! {
 }
 
 words! {
-    /// What a file of reasons is about.
+    /// The subject of a file of reasons.
     Subject {
         LoadBalancer = "load-balancer",
         Endpoints = "endpoints",
@@ -104,12 +104,12 @@ words! {
         Pods = "pods",
         Nodes = "nodes",
         Controllers = "controllers",
-        /// A file of the operator that does not say.
+        /// An operator's file without a subject.
         Other = "other",
     }
 }
 
-/// One reason of Events, as one kind of component sends it.
+/// One reason of Events, as sent by one kind of component.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventReason {
@@ -119,27 +119,27 @@ pub struct EventReason {
     /// Other spellings of the same word.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// The id of the reason that this spelling stands for; the causes and the meaning of that reason hold.
+    /// The id of the reason behind this spelling; its causes and its meaning apply.
     pub alias_of: Option<String>,
-    /// The components that send it; none named: any may.
+    /// The components that send it; empty: any may.
     #[serde(default)]
     pub components: Vec<String>,
-    /// The kinds of objects that its Events are about.
+    /// The kinds of objects of its Events.
     pub kinds: Vec<String>,
     #[serde(rename = "type")]
     pub event_type: EventType,
     pub emitted: Emitted,
-    /// The Kubernetes version that brought it, where that is known.
+    /// The Kubernetes version that introduced it, if known.
     pub since: Option<String>,
-    /// How often it is seen: rare, low or medium.
+    /// How often it occurs: rare, low or medium.
     pub frequency: Option<String>,
     pub severity: Severity,
     pub step: Option<Step>,
-    /// The message must have one of these keywords; in a message without any, the same word is about something else.
-    /// Empty: any message fits.
+    /// The message must contain one of these keywords; otherwise the same word means something else. Empty: any message
+    /// matches.
     #[serde(default)]
     pub only_if: Vec<String>,
-    /// Examples of its messages, for people.
+    /// Example messages, for people.
     #[serde(default)]
     pub says: Vec<String>,
     pub meaning: String,
@@ -148,20 +148,20 @@ pub struct EventReason {
     pub before: Vec<String>,
     #[serde(default)]
     pub after: Vec<String>,
-    /// Reasons that end this one when they are seen later at the same object.
+    /// Later reasons at the same object that end this one.
     #[serde(default)]
     pub resolved_by: Vec<String>,
-    /// When the component that failed tries again.
+    /// When the failed component retries.
     pub retry: Option<Retry>,
-    /// The ids of its causes, the specific ones first.
+    /// The ids of its causes, specific ones first.
     #[serde(default)]
     pub causes: Vec<String>,
-    /// Further causes that only some messages can have; they are tried before the others.
+    /// Further causes of some messages only; these are tried first.
     #[serde(default)]
     pub when: Vec<ConditionalCauses>,
-    /// Why there are no causes to look for.
+    /// Why there are no causes.
     pub no_causes: Option<String>,
-    /// What to do where no cause fits.
+    /// What to do if no cause matches.
     #[serde(default)]
     pub fallback: String,
     #[serde(skip, default = "default_subject")]
@@ -172,7 +172,7 @@ const fn default_subject() -> Subject {
     Subject::Other
 }
 
-/// What a reason means for users, for the service and for the cluster.
+/// The impact of a reason on users, the service and the cluster.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Impact {
@@ -181,41 +181,41 @@ pub struct Impact {
     pub cluster: String,
 }
 
-/// The pace of further tries: the pause doubles from the first to the longest.
+/// The pace of retries: the pause doubles from the first to the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Retry {
     pub first_ms: u32,
     pub max_ms: u32,
-    /// The number of tries after which the component gives up until something changes; none: it never gives up.
+    /// The number of tries after which the component gives up until something changes. `None`: it never does.
     pub times: Option<u32>,
 }
 
-/// Causes that only some messages of a reason can have.
+/// Causes of some messages of a reason only.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConditionalCauses {
-    /// The message has one of these keywords.
+    /// The message contains one of these keywords.
     pub contains: Vec<String>,
-    /// What such a message says about the life of a load balancer, in place of the reason's own step.
+    /// The step that such a message reports, instead of the reason's own.
     pub step: Option<Step>,
     pub causes: Vec<String>,
 }
 
-/// What is behind a message, by the words in it.
+/// A cause behind messages, identified by keywords.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cause {
     pub id: String,
-    /// The message has one of these keywords, without regard to capitals.
+    /// The message contains one of these keywords, in any case.
     pub any: Vec<String>,
-    /// … and each of these as well.
+    /// … and all of these.
     #[serde(default)]
     pub all: Vec<String>,
     /// … and none of these.
     #[serde(default)]
     pub not: Vec<String>,
-    /// The providers that use these words; none named: any may.
+    /// The providers that use these words; empty: any may.
     #[serde(default)]
     pub providers: Vec<String>,
     pub means: String,
@@ -223,7 +223,7 @@ pub struct Cause {
     pub remedy: Vec<Remedy>,
 }
 
-/// What helps, and how much harm it can do.
+/// A remedy, and its risk.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remedy {
@@ -232,31 +232,31 @@ pub struct Remedy {
     pub action: String,
 }
 
-/// What is believed of some reasons and causes, and what is true. A belief is often about several of them, so it stands
-/// beside them and not in each.
+/// A common belief about some reasons and causes, and the truth. One belief often concerns several of them, so it is an
+/// entry of its own.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Belief {
     pub id: String,
-    /// The ids of the reasons and causes that it is about.
+    /// The ids of its reasons and causes.
     pub about: Vec<String>,
     pub believed: String,
     pub truth: String,
 }
 
-/// What is seen before one looks, and where to look.
+/// A symptom, and where to look.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Symptom {
     pub id: String,
     pub seen: String,
     pub reasons: Vec<String>,
-    /// Checks of `holdfast diagnose`.
+    /// Checks of `holdfast diagnose` to read.
     pub checks: Vec<String>,
     pub note: String,
 }
 
-/// An error with which the apiserver answers a write, and which never becomes an Event.
+/// An error of the apiserver for a refused write, which never becomes an Event.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefusedWrite {
@@ -265,7 +265,7 @@ pub struct RefusedWrite {
     pub cause: String,
 }
 
-/// What no advice may say.
+/// A phrase that no advice may contain.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForbiddenPhrase {

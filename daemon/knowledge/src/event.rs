@@ -1,10 +1,10 @@
-//! An Event as either API of Kubernetes has it, in one shape.
+//! One type for the Events of both Kubernetes APIs.
 //!
-//! Invariant: any JSON value gives a [`ClusterEvent`]; what is missing or of another type is empty. All text in it is
-//! clean and bounded, every time in it is one that can be, and its count is at least 1.
+//! Invariant: any JSON value gives a [`ClusterEvent`]; a missing field, or one of another type, is empty. All text in
+//! it is clean and bounded, every time is possible, and the count is at least 1.
 //!
-//! The fields are taken out of the JSON one by one. `k8s-openapi` has a type for either API, and both types refuse a
-//! whole Event for one odd field: a count beyond 32 bits, a text that is no time, a number in place of a text.
+//! The fields are read from the JSON one by one. `k8s-openapi` has a type for either API, but both reject a whole Event
+//! for one bad field: a count beyond 32 bits, a text that is no time, a number instead of a text.
 
 use serde_json::Value;
 
@@ -13,46 +13,46 @@ use crate::limits::{NAME_BYTES_MAX, WORD_BYTES_MAX};
 use crate::rfc3339::{Time, parse};
 use crate::text::{clean, clean_message};
 
-/// What client libraries put before a message that stands for several similar ones.
+/// Client libraries put this before a message that stands for several similar ones.
 const MERGED_PREFIX: &str = "(combined from similar events): ";
 
-/// The object that an Event is about, as far as the Event says. Only kind, namespace and name are always there:
-/// kube-proxy and kubelet give no UID of a node, and their old versions give its name in place of the UID.
+/// The object of an Event, as far as the Event names it. Only kind, namespace and name are always set: kube-proxy and
+/// kubelet set no UID of a node, and their old versions set its name as the UID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectRef {
     pub kind: String,
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// Which part of the object, such as a container.
+    /// The part of the object, such as a container.
     pub field_path: String,
 }
 
-/// What a component of the cluster says about an object.
+/// An Event: a component's message about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterEvent {
-    /// The Event's own UID: an Event that is seen again is modified, and keeps it.
+    /// The Event's own UID. An Event that recurs is modified, and keeps it.
     pub uid: String,
     pub object: ObjectRef,
     pub reason: String,
     pub event_type: EventType,
-    /// The message without the words that mark a merged Event.
+    /// The message without the prefix of a merged Event.
     pub message: String,
     pub action: String,
     /// The component that sent the Event.
     pub component: String,
-    /// Where the sender runs, or which of several senders it is.
+    /// The sender's host, or its instance.
     pub host: String,
     pub first: Option<Time>,
     pub last: Option<Time>,
-    /// How often the Event was seen; at least once.
+    /// How often the Event occurred; at least once.
     pub count: u32,
     /// Whether it stands for several similar Events.
     pub merged: bool,
 }
 
 impl ClusterEvent {
-    /// Takes an object of `v1` or of `events.k8s.io/v1`.
+    /// Reads an object of `v1` or of `events.k8s.io/v1`.
     pub fn from_json(value: &Value) -> Self {
         let (message, merged) = parse_message(value);
         let word = |paths: &[&str]| clean(first_text(value, paths), WORD_BYTES_MAX);
@@ -93,7 +93,7 @@ impl ClusterEvent {
     }
 }
 
-/// What stands at a path of members, such as `source/host`.
+/// The value at a path of members, such as `source/host`.
 fn value_at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('/').try_fold(value, |value, member| value.get(member))
 }
@@ -136,8 +136,7 @@ fn first_time(value: &Value, paths: &[&str]) -> Option<Time> {
     paths.iter().find_map(|path| parse(value_at(value, path)?.as_str()?))
 }
 
-/// How often an Event was seen. A count of zero or less is no count, and without a count it was seen once: otherwise
-/// there would be no Event.
+/// How often an Event occurred. A count below one, or none, means once: otherwise there would be no Event.
 fn parse_count(value: &Value) -> u32 {
     let counts = ["series/count", "count", "deprecatedCount"];
     let counted = counts.iter().filter_map(|path| value_at(value, path)?.as_i64());

@@ -1,7 +1,7 @@
-//! Which Events about one object still say something about its present state.
+//! Decides which Events of one object still describe its present state.
 //!
-//! Invariant: within an hour only a later observation closes an Event. Silence for a while is no recovery: a component
-//! that fails waits up to five minutes between two tries.
+//! Invariant: within an hour only a later observation closes an Event. Silence is no recovery: a failing component
+//! waits up to five minutes between two tries.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use crate::recognition::Recognition;
 use crate::rfc3339::Time;
 use crate::store::Knowledge;
 
-/// The object as it is now.
+/// The object in its current state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CurrentObject<'a> {
     pub uid: Option<&'a str>,
-    /// When its spec was changed last, where that is known.
+    /// The last change of its spec, if known.
     pub changed: Option<Time>,
 }
 
-/// Why an Event says nothing about the object's present state.
+/// Why an Event does not describe the object's present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClosedReason {
     /// It is about a former object of this name.
     FormerObject,
-    /// The object was changed since.
+    /// The object has changed since.
     Changed,
     /// A later Event ends it.
     Resolved,
@@ -33,7 +33,7 @@ pub enum ClosedReason {
     Expired,
 }
 
-/// An Event, what was recognised in it, and whether it is closed.
+/// An Event, its recognition, and whether it is closed.
 #[derive(Clone, Debug)]
 pub struct EventState<'k, 'e> {
     pub event: &'e ClusterEvent,
@@ -65,20 +65,20 @@ impl Knowledge {
                 *known = last.max(*known);
             }
         }
-        let closed = |event: &ClusterEvent, recognised: &Recognition<'_>| {
+        let judge_closed = |event: &ClusterEvent, recognised: &Recognition<'_>| {
             let ends = recognised.reason.into_iter().flat_map(|reason| &reason.resolved_by);
             let ended = ends.filter_map(|reason| latest.get(reason.as_str())).max().copied();
             closed_reason(event, present, ended, now)
         };
-        let standing = recognised.into_iter().map(|(event, recognised)| {
-            let closed = closed(event, &recognised);
+        let states = recognised.into_iter().map(|(event, recognised)| {
+            let closed = judge_closed(event, &recognised);
             EventState { event, recognised, closed }
         });
-        standing.collect()
+        states.collect()
     }
 }
 
-/// When an Event was seen last. A sender's clock that is ahead of ours does not make that later than now.
+/// When an Event last occurred. A sender's clock may be ahead; the result is never later than now.
 fn last_seen(event: &ClusterEvent, now: Time) -> Option<Time> {
     event.last.map(|last| last.min(now))
 }
@@ -93,8 +93,8 @@ fn closed_reason(
         return Some(ClosedReason::FormerObject);
     }
     let Some(last) = last_seen(event, now) else { return Some(ClosedReason::Expired) };
-    // Times are whole seconds. An end in the same second closes an Event of progress, but not one of a failure, which
-    // may have come after that end.
+    // Times are whole seconds. An end in the same second closes an Event of progress, but not a failure, which may have
+    // come after that end.
     let is_ended = |end: Time| end > last || (end == last && event.event_type == EventType::Normal);
     if ended.is_some_and(is_ended) {
         return Some(ClosedReason::Resolved);
@@ -105,7 +105,7 @@ fn closed_reason(
     (now.since(last) > EVENT_LIFE_S).then_some(ClosedReason::Expired)
 }
 
-/// Whether an Event is about a former object. Old components write a node's name for its UID, and some write none.
+/// Whether an Event is about a former object. Some old components set a node's name as its UID, and some set none.
 fn is_former_object(event: &ClusterEvent, present: CurrentObject<'_>) -> bool {
     let uid = event.object.uid.as_str();
     !uid.is_empty() && uid != event.object.name && present.uid.is_some_and(|known| known != uid)

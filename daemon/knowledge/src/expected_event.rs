@@ -1,42 +1,41 @@
-//! What components of Kubernetes say, word for word; tests that make them say it compare their Events with it.
+//! Messages of Kubernetes components, word for word. Tests that provoke them compare their Events with these.
 //!
-//! Invariant: each message says where it is from. Nothing counts as heard that is not on record from a run.
+//! Invariant: each message names its origin. Only a message on record from a run counts as observed.
 
 use std::fmt;
 
 use crate::{ClusterEvent, Confidence, Knowledge};
 
-/// At least one message of each reason and of each cause, in columns: reason, component, kind, cause, where the message
-/// is from, message.
+/// At least one message of each reason and of each cause, in columns: reason, component, kind, cause, origin, message.
 pub const MESSAGES: &str = include_str!("tests/fixtures/messages.tsv");
 
-/// The Event that a test wants to hear from a real component.
+/// The Event that a test expects from a real component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedEvent<'a> {
     pub reason: &'a str,
     pub component: &'a str,
-    /// The kind of the object that the Event is about.
+    /// The kind of the Event's object.
     pub kind: &'a str,
-    /// The id of the cause that fits its message; `-`: none.
+    /// The id of the cause that matches its message; `-`: none.
     pub cause: &'a str,
 }
 
-/// Why an Event does not count as heard.
+/// Why an Event is not the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MismatchReason {
     /// It is another Event.
     #[error("it is another reason, sender, kind or cause")]
     Different,
-    /// Its reason is spelled otherwise in the knowledge, or the sender is not known to use it.
+    /// The knowledge spells its reason differently, or does not expect the sender.
     #[error("it is recognised as {0:?} only: correct the reason in knowledge/")]
     Unsure(Confidence),
-    /// No message of that kind is from a run.
+    /// No such message is from a run.
     #[error("messages.tsv has no such message from a run: add it")]
     NotRecorded,
 }
 
 impl ExpectedEvent<'_> {
-    /// Whether an Event is the wanted one.
+    /// Whether an Event is the expected one.
     pub fn matches(&self, event: &ClusterEvent) -> bool {
         let recognised = Knowledge::built_in().recognise(event);
         let cause = recognised.cause.map_or("-", |cause| cause.id.as_str());
@@ -44,7 +43,7 @@ impl ExpectedEvent<'_> {
             == (event.reason.as_str(), event.component.as_str(), event.object.kind.as_str(), cause)
     }
 
-    /// Checks that an Event is the wanted one, is recognised for sure, and is on record from a run.
+    /// Checks that an Event is the expected one, is recognised exactly, and is on record from a run.
     pub fn verify(&self, event: &ClusterEvent) -> Result<(), MismatchReason> {
         if !self.matches(event) {
             return Err(MismatchReason::Different);

@@ -1,24 +1,24 @@
-//! What is wrong with a file of the operator, said so that it can be found and mended.
+//! Faults in an operator's file, reported so that they can be found and fixed.
 
 use std::fmt;
 
 use crate::limits::SENTENCE_BYTES_MAX;
 use crate::text::clean;
 
-/// One fault: where it is, which entry it concerns, what is wrong and what to do. An entry with a fault is left out.
+/// One fault: its place, its entry, what is wrong and what to do. An entry with a fault is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub file: String,
     /// The line of the file, counted from 1.
     pub line: Option<usize>,
-    /// The entry's id, if it has one that can be read.
+    /// The entry's id, if it is readable.
     pub id: Option<String>,
     /// What is wrong, and what to do.
     pub message: String,
 }
 
 impl Fault {
-    /// A fault of the file as such, or of a part of it that belongs to no entry.
+    /// A fault of the file itself, or of a part outside any entry.
     pub fn for_file(file: &str, line: Option<usize>, message: &str) -> Self {
         Self::for_entry(file, line, None, message)
     }

@@ -1,14 +1,14 @@
-//! What is looked up for an Event: the reasons that its word may be, and the keywords that tell their causes apart.
+//! The index for Events: reasons by their words, and the keywords that distinguish their causes.
 //!
-//! Invariant: the index is made once from the knowledge, and only read afterwards. Its places are positions in the
-//! lists of reasons and causes that it was made from.
+//! Invariant: the index is built once from the knowledge, and only read afterwards. Its numbers are positions in the
+//! lists of reasons and causes that it was built from.
 
 use std::collections::BTreeMap;
 
 use crate::entry::{Cause, EventReason, Step};
 use crate::keywords::{CauseMatcher, Keywords};
 
-/// Where the reasons of a word are, and which keywords to look for in the messages of each.
+/// Reasons by their words, and the keywords to search in their messages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReasonIndex {
     exact: BTreeMap<String, Vec<usize>>,
@@ -21,7 +21,7 @@ pub(crate) struct ReasonIndex {
     pub(crate) matchers: Vec<CauseMatcher>,
 }
 
-/// Which messages a reason is for, and which of its causes are tried first for which message.
+/// The messages that a reason applies to, and the causes to try first for each.
 #[derive(Clone, Debug)]
 pub(crate) struct ReasonScan {
     pub(crate) only_if: Option<Keywords>,
@@ -50,8 +50,7 @@ impl ReasonIndex {
         index
     }
 
-    /// The reasons of a word, and whether they are spelled exactly so; if not, the word is an alias of theirs or nearly
-    /// one of their words.
+    /// The reasons of a word, and whether they are spelled exactly so. If not, the word is an alias, or nearly equal.
     pub(crate) fn find_reasons(&self, word: &str) -> (&[usize], bool) {
         if let Some(found) = self.exact.get(word) {
             return (found, true);
@@ -61,7 +60,7 @@ impl ReasonIndex {
     }
 }
 
-/// The one form of all words that differ only in capitals or a plural `s`.
+/// The common form of words that differ only in case or a plural `s`.
 fn fold_word(word: &str) -> String {
     let small = word.to_ascii_lowercase();
     small.strip_suffix('s').map(str::to_owned).unwrap_or(small)

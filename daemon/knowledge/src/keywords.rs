@@ -1,13 +1,13 @@
-//! Looking for keywords in messages, fast.
+//! Searches messages for keywords, fast.
 //!
-//! Invariant: capital letters do not matter. The name of the object that a message is about is not looked at, because
-//! the author of an object would otherwise choose its cause by its name.
+//! Invariant: case is ignored. The object's own name in a message is skipped, because the author of an object could
+//! otherwise pick its cause by the name.
 
 use memchr::memmem::{self, Finder};
 
 use crate::entry::Cause;
 
-/// A message in the form in which keywords are looked for: in small letters, with blanks in place of the object's name.
+/// A message prepared for the search: in lower case, with blanks instead of the object's name.
 #[derive(Debug)]
 pub(crate) struct SearchText(Vec<u8>);
 
@@ -20,7 +20,7 @@ impl SearchText {
                 blank_out(&mut text, &format!("{}/{name}", namespace.to_ascii_lowercase()));
             }
             blank_out(&mut text, &format!("\"{name}\""));
-            // What a controller makes for an object is named after the object.
+            // Objects that a controller creates for an object carry its name as a prefix.
             blank_out(&mut text, &format!(" {name}-"));
         }
         Self(text)
@@ -36,7 +36,7 @@ fn blank_out(text: &mut [u8], name: &str) {
     }
 }
 
-/// Keywords, ready to be looked for.
+/// Keywords, prepared for the search.
 #[derive(Clone, Debug)]
 pub(crate) struct Keywords(Vec<Finder<'static>>);
 
@@ -54,7 +54,7 @@ impl Keywords {
     }
 }
 
-/// The keywords that say whether a cause fits a message.
+/// The keywords that decide whether a cause matches a message.
 #[derive(Clone, Debug)]
 pub(crate) struct CauseMatcher {
     any: Keywords,
@@ -86,13 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn capitals_do_not_matter() {
+    fn keywords_match_in_any_case() {
         assert!(fits(&["already exists"], "endpoints ALREADY Exists", ""));
         assert!(!fits(&["already exists"], "already  exists", ""));
     }
 
     #[test]
-    fn the_name_of_the_object_is_no_keyword() {
+    fn a_keyword_in_the_objects_name_does_not_match() {
         assert!(fits(&["conflict"], "Failed: a conflict", "conflict"));
         assert!(!fits(&["conflict"], "Failed to update endpoint shop/conflict: slow", "conflict"));
         assert!(!fits(&["conflict"], "endpoints \"Conflict\" not seen", "conflict"));

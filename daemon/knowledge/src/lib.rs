@@ -1,8 +1,8 @@
-//! What Kubernetes says of itself in Events, as knowledge: what each reason means, what is behind a message, what helps
-//! and how much harm that can do. The knowledge is data, in `knowledge/*.toml`; this crate reads it and applies it.
+//! Knowledge of Kubernetes' Events: the meaning of each reason, the cause behind a message, the remedies and their
+//! risks. The knowledge is data in `knowledge/*.toml`; this crate reads and applies it.
 //!
-//! Invariant: pure: no file, no socket, no clock; time is an argument. Whatever an Event says is text of a stranger: it
-//! is cleaned and cut before anything looks at it, is never a format or a part of a command, and makes nothing panic.
+//! Invariant: pure: no file, no socket, no clock; time is an argument. An Event is foreign text: it is cleaned and cut
+//! before anything reads it, is never a format or a part of a command, and makes nothing panic.
 
 mod entries;
 mod entry;

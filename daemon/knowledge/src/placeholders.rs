@@ -1,7 +1,7 @@
-//! Putting names into advice: `{ns}`, `{name}`, `{pod}`, `{node}`, `{ip}`, `{port}`.
+//! Fills names into advice: `{ns}`, `{name}`, `{pod}`, `{node}`, `{ip}`, `{port}`.
 //!
-//! Invariant: only what passes Kubernetes' own grammar of names, or is an address or a port, gets into a text that may
-//! be a command. Everything else stays away, and its place is shown as a word: `<name>`.
+//! Invariant: only names that pass Kubernetes' grammar, addresses and ports get into a text that may be a command. Any
+//! other value is left out, and its placeholder becomes a word: `<name>`.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -9,7 +9,7 @@ use std::num::NonZeroU16;
 /// The placeholders, in the order of the values below.
 pub(crate) const PLACEHOLDERS: [&str; 6] = ["ns", "name", "pod", "node", "ip", "port"];
 
-/// The most bytes of a label, and of a name of several labels, as DNS allows.
+/// The longest label, and the longest name of several labels, as in DNS.
 const LABEL_BYTES_MAX: usize = 63;
 const SUBDOMAIN_BYTES_MAX: usize = 253;
 
@@ -56,7 +56,7 @@ impl Values {
         self
     }
 
-    /// The advice with a value, or a word in brackets, in place of each placeholder.
+    /// Fills each placeholder with its value, or with a word in brackets.
     pub fn fill(&self, advice: &str) -> String {
         let mut filled = String::with_capacity(advice.len());
         let mut rest = advice;
@@ -77,7 +77,7 @@ impl Values {
         filled
     }
 
-    /// What stands for the placeholder that ends at the first `}` of the text, and the text after it; none: that is no
+    /// Resolves the placeholder that ends at the first `}`, and returns the text after it. `None`: it is no
     /// placeholder.
     fn resolve_placeholder<'t>(&self, text: &'t str) -> Option<(String, &'t str)> {
         let (name, after) = text.split_once('}')?;
@@ -90,7 +90,7 @@ fn is_label(text: &str) -> bool {
     text.len() <= LABEL_BYTES_MAX && has_label_grammar(text)
 }
 
-/// Whether a text is labels with dots between them; only their length together is limited.
+/// Whether a text is labels joined by dots; only the total length is limited.
 fn is_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_BYTES_MAX && text.split('.').all(has_label_grammar)
 }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_value_says_is_not_filled_again() {
+    fn a_filled_value_is_not_filled_again() {
         assert_eq!(Values::default().name("a").fill("{{name}}"), "{a}");
         assert_eq!(unknown_placeholder("{ns} {message}"), Some("message"));
         assert_eq!(unknown_placeholder("{.spec} {\"a\"} {ns}"), None);

@@ -1,7 +1,7 @@
-//! From an Event to its reason, the cause behind it and what to do.
+//! Recognises an Event: its reason, its cause and its remedies.
 //!
-//! Invariant: what is looked for depends on the reason alone, so the effort for a message is bounded by the longest
-//! list of causes. An Event never decides anything: it is told, with how sure it is that we know it.
+//! Invariant: the reason alone decides what is searched, so the cost of a message is bounded by the longest list of
+//! causes. An Event never decides anything: it is reported with the confidence of its recognition.
 
 use crate::entry::{Cause, EventReason, EventType, Remedy, Severity, Step};
 use crate::event::ClusterEvent;
@@ -10,15 +10,15 @@ use crate::limits::{ALSO_MAX, LINE_BYTES_MAX};
 use crate::store::Knowledge;
 use crate::text::clean;
 
-/// How sure it is that an Event is what we take it for.
+/// How certain a recognition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
-    /// No known reason fits the Event.
+    /// No known reason matches the Event.
     None,
-    /// The word is known, but not from this component, or not for sure because the Event names no kind: another vendor
-    /// may mean something else by it.
+    /// The word is known, but not from this component, or the Event names no kind. Another vendor may mean something
+    /// else by it.
     ReasonOnly,
-    /// The reason is known by another spelling.
+    /// The reason is known in another spelling.
     Alias,
     Exact,
 }
@@ -34,25 +34,25 @@ impl Confidence {
     }
 }
 
-/// What an Event is taken for.
+/// The recognition of an Event.
 #[derive(Clone, Debug)]
 pub struct Recognition<'k> {
     pub reason: Option<&'k EventReason>,
     pub confidence: Confidence,
     pub severity: Severity,
-    /// What the Event says about the life of an external load balancer.
+    /// The step of an external load balancer's life that the Event reports.
     pub step: Option<Step>,
     pub cause: Option<&'k Cause>,
-    /// Further causes that fit, at most [`ALSO_MAX`].
+    /// Further matching causes, at most [`ALSO_MAX`].
     pub also: Vec<&'k Cause>,
 }
 
-/// What to look at and what helps. Placeholders are still in the texts: [`crate::Values`] fills them.
+/// What to check, and what to do. The texts still contain placeholders: [`crate::Values`] fills them.
 #[derive(Clone, Copy, Debug)]
 pub struct Advice<'k> {
     pub check: &'k [String],
     pub remedies: &'k [Remedy],
-    /// What to do where no cause was found; may be empty.
+    /// What to do if no cause was found; may be empty.
     pub fallback: &'k str,
 }
 
@@ -60,13 +60,13 @@ impl Knowledge {
     /// Recognises an Event.
     pub fn recognise(&self, event: &ClusterEvent) -> Recognition<'_> {
         let message = SearchText::new(&event.message, &event.object.namespace, &event.object.name);
-        let (found, is_spelled_so) = self.index.find_reasons(&event.reason);
+        let (found, is_exact) = self.index.find_reasons(&event.reason);
         let candidates = found.iter().filter_map(|at| self.match_candidate(*at, event, &message));
-        // The first reason that the Event's component is known to send; otherwise the first.
+        // Take the first reason that the Event's component is known to send; otherwise the first.
         let best = candidates.reduce(|best, other| if best.1 || !other.1 { best } else { other });
-        let Some((at, is_from_whom_we_know)) = best else { return Recognition::from_unknown(event) };
+        let Some((at, is_known_sender)) = best else { return Recognition::from_unknown(event) };
         let (at, is_alias) = self.resolve_alias(at);
-        let confidence = match (is_from_whom_we_know, is_spelled_so && !is_alias) {
+        let confidence = match (is_known_sender, is_exact && !is_alias) {
             (false, _) => Confidence::ReasonOnly,
             (true, false) => Confidence::Alias,
             (true, true) => Confidence::Exact,
@@ -74,7 +74,7 @@ impl Knowledge {
         self.recognise_as(at, confidence, &message).unwrap_or_else(|| Recognition::from_unknown(event))
     }
 
-    /// The reason at `at`, if it may be this Event's, and whether the sender is known to send it.
+    /// The reason at `at`, if it matches the Event, and whether its sender is known to send it.
     fn match_candidate(
         &self,
         at: usize,
@@ -87,12 +87,12 @@ impl Knowledge {
         let is_about = kind.is_empty() || reason.kinds.iter().any(|known| known == kind);
         let fits = is_about && only_if.is_none_or(|words| words.matches_any(message));
         let component = event.component.rsplit('/').next().unwrap_or_default();
-        let is_theirs =
+        let is_known_sender =
             reason.components.is_empty() || reason.components.iter().any(|known| known == component);
-        fits.then_some((at, is_theirs && !kind.is_empty()))
+        fits.then_some((at, is_known_sender && !kind.is_empty()))
     }
 
-    /// The reason that the one at `at` is another spelling of, with `true`; or itself, with `false`.
+    /// The target of the alias at `at`, with `true`; or `at` itself, with `false`.
     fn resolve_alias(&self, at: usize) -> (usize, bool) {
         let alias_of = self.reasons.get(at).and_then(|reason| reason.alias_of.as_ref());
         alias_of.and_then(|id| self.index.ids.get(id)).map_or((at, false), |target| (*target, true))
@@ -126,7 +126,7 @@ impl Knowledge {
 }
 
 impl<'k> Recognition<'k> {
-    /// An Event of which nothing is known, which is shown as it is.
+    /// The recognition of an unknown Event, which is shown as it is.
     fn from_unknown(event: &ClusterEvent) -> Self {
         let severity = match event.event_type {
             EventType::Warning => Severity::Warning,
@@ -142,7 +142,7 @@ impl<'k> Recognition<'k> {
         }
     }
 
-    /// The advice of the first cause; without a cause, what the reason says for every case.
+    /// The advice of the first cause; without a cause, the fallback of the reason.
     pub fn advice(&self) -> Advice<'k> {
         match (self.cause, self.reason) {
             (Some(cause), _) => Advice { check: &cause.check, remedies: &cause.remedy, fallback: "" },
@@ -151,7 +151,7 @@ impl<'k> Recognition<'k> {
         }
     }
 
-    /// The Event in one line of at most [`LINE_BYTES_MAX`] bytes: what it means, what is behind it, what it said.
+    /// The Event in one line of at most [`LINE_BYTES_MAX`] bytes: its meaning, its cause, its message.
     pub fn to_line(&self, event: &ClusterEvent) -> String {
         let object = &event.object;
         let place = if object.namespace.is_empty() { "" } else { "/" };
@@ -166,7 +166,7 @@ impl<'k> Recognition<'k> {
             means.to_owned(),
             format!("It said: {}", event.message),
         ];
-        let said: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-        clean(&said.join(" "), LINE_BYTES_MAX)
+        let shown: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        clean(&shown.join(" "), LINE_BYTES_MAX)
     }
 }

@@ -1,13 +1,13 @@
-//! Times as Events have them, in whole seconds.
+//! Times of Events, in whole seconds.
 //!
-//! Invariant: a text that is no time, or a time before 1970 (Go's zero time is of the year 1), gives no time at all.
+//! Invariant: an invalid text, or a time before 1970 (Go's zero time is in the year 1), gives no time.
 
-/// Seconds since 1970, by the writer's clock.
+/// Seconds since 1970, by the sender's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub i64);
 
 impl Time {
-    /// Seconds from `then` to this time; 0 if this time is earlier.
+    /// Seconds since `then`; 0 if this time is earlier.
     pub fn since(self, then: Self) -> i64 {
         self.0.saturating_sub(then.0).max(0)
     }
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn a_text_that_is_no_time_gives_none() {
         assert_eq!(parse("2026-01-08T11:11:55Z"), Some(Time(1_767_870_715)));
         assert_eq!(parse("2026-01-08T11:11:55.123456Z"), Some(Time(1_767_870_715)));
         for text in ["", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "yesterday", "99999-01-01T00:00:00Z"]

@@ -1,7 +1,7 @@
-//! The knowledge as a whole: what is built in, and what files of the operator add to it or put in its place.
+//! The whole knowledge: the built-in entries, and the operator's files that add to them or replace them.
 //!
-//! Invariant: every reason and every cause was judged, and whatever a reason names is there. What is wrong in a file
-//! never takes a built-in entry away.
+//! Invariant: every reason and every cause is validated, and everything that a reason names exists. A fault in a file
+//! never removes a built-in entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use crate::validate::{self, ForbiddenPhrases, ReasonNames, Validation};
 
 macro_rules! built_in {
     ($($name:literal),+ $(,)?) => {
-        /// Our files, in the order in which the guide shows them.
+        /// Our files, in the order of the guide.
         pub(crate) const BUILT_IN: &[(&str, &str)] = &[$((
             concat!("knowledge/", $name),
             include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../knowledge/", $name)),
@@ -46,7 +46,7 @@ fn load_built_in() -> (Knowledge, Vec<Fault>) {
     Knowledge::default().merge(entries)
 }
 
-/// What is known of Events.
+/// The knowledge of Events.
 #[derive(Clone, Debug, Default)]
 pub struct Knowledge {
     pub(crate) reasons: Vec<EventReason>,
@@ -59,20 +59,20 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
-    /// What came with this program; read on first use, then kept.
+    /// The built-in knowledge; read on first use, then kept.
     pub fn built_in() -> &'static Self {
         &KNOWLEDGE.0
     }
 
-    /// What is wrong with what came with this program; a test sees to it that nothing is.
+    /// The faults of the built-in knowledge; a test requires that there are none.
     #[cfg(test)]
     pub(crate) fn built_in_faults() -> &'static [Fault] {
         &KNOWLEDGE.1
     }
 
-    /// What came with this program, with the files of the operator: the name and the text of each, in their order. An
-    /// entry with the id of another takes its place, whole. What is wrong is left out and named. Nothing is kept beside
-    /// what this returns, so a caller that wants the faults alone keeps no knowledge in memory.
+    /// The built-in knowledge with the operator's files: the name and the text of each, in order. An entry replaces one
+    /// with the same id as a whole. Faulty entries are left out and reported. This call caches nothing, so a caller
+    /// that needs only the faults keeps no knowledge in memory.
     pub fn with_overrides(files: &[(&str, &str)]) -> (Self, Vec<Fault>) {
         let mut entries = Entries::default();
         for (at, (name, text)) in files.iter().enumerate() {
@@ -118,7 +118,7 @@ impl Knowledge {
         &self.refused_writes
     }
 
-    /// The cause behind an error that the apiserver answered to a write of a Service.
+    /// The cause of an error that the apiserver returned for a write of a Service.
     pub fn refused_write_cause(&self, message: &str) -> Option<&Cause> {
         let message = message.to_ascii_lowercase();
         let says =
@@ -126,10 +126,10 @@ impl Knowledge {
         self.cause(&self.refused_writes.iter().find(says)?.cause)
     }
 
-    /// This knowledge with further entries; those with a fault are left out.
+    /// Adds entries, except faulty ones.
     fn merge(mut self, mut entries: Entries) -> (Self, Vec<Fault>) {
         let mut faults = std::mem::take(&mut entries.faults);
-        self.nevers.extend(entries.nevers.into_iter().map(|placed| placed.entry));
+        self.nevers.extend(entries.nevers.into_iter().map(|located| located.entry));
         let never = ForbiddenPhrases::new(self.nevers.iter());
         let causes = filter_valid(
             entries.causes,
@@ -146,15 +146,15 @@ impl Knowledge {
         upsert(&mut self.causes, causes, |cause| &cause.id);
         let reasons = self.drop_dangling(reasons, &mut faults);
         upsert(&mut self.reasons, reasons, |reason| &reason.id);
-        self.beliefs.extend(entries.beliefs.into_iter().map(|placed| placed.entry));
-        self.symptoms.extend(entries.symptoms.into_iter().map(|placed| placed.entry));
-        self.refused_writes.extend(entries.refused_writes.into_iter().map(|placed| placed.entry));
+        self.beliefs.extend(entries.beliefs.into_iter().map(|located| located.entry));
+        self.symptoms.extend(entries.symptoms.into_iter().map(|located| located.entry));
+        self.refused_writes.extend(entries.refused_writes.into_iter().map(|located| located.entry));
         self.index = ReasonIndex::new(&self.reasons, &self.causes);
         (self, faults)
     }
 
-    /// The reasons that name nothing dead. A reason that is left out may have been named by another one, hence the
-    /// loop; each round but the last leaves out at least one.
+    /// Removes reasons that name missing entries. Another reason may name a removed one, hence the loop; each round but
+    /// the last removes at least one.
     fn drop_dangling(
         &self,
         mut reasons: Vec<LocatedEntry<EventReason>>,
@@ -162,7 +162,7 @@ impl Knowledge {
     ) -> Vec<LocatedEntry<EventReason>> {
         let causes: BTreeSet<&str> = self.causes.iter().map(|cause| cause.id.as_str()).collect();
         loop {
-            let all = self.reasons.iter().chain(reasons.iter().map(|placed| &placed.entry));
+            let all = self.reasons.iter().chain(reasons.iter().map(|located| &located.entry));
             let names = collect_names(all);
             let dead: BTreeMap<usize, String> = reasons
                 .iter()
@@ -175,9 +175,9 @@ impl Knowledge {
                 return reasons;
             }
             let mut at = 0..;
-            reasons.retain(|placed| {
+            reasons.retain(|located| {
                 let message = at.next().and_then(|at| dead.get(&at));
-                faults.extend(message.map(|message| placed.to_fault(&placed.entry.id, message)));
+                faults.extend(message.map(|message| located.to_fault(&located.entry.id, message)));
                 message.is_none()
             });
         }
@@ -203,7 +203,7 @@ impl<T> LocatedEntry<T> {
     }
 }
 
-/// The entries that are right. Of several with one id only the first is judged.
+/// The valid entries. Of several with one id only the first is validated.
 fn filter_valid<T>(
     entries: Vec<LocatedEntry<T>>,
     id: impl Fn(&T) -> &String,
@@ -211,30 +211,30 @@ fn filter_valid<T>(
     faults: &mut Vec<Fault>,
 ) -> Vec<LocatedEntry<T>> {
     let mut seen = BTreeSet::new();
-    let mut refused = |placed: &LocatedEntry<T>| {
-        let id = id(&placed.entry);
+    let mut find_fault = |located: &LocatedEntry<T>| {
+        let id = id(&located.entry);
         let is_full = seen.len() >= ENTRIES_MAX;
         let judgement = match seen.insert(id.clone()) {
             _ if is_full => Err(format!(
                 "there are {ENTRIES_MAX} entries before it, and no more are legal: leave some out"
             )),
-            true => judge(&placed.entry),
-            // This holds also if the first one is refused: the operator did not mean the second one in its place.
+            true => judge(&located.entry),
+            // This applies even if the first one is refused: the operator did not mean the second one to replace it.
             false => Err("an entry before it has the same id: leave one of them out".to_owned()),
         };
-        Some(placed.to_fault(id, &judgement.err()?))
+        Some(located.to_fault(id, &judgement.err()?))
     };
-    let mut kept = Vec::new();
-    for placed in entries {
-        match refused(&placed) {
+    let mut valid = Vec::new();
+    for located in entries {
+        match find_fault(&located) {
             Some(fault) => faults.push(fault),
-            None => kept.push(placed),
+            None => valid.push(located),
         }
     }
-    kept
+    valid
 }
 
-/// Puts entries in the places of those with the same ids, or at the end.
+/// Replaces the entries with the same ids, or appends new ones.
 fn upsert<T>(all: &mut Vec<T>, entries: Vec<LocatedEntry<T>>, id: impl Fn(&T) -> &String) {
     for LocatedEntry { entry, .. } in entries {
         match all.iter_mut().find(|known| id(known) == id(&entry)) {
@@ -252,7 +252,7 @@ fn file_bound_fault(at: usize, text: &str) -> Option<String> {
         .then(|| format!("it has {} bytes, and at most {FILE_BYTES_MAX} are read: divide it", text.len()))
 }
 
-/// The first faults, and how many more there are.
+/// The first faults, and the number of the others.
 fn truncate_faults(mut faults: Vec<Fault>) -> Vec<Fault> {
     let more = faults.len().saturating_sub(FAULTS_MAX);
     faults.truncate(FAULTS_MAX);

@@ -1,4 +1,4 @@
-//! The knowledge is whole, and recognises what Kubernetes really says.
+//! The knowledge is complete, and recognises the real messages of Kubernetes.
 
 mod corrections;
 mod fixtures;

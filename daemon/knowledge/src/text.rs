@@ -1,19 +1,19 @@
-//! Text that others wrote, made fit to be shown.
+//! Cleans foreign text for display.
 //!
-//! Invariant: what comes out has no control character, nothing that turns or hides text, no line break, and is at most
-//! as long as was asked for. The effort is bounded by that length too.
+//! Invariant: the result has no control character, no line break, and nothing that turns or hides text, and is at most
+//! as long as requested. The cost is bounded by that length, too.
 
 use crate::limits::{MESSAGE_BYTES_MAX, MESSAGE_HEAD_BYTES};
 
 const ELLIPSIS: char = '…';
 
-/// What stands in place of the middle of a text that was too long.
+/// Replaces the middle of a text that is too long.
 const GAP: &str = " … ";
 
-/// Characters that are looked at for each byte that is asked for; only a text that is mostly dropped needs more.
+/// The most characters that are read for each requested byte; only a text that is mostly dropped needs more.
 const CHARS_PER_BYTE_MAX: usize = 16;
 
-/// Whether a character must not be shown: it moves a cursor, turns the direction of writing or is not seen.
+/// Whether a character must not be shown: it moves a cursor, turns the direction of writing or is invisible.
 pub(crate) fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -21,7 +21,7 @@ pub(crate) fn is_unprintable(c: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// What is shown for a character: a break becomes a blank, anything else unfit nothing.
+/// Maps a character: a break becomes a blank, any other unprintable one is dropped.
 fn map_character(c: char) -> Option<char> {
     match c {
         '\n' | '\r' | '\t' | '\u{85}' | '\u{2028}' | '\u{2029}' => Some(' '),
@@ -30,7 +30,7 @@ fn map_character(c: char) -> Option<char> {
     }
 }
 
-/// The beginning of the text, fit to be shown.
+/// The beginning of the text, cleaned.
 pub(crate) fn clean(text: &str, bytes_max: usize) -> String {
     match clean_prefix(text, bytes_max) {
         (whole, false) => whole,
@@ -38,29 +38,29 @@ pub(crate) fn clean(text: &str, bytes_max: usize) -> String {
     }
 }
 
-/// As much of the text as fits, and whether that is less than all of it.
+/// As much of the text as fits, and whether the rest was cut.
 fn clean_prefix(text: &str, bytes_max: usize) -> (String, bool) {
-    let mut kept = String::new();
+    let mut out = String::new();
     for (seen, c) in text.chars().enumerate() {
         let Some(c) = map_character(c) else { continue };
-        if kept.len() + c.len_utf8() > bytes_max || seen / CHARS_PER_BYTE_MAX > bytes_max {
-            return (kept, true);
+        if out.len() + c.len_utf8() > bytes_max || seen / CHARS_PER_BYTE_MAX > bytes_max {
+            return (out, true);
         }
-        kept.push(c);
+        out.push(c);
     }
-    (kept, false)
+    (out, false)
 }
 
-/// The text with the sign that something was cut off, where there is room for it.
-fn append_ellipsis(mut kept: String, bytes_max: usize) -> String {
-    while kept.len() + ELLIPSIS.len_utf8() > bytes_max && kept.pop().is_some() {}
-    if kept.len() + ELLIPSIS.len_utf8() <= bytes_max {
-        kept.push(ELLIPSIS);
+/// Appends the ellipsis of a cut text, if it fits.
+fn append_ellipsis(mut text: String, bytes_max: usize) -> String {
+    while text.len() + ELLIPSIS.len_utf8() > bytes_max && text.pop().is_some() {}
+    if text.len() + ELLIPSIS.len_utf8() <= bytes_max {
+        text.push(ELLIPSIS);
     }
-    kept
+    text
 }
 
-/// A message, fit to be shown; a long one loses its middle, as causes stand at the end.
+/// Cleans a message. A long one loses its middle, because causes are at the end.
 pub(crate) fn clean_message(text: &str) -> String {
     let (whole, is_cut) = clean_prefix(text, MESSAGE_BYTES_MAX);
     if !is_cut {
@@ -71,7 +71,7 @@ pub(crate) fn clean_message(text: &str) -> String {
     format!("{head}{GAP}{}", clean_suffix(text, tail_bytes))
 }
 
-/// As much of the text as fits, on the boundary of a character.
+/// As much of the text as fits, cut between characters.
 pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|end| *end <= bytes_max).last().unwrap_or(0);
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_a_cursor_or_turns_text_is_dropped() {
+    fn characters_that_move_a_cursor_or_turn_text_are_dropped() {
         assert_eq!(clean("a\u{1b}[31mb\u{9b}c\u{7f}", 99), "a[31mbc");
         assert_eq!(clean("a\u{202e}b\u{2066}c\u{200f}d\u{61c}e\u{feff}f\u{e0041}g", 99), "abcdefg");
         assert_eq!(clean("a\nb\r\nc\td\u{2028}e\u{2029}f\u{85}g", 99), "a b  c d e f g");

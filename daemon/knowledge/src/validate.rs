@@ -1,8 +1,7 @@
-//! Whether an entry may be taken: whether its shape is legal, what it may say, and whether everything that it names is
-//! there.
+//! Validates an entry: its shape, its texts, and whether everything that it names exists.
 //!
-//! Invariant: an answer says what is wrong and what to do. What an operator's file may not have, ours do not have
-//! either: both are judged here.
+//! Invariant: an error says what is wrong and what to do. The built-in entries pass the same rules as an operator's
+//! file.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +13,7 @@ use crate::text::is_unprintable;
 /// Ok, or what is wrong and what to do.
 pub(crate) type Validation = Result<(), String>;
 
-/// The phrases that no advice may have, as they are looked for.
+/// The phrases that no advice may contain, normalised.
 #[derive(Clone, Debug)]
 pub(crate) struct ForbiddenPhrases(Vec<(String, String)>);
 
@@ -35,12 +34,12 @@ impl ForbiddenPhrases {
     }
 }
 
-/// The text in small letters, with one blank where there were several.
+/// The text in lower case, with single blanks.
 fn normalise_text(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
-/// Judges a reason by itself, without looking at what it names.
+/// Validates a reason by itself, without the entries that it names.
 pub(crate) fn validate_reason(reason: &EventReason, never: &ForbiddenPhrases) -> Validation {
     validate_id(&reason.id)?;
     validate_word("reason", &reason.reason)?;
@@ -69,8 +68,7 @@ pub(crate) fn validate_reason(reason: &EventReason, never: &ForbiddenPhrases) ->
     validate_advice(&reason.fallback, never)
 }
 
-/// Judges whether a reason has kinds, a meaning and causes; in place of causes it may say why none are to be looked
-/// for.
+/// Validates that a reason has kinds, a meaning and causes; or, instead of causes, why there are none.
 fn validate_explanation(reason: &EventReason) -> Validation {
     if reason.kinds.is_empty() {
         return Err("kinds is empty: say which kinds of objects it is about, such as \"Service\"".to_owned());
@@ -87,7 +85,7 @@ fn validate_explanation(reason: &EventReason) -> Validation {
     }
 }
 
-/// Judges a cause by itself.
+/// Validates a cause by itself.
 pub(crate) fn validate_cause(cause: &Cause, never: &ForbiddenPhrases) -> Validation {
     validate_id(&cause.id)?;
     let lists = [("any", &cause.any), ("all", &cause.all), ("not", &cause.not)];
@@ -114,7 +112,7 @@ pub(crate) fn validate_cause(cause: &Cause, never: &ForbiddenPhrases) -> Validat
     })
 }
 
-/// Judges whether every id and reason that a reason names is there. A dead id would be a cause that is never found.
+/// Validates that every id and reason that a reason names exists. A missing id would be a cause that never matches.
 pub(crate) fn validate_references(
     reason: &EventReason,
     causes: &BTreeSet<&str>,
@@ -139,7 +137,7 @@ pub(crate) fn validate_references(
 /// The ids and words by which an entry can name reasons.
 #[derive(Debug, Default)]
 pub(crate) struct ReasonNames<'a> {
-    /// The ids of reasons that are no aliases themselves.
+    /// The ids of reasons that are no aliases.
     pub(crate) ids: BTreeSet<&'a str>,
     pub(crate) words: BTreeSet<&'a str>,
 }

@@ -1,9 +1,9 @@
-//! What the knowledge takes of memory. It is measured over a whole process, so nothing else runs in this one.
+//! The memory of the knowledge, measured over a whole process; nothing else runs in it.
 #![cfg(test)]
 
 use holdfast_knowledge::Knowledge;
 
-/// Kilobytes, read and indexed; it was 1,400 when this was written.
+/// Kilobytes, read and indexed; it took 1,400 when this was written.
 const RESIDENT_KB_MAX: i64 = 5_000;
 
 fn resident_kb() -> i64 {

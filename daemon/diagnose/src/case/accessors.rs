@@ -1,7 +1,7 @@
-//! What checks read of the material, part by part.
+//! The evidence that checks read, part by part.
 //!
-//! Invariant: whatever a check judges by, but for the question itself and the time, is read through one of these
-//! functions, which notes the place; so a finding says where its check has looked, and names no other place.
+//! Invariant: a check reads everything but the query and the time through these functions. Each notes its source, so a
+//! finding names exactly the sources that its check read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use holdfast_status::views::refusals::DeniedClient;
 
-/// One part of the material a line: its name here, its type, where it lies, and the place that is noted.
+/// One part of the evidence a line: its name here, its type, its field, and the source that is noted.
 macro_rules! reads {
     ($($name:ident: $type:ty = $($field:ident).+, $place:ident;)*) => {
         impl<'a> Case<'a> {
             $(pub fn $name(&self) -> &'a $type {
                 self.note_source(EvidenceSource::$place);
-                &self.material.$($field).+
+                &self.evidence.$($field).+
             })*
         }
     };
@@ -88,9 +88,9 @@ reads! {
     has_more_events: bool = cluster.more_events, Events;
 }
 
-/// The service as this node has it: what its objects say came by the watches, and what was made of it is in the table.
+/// The service as this node has it. Its objects come from the watches; holdfast's decisions are in the table.
 impl<'a> Case<'a> {
-    /// The whole view, with what came by the watches and what is in the table.
+    /// The whole view, from the watches and the table.
     pub fn view(&self) -> Option<&'a ServiceView> {
         self.note_source(EvidenceSource::Watch);
         self.table_view()
@@ -101,7 +101,7 @@ impl<'a> Case<'a> {
         self.view?.facts.as_deref()
     }
 
-    /// All of its slices, those too that proxies do not see.
+    /// All of its slices, including those hidden from proxies.
     pub fn all_slices(&self) -> impl Iterator<Item = &'a SliceFacts> + use<'a> {
         self.note_source(EvidenceSource::Watch);
         self.view.into_iter().flat_map(|view| view.slices.iter()).map(AsRef::as_ref)

@@ -1,6 +1,6 @@
 //! The load balancer that a controller of the cluster makes for the Service.
 //!
-//! Invariant: core decides how far the load balancer has come; the checks only word that.
+//! Invariant: core decides the state of the load balancer; these checks only put it into words.
 
 use std::collections::BTreeSet;
 
@@ -23,11 +23,11 @@ use crate::finding::{Judgement, Remedy, State};
 use crate::formatting::{format_duration, join_names};
 use crate::limits::NAMED_MAX;
 
-/// Causes for which a deletion may leave something at the provider.
+/// Causes for which a deletion may leave resources at the provider.
 const STRANDING_CAUSES: [&str; 4] =
     ["cloud.dependency", "cloud.active_connections", "cloud.unauthorized", "cloud.authorization_failed"];
 
-/// What an Event means by the knowledge, in core's words.
+/// Translates an Event's step into core's meaning.
 const fn to_meaning(event: &RecognisedEvent) -> Meaning {
     match event.step {
         Some(Step::Ensuring) => Meaning::Ensuring,
@@ -46,15 +46,14 @@ const fn to_meaning(event: &RecognisedEvent) -> Meaning {
     }
 }
 
-/// Events of the Service that a controller of load balancers wrote; `None`: none were read, or such Events may be
-/// missing.
+/// Events of the Service that a load balancer controller wrote. `None`: no Events were read, or some may be missing.
 fn list_statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a RecognisedEvent, BalancerEvent)>> {
     let events = case.events().answer()?;
     let is_about_it = |it: &&RecognisedEvent| {
         it.object.kind == "Service" && (it.step.is_some() || !is_unrelated_component(&it.component))
     };
     let one = |event: &'a RecognisedEvent| {
-        let told = BalancerEvent {
+        let balancer_event = BalancerEvent {
             meaning: to_meaning(event),
             first: event.first.unwrap_or(Timestamp(0)),
             last: event.last.unwrap_or(Timestamp(0)),
@@ -63,14 +62,14 @@ fn list_statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a RecognisedEvent, Bala
             cause: event.cause.as_deref().map(Into::into),
             strands: event.cause.as_deref().is_some_and(|cause| STRANDING_CAUSES.contains(&cause)),
         };
-        (event, told)
+        (event, balancer_event)
     };
-    let told: Vec<_> = events.iter().filter(is_about_it).map(one).collect();
-    // Where not all Events were read, it means nothing that none of these was found.
-    (!told.is_empty() || !*case.has_more_events()).then_some(told)
+    let statements: Vec<_> = events.iter().filter(is_about_it).map(one).collect();
+    // If some Events were not read, an empty list proves nothing.
+    (!statements.is_empty() || !*case.has_more_events()).then_some(statements)
 }
 
-/// Components that write Events about Services and have nothing to do with load balancers.
+/// Whether a component writes Events about Services, but none about load balancers.
 fn is_unrelated_component(component: &str) -> bool {
     let others = ["endpoint", "kube-proxy", "holdfast", "ipallocator", "portallocator"];
     component.is_empty() || others.iter().any(|other| component.starts_with(other))
@@ -78,19 +77,20 @@ fn is_unrelated_component(component: &str) -> bool {
 
 fn judge_balancer(case: &Case<'_>) -> Option<BalancerStatus> {
     let facts = case.facts()?;
-    let told = list_statements(case).map(|told| told.into_iter().map(|(_, told)| told).collect::<Vec<_>>());
-    let heard = told.as_deref().map_or(EventReading::NotRead, EventReading::All);
+    let statements =
+        list_statements(case).map(|all| all.into_iter().map(|(_, event)| event).collect::<Vec<_>>());
+    let events = statements.as_deref().map_or(EventReading::NotRead, EventReading::All);
     let controller = match judge_lease(case, "cloud-controller-manager").state {
         State::Ok => ControllerLiveness::Alive,
         State::Error => ControllerLiveness::Silent,
         _ => ControllerLiveness::Unknown,
     };
     let now = case.now();
-    let seen = case.view().and_then(|view| view.balancer_history.as_deref());
+    let history = case.view().and_then(|view| view.balancer_history.as_deref());
     Some(lifecycle::assess_balancer(&lifecycle::BalancerInput {
         facts: Some(facts),
-        history: seen,
-        events: heard,
+        history,
+        events,
         controller,
         now,
     }))
@@ -115,7 +115,7 @@ pub(super) fn check_state(case: &Case<'_>) -> Judgement {
         .with("since", balancer.since.map(|since| holdfast_status::rfc3339::Rfc3339(since).to_string()))
 }
 
-/// Words one of core's findings, with the remedies for it.
+/// Words one of core's findings, and adds its remedies.
 fn judge_finding(
     case: &Case<'_>,
     id: FindingId,
@@ -145,16 +145,16 @@ fn judge_finding(
     judgement.remedies(cause_remedies(case, finding)).remedies(remedies)
 }
 
-/// The remedies that the knowledge has for the cause that was found.
+/// The knowledge's remedies for the cause of a finding.
 fn cause_remedies(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
     let events = list_statements(case).unwrap_or_default();
-    let of_it = |(event, _): &(&RecognisedEvent, BalancerEvent)| {
+    let has_cause = |(event, _): &(&RecognisedEvent, BalancerEvent)| {
         finding.cause.is_some() && event.cause.as_deref() == finding.cause.as_deref()
     };
     events
         .iter()
         .rev()
-        .find(|it| of_it(it))
+        .find(|it| has_cause(it))
         .map(|(event, _)| event_remedies(event).collect())
         .unwrap_or_default()
 }
@@ -162,8 +162,8 @@ fn cause_remedies(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
 /// The newest open Event with one of these meanings, as a sentence.
 fn describe_newest(case: &Case<'_>, meanings: &[Meaning]) -> String {
     let events = list_statements(case).unwrap_or_default();
-    let of_it = events.iter().filter(|(_, told)| meanings.contains(&told.meaning) && told.is_open);
-    let newest = of_it.max_by_key(|(_, told)| told.last).map(|(event, _)| *event);
+    let matching = events.iter().filter(|(_, it)| meanings.contains(&it.meaning) && it.is_open);
+    let newest = matching.max_by_key(|(_, it)| it.last).map(|(event, _)| *event);
     let Some(event) = newest else { return String::new() };
     let message = event.message.trim_end_matches('.');
     match event.meaning.trim_end_matches('.') {
@@ -261,7 +261,7 @@ pub(super) fn check_pending(case: &Case<'_>) -> Judgement {
     let others = Remedy::safe("See the other findings of its load balancer.");
     let remedies = missing_right_remedy(case.events()).into_iter().chain([others]);
     let judgement = judge_finding(case, FindingId::Pending, words, remedies.collect());
-    // Too early for a finding, and too early to call it well.
+    // It is too early for a finding, and too early for `ok`.
     let known = case.facts().filter(|facts| facts.balancer.is_some());
     match known.filter(|facts| {
         judgement.state == State::Ok && BalancerPhase::from_facts(facts) == BalancerPhase::Pending
@@ -329,7 +329,7 @@ pub(super) fn check_controller_alive(case: &Case<'_>) -> Judgement {
         return skip_without_balancer();
     }
     let judgement = judge_lease(case, "cloud-controller-manager");
-    // A balancer that works may be another controller's, and the lease a left-over.
+    // A working balancer may belong to another controller, and the lease may be left over.
     let works = judge_balancer(case).is_some_and(|it| it.state == lifecycle::BalancerState::Ready);
     match judgement.state {
         State::Error if works => Judgement::info(judgement.sentence),
@@ -341,7 +341,7 @@ pub(super) fn check_owner(case: &Case<'_>) -> Judgement {
     if !case.is_load_balancer() {
         return skip_without_balancer();
     }
-    // What this node keeps of the Service names every writer of its status, also one that wrote only a condition.
+    // This node's facts name every writer of the status, even one that wrote only a condition.
     let Some(seen) = case.api_service() else {
         return judge_unavailable(case.service_lookup(), "Who writes the addresses of its load balancer");
     };
@@ -431,7 +431,7 @@ pub(super) fn check_health_port(case: &Case<'_>) -> Judgement {
     judgement.with("port", port.get()).with("status", *status).with("local_endpoints", here)
 }
 
-/// The endpoints on this node as the health port counts them: a list that is held counts as it was.
+/// Number of endpoints on this node as the health port counts them. A held endpoint counts as ready.
 fn count_local_endpoints(case: &Case<'_>) -> usize {
     let Some(view) = case.view() else { return 0 };
     let rows = view.ports.iter().flat_map(|port| port.rows.iter().map(move |row| (port, row)));

@@ -1,7 +1,7 @@
-//! Clients that found no room: those outside that were dropped lately although a backend was there for them.
+//! Outside clients that were dropped recently for lack of capacity, although a backend existed.
 //!
-//! Invariant: only what the programs told of this service's own frontends counts. That nothing was told is no proof
-//! where they left refusals untold and the service's own ports have dropped clients.
+//! Invariant: only refusals of this service's own frontends count. An empty list proves nothing if the programs lost
+//! refusals and the service's ports dropped clients.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::formatting::format_count;
 use holdfast_status::views::refusals::{Cause, DeniedClient};
 
 pub(super) fn check_capacity(case: &Case<'_>) -> Judgement {
-    let is_of_room =
+    let lacks_capacity =
         |it: &&Arc<DeniedClient>| is_dropped_outside(it) && find_remedy(it.refusal.cause).is_some();
-    let own: Vec<&Arc<DeniedClient>> = recent_denials(case).into_iter().filter(is_of_room).collect();
+    let own: Vec<&Arc<DeniedClient>> = recent_denials(case).into_iter().filter(lacks_capacity).collect();
     let Some((why, advised)) = own.last().and_then(|latest| find_remedy(latest.refusal.cause)) else {
         return judge_no_drop(count_losses(case).unwrap_or_default());
     };
@@ -34,7 +34,7 @@ fn is_dropped_outside(denied: &DeniedClient) -> bool {
     denied.refusal.arrival.is_some() && denied.refusal.denial == Denial::Dropped
 }
 
-/// Refusals that were not told on this node, and clients that the service's own ports have dropped, as programs count.
+/// Refusals lost on this node, and clients that the service's ports dropped, as the programs count them.
 fn count_losses(case: &Case<'_>) -> Option<[u64; 2]> {
     let lost = case.datapath().status()?.refusals_lost;
     Some([lost, case.counters().service_clients(case.view()?)?.dropped])
@@ -53,7 +53,7 @@ fn judge_no_drop([lost, dropped]: [u64; 2]) -> Judgement {
     .with("dropped", dropped)
 }
 
-/// What was short, and what to do. None: the client was dropped for another reason, which other checks tell.
+/// The exhausted resource, and its remedy. `None`: another check reports this cause.
 fn find_remedy(cause: Cause) -> Option<(&'static str, Remedy)> {
     let ours = |word| Command::from_words(&[CommandWord::Literal("holdfast"), CommandWord::Literal(word)]);
     match cause {
@@ -81,7 +81,7 @@ mod tests {
     use crate::finding::State;
 
     #[test]
-    fn nobody_is_said_to_be_well_of_whom_something_may_be_untold() {
+    fn lost_refusals_and_dropped_clients_make_the_result_unknown() {
         for (counted, expected) in
             [([0, 0], State::Ok), ([9, 0], State::Ok), ([0, 9], State::Ok), ([9, 9], State::Unknown)]
         {

@@ -1,6 +1,6 @@
-//! Whether this daemon can be trusted with the rest of the answer.
+//! Whether this daemon's own state allows trust in the other findings.
 //!
-//! Invariant: the checks look at what the daemon says of itself; a source that is not configured is no fault.
+//! Invariant: these checks read the daemon's own status. A source that is not configured is no fault.
 
 use core::time::Duration;
 
@@ -15,14 +15,14 @@ use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::apiserver::{ApiserverState, ApiserverView, EndpointView, Tier};
 use serde_json::json;
 
-/// A watch that has been silent for longer is a warning, and then an error: bookmarks come about once a minute.
+/// Silence of a watch that is a warning, and one that is an error. Bookmarks come about once a minute.
 const SILENT_WARNING: Duration = Duration::from_secs(90);
 const SILENT_ERROR: Duration = Duration::from_secs(300);
 
-/// A watch with an error and without news for longer counts as interrupted: one that ends is begun anew within moments.
+/// A watch with an error counts as interrupted after this silence. A watch that ends restarts within moments.
 const INTERRUPTED_AFTER: Duration = Duration::from_secs(5);
 
-/// Maps grow by themselves up to their limits; this much of a limit is time to raise it.
+/// The fill level at which to raise a map's limit. Maps grow by themselves up to it.
 const FULL_PERCENT: u64 = 80;
 
 fn journal_remedy() -> Remedy {
@@ -93,7 +93,7 @@ pub(super) fn check_watch(case: &Case<'_>) -> Judgement {
     )
 }
 
-/// Judges a watch that is tried again and again. Where an apiserver answers at all, the way to it is not at fault.
+/// Judges a watch that keeps retrying. If any apiserver answers, the path to it is not at fault.
 fn judge_interrupted_watch(case: &Case<'_>, worst: &WatchStatus, silent: Duration) -> Judgement {
     let seconds = i64::try_from(silent.as_secs()).unwrap_or(i64::MAX);
     let sentence = format!(
@@ -114,7 +114,7 @@ fn judge_interrupted_watch(case: &Case<'_>, worst: &WatchStatus, silent: Duratio
     })
 }
 
-/// The endpoints that answered last: one that has come back since it failed, and one that asks for patience, do so too.
+/// The endpoints that answered last, including those that recover or throttle.
 fn healthy_endpoints(view: &ApiserverView) -> impl Iterator<Item = &EndpointView> {
     let answers = [ApiserverState::Healthy, ApiserverState::Recovering, ApiserverState::Throttled];
     view.endpoints.iter().filter(move |it| answers.contains(&it.state))
@@ -126,10 +126,10 @@ pub(super) fn check_control(case: &Case<'_>) -> Judgement {
     };
     let healthy: Vec<&EndpointView> = healthy_endpoints(view).collect();
     let shown = Command::from_words(&[CommandWord::Literal("holdfast"), CommandWord::Literal("apiserver")]);
-    // A list or a watch that came is an answer, before any look at an endpoint has called it healthy.
-    let heard = case.watches().iter().filter_map(|it| it.silent).min();
-    let is_untold = healthy.is_empty() && view.endpoints.iter().any(|it| it.last_error.is_none());
-    if let (true, Some(silent)) = (is_untold, heard.filter(|silent| *silent <= SILENT_WARNING)) {
+    // A list or a watch event is an answer, even if no probe has found an endpoint healthy yet.
+    let least_silence = case.watches().iter().filter_map(|it| it.silent).min();
+    let is_unproven = healthy.is_empty() && view.endpoints.iter().any(|it| it.last_error.is_none());
+    if let (true, Some(silent)) = (is_unproven, least_silence.filter(|silent| *silent <= SILENT_WARNING)) {
         let ago = format_duration(i64::try_from(silent.as_secs()).unwrap_or(i64::MAX));
         let active = view.endpoints.iter().find(|it| it.active).map(|it| format!(" at {}", it.address));
         return Judgement::ok(format!("The apiserver{} was heard {ago} ago.", active.unwrap_or_default()))
@@ -170,7 +170,7 @@ fn join_errors(view: &ApiserverView) -> String {
     join_names(failed)
 }
 
-/// Judges programs that serve, and would not outlive the daemon: a restart is what would end the service.
+/// Judges programs that serve without pins. They end with the daemon, so a restart interrupts service.
 fn judge_unpinned_programs(places: &[&str], status: &holdfast_status::datapath::Status) -> Judgement {
     let named = join_names(places);
     let why = status.repair_failure.as_ref().map(|why| format!(" It is tried each second: {why}."));
@@ -251,7 +251,7 @@ pub(super) fn check_hooks(case: &Case<'_>) -> Judgement {
     judgement.with("shared", shared_hooks_json(status)).with("put_back", status.hooks_restored)
 }
 
-/// Which programs of others see a connection before ours: `connect4: program 37`.
+/// Programs of others that see a connection before ours: `connect4: program 37`.
 fn join_earlier_programs(status: &holdfast_status::datapath::Status) -> String {
     let before = status.shared_hooks.iter().filter(|it| !it.before.is_empty());
     join_names(before.map(|it| format!("{}: program {}", it.hook, join_names(&it.before))))
@@ -289,7 +289,7 @@ pub(super) fn check_maps(case: &Case<'_>) -> Judgement {
     Judgement::ok("The maps took the last change, and have room.").with("frontends", used).with("room", room)
 }
 
-/// What helps where an op was refused. Some maps have a size that no setting changes.
+/// Advice for a refused op. The size of some maps is fixed.
 fn capacity_advice(error: &str) -> &'static str {
     if error.contains("insert source") {
         return "Write fewer or wider ranges in loadBalancerSourceRanges, or have fewer ports in the Services that have them.";
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_setting_makes_larger_is_not_advised_to_be() {
+    fn a_full_source_map_advises_wider_ranges_not_a_limit() {
         let refused =
             "cannot insert source: all are taken; 65536 of a family fit, each counted once for each port";
         assert!(capacity_advice(refused).contains("wider ranges"));

@@ -1,7 +1,6 @@
-//! The devices by which the Service's backends are reached.
+//! The devices through which this node reaches the Service's backends.
 //!
-//! Invariant: what the engine published says what each device is to packets; the kernel's routes say where a backend
-//! is.
+//! Invariant: the engine's published view gives each device's class; the kernel's routes locate each backend.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,8 +21,8 @@ struct BackendPath<'a> {
 }
 
 impl BackendPath<'_> {
-    /// Whether this node has no address to show by this device. A backend of another node has to see one, or it answers
-    /// past this node.
+    /// Whether this node has no source address on this device. A backend on another node needs one, or its replies
+    /// bypass this node.
     fn has_no_address(&self) -> bool {
         match self.to {
             IpAddr::V4(_) => self.device.address4.is_none(),
@@ -31,8 +30,8 @@ impl BackendPath<'_> {
         }
     }
 
-    /// Whether clients' packets are to go to other nodes as they came, and do not by this device: those nodes would not
-    /// know this one by its address there.
+    /// Whether DSR is on but not through this device: its address is in no network of `dsr_from`, so other nodes do not
+    /// recognise this node there.
     fn lacks_dsr_address(&self, packets: &PacketStatus) -> bool {
         let own = match self.to {
             IpAddr::V4(_) => self.device.address4.map(IpAddr::V4),
@@ -48,8 +47,8 @@ impl BackendPath<'_> {
     }
 }
 
-/// Judges the devices on the way to backends: a flow that needs another source and gets none is dropped, and so is one
-/// that no program translates back.
+/// Judges the devices on the path to backends. A flow is dropped if it needs another source and gets none, or if no
+/// program translates its replies.
 pub(super) fn check_devices(case: &Case<'_>) -> Judgement {
     let Some(packets) = case.datapath().status().and_then(|status| status.packets.as_ref()) else {
         return Judgement::not_applicable("Packets are not translated here.");
@@ -58,20 +57,20 @@ pub(super) fn check_devices(case: &Case<'_>) -> Judgement {
         return judge_unavailable(case.routes(), "The ways to its backends");
     };
     let named = |name: &str| case.datapath().devices().iter().find(|it| it.name == name);
-    let way = |route: &crate::evidence::Route| {
+    let to_path = |route: &crate::evidence::Route| {
         let by = named(route.device.as_deref()?)?;
         matches!(by.class, DeviceClass::Outer | DeviceClass::Backends).then_some((route.to, by))
     };
-    let ways: Vec<BackendPath<'_>> =
-        routes.iter().filter_map(way).map(|(to, by)| BackendPath { to, device: by }).collect();
-    judge_paths(&ways, packets)
+    let paths: Vec<BackendPath<'_>> =
+        routes.iter().filter_map(to_path).map(|(to, by)| BackendPath { to, device: by }).collect();
+    judge_paths(&paths, packets)
 }
 
-fn judge_paths(ways: &[BackendPath<'_>], packets: &PacketStatus) -> Judgement {
-    let nameless: Vec<_> = ways.iter().filter(|way| way.has_no_address()).collect();
-    let untranslated: Vec<_> = ways.iter().filter(|way| way.is_untranslated(packets)).collect();
-    let unknown: Vec<_> = ways.iter().filter(|way| way.lacks_dsr_address(packets)).collect();
-    let left_out: Vec<_> = ways.iter().filter(|way| way.device.class == DeviceClass::Backends).collect();
+fn judge_paths(paths: &[BackendPath<'_>], packets: &PacketStatus) -> Judgement {
+    let nameless: Vec<_> = paths.iter().filter(|path| path.has_no_address()).collect();
+    let untranslated: Vec<_> = paths.iter().filter(|path| path.is_untranslated(packets)).collect();
+    let unknown: Vec<_> = paths.iter().filter(|path| path.lacks_dsr_address(packets)).collect();
+    let left_out: Vec<_> = paths.iter().filter(|path| path.device.class == DeviceClass::Backends).collect();
     if !nameless.is_empty() {
         let sentence = format!(
             "This node has no address of its own to show to {} by {}: clients outside are dropped.",
@@ -108,27 +107,27 @@ fn judge_paths(ways: &[BackendPath<'_>], packets: &PacketStatus) -> Judgement {
     ))
 }
 
-/// Backends that see this node although `[packets] dsr` is on.
-fn judge_without_dsr(ways: &[&BackendPath<'_>]) -> Judgement {
+/// Judges backends that see this node's address although `[packets] dsr` is on.
+fn judge_without_dsr(paths: &[&BackendPath<'_>]) -> Judgement {
     let sentence = format!(
         "packets.dsr is on, and the address of {} is in no network of packets.dsr_from: {} see this node and answer to it.",
-        join_devices(ways),
-        join_backends(ways)
+        join_devices(paths),
+        join_backends(paths)
     );
-    with_devices(Judgement::info(sentence), ways).remedy(Remedy::safe(
+    with_devices(Judgement::info(sentence), paths).remedy(Remedy::safe(
         "If only nodes live in that network, name it in `dsr_from` under [packets], on all nodes.",
     ))
 }
 
-fn join_backends(ways: &[&BackendPath<'_>]) -> String {
-    join_names(ways.iter().map(|way| way.to).collect::<BTreeSet<_>>())
+fn join_backends(paths: &[&BackendPath<'_>]) -> String {
+    join_names(paths.iter().map(|path| path.to).collect::<BTreeSet<_>>())
 }
 
-fn join_devices(ways: &[&BackendPath<'_>]) -> String {
-    join_names(ways.iter().map(|way| way.device.name.as_str()).collect::<BTreeSet<_>>())
+fn join_devices(paths: &[&BackendPath<'_>]) -> String {
+    join_names(paths.iter().map(|path| path.device.name.as_str()).collect::<BTreeSet<_>>())
 }
 
-fn with_devices(judgement: Judgement, ways: &[&BackendPath<'_>]) -> Judgement {
-    let names: BTreeSet<&str> = ways.iter().map(|way| way.device.name.as_str()).collect();
+fn with_devices(judgement: Judgement, paths: &[&BackendPath<'_>]) -> Judgement {
+    let names: BTreeSet<&str> = paths.iter().map(|path| path.device.name.as_str()).collect();
     judgement.with("devices", json!(names.into_iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }

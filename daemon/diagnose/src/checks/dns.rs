@@ -1,6 +1,6 @@
-//! The cluster's DNS, as far as it can be seen from the tables, and what kubelet will say of this node's own.
+//! The cluster's DNS as the tables show it, and this node's own resolver.
 //!
-//! Invariant: nothing is asked of any name server; what name servers said is in [`super::lists_exactly`].
+//! Invariant: these checks query no name server; `name_servers` judges the replies.
 
 use std::net::IpAddr;
 
@@ -11,10 +11,10 @@ use crate::case::{Case, judge_unavailable};
 use crate::command::is_name;
 use crate::finding::{Judgement, Remedy};
 
-/// What nearly every cluster calls its DNS, whatever serves it.
+/// The name that nearly every cluster gives its DNS, whatever server it runs.
 const SERVICE: (&str, &str) = ("kube-system", "kube-dns");
 
-/// The most that a pod's resolver takes; kubelet adds three search domains of its own to the node's.
+/// The limits of a pod's resolver. Kubelet adds three search domains of its own to the node's.
 const NAMESERVERS_MAX: usize = 3;
 const SEARCH_DOMAINS_MAX: usize = 29;
 const SEARCH_BYTES_MAX: usize = 2_048;
@@ -34,11 +34,11 @@ pub(super) fn check_service(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// What follows the names of a Service and of its namespace, in every cluster's domain.
+/// The label after a Service's name and namespace, in every cluster's domain.
 const SERVICE_LABEL: &str = "svc";
 
-/// Judges the name that the Service is an alias of. Whether it resolves is not asked: a tenant that may write Services
-/// could make this node ask DNS for any name.
+/// Judges the target of an ExternalName. It does not resolve the target: a tenant who may write Services could make
+/// this node query DNS for any name.
 pub(super) fn check_external_name(case: &Case<'_>) -> Judgement {
     if !case.is_alias() {
         return Judgement::not_applicable("It is no alias.");
@@ -75,7 +75,7 @@ pub(super) fn check_external_name(case: &Case<'_>) -> Judgement {
     .with("target", target)
 }
 
-/// The Service that a name of this cluster means: `name.namespace.svc.…`.
+/// Parses the name of a Service in this cluster: `name.namespace.svc.…`.
 fn parse_service_name(target: &str) -> Option<ObjectName> {
     let mut labels = target.split('.');
     let name = labels.next()?;

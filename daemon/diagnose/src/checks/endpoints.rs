@@ -1,4 +1,4 @@
-//! EndpointSlices: are they there, do they fit the Service, which controller writes them, where do they lead.
+//! EndpointSlices: whether they exist, fit the Service and lead to live nodes, and which controller writes them.
 //!
 //! Invariant: counts are of addresses, each once, as proxies count them.
 
@@ -19,14 +19,14 @@ use crate::finding::{Judgement, Remedy, State};
 use crate::formatting::{format_count, format_duration, join_names};
 use crate::limits::NAMED_MAX;
 
-/// A lease that is older has no living holder: a controller renews its lease every few seconds.
+/// A controller renews its lease every few seconds. The holder of an older lease is dead.
 const LEASE_SECONDS: i64 = 60;
 
-/// The longest that a change of a pod may take until its slice is here.
+/// The longest time in which a change of a pod may reach this node's slice.
 const LAG_SECONDS: i64 = 60;
 
-/// A remedy that makes the controller write slices anew, and does no harm: a change of the Service itself. The value is
-/// another one each time, because the same one would change nothing.
+/// A remedy that makes the controller rewrite its slices: a harmless change of the Service itself. The value differs
+/// each time, because the same value would change nothing.
 pub(super) fn touch_service_remedy(case: &Case<'_>) -> Remedy {
     if case.source().is_some_and(|source| source != Source::Kubernetes) {
         return Remedy::safe(
@@ -138,8 +138,8 @@ pub(super) fn check_port_name(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// Judges slices without ports. The controller writes them where a pod has no port of the name that targetPort says:
-/// each slice shows that by itself, also where this node may not list pods.
+/// Judges slices without ports. The controller writes them if a pod has no port with targetPort's name. Each slice
+/// shows that by itself, even if this node may not list pods.
 fn judge_without_ports(case: &Case<'_>) -> Judgement {
     let full = case.slices().find(|slice| !slice.endpoints.is_empty() && !slice.headless);
     let is_asked = case.facts().is_some_and(|facts| !facts.ports.is_empty());

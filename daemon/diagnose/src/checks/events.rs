@@ -1,6 +1,6 @@
-//! What the cluster itself says, and what changed lately.
+//! The cluster's Events, and recent changes of the service.
 //!
-//! Invariant: messages are shown as they are, cleaned and cut; only what the knowledge made of them decides.
+//! Invariant: messages are shown as they are, cleaned and cut; only the knowledge's reading of them decides.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::limits::EVENTS_MAX;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::{Millis, Rfc3339};
 
-/// What is said of a loss mostly comes within a minute of it, before or after.
+/// Most Events about a loss come within a minute of it, before or after.
 const CORRELATION_SECONDS: u64 = 60;
 
 pub(super) fn check_readable(case: &Case<'_>) -> Judgement {
@@ -29,19 +29,18 @@ pub(super) fn check_readable(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// The knowledge's entry for what the controller of Endpoints says of an object that it could not make.
+/// The knowledge's entry for an Endpoints object that the controller could not create.
 const CREATE_FAILED_ENTRY: &str = "failed-to-create-endpoint";
 
-/// Whether the trouble that an Event tells of is over by now. The controller of Endpoints says that it could not make
-/// an object also where it has made it a moment ago and has not heard of that yet, and nothing that it says later takes
-/// it back.
+/// Whether an Event's trouble is over. The Endpoints controller also reports a failed creation if it created the object
+/// a moment ago and has not seen it yet. It never withdraws that report.
 fn is_resolved(case: &Case<'_>, event: &RecognisedEvent) -> bool {
     let made = case.endpoints_lookup().answer().and_then(Option::as_ref).is_some_and(|it| it.by_controller);
     made && event.entry.as_deref() == Some(CREATE_FAILED_ENTRY)
 }
 
-/// Warnings that nothing has resolved: those that the knowledge takes for trouble come first, then its notices, then
-/// those that it has no entry for, and of each kind the newest.
+/// Open warnings: those that the knowledge calls trouble, then its notices, then unknown ones; the newest first of each
+/// kind.
 pub(super) fn open_warnings<'a>(case: &Case<'a>) -> Vec<&'a RecognisedEvent> {
     let all = case.events().answer().into_iter().flatten();
     let mut open: Vec<&RecognisedEvent> =
@@ -51,7 +50,7 @@ pub(super) fn open_warnings<'a>(case: &Case<'a>) -> Vec<&'a RecognisedEvent> {
     open
 }
 
-/// The remedies that the knowledge has for an Event.
+/// The knowledge's remedies for an Event.
 pub(super) fn event_remedies(event: &RecognisedEvent) -> impl Iterator<Item = Remedy> + use<'_> {
     event.remedies.iter().map(|CauseRemedy { text, risk }| {
         let risk = Risk::ALL.into_iter().find(|it| it.as_str() == risk);
@@ -70,7 +69,7 @@ pub(super) fn check_list(case: &Case<'_>) -> Judgement {
     let when =
         first.last.map(|last| format!(", {} ago", format_duration(case.age(last)))).unwrap_or_default();
     let object = &first.object;
-    let said = format!(
+    let sentence = format!(
         "{} says {} of {} {}{when}: {}",
         name_or_somebody(&first.component),
         first.reason,
@@ -78,12 +77,12 @@ pub(super) fn check_list(case: &Case<'_>) -> Judgement {
         object.name,
         if first.meaning.is_empty() { &first.message } else { &first.meaning }
     );
-    let said = format!("{}.", said.trim_end_matches('.'));
+    let sentence = format!("{}.", sentence.trim_end_matches('.'));
     let listed: Vec<Value> = open.iter().map(|it| to_json(it)).collect();
     match first.entry {
-        Some(_) if first.notice => Judgement::info(said),
-        Some(_) => Judgement::warning(said).remedies(event_remedies(first)).remedy(read_log_remedy()),
-        None => Judgement::info(said),
+        Some(_) if first.notice => Judgement::info(sentence),
+        Some(_) => Judgement::warning(sentence).remedies(event_remedies(first)).remedy(read_log_remedy()),
+        None => Judgement::info(sentence),
     }
     .with("open", listed)
 }
@@ -111,7 +110,7 @@ fn to_json(it: &RecognisedEvent) -> Value {
     })
 }
 
-/// Records that are not older than was asked for, oldest first.
+/// Records within the queried period, oldest first.
 fn recent_records<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a Record> + use<'a> {
     let back = case.scope().since_seconds.saturating_mul(1_000);
     let since = Millis::from(case.taken_at()).0.saturating_sub(back);
@@ -130,13 +129,13 @@ pub(super) fn check_recent(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// Backends that the change took away.
+/// Backends that the change removed.
 fn lost_backends(record: &Record) -> Vec<&str> {
     let removed = record.transitions.iter().flat_map(|it| &it.backends.removed);
     removed.map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Whether an Event began or was last said close to the time of a record.
+/// Whether an Event began, or last occurred, close to the time of a record.
 fn is_concurrent(case: &Case<'_>, event: &RecognisedEvent, record: &Record) -> bool {
     let then = case.age(record.time.seconds());
     let near =
@@ -144,7 +143,7 @@ fn is_concurrent(case: &Case<'_>, event: &RecognisedEvent, record: &Record) -> b
     near(event.first) || near(event.last)
 }
 
-/// Judges what was said of pods and nodes about the time at which backends went.
+/// Judges the Events of pods and nodes close to a loss of backends.
 pub(super) fn check_correlate(case: &Case<'_>) -> Judgement {
     let losses: Vec<&Record> =
         recent_records(case).filter(|record| !lost_backends(record).is_empty()).collect();
@@ -154,32 +153,34 @@ pub(super) fn check_correlate(case: &Case<'_>) -> Judgement {
     let Some(events) = case.events().answer() else {
         return judge_unavailable(case.events(), "What was said when it lost backends");
     };
-    let of_others = || events.iter().filter(|it| matches!(it.object.kind.as_str(), "Pod" | "Node"));
+    let pod_and_node_events = || events.iter().filter(|it| matches!(it.object.kind.as_str(), "Pod" | "Node"));
     let pairs = losses.iter().rev().flat_map(|record| {
-        of_others().filter(|event| is_concurrent(case, event, record)).map(move |event| (*record, event))
+        pod_and_node_events()
+            .filter(|event| is_concurrent(case, event, record))
+            .map(move |event| (*record, event))
     });
     let pairs: Vec<(&Record, &RecognisedEvent)> = pairs.take(EVENTS_MAX).collect();
     let Some((record, event)) = pairs.first() else {
         return Judgement::ok("Nothing was said of pods or nodes within a minute of losing backends.");
     };
-    let said = if event.meaning.is_empty() { &event.message } else { &event.meaning };
+    let text = if event.meaning.is_empty() { &event.message } else { &event.meaning };
     let at = Rfc3339(record.time.seconds());
     let sentence = format!(
-        "Within a minute of losing {} at {at}, {} said {} of {} {}: {said}",
+        "Within a minute of losing {} at {at}, {} said {} of {} {}: {text}",
         join_names(lost_backends(record)),
         name_or_somebody(&event.component),
         event.reason,
         event.object.kind,
         event.object.name
     );
-    let told = pairs.iter().map(|(record, event)| {
+    let near = pairs.iter().map(|(record, event)| {
         let lost: Vec<&str> = lost_backends(record).into_iter().take(EVENTS_MAX).collect();
         json!({ "time": Rfc3339(record.time.seconds()).to_string(), "lost": lost,
                 "event": to_json(event) })
     });
     Judgement::info(format!("{}.", sentence.trim_end_matches('.')))
         .possible()
-        .with("near", told.collect::<Vec<_>>())
+        .with("near", near.collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Firewalls of this host that meet the Service's packets otherwise than they met kube-proxy's.
+//! Firewall rules of this host that treat the Service's packets differently than under kube-proxy.
 //!
-//! Invariant: a rule is named only if it is about a port or an address of this very Service, or about all Services.
+//! Invariant: a rule is named only if it concerns a port or an address of this Service, or all Services.
 
 use serde_json::json;
 

@@ -1,7 +1,6 @@
 //! Other proxies on this node.
 //!
-//! Invariant: the checks tell what is there, and whether it has to do with this very service; nothing of others is
-//! touched.
+//! Invariant: the checks report what exists, and whether it affects this service; they change nothing of others.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +28,7 @@ pub(super) fn check_kube_proxy(case: &Case<'_>) -> Judgement {
     })
 }
 
-/// Judges Cilium. Its programs go on without its agent; which clients they translate then depends on a table of the
-/// past.
+/// Judges Cilium. Its programs outlive its agent, and then translate clients by an outdated table.
 pub(super) fn check_cilium(case: &Case<'_>) -> Judgement {
     let found = case.proxies().iter().find(|it| it.proxy == "Cilium");
     let traces = found.map_or(&[][..], |it| &it.traces);
@@ -80,7 +78,7 @@ fn judge_absent() -> Judgement {
     Judgement::ok("It was not found on this node.")
 }
 
-/// What another proxy has to do with this service; `None`: it is not on this node.
+/// Judges the effect of another proxy on this service. `None`: it is not on this node.
 fn judge_proxy(case: &Case<'_>, proxy: &str) -> Option<Judgement> {
     let found = case.proxies().iter().find(|it| it.proxy == proxy)?;
     let evidence = join_names(&found.evidence);
@@ -102,12 +100,12 @@ fn proxy_rules<'a>(case: &Case<'a>, proxy: &str) -> Vec<&'a Rule> {
     case.rules().answer().into_iter().flatten().filter(|rule| rule.proxy == proxy).collect()
 }
 
-/// Whether a rule leads to an address that is no backend. A rule that does not say where it leads does not count.
+/// Whether a rule leads to an address that is no backend. A rule without a known target does not count.
 fn leads_to_non_backend(case: &Case<'_>, rule: &Rule) -> bool {
     !rule.backends.iter().all(|at| case.is_backend(*at))
 }
 
-/// Judges rules of a proxy that does not run: they get out of date, and lead to pods that are gone.
+/// Judges rules of a proxy that does not run: they become outdated and lead to pods that are gone.
 pub(super) fn check_leftover(case: &Case<'_>) -> Judgement {
     let Some(all) = case.rules().answer() else {
         return judge_unavailable(case.rules(), "Rules of other proxies for its frontends");
@@ -134,7 +132,7 @@ pub(super) fn check_leftover(case: &Case<'_>) -> Judgement {
     )
     .with("rules", left.len())
     .with("place", &*first.place)
-    // Whether the proxy runs was looked at some minutes ago.
+    // The last scan for proxies is some minutes old.
     .likely()
     .remedy(Remedy::disruptive("Remove what it left: `kube-proxy --cleanup`, or the clean-up of that proxy."))
 }

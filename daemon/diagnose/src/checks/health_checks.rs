@@ -1,7 +1,7 @@
-//! What holdfast's own health checks found out about the backends of this service.
+//! Results of holdfast's own health checks of this service's backends.
 //!
-//! Invariant: a backend is well only if its last check was good. A check that has not ended, or that could not be
-//! made, proves nothing.
+//! Invariant: a backend is healthy only if its last check was good. A check that has not ended, or could not run,
+//! proves nothing.
 
 use std::net::SocketAddr;
 
@@ -53,7 +53,7 @@ pub(super) fn check_health_checks(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// Whether the last check of a backend that still gets clients was bad.
+/// Whether the last check of a backend that still gets clients failed.
 fn is_failing(seen: &CheckStatus) -> bool {
     seen.usable && last_result(seen) == Some(CheckResult::Bad)
 }

@@ -1,6 +1,6 @@
-//! This host: what else wants the Service's ports, and whether the kernel is set up for it.
+//! This host: other users of the Service's ports, and the kernel's settings.
 //!
-//! Invariant: what could not be read is unknown. Names of processes are shown, never used.
+//! Invariant: a part that could not be read is unknown. Process names are shown, never used.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
 
-/// The percentage from which on the table of connections counts as full: it drops new connections once it is.
+/// The percentage at which the conntrack table counts as full. A full table drops new connections.
 const CONNTRACK_PERCENT: u64 = 80;
 
 /// Node ports with their protocols.
@@ -56,12 +56,12 @@ pub(super) fn check_node_port_addresses(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// Whether programs find the frontend.
+/// Whether the programs find the frontend.
 fn is_in_maps(it: &&FrontendView) -> bool {
     !matches!(it.verdict, Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed)
 }
 
-/// The addresses of a family at which node ports answer; the loopback as the whole of its range.
+/// Addresses of a family at which node ports answer. Loopback appears as its whole range.
 fn list_answering_addresses(node: &NodeFacts, family: Family) -> Vec<String> {
     let outer = node.external_addresses().filter(|address| Family::from_address(*address) == family);
     let looped = node.has_node_ports_at(family.loopback_address()).then(|| match family {
@@ -79,8 +79,8 @@ pub(super) fn check_listener(case: &Case<'_>) -> Judgement {
     let Some(listeners) = case.listeners().answer() else {
         return judge_unavailable(case.listeners(), "Who listens at its node ports");
     };
-    let in_way = |it: &&Listener| !it.own && ports.contains(&(it.port, it.protocol.clone()));
-    let found: Vec<&Listener> = listeners.iter().filter(in_way).collect();
+    let conflicts = |it: &&Listener| !it.own && ports.contains(&(it.port, it.protocol.clone()));
+    let found: Vec<&Listener> = listeners.iter().filter(conflicts).collect();
     let Some(first) = found.first() else { return Judgement::ok("Nobody else listens at its node ports.") };
     let who = first.process.as_deref().unwrap_or("a process that cannot be told");
     let pid = first.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
@@ -146,8 +146,8 @@ pub(super) fn check_port_pods(case: &Case<'_>) -> Judgement {
     match (case.host_port_rules().answer(), case.host_ports().answer()) {
         (Some(rules), hosted) => {
             let is_taken = |rule: &u16| hosted.into_iter().flatten().any(|it| it.port == *rule);
-            let nobodys: Vec<u16> = rules.iter().copied().filter(|rule| !is_taken(rule)).collect();
-            judge_host_port_rules(&ports, &nobodys, hosted.is_some())
+            let stale: Vec<u16> = rules.iter().copied().filter(|rule| !is_taken(rule)).collect();
+            judge_host_port_rules(&ports, &stale, hosted.is_some())
         }
         (None, Some(_)) => Judgement::ok("No pod on this node has one of its ports as host port."),
         (None, None) => judge_unavailable(case.host_ports(), "Host ports of pods on this node"),
@@ -172,7 +172,7 @@ fn judge_host_port_rules(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_ar
     if pods_are_known { judgement } else { judgement.likely() }
 }
 
-/// The families of backends that have no address of this host: others are reached without being forwarded to.
+/// Families of the backends beyond this host. Only these need forwarding.
 fn forwarded_families(case: &Case<'_>) -> BTreeSet<Family> {
     let own = case.host_addresses().answer().map_or(&[][..], Vec::as_slice);
     let backends = case.backends().into_iter().map(|it| it.ip());
@@ -258,7 +258,7 @@ pub(super) fn check_routes(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// A frontend as an address with its port.
+/// A frontend's address and port.
 pub(super) fn frontend_address(it: &FrontendView) -> SocketAddr {
     SocketAddr::new(it.address, it.port.get())
 }

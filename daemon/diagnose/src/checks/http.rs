@@ -1,6 +1,6 @@
-//! What backends answer by HTTP, to the path that the question names.
+//! HTTP replies of the backends to the queried path.
 //!
-//! Invariant: as kubelet judges it, any status from 200 to 399 is good. What else an answer says is not looked at.
+//! Invariant: any status from 200 to 399 is good, as for kubelet. The rest of a reply is not judged.
 
 use serde_json::json;
 
@@ -52,9 +52,9 @@ pub(super) fn check_http(case: &Case<'_>) -> Judgement {
         }
         (number, failed) => {
             let is_error = number == failed && !bad.iter().any(|it| it.is_client_error());
-            let told = join_names(bad.iter().map(|it| it.to_text()));
+            let listed = join_names(bad.iter().map(|it| it.to_text()));
             let sentence = format!(
-                "{failed} of {} do not answer GET {path} well: {told}.",
+                "{failed} of {} do not answer GET {path} well: {listed}.",
                 format_count(number, "backend")
             );
             Judgement::error_if(is_error, sentence).remedy(choose_remedy(&bad))

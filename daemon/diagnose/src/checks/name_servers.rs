@@ -1,7 +1,6 @@
-//! What name servers said: those behind the Service, and the cluster's own of the Service's name.
+//! Replies of name servers: those behind the Service, and the cluster's own to the Service's name.
 //!
-//! Invariant: one datagram without an answer proves little, so silence alone is an error only where no name server
-//! answers.
+//! Invariant: one unanswered datagram proves little, so silence alone is an error only if no name server answers.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +18,7 @@ use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
 
 impl DnsReply {
-    /// What a name server said, in a few words.
+    /// The reply in a few words.
     fn describe(&self) -> String {
         match self {
             Self::Answer { code, .. } => format!("answers with code {code}"),
@@ -34,17 +33,17 @@ impl DnsReply {
     }
 }
 
-/// The port at which name servers are asked.
+/// The port on which name servers are queried.
 const DNS_PORT: u16 = 53;
 
-/// Whether it has a port by UDP that clients do not dial at the port of DNS.
+/// Whether it has a UDP port that clients do not dial at port 53.
 fn has_other_udp_port(case: &Case<'_>) -> bool {
     let by_udp = || case.frontends().filter(|it| it.protocol == Protocol::UDP);
     let is_dns = |name: &str| by_udp().any(|it| it.port.get() == DNS_PORT && *it.port_name == *name);
     by_udp().any(|it| !is_dns(&it.port_name))
 }
 
-/// The judgement of ports by UDP that nobody may ask. Health checks of holdfast's own stand for a question.
+/// Judges UDP ports that this node must not query. Holdfast's own health checks replace a query.
 fn judge_not_queried(case: &Case<'_>) -> Judgement {
     let udp = case.ports().filter(|port| port.key.transport == Transport::Udp);
     let mut chosen = udp.flat_map(|port| port.rows.iter()).filter(Row::is_chosen).peekable();
@@ -73,8 +72,8 @@ pub(super) fn check_servers(case: &Case<'_>) -> Judgement {
     if servers.is_empty() {
         return judge_not_queried(case);
     }
-    let failed = servers.iter().filter(|(_, said)| !said.is_answer());
-    let failed: Vec<String> = failed.map(|(at, said)| format!("{at} {}", said.describe())).collect();
+    let failed = servers.iter().filter(|(_, reply)| !reply.is_answer());
+    let failed: Vec<String> = failed.map(|(at, reply)| format!("{at} {}", reply.describe())).collect();
     match failed.is_empty() {
         true if has_other_udp_port(case) => judge_not_queried(case),
         true => Judgement::ok(format!(
@@ -86,7 +85,7 @@ pub(super) fn check_servers(case: &Case<'_>) -> Judgement {
 }
 
 fn judge_failed_servers(case: &Case<'_>, failed: &[String], all: usize) -> Judgement {
-    // Where policies rule, this host may be kept out while clients are let in.
+    // A NetworkPolicy may keep this host out and let clients in.
     let has_policies = case.policies_lookup().answer().is_some_and(|number| *number > 0);
     let policies =
         if has_policies { " A NetworkPolicy may keep this host out and let clients in." } else { "" };
@@ -118,12 +117,12 @@ pub(super) fn check_service_name(case: &Case<'_>) -> Judgement {
     let Some(names) = case.names().answer() else {
         return judge_unavailable(case.names(), "What the cluster's DNS says of it");
     };
-    let Some((at, said)) = &names.own else {
+    let Some((at, reply)) = &names.own else {
         return Judgement::not_applicable(
             "This node knows no backend of kube-system/kube-dns that it could ask.",
         );
     };
-    let judgement = match said {
+    let judgement = match reply {
         DnsReply::Answer { is_cut: true, .. } => {
             Judgement::ok("The cluster's DNS knows more addresses than fit.")
         }
@@ -132,16 +131,16 @@ pub(super) fn check_service_name(case: &Case<'_>) -> Judgement {
         }
         DnsReply::Answer { is_unknown: true, .. } => judge_unknown_name(case, *at, names.everywhere.as_ref()),
         DnsReply::Answer { addresses, code: 0, .. } => judge_addresses(case, *at, addresses, is_headless),
-        DnsReply::Answer { .. } => judge_no_addresses(*at, said),
-        DnsReply::Refused | DnsReply::Silent | DnsReply::Failed(_) => judge_no_addresses(*at, said).likely(),
+        DnsReply::Answer { .. } => judge_no_addresses(*at, reply),
+        DnsReply::Refused | DnsReply::Silent | DnsReply::Failed(_) => judge_no_addresses(*at, reply).likely(),
     };
     judgement.with("server", at.to_string())
 }
 
-fn judge_no_addresses(at: SocketAddr, said: &DnsReply) -> Judgement {
+fn judge_no_addresses(at: SocketAddr, reply: &DnsReply) -> Judgement {
     Judgement::warning(format!(
         "The cluster's DNS at {at} does not tell its addresses: it {}.",
-        said.describe()
+        reply.describe()
     ))
     .remedy(diagnose_dns_remedy())
 }
@@ -155,8 +154,8 @@ fn read_log_remedy() -> Remedy {
     Remedy::safe("Read the log of the DNS pods: they may not hear of Services from the apiserver.")
 }
 
-/// Judges the answer that there is no such name. Where DNS does not even know a name that every cluster has, the names
-/// of this cluster end otherwise.
+/// Judges the reply that the name does not exist. If DNS does not know a name that every cluster has either, this
+/// cluster uses another domain.
 fn judge_unknown_name(case: &Case<'_>, at: SocketAddr, everywhere: Option<&DnsReply>) -> Judgement {
     let is_usual =
         matches!(everywhere, Some(DnsReply::Answer { code: 0, addresses, .. }) if !addresses.is_empty());
@@ -171,14 +170,14 @@ fn judge_unknown_name(case: &Case<'_>, at: SocketAddr, everywhere: Option<&DnsRe
 }
 
 fn judge_addresses(case: &Case<'_>, at: SocketAddr, addresses: &[IpAddr], is_headless: bool) -> Judgement {
-    let told: BTreeSet<IpAddr> = addresses.iter().copied().collect();
+    let listed: BTreeSet<IpAddr> = addresses.iter().copied().collect();
     let wanted: BTreeSet<IpAddr> = match is_headless {
         true => case.endpoints().into_keys().collect(),
         false => case.facts().into_iter().flat_map(|facts| facts.cluster_ips.iter().copied()).collect(),
     };
-    let sentence = format!("The cluster's DNS at {at} leads its name to {}", join_names(&told));
-    let judgement = match (has_expected_addresses(&told, &wanted, is_headless), is_headless) {
-        _ if told.is_empty() => Judgement::warning(format!(
+    let sentence = format!("The cluster's DNS at {at} leads its name to {}", join_names(&listed));
+    let judgement = match (has_expected_addresses(&listed, &wanted, is_headless), is_headless) {
+        _ if listed.is_empty() => Judgement::warning(format!(
             "The cluster's DNS at {at} knows its name, and no address of that family."
         ))
         .remedy(diagnose_dns_remedy()),
@@ -192,13 +191,14 @@ fn judge_addresses(case: &Case<'_>, at: SocketAddr, addresses: &[IpAddr], is_hea
                 .remedy(read_log_remedy())
         }
     };
-    judgement.with("addresses", json!(told.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+    judgement.with("addresses", json!(listed.iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }
 
-/// Whether DNS tells no other address, and tells every cluster IP of each family of which it tells any address; a
-/// headless Service may have more endpoints than DNS tells.
-fn has_expected_addresses(told: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>, is_headless: bool) -> bool {
-    let was_asked =
-        |ip: &&IpAddr| told.iter().any(|it| Family::from_address(*it) == Family::from_address(**ip));
-    told.is_subset(wanted) && (is_headless || wanted.iter().filter(was_asked).all(|ip| told.contains(ip)))
+/// Whether DNS lists only wanted addresses, and every cluster IP of each family that it lists. A headless Service may
+/// have more endpoints than DNS lists.
+fn has_expected_addresses(listed: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>, is_headless: bool) -> bool {
+    let is_listed_family =
+        |ip: &&IpAddr| listed.iter().any(|it| Family::from_address(*it) == Family::from_address(**ip));
+    listed.is_subset(wanted)
+        && (is_headless || wanted.iter().filter(is_listed_family).all(|ip| listed.contains(ip)))
 }

@@ -1,6 +1,6 @@
-//! The ways of clients: what the next connection of a client would meet by the maps, and where open connections lead.
+//! The paths of clients: what a client's next connection meets by the maps, and where open connections lead.
 //!
-//! Invariant: nothing is sent; the next connection is judged only for the client that the question names.
+//! Invariant: nothing is sent. The next connection is judged only for the client that the query names.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -36,12 +36,12 @@ pub(super) fn check_lookup(case: &Case<'_>) -> Judgement {
             format_count(all.len(), "frontend")
         ))
     };
-    let told = all.iter().map(|it| json!({ "frontend": it.frontend.to_string(), "outcome": it.outcome.as_str(),
+    let lookups = all.iter().map(|it| json!({ "frontend": it.frontend.to_string(), "outcome": it.outcome.as_str(),
                                            "backends": it.backends.iter().take(NAMED_MAX).collect::<Vec<_>>() }));
-    judgement.with("lookups", told.collect::<Vec<_>>()).with("first", &*first.sentence)
+    judgement.with("lookups", lookups.collect::<Vec<_>>()).with("first", &*first.sentence)
 }
 
-/// What to do: first of all, to ask `explain` the same question, because it shows each step.
+/// Remedies for a lost client. `explain` comes first, because it shows each step.
 fn build_remedies(case: &Case<'_>, lost: &ClientTrace) -> Vec<Remedy> {
     let client = case.scope().client;
     let command = client.and_then(|client| {
@@ -79,7 +79,7 @@ pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
             format_count(number, "connection"),
             join_names(&backends)
         )),
-        // None of the UDP conversations that are shown has sent anything since its backend left.
+        // A listed UDP conversation has sent nothing since its backend left.
         (number, of_udp) => Judgement::info(format!(
             "{} of clients outside were with backends that are none any more: {}. Of these {of_udp} by UDP get another \
              one within a second, with their next datagram; a connection ends with its backend.{more}",
@@ -90,8 +90,8 @@ pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
     judgement.with("stale", lost.len()).with("flows", flows.list.len())
 }
 
-/// Whether backends said themselves that their UDP port is closed. No datagram is sent to find out: it may mean
-/// anything to the process that gets it.
+/// Judges UDP ports that backends reported closed. It sends no datagram to find out: a datagram may mean anything to
+/// the process that receives it.
 pub(super) fn check_refused(case: &Case<'_>) -> Judgement {
     let by_udp = Protocol::Transport(Transport::Udp);
     if !case.frontends().any(|it| it.protocol == by_udp) {
@@ -133,11 +133,11 @@ pub(super) fn check_refused(case: &Case<'_>) -> Judgement {
     ))
 }
 
-/// How much was not looked at, as a sentence.
+/// The number of unread connections and frontends, as a sentence.
 fn describe_unread_flows(flows: &Flows) -> String {
     let left = [(flows.more, "more connection"), (flows.frontends_left as u64, "more frontend")];
     let left = left.into_iter().filter(|(number, _)| *number > 0);
-    let told = left.map(|(number, what)| format_count(usize::try_from(number).unwrap_or(usize::MAX), what));
-    let told: Vec<String> = told.collect();
-    if told.is_empty() { String::new() } else { format!(" At {} nobody looked.", told.join(" and ")) }
+    let parts = left.map(|(number, what)| format_count(usize::try_from(number).unwrap_or(usize::MAX), what));
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() { String::new() } else { format!(" At {} nobody looked.", parts.join(" and ")) }
 }

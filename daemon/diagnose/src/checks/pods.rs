@@ -1,7 +1,7 @@
-//! The pods behind the selector: are there any, do they run, are they ready, do they have the port.
+//! The pods behind the selector: whether they exist, run, are ready and have the port.
 //!
-//! Invariant: without an answer of the apiserver nothing is said about pods. Pods that have ended or are going are not
-//! counted among those that should serve.
+//! Invariant: without an answer of the apiserver the checks say nothing about pods. Pods that have ended or are in
+//! deletion do not count among those that should serve.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::formatting::{self, format_count, join_names};
 use crate::limits::NAMED_MAX;
 use holdfast_status::rfc3339::Rfc3339;
 
-/// The pods, or why there is nothing to say of them.
+/// The pods, or the judgement if there are none to judge.
 fn list_pods<'a>(case: &Case<'a>, what: &str) -> Result<&'a Pods, Judgement> {
     if case.selector().is_some_and(BTreeMap::is_empty) {
         return Err(Judgement::not_applicable("There is no selector, so no pods belong to it."));
@@ -36,12 +36,12 @@ fn describe_command(case: &Case<'_>, pod: &Pod) -> Option<Command> {
     )
 }
 
-/// Whether each endpoint was seen terminating before it went: the service was scaled down on purpose.
+/// Whether the service was scaled down on purpose: each endpoint was seen terminating before it went.
 pub(super) fn was_scaled_down(case: &Case<'_>) -> bool {
     scaled_down_frontend(case).is_some()
 }
 
-/// A frontend that was scaled down to nothing. One with a terminating endpoint left still serves, and does not count.
+/// A frontend that was scaled down to nothing. One with a terminating endpoint still serves, and does not count.
 fn scaled_down_frontend<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
     let is_down =
         |it: &&FrontendView| it.reason == Some(Reason::ScaledDown) && it.verdict != Verdict::Draining;
@@ -102,7 +102,7 @@ pub(super) fn check_pending(case: &Case<'_>) -> Judgement {
     };
     let why = first.waiting.as_ref().or(first.reason.as_ref());
     let why = why.map_or_else(|| first.phase.clone(), |why| format!("{}, {why}", first.phase));
-    let said = without.iter().find_map(|pod| latest_known_warning(case, pod));
+    let warning = without.iter().find_map(|pod| latest_known_warning(case, pod));
     Judgement::error_if(
         without.len() == living.len(),
         format!(
@@ -110,18 +110,18 @@ pub(super) fn check_pending(case: &Case<'_>) -> Judgement {
             without.len(),
             count_with_have(living.len()),
             join_names(pod_names(without.iter().copied())),
-            said.map(quote_event).unwrap_or_default()
+            warning.map(quote_event).unwrap_or_default()
         ),
     )
     .with("pods", json!(pod_names(without.iter().copied())))
-    .remedies(said.into_iter().flat_map(event_remedies))
+    .remedies(warning.into_iter().flat_map(event_remedies))
     .remedy(
         Remedy::safe("Look at the Events of the pod: scheduling, image, sandbox.")
             .with_command(describe_command(case, first)),
     )
 }
 
-/// The latest warning about a pod that is still open and has a known cause.
+/// The latest open warning about a pod that has a known cause.
 fn latest_known_warning<'a>(case: &Case<'a>, pod: &Pod) -> Option<&'a RecognisedEvent> {
     let is_known = |it: &&RecognisedEvent| it.open && it.warning && it.cause.is_some();
     pod_events(case, pod).filter(is_known).max_by_key(|it| it.last)
@@ -172,7 +172,7 @@ fn count_with_are(number: usize) -> String {
     format!("{} {}", format_count(number, "pod"), if number == 1 { "is" } else { "are" })
 }
 
-/// Why a pod is not ready: the commonest reasons, the surest first.
+/// Why a pod is not ready: the most common reasons, the surest first.
 fn unready_reason(case: &Case<'_>, pod: &Pod) -> String {
     let node = pod.node.as_deref().and_then(|node| case.node(node));
     if let Some(node) = node.filter(|node| node.ready.as_ref().is_some_and(|ready| !ready.is_true)) {
@@ -184,8 +184,8 @@ fn unready_reason(case: &Case<'_>, pod: &Pod) -> String {
     if !pod.unset_gates.is_empty() {
         return format!("its readiness gate {} is not set", join_names(&pod.unset_gates));
     }
-    let said = pod_events(case, pod).filter(|it| it.reason == "Unhealthy" && it.component == "kubelet");
-    match said.filter(|it| it.open).max_by_key(|it| it.last) {
+    let unhealthy = pod_events(case, pod).filter(|it| it.reason == "Unhealthy" && it.component == "kubelet");
+    match unhealthy.filter(|it| it.open).max_by_key(|it| it.last) {
         Some(event) => format!("kubelet says \"{}\"", event.message.trim_end_matches('.')),
         None => "its readiness probe has not succeeded".to_owned(),
     }
@@ -254,20 +254,20 @@ pub(super) fn check_terminal(case: &Case<'_>) -> Judgement {
     let Some(first) = ended.first() else {
         return Judgement::ok_unless(pods.more, "No pod of it has ended.");
     };
-    let said = ended.iter().find_map(|pod| latest_known_warning(case, pod));
+    let warning = ended.iter().find_map(|pod| latest_known_warning(case, pod));
     let sentence = format!(
         "{} ended and will serve nobody: {}{}.{}",
         count_with_have(ended.len()),
         join_names(pod_names(ended.iter().copied())),
         first.reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(),
-        said.map(quote_event).unwrap_or_default()
+        warning.map(quote_event).unwrap_or_default()
     );
-    // A service that was scaled down leaves such pods, too; and an ended pod that a slice still lists is judged with
-    // the slices.
+    // A service that was scaled down leaves such pods, too. `slices.stale` judges an ended pod that a slice still
+    // lists.
     let is_all = pods.list.len() == ended.len() && !pods.more;
-    let nobody_else = is_all && case.counts().total() == 0 && !was_scaled_down(case);
-    let judgement = match nobody_else {
-        true => Judgement::error(sentence).remedies(said.into_iter().flat_map(event_remedies)).remedy(
+    let leaves_no_endpoint = is_all && case.counts().total() == 0 && !was_scaled_down(case);
+    let judgement = match leaves_no_endpoint {
+        true => Judgement::error(sentence).remedies(warning.into_iter().flat_map(event_remedies)).remedy(
             Remedy::disruptive("Have its workload make a new pod, once what ended this one is mended.")
                 .with_command(describe_command(case, first)),
         ),

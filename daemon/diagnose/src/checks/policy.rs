@@ -1,7 +1,7 @@
 //! Settings of the Service that decide which client gets which backend: traffic policies, hints, affinity, source
 //! ranges.
 //!
-//! Invariant: what works as it was asked for is an info at most.
+//! Invariant: a setting that works as requested is an info at most.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ fn nodes_json(nodes: &BTreeSet<String>) -> serde_json::Value {
     json!(nodes.iter().take(NAMED_MAX).collect::<Vec<_>>())
 }
 
-/// Where the endpoints are, as far as the slices say.
+/// The location of the endpoints, as far as the slices show it.
 fn describe_location(nodes: &BTreeSet<String>) -> String {
     if nodes.is_empty() { "elsewhere".to_owned() } else { format!("on {}", join_names(nodes)) }
 }

@@ -1,7 +1,7 @@
-//! What connections of this node found out.
+//! Results of this node's test connections.
 //!
-//! Invariant: a probe is one connection at one moment from this host. What other hosts and pods meet may differ, and
-//! the sentences say so where it matters.
+//! Invariant: a probe is one connection at one moment from this host. Other hosts and pods may see another result; the
+//! sentences say so where it matters.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -48,7 +48,7 @@ fn filter_failed<'a>(case: &Case<'_>, tried: &[&'a Probe]) -> Vec<&'a Probe> {
     tried.iter().copied().filter(|it| !is_successful(case, it)).collect()
 }
 
-/// Whether the connection came where it was meant to. A kernel may name the backend as the peer, and not the frontend.
+/// Whether the connection reached its target. A kernel may name the backend as the peer, not the frontend.
 fn is_successful(case: &Case<'_>, probe: &Probe) -> bool {
     match &probe.outcome {
         ProbeOutcome::Connected => true,
@@ -57,17 +57,16 @@ fn is_successful(case: &Case<'_>, probe: &Probe) -> bool {
     }
 }
 
-/// Whether connections to frontends fail or come to an address that is no backend, while each backend that was tried
-/// answers.
+/// Whether connections to frontends fail or reach an address that is no backend, while each tried backend answers.
 pub(super) fn is_intercepted(case: &Case<'_>) -> bool {
     let frontends = list_tried(case, false);
     let backends = list_tried(case, true);
     let all_answer = !backends.is_empty() && filter_failed(case, &backends).is_empty();
-    let is_astray = |it: &&Probe| it.outcome != ProbeOutcome::NotPermitted;
-    all_answer && filter_failed(case, &frontends).iter().any(is_astray)
+    let fails_otherwise = |it: &&Probe| it.outcome != ProbeOutcome::NotPermitted;
+    all_answer && filter_failed(case, &frontends).iter().any(fails_otherwise)
 }
 
-/// What to do about programs of others: first to find out where they come from.
+/// Remedies against programs of others. The first finds their owner.
 pub(super) fn foreign_program_remedies(status: &holdfast_status::datapath::Status) -> Vec<Remedy> {
     let all = || status.shared_hooks.iter().flat_map(|it| it.before.iter().chain(&it.after));
     let show = all().next().and_then(|id| {
@@ -92,7 +91,7 @@ fn describe_probes(probes: &[&Probe]) -> String {
 const FRONTENDS_QUESTION: &str = "Whether its frontends answer";
 const BACKENDS_QUESTION: &str = "Whether its backends answer";
 
-/// The judgement where no connection was tried.
+/// Judges frontends or backends that were not dialled.
 fn judge_untried(case: &Case<'_>, what: &str) -> Judgement {
     let of_backends = what == BACKENDS_QUESTION;
     if let Some((_, why)) = list_not_tried(case, of_backends).first() {
@@ -128,7 +127,7 @@ fn has_sctp(case: &Case<'_>) -> bool {
     case.frontends().any(|it| it.protocol == Protocol::SCTP)
 }
 
-/// The addresses that were not dialled, each with the reason; without apiservers that answer this daemon anyway.
+/// The addresses that were not dialled, with reasons. It leaves out apiservers that answer this daemon anyway.
 fn list_not_tried<'a>(case: &Case<'a>, of_backends: bool) -> Vec<(SocketAddr, &'static str)> {
     let untried = |it: &'a Probe| match it.outcome {
         ProbeOutcome::NotTried(why) if matches!(it.kind, ProbeKind::Backend { .. }) == of_backends => {
@@ -147,8 +146,8 @@ fn is_healthy_apiserver(case: &Case<'_>, at: SocketAddr) -> bool {
     })
 }
 
-/// Whether everything that a connection to a frontend needs was looked at by itself and is well: the programs are
-/// attached, the maps hold what the table wants, and each backend that clients are led to answers.
+/// Whether every part that a connection to a frontend needs is healthy: the programs are attached, the maps match the
+/// table, and each selected backend answers.
 fn are_parts_healthy(case: &Case<'_>) -> bool {
     let is_served = case.datapath().status().is_some_and(|status| {
         status.detached_hooks.is_empty()
@@ -161,7 +160,7 @@ fn are_parts_healthy(case: &Case<'_>) -> bool {
     is_served && is_written && check_backend(case).state == finding::State::Ok
 }
 
-/// How many frontends over TCP are in the maps and were not dialled, because there are too many of them.
+/// Number of TCP frontends in the maps that were not dialled, because there are too many.
 fn count_frontends_left(case: &Case<'_>) -> usize {
     let dialled = case.probes().filter(|it| it.kind == ProbeKind::Frontend).count();
     let is_absent = |verdict| {
@@ -171,7 +170,7 @@ fn count_frontends_left(case: &Case<'_>) -> usize {
     if dialled < PODS_MAX { 0 } else { tcp.count().saturating_sub(dialled) }
 }
 
-/// How many backends over TCP get clients and were not dialled, because there are too many of them.
+/// Number of TCP backends that get clients and were not dialled, because there are too many.
 fn count_backends_left(case: &Case<'_>) -> usize {
     let dialled: BTreeSet<SocketAddr> = case.probes().map(|it| it.to).collect();
     let tcp = case.ports().filter(|port| port.key.transport == Transport::Tcp);
@@ -189,12 +188,12 @@ pub(super) fn check_frontend(case: &Case<'_>) -> Judgement {
     let failed = filter_failed(case, &all);
     let Some(first) = failed.first() else {
         let left = count_frontends_left(case);
-        let told = format!("Each of {} answers from this host", format_count(all.len(), "frontend"));
+        let summary = format!("Each of {} answers from this host", format_count(all.len(), "frontend"));
         return match left {
-            0 => Judgement::ok(format!("{told}.")),
-            left => {
-                Judgement::unknown(format!("{told}; {left} more were not tried. Ask for one port (--port)."))
-            }
+            0 => Judgement::ok(format!("{summary}.")),
+            left => Judgement::unknown(format!(
+                "{summary}; {left} more were not tried. Ask for one port (--port)."
+            )),
         };
     };
     let behind = list_tried(case, true);
@@ -255,7 +254,7 @@ pub(super) fn check_backend(case: &Case<'_>) -> Judgement {
         (number, of) => format!("{number} of {of} backends fail"),
     };
     let sentence = format!("{who}: {}. {meaning}", describe_probes(&failed));
-    // Where policies rule, this host may be kept out while clients are let in.
+    // A NetworkPolicy may keep this host out and let clients in.
     let has_policies = case.policies_lookup().answer().is_some_and(|number| *number > 0);
     let is_error = failed.len() == all.len() && !has_policies;
     let judgement = match has_policies {
@@ -267,13 +266,13 @@ pub(super) fn check_backend(case: &Case<'_>) -> Judgement {
     };
     let judgement =
         judgement.with("failed", to_json(&failed)).with("tried", all.len()).remedy(Remedy::safe(remedy));
-    // A backend that refuses is there; silence may be a policy's, as long as it is not known that there is none.
+    // A backend that refuses is reachable. Silence may come from a policy, unless it is known that there is none.
     let may_be_kept_out = failed.iter().any(|it| it.outcome != ProbeOutcome::Refused);
     let is_open = may_be_kept_out && case.policies_lookup().answer().is_none();
     if is_open { judgement.likely() } else { judgement }
 }
 
-/// The judgement where each backend that was tried answers: others may not have been tried.
+/// Judges tried backends that all answer. Others may not have been tried.
 fn judge_answering(case: &Case<'_>, tried: usize) -> Judgement {
     let answer = match tried {
         1 => "1 backend was tried and answers this host".to_owned(),
@@ -293,7 +292,7 @@ fn judge_answering(case: &Case<'_>, tried: usize) -> Judgement {
     }
 }
 
-/// What it means that these probes failed, and what to look at.
+/// The meaning of these failures, and a remedy.
 fn interpret_failures(all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
     let is_all = failed.len() == all.len();
     let of = |local: bool| all.iter().filter(move |it| it.kind == ProbeKind::Backend { local });

@@ -1,7 +1,7 @@
-//! Clients that programs refused or dropped at the service's own frontends in the last minutes.
+//! Clients that the programs refused or dropped at the service's own frontends in the last minutes.
 //!
-//! Invariant: only what the programs told of this service's own addresses counts. Clients that found no room are told
-//! by `flows.room`.
+//! Invariant: only refusals at this service's own addresses count. `flows.room` reports clients that were dropped for
+//! lack of capacity.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, format_duration, join_names};
 use holdfast_status::views::refusals::{Cause, DeniedClient};
 
-/// A denial that is older says nothing about now: the programs tell each minute of a client that goes on trying.
+/// An older denial says nothing about now: the programs report a client that keeps trying each minute.
 pub(super) const RECENT_SECONDS: i64 = 300;
 
-/// The clients that were denied in the last minutes at a frontend of the service.
+/// The recently denied clients of the service's frontends.
 pub(super) fn recent_denials<'a>(case: &Case<'a>) -> Vec<&'a Arc<DeniedClient>> {
     let since = case.taken_at().0.saturating_sub(RECENT_SECONDS);
     let is_own = |it: &&Arc<DeniedClient>| case.frontends().any(|frontend| is_at(frontend, it));
     case.denials().iter().filter(|it| it.last.0 >= since).filter(is_own).collect()
 }
 
-/// Whether the client dialled this frontend. A node port is dialled at any address of the node; a port that no service
-/// has is dialled at a cluster IP that this one has.
+/// Whether the client dialled this frontend. Clients dial a node port at any address of the node. A port that no
+/// service has counts for the service with that cluster IP.
 fn is_at(frontend: &FrontendView, denied: &DeniedClient) -> bool {
     let (key, is_node_port) = (&denied.refusal.frontend, frontend.kind == FrontendType::NodePort);
     if denied.refusal.cause == Cause::NoSuchPort {
@@ -45,8 +45,8 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
     let all = recent_denials(case);
     let select = |cause| all.iter().copied().filter(|it| it.refusal.cause == cause).collect::<Vec<_>>();
     let (unserved, kept_out) = (select(Cause::NoBackend), select(Cause::Source));
-    let astray = select(Cause::NoSuchPort);
-    let judgement = match (unserved.is_empty(), kept_out.is_empty(), astray.is_empty()) {
+    let unknown_ports = select(Cause::NoSuchPort);
+    let judgement = match (unserved.is_empty(), kept_out.is_empty(), unknown_ports.is_empty()) {
         (false, true, _) => Judgement::warning(format!("{}.", describe_unserved(case, &unserved))),
         (true, false, _) => Judgement::warning(format!("{}.", describe_excluded(case, &kept_out))),
         (false, false, _) => Judgement::warning(format!(
@@ -54,7 +54,7 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
             describe_unserved(case, &unserved),
             describe_excluded(case, &kept_out)
         )),
-        (true, true, false) => Judgement::info(format!("{}.", describe_unknown_ports(case, &astray))),
+        (true, true, false) => Judgement::info(format!("{}.", describe_unknown_ports(case, &unknown_ports))),
         (true, true, true) => return judge_no_denial(case),
     };
     judgement
@@ -63,7 +63,7 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
         .remedies(build_remedies(&unserved, &kept_out))
 }
 
-/// How many clients there were, how often they tried, and when they tried last.
+/// The number of attempts, and the age of the last one.
 fn describe_attempts(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
     let times: u64 = denied.iter().map(|it| it.count).sum();
     let last = denied.iter().map(|it| case.age(it.last)).min().unwrap_or_default();
@@ -118,7 +118,7 @@ fn build_remedies(unserved: &[&Arc<DeniedClient>], kept_out: &[&Arc<DeniedClient
     remedies
 }
 
-/// The judgement where the programs told of no client.
+/// The judgement where the programs reported no client.
 fn judge_no_denial(case: &Case<'_>) -> Judgement {
     let lost = case.datapath().status().map_or(0, |status| status.refusals_lost);
     let counted = case.view().and_then(|view| case.counters().service_clients(view));
@@ -155,7 +155,7 @@ mod tests {
     use crate::finding::State;
 
     #[test]
-    fn a_refusal_that_may_be_untold_is_not_taken_for_none() {
+    fn lost_refusals_and_refused_clients_make_the_result_unknown() {
         for (lost, refused, expected) in
             [(0, 0, State::Ok), (9, 0, State::Ok), (0, 9, State::Ok), (9, 9, State::Unknown)]
         {

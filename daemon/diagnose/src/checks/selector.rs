@@ -1,6 +1,6 @@
-//! A selector that matches no pod, and labels that are nearly what it asks for.
+//! A selector that matches no pod, and pods whose labels nearly match it.
 //!
-//! Invariant: something is proposed only if a pod has exactly those labels; what is proposed is shown, never done.
+//! Invariant: a check proposes only labels that a pod has. It shows the proposal and changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::finding::{Judgement, Remedy};
 use crate::formatting::{self, format_count};
 use crate::limits::NAMED_MAX;
 
-/// Labels are short; longer texts are not compared letter by letter.
+/// Labels are short. Longer texts are not compared.
 const COMPARED_LENGTH_MAX: usize = 64;
 
-/// The most letters that a slip changes.
+/// The most letters that a typo changes.
 const SLIP_MAX: usize = 2;
 
 type Labels = BTreeMap<String, String>;
@@ -23,11 +23,11 @@ type Labels = BTreeMap<String, String>;
 /// Other labels that would match, with the pods that have them.
 type Candidates<'a> = BTreeMap<Vec<(&'a str, &'a str)>, CandidatePods<'a>>;
 
-/// Pods that have the same labels in the place of those that are asked for.
+/// Pods that have the same labels in place of the selected ones.
 #[derive(Default)]
 struct CandidatePods<'a> {
     pods: usize,
-    /// How many of the pods run, or may run where only their metadata was read.
+    /// How many of the pods run. A pod of which only metadata was read counts too.
     running: usize,
     first: &'a str,
 }
@@ -67,14 +67,14 @@ fn judge_candidates(
     candidates: &Candidates<'_>,
     is_certain: bool,
 ) -> Judgement {
-    let said = candidates.iter().take(NAMED_MAX).map(|(changes, have)| {
+    let text = candidates.iter().take(NAMED_MAX).map(|(changes, have)| {
         let what = if have.running == have.pods && is_certain { "running pod" } else { "pod" };
         format!("{} {}", describe_count(have.pods, what), format_labels(changes))
     });
-    let said = said.collect::<Vec<_>>().join("; ");
+    let text = text.collect::<Vec<_>>().join("; ");
     let listed: Vec<Value> = candidates.iter().take(NAMED_MAX).map(candidate_json).collect();
     let judgement = Judgement::error(format!(
-        "Selector {} matches 0 pods. {said}.",
+        "Selector {} matches 0 pods. {text}.",
         formatting::format_selector(selector)
     ))
     .with("selector", json!(selector.iter().take(NAMED_MAX).collect::<BTreeMap<_, _>>()))
@@ -103,7 +103,7 @@ fn format_labels(changes: &[(&str, &str)]) -> String {
     changes.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
 }
 
-/// The labels of a pod in the place of those that do not match; none: they are too far off.
+/// The pod's labels in place of those that do not match. `None`: they differ too much.
 fn find_changes<'a>(selector: &Labels, labels: &'a Labels) -> Option<Vec<(&'a str, &'a str)>> {
     let differs = |(name, value): &(&String, &String)| labels.get(*name) != Some(*value);
     let wrong: Vec<(&String, &String)> = selector.iter().filter(differs).collect();
@@ -117,15 +117,14 @@ fn find_changes<'a>(selector: &Labels, labels: &'a Labels) -> Option<Vec<(&'a st
         .then(|| found.into_iter().map(|(name, has, _)| (name, has)).collect())
 }
 
-/// Whether two texts are alike but for case, dashes, underscores and dots, or but for a slip, which in a short text is
-/// one letter.
+/// Whether two texts differ only in case, dashes, underscores and dots, or by a typo. A short text allows one letter.
 fn is_close(a: &str, b: &str) -> bool {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_', '.'], "");
     let slips = if a.len().min(b.len()) > SLIP_MAX * 2 { SLIP_MAX } else { 1 };
     plain(a) == plain(b) || edit_distance(a, b) <= slips
 }
 
-/// How many letters have to be put in, taken out or changed.
+/// The Levenshtein distance of two texts, in bytes. Unequal long texts count as far apart.
 pub(super) fn edit_distance(a: &str, b: &str) -> usize {
     if a.len() > COMPARED_LENGTH_MAX || b.len() > COMPARED_LENGTH_MAX {
         return if a == b { 0 } else { usize::MAX };
@@ -152,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_counted_in_letters() {
+    fn edit_distance_counts_letters() {
         for (a, b, slips) in
             [("web", "web", 0), ("web", "wbe", 2), ("", "ab", 2), ("kitten", "sitting", 3), ("ab", "", 2)]
         {
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pair_that_has_nothing_to_do_with_it_is_no_slip() {
+    fn an_unrelated_value_of_the_only_label_is_no_typo() {
         let pairs = |of: &[(&str, &str)]| {
             of.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Labels>()
         };

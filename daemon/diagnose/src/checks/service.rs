@@ -1,6 +1,6 @@
-//! The Service itself: is it there, is it ours, does it say what it means.
+//! The Service itself: whether it exists, belongs to this node and is consistent.
 //!
-//! Invariant: a service is found by its exact name alone; what is only near is called near.
+//! Invariant: a service is found by its exact name alone. A similar name is only called near.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,10 +17,10 @@ use crate::finding::{Judgement, Remedy};
 use crate::formatting::{self, clean, format_duration, join_names};
 use crate::limits::NAMED_MAX;
 
-/// A difference from the apiserver is news on its way only if the watch has said something within this time.
+/// A difference from the apiserver counts as lag only if the watch reported something within this time.
 const LAG_SECONDS: u64 = 5;
 
-/// By how many letters two names may differ for one of them to be a slip of the other.
+/// The most letters by which a typo changes a name.
 const SLIP_MAX: usize = 2;
 
 pub(super) fn check_exists(case: &Case<'_>) -> Judgement {
@@ -28,8 +28,8 @@ pub(super) fn check_exists(case: &Case<'_>) -> Judgement {
     if case.facts().is_some() {
         return Judgement::ok(format!("{name} is known."));
     }
-    let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
-    if let Some(rejection) = case.table().rejections.named.values().find(of_it) {
+    let is_about = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
+    if let Some(rejection) = case.table().rejections.named.values().find(is_about) {
         return Judgement::error(format!("{name} is rejected: {}.", rejection.reason))
             .remedy(Remedy::safe("Correct what the finding names; the object is taken once it is right."));
     }
@@ -57,7 +57,7 @@ fn judge_unknown(case: &Case<'_>, why: &str) -> Judgement {
         .remedy(Remedy::safe("Look at the name and the namespace, or apply the Service's manifest again."))
 }
 
-/// The same name in another namespace, and names that differ by a slip.
+/// The same name in another namespace, and names that differ by a typo.
 fn find_near_names(case: &Case<'_>) -> Vec<String> {
     let wanted = case.name();
     let is_near = |name: &ObjectName| {
@@ -77,12 +77,12 @@ pub(super) fn check_understood(case: &Case<'_>) -> Judgement {
         return Judgement::not_applicable("There is no object to understand.");
     };
     let slices: BTreeSet<_> = view.slices.iter().map(|slice| &slice.key).collect();
-    let of_it = |it: &&Rejection| match &it.object {
+    let is_about = |it: &&Rejection| match &it.object {
         ObjectKey::Service(key) => *key == view.key,
         ObjectKey::Slice(key) => slices.contains(key),
         _ => false,
     };
-    let named = case.table().rejections.named.values().filter(of_it);
+    let named = case.table().rejections.named.values().filter(is_about);
     let words: Vec<String> = named.map(|it| format!("{}: {}", it.object, it.reason)).collect();
     match words.is_empty() {
         true => Judgement::ok("Its objects are understood."),
@@ -168,7 +168,7 @@ pub(super) fn check_deleting(case: &Case<'_>) -> Judgement {
         .with("finalizers", json!(seen.finalizers.iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }
 
-/// The finding about ports of protocols that are not translated on this node, or on none.
+/// Judges ports of protocols that this node, or any node, does not translate.
 fn judge_untranslated(case: &Case<'_>, facts: &ServiceFacts) -> Option<Judgement> {
     let rows = || case.frontends().filter(|it| it.reason == Some(Reason::Protocol));
     let is_other = |port: &&ServicePort| {
@@ -257,7 +257,7 @@ pub(super) fn check_collision(case: &Case<'_>) -> Judgement {
     let owner = first.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
     let address = SocketAddr::new(first.address, first.port.get());
     let all = lost.iter().map(|it| format!("{}/{}", SocketAddr::new(it.address, it.port.get()), it.protocol));
-    // Age alone does not decide: a cluster IP comes before an external IP, however old that is.
+    // Age alone does not decide: a cluster IP wins over an external IP of any age.
     Judgement::error(format!(
         "{address}/{} belongs to {owner}, whose claim comes first (by source, kind of address, age, then name).",
         first.protocol
@@ -267,7 +267,7 @@ pub(super) fn check_collision(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::disruptive("Change the address or the port of one of the two."))
 }
 
-/// The services that claim in vain what this one has, or an address that its node ports or cluster IPs cover.
+/// Services that claim, without getting it, an address of this one or one that its node ports or cluster IPs cover.
 fn judge_rivals(case: &Case<'_>) -> Judgement {
     let Some(own) = case.view() else { return Judgement::not_applicable("There is no Service.") };
     let is_in_vain =

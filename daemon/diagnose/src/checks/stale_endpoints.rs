@@ -1,7 +1,7 @@
-//! Endpoints that no pod stands behind any more, and pods that should be endpoints and are not.
+//! Endpoints whose pods are gone, and ready pods without an endpoint.
 //!
-//! Invariant: slices are judged as the apiserver has them now, where it was asked: news that has not come here is
-//! another fault. Of a pod that was not read nothing is said.
+//! Invariant: slices are judged as the apiserver has them now, if it answered: lag of this node is another fault. The
+//! checks say nothing about a pod that was not read.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,11 +17,11 @@ use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, format_duration, join_names};
 use crate::limits::NAMED_MAX;
 
-/// The longest from the deletion of a pod to its endpoint's end, and from a pod's readiness to its endpoint.
+/// The longest time from a pod's deletion to its endpoint's end, and from a pod's readiness to its endpoint.
 const DELETION_SECONDS: i64 = 10;
 const READY_SECONDS: i64 = 60;
 
-/// An endpoint that stands for a pod.
+/// An endpoint that names a pod.
 struct PodEndpoint {
     address: IpAddr,
     pod: String,
@@ -32,14 +32,14 @@ struct PodEndpoint {
     slice: String,
 }
 
-/// What is wrong with one of these endpoints.
+/// A stale endpoint, and why.
 struct StaleEndpoint<'a> {
     endpoint: &'a PodEndpoint,
     reason: String,
     is_error: bool,
 }
 
-/// The endpoints as the apiserver has them, or else as this node knows them.
+/// The endpoints as the apiserver has them, else as this node has them.
 fn list_pod_endpoints(case: &Case<'_>) -> Vec<PodEndpoint> {
     match case.slices_lookup().answer() {
         Some(slices) => {
@@ -93,7 +93,7 @@ pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// What can be told without pods: two pods that have one address, and nodes that are gone.
+/// Judges without pods: an address that two pods have, and nodes that are gone.
 fn judge_by_slices(case: &Case<'_>) -> Judgement {
     if let Some(judgement) = judge_two_owners(case) {
         return judgement;
@@ -114,7 +114,7 @@ fn judge_by_slices(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// What the pods say of an endpoint that gets traffic.
+/// Judges an endpoint that gets traffic by its pod.
 fn judge_endpoint<'a>(
     case: &Case<'_>,
     it: &'a PodEndpoint,
@@ -147,7 +147,7 @@ fn judge_endpoint<'a>(
     (!it.terminating).then_some(StaleEndpoint { endpoint: it, reason: why, is_error: false })
 }
 
-/// Judges by slices alone that an address is two pods at once, so that one of the two is gone.
+/// Judges by slices alone an address that belongs to two pods at once, so that one of the two is gone.
 fn judge_two_owners(case: &Case<'_>) -> Option<Judgement> {
     let own = case.view()?;
     let services = case.table().services.iter();

@@ -1,6 +1,6 @@
-//! Endpoints that stay what they should be for a moment only: unready, terminating, now this and now that.
+//! Endpoints that stay too long in a state that should be short: unready, terminating, flapping.
 //!
-//! Invariant: core says how long is too long.
+//! Invariant: core decides how long is too long.
 
 use std::net::IpAddr;
 
@@ -21,18 +21,18 @@ fn list_rows<'a>(case: &Case<'a>) -> impl Iterator<Item = Row> + use<'a> {
     case.ports().flat_map(|port| port.rows.iter())
 }
 
-/// Changes of readiness as the history has them, counted back from now.
+/// Changes of readiness in the history. Their times count from now.
 fn readiness_changes(case: &Case<'_>) -> Vec<ReadinessChange> {
-    let of_record = |record: &Record| {
+    let record_changes = |record: &Record| {
         let at = Uptime(case.age(record.time.seconds()).saturating_neg());
         let changed =
             record.triggers.iter().filter_map(|it| it.endpoints.as_ref()).flat_map(|it| &it.changed);
-        let turn = |it: &Changed| {
+        let to_change = |it: &Changed| {
             Some(ReadinessChange { address: parse_address(&it.address)?, at, is_ready: it.after == READY })
         };
-        changed.filter_map(turn).collect::<Vec<_>>()
+        changed.filter_map(to_change).collect::<Vec<_>>()
     };
-    case.history().iter().flat_map(of_record).collect()
+    case.history().iter().flat_map(record_changes).collect()
 }
 
 fn parse_address(text: &str) -> Option<IpAddr> {

@@ -1,7 +1,7 @@
-//! Every case as a file: what is there, and what must be found.
+//! Runs every case from a file: the evidence, and the findings that it must give.
 //!
-//! Objects of Kubernetes go through the objects crate and through the real engine over maps in memory, so that what is
-//! judged is what the product makes of them.
+//! Kubernetes objects go through the objects crate and the real engine over maps in memory, so the checks judge what
+//! the product makes of them.
 
 mod any;
 mod given;
@@ -25,7 +25,7 @@ use given::Given;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/diagnose");
 
-/// One file: a case and its variants, each of which changes some of what is given.
+/// One file: a case and its variants. Each variant changes some of the evidence.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -38,7 +38,7 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Variant {
-    /// What is other than in the case, part by part; null takes a part away.
+    /// The changes of the case, part by part; null removes a part.
     change: Value,
     expect: Expected,
 }
@@ -46,21 +46,21 @@ struct Variant {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Expected {
-    /// What is said first; `none`: all is well.
+    /// The headline's check; `none`: all is well.
     headline: Option<String>,
-    /// Id and state, with the confidence if it is not certain.
+    /// Id and state of findings, with the confidence if it is not certain.
     findings: BTreeMap<String, String>,
-    /// Which finding explains another: the effect, and its cause.
+    /// Explained findings: the effect, and its cause.
     explained: BTreeMap<String, String>,
     /// Findings that must be no trouble.
     absent: Vec<String>,
-    /// Texts that some remedy has, in this order.
+    /// Texts of some remedies, in this order.
     remedies: Vec<String>,
-    /// Texts that no remedy has.
+    /// Texts that no remedy contains.
     never: Vec<String>,
-    /// Texts that the sentence said first has.
+    /// Texts of the headline.
     says: Vec<String>,
-    /// Texts that the finding of that id has, in its sentence or its evidence.
+    /// Texts of the finding with that id, in its sentence or its evidence.
     tells: BTreeMap<String, Vec<String>>,
     exit: u8,
 }
@@ -78,7 +78,7 @@ fn files() -> Vec<(String, File)> {
     files.into_iter().map(read).collect()
 }
 
-/// Every case and every variant with what is given in it, and what must be found.
+/// Every case and every variant, with its evidence and its expected result.
 fn all() -> &'static [(String, Given, Expected)] {
     static ALL: OnceLock<Vec<(String, Given, Expected)>> = OnceLock::new();
     ALL.get_or_init(read)
@@ -97,7 +97,7 @@ fn read() -> Vec<(String, Given, Expected)> {
     all
 }
 
-/// As RFC 7396 patches: parts are replaced, null takes away. Lists are replaced whole.
+/// Merges a patch like RFC 7396: parts are replaced, null removes one. Lists are replaced whole.
 fn merge(given: &mut Value, change: Value) {
     match (given, change) {
         (Value::Object(fields), Value::Object(changes)) => {
@@ -120,16 +120,16 @@ fn find<'a>(answer: &'a DiagnosisResult, id: &str) -> &'a Finding {
     answer.findings.iter().find(|it| it.check.id == id).unwrap_or_else(|| panic!("no check {id}"))
 }
 
-/// What is other than the file says.
-fn wrong(material: &Evidence, answer: &DiagnosisResult, expected: &Expected) -> Vec<String> {
+/// The differences from the expected result.
+fn wrong(evidence: &Evidence, answer: &DiagnosisResult, expected: &Expected) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut compare = |what: &str, got: String, wanted: &str| {
         if got != wanted {
             wrong.push(format!("{what}: {got}, not {wanted}"));
         }
     };
-    let said = answer.headline();
-    let headline = said.map_or("none", |it| it.check.id).to_owned();
+    let first = answer.headline();
+    let headline = first.map_or("none", |it| it.check.id).to_owned();
     compare("headline", headline, expected.headline.as_deref().unwrap_or("none"));
     compare("exit", answer.exit.code().to_string(), &expected.exit.to_string());
     for (id, state) in &expected.findings {
@@ -156,15 +156,16 @@ fn wrong(material: &Evidence, answer: &DiagnosisResult, expected: &Expected) -> 
             "false",
         );
     }
-    let first = &Diagnosis::new(material, answer, "1.0.0").verdict.headline;
+    let first = &Diagnosis::new(evidence, answer, "1.0.0").verdict.headline;
     for text in &expected.says {
         compare(&format!("{first:?} says {text:?}"), first.contains(text).to_string(), "true");
     }
     for (id, texts) in &expected.tells {
         let judgement = &find(answer, id).judgement;
-        let told = format!("{} {}", judgement.sentence, serde_json::to_string(&judgement.evidence).unwrap());
+        let finding =
+            format!("{} {}", judgement.sentence, serde_json::to_string(&judgement.evidence).unwrap());
         for text in texts {
-            compare(&format!("{id} tells {text:?} in {told}"), told.contains(text).to_string(), "true");
+            compare(&format!("{id} tells {text:?} in {finding}"), finding.contains(text).to_string(), "true");
         }
     }
     wrong.extend(wrong_remedies(answer, expected));
@@ -187,44 +188,44 @@ fn written(it: &Remedy) -> String {
 }
 
 /// All findings that are neither ok nor skipped, for the message of a failed test.
-fn findings_told(answer: &DiagnosisResult) -> String {
+fn list_findings(answer: &DiagnosisResult) -> String {
     let bad = answer.findings.iter().filter(|it| !matches!(it.judgement.state, State::Ok | State::Skipped));
     bad.map(|it| format!("    {} {}: {}\n", it.judgement.state.as_str(), it.check.id, it.judgement.sentence))
         .collect()
 }
 
 #[test]
-fn each_case_is_answered_as_its_file_says() {
+fn each_case_has_the_result_of_its_file() {
     let mut all_wrong = String::new();
     for (name, given, expected) in all() {
-        let material = given.material();
-        let answer = judge_evidence(&material);
-        let wrong = wrong(&material, &answer, expected);
+        let evidence = given.evidence();
+        let answer = judge_evidence(&evidence);
+        let wrong = wrong(&evidence, &answer, expected);
         if !wrong.is_empty() {
-            all_wrong.push_str(&format!("{name}:\n  {}\n{}", wrong.join("\n  "), findings_told(&answer)));
+            all_wrong.push_str(&format!("{name}:\n  {}\n{}", wrong.join("\n  "), list_findings(&answer)));
         }
     }
     assert!(all_wrong.is_empty(), "\n{all_wrong}");
 }
 
 #[test]
-fn every_check_has_a_case_in_which_something_is_to_be_said() {
+fn every_check_has_a_case_that_is_not_ok() {
     let mut lacking: BTreeSet<&str> = ALL.iter().map(|check| check.id).collect();
     for (_, given, _) in all() {
-        for finding in judge_evidence(&given.material()).findings {
+        for finding in judge_evidence(&given.evidence()).findings {
             if !matches!(finding.judgement.state, State::Ok | State::Skipped) {
                 lacking.remove(finding.check.id);
             }
         }
     }
-    // It says how far a load balancer has come; what is wrong with that, the others say.
+    // It reports the state of a load balancer; other checks report its faults.
     assert_eq!(lacking, ["lb.state"].into());
 }
 
 #[test]
-fn every_trouble_has_a_remedy_and_a_sentence_that_ends() {
+fn every_warning_and_error_has_a_remedy_and_a_full_stop() {
     for (name, given, _) in all() {
-        for finding in judge_evidence(&given.material()).findings {
+        for finding in judge_evidence(&given.evidence()).findings {
             let judgement = &finding.judgement;
             if judgement.state.is_trouble() {
                 assert!(!judgement.remedies.is_empty(), "{name}: {}", finding.check.id);
@@ -235,11 +236,11 @@ fn every_trouble_has_a_remedy_and_a_sentence_that_ends() {
 }
 
 #[test]
-fn no_remedy_says_what_must_never_be_said() {
+fn no_remedy_contains_a_forbidden_phrase() {
     let never =
         ["cluster-admin", "finalizers\":[]", "--force", "8.8.8.8", "1.1.1.1", "annotate endpointslice"];
     for (name, given, _) in all() {
-        for remedy in judge_evidence(&given.material()).findings.iter().flat_map(|it| &it.judgement.remedies)
+        for remedy in judge_evidence(&given.evidence()).findings.iter().flat_map(|it| &it.judgement.remedies)
         {
             let text = format!(
                 "{} {}",
@@ -251,14 +252,14 @@ fn no_remedy_says_what_must_never_be_said() {
     }
 }
 
-/// How a diagnosis reads, of each case as it is without variants.
+/// The text of a diagnosis for each case, without variants.
 #[test]
-fn a_diagnosis_is_told_to_the_letter() {
+fn the_text_of_each_case_matches_the_golden() {
     let mut book = String::new();
     for (name, given, _) in all().iter().filter(|(name, ..)| !name.contains('/')) {
-        let material = given.material();
-        let answer = judge_evidence(&material);
-        let text = text::render_text(&Diagnosis::new(&material, &answer, "1.0.0"), false);
+        let evidence = given.evidence();
+        let answer = judge_evidence(&evidence);
+        let text = text::render_text(&Diagnosis::new(&evidence, &answer, "1.0.0"), false);
         book.push_str(&format!("== {name}\n{text}\n"));
     }
     expect_file!["tests/diagnoses.txt"].assert_eq(&book);
@@ -268,22 +269,22 @@ fn a_diagnosis_is_told_to_the_letter() {
 fn two_backends_of_one_address_count_as_two_endpoints() {
     let (_, given, _) =
         all().iter().find(|(name, ..)| name == "no-traffic/two-backends-of-one-address").unwrap();
-    let material = given.material();
-    let endpoints = Diagnosis::new(&material, &judge_evidence(&material), "1.0.0").endpoints;
+    let evidence = given.evidence();
+    let endpoints = Diagnosis::new(&evidence, &judge_evidence(&evidence), "1.0.0").endpoints;
     assert_eq!((endpoints.ready, endpoints.unready), (2, 0));
 }
 
-/// People read one row for all questions that one silent apiserver left open; programs read each of them.
+/// People read one row for all queries that one silent apiserver left open; programs read each of them.
 #[test]
-fn checks_that_could_not_look_for_one_reason_share_a_row() {
+fn unknown_checks_with_one_reason_share_a_row() {
     for (case, why) in [
         ("no-traffic/an-apiserver-that-is-away-is-told-once", "because of self.control"),
         ("no-traffic/nobody-else-may-be-told", "no answer within 1 s"),
     ] {
         let (_, given, _) = all().iter().find(|(name, ..)| name == case).unwrap();
-        let material = given.material();
-        let answer = judge_evidence(&material);
-        let text = text::render_text(&Diagnosis::new(&material, &answer, "1.0.0"), false);
+        let evidence = given.evidence();
+        let answer = judge_evidence(&evidence);
+        let text = text::render_text(&Diagnosis::new(&evidence, &answer, "1.0.0"), false);
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("  unknown ")).collect();
         let silent = answer
             .findings
@@ -294,7 +295,7 @@ fn checks_that_could_not_look_for_one_reason_share_a_row() {
         assert!(number > 3 && text.contains(why), "{number}: {text}");
         let shared = format!("  unknown  {number} checks");
         assert_eq!(rows.iter().filter(|row| row.starts_with(&shared)).count(), 1, "{text}");
-        let wide = text::render_text(&Diagnosis::new(&material, &answer, "1.0.0"), true);
+        let wide = text::render_text(&Diagnosis::new(&evidence, &answer, "1.0.0"), true);
         assert_eq!(
             wide.lines().filter(|line| line.starts_with("  unknown ")).count(),
             answer.count(State::Unknown)
@@ -305,9 +306,9 @@ fn checks_that_could_not_look_for_one_reason_share_a_row() {
 #[test]
 fn no_line_is_longer_than_a_terminal_and_none_moves_its_cursor() {
     for (name, given, _) in all() {
-        let material = given.material();
-        let answer = judge_evidence(&material);
-        let text = text::render_text(&Diagnosis::new(&material, &answer, "1.0.0"), true);
+        let evidence = given.evidence();
+        let answer = judge_evidence(&evidence);
+        let text = text::render_text(&Diagnosis::new(&evidence, &answer, "1.0.0"), true);
         for line in text.lines().filter(|line| !line.trim_start().starts_with("kubectl")) {
             assert!(line.chars().count() <= COLUMNS_MAX, "{name}: {line}");
             assert!(!line.chars().any(char::is_control), "{name}: {line:?}");
@@ -320,29 +321,28 @@ fn no_line_is_longer_than_a_terminal_and_none_moves_its_cursor() {
 }
 
 #[test]
-fn the_example_of_the_page_is_what_is_told() {
+fn the_example_of_the_page_is_the_real_text() {
     let page = include_str!("../../../../docs/diagnose.md");
     let (_, given, _) = all().iter().find(|(name, ..)| name == "selector").unwrap();
-    let material = given.material();
-    let text = text::render_text(&Diagnosis::new(&material, &judge_evidence(&material), "1.0.0"), false);
+    let evidence = given.evidence();
+    let text = text::render_text(&Diagnosis::new(&evidence, &judge_evidence(&evidence), "1.0.0"), false);
     assert!(page.contains(&text), "docs/diagnose.md has another example than:\n{text}");
 }
 
-/// What a check reads is noted as it reads. Its row in the list of checks, and in the page, is what it reads in all
-/// cases together.
+/// A check's row in the list of checks, and in the page, names the sources that it reads in all cases together.
 #[test]
-fn a_check_is_said_to_look_where_it_looks() {
-    let mut looked: BTreeMap<&str, SourceSet> = BTreeMap::new();
+fn the_list_of_checks_names_the_sources_that_each_reads() {
+    let mut read: BTreeMap<&str, SourceSet> = BTreeMap::new();
     for (_, given, _) in all() {
-        for finding in judge_evidence(&given.material()).findings {
-            let known = looked.entry(finding.check.id).or_default();
+        for finding in judge_evidence(&given.evidence()).findings {
+            let known = read.entry(finding.check.id).or_default();
             *known = finding.sources.iter().fold(*known, SourceSet::with_source);
         }
     }
-    let said = |id: &str, places: &mut dyn Iterator<Item = EvidenceSource>| {
+    let row = |id: &str, places: &mut dyn Iterator<Item = EvidenceSource>| {
         format!("{id}: {}\n", places.map(EvidenceSource::as_str).collect::<Vec<_>>().join(", "))
     };
-    let of_list: String = ALL.iter().map(|it| said(it.id, &mut it.sources.iter().copied())).collect();
-    let of_cases: String = ALL.iter().map(|it| said(it.id, &mut looked[it.id].iter())).collect();
-    assert_eq!(of_list, of_cases);
+    let listed: String = ALL.iter().map(|it| row(it.id, &mut it.sources.iter().copied())).collect();
+    let expected: String = ALL.iter().map(|it| row(it.id, &mut read[it.id].iter())).collect();
+    assert_eq!(listed, expected);
 }

@@ -1,6 +1,6 @@
-//! Whether apiserver, table and kernel say the same, and what clients meet.
+//! Whether apiserver, table and kernel agree, and what clients meet.
 //!
-//! Invariant: verdicts and reasons are the product's own words, and so are their sentences.
+//! Invariant: verdicts, reasons and their sentences are the product's own words.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
 
-/// How long a difference with the apiserver is only news on its way.
+/// For this long a difference from the apiserver is only lag.
 const LAG_SECONDS: u64 = 5;
 
-/// Addresses with what decides whether they get traffic.
+/// Addresses with the conditions that decide whether they get traffic.
 type EndpointSet = BTreeSet<(std::net::IpAddr, bool, bool)>;
 
 fn api_endpoint_set(slice: &ObservedSlice) -> EndpointSet {
@@ -80,7 +80,7 @@ fn verify_remedy() -> Remedy {
     )
 }
 
-/// What decides which backends get traffic: each with the lists that it is in.
+/// Backends, each with the lists that contain it.
 type BackendSet = BTreeSet<(SocketAddr, bool, bool)>;
 
 fn collect_backends(rows: impl IntoIterator<Item = Row>) -> BackendSet {
@@ -88,15 +88,15 @@ fn collect_backends(rows: impl IntoIterator<Item = Row>) -> BackendSet {
     rows.into_iter().map(of_row).collect()
 }
 
-/// Judges the table by the rules, applied anew to what the watches brought. A list that is held differs from what the
-/// rules make, and is left out.
+/// Judges the table by applying the rules again to the watched objects. It skips held lists, which differ from what the
+/// rules make.
 pub(super) fn check_cache_table(case: &Case<'_>) -> Judgement {
     let Some(view) = case.view().filter(|view| view.facts.is_some()) else {
         return Judgement::not_applicable("There is nothing that rules could be applied to.");
     };
     let snapshot = case.table();
     let given = (&*snapshot.node, &*snapshot.settings, &*snapshot.drains);
-    // How many frontends a service may have depends on others, so those that it has are taken as they are.
+    // The quota of frontends depends on other services, so the ones that exist are taken as they are.
     let shown: BTreeSet<_> = view.frontends.iter().map(|it| (it.address, it.port, &it.protocol)).collect();
     let has = |it: &DesiredFrontend| shown.contains(&(it.address, it.port, &it.protocol));
     let most = view.frontends.len();

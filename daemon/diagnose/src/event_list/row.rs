@@ -1,7 +1,7 @@
-//! One Event with what it means, what is behind it and what helps.
+//! One Event with its meaning, causes and remedies.
 //!
-//! Invariant: pure. A remedy has names in it only where they pass Kubernetes' grammar; they are those of the service
-//! that was asked about, and otherwise those of the object that the Event says it is about.
+//! Invariant: pure. A remedy contains only names that pass Kubernetes' grammar: those of the queried service, else
+//! those of the Event's object.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ const SEVERITIES: [&str; 4] = [
     Severity::Error.as_str(),
 ];
 
-/// An Event, recognised.
+/// A recognised Event.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ClusterEvent")]
 pub(super) struct EventRow {
@@ -42,29 +42,29 @@ pub(super) struct EventRow {
     pub(super) reason: String,
     #[schemars(extend("enum" = TYPES))]
     pub(super) r#type: &'static str,
-    /// The component that says it.
+    /// The component that reported it.
     pub(super) component: String,
     pub(super) count: u32,
     pub(super) first: Option<Rfc3339>,
     pub(super) last: Option<Rfc3339>,
-    /// Whether it still says something of now: nothing that came later ended it, and it is not too old.
+    /// Whether it still holds: no later Event ended it, and it is not too old.
     pub(super) open: bool,
-    /// The id of the reason in the catalogue; null: it is not known there.
+    /// The catalogue's id of the reason; null: the catalogue lacks it.
     pub(super) entry: Option<String>,
-    /// How sure it is that it is that one.
+    /// How certain that id is.
     #[schemars(extend("enum" = CONFIDENCES))]
     pub(super) confidence: &'static str,
     #[schemars(extend("enum" = SEVERITIES))]
     pub(super) severity: &'static str,
     /// What the reason means.
     pub(super) meaning: Option<String>,
-    /// What is behind the message; null: nothing in it tells.
+    /// The cause behind the message; null: the message does not show it.
     pub(super) cause: Option<EventCause>,
-    /// What may be behind it as well.
+    /// Other possible causes.
     pub(super) also: Vec<EventCause>,
     /// Where to look.
     pub(super) checks: Vec<String>,
-    /// What a person can do, the best first; it is never done here.
+    /// Remedies for a person, the best first; holdfast applies none.
     pub(super) remedies: Vec<Remedy>,
     /// As its writer worded it.
     pub(super) message: String,
@@ -85,7 +85,7 @@ pub(super) struct EventCause {
     pub(super) means: String,
 }
 
-/// The rows of all these Events, the latest first.
+/// Builds the rows of these Events, the latest first.
 pub(super) fn build_rows(
     events: &[ClusterEvent],
     knowledge: &Knowledge,
@@ -100,15 +100,14 @@ pub(super) fn build_rows(
     for ((kind, namespace, name), events) in &objects {
         let uid = (*kind == "Service").then(|| service_uid(scope.snapshot, namespace, name)).flatten();
         let values = placeholder_values(scope, (kind, namespace, name));
-        let standing =
-            knowledge.judge_events(events, CurrentObject { uid, changed: None }, Time(scope.now.0));
-        rows.extend(standing.iter().map(|it| EventRow::from_state(it, &values)));
+        let states = knowledge.judge_events(events, CurrentObject { uid, changed: None }, Time(scope.now.0));
+        rows.extend(states.iter().map(|it| EventRow::from_state(it, &values)));
     }
     rows.sort_by_key(|row| Reverse(row.last.map(|last| last.0)));
     rows
 }
 
-/// The uid of the Service as it is now: what was said of a former one is past.
+/// The uid of the current Service. Events about an earlier one are past.
 fn service_uid<'a>(snapshot: &'a Snapshot, namespace: &str, name: &str) -> Option<&'a str> {
     let name = ObjectName::new(namespace, name).ok()?;
     let mut uids =
@@ -130,9 +129,9 @@ fn placeholder_values(scope: EventScope<'_>, (kind, namespace, name): (&str, &st
 }
 
 impl EventRow {
-    fn from_state(standing: &EventState<'_, '_>, values: &Values) -> Self {
-        let event = standing.event;
-        let recognised = &standing.recognised;
+    fn from_state(state: &EventState<'_, '_>, values: &Values) -> Self {
+        let event = state.event;
+        let recognised = &state.recognised;
         let advice = recognised.advice();
         let remedies =
             advice.remedies.iter().map(|it| Remedy::new(to_risk(it.risk), values.fill(&it.action)));
@@ -146,7 +145,7 @@ impl EventRow {
             count: event.count,
             first: event.first.map(to_rfc3339),
             last: event.last.map(to_rfc3339),
-            open: standing.is_open(),
+            open: state.is_open(),
             entry: recognised.reason.map(|reason| reason.id.clone()),
             confidence: recognised.confidence.as_str(),
             severity: recognised.severity.as_str(),

@@ -1,4 +1,4 @@
-//! What a list says of Events, real and forged, and of those that could not be read.
+//! Lists of Events: real ones, forged ones, and ones that could not be read.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::{EventList, EventScope};
 use crate::evidence::{Lookup, ReceivedEvents, Right};
 use crate::limits::{COLUMNS_MAX, EVENTS_LISTED_MAX, TEXT_LENGTH_MAX};
 
-/// Two minutes after what failed last, at 2026-11-20T14:00:00Z.
+/// Two minutes after the last failure, at 2026-11-20T14:00:00Z.
 const NOW: Timestamp = Timestamp(1_795_183_200);
 
-fn said(reason: &str, last: &str, message: &str) -> Value {
+fn event_json(reason: &str, last: &str, message: &str) -> Value {
     json!({
         "involvedObject": {"kind": "Service", "namespace": "shop", "name": "web"}, "type": "Warning",
         "reason": reason, "message": message, "lastTimestamp": last, "count": 3,
@@ -26,10 +26,10 @@ fn said(reason: &str, last: &str, message: &str) -> Value {
 
 fn failed() -> Value {
     let message = "Error syncing load balancer: failed to ensure load balancer: RequestLimitExceeded";
-    said("SyncLoadBalancerFailed", "2026-11-20T13:58:02Z", message)
+    event_json("SyncLoadBalancerFailed", "2026-11-20T13:58:02Z", message)
 }
 
-fn heard(events: &[Value]) -> ReceivedEvents {
+fn received(events: &[Value]) -> ReceivedEvents {
     ReceivedEvents {
         list: Lookup::Answered(events.iter().map(ClusterEvent::from_json).collect()),
         more: false,
@@ -38,18 +38,18 @@ fn heard(events: &[Value]) -> ReceivedEvents {
 
 fn list_by<'a>(
     knowledge: impl FnOnce() -> &'a Knowledge,
-    heard: &ReceivedEvents,
+    received: &ReceivedEvents,
     about: Option<&str>,
 ) -> EventList {
     let about = about.and_then(|text| text.split_once('/'));
     let about = about.map(|(namespace, name)| ObjectName::new(namespace, name).unwrap());
     let snapshot = Snapshot::default();
     let scope = EventScope { service: about.as_ref(), snapshot: &snapshot, now: NOW, version: "0.1.0" };
-    EventList::new(heard, knowledge, scope)
+    EventList::new(received, knowledge, scope)
 }
 
-fn list(heard: &ReceivedEvents, about: Option<&str>) -> EventList {
-    list_by(Knowledge::built_in, heard, about)
+fn list(received: &ReceivedEvents, about: Option<&str>) -> EventList {
+    list_by(Knowledge::built_in, received, about)
 }
 
 fn forbidden(namespace: Option<&str>) -> ReceivedEvents {
@@ -63,10 +63,10 @@ fn forbidden(namespace: Option<&str>) -> ReceivedEvents {
 }
 
 #[test]
-fn each_event_says_when_what_why_and_what_helps() {
-    let ensured = said("EnsuredLoadBalancer", "2026-11-20T13:40:00Z", "Ensured load balancer");
-    let alien = said("TideIsOut", "2026-11-20T13:30:00Z", "the boats lie dry");
-    let text = list(&heard(&[alien, ensured, failed()]), Some("shop/web")).to_text(false);
+fn each_event_shows_time_object_cause_and_remedy() {
+    let ensured = event_json("EnsuredLoadBalancer", "2026-11-20T13:40:00Z", "Ensured load balancer");
+    let alien = event_json("TideIsOut", "2026-11-20T13:30:00Z", "the boats lie dry");
+    let text = list(&received(&[alien, ensured, failed()]), Some("shop/web")).to_text(false);
     expect![[r#"
         Events about shop/web and its pods
         node   2026-11-20T14:00:00Z  holdfast 0.1.0
@@ -94,8 +94,8 @@ fn each_event_says_when_what_why_and_what_helps() {
 }
 
 #[test]
-fn wide_also_shows_what_was_said_and_where_to_look() {
-    let text = list(&heard(&[failed()]), None).to_text(true);
+fn the_wide_list_adds_messages_and_checks() {
+    let text = list(&received(&[failed()]), None).to_text(true);
     expect![[r#"
         Events about services and what they depend on; of pods, the warnings of this node
         node   2026-11-20T14:00:00Z  holdfast 0.1.0
@@ -122,7 +122,7 @@ fn wide_also_shows_what_was_said_and_where_to_look() {
 }
 
 #[test]
-fn what_could_not_be_read_is_said_with_the_rule_that_is_missing() {
+fn unread_events_show_the_missing_rule() {
     let text = list(&forbidden(Some("shop")), Some("shop/web")).to_text(false);
     expect![[r#"
         Events about shop/web and its pods
@@ -136,14 +136,14 @@ fn what_could_not_be_read_is_said_with_the_rule_that_is_missing() {
             verbs: [list]
     "#]]
     .assert_eq(&text);
-    for (asked, says) in [
+    for (lookup, says) in [
         (Lookup::Skipped("[kubernetes] events_read is \"off\""), "events_read is \"off\"."),
         (Lookup::Failed("10.0.0.10:6443: connection refused".into()), "10.0.0.10:6443: connection refused."),
     ] {
-        let list = list(&ReceivedEvents::from_lookup(asked), None);
+        let list = list(&ReceivedEvents::from_lookup(lookup), None);
         let (text, json) = (list.to_text(false), serde_json::to_value(&list).unwrap());
         assert!(text.contains("Events were not read: ") && text.contains(says), "{text}");
-        assert!(!text.contains("0 Events"), "what was not read is not none: {text}");
+        assert!(!text.contains("0 Events"), "unread is not none: {text}");
         assert_eq!(
             (&json["read"], &json["exit"], &json["missing_right"]),
             (&false.into(), &5.into(), &Value::Null)
@@ -152,11 +152,12 @@ fn what_could_not_be_read_is_said_with_the_rule_that_is_missing() {
 }
 
 #[test]
-fn a_list_is_cut_at_its_oldest_and_says_so() {
-    let event =
-        |number: usize| said("A", &format!("2026-11-20T13:{:02}:{:02}Z", number / 60, number % 60), "x");
+fn a_long_list_omits_and_counts_the_oldest() {
+    let event = |number: usize| {
+        event_json("A", &format!("2026-11-20T13:{:02}:{:02}Z", number / 60, number % 60), "x")
+    };
     let events: Vec<Value> = (0..EVENTS_LISTED_MAX + 7).map(event).collect();
-    let list = list(&ReceivedEvents { more: true, ..heard(&events) }, None);
+    let list = list(&ReceivedEvents { more: true, ..received(&events) }, None);
     assert_eq!((list.events.len(), list.omitted), (EVENTS_LISTED_MAX, 7));
     let times: Vec<_> = list.events.iter().map(|row| row.last.map(|last| last.0)).collect();
     assert!(times[0] > times[EVENTS_LISTED_MAX - 1], "the latest come first");
@@ -169,14 +170,14 @@ fn a_list_is_cut_at_its_oldest_and_says_so() {
 fn forged_events_are_shown_cleaned_and_bounded() {
     let long = format!("\u{1b}[31m\u{202e}{}", "x".repeat(10_000));
     let forged = [
-        said("Forged\u{7}", "0001-01-01T00:00:00Z", &long),
+        event_json("Forged\u{7}", "0001-01-01T00:00:00Z", &long),
         json!({"reason": 7, "count": -3, "involvedObject": {"kind": [], "name": {}}, "message": null}),
         json!({"count": 1e30, "series": {"count": -1}, "lastTimestamp": "yesterday"}),
         json!({"involvedObject": {"kind": "Pod", "namespace": "a;b", "name": "$(reboot)"}, "reason": "FailedScheduling",
                "message": "0/3 nodes are available: 3 node(s) didn't have free ports for the requested pod ports."}),
         json!([]),
     ];
-    let list = list(&heard(&forged), None);
+    let list = list(&received(&forged), None);
     let text = list.to_text(true);
     assert!(
         text.lines().all(|line| line.chars().count() <= COLUMNS_MAX && !line.contains(char::is_control)),
@@ -190,13 +191,13 @@ fn forged_events_are_shown_cleaned_and_bounded() {
 }
 
 #[test]
-fn an_entry_of_the_operator_is_what_is_shown() {
+fn an_operators_entry_replaces_the_built_in_one() {
     let ours = "[[cause]]\nid = \"cloud.rate_limited\"\nany = [\"RequestLimitExceeded\"]\n\
                 means = \"Our account of {ns} has a low limit.\"\ncheck = []\n\
                 remedy = [{ risk = \"destructive\", do = \"Call Ann about {name}.\" }]\n";
     let (knowledge, faults) = Knowledge::with_overrides(&[("ours.toml", ours)]);
     assert_eq!(faults, []);
-    let text = list_by(|| &knowledge, &heard(&[failed()]), None).to_text(false);
+    let text = list_by(|| &knowledge, &received(&[failed()]), None).to_text(false);
     assert!(
         text.contains("cause (exact): cloud.rate_limited: Our account of shop has a low limit."),
         "{text}"
@@ -205,7 +206,7 @@ fn an_entry_of_the_operator_is_what_is_shown() {
 }
 
 #[test]
-fn nothing_is_loaded_for_events_that_are_not_there() {
+fn no_knowledge_is_built_without_events() {
     list_by(|| panic!("it is not needed"), &forbidden(None), None);
-    list_by(|| panic!("it is not needed"), &heard(&[]), None);
+    list_by(|| panic!("it is not needed"), &received(&[]), None);
 }

@@ -1,6 +1,6 @@
-//! Events for people: when, about what, what it means, what is behind it and what helps.
+//! Events for people: time, object, meaning, cause and remedies.
 //!
-//! Invariant: no line is longer than the answer of a diagnosis may be.
+//! Invariant: no line is longer than a line of a diagnosis.
 
 use super::row::{EventCause, EventRow};
 use super::{EventList, MissingRight};
@@ -92,8 +92,8 @@ fn render_event(out: &mut String, it: &EventRow, all: bool) {
     out.push('\n');
 }
 
-/// Writes what an Event means, and that this is so perhaps where nothing but its reason is recognised: another vendor
-/// may mean something else by the same word.
+/// Writes the meaning of an Event. It says `Perhaps` if only the reason is recognised: another vendor may mean
+/// something else by it.
 fn render_meaning(out: &mut String, it: &EventRow, all: bool) {
     let perhaps = if it.confidence == "reason-only" { "Perhaps: " } else { "" };
     match &it.meaning {

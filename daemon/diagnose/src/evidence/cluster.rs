@@ -1,6 +1,6 @@
-//! What the apiserver says now, read for one diagnosis.
+//! Objects of the apiserver, read for one diagnosis.
 //!
-//! Invariant: plain data. It has only what a check looks at, bounded when it was read; `requests` says what was asked.
+//! Invariant: plain data. It holds only what a check reads, bounded when it was read; `requests` lists the queries.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -12,35 +12,35 @@ use holdfast_knowledge::Step;
 use super::Lookup;
 use crate::focus::PortSelector;
 
-/// What the apiserver says: a field for each thing that was asked for.
+/// The apiserver's answers, one field for each query.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Cluster {
-    /// None: the apiserver has no such Service.
+    /// `None`: the apiserver has no such Service.
     pub service: Lookup<Option<ObservedService>>,
     /// The slices that carry the Service's name.
     pub slices: Lookup<Vec<ObservedSlice>>,
     /// The pods that the selector matches.
     pub pods: Lookup<Pods>,
-    /// Other pods of the namespace; asked for only if the selector matches none.
+    /// Other pods of the namespace; queried only if the selector matches none.
     pub near: Lookup<Vec<UnmatchedPod>>,
-    /// The Endpoints object (the old API) of the Service's name; none: there is no such object.
+    /// The Endpoints object (the old API) of the Service's name. `None`: it does not exist.
     pub endpoints: Lookup<Option<EndpointsObject>>,
     /// Host ports of pods on this node.
     pub hosted: Lookup<Vec<HostPort>>,
-    /// The nodes of endpoints, this one included, at most ten.
+    /// The nodes of endpoints, and this one; at most ten.
     pub nodes: Lookup<Vec<ObservedNode>>,
-    /// Nodes that endpoints name, that no label names and that were not asked for by their names.
+    /// Nodes that endpoints name, that no label names, and that were not queried by name.
     pub nodes_unasked: Vec<String>,
-    /// The leases of `kube-controller-manager` and, while an address is awaited, `cloud-controller-manager` that exist.
+    /// The existing leases of `kube-controller-manager` and, while an address is pending, `cloud-controller-manager`.
     pub leases: Lookup<Vec<Lease>>,
-    /// The `IPAddress` object of the first cluster IP; none: there is no such object.
+    /// The `IPAddress` object of the first cluster IP. `None`: it does not exist.
     pub address: Lookup<Option<ObservedIpAddress>>,
-    /// How many NetworkPolicies the namespace has.
+    /// Number of NetworkPolicies in the namespace.
     pub policies: Lookup<usize>,
-    /// Whether the namespace is terminating; none: there is no such namespace.
+    /// Whether the namespace is terminating. `None`: it does not exist.
     pub namespace: Lookup<Option<bool>>,
-    /// Events about the service, its Endpoints and slices, pods behind it and nodes of it.
+    /// Events about the service, its Endpoints and slices, its pods and their nodes.
     pub events: Lookup<Vec<RecognisedEvent>>,
     /// Whether there are more Events than were read.
     pub more_events: bool,
@@ -49,17 +49,17 @@ pub struct Cluster {
     pub requests: Vec<Request>,
 }
 
-/// One question to the apiserver.
+/// One query to the apiserver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What was asked for: `service`, `pods`, …
+    /// The subject of the query: `service`, `pods`, …
     pub what: String,
     pub took: Duration,
-    /// Why the question brought no answer.
+    /// Why the query failed.
     pub error: Option<String>,
 }
 
-/// A Service as the apiserver has it, with what this node's tables do not keep.
+/// A Service as the apiserver has it, with fields that this node's tables lack.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct ObservedService {
@@ -79,8 +79,8 @@ pub struct ObservedService {
     pub families: Vec<String>,
     pub cluster_ips: Vec<IpAddr>,
     pub ingress: Vec<ObservedIngress>,
-    /// The label `service.kubernetes.io/service-proxy-name`: the proxy that serves the Service instead. Such a Service
-    /// is not watched.
+    /// The label `service.kubernetes.io/service-proxy-name`: the proxy that serves the Service instead. Holdfast does
+    /// not watch such a Service.
     pub proxy_name: Option<String>,
     /// The managers in `managedFields` that wrote `status.loadBalancer`.
     pub balancer_writers: Vec<String>,
@@ -93,7 +93,7 @@ pub struct ObservedService {
 }
 
 impl ObservedService {
-    /// Leaves nothing but the port that a question is about.
+    /// Keeps only the queried port.
     pub fn retain_port(&mut self, wanted: &PortSelector) {
         self.ports.retain(|it| wanted.matches(&it.name, it.port));
     }
@@ -155,12 +155,11 @@ pub struct ObservedSlicePort {
     pub port: Option<u16>,
 }
 
-/// One endpoint. A condition that is absent stays none here; the checks read it as Kubernetes does, an absent `ready`
-/// as true.
+/// One endpoint. An absent condition stays `None`; the checks read it as Kubernetes does, an absent `ready` as true.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct ObservedEndpoint {
-    /// None: the endpoint names a host, or what it names is no address.
+    /// `None`: the endpoint names a host, or no valid address.
     pub address: Option<IpAddr>,
     pub ready: Option<bool>,
     pub serving: Option<bool>,
@@ -193,10 +192,10 @@ pub struct Pod {
     pub name: String,
     pub uid: String,
     pub ips: Vec<IpAddr>,
-    /// `Pending`, `NameResolver`, `Succeeded`, `FailedService`, `Unknown`.
+    /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
     pub phase: String,
     pub node: Option<String>,
-    /// The condition `Ready`; none: the pod does not have it.
+    /// The condition `Ready`. `None`: the pod does not have it.
     pub ready: Option<Condition>,
     /// Why the pod is as it is: `status.reason`, `Evicted` or `NodePorts`.
     pub reason: Option<String>,
@@ -206,7 +205,7 @@ pub struct Pod {
     pub unset_gates: Vec<String>,
     pub deletion: Option<Timestamp>,
     pub ports: Vec<PodPort>,
-    /// The ports that its kubelet probes by plain HTTP.
+    /// The ports that kubelet probes by plain HTTP.
     pub http_ports: Vec<u16>,
     /// Whether the pod has the address of its node.
     pub shares_host: bool,
@@ -243,7 +242,7 @@ pub struct Owner {
 pub struct UnmatchedPod {
     pub name: String,
     pub labels: BTreeMap<String, String>,
-    /// Whether the pod runs; none: only its metadata was read.
+    /// Whether the pod runs. `None`: only its metadata was read.
     pub running: Option<bool>,
 }
 
@@ -258,15 +257,15 @@ pub struct EndpointsObject {
     pub by_controller: bool,
 }
 
-/// A port of the host that a pod on this node asks for.
+/// A host port of a pod on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct HostPort {
-    /// Namespace and name of the pod that has it.
+    /// Namespace and name of the pod.
     pub pod: String,
     pub port: u16,
     pub protocol: String,
-    /// The address that the pod asks for; none: every address.
+    /// The requested address. `None`: every address.
     #[cfg_attr(test, serde(default))]
     pub address: Option<IpAddr>,
 }
@@ -293,7 +292,7 @@ pub struct Lease {
     pub renewed: Option<Timestamp>,
 }
 
-/// An `IPAddress` object, with the object that it belongs to.
+/// An `IPAddress` object, with its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct ObservedIpAddress {
@@ -302,31 +301,31 @@ pub struct ObservedIpAddress {
     pub name: String,
 }
 
-/// An Event, recognised.
+/// A recognised Event.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct RecognisedEvent {
-    /// The id of the reason in the knowledge; none: the Event was not recognised.
+    /// The knowledge's id of the reason. `None`: not recognised.
     pub entry: Option<String>,
     pub reason: String,
     pub component: String,
     pub object: EventSubject,
     /// Whether its type is `Warning`.
     pub warning: bool,
-    /// Whether the knowledge takes it for less than a warning: what it tells of repairs itself, or harms no client.
+    /// Whether the knowledge ranks it below a warning: it repairs itself, or harms no client.
     pub notice: bool,
-    /// The id of the cause in the knowledge that fits its message.
+    /// The knowledge's id of the cause that fits the message.
     pub cause: Option<String>,
-    /// What the Event says about the life of a load balancer, if anything.
+    /// The step of a load balancer's life that the Event reports, if any.
     pub step: Option<Step>,
-    /// What the Event means by the knowledge; empty if it was not recognised.
+    /// The knowledge's meaning of the Event; empty if not recognised.
     pub meaning: String,
     pub remedies: Vec<CauseRemedy>,
     pub count: u32,
-    /// When the Event was seen first; none: that is not known.
+    /// When the Event first occurred. `None`: unknown.
     pub first: Option<Timestamp>,
     pub last: Option<Timestamp>,
-    /// Whether nothing that came later resolved the Event.
+    /// Whether no later Event resolved it.
     pub open: bool,
     /// The message as its writer worded it.
     pub message: String,
@@ -341,7 +340,7 @@ pub struct EventSubject {
     pub name: String,
 }
 
-/// What may be done against a cause.
+/// A remedy for a cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct CauseRemedy {

@@ -1,4 +1,4 @@
-//! How a fixture writes what came of a question: the answer itself, or a word for why there is none.
+//! How a fixture writes a [`Lookup`]: the answer itself, or a word for why there is none.
 
 use std::sync::Arc;
 

@@ -1,38 +1,38 @@
-//! What this host says of itself, read from /proc and netlink.
+//! The state of this host, read from /proc and netlink.
 //!
-//! Invariant: nothing here comes from a tenant but the names of processes.
+//! Invariant: only the names of processes come from tenants.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::Lookup;
 
-/// What the kernel and its files say.
+/// The kernel's state and settings.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Host {
-    /// The sockets that listen at the node ports and at the health port of this service.
+    /// The sockets that listen at the node ports and the health port of this service.
     pub listeners: Lookup<Vec<Listener>>,
-    /// The first and the last of the ports that the kernel gives to connections.
+    /// The first and the last port of `ip_local_port_range`.
     pub port_range: Lookup<(u16, u16)>,
-    /// Ports that the kernel never gives to a connection, as ranges with both ends.
+    /// Ports that the kernel never assigns to a connection, as ranges with both ends.
     pub reserved: Lookup<Vec<(u16, u16)>>,
-    /// Whether the kernel forwards packets of IPv4.
+    /// Whether the kernel forwards IPv4 packets.
     pub forwards: Lookup<bool>,
-    /// As above, of IPv6.
+    /// Whether the kernel forwards IPv6 packets.
     pub forwards6: Lookup<bool>,
     /// The reverse-path filter of each device that traffic of this service uses.
     pub reverse_path: Lookup<Vec<ReversePath>>,
     pub conntrack: Lookup<Conntrack>,
     pub resolver: Lookup<Resolver>,
-    /// How this host gets to each backend.
+    /// The route to each backend.
     pub routes: Lookup<Vec<Route>>,
     /// Rules of other proxies that name a frontend of this service.
     pub rules: Lookup<Vec<Rule>>,
-    /// Ports that rules of a CNI plug-in take for pods' host ports.
+    /// Ports that rules of a CNI plug-in redirect as pods' host ports.
     pub host_port_rules: Lookup<Vec<u16>>,
     /// Addresses of this host.
     pub addresses: Lookup<Vec<IpAddr>>,
-    /// The HTTP status with which the health port of this service answered.
+    /// The HTTP status of this service's health port.
     pub health: Lookup<u16>,
 }
 
@@ -44,12 +44,12 @@ pub struct Listener {
     /// `TCP` or `UDP`.
     pub protocol: String,
     pub address: IpAddr,
-    /// The process that has the socket; none: that cannot be told.
+    /// The process that has the socket. `None`: unknown.
     #[cfg_attr(test, serde(default))]
     pub process: Option<String>,
     #[cfg_attr(test, serde(default))]
     pub pid: Option<u32>,
-    /// Whether it is a socket of this daemon.
+    /// Whether the socket belongs to this daemon.
     #[cfg_attr(test, serde(default))]
     pub own: bool,
 }
@@ -77,11 +77,11 @@ pub struct Resolver {
     pub missing: bool,
     pub nameservers: usize,
     pub search_domains: usize,
-    /// The length of all search domains together, with the blanks between them.
+    /// The length of all search domains, with separators.
     pub search_bytes: usize,
 }
 
-/// The way to a backend.
+/// The route to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Route {
@@ -90,7 +90,7 @@ pub struct Route {
     pub device: Option<String>,
     #[cfg_attr(test, serde(default))]
     pub mtu: Option<u32>,
-    /// Why there is no way.
+    /// Why there is no route.
     #[cfg_attr(test, serde(default))]
     pub unreachable: Option<String>,
 }
@@ -104,7 +104,7 @@ pub struct Rule {
     /// Where the rule is: `nft table ip nat, chain KUBE-SERVICES`.
     pub place: String,
     pub frontend: SocketAddr,
-    /// Where the rule leads, as far as can be told.
+    /// The rule's backends, as far as known.
     #[cfg_attr(test, serde(default))]
     pub backends: Vec<SocketAddr>,
 }

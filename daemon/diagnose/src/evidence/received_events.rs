@@ -1,6 +1,6 @@
-//! Events that were read by themselves, from one question or several.
+//! Events from one query or several.
 //!
-//! Invariant: what could not be read is said, and never taken for "there is none".
+//! Invariant: a failed query is recorded, and never counts as "there is none".
 
 use holdfast_knowledge::ClusterEvent;
 
@@ -10,7 +10,7 @@ use super::Lookup;
 #[derive(Clone, Debug, Default)]
 pub struct ReceivedEvents {
     pub list: Lookup<Vec<ClusterEvent>>,
-    /// Whether there are more Events than were read, or a question about some of them got no answer.
+    /// Whether there are more Events than were read, or a query for some of them failed.
     pub more: bool,
 }
 
@@ -19,20 +19,20 @@ impl ReceivedEvents {
         Self { list, more: false }
     }
 
-    /// Keeps the Events that are wanted.
+    /// Keeps only the wanted Events.
     pub fn filter_events(self, is_wanted: impl Fn(&ClusterEvent) -> bool) -> Self {
         let list = self.list.map(|list| list.into_iter().filter(|event| is_wanted(event)).collect());
         Self { list, more: self.more }
     }
 
-    /// Joins the Events of both. `other` had to be asked for: if it got no answer, `more` says that Events are missing.
+    /// Joins the Events of both. `other` was required: if it has no answer, `more` is set.
     pub fn merge_required(self, other: Self) -> Self {
         let more = other.list.answer().is_none() || self.more;
         Self { more, ..self }.merge(other)
     }
 
-    /// Joins the Events of both. A side that was not asked for is left out. If `self` got no answer, the whole has none
-    /// either; if only `other` got none, `more` says that Events are missing.
+    /// Joins the Events of both. A skipped side is left out. Without an answer in `self` the whole has none; without
+    /// one in `other` only, `more` is set.
     pub fn merge(self, other: Self) -> Self {
         match (self.list, other.list) {
             (Lookup::Skipped(_), list) => Self { list, more: other.more },

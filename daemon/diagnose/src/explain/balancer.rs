@@ -1,7 +1,7 @@
-//! How far the load balancer of a service has come, as tables and explanations say it.
+//! The state of a service's load balancer, for tables and explanations.
 //!
-//! Invariant: everything here is made of what this node knows without asking the apiserver. No Event is in it, so what
-//! only Events can tell is left open.
+//! Invariant: everything here comes from this node's own state, without the apiserver. It uses no Events, so whatever
+//! only Events show stays open.
 
 use holdfast_core::facts::ServiceFacts;
 use holdfast_core::lifecycle::{self, BalancerPhase, BalancerState, FindingId};
@@ -14,30 +14,30 @@ use serde::Serialize;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::Code;
 
-/// Addresses of a load balancer that are named; real ones have one or two.
+/// The most addresses of a load balancer that are listed; real ones have one or two.
 const ADDRESSES_MAX: usize = 16;
 
 /// The load balancer of a Service.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct LoadBalancer<'a> {
-    /// How far it has come, as far as the Service itself says.
+    /// Its state, as far as the Service shows it.
     pub state: Code<BalancerState>,
-    /// Since when; null: the object does not say.
+    /// Since when; null: the object does not show it.
     pub since: Option<Rfc3339>,
-    /// Its addresses, and names that stand for some; the first 16.
+    /// Its addresses and host names; the first 16.
     pub ingress: Vec<String>,
-    /// The loadBalancerClass; null: the cluster's own controller is meant.
+    /// The loadBalancerClass; null: the cluster's default controller.
     pub class: Option<&'a str>,
-    /// The most specific thing that is wrong with it; null: nothing is, as far as can be told without Events.
+    /// The most specific problem; null: none is visible without Events.
     pub finding: Option<Code<FindingId>>,
-    /// What keeps the Service from going.
+    /// Finalizers that delay the Service's removal.
     pub finalizers: Vec<&'a str>,
-    /// The managers that wrote its status, as far as managedFields says.
+    /// The managers that wrote its status, by managedFields.
     pub writers: Vec<&'a str>,
 }
 
 impl<'a> LoadBalancer<'a> {
-    /// The load balancer of a service; none: the service has none and asks for none.
+    /// The load balancer of a service. `None`: the service neither has nor requests one.
     pub fn from_view(view: &'a ServiceView, now: ClockReading) -> Option<Self> {
         let facts =
             view.facts.as_deref().filter(|facts| BalancerPhase::from_facts(facts) != BalancerPhase::None)?;
@@ -60,7 +60,7 @@ impl<'a> LoadBalancer<'a> {
         self.finding.map_or(self.state.0.as_str(), |finding| finding.0.as_str())
     }
 
-    /// What there is to say of the load balancer, for people; `service` is `namespace/name`.
+    /// Describes the load balancer for people. `service` is `namespace/name`.
     pub fn sentence(&self, service: &str) -> String {
         let since = self.since.map(|since| format!(", since {since}")).unwrap_or_default();
         let state = self.describe_state();
@@ -104,7 +104,7 @@ impl<'a> LoadBalancer<'a> {
             FindingId::DeleteStuck => {
                 "That takes too long; the log of the controller that owns the finalizer says why".to_owned()
             }
-            // Whatever holds the load balancer up, the Events of the Service are the next thing to look at.
+            // Whatever delays the load balancer, the Service's Events are the next place to look.
             FindingId::Pending
             | FindingId::EnsuredNoIngress
             | FindingId::Failing
@@ -127,7 +127,7 @@ fn ingress(facts: &ServiceFacts) -> Vec<String> {
     facts.ingress.iter().map(|it| it.address.to_string()).chain(names).take(ADDRESSES_MAX).collect()
 }
 
-/// Texts out of an object, quoted where one could be taken for several texts or for words of ours.
+/// Lists texts of an object. Quotes those that could pass for several texts or for our own words.
 fn join_names(texts: &[impl AsRef<str>]) -> String {
     match texts {
         [] => "nobody that is known".to_owned(),
@@ -185,11 +185,12 @@ mod tests {
         let requested = view(|_, _| ());
         check(&requested, "requested", &format!("no address, and no finalizer of a controller, {since}."));
         let foreign = view(|_, it| it.class = Some("example.com/own".into()));
-        let said = format!("no address; it is left to the controller of class \"example.com/own\", {since}.");
-        check(&foreign, "foreign", &said);
+        let expected =
+            format!("no address; it is left to the controller of class \"example.com/own\", {since}.");
+        check(&foreign, "foreign", &expected);
         let ensuring = view(|_, it| it.finalizers = [cleanup.into()].into());
-        let said = format!("no address; a controller has put its finalizer ({cleanup}), {since}.");
-        check(&ensuring, "ensuring", &said);
+        let expected = format!("no address; a controller has put its finalizer ({cleanup}), {since}.");
+        check(&ensuring, "ensuring", &expected);
         let ready = view(|facts, it| {
             facts.ingress = vec![Ingress { address: [203, 0, 113, 7].into(), proxied: false }];
             it.hostnames = ["web.example.com".into()].into();
@@ -199,16 +200,17 @@ mod tests {
             it.finalizers = [cleanup.into()].into();
             it.deleted = Some(Timestamp(NOW.wall.0 - 20));
         });
-        let said = format!("being removed; kept by the finalizers {cleanup}, since 2026-01-08T11:11:35Z.");
-        check(&deleting, "deleting", &said);
+        let expected =
+            format!("being removed; kept by the finalizers {cleanup}, since 2026-01-08T11:11:35Z.");
+        check(&deleting, "deleting", &expected);
     }
 
     #[test]
-    fn what_takes_too_long_says_where_to_look() {
+    fn a_late_load_balancer_says_where_to_look() {
         let late = view(|facts, _| facts.meta.created = Some(Timestamp(NOW.wall.0 - 600)));
-        let said = "no address, and no finalizer of a controller, since 2026-01-08T11:01:55Z. That takes too long; the \
+        let expected = "no address, and no finalizer of a controller, since 2026-01-08T11:01:55Z. That takes too long; the \
                     Events of the Service may say why (kubectl -n shop describe service web).";
-        check(&late, "lb.pending", said);
+        check(&late, "lb.pending", expected);
     }
 
     #[test]
@@ -217,9 +219,9 @@ mod tests {
         assert!(LoadBalancer::from_view(&view, NOW).is_none());
     }
 
-    /// A folder of manifests takes any text.
+    /// A folder of manifests accepts any text.
     #[test]
-    fn no_text_of_an_object_looks_like_more_than_itself() {
+    fn control_characters_of_an_object_are_not_shown() {
         let view = view(|_, it| it.finalizers = ["load-balancer\n\u{1b}[2J all is well".into()].into());
         let sentence = LoadBalancer::from_view(&view, NOW).unwrap().sentence("shop/web");
         assert!(!sentence.chars().any(char::is_control), "{sentence:?}");

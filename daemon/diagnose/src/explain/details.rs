@@ -1,4 +1,4 @@
-//! The parts of an explanation: objects, settings, what the maps say, endpoints with all that is known of them.
+//! The parts of an explanation: objects, settings, map entries, and endpoints with everything that is known of them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use holdfast_status::views::checks::{CheckStatus, CheckStatuses};
 use holdfast_status::views::clients::{ClientCounters, Clients};
 use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, candidate_keys, denial_word};
 
-/// Endpoints of one service that are named; a larger service is better read in `/backends`.
+/// The most endpoints of one service that are listed; `/backends` has all.
 const ENDPOINTS_MAX: usize = 200;
 
-/// Refused clients that are named; `/refusals` has the others.
+/// The most refused clients that are listed; `/refusals` has the others.
 const REFUSALS_MAX: usize = 5;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -41,7 +41,7 @@ pub struct FrontendRow<'a> {
     pub port_name: &'a str,
     pub verdict: Code<Verdict>,
     pub reason: Option<Code<Reason>>,
-    /// Where the reason is explained.
+    /// The section that explains the reason.
     pub page: Option<String>,
     pub since: Rfc3339,
     pub status: Code<WriteStatus>,
@@ -49,9 +49,9 @@ pub struct FrontendRow<'a> {
     pub owner: Option<String>,
     pub backends: Vec<String>,
     pub external_backends: Option<Vec<String>>,
-    /// What the maps hold, read back for this answer.
+    /// The map entry, read back for this answer.
     pub applied: AppliedState,
-    /// Whether its address is announced, and if not why; null: it is not to be.
+    /// Whether its address is announced, and if not, why; null: it should not be.
     pub announcement: Option<AnnouncedAddress>,
     /// What happens next by itself.
     pub next: String,
@@ -86,7 +86,7 @@ fn format_backend(row: Row) -> String {
     row.backend().to_string()
 }
 
-/// What the maps hold now, read back for this answer.
+/// A frontend's map entry, read back for this answer.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Applied")]
 pub struct AppliedState {
@@ -96,16 +96,16 @@ pub struct AppliedState {
     /// Whether the maps hold what they should; null if they could not be read.
     pub matches: Option<bool>,
     pub error: Option<String>,
-    /// The clients that came to the frontend's port so far; null if they could not be read.
+    /// Clients of the frontend's port so far; null if they could not be read.
     pub clients: Option<Clients>,
 }
 
-/// The key of a frontend in the maps; none: its protocol is never there.
+/// The key of a frontend in the maps. `None`: the maps never hold its protocol.
 pub fn frontend_key(it: &FrontendView) -> Option<FrontendKey> {
     Some(FrontendKey { address: it.address, port: it.port, transport: it.protocol.transport()? })
 }
 
-/// How a frontend in the maps differs from what it should be; none: it does not.
+/// How a frontend's map entry differs from what it should be. `None`: it does not.
 pub fn describe_difference(
     view: &ServiceView,
     it: &FrontendView,
@@ -144,7 +144,7 @@ impl AppliedState {
         let mut wanted: Vec<String> = view.backends(it).map(format_backend).collect();
         wanted.sort_unstable();
         let matches = match it.verdict {
-            // Another service may have the address rightly, and then the maps hold its list.
+            // Another service may own the address; then the maps hold that service's list.
             Verdict::Conflict => true,
             Verdict::Unprogrammed if it.reason == Some(Reason::Address) => true,
             Verdict::Passing | Verdict::Bypassed | Verdict::Unprogrammed => entry.is_none(),
@@ -154,7 +154,7 @@ impl AppliedState {
     }
 }
 
-/// What the objects ask for, and which versions of them ask for it.
+/// The desired state, and the object versions that it comes from.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Desired")]
 pub struct DesiredState<'a> {
@@ -172,7 +172,7 @@ pub struct ObjectRef<'a> {
     /// The manager that wrote last, by managedFields.
     pub writer: Option<&'a str>,
     pub written: Option<Rfc3339>,
-    /// The file or apiserver that it was read from.
+    /// The file or apiserver that the object was read from.
     pub origin: Option<&'a str>,
 }
 
@@ -195,7 +195,7 @@ impl<'a> From<&'a Meta> for ObjectRef<'a> {
 pub struct SliceRef<'a> {
     pub name: String,
     pub endpoints: usize,
-    /// Whether the object said null, not an empty list.
+    /// Whether the object had null instead of an empty list.
     pub endpoints_null: bool,
     pub headless: bool,
     #[serde(flatten)]
@@ -217,18 +217,18 @@ impl<'a> From<&'a SliceFacts> for SliceRef<'a> {
 words! {
     /// Where a setting comes from.
     pub enum SettingOrigin {
-        /// Neither the configuration nor the service says anything else.
+        /// Neither the configuration nor the service sets it.
         Default = "default",
         /// A key of `[hold]` in the configuration.
         Configuration = "configuration",
         /// The service itself.
         Service = "service",
-        /// The service itself, with a word that is not legal.
+        /// The service itself, with an illegal word.
         ServiceRejected = "service, rejected",
     }
 }
 
-/// A setting, and where it comes from.
+/// A setting, and its origin.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Setting {
     pub name: &'static str,
@@ -275,7 +275,7 @@ fn build_settings(view: &ServiceView, policy: &Policy) -> Vec<Setting> {
     ]
 }
 
-/// An update that was not taken.
+/// An update that was rejected.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RejectedUpdate")]
 pub struct RejectedUpdate<'a> {
@@ -286,7 +286,7 @@ pub struct RejectedUpdate<'a> {
 }
 
 impl<'a> RejectedUpdate<'a> {
-    /// Rejections of the service itself, of the slices that are known to be its own, and of the file that it is from.
+    /// Rejections of the service, of its known slices, and of its file.
     pub fn list_for_view(snapshot: &'a Snapshot, view: &ServiceView) -> Vec<Self> {
         let origin = view.facts.as_ref().and_then(|facts| facts.meta.origin.as_ref());
         let is_own = |object: &ObjectKey| match object {
@@ -306,7 +306,7 @@ impl<'a> RejectedUpdate<'a> {
     }
 }
 
-/// One endpoint, with everything that speaks for or against it.
+/// One endpoint, with everything that decides its use.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ExplainedEndpoint")]
 pub struct EndpointRow<'a> {
@@ -322,9 +322,9 @@ pub struct EndpointRow<'a> {
     /// The file or apiserver that its slice was read from.
     pub origin: Option<&'a str>,
     pub since: Rfc3339,
-    /// How new clients are given to it beside the other backends: 1 unless the service says more; 0 is none.
+    /// Its share of new clients relative to the other backends: 1 unless the service says otherwise; 0 is none.
     pub weight: u16,
-    /// How it is checked, and what the last check came to; null: it is not checked.
+    /// Its health check with the last result; null: it is not checked.
     pub check: Option<CheckStatus>,
 }
 
@@ -405,7 +405,7 @@ fn list_reasons((view, port): (&ServiceView, &PortView), row: &Row, snapshot: &S
     reasons
 }
 
-/// The user that drained a backend, and when; and why clients get it if they do.
+/// The user that drained a backend, the time, and why clients get it if they do.
 fn describe_drain(view: &ServiceView, port: &PortView, row: &Row, snapshot: &Snapshot) -> Option<String> {
     let is_drained = port.rows.weights().is_drained(row.backend());
     let (_, by) = snapshot.drains.find_drain(&view.key.name, row.backend()).filter(|_| is_drained)?;
@@ -413,7 +413,7 @@ fn describe_drain(view: &ServiceView, port: &PortView, row: &Row, snapshot: &Sna
     Some(format!("drained by {by} since {}{used}", Rfc3339(by.at)))
 }
 
-/// Which service a backend belongs to, and how it is used.
+/// The service of a backend, and how the backend is used.
 pub(super) fn describe_backend(view: &ServiceView, dialled: &DialTarget, services: usize) -> String {
     let ports = view.ports.iter().filter(|port| query_match::has_backend(port, dialled));
     let mut rows = ports.filter_map(|port| Some((port, port.rows.find(dialled.address)?)));
@@ -443,17 +443,17 @@ pub struct RefusalRow {
     pub verdict: &'static str,
     pub frontend: String,
     pub cause: Code<Cause>,
-    /// Where the client's last packet came from; null if the client is a process of this node.
+    /// The source of the client's last packet; null if the client is a process of this node.
     pub source: Option<String>,
-    /// The process that dialled; 0 if a packet was refused, of which no process is known.
+    /// The process that dialled; 0 for a refused packet, whose process is unknown.
     pub pid: u32,
     pub comm: String,
     pub cgroup: u64,
 }
 
-/// The latest clients that dialled one of these frontends and were not served.
+/// The latest clients that these frontends did not serve.
 pub(super) fn build_refusal_rows(latest: &[Arc<DeniedClient>], subject: &Subject) -> Vec<RefusalRow> {
-    let is_meant = |denied: &&Arc<DeniedClient>| {
+    let is_at_frontend = |denied: &&Arc<DeniedClient>| {
         subject
             .frontends()
             .filter_map(frontend_key)
@@ -470,10 +470,10 @@ pub(super) fn build_refusal_rows(latest: &[Arc<DeniedClient>], subject: &Subject
         comm: denied.refusal.comm.clone(),
         cgroup: denied.refusal.cgroup,
     };
-    latest.iter().rev().filter(is_meant).take(REFUSALS_MAX).map(row).collect()
+    latest.iter().rev().filter(is_at_frontend).take(REFUSALS_MAX).map(row).collect()
 }
 
-/// Which apiserver is used, in a few words.
+/// The apiserver in use, in a few words.
 pub(super) fn describe_apiserver(view: &ApiserverView) -> String {
     match view.usage() {
         Usage::InUse(it) => format!("{} in use", it.address),

@@ -1,8 +1,7 @@
-//! What the first packet of a client meets at an address, step by step, without sending one.
+//! Traces a client's first packet to an address step by step, without sending one.
 //!
-//! Invariant: whether the packet is let in, and which list is meant for it, is what the maps say, read back for this
-//! answer. Where they could not be read, nothing is said of either. The steps come in the order in which programs take
-//! them.
+//! Invariant: admission and the backend list come from the maps, read back for this answer. If the maps could not be
+//! read, the trace reports neither. The steps are in the order of the programs.
 
 mod prose;
 
@@ -28,27 +27,27 @@ use holdfast_status::views::datapath::DatapathView;
 pub use prose::{ClientAddress, Outcome};
 use prose::{ClientClass, StepKind};
 
-/// Backends that are named; `/backends` has the others.
+/// The most backends that are listed; `/backends` has the others.
 const SHARES_MAX: usize = 100;
 
-/// What the first packet of a client meets, as computed from the maps. No packet was sent.
+/// What a client's first packet meets, computed from the maps. No packet was sent.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Packet {
     pub from: IpAddr,
     pub protocol: Code<Transport>,
-    /// What kind of client it is, by its address.
+    /// The kind of client, by its address.
     pub client: Code<ClientClass>,
     pub outcome: Code<Outcome>,
-    /// The whole answer in one sentence.
+    /// The answer in one sentence.
     pub sentence: String,
     pub steps: Vec<PacketStep>,
     /// The backends that may get the packet.
     pub backends: Vec<BackendShare>,
-    /// How many more backends may get it and are not named.
+    /// Number of further backends that may get it.
     pub more_backends: usize,
 }
 
-/// One thing that is looked at, and what is found.
+/// One step, and its result.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PacketStep")]
 pub struct PacketStep {
@@ -63,55 +62,55 @@ pub struct BackendShare {
     pub backend: String,
     /// The part of new connections that it gets: 1 is all.
     pub share: f64,
-    /// Whether it is terminating, and chosen because no backend is ready.
+    /// Whether it is terminating, and selected because no backend is ready.
     pub draining: bool,
     /// The node that its endpoint names.
     pub node: Option<String>,
     pub seen_as: Code<ClientAddress>,
 }
 
-/// The devices at which programs look at packets.
+/// The devices whose programs process packets.
 pub(super) enum AttachedDevices {
-    /// At no device, and why.
+    /// No device, and why.
     NotAttached(String),
-    /// At these devices.
+    /// These devices.
     Attached { outer: Vec<String>, pods: Vec<String>, fast_path: FastPathDevices, dsr: DsrConfig },
 }
 
-/// The devices between which packets pass by the stack.
+/// The devices between which packets bypass the stack.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FastPathDevices {
-    /// Those by which others are reached.
+    /// Devices that lead to other hosts.
     pub(super) outer: Vec<String>,
-    /// Those that lead to pods of this node.
+    /// Devices that lead to pods of this node.
     pub(super) local: Vec<String>,
-    /// Those of them by which pods are clients, too.
+    /// The local devices whose pods are clients, too.
     pub(super) pods: Vec<String>,
-    /// The devices that lead to others at which packets do so at the driver already.
+    /// The outer devices whose packets take the fast path in the driver already.
     pub(super) drivers: Vec<String>,
 }
 
-/// Which packets go to the nodes of their backends as they came (DSR).
+/// Which packets reach the nodes of their backends unchanged (DSR).
 #[derive(Clone, Debug, Default)]
 pub(super) struct DsrConfig {
-    /// By which transports.
+    /// The transports.
     encap: DsrTransports,
     /// Networks in which only nodes live.
     dsr_from: Vec<SourceRange>,
-    /// The families of which a device that leads to others has an address in such a network.
+    /// The families of which a device for DSR has an address in such a network.
     families: Vec<Family>,
 }
 
 impl DsrConfig {
     fn from_status(packets: &PacketStatus) -> Self {
         let nodes = packets.switches.dsr_from.clone();
-        let is_way =
+        let carries_dsr =
             |it: &&DeviceStatus| it.attached && it.device.side != DeviceSide::Pod && !it.device.has_ipsec;
-        let leads = packets.devices.iter().filter(is_way);
-        let of_devices =
-            leads.flat_map(|it| [it.device.address4.map(IpAddr::V4), it.device.address6.map(IpAddr::V6)]);
+        let devices = packets.devices.iter().filter(carries_dsr);
+        let addresses =
+            devices.flat_map(|it| [it.device.address4.map(IpAddr::V4), it.device.address6.map(IpAddr::V6)]);
         let own =
-            of_devices.flatten().filter(|address| nodes.iter().any(|network| network.contains(*address)));
+            addresses.flatten().filter(|address| nodes.iter().any(|network| network.contains(*address)));
         Self {
             encap: packets.switches.dsr_transports,
             families: own.map(Family::from_address).collect(),
@@ -157,13 +156,14 @@ impl AttachedDevices {
     }
 }
 
-/// A packet on its way: its sender, and what it has met so far.
+/// A packet on its path: its sender, and its steps so far.
 struct PacketTrace<'a> {
     from: IpAddr,
     dialled: SocketAddr,
     transport: Transport,
     class: ClientClass,
-    /// Whether the packet may come by the device of a pod that is no endpoint of any service; it then goes another way.
+    /// Whether the packet may come through the device of a pod that is no endpoint of any service. It then takes
+    /// another path.
     may_be_pod: bool,
     fast_path: FastPathDevices,
     dsr: DsrConfig,
@@ -171,7 +171,7 @@ struct PacketTrace<'a> {
     steps: Vec<PacketStep>,
 }
 
-/// A frontend as the maps have it, and the service that has it.
+/// A frontend of the maps, and the service that owns it.
 struct MatchedFrontend<'a> {
     key: FrontendKey,
     entry: &'a FrontendEntry,
@@ -189,7 +189,7 @@ impl MatchedFrontend<'_> {
     }
 }
 
-/// What the client's first packet to the address in question meets.
+/// Traces the client's first packet to the queried address.
 pub(super) fn trace_packet(
     snapshot: &Snapshot,
     watched: &AttachedDevices,
@@ -227,8 +227,8 @@ pub(super) fn trace_packet(
     }
 }
 
-/// The keys that programs look up, in their order: the dialled address itself, then the node port if the address is the
-/// node's. For an address of the loopback they look up nothing.
+/// The keys that the programs look up, in order: the dialled address, then the node port if the address is the node's.
+/// They look up nothing for a loopback address.
 fn lookup_keys(snapshot: &Snapshot, dialled: &DialTarget) -> Vec<FrontendKey> {
     let address = dialled.address;
     let Ok(port) = address.port().try_into() else { return Vec::new() };
@@ -253,15 +253,15 @@ fn find_read_back<'a>(
     read.iter().find(|(other, _)| other == key).map(|(_, entry)| entry)
 }
 
-/// The service that has the frontend; a service that only claims it does not count.
+/// The service that owns the frontend. One that only claims it does not count.
 fn find_owner<'a>(subjects: &'a [Subject], key: &FrontendKey) -> Option<(&'a ServiceView, &'a FrontendView)> {
-    let of_subject = |subject: &'a Subject| subject.frontends().map(move |it| (&*subject.view, it));
+    let frontends = |subject: &'a Subject| subject.frontends().map(move |it| (&*subject.view, it));
     let is_it =
         |it: &FrontendView| details::frontend_key(it) == Some(*key) && it.verdict != Verdict::Conflict;
-    subjects.iter().flat_map(of_subject).find(|(_, it)| is_it(it))
+    subjects.iter().flat_map(frontends).find(|(_, it)| is_it(it))
 }
 
-/// What kind of client has this address.
+/// The kind of client with this address.
 fn classify_client(snapshot: &Snapshot, from: IpAddr) -> ClientClass {
     if snapshot.node.node_port_addresses.contains(&from) || from.is_loopback() {
         return ClientClass::Node;
@@ -281,7 +281,7 @@ impl<'a> PacketTrace<'a> {
         self.steps.push(PacketStep { step: Code(step), says: says.into() });
     }
 
-    /// Notes the first two steps. Where no program looks at packets of this client, the packet is at its end already.
+    /// Adds the first two steps. If no program processes this client's packets, the packet ends here.
     fn enter_device(mut self, watched: &AttachedDevices) -> Result<Self, Packet> {
         let (outer, pods, shortcut, direct) = match watched {
             AttachedDevices::NotAttached(why) => return Err(self.pass_unseen(why)),
@@ -355,7 +355,7 @@ impl<'a> PacketTrace<'a> {
         self.finish(Outcome::Passed, &format!("goes on as it is, because {why}."))
     }
 
-    /// The service that has the dialled cluster IP with other ports in the maps, but not with this one. None for a
+    /// The service that has the dialled cluster IP with other ports in the maps, but not with this one. `None` for a
     /// packet of the node itself.
     fn cluster_ip_owner(&self) -> Option<&'a ServiceView> {
         let is_one = |it: &FrontendView| {
@@ -372,7 +372,7 @@ impl<'a> PacketTrace<'a> {
         with_it.next().filter(|_| self.class != ClientClass::Node)
     }
 
-    /// The end of a packet to a port that a cluster IP does not have: it is refused, as kube-proxy refuses it.
+    /// The end of a packet to an unknown port of a cluster IP: it is refused, as kube-proxy refuses it.
     fn refuse_unknown_port(mut self, view: &ServiceView) -> Packet {
         let why =
             format!("{} is a cluster IP of {}, which has no such port", self.dialled.ip(), view.key.name);
@@ -406,7 +406,7 @@ impl<'a> PacketTrace<'a> {
         }
     }
 
-    /// Notes whether the service lets the client's address in; gives the reason if it does not.
+    /// Adds the source step. Returns the reason if the service denies the client's address.
     fn source_refusal(&mut self, met: &MatchedFrontend<'_>) -> Option<String> {
         let MatchedFrontend { key, entry, view, .. } = met;
         let facts = view.facts.as_ref().filter(|facts| !facts.source_ranges.is_empty())?;
@@ -438,7 +438,7 @@ impl<'a> PacketTrace<'a> {
         Some(why)
     }
 
-    /// Notes and gives which list is meant for the packet.
+    /// Adds the list step, and returns the list for the packet.
     fn select_list(&mut self, met: &MatchedFrontend<'_>) -> Scope {
         let flags = met.flags();
         let is_internal = met.entry.value.kind.is_internal();
@@ -499,7 +499,7 @@ impl<'a> PacketTrace<'a> {
         Packet { backends, more_backends, ..self.finish(Outcome::Served, &sentence) }
     }
 
-    /// Whether packets for a backend of another node go there as they came: see `can_encap` in `bpf/dsr.h`.
+    /// Whether packets to a backend of another node stay unchanged: see `can_encap` in `bpf/dsr.h`.
     fn uses_dsr(&self, met: &MatchedFrontend<'_>, backend: IpAddr) -> bool {
         let direct = &self.dsr;
         direct.encap.contains(self.transport)
@@ -538,7 +538,7 @@ impl<'a> PacketTrace<'a> {
     }
 }
 
-/// The node that the endpoint behind a slot names.
+/// The node that the slot's endpoint names.
 fn endpoint_node(met: &MatchedFrontend<'_>, slot: &Slot) -> Option<String> {
     let port = met.port()?;
     let row = port.rows.find(slot.backend())?;

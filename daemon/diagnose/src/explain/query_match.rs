@@ -1,6 +1,6 @@
-//! What a question is about: a service by its name, or the services that have an address.
+//! Matches a query to services: one by its name, or those that have an address.
 //!
-//! Invariant: exact matches first, and what is only near is called near. Nothing is found by a prefix of a name.
+//! Invariant: exact matches come first, and a similar one is only called near. No prefix of a name matches.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,16 +10,16 @@ use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Verdict};
 use holdfast_core::words;
 
-/// The most things that an answer names as near.
+/// The most near matches of an answer.
 const NEAR_MAX: usize = 8;
 
-/// The most services of one answer: a backend's address may be behind many.
+/// The most services of one answer: many may share a backend's address.
 const SERVICES_MAX: usize = 16;
 
-/// What is asked about.
+/// The subject of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExplainQuery {
-    /// Every frontend that its clients do not find as they would like it.
+    /// Every frontend that is not healthy.
     Trouble,
     /// All of a service.
     Service(ObjectName),
@@ -27,7 +27,7 @@ pub enum ExplainQuery {
     Address(DialTarget),
 }
 
-/// An address with its port, and by which protocol if that was said.
+/// An address with its port, and the protocol if the query names one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialTarget {
     pub address: SocketAddr,
@@ -35,7 +35,7 @@ pub struct DialTarget {
 }
 
 impl DialTarget {
-    /// Takes an IPv4-mapped IPv6 address as the IPv4 address in it, as the kernel does.
+    /// Takes an IPv4-mapped IPv6 address for its IPv4 address, as the kernel does.
     pub fn new(address: SocketAddr, protocol: Option<Protocol>) -> Self {
         let canonical = match address.ip().to_canonical() {
             IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
@@ -44,7 +44,7 @@ impl DialTarget {
         Self { address: canonical, protocol }
     }
 
-    /// Whether the question means this protocol.
+    /// Whether the query includes this protocol.
     fn matches_protocol(&self, protocol: &Protocol) -> bool {
         self.protocol.as_ref().is_none_or(|asked| asked == protocol)
     }
@@ -60,22 +60,22 @@ impl fmt::Display for DialTarget {
 }
 
 words! {
-    /// What an answer is about.
+    /// The kind of match of a query.
     pub enum QueryMatch {
-        /// The question names nothing: the answer is about what is not served.
+        /// The query names nothing: the answer is about whatever is not served.
         Trouble = "trouble",
         /// All of a service.
         Service = "service",
         /// What a client dials.
         Frontend = "frontend",
-        /// What may answer a client.
+        /// An address that may receive clients.
         Backend = "backend",
-        /// No service has what was asked for.
+        /// No service matches.
         Nothing = "nothing",
     }
 }
 
-/// A service of the answer, with the places of the frontends that it is about.
+/// A service of the answer, with the indices of its matching frontends.
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
     pub view: Arc<ServiceView>,
@@ -83,19 +83,19 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The frontends that the answer is about.
+    /// The matching frontends.
     pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
     }
 
-    /// Puts TCP first: most questions that name no protocol mean TCP.
+    /// Puts TCP first: most queries without a protocol mean TCP.
     fn sort_by_protocol(&mut self) {
         let Self { view, frontends } = self;
         frontends.sort_by_key(|place| view.frontends.get(*place).map(|it| &it.protocol));
     }
 }
 
-/// Finds the services that a question means, by exact matches alone.
+/// Finds the services of a query, by exact matches alone.
 pub(super) fn find_subjects(snapshot: &Snapshot, question: &ExplainQuery) -> (QueryMatch, Vec<Subject>) {
     match question {
         ExplainQuery::Trouble => {
@@ -120,7 +120,7 @@ fn find_by_address(snapshot: &Snapshot, address: &DialTarget) -> (QueryMatch, Ve
     });
     if !dialled.is_empty() {
         dialled.iter_mut().for_each(Subject::sort_by_protocol);
-        // The sort is stable: among services of one protocol, one that is served there stays first.
+        // The sort is stable: within a protocol, a service that is served there stays first.
         dialled.sort_by_key(|subject| subject.frontends().next().map(|it| it.protocol.clone()));
         return (QueryMatch::Frontend, dialled);
     }
@@ -154,7 +154,7 @@ fn match_positions(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) 
     Some(places.collect::<Vec<_>>()).filter(|places| !places.is_empty())
 }
 
-/// Whether a frontend answers at an address; a NodePort does at those of the node's addresses that serve node ports.
+/// Whether a frontend answers at an address. A NodePort does at the node's addresses that serve node ports.
 fn serves_address(snapshot: &Snapshot, it: &FrontendView, dialled: &DialTarget) -> bool {
     let address = dialled.address;
     let same_family = Family::from_address(it.address) == Family::from_address(address.ip());
@@ -168,21 +168,21 @@ fn lists_backend(view: &ServiceView, place: usize, dialled: &DialTarget) -> bool
     view.ports.get(place).is_some_and(|port| has_backend(port, dialled))
 }
 
-/// Whether what is dialled is a backend of a port.
+/// Whether the dialled address is a backend of a port.
 pub(super) fn has_backend(port: &PortView, dialled: &DialTarget) -> bool {
     dialled.matches_protocol(&Protocol::Transport(port.key.transport))
         && port.rows.find(dialled.address).is_some()
 }
 
-/// Something that is not what was asked for, but may have been meant.
+/// Something near the query, that may have been meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NearMatch {
     pub what: &'static str,
     pub name: String,
 }
 
-/// What may have been meant: the same address with another port or protocol, the same port at a close address, or a
-/// service of the same name in another namespace.
+/// Finds near matches: the same address with another port or protocol, the same port at a close address, or the same
+/// name in another namespace.
 pub(super) fn find_near_matches(snapshot: &Snapshot, question: &ExplainQuery) -> Vec<NearMatch> {
     let mut near = Vec::new();
     for view in snapshot.services.iter() {
@@ -227,7 +227,7 @@ fn match_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<NearMat
     }));
 }
 
-/// Whether two addresses are in the same /24 or /64, so that one may be a slip of the finger.
+/// Whether two addresses are in the same /24 or /64, so that one may be a typo.
 fn is_close(a: IpAddr, b: IpAddr) -> bool {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => a.octets().first_chunk::<3>() == b.octets().first_chunk::<3>(),

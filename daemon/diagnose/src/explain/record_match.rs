@@ -1,7 +1,7 @@
-//! Whether a record is about an address, which no service may have now.
+//! Whether a record is about an address that no service has now.
 //!
-//! Invariant: an address is found where a record names it as a frontend or a backend, and nowhere else: the apiserver
-//! from which the change came is neither. `/history` has what is older.
+//! Invariant: a record matches only by the frontends and backends that it names. The apiserver that sent the change is
+//! neither. `/history` has older records.
 
 use super::query_match::DialTarget;
 use holdfast_status::record::{Diff, Record};
@@ -9,12 +9,12 @@ use holdfast_status::record::{Diff, Record};
 /// Whether a record is about a frontend or a backend at this address.
 pub fn is_about(record: &Record, dialled: &DialTarget) -> bool {
     let address = dialled.address.to_string();
-    let is_meant = |frontend: &str| match (frontend.split_once('/'), &dialled.protocol) {
+    let matches = |frontend: &str| match (frontend.split_once('/'), &dialled.protocol) {
         (Some((at, protocol)), Some(asked)) => at == address && protocol == asked.as_str(),
         (Some((at, _)), None) => at == address,
         (None, _) => false,
     };
-    frontends(record).any(is_meant) || backends(record).any(|backend| backend == address)
+    frontends(record).any(matches) || backends(record).any(|backend| backend == address)
 }
 
 fn frontends(record: &Record) -> impl Iterator<Item = &str> {

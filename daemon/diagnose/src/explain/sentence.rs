@@ -1,6 +1,6 @@
-//! One English sentence for each thing that a client can meet, and one for what happens next.
+//! One sentence for each thing that a client can meet, and one for what happens next.
 //!
-//! Invariant: every verdict and every reason has its words here and a section of its own in docs/explain.md.
+//! Invariant: every verdict and every reason has its words here, and a section of its own in docs/explain.md.
 
 use std::net::SocketAddr;
 
@@ -15,10 +15,10 @@ use holdfast_core::snapshot::{
 
 use holdfast_status::rfc3339::Rfc3339;
 
-/// Backends named in a sentence; more are counted.
+/// The most backends in a sentence; more are counted.
 const NAMED_MAX: usize = 3;
 
-/// What a client meets that dials this frontend.
+/// What a client of this frontend meets.
 pub fn describe_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
     let backends: Vec<Row> = view.backends(it).collect();
     let name = format_frontend(view, it);
@@ -76,7 +76,7 @@ pub fn describe_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snaps
     }
 }
 
-/// What can be said of a service that has no frontend.
+/// Describes a service that has no frontend.
 pub(super) fn describe_service(view: &ServiceView) -> String {
     let name = &view.key.name;
     match view.state {
@@ -105,11 +105,11 @@ enum AddressRefusal {
     Reserved,
     /// The configuration does not allow it.
     NotAllowed,
-    /// It is the node's, and an import may not have it.
+    /// It is the node's, and an imported service may not have it.
     NodeAddress,
-    /// It is the node's, and nothing is known of the ports at which its processes listen.
+    /// It is the node's, and the kernel has not reported the ports of its processes.
     ListenersUnknown,
-    /// It is the node's, and the port is one of its own servers'.
+    /// It is the node's, and one of the node's own servers has the port.
     NodePortTaken,
 }
 
@@ -165,7 +165,7 @@ impl AddressRefusal {
     }
 }
 
-/// The socket that keeps its clients.
+/// The socket that conflicts with the frontend.
 fn describe_socket(it: &FrontendView, snapshot: &Snapshot) -> String {
     let key = it.protocol.transport().map(|transport| FrontendKey {
         address: it.address,
@@ -229,7 +229,7 @@ pub fn describe_reason(reason: Option<Reason>) -> &'static str {
     }
 }
 
-/// What happens next at a frontend by itself.
+/// What the frontend does next by itself.
 pub(super) fn next_step(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
     if let Status::Error(_) = it.status {
         return "The maps refused the last change; it is tried again with growing pauses of at most 30 s."
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn every_verdict_is_told_in_the_page() {
+    fn the_page_names_every_verdict() {
         let page = include_str!("../../../../docs/explain.md");
         for verdict in Verdict::ALL {
             assert!(

@@ -1,6 +1,6 @@
 //! The one spelling of states, for tables, metrics and explanations.
 //!
-//! Invariant: every place that shows a state shows this word.
+//! Invariant: every place that shows a state uses this word.
 
 use holdfast_core::list::{Row, SlotState};
 use holdfast_core::snapshot::Status;
@@ -13,7 +13,7 @@ words! {
         Active = "active",
         /// It is terminating, and no ready one is left.
         Draining = "draining",
-        /// No slice lists it any more, and the list is kept.
+        /// No slice lists it any more, and its list is held.
         Held = "held",
     }
 }
@@ -25,7 +25,7 @@ words! {
         Active = "active",
         /// It is terminating, and in a list because no ready one is left.
         Draining = "draining",
-        /// No slice lists it any more, and the list that has it is kept.
+        /// No slice lists it any more, and its list is held.
         Held = "held",
         /// It is in no list.
         Unused = "unused",
@@ -35,11 +35,11 @@ words! {
 words! {
     /// Whether the maps hold what they should.
     pub enum WriteStatus {
-        /// The write was not tried yet.
+        /// The write has not been tried yet.
         Pending = "pending",
-        /// The maps hold what they should.
+        /// The maps match.
         Done = "done",
-        /// The last try failed; it is tried again.
+        /// The last write failed; it is retried.
         Error = "error",
     }
 }
@@ -63,7 +63,7 @@ pub fn endpoint_state(row: &Row) -> EndpointState {
     }
 }
 
-/// What a status is, and the error if it is one.
+/// The word for a status, and its error if it has one.
 pub fn write_status(status: &Status) -> (WriteStatus, Option<&str>) {
     match status {
         Status::Pending => (WriteStatus::Pending, None),

@@ -1,7 +1,6 @@
-//! What the apiserver has now, as it was read for a diagnosis: beside what this node has, it shows which of the two is
-//! behind.
+//! Objects of the apiserver as read for a diagnosis. Next to this node's objects they show which side lags.
 //!
-//! Invariant: lists are cut to what a person reads, and their lengths are told.
+//! Invariant: lists are cut to what a person reads, and their lengths are reported.
 
 use std::net::IpAddr;
 
@@ -16,7 +15,7 @@ use crate::formatting::clean;
 use crate::limits::NAMED_MAX;
 use holdfast_status::rfc3339::Rfc3339;
 
-/// What the apiserver said; null where it was not asked or did not answer.
+/// The apiserver's answers; null where it was not queried or did not answer.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Api {
     pub service: Option<ApiService>,
@@ -24,7 +23,7 @@ pub struct Api {
     pub slices: Option<Vec<ApiSlice>>,
     /// The first few pods that the selector matches.
     pub pods: Option<Vec<ApiPod>>,
-    /// What was asked for.
+    /// The queries.
     pub reads: Vec<ApiRead>,
 }
 
@@ -52,7 +51,7 @@ pub struct ApiSlice {
     pub manager: Option<String>,
     pub created: Option<Rfc3339>,
     pub endpoints: usize,
-    /// Those that answer, be it while terminating.
+    /// Those that still answer, even while terminating.
     pub serving: usize,
     pub ports: Vec<String>,
 }
@@ -63,11 +62,11 @@ pub struct ApiPod {
     pub phase: String,
     pub ready: bool,
     pub node: Option<String>,
-    /// The object that made it, as kind and name.
+    /// The object that created it, as kind and name.
     pub owner: Option<String>,
 }
 
-/// One request to the apiserver.
+/// One query to the apiserver.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ApiRead")]
 pub struct ApiRead {

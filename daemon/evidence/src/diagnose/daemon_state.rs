@@ -1,6 +1,6 @@
-//! What this daemon says of itself to a diagnosis.
+//! This daemon's own state, for a diagnosis.
 //!
-//! Invariant: no process outside the daemon is asked.
+//! Invariant: no other process is queried.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,14 +14,14 @@ use holdfast_status::views::checks::CheckStatuses;
 use holdfast_agent::readings::{Readings, counters};
 use holdfast_kubernetes::source::{State, Watch};
 
-/// What the daemon says of itself, and of what it found out about these services.
+/// The daemon's state, and what it knows of these services.
 pub fn gather_daemon_state(readings: &Readings, known: &KnownServices) -> DaemonState {
     let now = Instant::now();
     let watch = |it: Watch| WatchStatus {
         what: it.what.as_str().to_owned(),
         state: it.state.as_str().to_owned(),
-        silent: it.last_received.map(|heard| now.saturating_duration_since(heard)),
-        // A watch that is up has got over its last error.
+        silent: it.last_received.map(|received| now.saturating_duration_since(received)),
+        // A watch that is up has overcome its last error.
         error: it.last_error.filter(|_| it.state != State::Watching).map(|error| error.text.to_string()),
     };
     let ports = known.views().iter().flat_map(|view| view.ports.iter());
@@ -40,7 +40,7 @@ pub fn gather_daemon_state(readings: &Readings, known: &KnownServices) -> Daemon
     }
 }
 
-/// The health checks of the backends that the question is about.
+/// The health checks of the queried backends.
 fn health_checks(readings: &Readings, known: &KnownServices) -> CheckStatuses {
     let is_config = |view: &&Arc<ServiceView>| view.key.source == Source::Config;
     let views: Vec<&Arc<ServiceView>> = known.views().iter().filter(is_config).collect();

@@ -1,7 +1,7 @@
-//! The connections of clients outside with a service's backends.
+//! The connections of outside clients with a service's backends.
 //!
-//! Invariant: nothing is sent. The connections are read off the table of flows: those of a bounded number of the
-//! service's own frontends, and refused ones of its backends, whichever frontend the client dialled.
+//! Invariant: nothing is sent. The connections come from the flow table: those of a bounded number of the service's own
+//! frontends, and refused ones of its backends at any frontend.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use holdfast_diagnose::limits::NAMED_MAX;
 
 use super::limits::FLOWS_MAX;
 
-/// The connections of clients outside with their backends, at most `FLOWS_MAX` of each frontend.
-pub fn gather_flows(material: &Evidence, table: Option<&FlowTable>) -> Lookup<Flows> {
+/// The connections of outside clients with their backends, at most `FLOWS_MAX` of each frontend.
+pub fn gather_flows(evidence: &Evidence, table: Option<&FlowTable>) -> Lookup<Flows> {
     let Some(table) = table else {
         return Lookup::Skipped("packets are not translated on this node");
     };
     let mut flows = Flows::default();
-    let all = || frontend_targets(&material.snapshot, &material.views);
+    let all = || frontend_targets(&evidence.snapshot, &evidence.views);
     flows.frontends_left = all().count().saturating_sub(NAMED_MAX);
     for (at, protocol) in all().take(NAMED_MAX) {
         let place = AddressFilter { address: at.ip(), port: Some(at.port()) };
         let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
         let report = table.find_flows(&filter, FLOWS_MAX);
-        let of_it = |it: &&Flow| Some(it.transport) == protocol.transport() && is_live(it);
-        flows.list.extend(report.matches.iter().filter(of_it).map(observe_flow));
+        let is_own = |it: &&Flow| Some(it.transport) == protocol.transport() && is_live(it);
+        flows.list.extend(report.matches.iter().filter(is_own).map(observe_flow));
         flows.more += report.omitted;
     }
-    // Few connections are refused, so all refused ones are looked at, whichever frontend they dialled.
+    // Few connections are refused, so all refused ones are read, whichever frontend the client dialled.
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
     let refused = table.find_flows(&refused, FLOWS_MAX).matches;
     for flow in refused
         .iter()
-        .filter(|flow| is_live(flow) && is_service_backend(&material.views, flow))
+        .filter(|flow| is_live(flow) && is_service_backend(&evidence.views, flow))
         .map(observe_flow)
     {
         if !flows.list.contains(&flow) {
@@ -50,7 +50,7 @@ fn is_service_backend(views: &[Arc<ServiceView>], flow: &Flow) -> bool {
     ports.any(|port| port.key.transport == flow.transport && port.rows.find(flow.backend).is_some())
 }
 
-/// Whether a flow still counts: one that is over stays in the table for a while, and says nothing.
+/// Whether a flow still counts. A closed one stays in the table for a while, and proves nothing.
 const fn is_live(flow: &Flow) -> bool {
     !matches!(flow.stage, Stage::Closed | Stage::Reset)
 }

@@ -1,8 +1,8 @@
-//! Gathers what a diagnosis needs and this daemon does not know: from the apiserver, this host, backends, name servers.
+//! Gathers the evidence that this daemon lacks: from the apiserver, this host, backends and name servers.
 //!
-//! Invariant: it asks and changes nothing, and ends within `DIAGNOSIS_TIMEOUT` even where no answer comes. Diagnoses do not wait
-//! for each other. Nothing that a tenant wrote decides which address it asks or dials, but for the addresses of the
-//! service's own endpoints and frontends; the cluster's DNS is asked for the name of the service alone.
+//! Invariant: it reads and changes nothing, and ends within `DIAGNOSIS_TIMEOUT` even if no answer comes. Diagnoses do
+//! not wait for each other. Tenants decide no address that it queries or dials, except those of the service's own
+//! endpoints and frontends. It queries the cluster's DNS only for the service's name.
 
 mod cluster;
 mod host;
@@ -33,7 +33,7 @@ use holdfast_kubernetes::apiserver::Access;
 use host::HostQuery;
 use probes::ProbeTarget;
 
-/// Asks for everything that the daemon does not know by itself. Cheap to clone.
+/// Gathers everything that the daemon does not know by itself. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Gatherer {
     access: Option<Access>,
@@ -43,20 +43,20 @@ pub struct Gatherer {
     events: Arc<EventCache>,
 }
 
-/// What to ask.
+/// What to gather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatherOptions {
-    /// Whether anything is asked of an apiserver.
+    /// Whether to query an apiserver.
     pub api: bool,
-    /// Whether connections are tried.
+    /// Whether to try connections.
     pub probes: bool,
-    /// Why frontends are not dialled from here; `None`: they are.
+    /// Why frontends are not dialled from here. `None`: they are.
     pub frontend_skip_reason: Option<&'static str>,
-    /// How long all of it may take; `None`: as long as any diagnosis may, which is also the most.
+    /// The time limit. `None`, and the most: the limit of any diagnosis.
     pub time_limit: Option<Duration>,
 }
 
-/// What the apiserver, this host, backends and name servers said.
+/// The evidence from the apiserver, this host, backends and name servers.
 #[derive(Debug)]
 pub struct ExternalEvidence {
     pub cluster: Cluster,
@@ -67,25 +67,25 @@ pub struct ExternalEvidence {
 }
 
 impl Gatherer {
-    /// `config` says whether Events are read, `node` which node is the own one.
+    /// `config` says whether Events are read; `node` is this node's name.
     pub fn new(access: Option<Access>, node: Arc<str>, config: watch::Receiver<Arc<Config>>) -> Self {
         Self { access, node, config, editions: knowledge::built_in(), events: Arc::default() }
     }
 
-    /// Recognises Events by these editions, in place of the built-in knowledge alone.
+    /// Recognises Events by these editions instead of the built-in knowledge alone.
     #[must_use]
     pub fn with_editions(self, editions: Editions) -> Self {
         Self { editions, ..self }
     }
 
-    /// Asks the apiserver, this host, backends and name servers at once; then, by HTTP, the backends that took a
-    /// connection. All of it ends within the time of a diagnosis, and is about what is judged: the services of `known`.
+    /// Queries the apiserver, this host, backends and name servers at once; then, by HTTP, the backends that took a
+    /// connection. It ends within the time of a diagnosis, and queries only for the services of `known`.
     pub async fn gather_evidence(
         &self,
         known: &KnownServices,
-        (asks, focus): (GatherOptions, &Focus),
+        (options, focus): (GatherOptions, &Focus),
     ) -> ExternalEvidence {
-        let within = asks.time_limit.unwrap_or(DIAGNOSIS_TIMEOUT).min(DIAGNOSIS_TIMEOUT);
+        let within = options.time_limit.unwrap_or(DIAGNOSIS_TIMEOUT).min(DIAGNOSIS_TIMEOUT);
         let deadline = Instant::now() + within.saturating_sub(RENDER_RESERVE);
         let (name, snapshot, views) = (known.name(), known.snapshot(), known.views());
         let own = host::host_addresses().unwrap_or_default();
@@ -93,10 +93,10 @@ impl Gatherer {
         let wanted = HostQuery::from_views(views, &backends);
         let servers = NameServers::new(name, views, snapshot, (&self.node, &own));
         let (mut cluster, host, probes, names) = tokio::join!(
-            self.query_cluster(name, views, asks, deadline),
+            self.query_cluster(name, views, options, deadline),
             host::gather(wanted, deadline),
-            dial_targets(snapshot, views, backends, asks, deadline),
-            servers.query(asks, deadline)
+            dial_targets(snapshot, views, backends, options, deadline),
+            servers.query(options, deadline)
         );
         if let (Lookup::Answered(Some(seen)), Some(port)) = (&mut cluster.service, &focus.port) {
             seen.retain_port(port);
@@ -106,20 +106,20 @@ impl Gatherer {
         ExternalEvidence { cluster, host, probes, http, names }
     }
 
-    /// As `gather_evidence`, for callers outside this crate, which can only show the result.
+    /// Like `gather_evidence`, for callers outside this crate, which can only print the result.
     pub async fn gather_opaque(
         &self,
         name: &ObjectName,
         snapshot: &Snapshot,
-        asks: GatherOptions,
+        options: GatherOptions,
     ) -> impl fmt::Debug + use<> {
         let focus = Focus::default();
         let known = KnownServices::find(name.clone(), Arc::new(snapshot.clone()), &focus);
-        self.gather_evidence(&known, (asks, &focus)).await
+        self.gather_evidence(&known, (options, &focus)).await
     }
 
-    /// Asks for Events alone: about one service and its pods, or about what all services depend on. Returns them with
-    /// the edition by which they are recognised.
+    /// Queries Events alone: about one service and its pods, or about what all services depend on. Returns them with
+    /// the edition that recognises them.
     pub async fn query_events(
         &self,
         about: Option<&ObjectName>,
@@ -127,7 +127,7 @@ impl Gatherer {
     ) -> (ReceivedEvents, Arc<Edition>) {
         let deadline = Instant::now() + DIAGNOSIS_TIMEOUT.saturating_sub(RENDER_RESERVE);
         let views = about.map(|name| find_views(name, snapshot)).unwrap_or_default();
-        let heard = match &self.access {
+        let received = match &self.access {
             Some(access) => {
                 let about = about.map(|name| (name, views.as_slice()));
                 cluster::list_events(
@@ -141,10 +141,10 @@ impl Gatherer {
             }
             None => ReceivedEvents::from_lookup(Lookup::Skipped("no apiserver is used")),
         };
-        (heard, self.edition())
+        (received, self.edition())
     }
 
-    /// As `query_events`, for callers outside this crate, which can only show the result.
+    /// Like `query_events`, for callers outside this crate, which can only print the result.
     pub async fn query_events_opaque(
         &self,
         about: Option<&ObjectName>,
@@ -157,12 +157,12 @@ impl Gatherer {
         self.config.borrow().kubernetes.events_read != EventsRead::Off
     }
 
-    /// The editions by which Events are recognised, for callers that follow their changes.
+    /// The editions that recognise Events, for callers that follow their changes.
     pub fn editions(&self) -> Editions {
         self.editions.clone()
     }
 
-    /// The newest of these editions.
+    /// The newest edition.
     pub(crate) fn edition(&self) -> Arc<Edition> {
         Arc::clone(&self.editions.borrow())
     }
@@ -171,15 +171,15 @@ impl Gatherer {
         &self,
         name: &ObjectName,
         views: &[Arc<ServiceView>],
-        asks: GatherOptions,
+        options: GatherOptions,
         deadline: Instant,
     ) -> Cluster {
         let is_import = |view: &Arc<ServiceView>| view.key.source == Source::ClusterSet;
         match &self.access {
-            Some(_) if asks.api && !views.is_empty() && views.iter().all(is_import) => {
+            Some(_) if options.api && !views.is_empty() && views.iter().all(is_import) => {
                 cluster::skip_all("it is a ServiceImport, and no Service is behind it")
             }
-            Some(access) if asks.api => {
+            Some(access) if options.api => {
                 let now = holdfast_host::clock::now().seconds();
                 let edition = self.edition();
                 let subject = ServiceSubject { name, views, node: &self.node, now, edition: &edition };
@@ -195,13 +195,13 @@ async fn dial_targets(
     snapshot: &Snapshot,
     views: &[Arc<ServiceView>],
     backends: Vec<ProbeTarget>,
-    asks: GatherOptions,
+    options: GatherOptions,
     deadline: Instant,
 ) -> Lookup<Vec<Probe>> {
-    if !asks.probes {
+    if !options.probes {
         return Lookup::Skipped("no connection was to be tried");
     }
-    let mut targets = probes::frontend_targets(views, snapshot, asks.frontend_skip_reason);
+    let mut targets = probes::frontend_targets(views, snapshot, options.frontend_skip_reason);
     targets.extend(backends);
     Lookup::Answered(probes::dial_targets(targets, deadline).await)
 }
@@ -210,7 +210,7 @@ async fn dial_targets(
 const DNS_SERVICE: (&str, &str) = ("kube-system", "kube-dns");
 const DNS_PORT: u16 = 53;
 
-/// The name servers that are asked.
+/// The name servers to query.
 struct NameServers<'a> {
     name: &'a ObjectName,
     is_v6: bool,
@@ -243,8 +243,8 @@ impl<'a> NameServers<'a> {
         }
     }
 
-    async fn query(self, asks: GatherOptions, deadline: Instant) -> Lookup<DnsReplies> {
-        if !asks.probes {
+    async fn query(self, options: GatherOptions, deadline: Instant) -> Lookup<DnsReplies> {
+        if !options.probes {
             return Lookup::Skipped("no connection was to be tried");
         }
         let servers = futures_util::stream::iter(self.service_servers)

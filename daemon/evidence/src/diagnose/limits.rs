@@ -1,35 +1,35 @@
-//! The bounds of what a diagnosis asks, in one place. The bounds of what is judged are in the judgement.
+//! The bounds of a diagnosis's queries, in one place. `holdfast_diagnose` has the bounds of its judgement.
 //!
-//! Invariant: nothing that a tenant wrote decides how long a diagnosis takes or how much it asks for.
+//! Invariant: nothing that a tenant wrote decides how long a diagnosis takes or how much it reads.
 
 use std::time::Duration;
 
-/// How long a diagnosis takes at most, with everything that it asks for: a person waits for it.
+/// The longest diagnosis, with all its queries: a person waits for it.
 pub const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most requests to the apiserver for one diagnosis: a thousand nodes may ask at once.
+/// The most requests to the apiserver for one diagnosis: a thousand nodes may send them at once.
 pub(crate) const REQUESTS_MAX: usize = 12;
 
-/// How long one question may take, from the connection to the last byte: twice as long as a loaded apiserver takes for
-/// a page of 500, and less than half of [`DIAGNOSIS_TIMEOUT`].
+/// The longest query, from the connection to the last byte: twice as long as a loaded apiserver takes for a page of
+/// 500, and less than half of [`DIAGNOSIS_TIMEOUT`].
 pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long reading the maps may take, which comes first. An engine at rest answers within a millisecond. If the engine
-/// is busy with whole lists, the other questions must not wait for long.
+/// The longest time for reading the maps, which comes first. An idle engine answers within a millisecond. The other
+/// queries must not wait long for a busy one.
 pub const MAPS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The time that is kept for judging and showing after the last question: a diagnosis beside 10,000 services takes 40
-/// ms of a processor, and other diagnoses may run too.
+/// The time for judging and rendering after the last query: a diagnosis among 10,000 services takes 40 ms of CPU, and
+/// other diagnoses may run too.
 pub const RENDER_RESERVE: Duration = Duration::from_millis(200);
 
 /// The most objects of one page of a list: a server reads a page at once.
 pub(crate) const PAGE_ITEMS: usize = 500;
 
-/// For how long Events are kept, and for how many questions.
+/// How long Events are cached, and for how many queries.
 pub(crate) const EVENTS_CACHE_TTL: Duration = Duration::from_secs(30);
 pub(crate) const EVENTS_QUESTIONS_MAX: usize = 16;
 
-/// How far apart readings of Events begin, for all clients together: each costs the apiserver all Events of a
+/// The least time between reads of Events, over all clients: each read makes the apiserver scan all Events of a
 /// namespace.
 pub(crate) const EVENTS_PACE: Duration = Duration::from_secs(5);
 
@@ -39,42 +39,41 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// The most bytes of one object: etcd stores 1.5 MB.
 pub(crate) const OBJECT_BYTES_MAX: usize = 2 << 20;
 
-/// The most bytes of a refusal: it is a sentence, or the page of a proxy.
+/// The most bytes of a refusal: a sentence, or the page of a proxy.
 pub(crate) const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// The most bytes of a request's path and query: what proxies before an apiserver take, and more than any selector that
-/// people write.
+/// The most bytes of a request's path and query: proxies accept that much, and no real selector is longer.
 pub(crate) const QUERY_BYTES_MAX: usize = 4 << 10;
 
-/// The most endpoints that are compared, over all slices; a service with more is compared by its table alone.
+/// The most endpoints over all slices that are compared. A larger service is compared by its table alone.
 pub(crate) const ENDPOINTS_MAX: usize = 20_000;
 
-/// The most nodes that are asked for.
+/// The most nodes that are queried.
 pub(crate) const NODES_MAX: usize = 10;
 
-/// The most of those nodes that are asked for one by one because no node has the label: a writer of slices may name any
-/// node, and each one costs a request.
+/// The most nodes that are queried by name because no node has the label: a writer of slices may name any node, and
+/// each costs a request.
 pub(crate) const NODES_BY_NAME_MAX: usize = 2;
 
-/// Connections that are tried at once, and how long each may take.
+/// Test connections at once, and the longest one.
 pub(crate) const PROBES_AT_ONCE: usize = 8;
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the look at this host may take: files and netlink answer within milliseconds.
+/// The longest time for reading this host: files and netlink answer within milliseconds.
 pub(crate) const HOST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The most bytes of one file of the kernel or of the host; the longest real one is a resolv.conf of 2 KB.
 pub(crate) const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// The most bytes of a list of sockets: 100,000 that listen.
+/// The most bytes of a list of sockets: 100,000 listeners.
 pub(crate) const NETLINK_BYTES_MAX: usize = 16 << 20;
 
-/// Processes and open files that are looked through for the owner of a listening socket.
+/// Processes and open files that are searched for the owner of a listening socket.
 pub(crate) const PROCESSES_MAX: usize = 8_192;
 pub(crate) const DESCRIPTORS_MAX: usize = 262_144;
 
-/// The most flows of one frontend that are looked at: what is wrong with one flow mostly is wrong with many.
+/// The most flows of one frontend that are read: a fault of one flow mostly affects many.
 pub(crate) const FLOWS_MAX: usize = 1_000;
 
-/// The most bytes that are read of an answer over HTTP, of a health port or of a backend.
+/// The most bytes of an HTTP reply that are read, from a health port or a backend.
 pub(crate) const HEALTH_BYTES_MAX: u64 = 4 << 10;

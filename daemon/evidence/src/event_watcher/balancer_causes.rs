@@ -1,8 +1,7 @@
-//! Why the load balancers of Services are not made, as the cluster said last. The metric of Services that wait for one
-//! shows it.
+//! The latest causes why load balancers of Services are not made. The metric of pending Services shows them.
 //!
 //! Invariant: a cause is an id of the knowledge, whatever the Event says. At most [`CAUSES_MAX`] are kept, each for
-//! [`CAUSE_TTL`]; a namespace with many of them pushes out its own, and no other's.
+//! [`CAUSE_TTL`]. A namespace with many causes evicts its own, and no other's.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,20 +9,18 @@ use std::time::{Duration, Instant};
 use holdfast_core::keys::ObjectName;
 use holdfast_knowledge::{ClusterEvent, Recognition, Step};
 
-/// The most causes that are kept: five times as many as Services can have a series, since it is not known here which of
-/// them have one.
+/// The most causes: five times the Services that can have a series, because this module does not know which have one.
 const CAUSES_MAX: usize = 1_000;
 
-/// How long a cause is kept. A controller tries again after five minutes at the latest, and says why it failed each
-/// time.
+/// The lifetime of a cause. A controller retries within five minutes, and reports the failure each time.
 const CAUSE_TTL: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Default)]
 pub(super) struct BalancerCauses(BTreeMap<ObjectName, (String, Instant)>);
 
 impl BalancerCauses {
-    /// Takes notice of what an Event says of a load balancer. An Event that one is being made changes nothing, because
-    /// it comes before each try.
+    /// Updates the cause by an Event about a load balancer. An Event of progress changes nothing, because one comes
+    /// before each try.
     pub(super) fn record_event(&mut self, event: &ClusterEvent, recognised: &Recognition<'_>, now: Instant) {
         let Ok(name) = ObjectName::new(&event.object.namespace, &event.object.name) else { return };
         match (recognised.step, recognised.cause) {
@@ -37,9 +34,9 @@ impl BalancerCauses {
     fn insert_cause(&mut self, name: ObjectName, cause: String, now: Instant) {
         self.0.retain(|_, (_, then)| now.saturating_duration_since(*then) < CAUSE_TTL);
         if self.0.len() >= CAUSES_MAX && !self.0.contains_key(&name) {
-            let left_out = self.oldest(name.namespace()).or_else(|| self.oldest(self.largest_namespace()));
-            if let Some(left_out) = left_out {
-                self.0.remove(&left_out);
+            let evicted = self.oldest(name.namespace()).or_else(|| self.oldest(self.largest_namespace()));
+            if let Some(evicted) = evicted {
+                self.0.remove(&evicted);
             }
         }
         self.0.insert(name, (cause, now));
@@ -50,7 +47,7 @@ impl BalancerCauses {
         own.min_by_key(|(_, (_, then))| *then).map(|(name, _)| name.clone())
     }
 
-    /// The namespace of which most causes are kept.
+    /// The namespace with the most causes.
     fn largest_namespace(&self) -> &str {
         let mut counts = BTreeMap::<&str, usize>::new();
         self.0.keys().for_each(|name| *counts.entry(name.namespace()).or_default() += 1);
@@ -78,7 +75,7 @@ mod tests {
         ObjectName::new(namespace, name).unwrap()
     }
 
-    fn hear(
+    fn record(
         causes: &mut BalancerCauses,
         (kind, of): (&str, &ObjectName),
         reason: &str,
@@ -95,38 +92,38 @@ mod tests {
     const FAILED: &str = "Error syncing load balancer: failed to ensure load balancer: RequestLimitExceeded";
 
     #[test]
-    fn a_cause_is_known_until_it_is_done_or_another_one_is_or_an_hour_is_over() {
+    fn a_cause_lasts_until_success_another_failure_or_an_hour() {
         let mut causes = BalancerCauses::default();
         let web = name("shop", "web");
         let now = Instant::now();
-        hear(&mut causes, ("Pod", &web), "SyncLoadBalancerFailed", FAILED, now);
+        record(&mut causes, ("Pod", &web), "SyncLoadBalancerFailed", FAILED, now);
         assert_eq!(causes.find_cause(&web, now), None, "about something else");
-        hear(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", FAILED, now);
-        hear(&mut causes, ("Service", &web), "EnsuringLoadBalancer", "Ensuring load balancer", now);
+        record(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", FAILED, now);
+        record(&mut causes, ("Service", &web), "EnsuringLoadBalancer", "Ensuring load balancer", now);
         assert_eq!(causes.find_cause(&web, now), Some("cloud.rate_limited"));
         assert_eq!(causes.find_cause(&name("shop", "web-2"), now), None);
         assert_eq!(causes.find_cause(&web, now + CAUSE_TTL), None);
-        hear(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", "nobody knows these words", now);
+        record(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", "nobody knows these words", now);
         assert_eq!(causes.find_cause(&web, now), None, "the last one names none");
-        hear(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", FAILED, now);
-        hear(&mut causes, ("Service", &web), "EnsuredLoadBalancer", "Ensured load balancer", now);
+        record(&mut causes, ("Service", &web), "SyncLoadBalancerFailed", FAILED, now);
+        record(&mut causes, ("Service", &web), "EnsuredLoadBalancer", "Ensured load balancer", now);
         assert_eq!(causes.find_cause(&web, now), None, "done");
     }
 
     #[test]
-    fn a_namespace_that_says_many_pushes_out_its_own() {
+    fn a_namespace_with_many_causes_evicts_its_own() {
         let mut causes = BalancerCauses::default();
         let quiet = name("quiet", "web");
         let now = Instant::now();
-        hear(&mut causes, ("Service", &quiet), "SyncLoadBalancerFailed", FAILED, now);
+        record(&mut causes, ("Service", &quiet), "SyncLoadBalancerFailed", FAILED, now);
         for number in 0..1_500 {
             let later = now + Duration::from_millis(number);
             let loud = name("loud", &format!("web-{number}"));
-            hear(&mut causes, ("Service", &loud), "SyncLoadBalancerFailed", FAILED, later);
+            record(&mut causes, ("Service", &loud), "SyncLoadBalancerFailed", FAILED, later);
         }
         assert_eq!((causes.0.len(), causes.find_cause(&quiet, now).is_some()), (CAUSES_MAX, true));
         let late = name("late", "web");
-        hear(&mut causes, ("Service", &late), "SyncLoadBalancerFailed", FAILED, now);
+        record(&mut causes, ("Service", &late), "SyncLoadBalancerFailed", FAILED, now);
         assert!(
             [&quiet, &late].iter().all(|of| causes.find_cause(of, now).is_some()),
             "and makes room for others"

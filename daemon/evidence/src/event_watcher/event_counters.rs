@@ -1,9 +1,8 @@
-//! Counts the Events that were overheard, and writes a line of each into the journal as long as there is room for
-//! lines.
+//! Counts the watched Events, and writes a journal line for each within a rate limit.
 //!
-//! Invariant: labels are words of the knowledge and of our own topics, so a client that writes Events can make no
-//! series. A bounded number of lines may come at once, and a bounded number in each second after that, and each
-//! namespace has a share of them; Events beyond that are only counted.
+//! Invariant: labels are words of the knowledge and of our own topics, so a client that writes Events creates no
+//! series. Lines have a burst limit and a limit per second, and each namespace has its share of both. Events beyond the
+//! limits are only counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,28 +16,28 @@ use super::balancer_causes::BalancerCauses;
 use crate::knowledge::{self, Edition, Editions};
 use holdfast_agent::exposition::Exposition;
 
-/// How many lines may come at once, and how many in each second after that.
+/// The burst of lines, and the lines per second after it.
 const LINES_AT_ONCE: f64 = 50.0;
 const LINES_A_SECOND: f64 = 2.0;
 
 /// A namespace gets a fifth of either number, so that several may be loud at once.
 const NAMESPACE_SHARE: f64 = 5.0;
 
-/// Namespaces that are told apart; all others share the lines of one.
+/// The most namespaces with limits of their own; all others share one.
 const NAMESPACES_MAX: usize = 1_023;
 const OTHER_NAMESPACES: &str = "others";
 
 /// The label of a sender that the knowledge does not expect for the reason.
 const OTHER_COMPONENT: &str = "other";
 
-/// What was overheard since the start.
+/// Counters of the watched Events since the start.
 #[derive(Debug)]
 pub struct EventCounters {
     counts: Mutex<CounterState>,
     editions: Editions,
 }
 
-/// Recognises Events by what is built in alone.
+/// Recognises Events by the built-in knowledge alone.
 impl Default for EventCounters {
     fn default() -> Self {
         Self::new(knowledge::built_in())
@@ -58,14 +57,14 @@ struct CounterState {
     lines: LineLimiter,
 }
 
-/// The room for lines: of all, and of each namespace that had some lately.
+/// The rate limits of lines: of all, and of each recent namespace.
 #[derive(Debug, Default)]
 struct LineLimiter {
     all: Option<TokenBucket>,
     namespaces: BTreeMap<String, TokenBucket>,
 }
 
-/// Room for so many lines, as it was at a time.
+/// The tokens for lines at a time.
 #[derive(Clone, Copy, Debug)]
 struct TokenBucket {
     tokens: f64,
@@ -73,7 +72,7 @@ struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// The room as it has grown until now.
+    /// Refills the bucket for the time until now.
     fn refill(before: Option<Self>, now: Instant, share: f64) -> Self {
         let most = LINES_AT_ONCE / share;
         let Some(Self { tokens: left, updated: then }) = before else {
@@ -109,12 +108,12 @@ impl LineLimiter {
 }
 
 impl EventCounters {
-    /// Counts Events as the newest edition recognises them.
+    /// Recognises Events by the newest edition.
     pub fn new(editions: Editions) -> Self {
         Self { counts: Mutex::default(), editions }
     }
 
-    /// The editions, for a caller that follows which one is in force.
+    /// The editions, for a caller that follows their changes.
     pub(super) fn editions(&self) -> Editions {
         self.editions.clone()
     }
@@ -127,7 +126,7 @@ impl EventCounters {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether Events are followed. If they are, all series are there at once.
+    /// Sets whether Events are watched. If they are, all series exist at once.
     pub fn set_enabled(&self, is_on: bool) {
         let mut counts = self.lock();
         counts.is_on = is_on;
@@ -138,7 +137,7 @@ impl EventCounters {
         self.reload_series();
     }
 
-    /// Makes the series those of the newest edition; what was counted in them stays.
+    /// Replaces the series by those of the newest edition. Common series keep their counts.
     pub(super) fn reload_series(&self) {
         if self.lock().is_on {
             let edition = self.edition();
@@ -147,21 +146,21 @@ impl EventCounters {
         }
     }
 
-    /// Notes that a topic is followed.
+    /// Marks a topic's watch as up.
     pub(super) fn mark_up(&self, topic: &'static str) {
         let mut counts = self.lock();
         counts.up.insert(topic);
         counts.reported_down.remove(topic);
     }
 
-    /// Notes that a topic is no longer followed, and gives whether that is news.
+    /// Marks a topic's watch as down. Returns whether it was not yet.
     pub(super) fn mark_down(&self, topic: &'static str) -> bool {
         let mut counts = self.lock();
         counts.up.remove(topic);
         counts.reported_down.insert(topic)
     }
 
-    /// Counts an Event, and writes a line of it if there is room.
+    /// Counts an Event, and logs a line of it within the rate limits.
     pub fn count_event(&self, event: &ClusterEvent) {
         let edition = self.edition();
         let recognised = edition.knowledge().recognise(event);
@@ -186,7 +185,7 @@ impl EventCounters {
         }
     }
 
-    /// Why the load balancer of this Service is not made, if Events are followed and one named the cause.
+    /// The cause why this Service's load balancer is not made, if Events are watched and one names it.
     pub fn balancer_cause(&self, service: &ObjectName) -> Option<String> {
         self.lock().balancer_causes.find_cause(service, Instant::now()).map(str::to_owned)
     }
@@ -198,7 +197,7 @@ impl EventCounters {
         out.into_text()
     }
 
-    /// Writes the metrics; nothing unless Events are followed.
+    /// Writes the metrics; nothing unless Events are watched.
     pub fn write_metrics(&self, out: &mut Exposition) {
         let counts = self.lock();
         if !counts.is_on {
@@ -283,16 +282,16 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_writes_events_makes_a_series() {
-        let overheard = EventCounters::default();
-        assert_eq!(overheard.render_metrics(), "", "nothing is followed");
-        overheard.set_enabled(true);
-        let before = overheard.render_metrics().lines().count();
+    fn forged_events_create_no_series() {
+        let counters = EventCounters::default();
+        assert_eq!(counters.render_metrics(), "", "nothing is followed");
+        counters.set_enabled(true);
+        let before = counters.render_metrics().lines().count();
         for number in 0..1_000 {
-            overheard.count_event(&event(&format!("Forged{number}"), "evil"));
-            overheard.count_event(&event("SyncLoadBalancerFailed", &format!("evil-{number}")));
+            counters.count_event(&event(&format!("Forged{number}"), "evil"));
+            counters.count_event(&event("SyncLoadBalancerFailed", &format!("evil-{number}")));
         }
-        let after = overheard.render_metrics();
+        let after = counters.render_metrics();
         assert_eq!(after.lines().count(), before);
         assert!(after.contains("holdfast_events_unrecognised_total 1000"), "{after}");
         let wanted = "holdfast_events_recognised_total{reason=\"SyncLoadBalancerFailed\",type=\"Warning\",component=\"other\"} 1000";
@@ -301,20 +300,20 @@ mod tests {
     }
 
     #[test]
-    fn another_edition_counts_by_its_own_words_and_keeps_what_was_counted() {
+    fn a_new_edition_has_its_own_series_and_keeps_common_counts() {
         let (editions, newest) = watch::channel(Arc::default());
-        let overheard = EventCounters::new(newest);
-        overheard.set_enabled(true);
-        overheard.count_event(&event("SyncLoadBalancerFailed", "service-controller"));
+        let counters = EventCounters::new(newest);
+        counters.set_enabled(true);
+        counters.count_event(&event("SyncLoadBalancerFailed", "service-controller"));
         let text = "[[reason]]\nid = \"ours.tide\"\nreason = \"TideIsOut\"\nkinds = [\"Service\"]\n\
                     type = \"Warning\"\nemitted = \"third-party\"\nseverity = \"error\"\n\
                     meaning = \"The tide is out.\"\nno_causes = \"It is the moon.\"\n";
         let ours = Edition::from_files(vec![("ours.toml".to_owned(), text.to_owned())], Vec::new());
         assert_eq!(ours.faults(), []);
         editions.send_replace(Arc::new(ours));
-        overheard.reload_series();
-        overheard.count_event(&event("TideIsOut", "moon"));
-        let after = overheard.render_metrics();
+        counters.reload_series();
+        counters.count_event(&event("TideIsOut", "moon"));
+        let after = counters.render_metrics();
         for wanted in [
             "{reason=\"TideIsOut\",type=\"Warning\",component=\"other\"} 1\n",
             "{reason=\"SyncLoadBalancerFailed\",type=\"Warning\",component=\"service-controller\"} 1\n",
@@ -323,11 +322,11 @@ mod tests {
             assert!(after.contains(wanted), "{wanted}: {after}");
         }
         editions.send_replace(Arc::default());
-        overheard.reload_series();
-        assert!(!overheard.render_metrics().contains("TideIsOut"), "no reload leaves series behind");
+        counters.reload_series();
+        assert!(!counters.render_metrics().contains("TideIsOut"), "no reload leaves series behind");
     }
 
-    /// How many lines of so many are written.
+    /// The number of lines that are written out of so many.
     fn written(counts: &mut CounterState, namespaces: usize, lines: usize, now: Instant) -> usize {
         (0..lines).filter(|line| counts.try_log_line(now, &format!("n-{}", line % namespaces))).count()
     }
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_says_a_hundred_thousand_takes_no_line_of_another() {
+    fn a_loud_namespace_takes_no_line_of_another() {
         let mut counts = CounterState::default();
         let now = Instant::now();
         assert_eq!(written(&mut counts, 1, 100_000, now), 10, "its share");

@@ -1,8 +1,8 @@
-//! One watch of Events, over connections of its own.
+//! One watch of Events, over its own connections.
 //!
-//! Invariant: the watch goes on where it was if the apiserver lets it, and begins with new Events otherwise; it never
-//! lists old ones. Whatever an apiserver does, requests are sent at a bounded rate, and no failure here makes an
-//! endpoint of the apiserver count as bad.
+//! Invariant: the watch resumes at its last version if the apiserver allows it, and otherwise starts with new Events;
+//! it never lists old ones. Requests are sent at a bounded rate, whatever an apiserver does, and no failure here marks
+//! an endpoint of the apiserver as bad.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,21 +22,20 @@ use holdfast_kubernetes::source::resource::{self, push_parameter};
 
 const PATH: &str = "/api/v1/events?";
 
-/// How long a watch is asked to last at least; up to a quarter more is added by chance.
+/// The least duration that a watch requests; up to a quarter is added at random.
 const WATCH_DURATION: Duration = Duration::from_secs(240);
 
-/// The longest silence that is waited for: nothing tells that a watch of Events is alive, so it may be silent for as
-/// long as it lasts.
+/// The longest silence: a watch of Events has no sign of life, so it may be silent as long as it lasts.
 const SILENCE_MAX: Duration = Duration::from_secs(330);
 
-/// The longest time until an answer begins.
+/// The longest time until a reply begins.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause after a watch that ended or did not begin, and the longest one: Events are not urgent.
+/// The pause after a watch that ended or failed, and the longest one: Events are not urgent.
 const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// How long a watch has to last for the pause after it to be short again.
+/// A watch of at least this length resets the pause.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 
 /// One line of a watch.
@@ -47,15 +46,15 @@ struct WatchLine {
     object: Value,
 }
 
-/// Follows the Events of one topic for ever.
-pub(super) async fn watch_topic(access: Access, node: Arc<str>, topic: Topic, overheard: Arc<EventCounters>) {
+/// Watches the Events of one topic, forever.
+pub(super) async fn watch_topic(access: Access, node: Arc<str>, topic: Topic, counters: Arc<EventCounters>) {
     let mut version = None;
     let mut pause = PAUSE;
     loop {
         let begun = Instant::now();
-        let ended = watch_once(&access, &node, topic, &overheard, &mut version).await;
+        let ended = watch_once(&access, &node, topic, &counters, &mut version).await;
         if let Err(error) = ended
-            && overheard.mark_down(topic.name)
+            && counters.mark_down(topic.name)
         {
             tracing::warn!(events = topic.name, %error, "Events are not followed; this is tried again");
         }
@@ -64,12 +63,12 @@ pub(super) async fn watch_topic(access: Access, node: Arc<str>, topic: Topic, ov
     }
 }
 
-/// Watches until the server ends the watch. A version is forgotten if it is too old or led to an error.
+/// Watches until the server ends the watch. An error or a version that is too old resets the version.
 async fn watch_once(
     access: &Access,
     node: &str,
     topic: Topic,
-    overheard: &EventCounters,
+    counters: &EventCounters,
     version: &mut Option<String>,
 ) -> Result<(), String> {
     let mut connection = access.connect().await.map_err(error_text)?;
@@ -84,14 +83,14 @@ async fn watch_once(
     let seconds = (WATCH_DURATION + random_part(WATCH_DURATION / 4, random_chance())).as_secs();
     let mut reply =
         request_events(access, &resource::watch_query(list_query(topic), &from, seconds), connection).await?;
-    overheard.mark_up(topic.name);
+    counters.mark_up(topic.name);
     let mut lines = Lines::default();
     let mut last = Some(from);
     let mut error = None;
     while let Some(chunk) = reply.next_chunk(SILENCE_MAX).await.map_err(error_text)? {
         lines.push_chunk(&chunk, &mut |piece| {
             if let Piece::Whole(line) = piece {
-                match handle_line(line, node, topic, overheard) {
+                match handle_line(line, node, topic, counters) {
                     Ok(version) => last = version.or(last.take()),
                     Err(message) => error = Some(message),
                 }
@@ -115,7 +114,7 @@ fn list_query(topic: Topic) -> String {
     query
 }
 
-/// The version that the Events have now, from a list of one Event.
+/// The current version of the Events, from a list of one Event.
 async fn fetch_resource_version(
     access: &Access,
     topic: Topic,
@@ -137,8 +136,8 @@ async fn request_events(
     query: &str,
     connection: Connection,
 ) -> Result<holdfast_kubernetes::apiserver::Reply, String> {
-    let asked = timeout(REPLY_TIMEOUT, access.get_best_effort(JSON, query, connection)).await;
-    let reply = asked.map_err(|_| "no answer within 10 s".to_owned())?.map_err(error_text)?;
+    let reply = timeout(REPLY_TIMEOUT, access.get_best_effort(JSON, query, connection)).await;
+    let reply = reply.map_err(|_| "no answer within 10 s".to_owned())?.map_err(error_text)?;
     match reply.status {
         200 => Ok(reply),
         403 => Err("this node may not list and watch events: see contrib/kubernetes/rbac.yaml".to_owned()),
@@ -146,12 +145,12 @@ async fn request_events(
     }
 }
 
-/// Takes a line, and returns the version that the watch has reached.
+/// Handles a line, and returns the version that the watch has reached.
 fn handle_line(
     line: &[u8],
     node: &str,
     topic: Topic,
-    overheard: &EventCounters,
+    counters: &EventCounters,
 ) -> Result<Option<String>, String> {
     let Ok(line) = serde_json::from_slice::<WatchLine>(line) else { return Ok(None) };
     let text = |pointer| line.object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
@@ -160,7 +159,7 @@ fn handle_line(
         "ADDED" | "MODIFIED" => {
             let event = ClusterEvent::from_json(&line.object);
             if !topic.own_node_only || event.host == node {
-                overheard.count_event(&event);
+                counters.count_event(&event);
             }
         }
         "ERROR" => return Err(text("/message").unwrap_or_default().chars().take(200).collect()),

@@ -1,8 +1,8 @@
-//! The operator's files about Events: which there are, and their texts.
+//! The operator's files about Events: their names and texts.
 //!
-//! Invariant: the names that are looked at, the files that are read, and the bytes of each have bounds, whatever is
-//! there. Links are followed, because some operators keep their configuration elsewhere. A name that is no file, such
-//! as a pipe, is never waited for.
+//! Invariant: the names, the files and the bytes of each file are bounded, whatever the folder holds. Links are
+//! followed, because some operators keep their configuration elsewhere. A name that is no file, such as a pipe, never
+//! blocks.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -16,10 +16,10 @@ use holdfast_knowledge::Fault;
 use holdfast_knowledge::limits::{FILE_BYTES_MAX, FILES_MAX};
 use nix::fcntl::OFlag;
 
-/// The most names that are looked at; a folder with more of them holds something else.
+/// The most names in the folder; a folder with more holds something else.
 const NAMES_MAX: usize = 10_000;
 
-/// The name and the text of each file, in the order of their names, and what is wrong with the others.
+/// The name and the text of each file, in the order of the names, and the faults of unreadable ones.
 pub(super) fn read_files(folder: &Path) -> (Vec<(String, String)>, Vec<Fault>) {
     let mut faults = Vec::new();
     let names = list_names(folder, &mut faults);
@@ -38,7 +38,7 @@ fn new_fault(path: &Path, why: &str) -> Fault {
     Fault::for_file(&path.to_string_lossy(), None, &format!("{why}; until then what is built in holds"))
 }
 
-/// The first names of files that are ours to read. A folder that is not there has none, and nothing is wrong with that.
+/// The first names of knowledge files. A missing folder has none, and is no fault.
 fn list_names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
     let mut refuse = |why: &str| faults.push(new_fault(folder, why));
     let mut names = BTreeSet::new();
@@ -51,8 +51,8 @@ fn list_names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
             return names;
         }
     };
-    for (looked_at, entry) in entries.enumerate() {
-        if looked_at >= NAMES_MAX {
+    for (position, entry) in entries.enumerate() {
+        if position >= NAMES_MAX {
             refuse(&format!("the folder has more than {NAMES_MAX} entries, so none is read: take some out"));
             return BTreeSet::new();
         }
@@ -77,13 +77,13 @@ fn list_names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
     names
 }
 
-/// Whether the name is that of a file for us, and not of what editors leave beside such files.
+/// Whether the name is that of a knowledge file. Files that editors leave behind are not.
 fn is_knowledge_file(name: &OsStr) -> bool {
     name.as_bytes().ends_with(b".toml") && !name.as_bytes().starts_with(b".")
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
-    // Without this flag, opening a pipe that has no writer would wait for ever.
+    // Without this flag, opening a pipe without a writer would block forever.
     let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let file = opened.map_err(|error| describe_error(&error))?;
     if !file.metadata().map_err(|error| describe_error(&error))?.is_file() {

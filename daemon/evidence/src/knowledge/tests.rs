@@ -1,4 +1,4 @@
-//! Folders of operators, good and bad: what counts, what is named, and that what is built in is never lost.
+//! Good and bad folders of operators: which files count, which faults are reported, and that built-in entries stay.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,7 +20,7 @@ check = []
 remedy = [{ risk = "safe", do = "Wait." }]
 "#;
 
-/// What is said to be behind a message.
+/// The meaning of the cause behind a message.
 fn means(edition: &Edition, message: &str) -> Option<String> {
     let event = ClusterEvent::from_json(&json!({
         "involvedObject": {"kind": "Service", "namespace": "shop", "name": "web"}, "type": "Warning",
@@ -29,17 +29,17 @@ fn means(edition: &Edition, message: &str) -> Option<String> {
     edition.knowledge().recognise(&event).cause.map(|cause| cause.means.clone())
 }
 
-/// What is said of a folder; what is built in holds in any case.
+/// The faults of a folder. The built-in knowledge must stay in any case.
 #[track_caller]
 fn faults(folder: &Path) -> Vec<String> {
     let edition = Edition::read(folder);
-    assert!(!edition.is_loaded(), "nobody has asked for it");
+    assert!(!edition.is_loaded(), "no caller needed it yet");
     assert_eq!(means(&edition, "i/o timeout"), means(&Edition::default(), "i/o timeout"));
     assert!(means(&edition, "i/o timeout").is_some());
     edition.faults().iter().map(ToString::to_string).collect()
 }
 
-/// That one file, or what is made in its place, is named with one fault.
+/// Checks that one file, or another object in its place, is reported with one fault.
 #[track_caller]
 fn check(make: impl FnOnce(&Path), says: &[&str]) {
     let folder = TempDir::new().unwrap();
@@ -52,7 +52,7 @@ fn check(make: impl FnOnce(&Path), says: &[&str]) {
 }
 
 #[test]
-fn the_folder_is_beside_the_configuration() {
+fn the_folder_is_next_to_the_configuration() {
     assert_eq!(
         knowledge_folder(Path::new("/etc/holdfast/holdfast.toml")),
         Path::new("/etc/holdfast/events.d")
@@ -61,7 +61,7 @@ fn the_folder_is_beside_the_configuration() {
 }
 
 #[test]
-fn files_of_the_operator_take_the_places_of_ours_when_somebody_asks() {
+fn an_operators_file_replaces_entries_at_first_use() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("ours.toml"), CAUSE).unwrap();
     for other in ["ours.toml~", ".ours.toml", "README"] {
@@ -71,13 +71,13 @@ fn files_of_the_operator_take_the_places_of_ours_when_somebody_asks() {
     assert_eq!(edition.faults(), []);
     assert!(!edition.is_loaded());
     fs::remove_file(folder.path().join("ours.toml")).unwrap();
-    let said = means(&edition, "no: the tunnel is down");
-    assert_eq!(said.as_deref(), Some("Our tunnel to the cloud is down."), "what was judged is what counts");
+    let meaning = means(&edition, "no: the tunnel is down");
+    assert_eq!(meaning.as_deref(), Some("Our tunnel to the cloud is down."), "the validated text counts");
     assert_eq!(means(&Edition::read(folder.path()), "no: the tunnel is down"), None);
 }
 
 #[test]
-fn no_folder_is_no_fault_and_nothing_is_loaded_before_somebody_asks() {
+fn a_missing_folder_is_no_fault_and_loads_nothing() {
     let folder = TempDir::new().unwrap();
     assert_eq!(faults(&folder.path().join("events.d")), [] as [String; 0]);
     assert_eq!(faults(folder.path()), [] as [String; 0]);
@@ -88,7 +88,7 @@ fn no_folder_is_no_fault_and_nothing_is_loaded_before_somebody_asks() {
 }
 
 #[test]
-fn what_is_wrong_in_a_file_is_named_with_its_place() {
+fn a_fault_in_a_file_is_reported_with_its_line() {
     let write = |text: &'static str| move |path: &Path| fs::write(path, text).unwrap();
     check(write("\n[[cause]\n"), &["ours.toml:2: ", "what is built in holds"]);
     let dead = "[[reason]]\nid = \"a\"\nreason = \"A\"\nkinds = [\"Service\"]\ntype = \"Warning\"\n\
@@ -100,14 +100,14 @@ fn what_is_wrong_in_a_file_is_named_with_its_place() {
 }
 
 #[test]
-fn what_is_no_file_or_too_large_is_named_and_not_waited_for() {
+fn a_large_file_folder_pipe_or_dead_link_is_reported_without_blocking() {
     check(|path| fs::write(path, " ".repeat(10 << 20)).unwrap(), &[&FILE_BYTES_MAX.to_string(), "divide it"]);
     check(|path| fs::create_dir(path).unwrap(), &["is no file"]);
     check(|path| symlink("/nowhere/at/all", path).unwrap(), &["leads nowhere"]);
     check(|path| symlink("/dev/zero", path).unwrap(), &["is no file"]);
     let pipe = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRUSR).unwrap();
     check(pipe, &["is no file"]);
-    // A link to itself cannot be read, not even by root.
+    // Nobody can read a link to itself, not even root.
     check(|path| symlink(path, path).unwrap(), &["cannot be read"]);
 }
 
@@ -122,7 +122,7 @@ fn a_link_to_a_file_is_followed() {
 }
 
 #[test]
-fn of_a_thousand_files_the_first_are_read_and_it_is_said() {
+fn of_a_thousand_files_the_first_are_read_with_a_fault() {
     let folder = TempDir::new().unwrap();
     for number in 0..1_000 {
         let text = CAUSE.replace("cloud.deadline", &format!("ours.{number}"));
@@ -137,7 +137,7 @@ fn of_a_thousand_files_the_first_are_read_and_it_is_said() {
 }
 
 #[test]
-fn an_id_that_two_files_have_is_named_with_the_second() {
+fn a_duplicate_id_is_a_fault_of_the_second_file() {
     let folder = TempDir::new().unwrap();
     for name in ["b.toml", "a.toml"] {
         fs::write(folder.path().join(name), CAUSE.replace("cloud.deadline", "ours.tunnel")).unwrap();
@@ -148,7 +148,7 @@ fn an_id_that_two_files_have_is_named_with_the_second() {
 }
 
 #[test]
-fn a_folder_that_is_none_is_named() {
+fn a_file_in_place_of_the_folder_is_reported() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("events.d");
     fs::write(&path, "").unwrap();
@@ -156,9 +156,9 @@ fn a_folder_that_is_none_is_named() {
     assert!(found.len() == 1 && found[0].contains("is no folder"), "{found:?}");
 }
 
-/// A name can be as long and as odd as a file system allows.
+/// A name may be as long and as odd as a file system allows.
 #[test]
-fn a_name_cannot_steer_a_terminal() {
+fn a_file_name_cannot_control_a_terminal() {
     let folder = TempDir::new().unwrap();
     let name = format!("\u{1b}[2J{}.toml", "x".repeat(200));
     fs::write(folder.path().join(name), "[").unwrap();

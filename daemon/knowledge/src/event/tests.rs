@@ -1,4 +1,4 @@
-//! Both APIs give the same, and nothing that an Event may say is more than text.
+//! Both APIs give the same Event, and any field of an Event is only text.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ fn time(text: &str) -> Option<Time> {
 }
 
 #[test]
-fn an_event_of_core_is_read() {
+fn an_event_of_the_core_api_is_read() {
     let event = read(&json!({
         "metadata": {"uid": "u1", "creationTimestamp": "2026-03-01T11:00:00Z"},
         "involvedObject": {"kind": "Pod", "namespace": "shop", "name": "web", "uid": "u2", "fieldPath": "spec.x"},
@@ -47,7 +47,7 @@ fn an_event_of_core_is_read() {
 }
 
 #[test]
-fn an_event_of_the_newer_api_is_the_same_in_both() {
+fn both_apis_give_the_same_event() {
     let times = ("2026-03-01T12:00:00.000001Z", "2026-03-01T12:30:00.5Z");
     let newer = read(&json!({
         "metadata": {"uid": "u1"}, "regarding": {"kind": "Service", "namespace": "shop", "name": "web"},
@@ -75,7 +75,7 @@ fn an_event_of_the_newer_api_is_the_same_in_both() {
 }
 
 #[test]
-fn a_time_that_cannot_be_is_not_taken() {
+fn an_impossible_time_is_ignored() {
     let zero = "0001-01-01T00:00:00Z";
     let event = read(&json!({
         "metadata": {"creationTimestamp": "2026-03-01T11:00:00Z"},
@@ -87,7 +87,7 @@ fn a_time_that_cannot_be_is_not_taken() {
 }
 
 #[test]
-fn it_was_seen_at_least_once() {
+fn the_count_is_at_least_one() {
     for (count, expected) in
         [(json!(0), 1), (json!(-5), 1), (json!("x"), 1), (json!(null), 1), (json!(2.5), 1)]
     {
@@ -98,7 +98,7 @@ fn it_was_seen_at_least_once() {
 }
 
 #[test]
-fn whatever_is_missing_or_of_another_type_is_empty() {
+fn a_missing_field_or_one_of_another_type_is_empty() {
     for value in [json!(null), json!([]), json!("x"), json!({}), json!({"reason": 7, "involvedObject": "x"})]
     {
         let event = read(&value);
@@ -109,7 +109,7 @@ fn whatever_is_missing_or_of_another_type_is_empty() {
 }
 
 #[test]
-fn a_merged_message_is_told_without_the_mark() {
+fn a_merged_message_loses_its_prefix() {
     let event = read(&json!({"message": "(combined from similar events): Error"}));
     assert_eq!((event.message.as_str(), event.merged), ("Error", true));
     let note = read(&json!({"note": "(combined from similar events): "}));
@@ -118,7 +118,7 @@ fn a_merged_message_is_told_without_the_mark() {
 }
 
 #[test]
-fn text_of_strangers_cannot_move_a_cursor() {
+fn foreign_text_cannot_move_a_cursor() {
     let event = read(&json!({
         "reason": "Un\u{1b}[2Jhealthy", "message": "a\u{9b}31mb\u{202e}c\nd", "source": {"component": "k\u{7}"},
         "involvedObject": {"name": "web\u{2066}\r"},

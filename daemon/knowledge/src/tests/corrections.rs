@@ -1,4 +1,4 @@
-//! What is widely believed of these Events and is not so: twenty beliefs, each with a test that fails if it were true.
+//! Common beliefs about these Events that are false: twenty, each with a test that fails if it were true.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn remedies() -> impl Iterator<Item = (&'static Cause, &'static Remedy)> {
     knowledge().causes().iter().flat_map(|cause| cause.remedy.iter().map(move |remedy| (cause, remedy)))
 }
 
-/// Everything that is advised, with the entry that advises it.
+/// Every advice, with the id of its entry.
 fn advice() -> impl Iterator<Item = (&'static str, &'static str)> {
     let of_causes = knowledge().causes().iter().flat_map(|cause| {
         let texts = cause.check.iter().chain(cause.remedy.iter().map(|remedy| &remedy.action));
@@ -40,7 +40,7 @@ fn advice() -> impl Iterator<Item = (&'static str, &'static str)> {
     of_causes.chain(knowledge().reasons().iter().map(|reason| (reason.id.as_str(), reason.fallback.as_str())))
 }
 
-/// Checks that no advice has all of these words, in whichever order.
+/// Checks that no advice has all of these words, in any order.
 #[track_caller]
 fn nobody_says(words: &[&str]) {
     let has_all = |text: &str| words.iter().all(|word| text.to_lowercase().contains(word));
@@ -56,7 +56,7 @@ fn nobody_advises(phrase: &str) {
     assert!(never.into_iter().any(|never| small.contains(&never.to_lowercase())), "{phrase} may be advised");
 }
 
-/// Whether each of these Events about one Service is open; the last one was seen now, each other one `apart` before.
+/// Whether each of these Events about one Service is open. The last one occurred now, each other one `apart` earlier.
 fn open(reasons: &[(&str, &str)], apart: i64) -> Vec<bool> {
     let now = Time(1_772_370_000);
     let count = i64::try_from(reasons.len()).unwrap();
@@ -239,7 +239,7 @@ fn correction_10_port_conflicts_are_found_by_the_scheduler_or_at_admission() {
 }
 
 #[test]
-fn correction_11_nobody_is_told_to_annotate_a_slice() {
+fn correction_11_no_advice_annotates_a_slice() {
     nobody_advises("kubectl annotate endpointslice web-x7k2p a=b");
     let conflict = &the_cause("api.conflict").remedy;
     assert!(conflict.iter().any(|remedy| remedy.action.contains("annotate service {name}")), "{conflict:?}");

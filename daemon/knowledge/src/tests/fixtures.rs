@@ -1,4 +1,4 @@
-//! Messages as they are sent, each with what has to be recognised.
+//! Messages as components send them, each with its expected recognition.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::{event, recognise};
 use crate::expected_event::{ExpectedEvent, MESSAGES, MismatchReason};
 use crate::{Confidence, Emitted, Knowledge};
 
-/// The messages that go round in lists of such Events, with their causes.
+/// Well-known messages of such Events, with their causes.
 const CATALOGUE: &str = include_str!("fixtures/catalogue.tsv");
 
 fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = [&'static str; N]> {
@@ -29,35 +29,35 @@ fn each_message_has_its_cause() {
 }
 
 #[test]
-fn each_message_was_read_or_heard() {
-    let heard = rows(MESSAGES).filter(|[.., from, _]: &[&str; 6]| match *from {
+fn each_message_is_from_source_or_from_a_run() {
+    let from_run = rows(MESSAGES).filter(|[.., from, _]: &[&str; 6]| match *from {
         "source" => false,
         "run" => true,
-        other => panic!("{other} is no place to have a message from"),
+        other => panic!("{other} is no origin of a message"),
     });
-    assert!(heard.count() >= 64, "those that a cluster of this machine can be brought to say");
+    assert!(from_run.count() >= 64, "messages that a cluster on this machine can send");
 }
 
 #[test]
-fn only_what_is_on_record_from_a_run_counts_as_heard() {
-    let heard = |reason: &'static str, component, kind, cause, message| {
+fn only_a_message_on_record_from_a_run_counts() {
+    let verify = |reason: &'static str, component, kind, cause, message| {
         ExpectedEvent { reason, component, kind, cause }.verify(&event(reason, component, kind, message))
     };
-    assert_eq!(heard("EnsuredLoadBalancer", "service-controller", "Service", "-", "Ensured"), Ok(()));
+    assert_eq!(verify("EnsuredLoadBalancer", "service-controller", "Service", "-", "Ensured"), Ok(()));
     assert_eq!(
-        heard("Type", "service-controller", "Service", "-", "a -> b"),
+        verify("Type", "service-controller", "Service", "-", "a -> b"),
         Err(MismatchReason::NotRecorded)
     );
     assert_eq!(
-        heard("EnsuredLoadBalancer", "somebody", "Service", "-", "Ensured"),
+        verify("EnsuredLoadBalancer", "somebody", "Service", "-", "Ensured"),
         Err(MismatchReason::Unsure(Confidence::ReasonOnly))
     );
-    let other = heard("EnsuredLoadBalancer", "service-controller", "Service", "cloud.quota", "Ensured");
+    let other = verify("EnsuredLoadBalancer", "service-controller", "Service", "cloud.quota", "Ensured");
     assert_eq!(other, Err(MismatchReason::Different));
 }
 
 #[test]
-fn each_message_that_goes_round_has_its_cause() {
+fn each_well_known_message_has_its_cause() {
     let knowledge = Knowledge::built_in();
     for [reason, cause, message] in rows(CATALOGUE) {
         let known = knowledge.reasons().iter().find(|it| it.reason == reason).expect(reason);
@@ -109,7 +109,7 @@ fn further_causes_are_named_beside_the_first() {
 }
 
 #[test]
-fn how_sure_it_is_depends_on_spelling_and_sender() {
+fn confidence_depends_on_spelling_and_sender() {
     let confidence = |reason, component, kind| recognise(&event(reason, component, kind, "x")).confidence;
     let sync = "SyncLoadBalancerFailed";
     assert_eq!(confidence(sync, "service-controller", "Service"), Confidence::Exact);
@@ -120,7 +120,11 @@ fn how_sure_it_is_depends_on_spelling_and_sender() {
     assert_eq!(confidence(sync, "my-controller", "Service"), Confidence::ReasonOnly);
     assert_eq!(confidence(sync, "", "Service"), Confidence::ReasonOnly);
     assert_eq!(confidence(sync, "service-controller", ""), Confidence::ReasonOnly);
-    assert_eq!(confidence(sync, "service-controller", "Pod"), Confidence::None, "nobody says so of a pod");
+    assert_eq!(
+        confidence(sync, "service-controller", "Pod"),
+        Confidence::None,
+        "no component sends it about a pod"
+    );
     assert_eq!(confidence("Moonstruck", "service-controller", "Service"), Confidence::None);
 }
 
@@ -136,7 +140,7 @@ fn the_sender_chooses_among_reasons_of_one_word() {
 }
 
 #[test]
-fn a_word_that_others_use_counts_by_its_message_alone() {
+fn a_shared_word_is_recognised_by_its_message_only() {
     let reason =
         |message| recognise(&event("FailedScheduling", "default-scheduler", "Pod", message)).reason.is_some();
     assert!(reason("0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."));
@@ -153,7 +157,7 @@ fn an_unknown_reason_is_shown_as_it_is() {
 }
 
 #[test]
-fn what_may_be_meant_otherwise_is_told_so() {
+fn an_unknown_sender_gives_a_line_with_perhaps() {
     let event = event("SyncLoadBalancerFailed", "my-controller", "Service", "no such host");
     let line = recognise(&event).to_line(&event);
     assert!(line.starts_with("Service shop/web: SyncLoadBalancerFailed. Perhaps: The external"), "{line}");
@@ -161,7 +165,7 @@ fn what_may_be_meant_otherwise_is_told_so() {
 }
 
 #[test]
-fn whoever_names_an_object_does_not_choose_its_cause() {
+fn the_name_of_an_object_does_not_choose_its_cause() {
     let mut named = event(
         "FailedToUpdateEndpoint",
         "endpoint-controller",
@@ -173,7 +177,7 @@ fn whoever_names_an_object_does_not_choose_its_cause() {
 }
 
 #[test]
-fn an_error_that_is_no_event_is_known_too() {
+fn a_refused_write_has_its_cause_too() {
     let cause = |message| Knowledge::built_in().refused_write_cause(message).map(|cause| cause.id.as_str());
     let nodeport = "Service \"web\" is invalid: spec.ports[0].nodePort: Invalid value: 30080: provided port is already \
                     allocated";

@@ -1,4 +1,4 @@
-//! Files of the operator: what they may say, and what is told of their faults.
+//! The operator's files: their legal entries, and the reports of their faults.
 
 use super::event;
 use crate::limits::{FAULTS_MAX, FILE_BYTES_MAX, FILES_MAX};
@@ -25,7 +25,7 @@ meaning = "The tide is out."
 causes = ["ours.tunnel"]
 "#;
 
-/// The one fault of a file, and that nothing that is built in was lost.
+/// The one fault of a file. Checks that every built-in entry stays.
 #[track_caller]
 fn fault(text: &str) -> Fault {
     let (knowledge, mut faults) = Knowledge::with_overrides(&[("ours.toml", text)]);
@@ -66,7 +66,7 @@ fn a_file_adds_reasons_and_causes() {
 }
 
 #[test]
-fn an_entry_takes_the_place_of_the_one_with_its_id() {
+fn an_entry_replaces_the_one_with_its_id() {
     let text = changed(CAUSE, "ours.tunnel", "cloud.deadline");
     let (knowledge, faults) = Knowledge::with_overrides(&[("ours.toml", &text)]);
     assert_eq!(faults, []);
@@ -81,20 +81,20 @@ fn an_entry_takes_the_place_of_the_one_with_its_id() {
 }
 
 #[test]
-fn a_file_may_name_what_another_one_has() {
+fn a_file_may_name_entries_of_another() {
     let (knowledge, faults) = Knowledge::with_overrides(&[("a.toml", REASON), ("b.toml", CAUSE)]);
     assert_eq!(faults, []);
     assert!(knowledge.reason("ours.tide").is_some());
 }
 
 #[test]
-fn a_syntax_error_is_named_with_its_line() {
+fn a_syntax_error_is_reported_with_its_line() {
     check("\n[[cause]]\nid = \n", 3, None, "");
     check("[[cause]", 1, None, "");
 }
 
 #[test]
-fn an_unknown_field_is_named_with_its_entry() {
+fn an_unknown_field_is_reported_with_its_entry() {
     let text = changed(CAUSE, "check =", "chekc =");
     check(&text, 6, Some("ours.tunnel"), "chekc");
     check(&format!("{CAUSE}\n[[caus]]\nid = \"a\"\n"), 9, None, "`caus`");
@@ -104,7 +104,7 @@ fn an_unknown_field_is_named_with_its_entry() {
 }
 
 #[test]
-fn one_bad_entry_leaves_the_others_of_its_file() {
+fn one_bad_entry_keeps_the_others_of_its_file() {
     let text = format!("{}{CAUSE}", changed(CAUSE, "ours.tunnel", "Not Legal"));
     let (knowledge, faults) = Knowledge::with_overrides(&[("ours.toml", &text)]);
     assert_eq!(faults.len(), 1, "{faults:?}");
@@ -112,19 +112,19 @@ fn one_bad_entry_leaves_the_others_of_its_file() {
     assert!(knowledge.cause("ours.tunnel").is_some());
 }
 
-/// The second one, whichever file it is in: the first may be the one that the operator relies on.
+/// The fault belongs to the second one, in any file: the operator may rely on the first.
 #[test]
-fn an_id_that_two_files_have_is_named_with_the_second() {
+fn a_duplicate_id_is_a_fault_of_the_second_file() {
     let other = changed(CAUSE, "Our tunnel to the cloud", "Another tunnel");
     let (knowledge, faults) = Knowledge::with_overrides(&[("a.toml", CAUSE), ("b.toml", &other)]);
     assert_eq!(faults.len(), 1, "{faults:?}");
-    let said = faults[0].to_string();
-    assert!(said.starts_with("b.toml:2: ours.tunnel: ") && said.contains("same id"), "{said}");
+    let fault = faults[0].to_string();
+    assert!(fault.starts_with("b.toml:2: ours.tunnel: ") && fault.contains("same id"), "{fault}");
     assert_eq!(knowledge.cause("ours.tunnel").unwrap().means, "Our tunnel to the cloud is down.");
 }
 
 #[test]
-fn no_file_takes_all_causes_from_a_reason() {
+fn no_file_removes_all_causes_of_a_reason() {
     let ours = Knowledge::built_in().reason("sync-load-balancer-failed").unwrap();
     let bare = changed(REASON, "ours.tide", &ours.id);
     let bare = changed(&bare, "TideIsOut", &ours.reason);
@@ -133,7 +133,7 @@ fn no_file_takes_all_causes_from_a_reason() {
 }
 
 #[test]
-fn a_dead_id_is_named() {
+fn a_dead_id_is_reported() {
     check(REASON, 2, Some("ours.tide"), "no cause \"ours.tunnel\"");
     let alone =
         changed(REASON, "causes = [\"ours.tunnel\"]", "no_causes = \"x\"\nresolved_by = [\"Nobody\"]");
@@ -143,7 +143,7 @@ fn a_dead_id_is_named() {
 }
 
 #[test]
-fn a_dead_id_of_a_dead_entry_is_named_too() {
+fn an_entry_that_names_a_removed_one_is_reported_too() {
     let ends =
         changed(REASON, "causes = [\"ours.tunnel\"]", "no_causes = \"x\"\nresolved_by = [\"TideIsIn\"]");
     let dead = changed(&changed(REASON, "ours.tide", "ours.in"), "TideIsOut", "TideIsIn");
@@ -153,7 +153,7 @@ fn a_dead_id_of_a_dead_entry_is_named_too() {
 }
 
 #[test]
-fn what_is_never_said_is_not_said_by_a_file_either() {
+fn a_forbidden_phrase_in_a_file_is_reported() {
     for phrase in [
         "kubectl create clusterrolebinding x --clusterrole=cluster-admin",
         "kubectl patch svc web -p '{\\\"metadata\\\":{\\\"finalizers\\\":[]}}'",
@@ -171,14 +171,14 @@ fn what_is_never_said_is_not_said_by_a_file_either() {
 }
 
 #[test]
-fn a_control_character_is_named() {
+fn a_control_character_is_reported() {
     check(&changed(CAUSE, "is down.", "is down.\\u001b[2J"), 2, Some("ours.tunnel"), "U+001B");
     check(&changed(CAUSE, "is down.", "is down.\\u202e"), 2, Some("ours.tunnel"), "U+202E");
     check(&changed(CAUSE, "the tunnel is", "the\\u009btunnel is"), 2, Some("ours.tunnel"), "U+009B");
 }
 
 #[test]
-fn an_entry_that_is_not_whole_is_named() {
+fn an_incomplete_entry_is_reported() {
     check(&changed(REASON, "causes = [\"ours.tunnel\"]", ""), 2, Some("ours.tide"), "no causes");
     check(&changed(CAUSE, "[\"the tunnel is down\"]", "[]"), 2, Some("ours.tunnel"), "any is empty");
     check(&changed(CAUSE, "\"the tunnel is down\"", "\"a\""), 2, Some("ours.tunnel"), "keyword");

@@ -1,4 +1,4 @@
-//! docs/events.md is made of the knowledge, so that it cannot say anything else.
+//! Generates docs/events.md from the knowledge, so that the two cannot differ.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use expect_test::expect_file;
 
 use crate::{Cause, Emitted, EventReason, Knowledge, Remedy, Risk, Severity, Subject};
 
-/// Columns of a page; tables and lines with links may be wider.
+/// The width of the page; tables and lines with links may be wider.
 const COLUMNS: usize = 120;
 
 /// Every cluster has this version, so the page does not say it.
@@ -73,7 +73,7 @@ fn effect(reason: &EventReason) -> Option<String> {
     harmed.map(|how| plain(how))
 }
 
-/// Text of a sentence, with words for the places of names, and nothing that Markdown would take for its own.
+/// Plain text of a sentence: words for placeholders, and no Markdown syntax.
 fn plain(text: &str) -> String {
     let names = [
         ("{ns}", "NAMESPACE"),
@@ -87,7 +87,7 @@ fn plain(text: &str) -> String {
     filled.replace('|', "\\|").replace('*', "\\*").replace('<', "\\<").replace('[', "\\[")
 }
 
-/// Broken into lines; the first begins with one text, each further one with another.
+/// Wraps a text. The first line begins with one prefix, further lines with another.
 fn wrapped(first: &str, further: &str, text: &str) -> String {
     let mut lines = String::new();
     let mut line = first.to_owned();
@@ -117,8 +117,8 @@ fn item(text: &str) -> String {
 }
 
 fn anchor(heading: &str) -> String {
-    let kept = heading.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
-    kept.collect::<String>().to_lowercase().replace(' ', "-")
+    let legal = heading.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+    legal.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
 fn links(ids: &[String]) -> String {
@@ -273,12 +273,12 @@ fn page(knowledge: &Knowledge) -> String {
 }
 
 #[test]
-fn the_guide_says_what_is_known() {
+fn the_page_matches_the_knowledge() {
     expect_file!["../../../../docs/events.md"].assert_eq(&page(Knowledge::built_in()));
 }
 
 #[test]
-fn a_heading_that_is_linked_is_there() {
+fn every_linked_heading_exists() {
     let page = page(Knowledge::built_in());
     let headings: Vec<String> = page
         .lines()

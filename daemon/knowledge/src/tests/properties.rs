@@ -1,4 +1,4 @@
-//! Any Event, whatever it says, is cleaned and bounded, and causes no panic.
+//! Any Event, whatever its text, is cleaned and bounded, and causes no panic.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::limits::{ALSO_MAX, LINE_BYTES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX,
 use crate::text::is_unprintable;
 use crate::{ClusterEvent, CurrentObject, Knowledge, Time, Values};
 
-/// Text with many characters that must not be shown.
+/// Text with many unprintable characters.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -82,13 +82,13 @@ proptest! {
     }
 
     #[test]
-    fn no_text_of_a_stranger_gets_into_advice(name in text()) {
+    fn no_foreign_text_gets_into_advice(name in text()) {
         let filled = Values::default().namespace(&name).name(&name).pod(&name).node(&name).fill("{ns} {name} {pod} {node}");
         prop_assert!(filled.chars().all(|c| c.is_ascii_alphanumeric() || "-. <>".contains(c)), "{filled}");
     }
 
     #[test]
-    fn any_file_is_read_or_refused(file in text()) {
+    fn any_file_is_read_or_reported(file in text()) {
         let (knowledge, faults) = Knowledge::with_overrides(&[("a.toml", &file)]);
         prop_assert!(knowledge.reasons().len() >= Knowledge::built_in().reasons().len());
         faults.iter().for_each(|fault| assert_fit(&fault.to_string(), LINE_BYTES_MAX));

@@ -1,4 +1,4 @@
-//! Which Events still say something about now.
+//! Which Events still describe the present.
 
 use super::event;
 use crate::{ClosedReason, ClusterEvent, CurrentObject, EventType, Knowledge, Time};
@@ -16,14 +16,14 @@ fn at(reason: &str, ago: i64) -> ClusterEvent {
 
 #[track_caller]
 fn check(events: &[ClusterEvent], present: CurrentObject<'_>, expected: &[Option<ClosedReason>]) {
-    let standing = Knowledge::built_in().judge_events(events, present, NOW);
-    let closed: Vec<Option<ClosedReason>> = standing.iter().map(|it| it.closed).collect();
+    let states = Knowledge::built_in().judge_events(events, present, NOW);
+    let closed: Vec<Option<ClosedReason>> = states.iter().map(|it| it.closed).collect();
     assert_eq!(closed, expected, "{events:?}");
-    assert!(standing.iter().all(|it| it.is_open() == it.closed.is_none()));
+    assert!(states.iter().all(|it| it.is_open() == it.closed.is_none()));
 }
 
 #[test]
-fn only_what_is_seen_later_ends_a_failure() {
+fn only_a_later_success_ends_a_failure() {
     let failed = "SyncLoadBalancerFailed";
     check(&[at(failed, 60)], CurrentObject::default(), &[None]);
     let ended = [at(failed, 60), at("EnsuredLoadBalancer", 30)];
@@ -35,7 +35,7 @@ fn only_what_is_seen_later_ends_a_failure() {
 }
 
 #[test]
-fn of_one_second_a_failure_stays_and_progress_ends() {
+fn an_end_in_the_same_second_closes_progress_but_no_failure() {
     let failed = [at("EnsuredLoadBalancer", 9), at("SyncLoadBalancerFailed", 9)];
     check(&failed, CurrentObject::default(), &[None, None]);
     let fast = [at("EnsuringLoadBalancer", 9), at("EnsuredLoadBalancer", 9)];
@@ -43,7 +43,7 @@ fn of_one_second_a_failure_stays_and_progress_ends() {
 }
 
 #[test]
-fn an_object_that_was_changed_or_replaced_ends_it() {
+fn a_changed_or_replaced_object_closes_an_event() {
     let mut former = at("SyncLoadBalancerFailed", 60);
     former.object.uid = "a".to_owned();
     let events = [former, at("SyncLoadBalancerFailed", 60)];
@@ -64,14 +64,14 @@ fn an_event_of_a_former_object_ends_nothing() {
 }
 
 #[test]
-fn the_name_of_a_node_in_place_of_its_uid_is_no_other_node() {
+fn a_nodes_name_as_its_uid_is_the_same_node() {
     let mut node = event("NodeNotReady", "kubelet", "Node", "x");
     (node.object.uid, node.last) = (node.object.name.clone(), Some(NOW));
     check(&[node], CurrentObject { uid: Some("real"), changed: None }, &[None]);
 }
 
 #[test]
-fn an_event_is_over_after_an_hour_or_without_a_time() {
+fn an_event_expires_after_an_hour_or_without_a_time() {
     check(&[at("SyncLoadBalancerFailed", 3_600)], CurrentObject::default(), &[None]);
     check(&[at("SyncLoadBalancerFailed", 3_601)], CurrentObject::default(), &[Some(ClosedReason::Expired)]);
     let mut undated = at("SyncLoadBalancerFailed", 0);
@@ -80,7 +80,7 @@ fn an_event_is_over_after_an_hour_or_without_a_time() {
 }
 
 #[test]
-fn a_clock_that_is_ahead_makes_nothing_later_than_now() {
+fn a_time_in_the_future_counts_as_now() {
     let ahead = [at("EnsuredLoadBalancer", -99_999), at("SyncLoadBalancerFailed", 0)];
     check(&ahead, CurrentObject::default(), &[None, None]);
     let huge = ClusterEvent { last: Some(Time(i64::MAX)), ..at("SyncLoadBalancerFailed", 0) };

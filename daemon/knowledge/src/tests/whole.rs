@@ -1,4 +1,4 @@
-//! Nothing of the knowledge is missing, dead or said twice.
+//! No part of the knowledge is missing, dead or duplicate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::{event, recognise};
 use crate::store::BUILT_IN;
 use crate::{Cause, Emitted, EventReason, EventType, Knowledge, Severity};
 
-/// The reasons of the lists that go round.
+/// The reasons of well-known lists.
 const CATALOGUE: [&str; 21] = [
     "EnsuringLoadBalancer",
     "EnsuredLoadBalancer",
@@ -31,7 +31,7 @@ const CATALOGUE: [&str; 21] = [
     "IPNotAllocated",
 ];
 
-/// The real ones that those lists lack.
+/// Real reasons that those lists lack.
 const REAL: [&str; 52] = [
     "FailedToUpdateEndpointSlices",
     "FailedToListEndpointSlices",
@@ -87,7 +87,7 @@ const REAL: [&str; 52] = [
     "Scheduled",
 ];
 
-/// What the service controller said of changed fields.
+/// Reasons of the service controller for changed fields.
 const CHANGES: [&str; 8] = [
     "Type",
     "LoadBalancerSourceRanges",
@@ -108,7 +108,7 @@ fn spelled(word: &str) -> impl Iterator<Item = &'static EventReason> {
 }
 
 #[test]
-fn what_is_built_in_has_no_fault() {
+fn the_built_in_knowledge_has_no_fault() {
     let faults: Vec<String> = Knowledge::built_in_faults().iter().map(ToString::to_string).collect();
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
@@ -132,7 +132,7 @@ fn the_knowledge_is_small() {
 }
 
 #[test]
-fn each_reason_that_people_look_for_is_there() {
+fn each_known_reason_has_an_entry() {
     for word in CATALOGUE.iter().chain(&REAL).chain(&CHANGES) {
         assert!(spelled(word).next().is_some(), "{word}");
     }
@@ -154,7 +154,7 @@ fn each_reason_that_people_look_for_is_there() {
 }
 
 #[test]
-fn each_id_is_there_once() {
+fn each_id_is_unique() {
     let knowledge = Knowledge::built_in();
     let entries = reasons().iter().map(|it| &it.id).chain(knowledge.causes().iter().map(|it| &it.id));
     let others =
@@ -168,7 +168,7 @@ fn each_id_is_there_once() {
 }
 
 #[test]
-fn what_is_named_is_there() {
+fn every_named_entry_exists() {
     let knowledge = Knowledge::built_in();
     for belief in knowledge.beliefs() {
         for about in &belief.about {
@@ -205,7 +205,7 @@ fn each_cause_is_used() {
     }
 }
 
-/// A message that has what the cause asks for beside the keyword.
+/// A message that matches the cause by this keyword.
 fn message(reason: &EventReason, cause: &Cause, keyword: &str, before: &str) -> String {
     format!("{before} {} {} {keyword}", reason.only_if.join(" "), cause.all.join(" "))
 }
@@ -230,7 +230,7 @@ fn each_keyword_leads_to_its_own_cause_first() {
 }
 
 #[test]
-fn words_that_are_folded_into_one_are_one() {
+fn words_with_one_folded_form_mean_one_reason() {
     let mut folded: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for reason in reasons() {
         let target = reason.alias_of.as_ref().map_or(reason, |id| Knowledge::built_in().reason(id).unwrap());
@@ -245,7 +245,7 @@ fn words_that_are_folded_into_one_are_one() {
 }
 
 #[test]
-fn what_asks_for_attention_says_what_to_do() {
+fn every_warning_has_a_fallback() {
     for reason in reasons() {
         let asks = reason.severity >= Severity::Warning && reason.alias_of.is_none();
         assert!(!asks || !reason.fallback.is_empty(), "{} has no fallback", reason.id);
@@ -262,7 +262,7 @@ fn what_asks_for_attention_says_what_to_do() {
 }
 
 #[test]
-fn what_is_over_has_no_end_of_its_own() {
+fn every_known_end_ends_some_reason() {
     let ends: BTreeSet<&str> = reasons().iter().flat_map(|it| &it.resolved_by).map(String::as_str).collect();
     let known =
         ["EnsuredLoadBalancer", "UpdatedLoadBalancer", "DeletedLoadBalancer", "NodeReady", "IPAllocated"];

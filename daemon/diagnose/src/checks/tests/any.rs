@@ -1,4 +1,4 @@
-//! Material with any of its parts missing, and with hostile texts.
+//! Evidence with any of its parts missing, and with hostile texts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,67 +18,67 @@ use crate::limits::COLUMNS_MAX;
 use crate::text;
 use holdfast_status::printable::is_unprintable;
 
-/// What may become of one question.
-fn other<T>(asked: &mut Lookup<T>, how: u8) {
+/// Replaces one answer by a missing one.
+fn replace<T>(lookup: &mut Lookup<T>, how: u8) {
     match how {
-        0 => *asked = Lookup::Skipped("it is switched off"),
+        0 => *lookup = Lookup::Skipped("it is switched off"),
         1 => {
-            *asked = Lookup::Forbidden(Right {
+            *lookup = Lookup::Forbidden(Right {
                 group: "",
                 resource: "pods",
                 verbs: "list",
                 namespace: Some("\u{1b}[2J".into()),
             });
         }
-        2 => *asked = Lookup::Failed("no\u{202e} answer".into()),
+        2 => *lookup = Lookup::Failed("no\u{202e} answer".into()),
         _ => {}
     }
 }
 
-fn disturb(material: &mut Evidence, how: &[u8; 24], text: &str, number: i64) {
-    let Evidence { cluster, host, .. } = material;
+fn disturb(evidence: &mut Evidence, how: &[u8; 24], text: &str, number: i64) {
+    let Evidence { cluster, host, .. } = evidence;
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = *how;
-    other(&mut cluster.service, a);
-    other(&mut cluster.slices, b);
-    other(&mut cluster.pods, c);
-    other(&mut cluster.near, d);
-    other(&mut cluster.endpoints, e);
-    other(&mut cluster.hosted, f);
-    other(&mut cluster.nodes, g);
-    other(&mut cluster.leases, h);
-    other(&mut cluster.address, i);
-    other(&mut cluster.policies, j);
-    other(&mut cluster.namespace, k);
-    other(&mut cluster.events, l);
-    other(&mut host.listeners, m);
-    other(&mut host.port_range, n);
-    other(&mut host.conntrack, o);
-    other(&mut host.resolver, p);
-    other(&mut host.rules, q);
-    other(&mut host.health, r);
-    other(&mut material.kernel, s);
-    other(&mut material.probes, t);
+    replace(&mut cluster.service, a);
+    replace(&mut cluster.slices, b);
+    replace(&mut cluster.pods, c);
+    replace(&mut cluster.near, d);
+    replace(&mut cluster.endpoints, e);
+    replace(&mut cluster.hosted, f);
+    replace(&mut cluster.nodes, g);
+    replace(&mut cluster.leases, h);
+    replace(&mut cluster.address, i);
+    replace(&mut cluster.policies, j);
+    replace(&mut cluster.namespace, k);
+    replace(&mut cluster.events, l);
+    replace(&mut host.listeners, m);
+    replace(&mut host.port_range, n);
+    replace(&mut host.conntrack, o);
+    replace(&mut host.resolver, p);
+    replace(&mut host.rules, q);
+    replace(&mut host.health, r);
+    replace(&mut evidence.kernel, s);
+    replace(&mut evidence.probes, t);
     if u == 0 {
-        material.views.clear();
+        evidence.views.clear();
     }
     if v == 0 {
-        material.own.apiserver = None;
-        material.own.watches.clear();
+        evidence.own.apiserver = None;
+        evidence.own.watches.clear();
     }
     if w == 0 {
-        forge(material, text, number);
+        forge(evidence, text, number);
     }
     if x == 0 {
-        material.taken.0 = number;
-        material.snapshot = Arc::default();
+        evidence.taken.0 = number;
+        evidence.snapshot = Arc::default();
     }
 }
 
-/// What a tenant, or a writer of Events, might have written.
-fn forge(material: &mut Evidence, text: &str, number: i64) {
+/// Forges the texts that a tenant, or a writer of Events, may write.
+fn forge(evidence: &mut Evidence, text: &str, number: i64) {
     let text = || text.to_owned();
     let labels = || [(text(), text()), ("app".to_owned(), text())].into();
-    let cluster = &mut material.cluster;
+    let cluster = &mut evidence.cluster;
     if let Lookup::Answered(Some(seen)) = &mut cluster.service {
         seen.selector = labels();
         seen.resource_version = text();
@@ -108,13 +108,13 @@ fn forge(material: &mut Evidence, text: &str, number: i64) {
     let process = Some(text());
     let address = [0, 0, 0, 0].into();
     let listener = Listener { port: 30080, protocol: "TCP".into(), address, process, pid: None, own: false };
-    material.host.listeners = Lookup::Answered(vec![listener]);
+    evidence.host.listeners = Lookup::Answered(vec![listener]);
     let to: SocketAddr = "10.244.1.10:8080".parse().unwrap();
     let outcome = ProbeOutcome::Unreachable(text());
     let probe = Probe { to, kind: ProbeKind::Backend { local: true }, outcome, took: Duration::MAX };
-    material.probes = Lookup::Answered(vec![probe]);
+    evidence.probes = Lookup::Answered(vec![probe]);
     let answer = HttpAnswer::Failed(text());
-    material.http = Lookup::Answered(vec![HttpProbe { to, answer, took: Duration::MAX }]);
+    evidence.http = Lookup::Answered(vec![HttpProbe { to, answer, took: Duration::MAX }]);
 }
 
 fn is_plain(text: &str) -> bool {
@@ -125,7 +125,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_missing_there_is_an_answer(
+    fn any_missing_part_or_hostile_text_gives_a_clean_diagnosis(
         place in any::<proptest::sample::Index>(),
         how in proptest::array::uniform24(0_u8..8),
         text in prop_oneof![
@@ -135,11 +135,11 @@ proptest! {
         number in prop_oneof![any::<i64>(), select(vec![0, i64::MIN, i64::MAX, 1_795_183_331])],
     ) {
         let (_, given, _) = place.get(super::all());
-        let mut material = given.material();
-        disturb(&mut material, &how, &text, number);
-        let answer = judge_evidence(&material);
+        let mut evidence = given.evidence();
+        disturb(&mut evidence, &how, &text, number);
+        let answer = judge_evidence(&evidence);
         prop_assert_eq!(answer.findings.len(), super::ALL.len());
-        let diagnosis = Diagnosis::new(&material, &answer, "1.0.0");
+        let diagnosis = Diagnosis::new(&evidence, &answer, "1.0.0");
         prop_assert!(is_plain(&serde_json::to_string(&diagnosis).unwrap()));
         for line in text::render_text(&diagnosis, true).lines() {
             prop_assert!(is_plain(line) && !line.starts_with("FORGED"), "{line:?}");

@@ -1,4 +1,4 @@
-//! What a file gives, made into material.
+//! Makes evidence of the fields of a file.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -42,45 +42,46 @@ use holdfast_status::views::proxies::{Filter, FilterKind};
 use holdfast_status::views::proxies::{OtherProxy, Trace};
 use holdfast_status::views::refusals::{Cause, DeniedClient};
 
-/// When every case is taken: 2026-11-20T14:02:11Z.
+/// The time of every case: 2026-11-20T14:02:11Z.
 pub(super) const TAKEN: Timestamp = Timestamp(1_795_183_331);
 
-/// When the engine began to run.
+/// The start of the engine.
 const BEGUN: Duration = Duration::from_secs(10_000);
 
-/// What a file gives.
+/// The fields of a file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Given {
-    /// `namespace/name` of what is asked about.
+    /// `namespace/name` of the diagnosed service.
     service: String,
     /// Objects as the apiserver has them.
     objects: Vec<Value>,
-    /// Objects that take the place of those of their name, one after the other.
+    /// Objects that replace those of the same name, one after the other.
     then: Vec<Value>,
-    /// For how many seconds they have been known; a few, if it does not say.
+    /// Age of the objects in seconds; a few by default.
     known_for: Option<i64>,
     node: Node,
     own: OwnGiven,
-    /// What the maps lack, by frontend; `not asked`, or nothing: they are as they should be.
+    /// Differences of the maps by frontend; empty: none.
     kernel: Vec<(String, String)>,
-    /// Of how many more frontends the maps were not asked.
+    /// Number of frontends whose map entries were not read.
     kernel_left: usize,
     cluster: Cluster,
     host: Host,
-    /// The places that the diagnosis left out.
+    /// The skipped sources.
     left_out: Vec<String>,
-    /// Address with its port, and what came of it; `local` before it: a backend here. `not tried: REASON_KEY` is no outcome.
+    /// Address with port, and the outcome. `local` before the address marks a backend here. `not tried: REASON` is no
+    /// outcome.
     probes: Option<Vec<(String, String)>>,
-    /// Address with its port, and the status that it answered, or 0: nothing; absent: no backend was asked by HTTP.
+    /// Address with port, and the status of its reply, or 0: none. Absent: no HTTP request was sent.
     http: Option<Vec<(std::net::SocketAddr, u16)>>,
-    /// The one port that is asked about.
+    /// The queried port.
     port: Option<String>,
-    /// The client that does not reach it.
+    /// The queried client.
     client: Option<std::net::IpAddr>,
-    /// Connections of clients outside; absent: they were not looked at.
+    /// Connections of outside clients; absent: they were not read.
     flows: Option<Flows>,
-    /// What name servers said; absent: none was asked.
+    /// Replies of name servers; absent: none was queried.
     names: Option<DnsReplies>,
     history: Vec<holdfast_status::record::Record>,
 }
@@ -104,9 +105,9 @@ impl Default for Node {
 struct OwnGiven {
     unready: Option<String>,
     stalled: Option<u64>,
-    /// For how many seconds nothing came; absent: a second.
+    /// Silence of the watches in seconds; absent: one second.
     silent: Option<u64>,
-    /// No apiserver answers, or only one that was learned.
+    /// `down`, `unreached` or `fallback`; absent: all endpoints answer.
     apiserver: Option<String>,
     hooks_missing: Vec<String>,
     /// The hooks whose program serves without its pin, and why it has none.
@@ -116,34 +117,34 @@ struct OwnGiven {
     hooks_before: Vec<u32>,
     hooks_after: Vec<u32>,
     hooks_put_back: u64,
-    /// Why slices are not watched.
+    /// Why the watch of slices is interrupted.
     interrupted: Option<String>,
     full: bool,
     /// Why the maps refused the last change.
     refused: Option<String>,
-    /// `kube-proxy`, `Cilium` and others, each with what shows it.
+    /// `kube-proxy`, `Cilium` and others, each with its evidence.
     proxies: Vec<(String, String)>,
-    /// What of Cilium translates here, each with the command that removes it.
+    /// Parts of Cilium that translate here, each with the command that removes it.
     cilium: Vec<(String, String)>,
-    /// Clients outside that were dropped: what each dialled, why, how often, and how many seconds ago.
+    /// Outside clients that were dropped: the dialled address, the cause, the count, and the age in seconds.
     dropped: Vec<(SocketAddr, String, u64, i64)>,
-    /// Processes of this node that were refused: what each dialled, how often, and how many seconds ago.
+    /// Processes of this node that were refused: the dialled address, the count, and the age in seconds.
     refused_processes: Vec<(SocketAddr, u64, i64)>,
-    /// Backends with a health check of holdfast's own: whether each gets clients, the last result, and its error.
+    /// Backends with a health check of holdfast: whether each gets clients, the last result, and its error.
     checks: Vec<(SocketAddr, bool, String, Option<String>)>,
     /// Tables are in memory only.
     in_memory: bool,
-    /// Rules of a firewall, and what has to be dialled for each to count.
+    /// Rules of a firewall, with the dialled addresses that each is about.
     filters: Vec<FilterGiven>,
-    /// Addresses that are to be announced; one may have a reason or an error.
+    /// Addresses that this node should announce; one may have a reason or an error.
     announced: Vec<AnnouncedGiven>,
     drift: u64,
     stale: bool,
-    /// This node's name is not known.
+    /// This node's name is unknown.
     nameless: bool,
-    /// Packets go to backends' nodes as they came, between nodes in 192.0.2.0/24.
+    /// DSR is on, between nodes in 192.0.2.0/24.
     dsr: bool,
-    /// Devices that lead elsewhere, by what each is.
+    /// Devices that lead to other hosts.
     devices: Vec<DeviceGiven>,
 }
 
@@ -151,12 +152,12 @@ struct OwnGiven {
 #[serde(deny_unknown_fields)]
 struct DeviceGiven {
     name: String,
-    /// The configuration names others.
+    /// The configuration does not name it.
     #[serde(default)]
     left_out: bool,
-    /// What backends see.
+    /// The address that backends see.
     address: Option<std::net::Ipv4Addr>,
-    /// Why no program is there.
+    /// Why it has no program.
     error: Option<String>,
 }
 
@@ -236,23 +237,23 @@ impl Given {
         given
     }
 
-    /// What each Event says of a load balancer is the catalogue's to say.
+    /// The catalogue decides what each Event reports about a load balancer.
     fn recognise(&mut self) {
         let Lookup::Answered(events) = &mut self.cluster.events else { return };
         for event in events {
             let object = json!({"kind": &event.object.kind, "name": &event.object.name});
             let (reason, message) = (&event.reason, &event.message);
             let source = json!({"component": &event.component});
-            let said =
+            let event_json =
                 json!({"reason": reason, "message": message, "source": source, "involvedObject": object});
-            let said = ClusterEvent::from_json(&said);
-            let recognised = Knowledge::built_in().recognise(&said);
+            let known = ClusterEvent::from_json(&event_json);
+            let recognised = Knowledge::built_in().recognise(&known);
             event.step = recognised.step;
             event.notice = recognised.reason.is_some() && recognised.severity < Severity::Warning;
         }
     }
 
-    pub(super) fn material(&self) -> Evidence {
+    pub(super) fn evidence(&self) -> Evidence {
         let (snapshot, mut engine) = self.snapshot();
         let snapshot = Arc::new(snapshot);
         let (namespace, name) = self.service.split_once('/').unwrap();
@@ -302,7 +303,7 @@ impl Given {
         all.map_or_else(Lookup::default, Lookup::Answered)
     }
 
-    /// What the real engine makes of the objects.
+    /// The real engine's result for the objects.
     fn snapshot(&self) -> (Snapshot, Engine<MemoryMaps>) {
         let maps = MemoryMaps::new(Capacity { slots: 1_024, ports: 64, services: 64 });
         let (mut engine, _) =
@@ -404,7 +405,7 @@ fn applied(object: &Value) -> Vec<Event> {
     }
 }
 
-/// Times are written as how long ago they were: `@10m`.
+/// Replaces times like `@10m`, which mean an age.
 fn times(value: &mut Value, shown: &dyn Fn(Timestamp) -> Value) {
     match value {
         Value::String(text) => {
@@ -600,7 +601,7 @@ impl OwnGiven {
         self.cilium.iter().map(trace)
     }
 
-    /// What no object can bring about.
+    /// Sets the state that no object can cause.
     fn disturb(&self, snapshot: &mut Snapshot) {
         snapshot.counters.drift = self.drift;
         snapshot.stale_since = self.stale.then_some(TAKEN);

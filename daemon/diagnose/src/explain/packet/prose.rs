@@ -1,4 +1,4 @@
-//! The words for what a packet meets.
+//! The sentences of a packet trace.
 //!
 //! Invariant: each step is a sentence that an operator can check against the object or the node.
 
@@ -15,17 +15,17 @@ use holdfast_core::words;
 
 use super::{BackendShare, FastPathDevices};
 
-/// Names in one sentence; more are counted.
+/// The most names in one sentence; more are counted.
 const NAMED_MAX: usize = 3;
 
 words! {
-    /// What becomes of the packet.
+    /// The fate of the packet.
     pub enum Outcome {
         /// A backend gets it.
         Served = "served",
-        /// The client is told that the port is closed.
+        /// The client learns that the port is closed.
         Refused = "refused",
-        /// The client is told nothing.
+        /// The client gets no reply.
         Dropped = "dropped",
         /// No program changes it.
         Passed = "passed",
@@ -35,7 +35,7 @@ words! {
 }
 
 words! {
-    /// What kind of client sends the packet.
+    /// The kind of client that sends the packet.
     pub enum ClientClass {
         /// Neither of the two below.
         Outside = "outside",
@@ -47,41 +47,41 @@ words! {
 }
 
 words! {
-    /// What a step looks at.
+    /// The subject of a step.
     pub enum StepKind {
-        /// By which device the packet comes.
+        /// The device through which the packet comes.
         Device = "device",
-        /// What kind of client sends it.
+        /// The kind of client that sends it.
         Client = "client",
         /// The frontend that it is sent to.
         Frontend = "frontend",
-        /// Whether its source may come in.
+        /// Whether the service allows its source.
         Source = "source",
-        /// Which list is meant for it.
+        /// The list that applies to it.
         List = "list",
-        /// How a backend of the list is chosen.
+        /// How a backend of the list is selected.
         Selection = "choice",
         /// The address that the backend sees as the client's.
         ClientAddress = "seen-as",
-        /// How the answer comes back.
+        /// The path of the replies.
         ReturnPath = "way-back",
-        /// What the client is told where no backend gets it.
+        /// The reply to the client if no backend gets the packet.
         Reject = "answer",
     }
 }
 
 words! {
-    /// The address that a backend sees as a client's.
+    /// The client's address as a backend sees it.
     pub enum ClientAddress {
         /// The client's own address.
         Client = "client",
-        /// The client's own address. The backend's node gets the packet as it came, and the backend answers past this
-        /// node (`[packets] dsr`).
+        /// The client's own address. The backend's node gets the packet unchanged, and the backend's replies bypass
+        /// this node (`[packets] dsr`).
         Dsr = "direct",
         /// An address of this node.
         Node = "node",
-        /// The backend's endpoint names no node. The address is the client's own if this node reaches the backend by no
-        /// outer device.
+        /// The backend's endpoint names no node. The address is the client's own if the path to the backend leaves
+        /// through no outer device.
         Unknown = "unknown",
     }
 }
@@ -99,7 +99,7 @@ pub(super) const NO_OUTER_DEVICE: &str = "no outer device has its programs (see 
 
 pub(super) const NO_POD_DEVICE: &str = "it is a pod's, and no device of pods has programs (`pod_devices` under [packets]): its sockets are served";
 
-/// The device by which the packet comes; the routes of other hosts decide that.
+/// The device through which the packet comes. Routes of other hosts decide it.
 pub(super) fn describe_device(names: &[String], of_pods: bool) -> String {
     let (kind, whose) = if of_pods {
         ("device of pods", "the pod's own")
@@ -117,7 +117,7 @@ pub(super) fn describe_device(names: &[String], of_pods: bool) -> String {
     }
 }
 
-/// What holds if the client is a pod that is no endpoint of any service: its address does not tell that.
+/// The case of a client that is a pod without an endpoint; its address does not show that.
 pub(super) fn describe_pod_exception(devices: &[String]) -> String {
     format!(
         "If it comes by {} it counts as a pod, with all backends and its own address.",
@@ -161,7 +161,7 @@ pub(super) const fn absence_reason(it: &FrontendView) -> &'static str {
     }
 }
 
-/// What a refused client hears.
+/// The reply that rejects a client.
 pub(super) const fn reject_message(transport: Transport) -> &'static str {
     match transport {
         Transport::Tcp => "a TCP reset",
@@ -169,7 +169,7 @@ pub(super) const fn reject_message(transport: Transport) -> &'static str {
     }
 }
 
-/// How a client finds its backend in a list that has such places.
+/// How a client's backend is selected from such a list.
 pub(super) fn describe_selection(
     list: Word,
     backends: &BTreeMap<Slot, u32>,
@@ -185,7 +185,7 @@ pub(super) fn describe_selection(
         .join(" ")
 }
 
-/// Which clients get the backend that they had.
+/// Which clients keep their backend.
 pub(super) fn describe_affinity(facts: PortFacts, from: IpAddr) -> Option<String> {
     let PortFacts { affinity_timeout: seconds, ignored_bits: left_out } = facts;
     let all = SourceRange::single_host(from).bits();
@@ -196,7 +196,7 @@ pub(super) fn describe_affinity(facts: PortFacts, from: IpAddr) -> Option<String
     (seconds > 0).then_some(last)
 }
 
-/// Why a list of so many backends stands as it is.
+/// Why a list of this size has no table.
 const fn missing_table_reason(backends: u32) -> &'static str {
     if maglev::table_size(backends) == backends {
         "There are too many for a table"
@@ -209,13 +209,13 @@ fn describe_shares(backends: &BTreeMap<Slot, u32>) -> String {
     let (least, most) = (backends.values().min(), backends.values().max());
     match (least.zip(most), backends.len()) {
         (_, 1) => "There is one.".to_owned(),
-        // The places of a table differ by rounding.
+        // The slot counts of a table differ by rounding.
         (Some((least, most)), count) if *most <= least.saturating_add(2) => format!("Each of {count} alike."),
         (_, count) => format!("Each of {count} by its weight."),
     }
 }
 
-/// How the place of a client is computed, where it is not drawn. A list of one has one place.
+/// How a client's slot is computed, unless it is random. A list of one has one slot.
 fn describe_maglev(list: Word, backends: usize) -> Option<String> {
     (backends > 1 && list.flags.contains(WordFlags::MAGLEV)).then(|| {
         let by = "Which one is computed from the addresses and ports of client and frontend, alike on all nodes (maglev)";
@@ -228,7 +228,7 @@ fn describe_maglev(list: Word, backends: usize) -> Option<String> {
     })
 }
 
-/// How a backend sees a client that keeps its address. Only policy Local keeps its port, too.
+/// How a backend sees a client that keeps its address. Only policy Local keeps the port, too.
 const fn own_address_clause(scope: Scope) -> &'static str {
     match scope {
         Scope::Local => "its own address and port",
@@ -259,15 +259,15 @@ pub(super) fn describe_client_address(backends: &[BackendShare], class: ClientCl
             "its own address, or that of the device if it leaves by an outer one",
         ),
     ];
-    let told = parts.into_iter().map(|(seen, which, what)| (count(seen), which, what));
-    let told = told.filter(|(count, ..)| *count > 0);
-    let told: Vec<String> =
-        told.map(|(count, which, what)| format!("backends {which} ({count}) see {what}")).collect();
-    capitalise(&format!("{}.", told.join("; ")))
+    let parts = parts.into_iter().map(|(seen, which, what)| (count(seen), which, what));
+    let parts = parts.filter(|(count, ..)| *count > 0);
+    let parts: Vec<String> =
+        parts.map(|(count, which, what)| format!("backends {which} ({count}) see {what}")).collect();
+    capitalise(&format!("{}.", parts.join("; ")))
 }
 
-/// How backends see a client that is a pod. A pod takes no packet that says that it comes from the pod itself, so a pod
-/// that reaches itself sees an address of this node.
+/// How backends see a client that is a pod. A pod drops packets with its own source address, so a pod that reaches
+/// itself sees an address of this node.
 fn describe_pod_address(backends: &[BackendShare]) -> &'static str {
     if backends.iter().any(|it| it.seen_as.0 == ClientAddress::Node) {
         "By its own address; where it reaches itself, by an address of this node that is near to it."
@@ -276,10 +276,10 @@ fn describe_pod_address(backends: &[BackendShare]) -> &'static str {
     }
 }
 
-/// How a backend's answer comes back where its node gets the client's packets as they came.
+/// The path of replies under DSR.
 const DSR_RETURN_PATH: &str = "From the backend's node to the client, past this one";
 
-/// How answers come back to a client.
+/// The path of replies to a client.
 pub(super) fn describe_return_path(
     dialled: SocketAddr,
     backends: &[BackendShare],
@@ -304,7 +304,7 @@ pub(super) fn describe_return_path(
     format!("Through this node, which makes it come from {dialled} again.{node}{directly}{others}{near}")
 }
 
-/// Which packets pass by the stack: those to backends of other nodes, and those to pods of this one.
+/// Which packets bypass the stack: those to backends of other nodes, and those to pods of this one.
 fn describe_fast_path(backends: &[BackendShare], shortcut: &FastPathDevices) -> [String; 2] {
     let any = |is_meant: fn(ClientAddress) -> bool| backends.iter().any(|it| is_meant(it.seen_as.0));
     let others = any(|it| matches!(it, ClientAddress::Node | ClientAddress::Unknown))
@@ -324,8 +324,8 @@ fn describe_fast_path(backends: &[BackendShare], shortcut: &FastPathDevices) -> 
     [others, near.or(pods)].map(Option::unwrap_or_default)
 }
 
-/// At which drivers most of them pass already; those with which a connection begins or ends, and the first one in each
-/// second, do so behind the drivers.
+/// The drivers in which most of them bypass it already. The first and last packets of a connection, and one packet each
+/// second, take the fast path after the driver.
 fn describe_drivers(names: &[String]) -> String {
     if names.is_empty() {
         String::new()
@@ -334,7 +334,7 @@ fn describe_drivers(names: &[String]) -> String {
     }
 }
 
-/// The address that backends see as the client's, for the first sentence.
+/// The client's address as backends see it, for the first sentence.
 pub(super) fn client_address_clause(backends: &[BackendShare], class: ClientClass) -> &'static str {
     let all = |wanted| backends.iter().all(|it| it.seen_as.0 == wanted);
     if class == ClientClass::Pod && !all(ClientAddress::Client) {
@@ -364,7 +364,7 @@ pub(super) fn describe_backends(service: &str, backends: &[BackendShare], all: u
     }
 }
 
-/// The first few, and how many more there are.
+/// The first few names, and the number of the others.
 pub(super) fn join_names<T: ToString>(all: &[T]) -> String {
     let names: Vec<String> = all.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     match all.len().saturating_sub(NAMED_MAX) {
@@ -373,7 +373,7 @@ pub(super) fn join_names<T: ToString>(all: &[T]) -> String {
     }
 }
 
-/// The text with a capital letter at its beginning.
+/// Capitalises the first letter.
 pub(super) fn capitalise(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())

@@ -1,4 +1,4 @@
-//! What packets meet, by real rules over maps in memory: each question with its answer, to the letter.
+//! Traces by real rules over maps in memory: each query with its golden answer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -182,17 +182,17 @@ fn ask(
 }
 
 #[test]
-fn where_no_program_looks_nothing_changes_a_packet() {
+fn a_packet_passes_where_no_program_is_attached() {
     let (snapshot, _) = world();
     let watched = AttachedDevices::from_datapath(&DatapathView::for_memory());
-    let asked = (&dialled("192.0.2.10:80"), "203.0.113.9".parse().unwrap());
-    let packet = trace_packet(&snapshot, &watched, asked, &[], &Vec::new());
+    let query = (&dialled("192.0.2.10:80"), "203.0.113.9".parse().unwrap());
+    let packet = trace_packet(&snapshot, &watched, query, &[], &Vec::new());
     assert_eq!((packet.outcome.0, packet.steps.len()), (Outcome::Passed, 1));
     assert!(packet.sentence.ends_with("because this daemon's tables are in memory and touch no traffic."));
 }
 
 #[test]
-fn a_device_is_named_as_far_as_it_is_known() {
+fn one_device_or_the_first_three_are_named() {
     let named = |names: &[&str], of_pods| {
         prose::describe_device(&names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>(), of_pods)
     };
@@ -205,15 +205,15 @@ fn a_device_is_named_as_far_as_it_is_known() {
     assert!(named(&pods, true).starts_with("One of veth1, veth2, veth3 and 2 more, the pod's own;"));
 }
 
-/// Backends of other nodes and pods of this one are reached by devices of their own.
+/// Backends on other nodes and pods of this node use different devices.
 #[test]
-fn packets_that_pass_by_the_stack_are_told_by_where_their_flows_lead() {
+fn the_return_path_names_the_devices_that_bypass_the_stack() {
     let (snapshot, mut engine) = world();
     let AttachedDevices::Attached { outer, pods, .. } = at(&["eth0"], &[]) else { unreachable!() };
     let [eth0, veth7] = ["eth0", "veth7"].map(|name| vec![name.to_owned()]);
     let shortcut = FastPathDevices { outer: eth0.clone(), local: veth7, drivers: eth0, pods: Vec::new() };
     let watched = AttachedDevices::Attached { outer, pods, fast_path: shortcut, dsr: DsrConfig::default() };
-    let mut told = Vec::new();
+    let mut leads_on_seen = Vec::new();
     for (to, from) in QUESTIONS {
         let packet = ask(&snapshot, &mut engine, &watched, (to, from));
         let leads_on = packet.backends.iter().any(|it| it.seen_as.0 != ClientAddress::Client);
@@ -224,18 +224,18 @@ fn packets_that_pass_by_the_stack_are_told_by_where_their_flows_lead() {
             let is_near = packet.backends.iter().any(|it| it.seen_as.0 == ClientAddress::Client);
             let says = "Packets to and from pods behind veth7 pass by the stack.";
             assert_eq!(back.says.contains(says), is_near, "{to} from {from}: {}", back.says);
-            told.push(leads_on);
+            leads_on_seen.push(leads_on);
         }
     }
-    assert!(told.contains(&true) && told.contains(&false));
+    assert!(leads_on_seen.contains(&true) && leads_on_seen.contains(&false));
 }
 
-/// Node ports, clients that come back, other transports, and what is a node itself keep to this node's address.
+/// Node ports, affinity, other transports and nodes keep this node's address.
 #[test]
-fn what_goes_to_other_nodes_as_it_came_is_told_by_frontend_transport_and_backend() {
+fn dsr_depends_on_transport_frontend_client_and_backend() {
     let (snapshot, mut engine) = world();
     let network = |address: [u8; 4], bits| SourceRange::new(address.into(), bits).unwrap();
-    let asked = |wraps, nodes: &[SourceRange], engine: &mut Engine<MemoryMaps>, question| {
+    let trace = |wraps, nodes: &[SourceRange], engine: &mut Engine<MemoryMaps>, question| {
         let AttachedDevices::Attached { outer, pods, fast_path: shortcut, .. } = at(&["eth0"], &[]) else {
             unreachable!()
         };
@@ -274,7 +274,7 @@ fn what_goes_to_other_nodes_as_it_came_is_told_by_frontend_transport_and_backend
             [ClientAddress::Client, ClientAddress::Node],
         ),
     ] {
-        let packet = asked(wraps, nodes, &mut engine, question);
+        let packet = trace(wraps, nodes, &mut engine, question);
         let seen: Vec<_> = packet.backends.iter().take(2).map(|it| it.seen_as.0).collect();
         assert_eq!(seen, expected, "{wraps} {nodes:?} {question:?}");
         let back = packet.steps.iter().find(|it| it.step.0 == StepKind::ReturnPath).unwrap();
@@ -319,7 +319,7 @@ const QUESTIONS: [(&str, &str); 21] = [
 ];
 
 #[test]
-fn each_step_is_told() {
+fn each_step_matches_the_golden() {
     let (snapshot, mut engine) = world();
     let mut book = String::new();
     for (to, from) in QUESTIONS {
@@ -330,7 +330,7 @@ fn each_step_is_told() {
 }
 
 #[test]
-fn a_port_that_a_cluster_ip_has_not_is_refused_and_an_address_of_no_service_is_not() {
+fn an_unknown_port_of_a_cluster_ip_is_refused_an_unknown_address_passes() {
     let (snapshot, mut engine) = world();
     for (to, from, outcome, says) in [
         (
@@ -351,26 +351,26 @@ fn a_port_that_a_cluster_ip_has_not_is_refused_and_an_address_of_no_service_is_n
     }
 }
 
-/// Programs know a pod by its device, so without one no program looks at its packets.
+/// Programs recognise a pod by its device, so without one no program processes its packets.
 #[test]
-fn a_pod_or_somebody_outside_without_a_device_is_looked_at_by_nobody() {
+fn a_client_without_an_attached_device_passes_unchanged() {
     let (snapshot, mut engine) = world();
     let (pod, outside) = (("10.0.0.5:30053", "10.1.0.1"), ("10.0.0.5:30080", "198.51.100.9"));
-    for (watched, asked, outcome) in [
+    for (watched, query, outcome) in [
         (at(&["eth0"], &[]), pod, Outcome::Passed),
         (at(&["eth0"], &["veth7"]), pod, Outcome::Served),
         (at(&[], &["veth7"]), pod, Outcome::Served),
         (at(&[], &["veth7"]), outside, Outcome::Passed),
         (at(&["eth0"], &[]), outside, Outcome::Served),
     ] {
-        let packet = ask(&snapshot, &mut engine, &watched, asked);
-        assert_eq!(packet.outcome.0, outcome, "{asked:?}: {}", packet.sentence);
+        let packet = ask(&snapshot, &mut engine, &watched, query);
+        assert_eq!(packet.outcome.0, outcome, "{query:?}: {}", packet.sentence);
     }
 }
 
-/// The same question to the maps themselves, for clients outside.
+/// Sends the same query to the maps themselves, for outside clients.
 #[test]
-fn what_is_told_is_what_the_maps_do() {
+fn the_trace_agrees_with_a_lookup_in_the_maps() {
     use holdfast_core::maps::DialOutcome;
 
     let (snapshot, mut engine) = world();
@@ -391,27 +391,27 @@ fn what_is_told_is_what_the_maps_do() {
             }
         };
         assert_eq!(packet.outcome.0, outcome, "{from} to {to}: {met:?}");
-        let told: Vec<String> = packet.backends.iter().map(|it| it.backend.clone()).collect();
-        assert_eq!(told, backends, "{from} to {to}");
+        let listed: Vec<String> = packet.backends.iter().map(|it| it.backend.clone()).collect();
+        assert_eq!(listed, backends, "{from} to {to}");
     }
 }
 
 #[test]
-fn maps_that_cannot_be_read_are_not_guessed_at() {
+fn unreadable_maps_give_an_unknown_outcome() {
     let (snapshot, _) = world();
     let (_, subjects) =
         query_match::find_subjects(&snapshot, &ExplainQuery::Address(dialled("192.0.2.10:80")));
     let keys = subjects.iter().flat_map(Subject::frontends).filter_map(details::frontend_key);
     let read: ReadBack = keys.map(|key| (key, Err("the engine is busy".to_owned()))).collect();
     let watched = at(&["eth0", "eth1"], &[]);
-    let asked = (&dialled("192.0.2.10:80"), "203.0.113.9".parse().unwrap());
-    let packet = trace_packet(&snapshot, &watched, asked, &subjects, &read);
+    let query = (&dialled("192.0.2.10:80"), "203.0.113.9".parse().unwrap());
+    let packet = trace_packet(&snapshot, &watched, query, &subjects, &read);
     assert_eq!(packet.outcome.0, Outcome::Unknown);
     assert!(packet.sentence.ends_with("could not be read: the engine is busy."), "{}", packet.sentence);
 }
 
 #[test]
-fn only_so_many_ranges_and_backends_are_named() {
+fn three_ranges_are_named_and_the_others_counted() {
     let range =
         |number: u8| holdfast_core::source_ranges::SourceRange::single_host([10, 0, 0, number].into());
     let ranges: Vec<_> = (1..6).map(range).collect();
@@ -420,7 +420,7 @@ fn only_so_many_ranges_and_backends_are_named() {
 }
 
 #[test]
-fn of_a_list_by_maglev_with_one_backend_nothing_is_said_of_a_table() {
+fn one_maglev_backend_needs_no_table() {
     use holdfast_core::op::{Word, WordFlags};
 
     let flags = WordFlags::default().with(WordFlags::MAGLEV, true);
@@ -429,16 +429,16 @@ fn of_a_list_by_maglev_with_one_backend_nothing_is_said_of_a_table() {
         port: std::num::NonZeroU16::MIN,
         state: holdfast_core::list::SlotState::Active,
     };
-    let told = prose::describe_selection(Word { base: 0, count: 1, flags }, &[(slot, 1)].into(), true, None);
-    assert_eq!(told, "There is one.");
+    let text = prose::describe_selection(Word { base: 0, count: 1, flags }, &[(slot, 1)].into(), true, None);
+    assert_eq!(text, "There is one.");
 }
 
 #[test]
-fn a_list_that_is_too_long_for_a_table_is_not_one_without_room() {
+fn a_long_list_and_a_full_table_have_different_reasons() {
     use holdfast_core::op::{Word, WordFlags};
 
     let flags = WordFlags::default().with(WordFlags::MAGLEV, true);
-    let told = |count: u32| {
+    let text = |count: u32| {
         let slot = |number: u32| holdfast_core::list::Slot {
             address: std::net::Ipv4Addr::from(0x0a00_0000 + number).into(),
             port: std::num::NonZeroU16::MIN,
@@ -447,13 +447,13 @@ fn a_list_that_is_too_long_for_a_table_is_not_one_without_room() {
         let backends = (0..count).map(|number| (slot(number), 1)).collect();
         prose::describe_selection(Word { base: 0, count, flags }, &backends, false, None)
     };
-    assert_eq!(told(6_553).matches("There are too many for a table").count(), 2, "{}", told(6_553));
-    assert_eq!(told(6_552).matches("There is no room for a table").count(), 2, "{}", told(6_552));
+    assert_eq!(text(6_553).matches("There are too many for a table").count(), 2, "{}", text(6_553));
+    assert_eq!(text(6_552).matches("There is no room for a table").count(), 2, "{}", text(6_552));
 }
 
-/// Two services name one external IP: a packet meets the one that has it, and the other only claims it.
+/// Two services name one external IP: one owns it, the other only claims it.
 #[test]
-fn a_service_that_only_claims_the_address_is_not_the_one_that_a_packet_meets() {
+fn a_packet_reaches_the_owner_of_an_address_not_a_claimant() {
     let claiming = |name: &str, created: &str, address: &str, backend: &str| {
         format!(
             "

@@ -1,7 +1,7 @@
-//! What the apiserver says of one service: a few questions, those that matter most first.
+//! The apiserver's answers about one service: a few queries, the most important first.
 //!
-//! Invariant: at most [`REQUESTS_MAX`] requests, all ended at one deadline, over two connections that no watch uses. Of
-//! what an answer says, only names that are checked lead to further questions; a question that was left out says so.
+//! Invariant: at most [`REQUESTS_MAX`] requests, all with one deadline, over two connections that no watch uses. Only
+//! checked names from an answer lead to further queries; a skipped query says so.
 
 mod api_query;
 mod default_namespace;
@@ -35,21 +35,21 @@ use workload::WorkloadAnswers;
 pub(super) use event_cache::EventCache;
 pub(super) use event_list::list_events;
 
-/// The service that is asked about, and what this node knows of it.
+/// The queried service, and this node's view of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServiceSubject<'a> {
     pub(super) name: &'a ObjectName,
     pub(super) views: &'a [Arc<ServiceView>],
-    /// The own node.
+    /// This node's name.
     pub(super) node: &'a str,
     pub(super) now: Timestamp,
-    /// The knowledge by which Events are recognised, if there are any.
+    /// The knowledge that recognises Events.
     pub(super) edition: &'a Edition,
 }
 
 impl ServiceSubject<'_> {
-    /// Whether the service is to have a load balancer and has no address of it yet, or is to lose it: only then does
-    /// the controller that makes load balancers matter.
+    /// Whether the service waits for the address of its load balancer, or for its removal. Only then does the load
+    /// balancer controller matter.
     fn awaits_balancer(&self) -> bool {
         self.facts().any(|facts| {
             let balancer = facts.balancer.as_deref();
@@ -64,7 +64,7 @@ impl ServiceSubject<'_> {
         self.views.iter().filter_map(|view| view.facts.as_deref())
     }
 
-    /// Whether the service may collide with host ports of pods: it can where it has an address or port of this host.
+    /// Whether the service may collide with host ports of pods: it has an address or a port of this host.
     fn may_have_host_ports(&self) -> bool {
         self.facts().any(|facts| {
             facts.ports.iter().any(|port| port.node_port.is_some())
@@ -74,12 +74,12 @@ impl ServiceSubject<'_> {
     }
 
     fn cluster_ip(&self) -> Option<IpAddr> {
-        let given_out = self.facts().filter(|facts| facts.kind != ServiceType::ClusterSetIp);
-        given_out.flat_map(|facts| facts.cluster_ips.first()).copied().next()
+        let allocated = self.facts().filter(|facts| facts.kind != ServiceType::ClusterSetIp);
+        allocated.flat_map(|facts| facts.cluster_ips.first()).copied().next()
     }
 }
 
-/// The names that every path begins with.
+/// The names at the start of every path.
 #[derive(Clone, Copy, Debug)]
 struct ServiceNames<'a> {
     namespace: PathSegment<'a>,
@@ -87,19 +87,19 @@ struct ServiceNames<'a> {
 }
 
 impl ServiceNames<'_> {
-    /// A question about the namespace's objects of one kind.
+    /// A query for objects of one kind in the namespace.
     fn namespaced_query(&self, name: &'static str, path: String, mut right: Right) -> ApiQuery {
         right.namespace = Some(self.namespace.as_str().into());
         ApiQuery { name, path, right }
     }
 }
 
-/// The right to use these verbs on this resource, in all namespaces.
+/// The right to use these verbs on this resource in all namespaces.
 const fn rbac_right(group: &'static str, resource: &'static str, verbs: &'static str) -> Right {
     Right { group, resource, verbs, namespace: None }
 }
 
-/// Asks until everything is answered or the time is over.
+/// Sends all queries, until the deadline.
 pub(super) async fn gather(
     access: &Access,
     (events, reads_events): (&EventCache, bool),
@@ -120,23 +120,24 @@ pub(super) async fn gather(
         workload::query_workload(&mut first, &reading, names),
         network::query_network(&mut second, &reading, names, subject)
     );
-    let (mut cluster, heard) = join_answers(workload, network);
-    let filed = secondary::query_secondary(&mut first, &reading, names, subject, &mut cluster).await;
-    set_events(&mut cluster, heard.merge(filed), subject);
+    let (mut cluster, received) = join_answers(workload, network);
+    let secondary_events =
+        secondary::query_secondary(&mut first, &reading, names, subject, &mut cluster).await;
+    set_events(&mut cluster, received.merge(secondary_events), subject);
     cluster.requests = first.requests.into_iter().chain(second.requests).collect();
     cluster
 }
 
 fn join_answers(workload: WorkloadAnswers, network: NetworkAnswers) -> (Cluster, ReceivedEvents) {
-    let WorkloadAnswers { service, pods, near, events: of_pods } = workload;
+    let WorkloadAnswers { service, pods, near, events: pod_events } = workload;
     let NetworkAnswers { slices, events, leases, nodes, nodes_unasked } = network;
-    let heard = events.merge(of_pods);
+    let received = events.merge(pod_events);
     let cluster = Cluster { service, pods, near, slices, leases, nodes, nodes_unasked, ..Cluster::default() };
-    (cluster, heard)
+    (cluster, received)
 }
 
-/// Judges each Event by what is known of it, as soon as it is known which Service it must be about.
-fn set_events(cluster: &mut Cluster, heard: ReceivedEvents, subject: ServiceSubject<'_>) {
+/// Recognises the Events, once the uid of their Service is known.
+fn set_events(cluster: &mut Cluster, received: ReceivedEvents, subject: ServiceSubject<'_>) {
     let uid = cluster.service.answer().and_then(|it| Some(it.as_ref()?.uid.as_str()));
     let judge = |events| {
         recognised_events::recognise_events(
@@ -146,37 +147,37 @@ fn set_events(cluster: &mut Cluster, heard: ReceivedEvents, subject: ServiceSubj
             subject.now,
         )
     };
-    (cluster.events, cluster.more_events) = (heard.list.map(judge), heard.more);
+    (cluster.events, cluster.more_events) = (received.list.map(judge), received.more);
 }
 
-/// The answers if no apiserver was asked, for this reason.
+/// The answers if no apiserver is queried, with the reason.
 pub(super) fn skip_all(why: &'static str) -> Cluster {
     fill_all(&Lookup::Skipped(why))
 }
 
-/// The answers if no apiserver answers, for this reason.
+/// The answers if no apiserver answers, with the reason.
 fn fail_all(error: &str) -> Cluster {
     fill_all(&Lookup::Failed(error.into()))
 }
 
-/// The same answer to all questions, which is that there is none.
-fn fill_all(asked: &Lookup<Infallible>) -> Cluster {
-    fn convert_lookup<T>(asked: &Lookup<Infallible>) -> Lookup<T> {
-        asked.clone().map(|never| match never {})
+/// The same missing answer for all queries.
+fn fill_all(lookup: &Lookup<Infallible>) -> Cluster {
+    fn convert_lookup<T>(lookup: &Lookup<Infallible>) -> Lookup<T> {
+        lookup.clone().map(|never| match never {})
     }
     Cluster {
-        service: convert_lookup(asked),
-        slices: convert_lookup(asked),
-        pods: convert_lookup(asked),
-        near: convert_lookup(asked),
-        endpoints: convert_lookup(asked),
-        hosted: convert_lookup(asked),
-        nodes: convert_lookup(asked),
-        leases: convert_lookup(asked),
-        address: convert_lookup(asked),
-        policies: convert_lookup(asked),
-        namespace: convert_lookup(asked),
-        events: convert_lookup(asked),
+        service: convert_lookup(lookup),
+        slices: convert_lookup(lookup),
+        pods: convert_lookup(lookup),
+        near: convert_lookup(lookup),
+        endpoints: convert_lookup(lookup),
+        hosted: convert_lookup(lookup),
+        nodes: convert_lookup(lookup),
+        leases: convert_lookup(lookup),
+        address: convert_lookup(lookup),
+        policies: convert_lookup(lookup),
+        namespace: convert_lookup(lookup),
+        events: convert_lookup(lookup),
         ..Cluster::default()
     }
 }

@@ -1,7 +1,7 @@
-//! What this host says: files of the kernel, netlink, sockets. It is looked at on a thread of its own.
+//! This host's state: kernel files, netlink, sockets. A thread of its own reads them.
 //!
-//! Invariant: nothing is changed, and no diagnosis waits longer than [`HOST_TIMEOUT`]. What the sandbox does not let the daemon
-//! see is named as unseen, and never taken for "none".
+//! Invariant: nothing is changed, and no diagnosis waits longer than [`HOST_TIMEOUT`]. Whatever the sandbox hides from
+//! the daemon is reported as unreadable, and never counts as "none".
 
 mod files;
 mod listeners;
@@ -24,7 +24,7 @@ use super::probes::{self, ProbeTarget};
 use crate::diagnose::limits::HOST_TIMEOUT;
 use holdfast_agent::proxies;
 
-/// What to look for on this host.
+/// What to read of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HostQuery {
     /// Node ports and the health port.
@@ -35,7 +35,7 @@ pub(super) struct HostQuery {
 }
 
 impl HostQuery {
-    /// What to look for, for all services of one name.
+    /// The query for all services of one name.
     pub(super) fn from_views(views: &[Arc<ServiceView>], backends: &[ProbeTarget]) -> Self {
         let mut wanted = Self::default();
         for frontend in views.iter().flat_map(|view| view.frontends.iter()) {
@@ -55,12 +55,12 @@ impl HostQuery {
     }
 }
 
-/// Looks at this host, and gives up on what takes too long.
+/// Reads this host's state, up to the deadline.
 pub(super) async fn gather(wanted: HostQuery, deadline: Instant) -> Host {
     let until = deadline.min(Instant::now() + HOST_TIMEOUT);
     let health = wanted.health;
-    let looking = tokio::task::spawn_blocking(move || read_host(Path::new("/"), &wanted));
-    let mut host = match timeout_at(until, looking).await {
+    let reading = tokio::task::spawn_blocking(move || read_host(Path::new("/"), &wanted));
+    let mut host = match timeout_at(until, reading).await {
         Ok(Ok(host)) => host,
         Ok(Err(_)) => fail_all("the look at this host broke off"),
         Err(_) => fail_all("this host did not say it in time"),

@@ -1,9 +1,9 @@
-//! One request by HTTP to a backend that took a connection, for a status and nothing else.
+//! One HTTP request to a backend that took a connection, for its status only.
 //!
-//! Invariant: a backend is asked only if the apiserver says that a pod of this service has the address for itself, and
-//! that HTTP is spoken at the port: by `appProtocol`, or because kubelet asks it so. The path comes from the question,
-//! the host is the service's own name, no redirect is followed, and of an answer no more than [`HEALTH_BYTES_MAX`] is
-//! read until the end of its first line.
+//! Invariant: a backend is queried only if the apiserver says that a pod of this service has the address as its own,
+//! and that the port speaks HTTP: by `appProtocol`, or because kubelet probes it by HTTP. The path comes from the
+//! query, the host is the service's own name, and no redirect is followed. At most [`HEALTH_BYTES_MAX`] of a reply are
+//! read, up to the end of its first line.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,10 +23,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::diagnose::limits::{HEALTH_BYTES_MAX, PROBE_TIMEOUT, PROBES_AT_ONCE};
 use holdfast_host::exempt;
 
-/// Words of `appProtocol` for servers that answer a request in HTTP/1.1.
+/// Values of `appProtocol` for servers of HTTP/1.1.
 const HTTP_PROTOCOLS: [&str; 2] = ["http", "kubernetes.io/ws"];
 
-/// Asks all backends that may be asked.
+/// Queries all permitted backends.
 pub(super) async fn query_backends(
     path: Option<&HttpPath>,
     name: &ObjectName,
@@ -37,20 +37,20 @@ pub(super) async fn query_backends(
     let Some(path) = path else { return Lookup::Skipped("no path was named (--http)") };
     let Lookup::Answered(probes) = probes else { return Lookup::Skipped("no connection was tried") };
     let Lookup::Answered(pods) = &cluster.pods else { return cluster.pods.as_ref().map(|_| Vec::new()) };
-    let speakers = http_port_names(cluster);
-    let may_be_asked = |to: SocketAddr| {
+    let port_names = http_port_names(cluster);
+    let is_permitted = |to: SocketAddr| {
         let own = pods.list.iter().find(|pod| pod.ips.contains(&to.ip()) && !pod.shares_host);
-        own.is_some_and(|pod| is_http_backend(views, &speakers, to) || is_probed_by_kubelet(pod, to.port()))
+        own.is_some_and(|pod| is_http_backend(views, &port_names, to) || is_probed_by_kubelet(pod, to.port()))
     };
     let is_backend = |it: &&Probe| matches!(it.kind, ProbeKind::Backend { .. });
     let connected = probes.iter().filter(is_backend).filter(|it| it.outcome == ProbeOutcome::Connected);
-    let targets: Vec<SocketAddr> = connected.map(|it| it.to).filter(|to| may_be_asked(*to)).collect();
+    let targets: Vec<SocketAddr> = connected.map(|it| it.to).filter(|to| is_permitted(*to)).collect();
     let host = format!("{}.{}.svc", name.name(), name.namespace());
     let one = |to| query_backend(to, &host, path.as_str(), deadline);
     Lookup::Answered(futures_util::stream::iter(targets).map(one).buffered(PROBES_AT_ONCE).collect().await)
 }
 
-/// The names of the Service's ports that speak HTTP by their `appProtocol`.
+/// The names of the Service's ports whose `appProtocol` is HTTP.
 fn http_port_names(cluster: &Cluster) -> BTreeSet<&str> {
     let seen = cluster.service.answer().and_then(Option::as_ref);
     let speaks = |port: &&ObservedPort| {
@@ -84,7 +84,7 @@ async fn query_backend(to: SocketAddr, host: &str, path: &str, deadline: Instant
     HttpProbe { to, answer, took: begun.elapsed() }
 }
 
-/// Asks for a path over HTTP, and gives the status of the answer.
+/// Requests a path over HTTP, and returns the reply's status.
 pub(super) async fn request_status(to: SocketAddr, host: &str, path: &str) -> io::Result<u16> {
     let mut stream = exempt::connect(to).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -106,22 +106,22 @@ mod tests {
 
     use super::*;
 
-    /// A server that says this to its first client, and gives the request that it got.
+    /// Serves this reply to its first client, and returns that client's request.
     async fn served(answer: String) -> (SocketAddr, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
-        let asked = async move {
+        let request = async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = vec![0; 1_024];
             let length = stream.read(&mut request).await.unwrap();
             let _ = stream.write_all(answer.as_bytes()).await;
             String::from_utf8_lossy(&request[..length]).into_owned()
         };
-        (at, tokio::spawn(asked))
+        (at, tokio::spawn(request))
     }
 
     #[tokio::test]
-    async fn kernel_of_an_answer_nothing_counts_but_the_status_of_its_first_line() {
+    async fn kernel_only_the_status_of_the_first_line_counts() {
         let moved = "HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\n\r\n".to_owned();
         let endless = format!("HTTP/1.1 200 {}", "x".repeat(1 << 20));
         for (answer, wanted) in [
@@ -154,10 +154,10 @@ mod tests {
         Cluster { pods, ..Cluster::default() }
     }
 
-    /// Slices may list any address, and Services say anything of a port: neither makes the daemon ask an address that
-    /// is no pod's.
+    /// Slices may list any address, and Services may claim any protocol for a port. Neither makes the daemon query an
+    /// address that is no pod's.
     #[tokio::test]
-    async fn kernel_nobody_is_asked_by_http_but_pods_at_their_own_addresses() {
+    async fn kernel_only_pods_at_their_own_addresses_get_an_http_request() {
         let pod = |ip: &str, port: u16, shares_host| {
             let ips = vec![ip.parse().unwrap()];
             pods(&[Pod { ips, http_ports: vec![port], shares_host, ..Pod::default() }])
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_path_or_without_pods_nobody_is_asked() {
+    async fn without_a_path_or_pods_no_backend_gets_a_request() {
         let name = ObjectName::new("shop", "web").unwrap();
         let until = Instant::now();
         let path = HttpPath::parse("/").unwrap();

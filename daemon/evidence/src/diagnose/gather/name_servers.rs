@@ -1,8 +1,8 @@
-//! Whether a backend answers as a name server, and what the cluster's own name server says of the Service's name.
+//! Queries a backend as a name server, and the cluster's own name server for the Service's name.
 //!
-//! Invariant: the names that are asked for are that of the Service itself and one that every cluster has. Only backends
-//! of the Service and of the cluster's DNS are asked, from a socket that no program translates. One datagram goes out
-//! for each question, and an answer that is cut is not asked for again.
+//! Invariant: it queries only the Service's own name and a name that every cluster has. It queries only backends of the
+//! Service and of the cluster's DNS, from a socket that no program translates. Each query is one datagram; a truncated
+//! reply is not queried again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::diagnose::limits::PROBE_TIMEOUT;
 use holdfast_standalone::dns::{self, Answer, Name, QueryError, Question, RecordType};
 
-/// The most addresses of one answer that are read.
+/// The most addresses of one reply that are read.
 const ANSWERS_MAX: usize = 64;
 
-/// The domain that a cluster has unless its operator chose another one.
+/// The default domain of a cluster.
 const CLUSTER_DOMAIN: &str = "svc.cluster.local";
 
 /// A name that every cluster has.
@@ -46,12 +46,12 @@ async fn query_name(to: SocketAddr, name: &str, kind: RecordType, until: Instant
     }
 }
 
-/// Whether there is a name server: it is one if it gives any answer to a name that every cluster has.
+/// Queries a name that every cluster has. A backend that gives any answer is a name server.
 pub(super) async fn query_common_name(to: SocketAddr, until: Instant) -> DnsReply {
     query_name(to, COMMON_NAME, RecordType::A, until).await
 }
 
-/// What a name server says of the Service's own name.
+/// Queries a name server for the Service's own name.
 pub(super) async fn query_service_name(
     to: SocketAddr,
     name: &ObjectName,
@@ -69,14 +69,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn kernel_who_answers_is_told_from_who_does_not() {
+    async fn kernel_a_name_server_answers_and_a_closed_port_refuses() {
         let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let to = server.local_addr().unwrap();
         let serving = async {
             let mut bytes = [0; 512];
             let (length, from) = server.recv_from(&mut bytes).await.unwrap();
             server.send_to(b"no answer at all", from).await.unwrap();
-            // The question again, a pointer to its name, one address.
+            // The query again, a pointer to its name, one address.
             let mut answer = bytes[..length - 11].to_vec();
             (answer[2], answer[3], answer[7], answer[11]) = (0x81, 0x80, 1, 0);
             answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4, 10, 96, 0, 1]);

@@ -1,10 +1,10 @@
-//! Whether backends and frontends of this service take a connection.
+//! Test connections to backends and frontends of this service.
 //!
-//! Invariant: a backend is dialled only if the slices of this service list it. If tenants wrote those, it is also an
-//! address that a pod can have: neither a loopback nor a link-local one, and none of this host's own unless a pod of
-//! this host is said to have it. The administrator's own backends may be anywhere, this host included.
-//! At most [`PODS_MAX`] backends and as many frontends are dialled, [`PROBES_AT_ONCE`] at a time, each for [`PROBE_TIMEOUT`].
-//! Nothing is sent over these connections; only this node's health port is sent a question.
+//! Invariant: a backend is dialled only if this service's slices list it. If tenants wrote those, the address must also
+//! be one that a pod can have: no loopback, no link-local address, and none of this host's own unless a slice names a
+//! pod of this host for it. The administrator's own backends may be anywhere, this host included. At most [`PODS_MAX`]
+//! backends and as many frontends are dialled, [`PROBES_AT_ONCE`] at a time, each for [`PROBE_TIMEOUT`]. These
+//! connections send nothing; only this node's health port gets a request.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -41,12 +41,12 @@ impl ProbeTarget {
     }
 }
 
-/// The backends of a service over TCP, each once, those that are ready first.
+/// The TCP backends of a service, each once, ready ones first.
 pub(super) fn backend_targets(views: &[Arc<ServiceView>], node: &str, own: &[IpAddr]) -> Vec<ProbeTarget> {
     collect_targets(views, (node, own), |_, port| port.key.transport == Transport::Tcp)
 }
 
-/// The backends that clients reach over UDP at the port with this number.
+/// The backends that clients reach over UDP at this port.
 pub(super) fn name_server_targets(
     views: &[Arc<ServiceView>],
     number: u16,
@@ -90,16 +90,16 @@ fn backend_target(
     let endpoint = port.row_slice(row, &view.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
     let local = endpoint.as_ref().and_then(|it| it.node).is_some_and(|it| it == *node);
     let is_pod = endpoint.and_then(|it| it.target).is_some_and(|target| target.kind == "Pod");
-    let not = match view.key.source.is_tenant_writable() {
+    let skip_reason = match view.key.source.is_tenant_writable() {
         true => refusal_reason(row.address, own, local && is_pod),
         false => None,
     };
-    // The addresses of this host are here, whatever a slice says or leaves out.
+    // This host's addresses are local, whatever a slice says.
     let local = local || is_host_address(row.address, own);
-    ProbeTarget { to: row.backend(), kind: ProbeKind::Backend { local }, skip_reason: not }
+    ProbeTarget { to: row.backend(), kind: ProbeKind::Backend { local }, skip_reason }
 }
 
-/// How many rows are looked at to find those that are ready.
+/// The most rows that are searched for ready ones.
 const ROWS_SCANNED_MAX: usize = 20_000;
 
 fn refusal_reason(address: IpAddr, own: &[IpAddr], is_own_pod: bool) -> Option<&'static str> {
@@ -117,16 +117,16 @@ fn is_host_address(address: IpAddr, own: &[IpAddr]) -> bool {
     address.is_loopback() || own.contains(&address)
 }
 
-/// The frontends over TCP that are in the maps of this node.
+/// The TCP frontends in this node's maps.
 pub(super) fn frontend_targets(
     views: &[Arc<ServiceView>],
     snapshot: &Snapshot,
-    not: Option<&'static str>,
+    skip_reason: Option<&'static str>,
 ) -> Vec<ProbeTarget> {
     let all = views.iter().flat_map(|view| view.frontends.iter());
     let programmed = all.filter(|it| it.protocol.transport() == Some(Transport::Tcp) && is_programmed(it));
     let target = |it: &FrontendView| {
-        Some(ProbeTarget { to: dial_target(snapshot, it)?, kind: ProbeKind::Frontend, skip_reason: not })
+        Some(ProbeTarget { to: dial_target(snapshot, it)?, kind: ProbeKind::Frontend, skip_reason })
     };
     programmed.filter_map(target).take(PODS_MAX).collect()
 }
@@ -139,18 +139,15 @@ fn is_programmed(frontend: &FrontendView) -> bool {
     is_served && frontend.status == Status::Done
 }
 
-/// Dials all of them.
+/// Dials all targets.
 pub(super) async fn dial_targets(targets: Vec<ProbeTarget>, deadline: Instant) -> Vec<Probe> {
     let probes = futures_util::stream::iter(targets).map(|target| probe_target(target, deadline));
     probes.buffered(PROBES_AT_ONCE).collect().await
 }
 
-async fn probe_target(
-    ProbeTarget { to, kind: of, skip_reason: not }: ProbeTarget,
-    deadline: Instant,
-) -> Probe {
+async fn probe_target(ProbeTarget { to, kind: of, skip_reason }: ProbeTarget, deadline: Instant) -> Probe {
     let begun = Instant::now();
-    let outcome = match not {
+    let outcome = match skip_reason {
         Some(why) => ProbeOutcome::NotTried(why),
         None if begun >= deadline => ProbeOutcome::NotTried("no time left"),
         None => connect(to, of, deadline.min(begun + PROBE_TIMEOUT)).await,
@@ -172,8 +169,8 @@ async fn connect(to: SocketAddr, of: ProbeKind, until: Instant) -> ProbeOutcome 
     }
 }
 
-/// A connection that our programs lead to a backend has the frontend as its peer. With another peer, it was led there
-/// by another program, or by a kernel that tells what it did: the check looks whether that peer is a backend.
+/// Under our programs a connection has the frontend as its peer. Another peer means that another program redirected it,
+/// or that the kernel shows the backend. The check tests whether that peer is a backend.
 fn classify_peer(to: SocketAddr, peer: &io::Result<SocketAddr>) -> ProbeOutcome {
     match peer {
         Ok(peer) if *peer != to => ProbeOutcome::Elsewhere(*peer),
@@ -193,13 +190,13 @@ fn classify_error(error: &io::Error) -> ProbeOutcome {
     }
 }
 
-/// Dials from a socket without the mark, as any other process would, so that the programs translate it.
+/// Dials from a socket without the mark, like any other process, so that the programs translate it.
 async fn connect_as_client(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.connect(to).await
 }
 
-/// The HTTP status that the health port answers with on this node.
+/// The HTTP status of this node's health port.
 pub(super) async fn query_health(
     port: u16,
     listeners: Option<&Vec<Listener>>,
@@ -214,8 +211,8 @@ pub(super) async fn query_health(
         IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         address => address,
     };
-    let asked = http::request_status(SocketAddr::new(address, port), "localhost", "/");
-    match timeout_at(until.min(Instant::now() + PROBE_TIMEOUT), asked).await {
+    let request = http::request_status(SocketAddr::new(address, port), "localhost", "/");
+    match timeout_at(until.min(Instant::now() + PROBE_TIMEOUT), request).await {
         Ok(Ok(status)) => Lookup::Answered(status),
         Ok(Err(error)) => Lookup::Failed(error.to_string().into()),
         Err(_) => Lookup::Failed("no answer within a second".into()),

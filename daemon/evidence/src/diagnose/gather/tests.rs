@@ -1,4 +1,4 @@
-//! Which addresses a diagnosis dials, and what it makes of the answers.
+//! The addresses that a diagnosis dials, and its reading of the results.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::{GatherOptions, Gatherer};
 
 const NODE: &str = "node-1";
 
-/// An address outside the cluster, which the service claims.
+/// An address outside the cluster that the service claims.
 const ELSEWHERE: &str = "192.0.2.77";
 
 fn name() -> ObjectName {
@@ -83,7 +83,7 @@ fn check(endpoints: &[(&str, &str, &str)], own: &[&str], dialled: &[&str]) {
 }
 
 #[test]
-fn only_endpoints_of_the_service_are_dialled_that_a_pod_can_be() {
+fn only_endpoints_that_a_pod_can_be_are_dialled() {
     check(&[("10.0.0.1", "node-2", "Pod"), ("10.0.0.2", NODE, "Pod")], &[], &["10.0.0.1", "10.0.0.2"]);
     check(&[("127.0.0.1", NODE, "Pod"), ("169.254.169.254", NODE, "Pod")], &[], &[]);
     let own = &["192.0.2.1"];
@@ -93,7 +93,7 @@ fn only_endpoints_of_the_service_are_dialled_that_a_pod_can_be() {
 }
 
 #[test]
-fn only_backends_behind_the_port_of_name_servers_are_asked_for_names() {
+fn only_backends_behind_udp_port_53_are_queried_for_names() {
     let endpoints = [("10.0.0.1", "node-2", "Pod"), ("127.0.0.1", NODE, "Pod")];
     for (at, asked) in [(("UDP", 53), 1), (("TCP", 53), 0), (("UDP", 8125), 0)] {
         let snapshot = snapshot_at(at, &endpoints);
@@ -104,9 +104,9 @@ fn only_backends_behind_the_port_of_name_servers_are_asked_for_names() {
     }
 }
 
-/// What a tenant may write: `appProtocol` of a port, any address in a slice, any address as an external one.
+/// A tenant may write `appProtocol` of a port, any address in a slice, and any external address.
 #[tokio::test]
-async fn kernel_a_port_that_says_http_has_pods_of_the_service_asked_and_nobody_else() {
+async fn kernel_an_http_port_gets_only_pods_of_the_service_queried() {
     let (own, listed) = ("127.0.0.1:8080", "127.0.0.2:8080");
     let (other_port, claimed) = ("127.0.0.1:9090", "192.0.2.77:80");
     let snapshot = snapshot(&[("127.0.0.1", NODE, "Pod"), ("127.0.0.2", NODE, "Pod")]);
@@ -151,7 +151,7 @@ async fn kernel_a_port_that_says_http_has_pods_of_the_service_asked_and_nobody_e
 }
 
 #[test]
-fn twenty_are_dialled_and_those_that_are_ready_first() {
+fn twenty_backends_are_dialled_ready_ones_first() {
     let addresses: Vec<String> = (1..=60).map(|number| format!("10.0.0.{number}")).collect();
     let kind = |number: usize| if number < 45 { "Unready" } else { "Pod" };
     let all: Vec<_> =
@@ -159,11 +159,11 @@ fn twenty_are_dialled_and_those_that_are_ready_first() {
     let found = targets(&all, &[]);
     assert_eq!(found.len(), 20);
     let ready = found.iter().take(15).map(|target| target.address().to_string());
-    assert_eq!(ready.collect::<Vec<_>>(), addresses[45..], "the fifteen that are");
+    assert_eq!(ready.collect::<Vec<_>>(), addresses[45..], "the fifteen ready ones");
 }
 
 #[tokio::test]
-async fn kernel_an_answer_is_told_from_a_refusal() {
+async fn kernel_open_closed_skipped_and_late_targets_differ() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let open = listener.local_addr().unwrap();
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -183,13 +183,13 @@ async fn kernel_an_answer_is_told_from_a_refusal() {
 }
 
 #[tokio::test]
-async fn without_an_apiserver_or_leave_to_ask_nothing_is_asked() {
+async fn without_an_apiserver_or_probes_only_this_host_is_read() {
     let gatherer = Gatherer::new(None, NODE.into(), tokio::sync::watch::channel(Arc::default()).1);
     let snapshot = snapshot(&[("10.0.0.1", NODE, "Pod")]);
-    let asks = GatherOptions { api: true, probes: false, frontend_skip_reason: None, time_limit: None };
+    let options = GatherOptions { api: true, probes: false, frontend_skip_reason: None, time_limit: None };
     let focus = Focus::default();
     let known = KnownServices::find(name(), snapshot, &focus);
-    let found = gatherer.gather_evidence(&known, (asks, &focus)).await;
+    let found = gatherer.gather_evidence(&known, (options, &focus)).await;
     assert_eq!(found.cluster.pods.unavailable_reason().unwrap(), "no apiserver is used");
     assert!(matches!(found.probes, Lookup::Skipped(_)) && matches!(found.names, Lookup::Skipped(_)));
     assert!(found.host.port_range.answer().is_some(), "{:?}", found.host);
@@ -198,7 +198,7 @@ async fn without_an_apiserver_or_leave_to_ask_nothing_is_asked() {
 }
 
 #[tokio::test]
-async fn kernel_a_frontend_is_dialled_only_from_where_clients_dial() {
+async fn kernel_an_exempt_daemon_dials_no_frontend() {
     let snapshot = snapshot(&[("10.0.0.1", NODE, "Pod")]);
     let found =
         probes::frontend_targets(&find_views(&name(), &snapshot), &snapshot, Some("our cgroup is exempt"));
@@ -209,7 +209,7 @@ async fn kernel_a_frontend_is_dialled_only_from_where_clients_dial() {
 }
 
 #[tokio::test]
-async fn kernel_the_health_port_is_asked_where_it_listens() {
+async fn kernel_the_health_port_is_queried_at_its_listener() {
     use tokio::io::AsyncWriteExt;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -217,7 +217,7 @@ async fn kernel_the_health_port_is_asked_where_it_listens() {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n").await.unwrap();
     };
-    let listening = holdfast_diagnose::evidence::Listener {
+    let listener_view = holdfast_diagnose::evidence::Listener {
         port,
         protocol: "TCP".to_owned(),
         address: "127.0.0.1".parse().unwrap(),
@@ -226,11 +226,11 @@ async fn kernel_the_health_port_is_asked_where_it_listens() {
         own: true,
     };
     let until = Instant::now() + Duration::from_secs(2);
-    let listeners = vec![listening];
+    let listeners = vec![listener_view];
     let (found, ()) = tokio::join!(probes::query_health(port, Some(&listeners), until), answer);
     assert_eq!(found, Lookup::Answered(503));
     assert!(
         matches!(probes::query_health(port, None, until).await, Lookup::Failed(_)),
-        "nobody is known to listen"
+        "no listener is known"
     );
 }

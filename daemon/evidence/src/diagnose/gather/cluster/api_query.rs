@@ -1,8 +1,8 @@
-//! One question to the apiserver: bounded in bytes, objects, requests and time, and never in the way of a watch.
+//! One query to the apiserver: bounded in bytes, objects, requests and time, and never in a watch's way.
 //!
-//! Invariant: a question takes no longer than [`QUERY_TIMEOUT`], and all questions of a diagnosis end at one deadline. No
-//! more requests are sent than the bounds allow, those by which an apiserver proves its cluster included. A body is
-//! read piece by piece, and one that does not end is cut.
+//! Invariant: a query takes at most [`QUERY_TIMEOUT`], and all queries of a diagnosis share one deadline. The budget
+//! counts every request, including those by which an apiserver proves its cluster. A body is read in pieces, and an
+//! endless one is cut.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,16 +19,16 @@ use holdfast_kubernetes::source::page::JsonPage;
 use holdfast_kubernetes::source::piece::Piece;
 use holdfast_kubernetes::source::resource::push_parameter;
 
-/// The status by which an apiserver says that the daemon lacks a right.
+/// The status if the daemon lacks a right.
 const FORBIDDEN: u16 = 403;
 
-/// The most characters that are kept of an apiserver's words about a refusal.
+/// The longest message of a refusal that is kept, in characters.
 const MESSAGE_LENGTH_MAX: usize = 200;
 
 const NO_TIME: &str = "no time left";
 const NOT_SERVED: &str = "this apiserver has no such kind of objects";
 
-/// What all questions of one diagnosis share.
+/// The budget that all queries of one diagnosis share.
 #[derive(Debug)]
 pub(super) struct RequestBudget {
     deadline: Instant,
@@ -40,23 +40,23 @@ impl RequestBudget {
         Self { deadline, left: AtomicUsize::new(requests) }
     }
 
-    /// Takes one request from those that are left, if there is one.
+    /// Takes one request from the budget.
     fn take_request(&self) -> Result<(), QueryError> {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         taken.map(drop).map_err(|_| QueryError::BudgetSpent)
     }
 }
 
-/// What is asked for, and the right that it takes.
+/// A query, and the right that it needs.
 #[derive(Clone, Debug)]
 pub(super) struct ApiQuery {
-    /// As it is shown: `service`, `pods`, …
+    /// Its name for people: `service`, `pods`, …
     pub(super) name: &'static str,
     pub(super) path: String,
     pub(super) right: Right,
 }
 
-/// The form in which a list is asked for, and the kind that the answer then has.
+/// The requested format of a list, and the kind of the answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListFormat {
     pub(super) accept: &'static str,
@@ -64,7 +64,7 @@ pub(super) struct ListFormat {
 }
 
 impl ListFormat {
-    /// The metadata of each object, and nothing else.
+    /// The metadata of each object only.
     pub(super) const METADATA: Self = Self {
         accept: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         kind: "PartialObjectMetadataList",
@@ -76,19 +76,19 @@ impl ListFormat {
     }
 }
 
-/// A list, as far as it was read.
+/// A list that was read, perhaps in part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listing {
     /// Whether there are more objects than were read, or some that could not be read.
     pub(super) more: bool,
-    /// Where the next page begins.
+    /// The token of the next page.
     token: Option<String>,
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum QueryError {
-    /// The diagnosis has asked as often as it may.
+    /// The diagnosis has used up its requests.
     BudgetSpent,
     NoTime,
     Forbidden,
@@ -97,7 +97,7 @@ pub(super) enum QueryError {
     Failed(String),
 }
 
-/// The part of a `Status` that counts here.
+/// The used part of a `Status`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct StatusBody {
@@ -111,7 +111,7 @@ struct StatusDetails {
     name: String,
 }
 
-/// A connection, for question after question.
+/// A connection for consecutive queries.
 #[derive(Debug)]
 pub(super) struct QuerySession<'a> {
     access: &'a Access,
@@ -125,8 +125,7 @@ impl<'a> QuerySession<'a> {
         Self { access, bounds, idle: None, requests: Vec::new() }
     }
 
-    /// Connects before the first question, so that an apiserver that is away is found out once and not by each
-    /// question.
+    /// Connects before the first query, so that an unreachable apiserver costs one timeout, not one for each query.
     pub(super) async fn connect(&mut self) -> Result<(), String> {
         let until = self.bounds.deadline.min(Instant::now() + QUERY_TIMEOUT);
         match timeout_at(until, self.open_connection()).await {
@@ -140,14 +139,14 @@ impl<'a> QuerySession<'a> {
         }
     }
 
-    /// One object; none: the apiserver has no such object.
+    /// Gets one object. `None`: the apiserver has no such object.
     pub(super) async fn get<T: DeserializeOwned>(&mut self, question: &ApiQuery) -> Lookup<Option<T>> {
         let begun = Instant::now();
         let answer = with_timeout(self.bounds.deadline, self.get_object(&question.path)).await;
         self.record_query(question, begun, answer)
     }
 
-    /// As [`Self::check_http`], for a kind that older apiservers do not have: there the question does not apply.
+    /// Like [`Self::get`], for a kind that older apiservers lack: the query is skipped there.
     pub(super) async fn get_if_served<T: DeserializeOwned>(
         &mut self,
         question: &ApiQuery,
@@ -155,11 +154,11 @@ impl<'a> QuerySession<'a> {
         let begun = Instant::now();
         let answer = with_timeout(self.bounds.deadline, self.get_object(&question.path)).await;
         let is_served = !matches!(answer, Err(QueryError::NotServed));
-        let asked = self.record_query(question, begun, answer);
-        if is_served { asked } else { Lookup::Skipped(NOT_SERVED) }
+        let lookup = self.record_query(question, begun, answer);
+        if is_served { lookup } else { Lookup::Skipped(NOT_SERVED) }
     }
 
-    /// The first page of a list. `each` gets one object at a time, and says `false` if it cannot read that one.
+    /// Reads the first page of a list. `each` gets one object at a time, and returns `false` if it cannot read it.
     pub(super) async fn list(
         &mut self,
         question: &ApiQuery,
@@ -171,7 +170,7 @@ impl<'a> QuerySession<'a> {
         self.record_query(question, begun, answer)
     }
 
-    /// As [`Self::list_scope`], with `most` pages at most. If a page does not come, the pages before it count.
+    /// Like [`Self::list`], with `most` pages at most. If a page fails, the earlier ones count.
     pub(super) async fn pages(
         &mut self,
         question: &ApiQuery,
@@ -179,17 +178,17 @@ impl<'a> QuerySession<'a> {
         most: usize,
         mut each: impl FnMut(&[u8]) -> bool + Send,
     ) -> Lookup<Listing> {
-        let mut asked = self.list(question, form, &mut each).await;
+        let mut lookup = self.list(question, form, &mut each).await;
         for _ in 1..most {
-            let Lookup::Answered(Listing { token: Some(token), .. }) = &asked else { break };
+            let Lookup::Answered(Listing { token: Some(token), .. }) = &lookup else { break };
             let mut next = question.clone();
             push_parameter(&mut next.path, "continue", token);
             match self.list(&next, form, &mut each).await {
-                Lookup::Answered(listing) => asked = Lookup::Answered(listing),
+                Lookup::Answered(listing) => lookup = Lookup::Answered(listing),
                 _ => break,
             }
         }
-        asked
+        lookup
     }
 
     async fn get_object<T: DeserializeOwned>(&mut self, path: &str) -> Result<Option<T>, QueryError> {
@@ -240,7 +239,7 @@ impl<'a> QuerySession<'a> {
         Ok(Listing { more: odd || token.is_some(), token })
     }
 
-    /// Tells an object that is not there, which is an answer, from an API that is not there, which is none.
+    /// Distinguishes a missing object, which is an answer, from a missing API, which is none.
     async fn classify_not_found(&mut self, reply: Reply) -> Result<(), QueryError> {
         let body = self.read_body(reply, REFUSAL_BYTES_MAX).await?;
         let refusal: StatusBody = serde_json::from_slice(&body).unwrap_or_default();
@@ -266,12 +265,12 @@ impl<'a> QuerySession<'a> {
         QueryError::Failed(format!("the apiserver answers {status}{colon}{message}"))
     }
 
-    /// An answer over the connection that is kept, or else over a new one.
+    /// Sends a request over the idle connection, or else over a new one.
     async fn request(&mut self, accept: &'static str, path: &str) -> Result<Reply, QueryError> {
-        if let Some(kept) = self.idle.take() {
+        if let Some(idle) = self.idle.take() {
             self.bounds.take_request()?;
-            // If this fails, the kept connection was closed meanwhile, which says nothing of the apiserver.
-            if let Ok(reply) = self.access.get_best_effort(accept, path, kept).await {
+            // If this fails, the server has closed the idle connection, which proves nothing about the apiserver.
+            if let Ok(reply) = self.access.get_best_effort(accept, path, idle).await {
                 return Ok(reply);
             }
         }
@@ -280,14 +279,13 @@ impl<'a> QuerySession<'a> {
         self.access.get_best_effort(accept, path, connection).await.map_err(map_error)
     }
 
-    /// Opens a connection. Over it the apiserver first proves which cluster it belongs to, which takes a request as
-    /// well.
+    /// Opens a connection. The apiserver first proves its cluster over it, which costs a request as well.
     async fn open_connection(&self) -> Result<Connection, QueryError> {
         self.bounds.take_request()?;
         self.access.connect().await.map_err(map_error)
     }
 
-    /// The whole of a short body; the connection is kept for the next question.
+    /// Reads a short body whole, and keeps the connection for the next query.
     async fn read_body(&mut self, mut reply: Reply, most: usize) -> Result<Vec<u8>, QueryError> {
         let mut whole = Vec::new();
         while let Some(chunk) = reply.next_chunk(QUERY_TIMEOUT).await.map_err(map_error)? {
@@ -300,41 +298,41 @@ impl<'a> QuerySession<'a> {
         Ok(whole)
     }
 
-    /// Turns an answer into what is judged, and adds a line to what was asked, unless the question was not sent.
+    /// Turns an answer into a lookup, and logs the query unless it was not sent.
     fn record_query<T>(
         &mut self,
         question: &ApiQuery,
         begun: Instant,
         answer: Result<T, QueryError>,
     ) -> Lookup<T> {
-        let asked = match answer {
+        let lookup = match answer {
             Ok(answer) => Lookup::Answered(answer),
             Err(QueryError::Forbidden) => Lookup::Forbidden(question.right.clone()),
-            // An answer could have mattered, so this is not the same as a question that does not apply.
+            // An answer could have mattered, so this is no skipped query.
             Err(QueryError::BudgetSpent) => return Lookup::Failed(budget_message().into()),
             Err(QueryError::NoTime) => return Lookup::Failed(NO_TIME.into()),
             Err(QueryError::NotServed) => Lookup::Failed(NOT_SERVED.into()),
             Err(QueryError::Failed(error)) => Lookup::Failed(error.into()),
         };
         let took = begun.elapsed();
-        let error = asked.unavailable_reason();
+        let error = lookup.unavailable_reason();
         self.requests.push(Request { what: question.name.to_owned(), took, error });
-        asked
+        lookup
     }
 }
 
-/// Asks within the deadline and within [`QUERY_TIMEOUT`]. A question that began and took too long has no answer; one for
-/// which no time was left was not asked.
+/// Runs a query within the deadline and within [`QUERY_TIMEOUT`]. A query that takes too long has no answer; one
+/// without any time left is not sent.
 async fn with_timeout<T>(
     deadline: Instant,
-    asking: impl Future<Output = Result<T, QueryError>>,
+    query: impl Future<Output = Result<T, QueryError>>,
 ) -> Result<T, QueryError> {
     let now = Instant::now();
     if now >= deadline {
         return Err(QueryError::NoTime);
     }
     let until = deadline.min(now + QUERY_TIMEOUT);
-    let answer = timeout_at(until, asking).await;
+    let answer = timeout_at(until, query).await;
     answer.unwrap_or_else(|_| {
         Err(QueryError::Failed(format!("no answer within {} ms", (until - now).as_millis())))
     })

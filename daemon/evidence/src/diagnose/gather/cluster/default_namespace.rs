@@ -1,8 +1,8 @@
-//! Events about a service that lie in another namespace than its own: that its Endpoints cannot be made.
+//! Events about a service that are in another namespace than its own: its Endpoints cannot be created.
 //!
-//! Invariant: such an Event is about an object that is not there and names no namespace, so the apiserver keeps it in
-//! `default`, beside those of all other tenants. It counts only if its message names this very service; an Event of
-//! which the message names no service is not shown.
+//! Invariant: the object of such an Event does not exist and names no namespace, so the apiserver keeps the Event in
+//! `default`, among those of all tenants. It counts only if its message names this very service. An Event whose message
+//! names no service is not shown.
 
 use holdfast_core::keys::ObjectName;
 use holdfast_diagnose::evidence::ReceivedEvents;
@@ -13,13 +13,13 @@ use super::event_cache::EventReader;
 use super::network::EVENT_KINDS;
 use super::paths::PathSegment;
 
-/// The namespace in which Events are kept that name none.
+/// The namespace of Events that name none.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// How a message of Kubernetes' own controller begins; the service and a colon follow.
+/// The start of a message of Kubernetes' own controller; the service and a colon follow.
 const MESSAGE_PREFIX: &str = "Failed to create endpoint for service ";
 
-/// Asks in [`DEFAULT_NAMESPACE`], unless it is the service's own namespace, which is asked anyway.
+/// Queries [`DEFAULT_NAMESPACE`], unless it is the service's own namespace, which is queried anyway.
 pub(super) async fn query_default_namespace(
     lane: &mut QuerySession<'_>,
     reading: &EventReader<'_>,
@@ -31,11 +31,11 @@ pub(super) async fn query_default_namespace(
         return ReceivedEvents::default();
     };
     let fields = [("involvedObject.kind", "Endpoints"), ("involvedObject.name", service.as_str())];
-    let heard = reading.query(lane, "events without a namespace", place, &fields, 1).await;
-    heard.filter_events(|event| has_no_namespace(event) && is_about(event, name))
+    let received = reading.query(lane, "events without a namespace", place, &fields, 1).await;
+    received.filter_events(|event| has_no_namespace(event) && is_about(event, name))
 }
 
-/// Whether an Event may be about another service, of which nothing is to be told here.
+/// Whether an Event may be about another service, which this diagnosis must not reveal.
 pub(super) fn is_about_other(event: &ClusterEvent, name: &ObjectName) -> bool {
     EVENT_KINDS.contains(&event.object.kind.as_str()) && has_no_namespace(event) && !is_about(event, name)
 }
@@ -55,16 +55,16 @@ mod tests {
 
     use super::*;
 
-    /// Of a tenant's own words, none comes before the name that the controller writes.
+    /// No text of a tenant comes before the name that the controller writes.
     #[test]
-    fn an_event_without_a_namespace_is_of_the_service_that_its_message_begins_with_alone() {
+    fn an_event_without_a_namespace_belongs_to_the_service_its_message_names() {
         let web = ObjectName::new("shop", "web").unwrap();
         let of = |namespace: &str, message: &str| {
             let object = json!({"kind": "Endpoints", "namespace": namespace, "name": "web"});
             ClusterEvent::from_json(&json!({"involvedObject": object, "message": message}))
         };
         let failed = |service: &str| format!("{MESSAGE_PREFIX}{service}: endpoints \"web\" is forbidden");
-        for (message, is_told) in [
+        for (message, is_own) in [
             (failed("shop/web"), true),
             (format!("(combined from similar events): {}", failed("shop/web")), true),
             (failed("default/web"), false),
@@ -74,9 +74,12 @@ mod tests {
             (format!("{MESSAGE_PREFIX}shop/web"), false),
             (String::new(), false),
         ] {
-            assert_eq!(is_about(&of("", &message), &web), is_told, "{message}");
-            assert_eq!(is_about_other(&of("", &message), &web), !is_told, "{message}");
-            assert!(!is_about_other(&of("shop", &message), &web), "who names a namespace is believed");
+            assert_eq!(is_about(&of("", &message), &web), is_own, "{message}");
+            assert_eq!(is_about_other(&of("", &message), &web), !is_own, "{message}");
+            assert!(
+                !is_about_other(&of("shop", &message), &web),
+                "an Event that names a namespace is believed"
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Events of the cluster, read on demand: seldom, bounded, and kept for a while.
+//! Events of the cluster, read on demand: rarely, bounded, and cached for a while.
 //!
-//! Invariant: an apiserver keeps no cache of Events, so for each question it looks at all Events of a namespace. So
-//! however many clients ask, only one diagnosis in [`EVENTS_PACE`] reads any, and what it read is kept for
-//! [`EVENTS_CACHE_TTL`]. No diagnosis waits for a turn. What an Event says is text of its writer, and decides nothing.
+//! Invariant: an apiserver does not cache Events, so it scans all Events of a namespace for each query. Therefore only
+//! one diagnosis in [`EVENTS_PACE`] reads any, however many clients ask, and its answers are cached for
+//! [`EVENTS_CACHE_TTL`]. No diagnosis waits for its turn. An Event is foreign text, and decides nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use super::paths::{self, PathSegment};
 use super::rbac_right;
 use crate::diagnose::limits::{EVENTS_CACHE_TTL, EVENTS_PACE, EVENTS_QUESTIONS_MAX};
 
-/// What was read lately, and when; shared by all diagnoses.
+/// Recent answers, shared by all diagnoses.
 #[derive(Debug, Default)]
 pub(crate) struct EventCache {
     state: Mutex<CacheState>,
@@ -32,18 +32,17 @@ struct CacheState {
     answers: BTreeMap<String, CachedAnswer>,
 }
 
-/// What was answered to a question, and when it was asked.
+/// A cached answer, and the time of its query.
 #[derive(Debug)]
 struct CachedAnswer {
     asked: Instant,
-    heard: ReceivedEvents,
+    received: ReceivedEvents,
 }
 
 impl CachedAnswer {
-    /// Whether an answer was kept long enough. A refusal is kept for less long: the daemon may get the right a moment
-    /// later.
+    /// Whether the answer is too old. A refusal expires sooner: the daemon may get the right a moment later.
     fn is_expired(&self, now: Instant) -> bool {
-        let limit = if self.heard.list.answer().is_some() { EVENTS_CACHE_TTL } else { EVENTS_PACE };
+        let limit = if self.received.list.answer().is_some() { EVENTS_CACHE_TTL } else { EVENTS_PACE };
         now.saturating_duration_since(self.asked) >= limit
     }
 }
@@ -54,20 +53,20 @@ pub(super) struct EventReader<'a> {
     events: &'a EventCache,
     is_enabled: bool,
     begun: Instant,
-    /// How long ago another diagnosis asked, if that was too short a time ago for this one to ask.
+    /// Time since another diagnosis read Events, if that is too short for this one to read.
     wait: Option<Duration>,
 }
 
 impl EventCache {
-    /// Begins a diagnosis. One that comes too soon after another one gets only what is kept.
+    /// Starts a diagnosis. Shortly after another one it gets cached answers only.
     pub(super) fn start_reading(&self, is_on: bool, now: Instant) -> EventReader<'_> {
-        let mut known = self.lock_state();
-        let since = known.last_read.map(|read| now.saturating_duration_since(read));
+        let mut state = self.lock_state();
+        let since = state.last_read.map(|read| now.saturating_duration_since(read));
         let wait = since.filter(|since| *since < EVENTS_PACE);
         if is_on && wait.is_none() {
-            known.last_read = Some(now);
+            state.last_read = Some(now);
         }
-        known.answers.retain(|_, kept| !kept.is_expired(now));
+        state.answers.retain(|_, answer| !answer.is_expired(now));
         EventReader { events: self, is_enabled: is_on, begun: now, wait }
     }
 
@@ -75,18 +74,19 @@ impl EventCache {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn insert_answer(&self, path: String, kept: CachedAnswer) {
-        let mut known = self.lock_state();
-        let oldest = known.answers.iter().min_by_key(|(_, kept)| kept.asked).map(|(path, _)| path.clone());
-        if let Some(oldest) = oldest.filter(|_| known.answers.len() >= EVENTS_QUESTIONS_MAX) {
-            known.answers.remove(&oldest);
+    fn insert_answer(&self, path: String, answer: CachedAnswer) {
+        let mut state = self.lock_state();
+        let oldest =
+            state.answers.iter().min_by_key(|(_, answer)| answer.asked).map(|(path, _)| path.clone());
+        if let Some(oldest) = oldest.filter(|_| state.answers.len() >= EVENTS_QUESTIONS_MAX) {
+            state.answers.remove(&oldest);
         }
-        known.answers.insert(path, kept);
+        state.answers.insert(path, answer);
     }
 }
 
 impl EventReader<'_> {
-    /// Events with these fields, from at most `pages` pages; of them the latest [`EVENTS_READ_MAX`].
+    /// Events with these fields from at most `pages` pages; of them the latest [`EVENTS_READ_MAX`].
     pub(super) async fn query(
         &self,
         lane: &mut QuerySession<'_>,
@@ -103,7 +103,7 @@ impl EventReader<'_> {
             .await
     }
 
-    /// As [`Self::query`], of all namespaces.
+    /// Like [`Self::query`], in all namespaces.
     pub(super) async fn query_all_namespaces(
         &self,
         lane: &mut QuerySession<'_>,
@@ -117,7 +117,7 @@ impl EventReader<'_> {
         self.cached_or_read(lane, ApiQuery { name, path: paths::all_events(fields), right }, PAGES_MAX).await
     }
 
-    /// The answer that is kept, or else what is read now, if this diagnosis may read.
+    /// The cached answer, or else a new one if this diagnosis may read.
     async fn cached_or_read(
         &self,
         lane: &mut QuerySession<'_>,
@@ -125,17 +125,17 @@ impl EventReader<'_> {
         pages: usize,
     ) -> ReceivedEvents {
         let path = question.path.clone();
-        if let Some(kept) = self.events.lock_state().answers.get(&path) {
-            return kept.heard.clone();
+        if let Some(cached) = self.events.lock_state().answers.get(&path) {
+            return cached.received.clone();
         }
         if let Some(since) = self.wait {
             return ReceivedEvents::from_lookup(Lookup::Failed(pace_message(since).into()));
         }
-        let heard = read_events(lane, &question, pages).await;
-        if matches!(heard.list, Lookup::Answered(_) | Lookup::Forbidden(_)) {
-            self.events.insert_answer(path, CachedAnswer { asked: self.begun, heard: heard.clone() });
+        let received = read_events(lane, &question, pages).await;
+        if matches!(received.list, Lookup::Answered(_) | Lookup::Forbidden(_)) {
+            self.events.insert_answer(path, CachedAnswer { asked: self.begun, received: received.clone() });
         }
-        heard
+        received
     }
 }
 
@@ -147,20 +147,20 @@ fn pace_message(since: Duration) -> String {
     format!("somebody had Events read {ago} s ago; ask again in {left} s")
 }
 
-/// Reads pages until none is left, or until `pages` of them are read.
+/// Reads at most `pages` pages.
 async fn read_events(lane: &mut QuerySession<'_>, question: &ApiQuery, pages: usize) -> ReceivedEvents {
     let mut list: Vec<ClusterEvent> = Vec::new();
-    let asked = lane.pages(question, ListFormat::for_kind("EventList"), pages, |object| {
+    let lookup = lane.pages(question, ListFormat::for_kind("EventList"), pages, |object| {
         let read = serde_json::from_slice::<Value>(object);
         let is_read = read.is_ok();
         list.extend(read.map(|value| ClusterEvent::from_json(&value)));
         is_read
     });
-    let asked = asked.await;
+    let lookup = lookup.await;
     list.sort_by_key(|event| Reverse(event.last.map(|last| last.0)));
     let is_cut = list.len() > EVENTS_READ_MAX;
     list.truncate(EVENTS_READ_MAX);
-    match asked {
+    match lookup {
         Lookup::Answered(listing) => {
             ReceivedEvents { list: Lookup::Answered(list), more: listing.more || is_cut }
         }

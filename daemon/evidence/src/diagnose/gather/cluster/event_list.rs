@@ -1,7 +1,7 @@
-//! Events asked for by themselves: about one service and its pods, or about what all services depend on.
+//! Events on their own: about one service and its pods, or about what all services depend on.
 //!
-//! Invariant: three questions at most, over one connection that no watch uses, under the bounds of a diagnosis and in
-//! its turn. What could not be read is named, and never taken for "there is none".
+//! Invariant: three queries at most, over one connection that no watch uses, within the bounds and the pace of a
+//! diagnosis. A failed query is named, and never counts as "there is none".
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use super::paths::PathSegment;
 use crate::diagnose::limits::{ENDPOINTS_MAX, REQUESTS_MAX};
 use holdfast_kubernetes::apiserver::Access;
 
-/// The fields by which the apiserver leaves out Events about what no Service depends on: they are most of what a
-/// cluster says.
+/// Field selectors that exclude Events about objects on which no Service depends. Most Events of a cluster are about
+/// those.
 const SERVICE_FIELDS: &str = "involvedObject.kind!=Pod,involvedObject.kind!=ReplicaSet,involvedObject.kind!=Deployment,\
                          involvedObject.kind!=StatefulSet,involvedObject.kind!=DaemonSet,involvedObject.kind!=Job,\
                          involvedObject.kind!=CronJob,involvedObject.kind!=HorizontalPodAutoscaler,\
@@ -30,8 +30,8 @@ const SERVICE_FIELDS: &str = "involvedObject.kind!=Pod,involvedObject.kind!=Repl
 const POD_WARNINGS: [(&str, &str); 2] = [("involvedObject.kind", "Pod"), ("type", "Warning")];
 const POD_WARNING_FIELDS: &str = "involvedObject.kind=Pod,type=Warning";
 
-/// Asks until all questions are answered, the first one has no answer, or the time is over. `about` is a service as
-/// this node has it; none: all services.
+/// Queries until all queries are answered, the first one fails, or the deadline passes. `about` is a service as this
+/// node has it. `None`: all services.
 pub(crate) async fn list_events(
     access: &Access,
     (events, reads_events): (&EventCache, bool),
@@ -58,36 +58,37 @@ async fn query_service_events(
     let (Some(namespace), Some(service)) = names else {
         return ReceivedEvents::from_lookup(Lookup::Failed("no object can have this name".into()));
     };
-    let heard = reading
+    let received = reading
         .query(lane, "events", namespace, &[("involvedObject.name", service.as_str())], PAGES_MAX)
         .await;
-    let heard = heard.filter_events(|event| {
+    let received = received.filter_events(|event| {
         EVENT_KINDS.contains(&event.object.kind.as_str()) && !default_namespace::is_about_other(event, name)
     });
-    if heard.list.answer().is_none() {
-        return heard;
+    if received.list.answer().is_none() {
+        return received;
     }
-    let heard = heard.merge(default_namespace::query_default_namespace(lane, reading, service, name).await);
+    let received =
+        received.merge(default_namespace::query_default_namespace(lane, reading, service, name).await);
     if pods.is_empty() {
-        return heard;
+        return received;
     }
-    let of_pods = reading.query(lane, "events of pods", namespace, &POD_WARNINGS, PAGES_MAX).await;
-    heard.merge_required(of_pods.filter_events(|event| pods.contains(&event.object.name)))
+    let pod_events = reading.query(lane, "events of pods", namespace, &POD_WARNINGS, PAGES_MAX).await;
+    received.merge_required(pod_events.filter_events(|event| pods.contains(&event.object.name)))
 }
 
-/// Events about what all services depend on. Of those about pods only this node's kubelet's count: each node tells of
-/// its own pods.
+/// Events about what all services depend on. Of Events about pods only those of this node's kubelet count: each node
+/// reports its own pods.
 async fn query_all_events(
     lane: &mut QuerySession<'_>,
     reading: &EventReader<'_>,
     node: &str,
 ) -> ReceivedEvents {
-    let heard = reading.query_all_namespaces(lane, "events", SERVICE_FIELDS).await;
-    if heard.list.answer().is_none() {
-        return heard;
+    let received = reading.query_all_namespaces(lane, "events", SERVICE_FIELDS).await;
+    if received.list.answer().is_none() {
+        return received;
     }
-    let of_pods = reading.query_all_namespaces(lane, "events of pods", POD_WARNING_FIELDS).await;
-    heard.merge_required(of_pods.filter_events(|event| event.host == node))
+    let pod_events = reading.query_all_namespaces(lane, "events of pods", POD_WARNING_FIELDS).await;
+    received.merge_required(pod_events.filter_events(|event| event.host == node))
 }
 
 /// The pods that the service's slices name.

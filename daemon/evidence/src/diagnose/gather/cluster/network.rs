@@ -1,8 +1,7 @@
-//! The slices of a Service, the Events about it, and what both depend on: controllers and nodes.
+//! The slices of a Service, its Events, and what both depend on: controllers and nodes.
 //!
-//! Invariant: nodes are found by the names in slices, each of which is checked. A node that its label did not find is
-//! asked for by its name before it is called gone. Only a few are asked for so; of the others it is said that they were
-//! not asked for, and nothing else.
+//! Invariant: nodes are found by the checked names in slices. A node that its label does not find is queried by name
+//! before it counts as gone. Only a few are; the others are listed as not queried, and nothing else is said of them.
 
 use std::collections::BTreeSet;
 
@@ -25,11 +24,11 @@ pub(super) struct NetworkAnswers {
     pub(super) events: ReceivedEvents,
     pub(super) leases: Lookup<Vec<Lease>>,
     pub(super) nodes: Lookup<Vec<ObservedNode>>,
-    /// Nodes that no label names and that were not asked for by name.
+    /// Nodes that no label names and that were not queried by name.
     pub(super) nodes_unasked: Vec<String>,
 }
 
-/// The kinds of objects that an Event about a name is wanted for: a Deployment may have the same name as the Service.
+/// The kinds of objects whose Events are wanted: a Deployment may have the Service's name, too.
 pub(super) const EVENT_KINDS: [&str; 3] = ["Service", "Endpoints", "EndpointSlice"];
 
 pub(super) async fn query_network(
@@ -47,11 +46,11 @@ pub(super) async fn query_network(
     let wanted: Vec<PathSegment<'_>> = wanted.iter().filter_map(|name| PathSegment::new(name)).collect();
     let nodes = query_nodes(lane, &wanted).await;
     let nodes_unasked = list_unqueried(&nodes, &wanted);
-    let of_node = match first_unready_node(&nodes) {
+    let node_events = match first_unready_node(&nodes) {
         Some(name) => query_node_events(lane, reading, name).await,
         None => ReceivedEvents::default(),
     };
-    NetworkAnswers { slices, events: events.merge(of_node), leases, nodes, nodes_unasked }
+    NetworkAnswers { slices, events: events.merge(node_events), leases, nodes, nodes_unasked }
 }
 
 async fn query_slices(lane: &mut QuerySession<'_>, names: ServiceNames<'_>) -> Lookup<Vec<ObservedSlice>> {
@@ -60,23 +59,23 @@ async fn query_slices(lane: &mut QuerySession<'_>, names: ServiceNames<'_>) -> L
         names.namespaced_query("slices", path, rbac_right("discovery.k8s.io", "endpointslices", "list"));
     let mut list = Vec::new();
     let mut endpoints = 0;
-    let asked = lane.list(&question, ListFormat::for_kind("EndpointSliceList"), |object| {
+    let lookup = lane.list(&question, ListFormat::for_kind("EndpointSliceList"), |object| {
         let read = serde_json::from_slice::<EndpointSlice>(object).map(objects::to_slice);
         let is_read = read.is_ok();
         endpoints += read.as_ref().map_or(0, |slice| slice.endpoints.len());
         list.extend(read.ok().filter(|_| endpoints <= ENDPOINTS_MAX));
         is_read && endpoints <= ENDPOINTS_MAX
     });
-    match asked.await {
-        // Slices are compared with what this node has, which needs all of them.
+    match lookup.await {
+        // Slices are compared with those of this node, which needs all of them.
         Lookup::Answered(listing) if listing.more => {
             Lookup::Failed("it has more slices than are read, or one that cannot be read".into())
         }
-        asked => asked.map(|_| list),
+        lookup => lookup.map(|_| list),
     }
 }
 
-/// The leases of the controllers that the service depends on, of which some may run elsewhere.
+/// The leases of the controllers that the service depends on. Some may run elsewhere.
 async fn query_leases(lane: &mut QuerySession<'_>, awaits_balancer: bool) -> Lookup<Vec<Lease>> {
     let controllers = ["kube-controller-manager", "cloud-controller-manager"];
     let mut found = Vec::new();
@@ -92,7 +91,7 @@ async fn query_leases(lane: &mut QuerySession<'_>, awaits_balancer: bool) -> Loo
     Lookup::Answered(found)
 }
 
-/// The names of the nodes to ask for: the own one first, then those of endpoints that are not ready, then the others.
+/// The nodes to query: this one first, then those of unready endpoints, then the others.
 fn node_names(slices: &Lookup<Vec<ObservedSlice>>, subject: ServiceSubject<'_>) -> Vec<String> {
     let endpoints = || slices.answer().into_iter().flatten().flat_map(|slice| &slice.endpoints);
     let unready = endpoints().filter(|it| it.ready == Some(false));
@@ -109,7 +108,7 @@ fn node_names(slices: &Lookup<Vec<ObservedSlice>>, subject: ServiceSubject<'_>) 
 
 const NODE: &str = "node";
 
-/// Asks for one node by its name; for several by their label, and by their names for those that the label did not find.
+/// Queries one node by name; several by their label, and by name those that the label did not find.
 async fn query_nodes(lane: &mut QuerySession<'_>, names: &[PathSegment<'_>]) -> Lookup<Vec<ObservedNode>> {
     let mut found = match names {
         [_] => Vec::new(),
@@ -123,14 +122,14 @@ async fn query_nodes(lane: &mut QuerySession<'_>, names: &[PathSegment<'_>]) -> 
         match query_node(lane, name).await {
             Lookup::Answered(node) => found.push(node),
             other if found.is_empty() => return other.map(|_| Vec::new()),
-            // The nodes that are known by now are worth more than none.
+            // Some nodes are better than none.
             _ => break,
         }
     }
     Lookup::Answered(found)
 }
 
-/// Nodes that were not found, in the order in which they matter.
+/// Nodes that were not found, the most important first.
 fn missing_nodes<'a>(
     found: &[ObservedNode],
     names: &[PathSegment<'a>],
@@ -147,13 +146,13 @@ async fn query_by_label(lane: &mut QuerySession<'_>, names: &[PathSegment<'_>]) 
     let question =
         ApiQuery { name: "nodes", path: paths::nodes(names), right: rbac_right("", "nodes", "list") };
     let mut found = Vec::new();
-    let asked = lane.list(&question, ListFormat::for_kind("NodeList"), |object| {
+    let lookup = lane.list(&question, ListFormat::for_kind("NodeList"), |object| {
         let read = serde_json::from_slice::<Node>(object).map(objects::to_node);
         let is_read = read.is_ok();
         found.extend(read.ok().filter(|node| names.iter().any(|name| name.as_str() == node.name)));
         is_read
     });
-    asked.await.map(|_| found)
+    lookup.await.map(|_| found)
 }
 
 async fn query_node(lane: &mut QuerySession<'_>, name: PathSegment<'_>) -> Lookup<ObservedNode> {
@@ -162,13 +161,13 @@ async fn query_node(lane: &mut QuerySession<'_>, name: PathSegment<'_>) -> Looku
     lane.get::<Node>(&question).await.map(|found| found.map_or_else(gone, objects::to_node))
 }
 
-/// The first node that is there and not ready.
+/// The first node that exists and is not ready.
 fn first_unready_node(nodes: &Lookup<Vec<ObservedNode>>) -> Option<&str> {
     let is_ill = |node: &&ObservedNode| node.ready.as_ref().is_some_and(|ready| !ready.is_true);
     nodes.answer()?.iter().find(is_ill).map(|node| node.name.as_str())
 }
 
-/// The Events about a node. Objects without a namespace have their Events in `default`.
+/// The Events about a node. Events of objects without a namespace are in `default`.
 async fn query_node_events(
     lane: &mut QuerySession<'_>,
     reading: &EventReader<'_>,

@@ -1,7 +1,7 @@
-//! Turns objects of the apiserver into what checks look at.
+//! Converts objects of the apiserver into evidence.
 //!
-//! Invariant: texts are cut, and most lists are bounded, by what this file says. A Service's selector and ports, and a
-//! slice's endpoints and ports, are kept whole, within the bytes of an answer. Nothing else of an object is kept.
+//! Invariant: this file cuts texts and bounds most lists. A Service's selector and ports, and a slice's endpoints and
+//! ports, stay whole, within the bytes of an answer. Nothing else of an object is kept.
 
 use std::net::IpAddr;
 
@@ -23,11 +23,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectM
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize;
 
-/// The most items that are kept of one list of an object: labels, ports of containers, finalizers, writers. Objects
-/// that people write have a few.
+/// The most items of one list of an object: labels, container ports, finalizers, writers. Real objects have a few.
 const ITEMS_MAX: usize = 64;
 
-/// An object of which nothing but its metadata was asked for.
+/// An object whose metadata alone was queried.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct MetadataObject {
@@ -188,8 +187,7 @@ fn pod_condition(it: &PodCondition) -> Condition {
     Condition { is_true: it.status == "True", since: to_timestamp(it.last_transition_time.clone()) }
 }
 
-/// Why a container waits: the first one that gives another reason than that it is to begin soon, which is not worth
-/// telling.
+/// Why a container waits: the first reason other than `PodInitializing`, which is not worth reporting.
 fn waiting_reason(status: &PodStatus) -> Option<String> {
     let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
     let mut reasons = all.filter_map(|it| it.state.as_ref()?.waiting.as_ref()?.reason.as_ref());
@@ -209,12 +207,12 @@ fn container_ports(containers: &[Container]) -> Vec<PodPort> {
     all.take(ITEMS_MAX).filter_map(read).collect()
 }
 
-/// The ports at which kubelet asks the pod itself by HTTP without TLS.
+/// The ports that kubelet probes by HTTP without TLS, at the pod's own address.
 fn http_ports(containers: &[Container]) -> Vec<u16> {
     let of = |it: &Container| {
         let probes = [&it.readiness_probe, &it.liveness_probe, &it.startup_probe];
-        let asked = probes.into_iter().flatten().filter_map(|probe| probe.http_get.as_ref());
-        let plain = asked.filter(|get| get.host.is_none() && get.scheme.as_deref() != Some("HTTPS"));
+        let http_gets = probes.into_iter().flatten().filter_map(|probe| probe.http_get.as_ref());
+        let plain = http_gets.filter(|get| get.host.is_none() && get.scheme.as_deref() != Some("HTTPS"));
         let all: Vec<u16> = plain.filter_map(|get| probe_port(it, &get.port)).collect();
         all
     };
@@ -236,7 +234,7 @@ fn controller_owner(references: Vec<OwnerReference>) -> Option<Owner> {
     controllers.next().map(|it| Owner { kind: truncate_text(it.kind), name: truncate_text(it.name) })
 }
 
-/// The ports of its host that a pod takes.
+/// The host ports of a pod.
 pub(super) fn host_ports(object: &PodObject) -> Vec<HostPort> {
     let name = |text: &Option<String>| text.as_deref().map(truncate_text).unwrap_or_default();
     let pod = format!("{}/{}", name(&object.metadata.namespace), name(&object.metadata.name));

@@ -1,7 +1,7 @@
-//! Where each question goes: paths and selectors.
+//! The path and the selectors of each query.
 //!
-//! Invariant: a path has no segment that is not a name by Kubernetes' grammar, a selector no term that is not one label
-//! or field, and all of it is percent-encoded. So what a tenant wrote asks for what it names and for nothing else.
+//! Invariant: every path segment is a name by Kubernetes' grammar, every selector term is one label or field, and all
+//! of it is percent-encoded. So a tenant's text queries what it names and nothing else.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ use percent_encoding::utf8_percent_encode;
 use crate::diagnose::limits::{PAGE_ITEMS, QUERY_BYTES_MAX};
 use holdfast_kubernetes::source::resource::{QUERY_ENCODE_SET, push_parameter};
 
-/// The most characters of a label's value, and of the part of its name behind the slash.
+/// The most characters of a label's value, and of its name after the slash.
 const LABEL_LENGTH_MAX: usize = 63;
 
-/// A name that may be a segment of a path.
+/// A name that may be a path segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PathSegment<'a>(&'a str);
 
@@ -70,7 +70,7 @@ pub(super) fn lease(name: &str) -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
 }
 
-/// The object that stands for a cluster IP.
+/// The object of a cluster IP.
 pub(super) fn ip_address(address: IpAddr) -> String {
     let name = address.to_string();
     format!("/apis/networking.k8s.io/v1/ipaddresses/{}", utf8_percent_encode(&name, QUERY_ENCODE_SET))
@@ -85,7 +85,7 @@ pub(super) fn policies(namespace: PathSegment<'_>) -> String {
     list_query(&format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace.0), "", "")
 }
 
-/// The pods that a selector matches; none: it is longer than is asked for, or no apiserver would have taken it.
+/// The pods that a selector matches. `None`: it is too long, or no apiserver would have accepted it.
 pub(super) fn pods(namespace: PathSegment<'_>, selector: &BTreeMap<String, String>) -> Option<String> {
     let is_legal = selector.iter().all(|(key, value)| is_label(key) && is_label_value(value));
     let terms: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -101,19 +101,19 @@ pub(super) fn pods_on_node(node: PathSegment<'_>) -> String {
     list_query(&format!("{CORE}/pods"), "", &format!("spec.nodeName={}", node.0))
 }
 
-/// Several nodes in one question, by the label that kubelet gives each of them: mostly it is the node's name.
+/// Several nodes in one query, by the label that kubelet gives each of them: mostly the node's name.
 pub(super) fn nodes(names: &[PathSegment<'_>]) -> String {
     let names: Vec<&str> = names.iter().map(|name| name.0).filter(|name| is_label_value(name)).collect();
     list_query(&format!("{CORE}/nodes"), &format!("kubernetes.io/hostname in ({})", names.join(",")), "")
 }
 
-/// The Events of a namespace that have these fields.
+/// The Events of a namespace with these fields.
 pub(super) fn events(namespace: PathSegment<'_>, fields: &[(&str, &str)]) -> String {
     let fields: Vec<String> = fields.iter().map(|(field, value)| format!("{field}={value}")).collect();
     list_query(&format!("{CORE}/namespaces/{}/events", namespace.0), "", &fields.join(","))
 }
 
-/// The Events of all namespaces that fit these terms, which are never text of a tenant.
+/// The Events of all namespaces that match these terms, which are never a tenant's text.
 pub(super) fn all_events(fields: &'static str) -> String {
     list_query(&format!("{CORE}/events"), "", fields)
 }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_asks_for_what_it_names_and_nothing_else() {
+    fn a_selector_with_illegal_labels_or_too_many_makes_no_query() {
         let selector = |pairs: &[(&str, &str)]| {
             let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
             pods(name("shop"), &pairs.collect())
@@ -177,11 +177,11 @@ mod tests {
     }
 
     #[test]
-    fn several_nodes_are_one_question() {
+    fn several_nodes_are_one_query() {
         let long = "n".repeat(64);
-        let asked = nodes(&[name("n1"), name(&long), name("n2")]);
+        let query = nodes(&[name("n1"), name(&long), name("n2")]);
         assert_eq!(
-            asked,
+            query,
             "/api/v1/nodes?labelSelector=kubernetes.io%2Fhostname%20in%20%28n1%2Cn2%29&limit=500"
         );
     }

@@ -1,7 +1,7 @@
-//! Events as a diagnosis shows them: what the knowledge says of each, and whether it still says something about now.
+//! Events as a diagnosis shows them: with the knowledge of each, and whether it still describes the present.
 //!
-//! Invariant: pure. Texts are clean and bounded already; placeholders in advice become names of the service that is
-//! diagnosed, or stay words.
+//! Invariant: pure. Texts are clean and bounded already. Placeholders in advice become names of the diagnosed service,
+//! or stay words.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,7 @@ use holdfast_knowledge::{
 
 use super::default_namespace::is_about_other;
 
-/// All Events, object by object, each with what is known of it. `service` is the name and uid of the service that is
-/// diagnosed.
+/// Recognises Events, object by object. `service` is the name and uid of the diagnosed service.
 pub(super) fn recognise_events(
     knowledge: &Knowledge,
     events: Vec<ClusterEvent>,
@@ -24,30 +23,30 @@ pub(super) fn recognise_events(
 ) -> Vec<RecognisedEvent> {
     let mut objects: BTreeMap<(String, String, String), Vec<ClusterEvent>> = BTreeMap::new();
     let (name, uid) = service;
-    let says_nothing =
+    let is_irrelevant =
         |event: &ClusterEvent| is_former_object(&event.object, uid) || is_about_other(event, name);
-    for event in events.into_iter().filter(|event| !says_nothing(event)) {
+    for event in events.into_iter().filter(|event| !is_irrelevant(event)) {
         let ObjectRef { kind, namespace, name, .. } = &event.object;
         objects.entry((kind.clone(), namespace.clone(), name.clone())).or_default().push(event);
     }
     let values = Values::default().namespace(name.namespace()).name(name.name());
-    let of_object = |((kind, ..), events): (&(String, String, String), &Vec<ClusterEvent>)| {
+    let recognise_object = |((kind, ..), events): (&(String, String, String), &Vec<ClusterEvent>)| {
         let uid = uid.filter(|_| kind == "Service");
-        let standing = knowledge.judge_events(events, CurrentObject { uid, changed: None }, Time(now.0));
-        standing.iter().map(|it| to_recognised_event(it, &values)).collect::<Vec<_>>()
+        let states = knowledge.judge_events(events, CurrentObject { uid, changed: None }, Time(now.0));
+        states.iter().map(|it| to_recognised_event(it, &values)).collect::<Vec<_>>()
     };
-    objects.iter().flat_map(of_object).collect()
+    objects.iter().flat_map(recognise_object).collect()
 }
 
-/// Whether an object is a former Service: one that was deleted and made anew has the same name, and what was said of
-/// the former one says nothing of the new one.
+/// Whether an object is a former Service. A recreated Service has the same name, and Events of the former one say
+/// nothing about it.
 fn is_former_object(object: &ObjectRef, uid: Option<&str>) -> bool {
     object.kind == "Service" && uid.is_some_and(|uid| !object.uid.is_empty() && object.uid != uid)
 }
 
-fn to_recognised_event(standing: &EventState<'_, '_>, values: &Values) -> RecognisedEvent {
-    let event = standing.event;
-    let recognised = &standing.recognised;
+fn to_recognised_event(state: &EventState<'_, '_>, values: &Values) -> RecognisedEvent {
+    let event = state.event;
+    let recognised = &state.recognised;
     let advice = recognised.advice();
     let meaning = recognised.cause.map(|cause| &cause.means).or(recognised.reason.map(|it| &it.meaning));
     let known = advice.remedies.iter().map(|it| (it.action.as_str(), it.risk.as_str()));
@@ -73,7 +72,7 @@ fn to_recognised_event(standing: &EventState<'_, '_>, values: &Values) -> Recogn
         count: event.count,
         first: event.first.map(|time| Timestamp(time.0)),
         last: event.last.map(|time| Timestamp(time.0)),
-        open: standing.is_open(),
+        open: state.is_open(),
         message: event.message.clone(),
     }
 }
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_has_its_meaning_its_cause_and_what_helps() {
+    fn a_known_event_has_a_meaning_a_cause_and_remedies() {
         let message = "Error syncing load balancer: failed to ensure load balancer: RequestLimitExceeded";
         let found = judged(&[event("SyncLoadBalancerFailed", "u1", "2026-11-20T13:58:02Z", message)]);
         assert_eq!(found[0].entry.as_deref(), Some("sync-load-balancer-failed"));
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repairs_itself_is_a_notice() {
+    fn an_event_that_repairs_itself_is_a_notice() {
         let gap = |reason: &str, component: &str| {
             json!({"involvedObject": {"kind": "Service", "namespace": "shop", "name": "web", "uid": "u1"},
                 "reason": reason, "message": "Cluster IP [IPv4]: 192.168.77.1 is not allocated; repairing",
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_not_open_and_what_is_about_a_former_service_is_not_told() {
+    fn a_resolved_event_is_closed_and_one_of_a_former_service_hidden() {
         let failed = event("SyncLoadBalancerFailed", "u1", "2026-11-20T13:57:02Z", "x");
         let ensured = event("EnsuredLoadBalancer", "u1", "2026-11-20T13:58:00Z", "Ensured load balancer");
         let open: Vec<bool> = judged(&[failed, ensured]).iter().map(|it| it.open).collect();
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_in_no_namespace_is_the_services_that_its_message_names() {
+    fn an_event_without_a_namespace_is_shown_for_the_named_service_only() {
         let of = |service: &str| {
             json!({
                 "involvedObject": {"kind": "Endpoints", "name": "web"}, "reason": "FailedToCreateEndpoint",

@@ -1,9 +1,8 @@
-//! What else may matter, as far as requests are left: host ports, the namespace, the cluster IP, policies, the older
-//! Endpoints, and why slices or Endpoints are missing.
+//! Further queries, while requests are left: host ports, the namespace, the cluster IP, policies, the older Endpoints,
+//! and why slices or Endpoints are missing.
 //!
-//! Invariant: a question is left out where its answer could not change anything. The questions that may find the cause
-//! come first. The last two find no cause: one is for clients that read Endpoints, which this node does not, the other
-//! for pods that are well.
+//! Invariant: a query is skipped if its answer could change nothing. Queries that may find the cause come first. The
+//! last two find no cause: one is for clients that read Endpoints, which this node does not, the other for ready pods.
 
 use holdfast_diagnose::evidence::{
     Cluster, EndpointsObject, HostPort, Lookup, ObservedIpAddress, ReceivedEvents,
@@ -16,7 +15,7 @@ use super::event_cache::EventReader;
 use super::paths::PathSegment;
 use super::{ServiceNames, ServiceSubject, default_namespace, objects, paths, rbac_right, workload};
 
-/// Puts every answer into `cluster`, except Events, which it returns.
+/// Stores every answer in `cluster`, except Events, which it returns.
 pub(super) async fn query_secondary(
     lane: &mut QuerySession<'_>,
     reading: &EventReader<'_>,
@@ -25,7 +24,7 @@ pub(super) async fn query_secondary(
     cluster: &mut Cluster,
 ) -> ReceivedEvents {
     let has_no_slices = cluster.slices.answer().is_some_and(Vec::is_empty);
-    let heard = match has_no_slices {
+    let received = match has_no_slices {
         true => default_namespace::query_default_namespace(lane, reading, names.service, subject.name).await,
         false => ReceivedEvents::default(),
     };
@@ -37,18 +36,18 @@ pub(super) async fn query_secondary(
     cluster.address = query_ip_address(lane, subject).await;
     cluster.policies = query_policies(lane, names).await;
     cluster.endpoints = query_endpoints(lane, names).await;
-    let heard = match cluster.endpoints {
+    let received = match cluster.endpoints {
         Lookup::Answered(None) if !has_no_slices => {
             default_namespace::query_default_namespace(lane, reading, names.service, subject.name).await
         }
-        _ => heard,
+        _ => received,
     };
     let pods = cluster.pods.answer().map_or(&[][..], |pods| &pods.list);
     let knowledge = subject.edition.knowledge();
-    heard.merge(workload::query_ready_pod_events(lane, reading, names, pods, knowledge).await)
+    received.merge(workload::query_ready_pod_events(lane, reading, names, pods, knowledge).await)
 }
 
-/// Whether the namespace may be terminating, in which case nothing new can be made in it.
+/// Whether the namespace may be terminating: nothing new can be created in it then.
 fn may_be_terminating(cluster: &Cluster) -> bool {
     let service = cluster.service.answer().and_then(Option::as_ref);
     let is_going = service.is_none_or(|service| service.deletion.is_some());
@@ -64,14 +63,14 @@ async fn query_host_ports(lane: &mut QuerySession<'_>, subject: ServiceSubject<'
     let right = rbac_right("", "pods", "list");
     let question = ApiQuery { name: "pods of this node", path: paths::pods_on_node(node), right };
     let mut ports = Vec::new();
-    let asked = lane.list(&question, ListFormat::for_kind("PodList"), |object| {
+    let lookup = lane.list(&question, ListFormat::for_kind("PodList"), |object| {
         let Ok(pod) = serde_json::from_slice::<PodObject>(object) else { return false };
         if !objects::has_ended(&pod) {
             ports.extend(objects::host_ports(&pod));
         }
         true
     });
-    asked.await.map(|_| ports)
+    lookup.await.map(|_| ports)
 }
 
 async fn query_namespace(lane: &mut QuerySession<'_>, names: ServiceNames<'_>) -> Lookup<Option<bool>> {
@@ -94,11 +93,11 @@ async fn query_policies(lane: &mut QuerySession<'_>, names: ServiceNames<'_>) ->
     let question =
         names.namespaced_query("policies", path, rbac_right("networking.k8s.io", "networkpolicies", "list"));
     let mut count = 0;
-    let asked = lane.list(&question, ListFormat::METADATA, |_| {
+    let lookup = lane.list(&question, ListFormat::METADATA, |_| {
         count += 1;
         true
     });
-    asked.await.map(|_| count)
+    lookup.await.map(|_| count)
 }
 
 async fn query_ip_address(

@@ -1,6 +1,6 @@
-//! The Service itself, the pods that its selector matches, and the Events about those that are not well.
+//! The Service itself, the pods that its selector matches, and the Events about unready ones.
 //!
-//! Invariant: pods are asked for by the selector that the apiserver has, never by one that this node remembers.
+//! Invariant: pods are queried by the selector that the apiserver has now, never by this node's copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,7 +100,7 @@ fn pod_query(names: ServiceNames<'_>, name: &'static str, path: String) -> ApiQu
     names.namespaced_query(name, path, rbac_right("", "pods", "list"))
 }
 
-/// Warnings about pods that are not well.
+/// Warnings about pods that are not ready.
 async fn query_unready_pod_events(
     lane: &mut QuerySession<'_>,
     reading: &EventReader<'_>,
@@ -110,12 +110,11 @@ async fn query_unready_pod_events(
     query_pod_warnings(lane, reading, names, pods, (is_unready, |_| true)).await
 }
 
-/// The entries of the knowledge that a pod may live with while it runs and is ready. Whatever else was said of such a
-/// pod is over.
+/// Reasons of the knowledge that a running and ready pod may still have. Any other Event about such a pod is over.
 const TOLERATED_REASONS: [&str; 2] = ["dns-config-forming", "missing-cluster-dns"];
 
-/// Warnings about pods that are well, and may still not work as their clients expect. They are asked for with the
-/// requests that are left, and the rest of the answer is complete without them.
+/// Warnings about ready pods that may still not work as their clients expect. They use up the last requests, and the
+/// rest of the answer is complete without them.
 pub(super) async fn query_ready_pod_events(
     lane: &mut QuerySession<'_>,
     reading: &EventReader<'_>,
@@ -123,33 +122,34 @@ pub(super) async fn query_ready_pod_events(
     pods: &[Pod],
     knowledge: &Knowledge,
 ) -> ReceivedEvents {
-    let lasts = |event: &ClusterEvent| {
+    let is_tolerated = |event: &ClusterEvent| {
         knowledge.recognise(event).reason.is_some_and(|it| TOLERATED_REASONS.contains(&it.id.as_str()))
     };
-    let heard = query_pod_warnings(lane, reading, names, pods, (|pod| !is_unready(pod), lasts)).await;
-    match heard.list {
-        Lookup::Answered(_) => ReceivedEvents { more: false, ..heard },
+    let received =
+        query_pod_warnings(lane, reading, names, pods, (|pod| !is_unready(pod), is_tolerated)).await;
+    match received.list {
+        Lookup::Answered(_) => ReceivedEvents { more: false, ..received },
         _ => ReceivedEvents::default(),
     }
 }
 
-/// Warnings of one sort about pods of one sort. One question asks for all warnings about pods, however many pods there
-/// are, so what was read for one sort is not read again for another.
+/// Warnings of some reasons about some pods. One query covers all warnings about pods, so the answer is read once for
+/// ready and unready pods.
 async fn query_pod_warnings(
     lane: &mut QuerySession<'_>,
     reading: &EventReader<'_>,
     names: ServiceNames<'_>,
     pods: &[Pod],
-    (is_meant, counts): (fn(&Pod) -> bool, impl Fn(&ClusterEvent) -> bool),
+    (is_wanted, counts): (fn(&Pod) -> bool, impl Fn(&ClusterEvent) -> bool),
 ) -> ReceivedEvents {
-    let meant: BTreeSet<&str> =
-        pods.iter().filter(|pod| is_meant(pod)).map(|pod| pod.name.as_str()).collect();
-    if meant.is_empty() {
+    let wanted: BTreeSet<&str> =
+        pods.iter().filter(|pod| is_wanted(pod)).map(|pod| pod.name.as_str()).collect();
+    if wanted.is_empty() {
         return ReceivedEvents::default();
     }
     let fields = [("involvedObject.kind", "Pod"), ("type", "Warning")];
-    let heard = reading.query(lane, "events of pods", names.namespace, &fields, 1).await;
-    heard.filter_events(|event| meant.contains(event.object.name.as_str()) && counts(event))
+    let received = reading.query(lane, "events of pods", names.namespace, &fields, 1).await;
+    received.filter_events(|event| wanted.contains(event.object.name.as_str()) && counts(event))
 }
 
 fn is_unready(pod: &Pod) -> bool {

@@ -1,7 +1,7 @@
-//! What files of the kernel and of the host say, below a root.
+//! Files of the kernel and of the host, below a root.
 //!
-//! Invariant: nothing happens but reading. A file that cannot be read is reported so, and never taken for an empty one.
-//! No more of a file is read than [`FILE_BYTES_MAX`].
+//! Invariant: files are only read. An unreadable file is reported, and never counts as an empty one. At most
+//! [`FILE_BYTES_MAX`] of a file are read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,7 +11,7 @@ use holdfast_diagnose::evidence::{Conntrack, Lookup, Resolver, ReversePath};
 
 use crate::diagnose::limits::FILE_BYTES_MAX;
 
-/// The text of a file, as far as it is read.
+/// The text of a file, up to the bound.
 pub(super) fn read_text(root: &Path, path: &str) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(root.join(path))?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
@@ -29,7 +29,7 @@ fn file_failure<T>(path: &str, error: &dyn std::fmt::Display) -> Lookup<T> {
     Lookup::Failed(format!("/{path}: {error}").into())
 }
 
-/// The ports that the kernel gives to connections.
+/// The ports that the kernel assigns to connections.
 pub(super) fn read_port_range(root: &Path) -> Lookup<(u16, u16)> {
     parse_file(root, "proc/sys/net/ipv4/ip_local_port_range", |text| {
         let mut words = text.split_whitespace().map(str::parse);
@@ -37,7 +37,7 @@ pub(super) fn read_port_range(root: &Path) -> Lookup<(u16, u16)> {
     })
 }
 
-/// The ports that the kernel does not give by itself.
+/// The ports that the kernel does not assign by itself.
 pub(super) fn read_reserved_ports(root: &Path) -> Lookup<Vec<(u16, u16)>> {
     parse_file(root, "proc/sys/net/ipv4/ip_local_reserved_ports", |text| {
         let ranges = text.trim().split(',').filter(|range| !range.is_empty());
@@ -50,13 +50,12 @@ pub(super) fn read_reserved_ports(root: &Path) -> Lookup<Vec<(u16, u16)>> {
     })
 }
 
-/// Whether the kernel forwards packets, by the setting of one family.
+/// Whether the kernel forwards packets of one family.
 pub(super) fn read_forwarding(root: &Path, setting: &str) -> Lookup<bool> {
     parse_file(root, &format!("proc/sys/net/{setting}"), |text| Some(text.trim().parse::<u8>().ok()? != 0))
 }
 
-/// How strictly a device judges where packets come from (`rp_filter`): the larger of its own setting and that of all
-/// devices, as the kernel takes it.
+/// The reverse-path filter of a device (`rp_filter`): the larger of its own setting and `all`, as in the kernel.
 pub(super) fn read_reverse_path(root: &Path, device: &str) -> Option<ReversePath> {
     let mode = |name: &str| {
         read_text(root, &format!("proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse::<u8>().ok()
@@ -89,7 +88,7 @@ pub(super) fn read_resolver(root: &Path) -> Lookup<Resolver> {
     }
 }
 
-/// What a `resolv.conf` says. The last line of search domains counts, as in the C library.
+/// Parses a `resolv.conf`. The last search line counts, as in the C library.
 fn parse_resolver(text: &str) -> Resolver {
     let lines = || text.lines().map(str::split_whitespace);
     let of = |wanted: &'static str| {
@@ -121,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_the_kernel_are_ranges() {
+    fn port_ranges_are_parsed_and_a_missing_file_is_a_failure() {
         let range = "proc/sys/net/ipv4/ip_local_port_range";
-        let kept = "proc/sys/net/ipv4/ip_local_reserved_ports";
-        let there = root(&[(range, "32768\t60999\n"), (kept, "30000-32767,8080\n")]);
-        assert_eq!(read_port_range(there.path()), Lookup::Answered((32768, 60999)));
-        assert_eq!(read_reserved_ports(there.path()), Lookup::Answered(vec![(30000, 32767), (8080, 8080)]));
-        let empty = root(&[(range, "x"), (kept, "\n")]);
+        let reserved = "proc/sys/net/ipv4/ip_local_reserved_ports";
+        let files = root(&[(range, "32768\t60999\n"), (reserved, "30000-32767,8080\n")]);
+        assert_eq!(read_port_range(files.path()), Lookup::Answered((32768, 60999)));
+        assert_eq!(read_reserved_ports(files.path()), Lookup::Answered(vec![(30000, 32767), (8080, 8080)]));
+        let empty = root(&[(range, "x"), (reserved, "\n")]);
         assert_eq!(read_reserved_ports(empty.path()), Lookup::Answered(Vec::new()));
         let why = read_port_range(empty.path()).unavailable_reason().unwrap();
         assert_eq!(why, format!("/{range}: it is not understood"));
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_counted_where_any_are_tracked() {
+    fn conntrack_is_read_if_the_kernel_tracks_connections() {
         let files = [
             ("proc/sys/net/netfilter/nf_conntrack_count", "12"),
             ("proc/sys/net/netfilter/nf_conntrack_max", "100"),

@@ -1,7 +1,7 @@
 //! The sockets that listen at some ports of this host, as the kernel lists them (sock_diag), and their processes.
 //!
-//! Invariant: bounded in bytes, time, processes and descriptors. A process that may not be looked at has no name; a
-//! list that the kernel did not end is an error and no list.
+//! Invariant: bounded in bytes, time, processes and descriptors. A process that the daemon may not read has no name. A
+//! list that the kernel did not end is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,8 +14,8 @@ use holdfast_diagnose::evidence::Listener;
 
 use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX};
 
-/// Sockets of TCP and UDP at these ports, with their processes as far as they may be seen. Sockets of SCTP are not
-/// asked for: the kernel tells them only where it has a module for that.
+/// TCP and UDP sockets at these ports, with their processes as far as visible. SCTP sockets are not queried: the kernel
+/// lists them only with a module for that.
 pub(super) fn find_listeners(root: &Path, ports: &BTreeSet<(Transport, u16)>) -> io::Result<Vec<Listener>> {
     let mut found = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {
@@ -44,7 +44,7 @@ fn to_listener(
     }
 }
 
-/// The process that holds each socket open, with its name. This daemon is looked at first.
+/// The process that holds each socket open, with its name. It searches this daemon first.
 fn find_owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, String)> {
     let own = std::process::id();
     let listed = fs::read_dir(proc).into_iter().flatten().take(PROCESSES_MAX).filter_map(Result::ok);
@@ -68,11 +68,12 @@ fn find_owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, Strin
 
 fn open_sockets(process: &Path, wanted: &BTreeSet<u32>, left: &mut usize) -> Vec<u32> {
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().filter_map(Result::ok).take(*left);
-    let mut looked = 0;
-    let found =
-        open.inspect(|_| looked += 1).filter_map(|it| parse_inode(fs::read_link(it.path()).ok()?.to_str()?));
+    let mut searched = 0;
+    let found = open
+        .inspect(|_| searched += 1)
+        .filter_map(|it| parse_inode(fs::read_link(it.path()).ok()?.to_str()?));
     let found = found.filter(|inode| wanted.contains(inode)).collect();
-    *left -= looked;
+    *left -= searched;
     found
 }
 
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_has_no_inode() {
+    fn a_link_to_no_socket_has_no_inode() {
         assert_eq!(
             (parse_inode("socket:[12]"), parse_inode("pipe:[12]"), parse_inode("socket:[x]")),
             (Some(12), None, None)

@@ -1,6 +1,6 @@
-//! By which device this host reaches an address, and how much fits into a packet there: the kernel's own answer.
+//! The device through which this host reaches an address, and the MTU there: the kernel's own answer.
 //!
-//! Invariant: the kernel is asked, and nothing is sent. That there is no route is an answer too.
+//! Invariant: only the kernel is queried, and nothing is sent. A missing route is an answer, too.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const IFLA_MTU: u16 = 4;
 const ROUTE: usize = 12;
 const LINK: usize = 16;
 
-/// The route to each of these.
+/// The route to each of these addresses.
 pub(super) fn find_routes(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
     let mut kernel = NetlinkSocket::open(NetlinkFamily::Route)?;
     addresses.iter().map(|address| find_route(&mut kernel, *address)).collect()
@@ -41,25 +41,25 @@ fn find_route(kernel: &mut NetlinkSocket, to: IpAddr) -> io::Result<Route> {
     Ok(Route { device: device_name(index), mtu: mtu.or(of_device), ..none })
 }
 
-/// An `rtmsg` with the address.
+/// An `rtmsg` for this address.
 fn route_request(to: IpAddr) -> Vec<u8> {
     let (family, address) = match to {
         IpAddr::V4(to) => (libc::AF_INET, to.octets().to_vec()),
         IpAddr::V6(to) => (libc::AF_INET6, to.octets().to_vec()),
     };
     let bits = u8::try_from(address.len() * 8).unwrap_or_default();
-    let mut asked = vec![u8::try_from(family).unwrap_or_default(), bits];
-    asked.resize(ROUTE, 0);
-    asked.extend(encode_attribute(RTA_DST, &address));
-    asked
+    let mut request = vec![u8::try_from(family).unwrap_or_default(), bits];
+    request.resize(ROUTE, 0);
+    request.extend(encode_attribute(RTA_DST, &address));
+    request
 }
 
-/// An `ifinfomsg` with the index.
+/// An `ifinfomsg` for this index.
 fn link_request(index: u32) -> Vec<u8> {
     [&[0; 4][..], &index.to_ne_bytes(), &[0; LINK - 8]].concat()
 }
 
-/// The device that an `rtmsg` leads to, and the MTU that the route has, if it has one.
+/// The device of an `rtmsg`, and the route's own MTU, if any.
 fn parse_route(body: &[u8]) -> (Option<u32>, Option<u32>) {
     let mut index = None;
     let mut mtu = None;
@@ -93,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_the_way_to_itself_is_the_loopback() {
+    fn kernel_the_route_to_loopback_is_the_loopback_device() {
         let found = find_routes(&[IpAddr::from([127, 0, 0, 1])]).unwrap();
         assert_eq!((found[0].device.as_deref(), found[0].unreachable.as_deref()), (Some("lo"), None));
         assert!(found[0].mtu.is_some_and(|mtu| mtu > 1_000), "{found:?}");
     }
 
     #[test]
-    fn a_route_that_is_cut_off_says_nothing() {
+    fn a_truncated_route_does_not_panic() {
         for length in 0..40 {
             let _ = (parse_route(&vec![4; length]), parse_link_mtu(&vec![4; length]));
         }
