@@ -1,4 +1,4 @@
-//! The fake behaves as an apiserver does, and each fault does what its name says.
+//! Tests that the fake behaves as an apiserver, and that each fault does what its name says.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// How long a client waits: long enough for a busy machine, short enough for a test of silence.
+/// The client's timeout: long enough for a busy machine, short enough for a test of silence.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
