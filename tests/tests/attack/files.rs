@@ -1,4 +1,4 @@
-//! Files of another user, files that may not be read, and what only looks like a file.
+//! Files of another user, unreadable files, and objects that only look like files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -10,16 +10,16 @@ use holdfast_tests::bed::{Bed, succeed};
 
 use crate::stage::{Bystander, CHANGES, NOBODY, PROMPT, SOON, service, until};
 
-/// The daemon as a service of systemd has it: root without the power to read what root may not, and what it needs
-/// for its work.
+/// The daemon's sandbox under systemd: root without the capability to read others' files, and with those that it
+/// needs.
 const SANDBOX: [&str; 3] = ["setpriv", "--bounding-set=-all,+bpf,+net_admin,+perfmon", "--inh-caps=-all"];
 
-/// A daemon in the sandbox, and what it said when it did not start.
+/// The exit code and the output of a daemon in the sandbox that must not start.
 fn in_vain(daemon: &Daemon<'_>) -> (Option<i32>, String) {
     daemon.start_in_vain(&SANDBOX).unwrap()
 }
 
-/// Gives the file to the unprivileged user, and closes it to all others.
+/// Gives the file to the unprivileged user, and hides it from all others.
 fn take_away(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -1,6 +1,6 @@
-//! What the machine may refuse the daemon: room on the disk, memory, time, the cgroup that it serves.
+//! The machine denies the daemon disk space, memory, CPU time, or its cgroup.
 //!
-//! Each is the doing of another process on the node, or of a tenant that has the daemon take as much as it may.
+//! Another process on the node causes each of these, or a tenant that makes the daemon use its limits.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,14 +22,14 @@ fn bed_with_server() -> (Bed, Server) {
     (bed, server)
 }
 
-/// Mounts within the bed, where no other process sees it.
+/// Mounts inside the bed, where no other process sees it.
 fn mount(bed: &Bed, words: &[&str]) {
     let mut command = bed.command(Location::NODE, "mount").unwrap();
     command.args(words);
     succeed(command, Duration::from_secs(20)).unwrap();
 }
 
-/// Services of a tenant, with so many ports at one address each.
+/// A tenant's services, each with this many ports at one address.
 fn crowd(services: u16, ports: u16) -> String {
     (0..services).fold(String::new(), |mut text, number| {
         write!(
@@ -115,7 +115,7 @@ fn a_twentieth_of_a_processor_is_enough_for_a_bystander_beside_a_crowd() {
     assert!(daemon.is_running(), "{}", daemon.logged());
 }
 
-/// What a process in a cgroup gets from an address.
+/// The reply that a process in a cgroup gets from an address.
 fn dials_in(bed: &Bed, cgroup: &Path, address: &str) -> Option<String> {
     let (ip, port) = address.split_once(':').unwrap();
     let mut command = bed.command_in(cgroup, "timeout");

@@ -1,6 +1,6 @@
-//! Ports of the node's own address, for which a tenant asks by an external IP.
+//! Ports of the node's own address that a tenant claims as an external IP.
 //!
-//! Invariant: the daemon sees the sockets of the bed's network alone, so a server of the bed is a process of the node.
+//! Invariant: the daemon sees only the sockets of the bed's network, so a server of the bed is a process of the node.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::stage::{Apiserver, PROMPT, nobody_dials, row, until};
 
 const NODE: &str = "192.0.2.7";
 
-/// `default/web` as an ingress has it: the node's address at port 80. It asks for kubelet's port too.
+/// `default/web` as an ingress: the node's address at port 80. It also claims kubelet's port.
 fn ingress() -> Value {
     json!({
         "kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "default", "name": "web"},

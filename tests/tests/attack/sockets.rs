@@ -1,4 +1,4 @@
-//! What an unprivileged process can and cannot do by the sockets that it opens.
+//! Attacks by the sockets that an unprivileged process opens.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use holdfast_tests::bed::{Bed, Errand, Layout, Location, Role};
 
 use crate::stage::{NOBODY, nobody_dials, slice, until};
 
-/// Each way to mean oneself by the unspecified address, and the node itself.
+/// Each unspecified address that means the own host.
 const UNSPECIFIED: [&str; 3] = ["0.0.0.0:30080", "[::]:30080", "[::ffff:0.0.0.0]:30080"];
 const OF_THE_NODE: [&str; 2] = ["192.0.2.1:30080", "[2001:db8::1]:30080"];
 
@@ -77,7 +77,7 @@ fn udp(name: &str, vip: &str, backend: &str) -> String {
     )
 }
 
-/// The address that the client believes to talk to, the one that answers, and the reply.
+/// The dialled address as the client sees it, the address that replies, and the reply.
 fn ask(client: &mut Lasting) -> (Option<String>, Option<String>, Option<String>) {
     let answer = client.ask().unwrap().pop().unwrap();
     (answer.peer, answer.from, answer.reply)

@@ -1,4 +1,4 @@
-//! What a tenant that may write any object can and cannot do to another one.
+//! Harm that a tenant with all rights on objects must not do to another one.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use holdfast_tests::bed::{Bed, Layout, Location, Role};
 
 use crate::stage::{Bystander, CHANGES, PROMPT, nobody_dials, service, until};
 
-/// One Service of so many ports at so many external addresses: a few KiB of text.
+/// A Service with this many ports at this many external addresses: a few KiB of text.
 fn product(ports: u16, addresses: u16) -> String {
     let mut text = "apiVersion: v1\nkind: Service\nmetadata: {name: product, namespace: tenant}\n\
                     spec:\n  type: ClusterIP\n  clusterIP: 10.97.0.1\n  ports:\n"
@@ -22,7 +22,7 @@ fn product(ports: u16, addresses: u16) -> String {
     text + "]\n"
 }
 
-/// A bystander's changes while such a Service comes, and after it has come.
+/// Times a bystander's changes while such a Service arrives, and afterwards.
 #[track_caller]
 fn check_bystander(ports: u16, addresses: u16) {
     let bed = Bed::new().unwrap();

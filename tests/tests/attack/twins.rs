@@ -1,5 +1,5 @@
-//! Two daemons where there is room for one: the second says what it lacks and ends where it must, and the first
-//! does not notice.
+//! Two daemons that compete for one resource: the second reports what it lacks and ends if it must, and the first goes
+//! on undisturbed.
 
 use std::fs;
 

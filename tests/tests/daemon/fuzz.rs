@@ -1,4 +1,4 @@
-//! Each reader gets broken input for two seconds on every run; `make fuzz` gives it longer.
+//! Fuzzes each parser for two seconds on every run; `make fuzz` runs longer.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 const TIME: Duration = Duration::from_secs(2);
 
-/// Four times what the daemon's threads have: without optimisation the frames of a parser are as much larger.
+/// Four times the stack of the daemon's threads: unoptimised frames of a parser are that much larger.
 const STACK_BYTES: usize = 8 << 20;
 
 #[track_caller]
@@ -37,7 +37,7 @@ fn broken_queries_are_answered() {
     check("query");
 }
 
-/// Finds fault with every input that has an `x`, and cannot stand a `y`.
+/// Rejects every input with an `x`, and panics on a `y`.
 struct Picky(&'static str);
 
 impl Target for Picky {

@@ -6,7 +6,7 @@ use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
-/// A node with an apiserver that lets in clients that show the token `first`.
+/// A node with an apiserver that accepts only the token `first`.
 pub(crate) fn with_token() -> Node {
     let setup = Setup::new(1);
     setup.services(1);
@@ -17,21 +17,21 @@ pub(crate) fn with_token() -> Node {
     node
 }
 
-/// A change is served after the watches were ended.
+/// Ends the watches, and checks that a later change is served.
 #[track_caller]
 fn served_anew(node: &mut Node) {
     let watches = Asked::watch(Kind::Slices);
     let before = node.server().asked(watches);
     node.server().end_watches(Kind::Slices);
     node.server().end_watches(Kind::Services);
-    // What an old watch still told would prove nothing.
+    // A change over the old watch would prove nothing.
     node.wait("asked again", |node| node.server().asked(watches) > before);
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
 }
 
-/// The request that is being served.
+/// The latest watch request.
 pub(crate) fn last_watch(node: &Node) -> Request {
     let requests = node.server().requests();
     requests.into_iter().rfind(|it| (it.verb, it.kind) == (Verb::Watch, Kind::Slices)).unwrap()
@@ -120,7 +120,7 @@ fn without_permission_to_see_the_namespace_it_is_said_once() {
     node.check();
 }
 
-/// A node that shows a certificate.
+/// A node with a client certificate.
 pub(crate) fn with_certificate() -> Node {
     let setup = Setup::new(1);
     setup.services(1);

@@ -1,4 +1,4 @@
-//! What a diagnosis asks the apiserver: seldom, bounded, and without harm to a watch, whatever is answered.
+//! A diagnosis sends few, bounded requests to the apiserver, and never harms a watch, whatever the answers.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::node::{Node, Setup, backend, ms, service_object, slice_object, vip};
 
-/// As many as one may send.
+/// The limit of requests for one diagnosis.
 const REQUESTS_MAX: usize = 12;
 
 const API: GatherOptions =
@@ -25,7 +25,7 @@ fn shop() -> ObjectName {
     ObjectName::new("default", "web-0").unwrap()
 }
 
-/// What is asked while a diagnosis runs, but for the watches' own.
+/// The requests during a diagnosis, without those of the watches.
 struct Diagnosed {
     text: String,
     asked: Vec<Request>,
@@ -104,7 +104,7 @@ fn event(name: &str, reason: &str, about: (&str, &str), message: &str) -> Value 
     })
 }
 
-/// A service with everything that can be asked for.
+/// A service with everything that a diagnosis asks for.
 fn whole(kind: &str, pods: u8) -> Setup {
     let setup = Setup::new(1);
     let apply = |object: Value| assert!(setup.cluster.apply(object).is_ok());
@@ -172,7 +172,7 @@ fn a_diagnosis_asks_for_what_matters_in_twelve_requests() {
     }
 }
 
-/// Where all is well, nothing is asked about pods and nodes that are not.
+/// A healthy service causes no requests about broken pods and nodes.
 #[test]
 fn a_service_that_is_well_leaves_requests_for_the_rest() {
     let setup = whole("ClusterIP", 0);
@@ -188,7 +188,8 @@ fn a_service_that_is_well_leaves_requests_for_the_rest() {
     found.says("namespace: Answered(Some(false))");
 }
 
-/// A healthy Service has everything asked; a balancer that has its address needs no lease of its controller.
+/// For a healthy Service, a diagnosis asks for everything; a balancer with an address needs no lease of its
+/// controller.
 #[test]
 fn a_load_balancer_that_is_well_has_its_cluster_ip_looked_up() {
     let setup = whole("LoadBalancer", 0);
@@ -205,7 +206,7 @@ fn a_load_balancer_that_is_well_has_its_cluster_ip_looked_up() {
     assert!(!found.text.contains("not asked: the budget"), "{}", found.text);
 }
 
-/// A pod that is well has started: its first failures are not told, what it lives with is told as long as it is there.
+/// Reports of a healthy pod leave out its first failed starts, and keep its lasting conditions.
 #[test]
 fn of_pods_that_are_well_only_that_is_told_which_they_live_with() {
     let setup = whole("ClusterIP", 0);
@@ -228,7 +229,7 @@ fn of_pods_that_are_well_only_that_is_told_which_they_live_with() {
     assert!(!found.text.contains("at first"), "{}", found.text);
 }
 
-/// Before Kubernetes 1.33 there are no such objects, which is no fault.
+/// Before Kubernetes 1.33 there are no IPAddress objects, which is no fault.
 #[test]
 fn an_apiserver_without_the_books_of_addresses_is_not_held_to_them() {
     let node = synced(whole("ClusterIP", 0));
@@ -276,7 +277,7 @@ fn a_service_with_fifty_pods_is_diagnosed_within_bounds_beside_ten_thousand_serv
     found.says("Pod { name: \"web-50\"");
 }
 
-/// What is refused says which rule to add, and is held against no endpoint.
+/// A rejection names the missing rule, and blames no endpoint.
 #[test]
 fn what_a_node_may_not_read_is_said_and_harms_no_watch() {
     let node = synced(whole("LoadBalancer", 3));
@@ -325,7 +326,7 @@ async fn futures<A, B>(first: impl Future<Output = A>, second: impl Future<Outpu
     tokio::join!(first, second)
 }
 
-/// One question that hangs is given up, and the others are asked all the same.
+/// One unanswered request times out, and the others are sent all the same.
 #[test]
 fn a_question_that_is_not_answered_costs_no_other_its_answer() {
     for fault in [Fault::Silent, Fault::SilentBody, Fault::Close, Fault::CutAfter(20)] {
@@ -357,7 +358,7 @@ fn a_slow_apiserver_answers_what_matters_most() {
 #[test]
 fn of_ten_thousand_events_a_few_pages_are_read_and_it_is_said() {
     let setup = whole("ClusterIP", 3);
-    // A hundred times as many as are read; more would only keep the fake busy while the diagnosis' time runs.
+    // A hundred times the limit of read Events; more would only keep the fake busy until the diagnosis' deadline.
     for number in 0..10_000 {
         let name = format!("flood-{number:06}");
         setup.cluster.apply(event(&name, "Forged", ("Service", "web-0"), "flood")).unwrap();
@@ -485,7 +486,8 @@ fn events_that_may_not_be_followed_are_asked_for_seldom() {
     assert!(node.access.view().endpoints.iter().all(|it| it.last_error.is_none()));
 }
 
-/// An Event that Endpoints cannot be made names no namespace, and so lies in `default`, beside those of all tenants.
+/// An Event about Endpoints that could not be created has no namespace, so it is in `default` with those of all
+/// tenants.
 fn unmade(name: &str, service: &str) -> Value {
     let mut event = event(name, "FailedToCreateEndpoint", ("Endpoints", "web"), "");
     event["involvedObject"].as_object_mut().unwrap().remove("namespace");

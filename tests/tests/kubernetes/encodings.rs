@@ -1,5 +1,5 @@
-//! Protobuf and JSON: the same objects lead to the same events, an object that cannot be read in the one is read in the
-//! other, and so is a kind whose answers cannot.
+//! Protobuf and JSON: the same objects lead to the same events. An object or a kind that cannot be read in protobuf is
+//! read in JSON.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn settings(encodings: Encodings) -> SourceSettings {
     SourceSettings { timing: quick(), encodings, ..SourceSettings::default() }
 }
 
-/// The slice of a service as JSON alone can tell it.
+/// A slice that only JSON can express.
 fn only_in_json(nth: u8, address: std::net::IpAddr) -> Value {
     let mut object = slice_object(&web(nth), &[address]);
     object["onlyInJson"] = json!(true);
@@ -189,7 +189,7 @@ fn protobuf_is_tried_again_after_a_while() {
 
 // === The same facts
 
-/// Numbers that look random and are the same in each run.
+/// Random numbers that are the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -203,7 +203,7 @@ impl Dice {
     }
 }
 
-/// Takes fields and values of an object away, so that every absence comes up beside every other.
+/// Removes random fields and values of an object, so that every combination of absences occurs.
 fn thin(value: &mut Value, dice: &mut Dice, depth: usize) {
     match value {
         Value::Object(fields) => {
@@ -285,7 +285,7 @@ fn random_slice(name: &str, dice: &mut Dice) -> Value {
     })
 }
 
-/// What the source tells the engine of everything in a cluster, by object.
+/// The source's events for each object of a cluster.
 fn told(setup: &Setup, encodings: Encodings) -> BTreeMap<String, Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! Which apiserver is asked, how soon another one is, and how the better one is found again.
+//! Which apiserver the daemon uses, how soon it fails over, and how it returns to a better one.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 const READY: &str = "/readyz";
 
-/// Asks once over a new access: the name of the apiserver that answered, or what was wrong with each.
+/// Sends one request over a new access: returns the name of the answering apiserver, or the errors of all.
 fn ask(setup: &Setup) -> Result<String, String> {
     let access = setup.access(setup.apiserver());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -22,7 +22,7 @@ fn ask(setup: &Setup) -> Result<String, String> {
     reply.map(|reply| reply.endpoint.to_string()).map_err(|error| error.to_string())
 }
 
-/// The first endpoint is wrong in this way, the second is sound.
+/// The first endpoint has this fault, the second is healthy.
 #[track_caller]
 fn check_failover(name: &str, break_it: impl FnOnce(&Setup, &Server)) {
     let setup = Setup::new(2);
@@ -31,7 +31,7 @@ fn check_failover(name: &str, break_it: impl FnOnce(&Setup, &Server)) {
     assert_eq!(answer, Ok(setup.servers[1].address().to_string()), "{name}");
 }
 
-/// The only endpoint is wrong in this way, and this is said of it.
+/// The only endpoint has this fault, and the error contains these words.
 #[track_caller]
 fn check_words(name: &str, words: &str, break_it: impl FnOnce(&Setup, &Server)) {
     let setup = Setup::new(1);
@@ -162,12 +162,12 @@ fn a_watch_goes_on_over_another_endpoint() {
 fn a_cable_that_is_pulled_is_noticed_without_a_word() {
     let setup = Setup::new(2);
     setup.services(1);
-    // Only the socket itself can notice: silence is allowed for longer than the test waits.
+    // Only the socket itself can notice: the watch timeout is longer than the test.
     let timing = Timing { watch_idle: TEST_TIMEOUT * 2, ..quick() };
     let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
-    // Nothing comes from it any more either, not even what it would send again because it was not confirmed.
+    // It sends nothing either, not even retransmissions.
     [Kind::Services, Kind::Slices].iter().for_each(|kind| node.setup.servers[0].mute(*kind, true));
     node.live(ms(500));
     node.setup.servers[0].drop_packets(true);
@@ -176,7 +176,7 @@ fn a_cable_that_is_pulled_is_noticed_without_a_word() {
     let noticed = node.wait("noticed", is_noticed);
     println!("a pulled cable: noticed after {noticed:?}");
     assert!(noticed >= ms(5_000), "{noticed:?}");
-    // The first one is still the preferred one, and its silence is waited for when it is dialled.
+    // The first endpoint is still preferred, so the dial has to time out first.
     node.wait("served over the other one", |node| node.serves(0, &[backend(9)]));
     node.setup.servers[0].drop_packets(false);
     node.check();

@@ -1,4 +1,4 @@
-//! Addresses that the cluster told: for how long they count, which of them are dialled, and which are shown a token.
+//! Addresses learned from the cluster: how long they count, and which of them are dialled and get a token.
 
 use std::net::SocketAddr;
 
@@ -48,7 +48,7 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
     node.cluster().apply(endpoints("kubernetes", &[own])).unwrap();
     node.wait("it is exempt no more", |node| !is_exempt(node, strange));
     assert!(is_dialled(&node, strange) && is_dialled(&node, own) && is_exempt(&node, own));
-    // Nor after a restart, before any source has told anything.
+    // Nor after a restart, before any source has reported anything.
     let read_again = |_| {
         node.live(ms(500));
         let again = node.setup.access(node.setup.apiserver());
@@ -60,7 +60,7 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
     assert!(again.view().endpoints.iter().any(|row| row.address == strange));
 }
 
-/// An author of slices in `default` can name an address that is another Service's.
+/// An author of slices in `default` can name another Service's address.
 #[test]
 fn what_no_apiserver_has_listed_is_exempt_only_once_it_has_shown_itself() {
     let setup = Setup::new(1);
@@ -90,7 +90,7 @@ fn a_slice_that_leaves_the_service_takes_its_addresses_along() {
     node.wait("it is exempt no more", |node| !is_exempt(node, strange));
 }
 
-/// What the control plane's own service loses is held without limit, and so is its exemption.
+/// An emptied list of the control plane's own service is held without limit, and so is its exemption.
 #[test]
 fn addresses_of_a_list_that_was_emptied_stay_exempt_until_there_are_others() {
     let setup = Setup::new(1);
@@ -110,7 +110,7 @@ fn addresses_of_a_list_that_was_emptied_stay_exempt_until_there_are_others() {
     node.wait("there are others", |node| is_exempt(node, new) && !is_exempt(node, old));
 }
 
-/// A tenant that may write a slice may not push out what the apiserver itself has told.
+/// A tenant with write access to slices must not displace addresses that the apiserver itself listed.
 #[test]
 fn a_flood_of_addresses_displaces_none_that_the_apiserver_told() {
     let setup = Setup::new(1);
@@ -127,7 +127,7 @@ fn a_flood_of_addresses_displaces_none_that_the_apiserver_told() {
     assert!(node.access.addresses().borrow().len() <= 17);
 }
 
-/// Two servers, the second only learned; no name is configured, so the first is known by its address.
+/// Two servers, the second only learned. No server name is configured, so the first one is verified by its address.
 fn with_learned(names: impl FnOnce(&Server) -> Names) -> (Node, SocketAddr) {
     let mut setup = Setup::new(1);
     setup.services(1);

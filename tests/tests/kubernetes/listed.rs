@@ -1,4 +1,4 @@
-//! What `holdfast events` asks the apiserver: three questions in a turn, within a few pages, and nothing of others.
+//! The requests of `holdfast events`: three at a time, a few pages, and nothing about other objects.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn gatherer(node: &Node, events_read: EventsRead) -> Gatherer {
     Gatherer::new(Some(node.access.clone()), "n1".into(), watch::channel(Arc::new(config)).1)
 }
 
-/// What was heard, in the form that programs are tested by, and how many requests that took.
+/// The Events as JSON, and the number of requests.
 fn hear(node: &Node, gatherer: &Gatherer, about: Option<&str>) -> (String, usize) {
     let about = about.map(|name| ObjectName::new("default", name).unwrap());
     let lists = |node: &Node| {
@@ -39,7 +39,7 @@ fn event(place: (&str, &str), reason: &str, about: (&str, &str), host: &str) -> 
     })
 }
 
-/// A service with one pod, and what is said of both and of others.
+/// A service with one pod, and Events about both and about others.
 fn spoken() -> Setup {
     let setup = Setup::new(1);
     setup.cluster.apply(service_object("web-0", vip(0))).unwrap();

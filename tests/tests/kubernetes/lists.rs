@@ -1,4 +1,4 @@
-//! What goes wrong with a list, at the start and later, when there is something to lose.
+//! Faults of lists, at the start and later, when there is state to lose.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::node::{Node, Setup, backend, ms, service_object, slice_object, vip, w
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 
-/// The first list meets a fault, and the next one is served.
+/// The first list has a fault, and the next one is served.
 #[track_caller]
 fn check_first(name: &str, fault: Fault, words: &str) -> Node {
     let setup = Setup::new(1);
@@ -26,7 +26,7 @@ fn check_first(name: &str, fault: Fault, words: &str) -> Node {
     node
 }
 
-/// A list after an outage meets a fault; meanwhile, what is known stays, and then all of it is right.
+/// A list after an outage has a fault: meanwhile the old state stays, and afterwards all of it is right.
 #[track_caller]
 fn check_later(name: &str, fault: Fault) {
     let mut node = Node::serving(3);
@@ -202,8 +202,8 @@ fn a_list_that_takes_nearly_everything_away_is_believed_and_said() {
 
 #[test]
 fn a_service_without_its_slices_in_between_is_never_seen() {
-    // Services are listed before slices or after them: a new service has no backend until both are there, an old one
-    // always.
+    // A list of Services comes before or after one of slices: a new service has no backend until both have come, and
+    // an old one always has one.
     let mut node = Node::serving(2);
     node.guard(0);
     node.guard(1);

@@ -1,4 +1,4 @@
-//! Objects that cannot be understood, in lists and in watches: each rejects itself, and harms no other.
+//! Malformed objects in lists and watches: each is rejected alone, and harms no other.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
 
-/// The slice of `web-0` with a wrong value at one place.
+/// The slice of `web-0` with a wrong value at one path.
 fn wrong(pointer: &str, value: Value) -> Value {
     let mut object = slice_object(&web(0), &[backend(0)]);
     let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -17,7 +17,7 @@ fn wrong(pointer: &str, value: Value) -> Value {
     object
 }
 
-/// Slices that cannot be understood, each with what is wrong with it.
+/// Malformed slices, each with its error.
 fn malformed() -> Vec<(&'static str, Value)> {
     vec![
         ("endpoints are text", wrong("/endpoints", json!("GARBAGE"))),
@@ -223,7 +223,7 @@ fn services_are_served_without_permission_to_read_nodes() {
     node.check();
 }
 
-/// Checks that the object is named as rejected, and that the log tells of it once and without the object's body.
+/// Checks that the object is reported as rejected, and that the log names it once and without its body.
 #[track_caller]
 fn check_named(node: &mut Node, name: &str, object: &str) {
     let rejected = node.rejected();

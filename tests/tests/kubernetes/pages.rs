@@ -1,4 +1,4 @@
-//! One page of a list goes wrong: it is asked for again as a page, and what the others brought stays.
+//! One page of a list fails: the daemon requests that page again, and keeps the others.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::node::{Node, Setup, backend, ms, quick, slice_object};
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 
-/// A cluster with so many pages in its list of slices.
+/// A cluster with this many pages in its list of slices.
 pub(crate) fn with_pages(pages: u16) -> Setup {
     let setup = Setup::new(1);
     setup.services(1);
@@ -28,7 +28,7 @@ pub(crate) fn begun(node: &Node) -> usize {
     pages(node).iter().filter(|it| !it.target.contains("continue=")).count()
 }
 
-/// The second of three pages meets a fault; the list is not begun anew.
+/// The second of three pages has a fault; the list does not start over.
 #[track_caller]
 fn check_second_page(name: &str, fault: Fault) -> Node {
     let setup = with_pages(3);
@@ -64,7 +64,7 @@ fn a_page_that_goes_wrong_is_asked_for_again_and_no_other() {
 #[test]
 fn a_large_list_under_throttling_is_completed() {
     let setup = with_pages(20);
-    // One request in seven, which is 15 %.
+    // One request in seven is 15 %.
     let throttle = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
     setup.servers[0].each(7, SLICES, throttle);
     let mut node = Node::start(setup);

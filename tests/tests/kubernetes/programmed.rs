@@ -1,5 +1,5 @@
-//! How long changes of endpoints take, from the time that their slices say to kube-proxy's metric, which is asked for
-//! at its port.
+//! The latency of endpoint changes in kube-proxy's metric, from the trigger time in the slice, served at kube-proxy's
+//! port.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use crate::node::{Node, Setup, backend, ms, slice_object, web};
 
 const METRIC: &str = "kubeproxy_network_programming_duration_seconds";
 
-/// The slice of a service, with backends since this time.
+/// The slice of a service, with a trigger time.
 fn slice_since(number: u8, backends: &[IpAddr], since: &str) -> Value {
     let mut object = slice_object(&web(number), backends);
     object["metadata"]["annotations"] = json!({"endpoints.kubernetes.io/last-change-trigger-time": since});
@@ -24,7 +24,7 @@ fn now() -> String {
     holdfast_host::clock::now().to_string()
 }
 
-/// A node that serves two services, asked at kube-proxy's port.
+/// A node that serves two services and kube-proxy's metrics.
 struct Asked {
     node: Node,
     port: SocketAddr,
@@ -32,7 +32,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// The services had their backends before the node began.
+    /// The services have their backends before the node starts.
     fn new() -> Self {
         let setup = Setup::new(1);
         setup.services(2);
@@ -47,7 +47,7 @@ impl Asked {
         Self { node, port, started }
     }
 
-    /// What the metric says of IPv4: its number of this name.
+    /// The value of this name in the metric for IPv4.
     fn number(&self, name: &str) -> Option<f64> {
         let start = format!("{METRIC}_{name}{{ip_family=\"IPv4\"");
         let text = self.ask().ok()?;
@@ -63,7 +63,7 @@ impl Asked {
         stream.read_to_string(&mut text).map(|_| text)
     }
 
-    /// So many changes were counted, and none took longer than the node has run.
+    /// Checks that this many changes were counted, and that none took longer than the node has run.
     #[track_caller]
     fn check(&self, counted: f64) {
         let most = self.started.elapsed().as_secs_f64() * counted;
@@ -72,7 +72,7 @@ impl Asked {
         assert!(sum.is_some_and(|sum| (0.0..=most).contains(&sum)), "{sum:?}, {most}");
     }
 
-    /// Gives a service this slice, and waits until it serves these backends.
+    /// Applies a slice of a service, and waits until these backends are served.
     #[track_caller]
     fn apply(&mut self, number: u8, object: Value, backends: &[IpAddr]) {
         self.node.cluster().apply(object).unwrap();

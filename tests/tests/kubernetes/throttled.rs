@@ -1,4 +1,4 @@
-//! An apiserver that asks for patience: it is up, nothing is at fault, and it is left alone for as long as it asks.
+//! An apiserver that throttles with `Retry-After`: it is healthy, and the daemon waits as long as it asks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::node::{Node, Setup, backend, ms, slice_object, web};
 
 const IDENTITY: Asked = Asked::get(Kind::Namespaces);
 
-/// The longest patience, in seconds: far longer than what does not wait takes on any machine.
+/// The longest `Retry-After` in seconds: far longer than any request without a wait.
 const LONG: u32 = 60;
 
 fn throttle(code: u16, seconds: u32) -> Fault {

@@ -1,4 +1,4 @@
-//! What goes wrong with a watch that stands.
+//! Faults of an established watch.
 
 use std::time::{Duration, Instant};
 
@@ -237,7 +237,7 @@ fn a_watch_that_falls_silent_is_noticed() {
     assert_eq!(node.server().asked(SLICES), 1, "no list");
 }
 
-/// As etcd is restored from a backup.
+/// As after a restore of etcd from a backup.
 #[test]
 fn versions_that_went_back_are_noticed_at_the_first_silence() {
     let setup = Setup::new(1);
@@ -255,7 +255,7 @@ fn versions_that_went_back_are_noticed_at_the_first_silence() {
     node.check();
     let told = node.last_error(Resource::Slices);
     assert!(told.contains("went back from version"), "{told}");
-    // The connection had gone before, which was told; this is more than a watch that is not yet back.
+    // The connection had ended before, and that was reported; this message is about the version.
     assert!(node.log().contains("went back from version"), "{}", node.log());
 }
 
@@ -313,7 +313,7 @@ fn a_line_without_end_is_cut_off() {
 fn bytes_that_are_no_text_are_not_the_end() {
     let mut node = Node::serving(1);
     node.guard(0);
-    // The fake says text only; a surrogate as an escape is what JSON can hold and a string cannot.
+    // The fake sends only text; JSON can escape a surrogate, and a string cannot hold one.
     node.server()
         .say(Kind::Slices, "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"\\ud800\"}}}\n");
     scale(&node, &[9]);
@@ -321,7 +321,7 @@ fn bytes_that_are_no_text_are_not_the_end() {
     node.check();
 }
 
-/// What a former run wrote down of this place.
+/// The saved objects of a former run.
 fn remembered(setup: &Setup, kind: Kind) -> SavedObjects {
     let object = |object: &Value| {
         let text = |at: &str| object["metadata"][at].as_str().unwrap();
@@ -357,7 +357,7 @@ fn a_restart_goes_on_without_a_list() {
     node.wait("what is new comes by the watch", |node| node.serves(1, &[backend(1)]));
 }
 
-/// What is remembered of the others is older than what the maps may hold.
+/// The saved objects of the other kinds are older than what the maps may hold.
 #[test]
 fn a_restart_is_up_to_date_when_all_has_come_that_was_missed() {
     let setup = Setup::new(1);
@@ -399,7 +399,7 @@ fn a_restart_after_a_compaction_lists() {
     node.check();
 }
 
-/// What the audit asks for is what the list asked for.
+/// Checks that the audit sends the same selectors as the list.
 fn check_audits(refused: u32, headless: usize, asked: usize) {
     let setup = Setup::new(1);
     setup.services(2);

@@ -1,4 +1,4 @@
-//! The network itself, without a proxy: which clients reach which servers, and what its switches do.
+//! The fabric without a proxy: which clients reach which servers, and what its switches do.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn say(bed: &Bed, place: Location<'_>, words: &[&str]) -> String {
     succeed(command, SOON).unwrap()
 }
 
-/// Each backend at its own address, in both families and by both transports, from outside.
+/// Requests to each backend's own address from outside, in both families and by both transports.
 fn directly() -> Vec<Question> {
     let sockets = BACKENDS.iter().flat_map(Backend::sockets);
     let questions = sockets.map(|to| {

@@ -1,11 +1,11 @@
-//! What is known to have gone wrong with packets of services elsewhere, and which test says that it does not here.
+//! Known faults of other proxies with packets of services, and the test that shows each does not happen here.
 //!
-//! Invariant: each test that is named exists. What cannot go wrong here says why, in place of a test.
+//! Invariant: each named test exists. A fault that cannot happen here has a reason instead.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Where it went wrong, its numbers there, and what it was; then a line for each test: file and name.
+/// Where it went wrong, the issue's number, and the fault; then a line for each test: file and name.
 const KNOWN: &str = "
 cilium 11914: conntrack cannot place the answers, and a firewall drops them
   tests/tests/packets/served.rs the_table_holds_behind_a_firewall_and_with_checksums_computed
@@ -95,7 +95,7 @@ kubernetes 98305: what a client of UDP sent before anybody was there stands in i
   tests/tests/packets/changes.rs a_client_of_udp_that_was_refused_is_served_as_soon_as_somebody_is_there
 ";
 
-/// What has to hold on a small cluster's network, in the same form.
+/// What must hold on a small cluster's network, in the same form.
 const PLAN: &str = "
 reach: who gets whom, as whom, from which address, much both ways, one port of a client at each address
   tests/tests/packets/served.rs the_table_holds
@@ -140,7 +140,7 @@ parser: crafted packets, judged by somebody else; nonsense; sums
   daemon/datapath/src/packets/tests/hard.rs kernel_invariant_13_a_wrong_sum_stays_wrong
 ";
 
-/// What went wrong, and the lines below it.
+/// The entries, each with the lines below it.
 fn entries(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut entries: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
@@ -152,7 +152,7 @@ fn entries(text: &str) -> Vec<(&str, Vec<&str>)> {
     entries
 }
 
-/// What is wrong with a line that names a test.
+/// The error in a line that names a test.
 fn mistake(line: &str) -> Option<String> {
     if line.starts_with("cannot: ") {
         return None;

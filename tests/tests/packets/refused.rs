@@ -1,5 +1,5 @@
-//! Places where nothing listens: a port that a cluster IP does not have refuses clients, and an operator who looks for
-//! a backend without a socket at its port is told, by what its host said to clients.
+//! Closed ports: a cluster IP's missing port refuses clients, and the daemon reports a backend without a listening
+//! socket from the refusals of its host.
 
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::Switches;

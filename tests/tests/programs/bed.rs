@@ -1,4 +1,4 @@
-//! The bed itself: what runs in it sees its own world, and nothing of it stays behind.
+//! The bed itself: its processes see their own world, and nothing of it remains.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use holdfast_tests::bed::{Bed, BedError, Layout, Location, Neighbour, Role, fini
 /// For commands that take milliseconds; in an emulated kernel a second.
 const SOON: Duration = Duration::from_secs(120);
 
-/// Set for a test that shall be killed while it holds a bed.
+/// Set for a test that will be killed while it holds a bed.
 const VICTIM: &str = "HOLDFAST_BED_VICTIM";
 
 fn say(bed: &Bed, location: Location<'_>, words: &[&str]) -> String {
@@ -188,7 +188,7 @@ fn a_server_that_cannot_listen_says_so() {
     assert!(matches!(error, BedError::Unexpected { .. }), "{error}");
 }
 
-/// A process that is in the bed when this returns, and would stay.
+/// A process in the bed that would not end by itself.
 fn sleep_inside(bed: &Bed) -> Child {
     let mut command = bed.command(Location::NODE, "sh").unwrap();
     command.args(["-c", "echo here; exec sleep 1000"]).stdout(Stdio::piped());
@@ -199,14 +199,14 @@ fn sleep_inside(bed: &Bed) -> Child {
     child
 }
 
-/// Plays a test that holds a bed, with a process in it, when it is killed.
+/// Plays a test that holds a bed with a process in it until it is killed.
 fn be_killed(bed: &Bed) {
     let mut sleeper = sleep_inside(bed);
     println!("bed {} {}", bed.cgroup().parent().unwrap().display(), bed.bpffs().display());
     sleeper.wait().unwrap();
 }
 
-/// Starts a test of this name once more as a victim; gives it, its cgroup and its keeper's process.
+/// Starts this test again as a victim; returns it, its cgroup and its keeper's process id.
 fn victim(test: &str) -> (Child, String, i32) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(VICTIM, "1").stdout(Stdio::piped());

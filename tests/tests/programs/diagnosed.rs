@@ -1,4 +1,4 @@
-//! What a diagnosis sees of a host: its sockets, routes and rules, and which backends answer.
+//! What a diagnosis reads from a host: its sockets, routes and rules, and which backends answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use holdfast_tests::bed::{Bed, Layout, Location, Neighbour, Role, succeed};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 
-/// A service at 10.96.0.1:80 and the node port 30080, with these endpoints.
+/// A service at 10.96.0.1:80 and node port 30080, with these endpoints.
 fn snapshot(endpoints: &[&str]) -> Arc<Snapshot> {
     snapshot_from(Source::Kubernetes, endpoints)
 }
@@ -51,7 +51,7 @@ fn bed() -> Bed {
     Bed::lay(&Layout { neighbours, ..Layout::default() }).unwrap()
 }
 
-/// Everything that is gathered in the node's network, as text.
+/// All evidence from the node's network, as text.
 fn gather(bed: &Bed, snapshot: &Snapshot) -> String {
     let asks = GatherOptions { api: true, probes: true, frontend_skip_reason: None, time_limit: None };
     let name = ObjectName::new("shop", "web").unwrap();
