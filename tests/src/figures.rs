@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_by_hand_around_tables_stays() {
+    fn text_around_the_tables_stays_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("page.md");
         fs::write(&page, "# Head\n<!-- a -->\nold\n<!-- b -->\n## Tail\n").unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_column_for_each_peer_and_no_figure_that_was_not_measured() {
+    fn a_table_leaves_unmeasured_cells_empty() {
         expect_test::expect![[r"
             | of plain | holdfast | kube-proxy |
             |---|---|---|

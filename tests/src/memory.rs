@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_some_and_one_that_is_not_there_has_none() {
+    fn memory_of_a_missing_process_is_an_error() {
         let own = std::process::id();
         let (now, most) = (resident(own).unwrap(), most(own).unwrap());
         assert!(now > 0.0 && most >= now, "{now} MB, at most {most} MB");

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spent_grows_and_one_that_is_not_there_spends_nothing() {
+    fn processor_time_grows_and_a_missing_process_is_an_error() {
         let own = std::process::id();
         let before = seconds(own).unwrap();
         while seconds(own).unwrap() <= before {}

@@ -54,7 +54,7 @@ impl Bindings {
 }
 
 #[test]
-fn names_are_counted_where_they_stand() {
+fn each_name_counts_in_its_own_line() {
     for (code, expected) in [
         ("let a = b;\nlet mut c: D = e(f);", vec![1, 1]),
         ("let (a, (ref b, _)) = (c, d);", vec![2]),

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_in_a_circle_with_another() {
+    fn circles_of_modules_are_found() {
         check(&[("a", "use crate::b::B;"), ("b", "use crate::a;")], &["a", "b"]);
         check(
             &[("a", "use crate::b::B;"), ("b", "use crate::c;"), ("c", "fn f(_: crate::a::A)")],

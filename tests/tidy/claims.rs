@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn architecture_is_read_in_an_hour() {
+    fn an_architecture_page_above_its_limit_is_found() {
         let lines = |count: usize| "a\n".repeat(count);
         check(architecture_is_short, PAGES[0], &lines(ARCHITECTURE_LINES_MAX), &[]);
         check(architecture_is_short, PAGES[0], &lines(ARCHITECTURE_LINES_MAX + 1), &[ARCHITECTURE_LINES_MAX]);

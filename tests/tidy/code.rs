@@ -140,7 +140,7 @@ fn check_code(text: &str, expected: &str) {
 }
 
 #[test]
-fn comments_and_literals_are_no_code() {
+fn comments_and_literals_are_blanked_out() {
     check_code("a // b\nc", "a     \nc");
     check_code("a /* b */ c", "a         c");
     check_code("a /* b /* c */\n */ d", "a             \n    d");
@@ -153,12 +153,12 @@ fn comments_and_literals_are_no_code() {
 }
 
 #[test]
-fn a_literal_is_taken_out_and_leaves_its_lines() {
+fn removed_literals_leave_their_line_breaks() {
     assert_eq!(without_literals("a(\"b\nc\", 'd') // \"e\"\n"), "a(\n, ) // \"e\"\n");
 }
 
 #[test]
-fn inline_test_modules_are_no_production_code() {
+fn inline_test_modules_are_blanked_out() {
     let text = "a\n#[cfg(test)]\nmod tests {\n    b\n}\nc\n";
     assert_eq!(without_tests(text), "a\n\n\n\n\nc\n");
     let text = "a\n#[cfg(test)]\nmod tests;\nb\n";

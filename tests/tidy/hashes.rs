@@ -54,7 +54,7 @@ mod tests {
     use crate::tree::{check, check_repository};
 
     #[test]
-    fn the_start_alone_makes_a_seed() {
+    fn a_seed_outside_its_home_is_found() {
         check(seeds, "daemon/agent/src/engine.rs", "let a = Seed(0);\nb(seed)", &[1]);
         check(seeds, "daemon/core/src/world.rs", "a: Seed,\n// Seed(0)\nb(index::Seed(1))", &[3]);
         check(

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_for_later() {
+    fn marks_of_unfinished_work_are_found() {
         for mark in LEFTOVERS {
             check(no_leftovers, &[("a.rs", &format!("//! A.\n// {mark}: b"))], &[("a.rs", 2)]);
             check(no_leftovers, &[("a.sh", &format!("mktemp a.{mark}{mark}; {mark}_b"))], &[]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_know_the_socket_in_one_file() {
+    fn the_socket_context_outside_its_file_is_found() {
         let line = "struct bpf_sock_addr *ctx;";
         check(sockets_have_one_home, &[("bpf/socket.bpf.c", line), ("docs/a.md", line)], &[]);
         check(sockets_have_one_home, &[("bpf/lb.h", &format!("\n{line}"))], &[("bpf/lb.h", 2)]);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_repository_names_things() {
+    fn the_repository_stays_within_the_shares() {
         let sources = repository().unwrap();
         assert_none(&names_name_things(&sources));
         assert_none(&questions_change_nothing(&sources));

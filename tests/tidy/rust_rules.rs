@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_known_only_where_it_lives() {
+    fn a_library_outside_its_home_is_found() {
         check(homes, "daemon/agent/src/engine.rs", "use kube::Client;", &[1]);
         check(homes, "daemon/agent/src/engine.rs", "fn a(x: ::kube::Client)", &[1]);
         check(homes, "daemon/agent/src/engine.rs", "\nuse k8s_openapi::api;\nuse axum::Router;", &[2, 3]);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_one_subject() {
+    fn a_file_above_the_limit_is_found() {
         let path = "daemon/agent/src/engine.rs";
         let at_the_limit = "a;\n".repeat(FILE_LINES_MAX);
         check(file_size, path, &at_the_limit, &[]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_fits_one_glance() {
+    fn a_function_above_the_limit_is_found() {
         let path = "daemon/core/src/plan.rs";
         let function = |lines: usize| {
             format!(

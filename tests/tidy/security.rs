@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn every_promise_names_a_test_that_exists() {
+    fn a_promise_without_an_existing_test_is_found() {
         check("| cannot | `a_b` |", &[]);
         check("| cannot `x` | `a_b`, `c_d` |", &[5]);
         check("| cannot `a_b` | |", &[5]);

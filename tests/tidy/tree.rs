@@ -105,7 +105,7 @@ pub(crate) fn check_repository(rule: Rule) {
 }
 
 #[test]
-fn the_repository_is_read_whole() {
+fn the_repository_is_read_with_all_its_folders() {
     let sources = repository().unwrap();
     for path in ["Makefile", ".ci/run", "tests/tidy/tree.rs", "daemon/core/src/lib.rs"] {
         assert!(sources.iter().any(|source| source.path == path), "{path} is missing");

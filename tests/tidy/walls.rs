@@ -112,7 +112,7 @@ fn dependencies(manifest: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 #[test]
-fn a_crate_knows_only_what_its_row_allows() {
+fn a_dependency_outside_a_crates_row_is_found() {
     let check = |path: &str, text: &str, lines: &[usize]| {
         let found: Vec<usize> = walls(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
         assert_eq!(found, lines, "{path}: {text}");
@@ -127,7 +127,7 @@ fn a_crate_knows_only_what_its_row_allows() {
 }
 
 #[test]
-fn what_serves_never_knows_what_explains() {
+fn no_serving_crate_may_use_an_explaining_one() {
     for (at, (name, role, known)) in CRATES.iter().enumerate() {
         for other in *known {
             let place = CRATES.iter().position(|(listed, ..)| listed == other);

@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_tells_who_and_whom() {
+    fn an_answer_names_the_server_and_the_client_that_it_saw() {
         let outcome = Outcome::from_line("pod-a 10.0.0.1:7\n");
         let expected = Outcome::Answered { by: "pod-a".to_owned(), seen: "10.0.0.1:7".parse().unwrap() };
         assert_eq!(outcome, Some(expected));
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_has_a_word() {
+    fn each_error_becomes_its_outcome() {
         let of = |errno: Errno| Outcome::of(&io::Error::from(errno));
         assert_eq!(of(Errno::ECONNREFUSED), Outcome::Refused);
         assert_eq!(of(Errno::ECONNRESET), Outcome::Reset);

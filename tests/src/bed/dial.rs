@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_are_counted_by_what_came_of_them() {
+    fn attempts_are_counted_by_their_results() {
         let tally = Arc::new(Mutex::new(Tally::default()));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -251,7 +251,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_heard_counts_for_its_own_packet() {
+    fn a_received_packet_counts_only_for_its_own_number() {
         let knocks = [knock(&SENT, 7), knock(&SENT, 8)];
         let mut fates = [Fate::default(); 2];
         let mut note = |word| note(&knocks, 7, &mut fates, word);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_somebody_else_is_a_stray() {
+    fn a_reply_from_another_address_is_a_stray() {
         let knocks = [knock(&SENT, 7)];
         let mut fates = [Fate::default()];
         let other = Knock { to: "10.244.1.10:8080".parse().unwrap(), ..knocks[0] };

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_dials_tells_what_came_back() {
+    fn a_dialling_errand_returns_the_reply_or_the_errno() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         let server = thread::spawn(move || listener.accept().unwrap().0.write_all(b"me\n").unwrap());

@@ -244,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn a_knock_is_known_again() {
+    fn a_knock_is_recognized_by_its_sign() {
         for knock in knocks() {
             assert_eq!(read(&packet_of(&knock.packet())), Some(Word::Arrived(knock)));
         }
     }
 
     #[test]
-    fn a_knock_has_a_checksum_that_sums_up_to_nothing() {
+    fn a_knocks_checksum_verifies() {
         for knock in knocks() {
             let body = knock.body();
             let pseudo =
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_about_the_packet_that_it_quotes() {
+    fn an_icmp_error_belongs_to_the_packet_that_it_quotes() {
         for knock in knocks() {
             let four = knock.to.is_ipv4();
             let head = if four { [3, 3, 0, 0, 0, 0, 0, 0] } else { [1, 4, 0, 0, 0, 0, 0, 0] };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_about_the_number_that_it_acknowledges() {
+    fn a_reset_belongs_to_the_number_that_it_acknowledges() {
         let knock = knock(Transport::Tcp, "10.20.0.9:1024", "203.0.113.1:80");
         let body =
             [&[0, 80, 4, 0, 0, 0, 0, 0][..], &0x0102_0305_u32.to_be_bytes(), &[0x50, RST | ACK, 0, 0, 0, 0]];

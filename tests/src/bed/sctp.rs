@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_is_that_of_the_standard() {
+    fn crc32c_of_the_standards_example_is_right() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
 }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_is_answered_if_it_is_as_it_was_sent() {
+    fn only_an_undamaged_datagram_is_answered() {
         let seen = "10.0.0.1:7".parse().unwrap();
         assert_eq!(datagram("a", b"0 0\n", seen).unwrap(), b"a 10.0.0.1:7\n");
         assert_eq!(datagram("a", b"8 16\n", seen), None, "three bytes are missing");

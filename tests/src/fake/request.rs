@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_known_by_path_and_query() {
+    fn paths_and_queries_parse_to_verb_and_kind() {
         let slices = "/apis/discovery.k8s.io/v1/endpointslices";
         let head = check(&format!("{slices}?limit=500&labelSelector=%21a%2Cb"), "", Verb::List, Kind::Slices);
         assert_eq!((head.number("limit"), head.parameter("labelSelector")), (Some(500), "!a,b"));

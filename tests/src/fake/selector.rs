@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_cannot_be_selected_by_is_refused() {
+    fn a_field_without_a_selector_is_refused() {
         assert_eq!(Selector::parse("", "spec.type=NodePort"), Err("spec.type=NodePort".to_owned()));
     }
 }

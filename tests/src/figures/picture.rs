@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_words_in_a_picture_too() {
+    fn markup_in_words_is_escaped_in_the_chart() {
         let figure = Figure { what: "a<b & c".to_owned(), ..some().remove(0) };
         assert!(picture(&[figure], &["of plain"]).contains("a&lt;b &amp; c"));
     }

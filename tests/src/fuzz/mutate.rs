@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_ends_where_the_text_does() {
+    fn a_word_at_the_end_of_the_text_is_found_whole() {
         assert_eq!(word_at(b"kind: Service", 8), 6..13);
         assert_eq!(word_at(b"kind: Service", 5), 5..5);
         assert_eq!(word_at(b"", 0), 0..0);

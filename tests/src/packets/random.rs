@@ -368,13 +368,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_alone_decides() {
+    fn one_seed_gives_one_cluster() {
         assert_eq!(draw(7, 50), draw(7, 50));
         assert_ne!(draw(7, 50), draw(8, 50));
     }
 
     #[test]
-    fn no_two_services_have_a_port_in_common() {
+    fn no_two_services_share_a_port() {
         let (services, _) = draw(1, 100);
         let ports = |service: &Value| -> BTreeSet<u64> {
             let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_service_is_otherwise_like_the_one_before() {
+    fn a_service_with_affinity_otherwise_equals_its_twin() {
         let (services, _) = draw(1, 100);
         let is_sticky = |service: &Value| service["spec"]["sessionAffinity"] == "ClientIP";
         assert!(services.iter().filter(|service| is_sticky(service)).count() > 5);

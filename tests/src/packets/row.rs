@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_judged_by_who_answers_and_whom_it_sees() {
+    fn an_outcome_is_judged_by_server_and_seen_source() {
         let row = Row::parse("outside  here  node  a|c as node  a as client  kept").unwrap();
         let (theirs, ours) = (row.expected(Proxy::KubeProxy), row.expected(Proxy::Holdfast));
         assert!(theirs.agrees("outside", &answered("c", "10.244.1.1:5")));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_row_is_none() {
+    fn a_line_without_a_row_parses_to_none() {
         for line in
             ["", "outside  here  node", "outside  here  node  a as nobody", "a  b  c  refused  silent"]
         {

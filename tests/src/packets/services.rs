@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_as_their_words_say() {
+    fn endpoint_words_give_their_conditions() {
         let ending = endpoint("a-", Family::V6).unwrap();
         assert_eq!(ending["addresses"][0], "fd00:244:1::10");
         assert_eq!(ending["conditions"], json!({"ready": false, "serving": true, "terminating": true}));

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_object_says_its_own_path() {
+    fn an_objects_path_follows_from_its_kind_and_name() {
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}});
         assert_eq!(path_of(&service).unwrap(), "api/v1/namespaces/default/services/web");
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_the_node_and_others_go_different_ways() {
+    fn policy_local_gives_remote_clients_only_local_endpoints() {
         let both = ["10.1.0.1:8080", "10.1.0.2:8080"].map(|address| address.parse().unwrap());
         let (dialled, refused) = ("203.0.113.7:80", ("203.0.113.7:80", "UDP", Way::Refused));
         check(&listing(), Client::Local, &[(dialled, "TCP", Way::To(both.into())), refused.clone()]);
@@ -277,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn several_targets_in_one_translation_are_all_of_them() {
+    fn a_translation_to_a_map_leads_to_all_its_targets() {
         let map = json!({"set": [[0, {"concat": ["10.1.0.1", 80]}], [1, {"concat": ["10.1.0.2", 80]}]]});
         let found = translated(&json!({"family": "ip", "addr": {"map": {"key": {}, "data": map}}})).unwrap();
         assert_eq!(found, ["10.1.0.1:80", "10.1.0.2:80"].map(|address| address.parse().unwrap()).into());
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn an_unknown_expression_is_an_error() {
         let mut listing = listing();
         listing["nftables"][7]["rule"]["expr"] = json!([{"queue": {}}]);
         let told = Rules::of(&listing, Client::Local).collect("0.0.0.0", &mut BTreeMap::new());

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_for_is_found_or_late() {
+    fn a_missing_event_is_reported_as_late() {
         let watch = Watch::start(LINES.as_bytes());
         let found = watch.find(Duration::from_secs(5), "a change", |seen| seen.event == "MODIFIED").unwrap();
         assert_eq!(found.object["a"], 2);

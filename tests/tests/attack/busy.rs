@@ -80,7 +80,7 @@ fn ask(daemon: &Daemon<'_>, name: &str) -> (Duration, Vec<String>) {
 }
 
 #[test]
-fn a_diagnosis_beside_thousands_of_changes_a_second_is_right_and_in_time() {
+fn diagnoses_stay_right_and_timely_during_thousands_of_changes_a_second() {
     let bed = Bed::new().unwrap();
     let apiserver = Apiserver::start(&bed);
     for number in 0..=CALM {

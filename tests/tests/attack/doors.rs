@@ -24,7 +24,7 @@ fn at_it(crowd: &mut Crowd, status: u16) {
 }
 
 #[test]
-fn nobody_who_asks_for_comparisons_all_the_time_holds_up_no_change() {
+fn unprivileged_verify_requests_delay_no_change() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
@@ -44,7 +44,7 @@ fn lines_of_others(daemon: &Daemon<'_>) -> usize {
 }
 
 #[test]
-fn nobody_who_asks_for_diagnoses_all_the_time_holds_up_no_change_and_fills_no_log() {
+fn unprivileged_diagnose_requests_delay_no_change_and_fill_no_log() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
@@ -71,7 +71,7 @@ fn compared(apiserver: &Apiserver, kind: Kind) -> (u64, u64) {
 }
 
 #[test]
-fn nobody_makes_the_daemon_ask_the_apiserver_more_than_once_in_ten_seconds() {
+fn unprivileged_verify_requests_query_the_apiserver_once_in_ten_seconds() {
     let bed = Bed::new().unwrap();
     let apiserver = Apiserver::start(&bed);
     let mut daemon = Daemon::new(&bed, "").unwrap();
@@ -96,7 +96,7 @@ fn nobody_makes_the_daemon_ask_the_apiserver_more_than_once_in_ten_seconds() {
 }
 
 #[test]
-fn nobody_who_fills_tcp_locks_root_out_of_the_socket() {
+fn a_full_tcp_listener_leaves_the_socket_to_root() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
@@ -114,7 +114,7 @@ fn nobody_who_fills_tcp_locks_root_out_of_the_socket() {
 }
 
 #[test]
-fn nobody_changes_anything_by_tcp_and_does_not_get_into_the_socket() {
+fn an_unprivileged_process_changes_nothing_by_tcp_or_socket() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
@@ -134,7 +134,7 @@ fn nobody_changes_anything_by_tcp_and_does_not_get_into_the_socket() {
 
 /// A member of the socket's group may read, and may not drain.
 #[test]
-fn nobody_drains_a_backend_by_tcp_nor_by_a_socket_that_is_open_to_all() {
+fn an_unprivileged_process_drains_no_backend_by_tcp_or_open_socket() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();

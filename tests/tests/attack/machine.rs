@@ -48,7 +48,7 @@ fn crowd(services: u16, ports: u16) -> String {
 }
 
 #[test]
-fn a_full_disk_and_one_that_nobody_can_write_cost_neither_changes_nor_the_next_start() {
+fn a_full_or_read_only_disk_costs_no_change_and_no_restart() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let state = daemon.state();
@@ -83,7 +83,7 @@ fn a_full_disk_and_one_that_nobody_can_write_cost_neither_changes_nor_the_next_s
 }
 
 #[test]
-fn who_has_the_daemon_killed_at_its_memory_limit_cuts_nobody_off_and_it_starts_again() {
+fn a_daemon_killed_at_its_memory_limit_cuts_no_client_and_restarts() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.write_manifest("web.yaml", &service("web", "10.96.0.10", BACKEND)).unwrap();
@@ -102,7 +102,7 @@ fn who_has_the_daemon_killed_at_its_memory_limit_cuts_nobody_off_and_it_starts_a
 }
 
 #[test]
-fn a_twentieth_of_a_processor_is_enough_for_a_bystander_beside_a_crowd() {
+fn a_twentieth_of_a_processor_serves_a_bystander_during_an_attack() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
@@ -125,7 +125,7 @@ fn dials_in(bed: &Bed, cgroup: &Path, address: &str) -> Option<String> {
 }
 
 #[test]
-fn a_cgroup_that_is_removed_under_the_daemon_is_named_and_served_again_when_it_is_back() {
+fn a_removed_cgroup_is_reported_and_served_again_once_recreated() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let served = bed.child_cgroup("served").unwrap();

@@ -29,7 +29,7 @@ fn named_port(name: &str) -> String {
 }
 
 #[test]
-fn a_port_that_is_renamed_before_its_slices_answers_all_the_time() {
+fn a_port_renamed_before_its_slices_never_stops_answering() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.write_manifest("service.yaml", &named_port("http")).unwrap();
@@ -78,7 +78,7 @@ fn rejected(daemon: &Daemon<'_>) -> Value {
 }
 
 #[test]
-fn a_tenants_noise_evicts_nobodys_last_good_version_over_a_restart() {
+fn a_tenants_noise_evicts_no_last_good_version_of_others_over_a_restart() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let web = service("web", "10.96.0.10", BACKEND);
@@ -102,7 +102,7 @@ fn a_tenants_noise_evicts_nobodys_last_good_version_over_a_restart() {
 const RESERVED: [&str; 3] = ["127.0.0.1", "169.254.169.254", "255.255.255.255"];
 
 #[test]
-fn a_tenant_takes_no_address_of_the_host_of_a_link_or_of_everybody() {
+fn a_tenant_takes_no_loopback_link_local_or_broadcast_address() {
     let (bed, _server) = bed_with_server();
     let _own = bed.serve(Location::NODE, Role::Tcp, "own", "127.0.0.1:9443".parse().unwrap()).unwrap();
     let claims = format!("externalIPs: [{}, 198.51.100.1], ports: [{{port: 9443}}]", RESERVED.join(", "));
@@ -119,7 +119,7 @@ fn a_tenant_takes_no_address_of_the_host_of_a_link_or_of_everybody() {
 }
 
 #[test]
-fn a_kind_that_is_not_read_is_named_once_however_many_there_are() {
+fn an_unsupported_kind_is_reported_once_for_all_its_objects() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let objects = |kind: &str| {

@@ -30,7 +30,7 @@ fn slice() -> Value {
 }
 
 #[test]
-fn a_process_of_the_node_keeps_its_port_from_an_external_ip_until_it_ends() {
+fn a_listening_process_keeps_its_port_from_an_external_ip() {
     let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32", "192.0.2.7/32"], ..Layout::default() }).unwrap();
     let _backend = bed.serve(Location::NODE, Role::Tcp, "web", "192.0.2.1:8080".parse().unwrap()).unwrap();
     let apiserver = Apiserver::start(&bed);

@@ -47,7 +47,7 @@ fn check_all_get(bed: &Bed, addresses: &[&str], expected: &str) {
 }
 
 #[test]
-fn nobody_who_dials_the_unspecified_address_gets_itself_or_a_refusal_and_never_a_node_port() {
+fn dialling_the_unspecified_address_never_reaches_a_node_port() {
     let local = vec!["192.0.2.1/32", "2001:db8::1/128"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let serve = |name, at: &str| bed.serve(Location::NODE, Role::Tcp, name, at.parse().unwrap()).unwrap();
@@ -84,7 +84,7 @@ fn ask(client: &mut Lasting) -> (Option<String>, Option<String>, Option<String>)
 }
 
 #[test]
-fn nobody_who_makes_seventy_thousand_short_sockets_pushes_no_other_out() {
+fn seventy_thousand_short_sockets_evict_no_other_client() {
     let bed = Bed::lay(&Layout { local: vec!["192.0.2.0/24"], ..Layout::default() }).unwrap();
     let _servers = [("one", "192.0.2.1:5353"), ("two", "192.0.2.2:5353")]
         .map(|(name, at)| bed.serve(Location::NODE, Role::Udp, name, at.parse().unwrap()).unwrap());

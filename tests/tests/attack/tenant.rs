@@ -39,17 +39,17 @@ fn check_bystander(ports: u16, addresses: u16) {
 }
 
 #[test]
-fn a_service_of_three_hundred_ports_at_three_hundred_addresses_holds_up_no_other() {
+fn a_service_of_300_ports_at_300_addresses_delays_no_other() {
     check_bystander(300, 300);
 }
 
 #[test]
-fn a_service_of_a_thousand_ports_at_four_hundred_addresses_holds_up_no_other() {
+fn a_service_of_1000_ports_at_400_addresses_delays_no_other() {
     check_bystander(1_000, 400);
 }
 
 #[test]
-fn a_tenant_who_waits_for_room_gets_it_when_another_goes() {
+fn a_waiting_service_gets_the_space_of_a_deleted_one() {
     let local = vec!["192.0.2.1/32"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let _server = bed.serve(Location::NODE, Role::Tcp, "web", "192.0.2.1:8080".parse().unwrap()).unwrap();

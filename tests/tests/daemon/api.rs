@@ -371,14 +371,14 @@ fn check_pair(first: (&str, &str), second: (&str, &str)) {
 }
 
 #[test]
-fn names_that_contain_each_other() {
+fn services_whose_names_contain_each_other_stay_separate() {
     for (first, second) in [("a", "a-b"), ("a", "a-"), ("a", "a0"), ("a-b", "a"), ("a", "ba")] {
         check_pair(("default", first), ("default", second));
     }
 }
 
 #[test]
-fn names_and_namespaces_that_look_alike() {
+fn services_whose_names_and_namespaces_look_alike_stay_separate() {
     check_pair(("default", "web"), ("default-2", "web"));
     check_pair(("default-2", "web"), ("default", "web"));
     check_pair(("ab", "c"), ("a", "bc"));
@@ -386,7 +386,7 @@ fn names_and_namespaces_that_look_alike() {
 }
 
 #[test]
-fn every_door_gives_the_same_answer() {
+fn tcp_and_socket_give_the_same_answers() {
     let daemon = Daemon::start(&[("a.yaml", &service("default", "a", "10.96.0.1", 1))]);
     let tcp = curl(&[&daemon.url("/frontends")]);
     let socket = daemon.socket();
@@ -404,7 +404,7 @@ fn every_door_gives_the_same_answer() {
 }
 
 #[test]
-fn a_bad_file_is_named_and_harms_nothing() {
+fn a_bad_file_is_reported_and_affects_no_service() {
     let mut daemon = Daemon::start(&[
         ("a.yaml", &service("default", "a", "10.96.0.1", 1)),
         ("s.yaml", &slice("default", "a", ONE)),

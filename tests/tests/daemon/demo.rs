@@ -37,7 +37,7 @@ fn cgroup_of(folder: &Path) -> Option<PathBuf> {
 }
 
 #[test]
-fn a_second_ctrl_c_leaves_nothing_of_the_demo_behind() {
+fn a_second_ctrl_c_still_removes_all_of_the_demo() {
     let work = tempfile::tempdir().unwrap();
     let path = |name: &str| work.path().join(name);
     for (name, text) in [

@@ -18,17 +18,17 @@ fn check(name: &'static str) {
 }
 
 #[test]
-fn broken_configurations_are_refused_or_legal() {
+fn broken_configurations_are_refused_or_can_be_served() {
     check("config");
 }
 
 #[test]
-fn broken_manifests_harm_only_themselves() {
+fn broken_manifests_affect_only_their_own_objects() {
     check("manifests");
 }
 
 #[test]
-fn broken_answers_of_name_servers_say_nothing_that_is_not_in_them() {
+fn broken_dns_answers_give_only_records_that_they_contain() {
     check("names");
 }
 
@@ -56,7 +56,7 @@ impl Target for Picky {
 }
 
 #[test]
-fn what_is_found_is_kept_in_a_file() {
+fn a_finding_saves_its_input_to_a_file() {
     let folder = TempDir::new().unwrap();
     let found = feed(&mut Picky("abc x"), 42, TIME, folder.path()).unwrap_err();
     assert!(found.starts_with("picky, seed 42: an x\ninput: /"), "{found}");

@@ -132,7 +132,7 @@ fn lists(dump: &Dump) -> Vec<String> {
 }
 
 #[test]
-fn kernel_what_somebody_changes_is_told_and_put_back() {
+fn kernel_foreign_map_changes_are_reported_and_repaired() {
     bed(|bed| {
         let mut engine = engine(&bed.options(), WORLD);
         let mut intruder = intruder(bed, &bed.options());
@@ -150,7 +150,7 @@ fn kernel_what_somebody_changes_is_told_and_put_back() {
 }
 
 #[test]
-fn kernel_what_somebody_changed_while_nobody_ran_is_put_back_by_a_start() {
+fn kernel_foreign_map_changes_without_a_daemon_are_repaired_at_start() {
     bed(|bed| {
         let whole = lists(&dump(&mut engine(&bed.options(), WORLD)));
         let mut intruder = intruder(bed, &bed.options());
@@ -174,7 +174,7 @@ fn errors(snapshot: &Snapshot) -> Vec<String> {
 }
 
 #[test]
-fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
+fn kernel_a_full_map_fails_only_frontends_that_do_not_fit() {
     bed(|bed| {
         let capacity = Capacity { ports: 4, ..bed.options().capacity };
         let two = Shape { services: 2, endpoints: 3 };

@@ -35,7 +35,7 @@ fn turn_away(maps: &mut KernelMaps) {
 }
 
 #[test]
-fn kernel_refusals_are_kept_with_their_time_also_those_from_before_the_start() {
+fn kernel_refusals_from_before_the_start_are_recorded_with_their_time() {
     bed(|bed| {
         let mut maps = bed.start();
         turn_away(&mut maps);
@@ -73,7 +73,7 @@ fn cleanup(folder: &Path, pins: &Path) -> (Exit, String, String) {
 }
 
 #[test]
-fn kernel_cleanup_of_the_command_line_frees_the_clients() {
+fn kernel_the_cleanup_command_frees_refused_clients() {
     bed(|bed| {
         let folder = tempfile::tempdir().unwrap();
         let pins = bed.options().bpffs;
@@ -96,7 +96,7 @@ fn kernel_cleanup_of_the_command_line_frees_the_clients() {
 }
 
 #[test]
-fn kernel_cleanup_of_the_command_line_says_nothing_is_there_only_where_that_is_so() {
+fn kernel_the_cleanup_command_reports_nothing_only_if_nothing_exists() {
     bed(|bed| {
         let folder = tempfile::tempdir().unwrap();
         let pins = bed.options().bpffs;
@@ -113,7 +113,7 @@ fn kernel_cleanup_of_the_command_line_says_nothing_is_there_only_where_that_is_s
 
 /// The pins are hidden, as by another file system mounted over them.
 #[test]
-fn kernel_cleanup_of_the_command_line_takes_no_route_of_a_daemon_whose_pins_it_cannot_see() {
+fn kernel_the_cleanup_command_keeps_routes_of_hidden_pins() {
     bed(|bed| {
         let folder = tempfile::tempdir().unwrap();
         let pins = bed.options().bpffs;

@@ -38,7 +38,7 @@ pub(crate) fn last_watch(node: &Node) -> Request {
 }
 
 #[test]
-fn a_token_that_rotates_in_use_is_read_again() {
+fn a_rotated_token_is_read_again() {
     let mut node = with_token();
     node.server().let_nobody_in();
     node.server().let_in(Some("second"), None);
@@ -49,7 +49,7 @@ fn a_token_that_rotates_in_use_is_read_again() {
 }
 
 #[test]
-fn a_token_that_is_refused_is_named_and_never_shown() {
+fn a_refused_token_is_reported_and_never_logged() {
     let mut node = with_token();
     node.setup.write("token", "a-secret");
     node.server().let_nobody_in();
@@ -73,14 +73,14 @@ fn an_empty_token_file_keeps_the_last_good_token() {
 }
 
 #[test]
-fn a_token_file_that_is_gone_keeps_the_last_good_token() {
+fn a_deleted_token_file_keeps_the_last_good_token() {
     let mut node = with_token();
     std::fs::remove_file(node.setup.path("token")).unwrap();
     served_anew(&mut node);
 }
 
 #[test]
-fn a_token_file_that_comes_late_is_waited_for() {
+fn a_late_token_file_is_awaited() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].let_in(Some("late"), None);
@@ -96,7 +96,7 @@ fn a_token_file_that_comes_late_is_waited_for() {
 }
 
 #[test]
-fn who_is_known_but_may_not_is_told_so() {
+fn a_missing_permission_is_reported_as_such() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].times(Asked::list(Kind::Slices), Fault::status(403, "Forbidden"), 2);
@@ -108,7 +108,7 @@ fn who_is_known_but_may_not_is_told_so() {
 }
 
 #[test]
-fn without_permission_to_see_the_namespace_it_is_said_once() {
+fn a_missing_namespace_permission_is_logged_once() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].always(Asked::of(Kind::Namespaces), Fault::status(403, "Forbidden"));
@@ -141,7 +141,7 @@ pub(crate) fn with_certificate() -> Node {
 }
 
 #[test]
-fn a_certificate_that_rotates_in_use_is_shown_next() {
+fn a_rotated_certificate_is_presented_next() {
     let mut node = with_certificate();
     let second = node.setup.authority.client("system:node:second").unwrap();
     node.server().let_nobody_in();
@@ -166,7 +166,7 @@ fn a_certificate_without_its_key_keeps_the_last_good_pair() {
 }
 
 #[test]
-fn a_certificate_that_is_half_written_keeps_the_last_good_pair() {
+fn a_half_written_certificate_keeps_the_last_good_pair() {
     let mut node = with_certificate();
     let half = crate::node::file(&node.setup.path("client.pem"));
     node.setup.write("client.pem", &half[..half.len() / 2]);
@@ -176,7 +176,7 @@ fn a_certificate_that_is_half_written_keeps_the_last_good_pair() {
 }
 
 #[test]
-fn an_authority_that_rotates_in_use_is_trusted_next() {
+fn a_rotated_authority_is_trusted_next() {
     let mut node = with_token();
     let second = holdfast_tests::fake::Authority::new().unwrap();
     let identity = second.server(&holdfast_tests::fake::Names::Kubernetes).unwrap();

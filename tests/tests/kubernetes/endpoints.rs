@@ -43,7 +43,7 @@ fn check_words(name: &str, words: &str, break_it: impl FnOnce(&Setup, &Server)) 
 }
 
 #[test]
-fn the_first_endpoint_is_asked_first() {
+fn the_first_endpoint_is_tried_first() {
     let setup = Setup::new(3);
     let answer = ask(&setup);
     assert_eq!(answer, Ok(setup.servers[0].address().to_string()));
@@ -51,37 +51,37 @@ fn the_first_endpoint_is_asked_first() {
 }
 
 #[test]
-fn a_refused_connection_leads_on() {
+fn a_refused_connection_fails_over() {
     check_failover("refused", |_, server| server.stop());
     check_words("refused", "connection refused", |_, server| server.stop());
 }
 
 #[test]
-fn a_silent_server_leads_on() {
+fn a_silent_server_fails_over() {
     check_failover("silent", |_, server| server.greet(Greeting::Silent));
     check_words("silent", "accepts but does not answer", |_, server| server.greet(Greeting::Silent));
 }
 
 #[test]
-fn a_host_that_drops_packets_leads_on() {
+fn a_host_that_drops_packets_fails_over() {
     check_failover("no packets", |_, server| server.drop_packets(true));
     check_words("no packets", "does not answer", |_, server| server.drop_packets(true));
 }
 
 #[test]
-fn a_closed_connection_leads_on() {
+fn a_closed_connection_fails_over() {
     check_failover("closed", |_, server| server.greet(Greeting::Close));
     check_words("closed", "closed the connection", |_, server| server.greet(Greeting::Close));
 }
 
 #[test]
-fn a_port_of_somebody_else_is_no_apiserver() {
+fn another_programs_port_fails_over() {
     check_failover("clear text", |_, server| server.greet(Greeting::ClearText));
     check_words("clear text", "not an apiserver", |_, server| server.greet(Greeting::ClearText));
 }
 
 #[test]
-fn a_gateway_without_an_apiserver_leads_on() {
+fn a_gateway_without_an_apiserver_fails_over() {
     for (code, reason) in [(502, "BadGateway"), (503, "ServiceUnavailable"), (504, "Timeout")] {
         let always = Fault::status(code, reason);
         check_failover(reason, |_, server| server.always(Asked::ANYTHING, always.clone()));
@@ -91,7 +91,7 @@ fn a_gateway_without_an_apiserver_leads_on() {
 }
 
 #[test]
-fn another_authority_is_named() {
+fn a_certificate_of_another_authority_is_reported() {
     let break_it = |_: &Setup, server: &Server| {
         let stranger = holdfast_tests::fake::Authority::new().unwrap();
         server.show(&stranger.server(&Names::Kubernetes).unwrap());
@@ -101,7 +101,7 @@ fn another_authority_is_named() {
 }
 
 #[test]
-fn another_name_is_named() {
+fn a_certificate_with_another_name_is_reported() {
     let other = Names::Other("somebody.example".to_owned());
     let break_it = |setup: &Setup, server: &Server| server.show(&setup.authority.server(&other).unwrap());
     check_failover("name", break_it);
@@ -109,7 +109,7 @@ fn another_name_is_named() {
 }
 
 #[test]
-fn an_expired_certificate_is_named() {
+fn an_expired_certificate_is_reported() {
     let break_it =
         |setup: &Setup, server: &Server| server.show(&setup.authority.server(&Names::Expired).unwrap());
     check_failover("expired", break_it);
@@ -117,7 +117,7 @@ fn an_expired_certificate_is_named() {
 }
 
 #[test]
-fn another_cluster_is_named_and_never_believed() {
+fn another_clusters_uid_is_reported_and_its_objects_are_ignored() {
     let mut setup = Setup::new(1);
     setup.services(2);
     let stranger = Cluster::new("9f9f9f9f-0000-4000-8000-000000000002");
@@ -141,7 +141,7 @@ fn another_cluster_is_named_and_never_believed() {
 }
 
 #[test]
-fn a_watch_goes_on_over_another_endpoint() {
+fn a_watch_resumes_over_another_endpoint() {
     let setup = Setup::new(2);
     setup.services(2);
     let mut node = Node::start(setup);
@@ -159,7 +159,7 @@ fn a_watch_goes_on_over_another_endpoint() {
 }
 
 #[test]
-fn a_cable_that_is_pulled_is_noticed_without_a_word() {
+fn a_pulled_cable_is_noticed_without_a_reset() {
     let setup = Setup::new(2);
     setup.services(1);
     // Only the socket itself can notice: the watch timeout is longer than the test.
@@ -183,7 +183,7 @@ fn a_cable_that_is_pulled_is_noticed_without_a_word() {
 }
 
 #[test]
-fn a_better_endpoint_that_is_back_is_used_again() {
+fn a_better_endpoint_is_used_again_once_it_is_back() {
     let setup = Setup::new(2);
     setup.services(1);
     setup.servers[0].stop();
@@ -201,7 +201,7 @@ fn a_better_endpoint_that_is_back_is_used_again() {
 }
 
 #[test]
-fn addresses_that_the_cluster_tells_are_learned_and_used() {
+fn addresses_listed_by_the_cluster_are_learned_and_used() {
     let mut setup = Setup::new(1);
     setup.services(1);
     let second = Server::start(&setup.cluster, &setup.authority.server(&Names::Kubernetes).unwrap()).unwrap();

@@ -75,7 +75,7 @@ fn the_same_hold_again_is_a_count_of_the_same_event() {
 }
 
 #[test]
-fn ordinary_changes_are_never_told() {
+fn ordinary_changes_write_no_event() {
     let (mut node, counts) = announcing(2);
     for round in 0..4_u8 {
         node.cluster().apply(slice_object(&web(0), &[backend(round + 10), backend(round + 20)])).unwrap();
@@ -88,7 +88,7 @@ fn ordinary_changes_are_never_told() {
 }
 
 #[test]
-fn what_no_apiserver_takes_is_counted_and_forgotten() {
+fn a_rejected_event_is_counted_and_dropped() {
     let (mut node, counts) = announcing(2);
     node.server().once(Asked::create(Kind::Events), Fault::status(403, "Forbidden"));
     lose(&node, 0);
@@ -106,7 +106,7 @@ fn what_no_apiserver_takes_is_counted_and_forgotten() {
 }
 
 #[test]
-fn an_object_that_cannot_be_understood_is_told_with_the_reason() {
+fn a_malformed_object_gets_an_event_with_the_reason() {
     let (mut node, _) = announcing(1);
     let mut slice = slice_object(&web(0), &[backend(1)]);
     slice["metadata"]["name"] = "web-0-broken".into();
@@ -120,7 +120,7 @@ fn an_object_that_cannot_be_understood_is_told_with_the_reason() {
 
 /// A tenant's conflict is enough to cause an Event, and only the server of Events may be at fault.
 #[test]
-fn an_event_that_fails_says_nothing_of_its_apiserver() {
+fn a_failed_event_marks_no_apiserver_as_unhealthy() {
     let patience = Fault::Status { code: 503, reason: "ServiceUnavailable", retry_after: Some(60) };
     for fault in
         [patience, Fault::status(504, "Timeout"), Fault::status(429, "TooManyRequests"), Fault::Close]

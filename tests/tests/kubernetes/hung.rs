@@ -55,7 +55,7 @@ fn problem(node: &Node) -> Option<String> {
 }
 
 #[test]
-fn kernel_a_token_on_a_mount_that_hangs_is_said_and_holds_up_nothing() {
+fn kernel_a_token_on_a_hanging_mount_is_reported_and_blocks_nothing() {
     own_mounts();
     let setup = Setup::new(1);
     setup.services(1);

@@ -61,7 +61,7 @@ fn absent() -> Fault {
 }
 
 #[test]
-fn a_cluster_that_has_no_service_imports_gets_them_and_loses_them_and_nothing_else_notices() {
+fn the_service_import_api_can_appear_and_disappear() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.cluster.apply(import_object("far", shared(7))).unwrap();
@@ -96,7 +96,7 @@ fn a_cluster_that_has_no_service_imports_gets_them_and_loses_them_and_nothing_el
 }
 
 #[test]
-fn a_slice_that_goes_from_one_import_to_another_takes_its_backends_along() {
+fn a_slice_moved_to_another_import_takes_its_backends_along() {
     let setup = Setup::new(1);
     setup.services(1);
     for (name, number) in [("far", 7), ("near", 8)] {
@@ -120,7 +120,7 @@ fn a_slice_that_goes_from_one_import_to_another_takes_its_backends_along() {
 
 /// As with the reference controller: a Service gets the address, and the slices have both labels.
 #[test]
-fn a_service_that_is_derived_from_an_import_has_the_address_whichever_comes_first() {
+fn a_derived_service_owns_the_address_in_either_order() {
     for service_first in [true, false] {
         let setup = Setup::new(1);
         setup.services(1);

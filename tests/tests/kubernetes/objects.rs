@@ -137,7 +137,7 @@ fn unknown_fields_are_ignored() {
 }
 
 #[test]
-fn a_huge_object_is_read_as_any_other() {
+fn a_huge_object_is_read() {
     let mut node = Node::serving(2);
     node.guard(1);
     let addresses: Vec<_> =
@@ -150,7 +150,7 @@ fn a_huge_object_is_read_as_any_other() {
 }
 
 #[test]
-fn a_flood_of_malformed_objects_is_a_few_lines() {
+fn a_flood_of_malformed_objects_logs_a_few_lines() {
     let setup = Setup::new(1);
     setup.services(1);
     for number in 0..2_000 {
@@ -168,7 +168,7 @@ fn a_flood_of_malformed_objects_is_a_few_lines() {
 }
 
 #[test]
-fn an_object_that_moves_out_of_the_selection_is_gone() {
+fn an_object_that_leaves_the_selector_is_removed() {
     let mut node = Node::serving(2);
     node.guard(1);
     let mut object = service_object(&web(0), vip(0));
@@ -181,7 +181,7 @@ fn an_object_that_moves_out_of_the_selection_is_gone() {
 }
 
 #[test]
-fn a_service_made_anew_under_its_name_is_a_new_one() {
+fn a_recreated_service_is_a_new_one() {
     let mut node = Node::serving(2);
     node.guard(1);
     node.server().stop();
@@ -195,7 +195,7 @@ fn a_service_made_anew_under_its_name_is_a_new_one() {
 }
 
 #[test]
-fn the_zone_of_the_own_node_is_told() {
+fn the_own_nodes_zone_is_read() {
     let setup = Setup::new(1);
     setup.services(1);
     let labels = |zone: &str| json!({"kind": "Node", "metadata": {"name": "node-a", "labels": {"topology.kubernetes.io/zone": zone}}});
@@ -244,10 +244,10 @@ crate::node::in_json_too! {
     a_bad_endpoint_is_left_out_alone,
     lists_that_are_null_are_empty,
     unknown_fields_are_ignored,
-    a_huge_object_is_read_as_any_other,
-    a_flood_of_malformed_objects_is_a_few_lines,
-    an_object_that_moves_out_of_the_selection_is_gone,
-    a_service_made_anew_under_its_name_is_a_new_one,
-    the_zone_of_the_own_node_is_told,
+    a_huge_object_is_read,
+    a_flood_of_malformed_objects_logs_a_few_lines,
+    an_object_that_leaves_the_selector_is_removed,
+    a_recreated_service_is_a_new_one,
+    the_own_nodes_zone_is_read,
     services_are_served_without_permission_to_read_nodes,
 }

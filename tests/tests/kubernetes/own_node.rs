@@ -42,20 +42,20 @@ fn check(name: &str, fault: Fault, words: &str) {
 }
 
 #[test]
-fn a_node_that_cannot_be_read_holds_up_nothing() {
+fn an_unreadable_node_object_delays_nothing() {
     check("500", Fault::status(500, "InternalError"), "InternalError");
     let throttle = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
     check("429", throttle, "TooManyRequests");
 }
 
 #[test]
-fn a_node_whose_answer_never_comes_holds_up_nothing() {
+fn an_unanswered_node_request_delays_nothing() {
     check("silent", Fault::Silent, "accepts but does not answer");
     check("silent body", Fault::SilentBody, "nothing came");
 }
 
 #[test]
-fn a_node_that_cannot_be_read_is_asked_for_less_and_less() {
+fn an_unreadable_node_object_is_retried_with_backoff() {
     let mut node = start(Fault::status(500, "InternalError"), Duration::from_secs(60));
     node.wait_until_synced();
     node.live(ms(8_000));
@@ -64,7 +64,7 @@ fn a_node_that_cannot_be_read_is_asked_for_less_and_less() {
 }
 
 #[test]
-fn the_zone_has_a_head_start() {
+fn services_wait_briefly_for_the_zone() {
     let setup = Setup::new(1);
     setup.services(1);
     let labels = json!({"topology.kubernetes.io/zone": "z1"});

@@ -81,7 +81,7 @@ impl Asked {
 }
 
 #[test]
-fn a_change_is_counted_when_the_maps_show_it_and_what_was_there_at_the_start_is_not() {
+fn changes_are_counted_and_initial_state_is_not() {
     let mut asked = Asked::new();
     asked.check(0.0);
     for (counted, last) in (1..=3).zip([7, 8, 9]) {
@@ -92,7 +92,7 @@ fn a_change_is_counted_when_the_maps_show_it_and_what_was_there_at_the_start_is_
 }
 
 #[test]
-fn a_time_that_is_old_ahead_or_nonsense_harms_no_number() {
+fn an_old_future_or_invalid_trigger_time_changes_no_number() {
     let mut asked = Asked::new();
     for (since, last) in [("0001-01-01T00:00:00Z", 7), ("soon", 8), ("2020-01-08T11:11:55Z", 9)] {
         asked.apply(0, slice_since(0, &[backend(last)], since), &[backend(last)]);
@@ -104,7 +104,7 @@ fn a_time_that_is_old_ahead_or_nonsense_harms_no_number() {
 }
 
 #[test]
-fn neither_a_deletion_is_counted_nor_what_is_held() {
+fn deletions_and_held_backends_are_not_counted() {
     let mut asked = Asked::new();
     asked.node.cluster().apply(slice_since(0, &[], &now())).unwrap();
     asked.node.wait("held", |node| !node.snapshots.borrow().held.is_empty());
@@ -119,7 +119,7 @@ fn neither_a_deletion_is_counted_nor_what_is_held() {
 }
 
 #[test]
-fn a_change_that_only_a_list_brings_is_counted_with_the_time_that_was_lost() {
+fn a_change_found_by_a_list_is_counted_with_its_delay() {
     let mut asked = Asked::new();
     asked.node.server().stop();
     asked.node.cluster().apply(slice_since(0, &[backend(7)], &now())).unwrap();

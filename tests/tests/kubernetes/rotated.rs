@@ -68,7 +68,7 @@ fn says(node: &mut Node, words: &str) {
 }
 
 #[test]
-fn a_token_that_ends_between_two_pages_costs_one_page() {
+fn a_token_expiring_between_pages_costs_one_page() {
     let mut node = between_pages();
     node.server().let_nobody_in();
     node.server().let_in(Some("second"), None);
@@ -77,7 +77,7 @@ fn a_token_that_ends_between_two_pages_costs_one_page() {
 }
 
 #[test]
-fn a_token_whose_file_is_written_late_costs_no_list_and_is_told_meanwhile() {
+fn a_late_token_file_costs_no_list_and_is_reported() {
     let mut node = between_pages();
     node.server().let_nobody_in();
     says(&mut node, "401");
@@ -94,7 +94,7 @@ fn a_burst_of_401_between_two_pages_costs_no_list() {
 }
 
 #[test]
-fn a_burst_of_401_on_watches_costs_no_list_and_ends_by_itself() {
+fn a_burst_of_401_on_watches_costs_no_list() {
     let mut node = with_token();
     // Chance decides which kinds get the eight faults; the slices' watch gets two, or it could not be served.
     node.server().times(WATCHES, Fault::status(401, "Unauthorized"), 2);
@@ -123,21 +123,21 @@ fn replace_authority(node: &Node, files_first: bool) {
 }
 
 #[test]
-fn an_authority_that_is_replaced_between_two_pages_costs_one_page() {
+fn an_authority_replaced_between_pages_costs_one_page() {
     let mut node = between_pages();
     replace_authority(&node, true);
     goes_on(&mut node, 4);
 }
 
 #[test]
-fn an_authority_whose_file_is_written_late_costs_no_list() {
+fn a_late_authority_file_costs_no_list() {
     let mut node = between_pages();
     replace_authority(&node, false);
     goes_on(&mut node, 20);
 }
 
 #[test]
-fn an_authority_that_is_replaced_while_a_watch_is_open_ends_no_watch_and_is_told_at_the_next() {
+fn a_replaced_authority_keeps_open_watches_and_is_reported_at_the_next() {
     let mut node = with_token();
     let second = Authority::new().unwrap();
     node.setup.write("ca.pem", &second.pem());
@@ -162,7 +162,7 @@ fn an_authority_that_is_replaced_while_a_watch_is_open_ends_no_watch_and_is_told
 }
 
 #[test]
-fn a_certificate_that_is_renewed_while_a_watch_is_open_ends_no_watch_and_is_shown_at_the_next() {
+fn a_renewed_certificate_keeps_open_watches_and_is_presented_at_the_next() {
     let mut node = with_certificate();
     let first = last_watch(&node);
     let second = node.setup.authority.client("system:node:second").unwrap();

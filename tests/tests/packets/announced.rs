@@ -60,7 +60,7 @@ fn check_served(clients: &mut Clients, is_served: bool) {
 }
 
 #[test]
-fn an_address_is_announced_while_it_is_served_and_withdrawn_within_a_tenth_of_a_second() {
+fn an_unserved_address_is_withdrawn_within_a_tenth_of_a_second() {
     on_a_node(Switches::default(), CONFIG, |bed, daemon, clients| {
         assert_eq!(routes(bed), "", "no backend answers yet");
         let backend = server(bed);
@@ -137,7 +137,7 @@ fn the_route_outlives_a_restart_with_a_file_that_cannot_be_read() {
 
 /// Weights distribute clients among the backends of a node; the router decides how many reach the node.
 #[test]
-fn an_address_comes_back_after_five_seconds_whatever_the_slow_start_of_its_backends() {
+fn slow_start_does_not_delay_the_return_of_an_address() {
     let config = CONFIG.replace("fall = 1", "fall = 1, slow_start = \"1h\"");
     on_a_node(Switches::default(), &config, |bed, daemon, clients| {
         let backend = server(bed);

@@ -182,7 +182,7 @@ fn backend_of(bed: &Bed, service: &Signalling, family: Family) -> End {
 }
 
 #[test]
-fn associations_of_clients_outside_are_made_and_ended_with_right_sums() {
+fn outside_clients_associations_have_correct_checksums() {
     let switches =
         Switches { strict_rp_filter: true, guarded: true, no_offload: true, ..Switches::default() };
     on_a_node(switches, "", |bed, daemon, _| {
@@ -223,7 +223,7 @@ fn associations_of_pods_are_served_at_their_devices() {
 }
 
 #[test]
-fn sctp_is_not_served_where_packets_are_left_alone() {
+fn sctp_is_not_served_without_packet_programs() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut daemon = node::daemon(&bed, "[packets]\nenabled = false\n");
     serve(&daemon);

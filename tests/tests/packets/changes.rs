@@ -63,7 +63,7 @@ fn tcp_survives_the_end_of_its_endpoint_and_of_its_service() {
 }
 
 #[test]
-fn udp_leaves_an_endpoint_that_serves_no_more_and_stays_with_one_that_ends() {
+fn udp_leaves_a_removed_endpoint_and_stays_with_a_terminating_one() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         for (family, address) in [(Family::V4, "node"), (Family::V6, "node"), (Family::V4, "balancer")] {
             change(daemon, clients, changing().with(&["a"]), "a");
@@ -80,7 +80,7 @@ fn udp_leaves_an_endpoint_that_serves_no_more_and_stays_with_one_that_ends() {
 
 /// calico#4310: backends that policy Local filters out were taken for removed ones.
 #[test]
-fn flows_under_policy_local_live_on_when_their_lists_change() {
+fn flows_under_policy_local_survive_list_changes() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         change(daemon, clients, changing().local().with(&["a"]), "a");
         for family in [Family::V4, Family::V6] {
@@ -103,7 +103,7 @@ fn flows_under_policy_local_live_on_when_their_lists_change() {
 
 /// kubernetes#98305: the flow of a refused datagram blocked later ones.
 #[test]
-fn a_client_of_udp_that_was_refused_is_served_as_soon_as_somebody_is_there() {
+fn a_refused_udp_client_is_served_once_a_backend_exists() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         for (family, address) in [(Family::V4, "node"), (Family::V6, "balancer")] {
             write(daemon, "changing", &changing().with(&[]).objects());

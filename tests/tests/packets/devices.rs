@@ -46,7 +46,7 @@ fn is_attached(daemon: &Daemon<'_>, name: &str) -> bool {
 }
 
 #[test]
-fn a_device_that_gets_another_name_goes_on_serving() {
+fn a_renamed_device_goes_on_serving() {
     on_a_node(Switches::default(), "", |bed, daemon, _| {
         let before = device(daemon, "eth0").unwrap();
         while_clients_talk(bed, &PLACES, || {
@@ -64,7 +64,7 @@ fn a_device_that_gets_another_name_goes_on_serving() {
 
 /// A client of the removed address cannot go on, with any proxy.
 #[test]
-fn another_address_is_what_new_connections_to_other_nodes_are_seen_by() {
+fn new_connections_to_other_nodes_use_the_changed_address() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
         while_clients_talk(bed, &[("here", "balancer"), ("bridged", "external")], || {
             fabric::renumber_uplink(bed, "10.0.0.77").unwrap();
@@ -113,7 +113,7 @@ fn hold(clients: &mut Clients) {
 }
 
 #[test]
-fn programs_taken_from_a_device_are_put_back_and_counted_and_no_connection_breaks() {
+fn removed_programs_are_reattached_and_no_connection_breaks() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
         hold(clients);
         take_away(bed, daemon, &["in", "out"]);
@@ -128,7 +128,7 @@ fn programs_taken_from_a_device_are_put_back_and_counted_and_no_connection_break
 /// Meanwhile, ingress packets to a virtual address stay untranslated and are sent again. The node itself replies only
 /// to its own addresses: node ports, and replies of backends on other nodes.
 #[test]
-fn clients_of_virtual_addresses_talk_on_while_the_program_for_what_comes_is_gone() {
+fn virtual_addresses_survive_a_missing_ingress_program() {
     on_a_node(Switches::default(), "", |bed, daemon, _| {
         while_clients_talk(bed, &[("here", "balancer"), ("bridged", "external")], || {
             take_away(bed, daemon, &["in"]);
@@ -149,7 +149,7 @@ fn attached(daemon: &Daemon<'_>, class: &str) -> usize {
 
 /// Clients wait only for the uplink, which is the newest device.
 #[test]
-fn an_uplink_that_returns_is_served_before_the_devices_of_many_pods() {
+fn a_returning_uplink_is_served_before_many_pod_devices() {
     on_a_node(Switches::default(), "", |bed, daemon, _| {
         let before = device(daemon, "eth0").unwrap()["index"].clone();
         fabric::add_links(bed, PODS).unwrap();

@@ -87,23 +87,23 @@ fn check_all(switches: Switches) {
 }
 
 #[test]
-fn a_backend_of_another_node_sees_the_client_and_answers_it_past_this_node() {
+fn a_remote_backend_sees_the_client_and_replies_directly() {
     check_all(Switches::default());
 }
 
 #[test]
-fn it_does_so_where_each_sender_computes_its_sums_and_every_router_is_strict() {
+fn a_remote_backend_replies_directly_with_checksums_and_strict_routers() {
     check_all(Switches { strict_rp_filter: true, no_offload: true, tracked: true, ..Switches::default() });
 }
 
 #[test]
-fn it_does_so_where_the_path_between_client_and_nodes_is_narrow() {
+fn a_remote_backend_replies_directly_over_a_narrow_path() {
     check_all(Switches { narrow: true, ..Switches::default() });
 }
 
 /// Either daemon may be killed: the programs keep running, and flows survive.
 #[test]
-fn invariant_14_neither_daemons_end_breaks_what_goes_between_two_nodes() {
+fn invariant_14_neither_daemons_end_breaks_flows_between_two_nodes() {
     on_two_nodes(Switches::default(), "", |_, daemons, clients| {
         const EACH: usize = 50;
         for family in FAMILIES {
@@ -132,7 +132,7 @@ pub(crate) fn lead_to(bed: &Bed, [v4, v6]: [&str; 2]) {
 
 /// The nodes have a separate network between them, with no route to clients.
 #[test]
-fn a_client_is_told_that_the_backends_node_has_lost_its_connection_by_the_network_of_clients() {
+fn a_lost_connection_is_reset_through_the_clients_network() {
     on_two_nodes(Switches::default(), "", |bed, [_, there], clients| {
         const EACH: usize = 5;
         fabric::part_clients_from_nodes(bed).unwrap();
@@ -152,7 +152,7 @@ fn a_client_is_told_that_the_backends_node_has_lost_its_connection_by_the_networ
 
 /// The router moves the route and moves it back.
 #[test]
-fn connections_whose_packets_come_to_the_backends_own_node_go_on() {
+fn connections_rerouted_to_the_backends_node_go_on() {
     on_two_nodes(Switches::default(), "", |bed, [_, there], clients| {
         const EACH: usize = 50;
         for family in FAMILIES {
@@ -172,7 +172,7 @@ fn connections_whose_packets_come_to_the_backends_own_node_go_on() {
 
 /// The other node has no flows with backends on this node: it computes their backends, and forwards the packets.
 #[test]
-fn conversations_that_come_to_another_node_go_on_with_their_backends_of_both_nodes() {
+fn rerouted_flows_go_on_with_backends_of_both_nodes() {
     on_two_nodes(Switches::default(), "maglev = true\n", |bed, [_, there], clients| {
         let questions = FAMILIES.into_iter().flat_map(|family| {
             let to = frontend("many", "balancer", family).unwrap();
@@ -191,7 +191,7 @@ fn conversations_that_come_to_another_node_go_on_with_their_backends_of_both_nod
 /// The router loses the node that all clients used. Neither node has all flows, and the backends of both go on.
 /// backends of both serve on.
 #[test]
-fn ten_thousand_connections_that_come_to_another_node_go_on_with_their_backends_of_both_nodes() {
+fn ten_thousand_rerouted_connections_go_on_with_their_backends() {
     on_two_nodes(Switches::default(), "maglev = true\n", |bed, [here, there], clients| {
         const EACH: usize = 5_000;
         for family in FAMILIES {

@@ -82,7 +82,7 @@ fn check_entered(bed: &Bed, expected: &BTreeSet<Tracked>) {
 }
 
 #[test]
-fn whoever_drains_a_node_enters_the_ports_of_live_flows_into_conntrack() {
+fn a_drain_enters_live_flows_into_conntrack() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
         FAMILIES.iter().for_each(|family| hold(clients, *family, EACH));
         let mut expected: BTreeSet<Tracked> = connections(daemon).into_iter().collect();
@@ -113,7 +113,7 @@ fn masqueraded(bed: &Bed, clients: &mut Clients, port: u16, to: &str) -> (Outcom
 /// Before the drain, conntrack has none of the clients' ports and gives a pod one in use. Afterwards it finds none
 /// free at that backend, and all of them at another one.
 #[test]
-fn the_kernel_masquerades_with_no_port_of_a_live_flow_once_a_node_drains() {
+fn a_drained_nodes_kernel_masquerades_with_no_live_flows_port() {
     on_a_node(Switches::default(), SNAT, |bed, daemon, clients| {
         hold(clients, Family::V4, PORTS.count());
         fabric::rules(bed, MASQUERADE).unwrap();

@@ -127,7 +127,7 @@ impl<'a> Two<'a> {
 }
 
 #[test]
-fn a_node_that_is_drained_has_no_new_clients_and_no_connection_of_another_breaks() {
+fn a_drained_node_gets_no_new_client_and_breaks_none_of_others() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut two = Two::start(&bed);
     let each = two.hold();
@@ -145,7 +145,7 @@ fn a_node_that_is_drained_has_no_new_clients_and_no_connection_of_another_breaks
 }
 
 #[test]
-fn a_node_whose_backends_die_is_left_as_soon_as_its_checks_say_so() {
+fn a_node_with_dead_backends_is_left_once_its_checks_fail() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut two = Two::start(&bed);
     let [here, there] = two.hold();
@@ -168,7 +168,7 @@ fn a_node_whose_backends_die_is_left_as_soon_as_its_checks_say_so() {
 
 /// New clients fail until the router's hold time has passed.
 #[test]
-fn a_node_that_dies_costs_no_connection_of_another_and_new_clients_for_the_time_of_bgp_alone() {
+fn a_dead_node_costs_new_clients_only_the_bgp_hold_time() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut two = Two::start(&bed);
     let each = two.hold();

@@ -53,7 +53,7 @@ fn wait_until_said(daemon: &Daemon<'_>, words: &[&str]) {
 }
 
 #[test]
-fn a_firewall_that_accepts_a_mark_alone_lets_services_through_where_they_are_given_it() {
+fn a_firewall_that_accepts_a_mark_passes_marked_services() {
     let bed = fabric::bed(Switches::default()).unwrap();
     fabric::rules(&bed, MARKED_ONLY).unwrap();
     on_this(&bed, "[packets]\nforward_mark = \"0x4000\"\n", |_, daemon, clients| {
@@ -69,7 +69,7 @@ fn a_firewall_that_accepts_a_mark_alone_lets_services_through_where_they_are_giv
 }
 
 #[test]
-fn a_firewall_that_accepts_a_mark_alone_is_named_where_services_are_not_given_it() {
+fn a_firewall_that_needs_a_mark_is_reported_without_it() {
     let bed = fabric::bed(Switches::default()).unwrap();
     fabric::rules(&bed, MARKED_ONLY).unwrap();
     let mut around = Around::start(&bed);
@@ -80,7 +80,7 @@ fn a_firewall_that_accepts_a_mark_alone_is_named_where_services_are_not_given_it
 }
 
 #[test]
-fn a_rule_that_dropped_a_node_port_is_named_with_its_chain() {
+fn a_rule_that_drops_a_node_port_is_reported_with_its_chain() {
     let bed = fabric::bed(Switches::default()).unwrap();
     fabric::rules(&bed, NODE_PORT_DROPPED).unwrap();
     on_this(&bed, "", |_, daemon, _| {

@@ -71,7 +71,7 @@ fn leads_to(daemon: &Daemon<'_>, backends: usize) -> bool {
 }
 
 #[test]
-fn connections_of_a_service_with_one_backend_go_on_by_another_node() {
+fn connections_of_a_single_backend_go_on_through_another_node() {
     on_two_nodes(Switches::default(), MAGLEV, |bed, daemons, clients| {
         change(daemons, &["r"]);
         lead_to(bed, OTHER_NODE);
@@ -81,7 +81,7 @@ fn connections_of_a_service_with_one_backend_go_on_by_another_node() {
 }
 
 #[test]
-fn connections_of_the_backend_that_is_left_of_two_go_on_by_another_node() {
+fn connections_of_the_remaining_backend_go_on_through_another_node() {
     on_two_nodes(Switches::default(), MAGLEV, |bed, daemons, clients| {
         change(daemons, &["a", "r"]);
         lead_to(bed, OTHER_NODE);
@@ -93,7 +93,7 @@ fn connections_of_the_backend_that_is_left_of_two_go_on_by_another_node() {
 
 /// Routers balance ICMP errors by other rules than packets, so any node may receive a "packet too big".
 #[test]
-fn a_backend_hears_how_long_packets_may_be_whichever_node_is_told() {
+fn a_backend_learns_the_path_mtu_through_either_node() {
     on_two_nodes(Switches { narrow: true, ..Switches::default() }, MAGLEV, |bed, _, clients| {
         lead_to(bed, OTHER_NODE);
         lead_errors_here(bed);

@@ -191,7 +191,7 @@ fn tcplb_local_a_process_of_the_balancer_reaches_a_server_of_the_balancer() {
 
 /// tcplb-src: source ranges accept one client and reject another one of the same network.
 #[test]
-fn tcplb_src_who_is_in_no_range_of_sources_gets_nothing() {
+fn tcplb_src_a_client_outside_the_source_ranges_gets_no_reply() {
     balance("", |balancer| {
         let objects = [
             json!({
@@ -237,7 +237,7 @@ fn tcplbepmod_clients_follow_each_change_of_the_backends() {
 
 /// tcplbhash: a client that dials from the same port reaches the same backend.
 #[test]
-fn tcplbhash_the_same_address_and_port_meet_the_same_backend() {
+fn tcplbhash_the_same_address_and_port_reach_the_same_backend() {
     balance(&with_all(&[VIRTUAL[0]], Family::V4, "maglev = true"), |balancer| {
         balancer.wait_for_all(&tcp(VIRTUAL[0]));
         let same = tcp(VIRTUAL[0]).from(SocketAddr::new(CLIENT.parse().unwrap(), 55_001)).abort();
@@ -299,12 +299,12 @@ fn check_monitored(family: Family) {
 }
 
 #[test]
-fn tcplbmon_a_backend_that_goes_away_gets_no_clients_until_it_is_back() {
+fn tcplbmon_a_missing_backend_gets_no_clients_until_it_is_back() {
     check_monitored(Family::V4);
 }
 
 #[test]
-fn tcplbmon6_a_backend_that_goes_away_gets_no_clients_until_it_is_back() {
+fn tcplbmon6_a_missing_backend_gets_no_clients_until_it_is_back() {
     check_monitored(Family::V6);
 }
 
@@ -345,7 +345,7 @@ fn wrrtcplb2_forty_forty_and_twenty() {
 
 /// udplb: small datagrams, and fragmented ones.
 #[test]
-fn udplb_three_backends_answer_also_what_goes_in_fragments() {
+fn udplb_three_backends_answer_fragmented_datagrams_too() {
     balance(&with_all(&[VIRTUAL[0]], Family::V4, "protocol = \"UDP\""), |balancer| {
         balancer.wait_for_all(&udp(VIRTUAL[0]));
         balancer.wait_for_all(&udp(VIRTUAL[0]).sized(8_000, 8_000));

@@ -28,7 +28,7 @@ fn who_answers(clients: &mut Clients, address: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_client_gets_the_same_backend_from_a_node_that_knows_nothing_of_it() {
+fn a_node_without_flows_selects_the_same_backend() {
     on_a_node(Switches::default(), "\n[packets]\nmaglev = true\n", |_, daemon, clients| {
         let of = |clients: &mut Clients| ["balancer", "node"].map(|address| who_answers(clients, address));
         let before = of(clients);
@@ -46,7 +46,7 @@ fn a_client_gets_the_same_backend_from_a_node_that_knows_nothing_of_it() {
 
 /// Without Maglev, each flow selects at random, and this many never select alike twice.
 #[test]
-fn without_maglev_a_node_that_knows_nothing_of_a_client_draws_anew() {
+fn without_maglev_a_node_without_flows_selects_at_random() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         let before = who_answers(clients, "balancer");
         daemon.stop().unwrap();

@@ -62,7 +62,7 @@ fn wait_for(clients: &mut Clients, name: &str, daemon: &Daemon<'_>) -> Duration 
 }
 
 #[test]
-fn clients_from_outside_reach_an_external_ip_of_the_node_unless_a_process_listens() {
+fn outside_clients_reach_the_nodes_external_ip_unless_a_process_listens() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let authority = Authority::new().unwrap();
     let server = apiserver(&bed, &authority);

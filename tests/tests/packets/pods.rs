@@ -60,12 +60,12 @@ fn check_rows(clients: &mut Clients, when: &str) {
 }
 
 #[test]
-fn pods_that_sockets_do_not_serve_reach_everybody_and_themselves() {
+fn pods_without_socket_programs_reach_all_backends_and_themselves() {
     with_pods(Switches::default(), |_, _, clients| check_rows(clients, "on a plain network"));
 }
 
 #[test]
-fn pods_reach_everybody_and_themselves_behind_a_firewall_and_with_checksums_computed() {
+fn pods_reach_all_backends_behind_a_firewall_with_checksums() {
     let switches =
         Switches { strict_rp_filter: true, guarded: true, no_offload: true, ..Switches::default() };
     with_pods(switches, |bed, _, clients| {
@@ -94,7 +94,7 @@ fn pods_behind_a_bridge_need_no_netfilter_of_bridges() {
 
 /// Outside clients get the same results as without.
 #[test]
-fn the_table_holds_where_pods_are_served_by_their_packets() {
+fn the_table_holds_with_pods_served_at_devices() {
     let lines = with_pods(Switches::default(), |_, _, clients| {
         let outside: Vec<_> = rows().into_iter().filter(|row| row.client.starts_with("outside")).collect();
         clients.differences(&outside, Proxy::Holdfast).unwrap()
@@ -115,7 +115,7 @@ const WAYS: [(&str, &str, &str); 8] = [
 ];
 
 #[test]
-fn pods_send_and_get_much_and_in_fragments() {
+fn pods_transfer_large_streams_and_fragments() {
     with_pods(Switches { no_offload: true, ..Switches::default() }, |_, _, clients| {
         for ((pod, service, address), family) in WAYS.iter().flat_map(|way| FAMILIES.map(|it| (*way, it))) {
             let to = frontend(service, address, family).unwrap();
@@ -156,7 +156,7 @@ fn check_alive(clients: &mut Clients, when: &str) {
 
 /// These devices produce the rows above.
 #[test]
-fn devices_of_pods_are_left_alone_unless_the_configuration_names_them() {
+fn pod_devices_are_served_only_if_configured() {
     let classes = |more: &str| {
         on_a_node(Switches::default(), more, |_, daemon, _| {
             let answer = daemon.ask(&["datapath"]).unwrap();

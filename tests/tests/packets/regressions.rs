@@ -33,7 +33,7 @@ const MASQUERADE: &str = "table inet outgoing {
 
 /// cilium#30858, #45492, kubernetes#139276.
 #[test]
-fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
+fn replies_to_kernel_masqueraded_packets_are_left_to_the_kernel() {
     on_a_node(Switches::default(), "", |bed, _, clients| {
         fabric::rules(bed, MASQUERADE).unwrap();
         let both = [(9001, 30_001), (9002, 61_234)];
@@ -56,7 +56,7 @@ fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
 /// A resolver asks from a random port with an unconnected socket, and that port may be a node port's number. Packets
 /// from others to that port still reach the service.
 #[test]
-fn answers_to_a_socket_that_is_not_connected_reach_it() {
+fn replies_reach_an_unconnected_socket() {
     on_a_node(Switches::default(), "", |bed, _, clients| {
         for family in FAMILIES {
             let own = SocketAddr::new(family.of(NODE_ADDRESSES).parse().unwrap(), 30_001);
@@ -95,7 +95,7 @@ fn by_second_uplink(bed: &Bed) -> u64 {
 /// cilium#39806: replies followed the main table, whatever the routing rules said. Here a pod's replies take the path
 /// of its rule, and other pods' replies do not.
 #[test]
-fn rules_of_routing_hold_for_answers() {
+fn replies_follow_routing_rules() {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), &ASYMMETRIC).unwrap();
     for (range, pod, gateway) in
@@ -125,7 +125,7 @@ fn rules_of_routing_hold_for_answers() {
 
 /// calico#11367: GSO packets of many segments were taken for too large.
 #[test]
-fn large_segments_pass_both_ways() {
+fn gso_packets_pass_in_both_directions() {
     on_a_node(Switches::default(), "", |_, _, clients| {
         let ways = [("here", "node"), ("bridged", "balancer"), ("away", "node")];
         for ((service, address), family) in ways.iter().flat_map(|it| FAMILIES.map(|of| (*it, of))) {

@@ -50,7 +50,7 @@ fn wait_for(bed: &Bed, daemon: &mut Daemon<'_>, expected: &str, server: &str) {
 }
 
 #[test]
-fn backends_follow_what_dnsmasq_says_and_stay_while_it_is_away() {
+fn backends_follow_dnsmasq_and_stay_while_it_is_down() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let speakers = Speakers::lay(&bed).unwrap();
     let at = Location::far("pod-r");

@@ -67,12 +67,12 @@ fn check_narrow(narrow: &[&str]) {
 /// The ICMP error is about a reply to a client. Forwarded with the router's own source address, the router would drop
 /// it.
 #[test]
-fn a_router_that_is_passed_twice_tells_backends_of_a_narrow_hop_to_clients() {
+fn a_twice_passed_router_reports_a_narrow_hop_to_backends() {
     check_narrow(&["10.20.0.0/24 dev client", "fd00:20::/64 dev client metric 256"]);
 }
 
 #[test]
-fn a_router_that_is_passed_twice_tells_clients_of_a_narrow_hop_to_backends() {
+fn a_twice_passed_router_reports_a_narrow_hop_to_clients() {
     check_narrow(&["10.244.9.0/24 via 10.0.0.6", "fd00:244:9::/64 via fd00:a::6"]);
 }
 
@@ -123,12 +123,12 @@ fn check_strangers(switches: Switches) {
 }
 
 #[test]
-fn a_connection_that_nobody_here_knows_is_reset_and_one_of_another_proxy_goes_on() {
+fn an_unknown_connection_is_reset_and_another_proxys_goes_on() {
     check_strangers(Switches::default());
 }
 
 #[test]
-fn a_connection_that_nobody_here_knows_is_reset_where_checksums_are_computed() {
+fn an_unknown_connection_is_reset_with_checksums_computed() {
     check_strangers(Switches { no_offload: true, tracked: true, ..Switches::default() });
 }
 
@@ -163,7 +163,7 @@ fn wait_until_followed(bed: &Bed, daemon: &Daemon<'_>) {
 /// As kube-vip and keepalived do: the kernel lists the newest IPv6 address first, and the IPv4 address that existed
 /// when the node's was set again.
 #[test]
-fn connections_outlast_a_floating_address_that_moves() {
+fn connections_survive_a_moving_floating_address() {
     on_this(&fabric::bed(Switches::default()).unwrap(), "", |bed, daemon, clients| {
         for words in [
             "address delete 10.0.0.5/24 dev eth0",
@@ -185,7 +185,7 @@ fn connections_outlast_a_floating_address_that_moves() {
 }
 
 #[test]
-fn backends_of_other_nodes_are_reached_by_an_uplink_that_has_no_address() {
+fn remote_backends_are_reached_through_an_unnumbered_uplink() {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), &UNNUMBERED).unwrap();
     on_this(&bed, "", |_, _, clients| check_seen(clients));

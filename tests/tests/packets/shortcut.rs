@@ -126,7 +126,7 @@ fn passed_at_drivers(daemon: &Daemon<'_>) -> u64 {
 }
 
 #[test]
-fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
+fn packets_to_other_nodes_and_local_pods_bypass_the_stack() {
     let strict = Switches { strict_rp_filter: true, no_offload: true, ..Switches::default() };
     for (switches, at_driver) in
         [(Switches::default(), false), (Switches::default(), true), (strict, false), (strict, true)]
@@ -153,7 +153,7 @@ fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
 }
 
 #[test]
-fn packets_pass_by_the_stack_where_the_next_host_is_known_by_its_address_of_ipv6() {
+fn packets_with_an_ipv6_next_hop_bypass_the_stack() {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), &BY_IPV6).unwrap();
     fabric::rules(&bed, COUNTED).unwrap();
@@ -171,7 +171,7 @@ fn packets_pass_by_the_stack_where_the_next_host_is_known_by_its_address_of_ipv6
 
 /// From one pod with a link of its own to another; to itself and to a pod behind a bridge, packets pass the stack.
 #[test]
-fn packets_of_pods_that_are_clients_pass_by_the_stack() {
+fn packets_of_client_pods_bypass_the_stack() {
     let strict = Switches { strict_rp_filter: true, no_offload: true, ..Switches::default() };
     for switches in [Switches::default(), strict] {
         let bed = fabric::bed(switches).unwrap();
@@ -244,7 +244,7 @@ const BEFORE: [&str; 2] = ["203.0.113.96", "2001:db8:113::96"];
 
 /// A bypassing packet of the first service equals the reply of the other service's backend.
 #[test]
-fn an_answer_that_passes_by_the_stack_is_not_taken_for_one_of_another_service() {
+fn a_bypassing_reply_is_not_taken_for_another_services() {
     on_this(&fabric::bed(Switches::default()).unwrap(), "", |_, daemon, clients| {
         wait_until_said(daemon, "packets to its pods pass by the stack");
         // The first flows find no neighbour entry.
@@ -288,7 +288,7 @@ fn flow_to(daemon: &Daemon<'_>, address: IpAddr) -> Option<Value> {
 }
 
 #[test]
-fn packets_go_through_the_stack_where_the_configuration_says_so() {
+fn packets_pass_the_stack_if_configured() {
     let bed = fabric::bed(Switches::default()).unwrap();
     fabric::rules(&bed, COUNTED).unwrap();
     on_this(&bed, "[packets]\nshortcut = \"never\"\n", |_, daemon, clients| {
@@ -304,7 +304,7 @@ fn packets_go_through_the_stack_where_the_configuration_says_so() {
 
 /// The firewall takes effect at once, also for existing flows.
 #[test]
-fn a_firewall_that_comes_gets_the_packets_and_one_that_goes_leaves_them() {
+fn a_firewall_gets_the_packets_while_it_exists() {
     [false, true].into_iter().for_each(check_firewall);
 }
 
@@ -396,7 +396,7 @@ fn count_heard(held: &mut [(TcpStream, TcpStream)]) -> usize {
 /// The server sends and the client listens, as with logs and events: so the first packet that a new firewall sees is
 /// the server's, which opens no connection.
 #[test]
-fn a_firewall_that_comes_later_cuts_no_connection() {
+fn a_later_firewall_cuts_no_connection() {
     for (setting, before) in [("", Some(TRACKED)), ("", None), ("[packets]\nshortcut = \"never\"\n", None)] {
         let bed = fabric::bed(Switches::default()).unwrap();
         before.iter().for_each(|rules| fabric::rules(&bed, rules).unwrap());
@@ -420,7 +420,7 @@ fn a_firewall_that_comes_later_cuts_no_connection() {
 
 /// Streams in both directions, of some ten thousand segments each: none is lost, and most are redirected at drivers.
 #[test]
-fn long_streams_pass_at_the_driver_both_ways() {
+fn long_streams_bypass_at_the_driver_in_both_directions() {
     const BYTES: usize = 16 << 20;
     let (bed, setting, said) = bed_for(true, Switches { no_offload: true, ..Switches::default() });
     on_this(&bed, setting, |_, daemon, clients| {
@@ -490,7 +490,7 @@ fn doubt_neighbours(bed: &Bed) {
 
 /// The guest sends nothing by itself: others have its old hardware address until they ask again.
 #[test]
-fn a_guest_that_comes_back_with_other_hardware_is_found_again() {
+fn a_guest_with_a_changed_hardware_address_is_found_again() {
     let bed = fabric::bed(Switches::default()).unwrap();
     lay_guest(&bed);
     doubt_neighbours(&bed);

@@ -132,7 +132,7 @@ fn wait_for_owner(bed: &Bed, client: &mut Asker, owner: &'static str) -> Duratio
 }
 
 #[test]
-fn keepalived_gives_the_address_to_a_node_that_can_serve_it() {
+fn keepalived_moves_the_address_to_a_node_that_serves() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let speakers = Speakers::lay(&bed).unwrap();
     ip(&bed, "router", &format!("route add {V4}/32 dev lan"));

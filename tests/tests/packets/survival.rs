@@ -141,7 +141,7 @@ fn invariant_14_maps_that_grow_break_no_flow() {
 }
 
 #[test]
-fn invariant_14_a_table_of_flows_that_gets_another_size_breaks_no_flow() {
+fn invariant_14_a_resized_flow_table_breaks_no_flow() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         hold(clients, live());
         let table = |daemon: &Daemon<'_>| daemon.ask(&["datapath"]).unwrap()["kernel"]["packets"].clone();
@@ -162,7 +162,7 @@ fn invariant_14_a_table_of_flows_that_gets_another_size_breaks_no_flow() {
 }
 
 #[test]
-fn invariant_14_a_killed_daemon_breaks_no_flow_and_new_ones_come_about() {
+fn invariant_14_a_killed_daemon_breaks_no_old_or_new_flow() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         hold(clients, live());
         while_they_come(clients, "the daemon is killed", || daemon.kill().unwrap());
@@ -218,7 +218,7 @@ fn a_full_table_keeps_live_flows() {
 /// client.
 /// port of a client that has nothing more to say.
 #[test]
-fn ports_for_backends_of_other_nodes_run_out_by_name_and_come_back() {
+fn exhausted_snat_ports_are_reported_and_freed() {
     let ports = "[packets]\nsnat_ports = \"61000-61007\"\n";
     on_a_node(Switches::default(), ports, |_, daemon, clients| {
         let to = frontend("away", "node", Family::V4).unwrap();
@@ -246,7 +246,7 @@ fn ports_for_backends_of_other_nodes_run_out_by_name_and_come_back() {
 }
 
 #[test]
-fn a_device_that_is_made_anew_is_served() {
+fn a_recreated_device_is_served() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
         hold(clients, live());
         fabric::renew_uplink(bed).unwrap();

@@ -45,7 +45,7 @@ fn given(daemon: &Daemon<'_>) -> Vec<u64> {
 }
 
 #[test]
-fn a_port_that_another_proxys_connection_has_at_a_backend_is_given_to_nobody() {
+fn another_proxys_snat_port_is_not_allocated() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut around = Around::start(&bed);
     fabric::rules(&bed, OTHER_PROXY).unwrap();

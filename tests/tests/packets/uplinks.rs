@@ -119,7 +119,7 @@ fn a_bridge_with_the_uplink_in_it_serves() {
 
 /// Filters see ingress packets at the bridge's port before translation, and conntrack records them there.
 #[test]
-fn a_bridge_with_the_uplink_in_it_serves_where_its_ports_show_filters_what_comes() {
+fn a_bridge_with_the_uplink_serves_with_port_filters() {
     let switches = Switches { strict_rp_filter: true, guarded: true, ..Switches::default() };
     let Some(bed) = lay(switches, &BRIDGE) else { return };
     for name in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"] {
@@ -137,7 +137,7 @@ fn a_macvlan_serves_and_the_device_below_it_is_left_alone() {
 }
 
 #[test]
-fn a_vxlan_that_leads_everywhere_serves() {
+fn a_vxlan_uplink_serves() {
     check(&VXLAN, &["vx0 outer, attached: a route leads to a gateway by it", CARRIER]);
 }
 
@@ -166,7 +166,7 @@ fn a_tunnel_over_ipv6_serves() {
 
 /// Backends of the other node see the tunnel's local address, so that replies return through it.
 #[test]
-fn an_overlay_between_nodes_leads_to_remote_backends() {
+fn an_overlay_reaches_remote_backends() {
     let overlay = "flannel.1 outer, attached: a route leads to a gateway by it";
     check_with(Switches::default(), &OVERLAY, &[overlay], |bed, _, clients| {
         for (family, address) in [(Family::V4, "10.244.200.1"), (Family::V6, "fd00:244:200::1")] {
@@ -181,7 +181,7 @@ fn an_overlay_between_nodes_leads_to_remote_backends() {
 
 /// Pods of the other node are behind a device that the configuration leaves out: it names the uplink alone.
 #[test]
-fn backends_behind_a_device_that_is_left_out_are_reached_and_that_is_said() {
+fn backends_behind_a_left_out_device_are_reached_and_reported() {
     let Some(bed) = lay(Switches::default(), &OVERLAY) else { return };
     let why = "packets.devices names others, though a route leads to others by it: backends behind it are reached as \
                everywhere, and nobody is served who comes by it";
@@ -209,7 +209,7 @@ fn set_rp_filter(bed: &Bed, value: &str) {
 
 /// calico#4942, #9675, #10511: a request arrives on one uplink, and its reply leaves on the other.
 #[test]
-fn answers_may_leave_by_another_uplink_than_requests_came_by() {
+fn replies_may_leave_on_another_uplink() {
     check_with(Switches::default(), &ASYMMETRIC, &BOTH_OUTER, |bed, _, clients| {
         set_rp_filter(bed, "2");
         check_rows(clients);
@@ -220,7 +220,7 @@ fn answers_may_leave_by_another_uplink_than_requests_came_by() {
 /// A strict filter drops packets that arrive on another device than their replies would use, with any proxy; clients
 /// of pods themselves are dropped as well.
 #[test]
-fn a_strict_filter_of_routes_drops_what_comes_by_the_wrong_uplink_as_it_does_without_services() {
+fn strict_rp_filter_drops_requests_on_the_wrong_uplink() {
     check_with(Switches::default(), &ASYMMETRIC, &BOTH_OUTER, |bed, _, clients| {
         set_rp_filter(bed, "1");
         let direct = "10.244.1.10:8080".parse().unwrap();
@@ -234,7 +234,7 @@ fn a_strict_filter_of_routes_drops_what_comes_by_the_wrong_uplink_as_it_does_wit
 /// With symmetric routing, the strict filter accepts clients. On a bridge and on a link, it checks the pods' own
 /// devices too.
 #[test]
-fn filters_of_routes_let_clients_in_that_come_by_the_right_uplink() {
+fn rp_filter_accepts_clients_on_the_right_uplink() {
     for uplink in [BRIDGE, MACVLAN, OVERLAY] {
         check_with(
             Switches { strict_rp_filter: true, ..Switches::default() },

@@ -116,7 +116,7 @@ fn answers(daemon: &holdfast_tests::bed::daemon::Daemon<'_>, device: &str) -> St
 }
 
 #[test]
-fn pods_of_a_second_card_answer_by_the_card_that_was_dialled() {
+fn pods_of_a_second_card_reply_on_the_dialled_card() {
     let bed = lay(&SECOND_CARD);
     aws(&bed);
     check_reference(&bed, "here");
@@ -140,7 +140,7 @@ fn pods_of_a_second_card_answer_by_the_card_that_was_dialled() {
 
 /// Later packets of a flow are answered like the first ones.
 #[test]
-fn who_talks_to_a_node_port_by_udp_of_a_pod_of_a_second_card_does_so_again_and_again() {
+fn a_udp_flow_with_a_second_cards_pod_keeps_its_path() {
     let bed = lay(&SECOND_CARD);
     aws(&bed);
     on_this(&bed, "", |_, _, clients| {
@@ -159,7 +159,7 @@ fn who_talks_to_a_node_port_by_udp_of_a_pod_of_a_second_card_does_so_again_and_a
 
 /// A reply that leaves on the first card equals that of another service's backend.
 #[test]
-fn an_answer_that_leaves_by_the_card_that_was_dialled_is_not_taken_for_one_of_another_service() {
+fn a_reply_on_the_dialled_card_is_not_another_services() {
     let bed = lay(&SECOND_CARD);
     aws(&bed);
     on_this(&bed, "", |_, daemon, clients| check_asked_by_two_ways(daemon, clients, "here"));
@@ -168,7 +168,7 @@ fn an_answer_that_leaves_by_the_card_that_was_dialled_is_not_taken_for_one_of_an
 /// As cloud images do: packets with the second card's address leave on that card. The kernel's own translation fails
 /// here, because it routes a reply as a packet of the pod.
 #[test]
-fn a_second_card_that_is_dialled_answers_by_itself() {
+fn a_dialled_second_card_replies_itself() {
     let bed = lay(&SECOND_CARD);
     for (family, address) in [("-4", "10.1.0.5"), ("-6", "fd00:c::5")] {
         ip(&bed, "node", &format!("{family} rule add pref 1000 from {address} lookup {TABLE_OF_SECOND}"));
@@ -195,7 +195,7 @@ fn a_second_card_that_is_dialled_answers_by_itself() {
 /// Azure CNI in bridge mode: card and pods are ports of one bridge. Pods have addresses of the card's network and the
 /// router as gateway, so their replies to a client would bypass the node.
 #[test]
-fn pods_on_the_bridge_of_the_uplink_answer_by_the_node() {
+fn pods_on_the_uplinks_bridge_reply_through_the_node() {
     let bed = lay(&BRIDGE);
     for (place, words) in [
         ("node", "address delete 10.244.2.1/24 dev cni0"),
@@ -246,7 +246,7 @@ fn cilium(bed: &Bed) {
 }
 
 #[test]
-fn pods_of_this_node_behind_a_device_that_may_lead_to_others_too_answer_their_clients() {
+fn local_pods_behind_a_shared_device_reply_to_their_clients() {
     let bed = fabric::bed(Switches::default()).unwrap();
     cilium(&bed);
     on_this(&bed, "", |bed, daemon, clients| {
@@ -263,7 +263,7 @@ fn pods_of_this_node_behind_a_device_that_may_lead_to_others_too_answer_their_cl
 
 /// Azure CNI in transparent mode, and any node with one card: all paths are equal, and no packet pays for a look-up.
 #[test]
-fn a_node_with_one_way_routes_answers_as_the_kernel_does() {
+fn a_node_with_one_path_routes_replies_as_the_kernel_does() {
     on_this(&fabric::bed(Switches::default()).unwrap(), "", |_, daemon, clients| {
         assert_eq!(answers(daemon, "eth0"), "\"backend\"");
         check_answered(clients, &asked("here", "node"), "here");

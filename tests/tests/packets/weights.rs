@@ -40,7 +40,7 @@ fn answers(clients: &mut Clients, who: &str, count: usize) -> BTreeMap<String, u
 
 /// Of 1,000 clients, 700 reach the first backend, give or take 90, which is six deviations.
 #[test]
-fn clients_follow_the_weights_and_none_goes_to_a_backend_without() {
+fn clients_follow_the_weights_and_none_reaches_weight_zero() {
     on_a_node(Switches::default(), CONFIG, |_, _, clients| {
         for who in ["outside", "host"] {
             let each = answers(clients, who, 1_000);

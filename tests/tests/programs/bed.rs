@@ -60,7 +60,7 @@ fn a_command_runs_in_the_beds_cgroup_network_and_mounts() {
 }
 
 #[test]
-fn the_machine_stays_as_it_was() {
+fn a_bed_leaves_the_machine_unchanged() {
     let look = || (names("/proc/sys/net/ipv4/conf"), fs::read_to_string("/proc/self/mountinfo").unwrap());
     let (before, cgroups) = (look(), fs::read_to_string("/proc/self/cgroup").unwrap());
     let neighbours = vec![Neighbour { name: "pod", near: vec!["10.1.0.1/24"], far: vec!["10.1.0.2/24"] }];
@@ -79,7 +79,7 @@ fn the_machine_stays_as_it_was() {
 }
 
 #[test]
-fn bpffs_is_the_beds_own_and_can_be_reached_from_outside() {
+fn the_beds_own_bpffs_is_reachable_from_outside() {
     let (one, other) = (Bed::new().unwrap(), Bed::new().unwrap());
     fs::create_dir(one.bpffs().join("here")).unwrap();
     assert!(say(&one, Location::NODE, &["ls", "/sys/fs/bpf"]).contains("here"));
@@ -182,7 +182,7 @@ fn a_command_that_takes_too_long_is_killed() {
 }
 
 #[test]
-fn a_server_that_cannot_listen_says_so() {
+fn a_server_that_cannot_listen_reports_an_error() {
     let bed = Bed::new().unwrap();
     let error = bed.serve(Location::NODE, Role::Tcp, "a", address("198.51.100.1:80")).unwrap_err();
     assert!(matches!(error, BedError::Unexpected { .. }), "{error}");
@@ -232,11 +232,11 @@ fn a_killed_test_leaves_nothing() {
 }
 
 #[test]
-fn what_a_killed_keeper_left_goes_when_the_next_bed_is_made() {
+fn the_next_bed_removes_a_killed_keepers_leftovers() {
     if std::env::var_os(VICTIM).is_some() {
         return be_killed(&Bed::new().unwrap());
     }
-    let (mut child, top, keeper) = victim("bed::what_a_killed_keeper_left_goes_when_the_next_bed_is_made");
+    let (mut child, top, keeper) = victim("bed::the_next_bed_removes_a_killed_keepers_leftovers");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(keeper), nix::sys::signal::Signal::SIGKILL).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();

@@ -83,7 +83,7 @@ fn last_results(daemon: &Daemon<'_>) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn kernel_backends_that_all_fail_their_checks_are_refused_or_held_as_the_service_says() {
+fn kernel_when_all_checks_fail_the_policy_decides_refuse_or_hold() {
     let bed = Bed::new().unwrap();
     let _servers = servers(&bed);
     for (on_empty, expected) in [("refuse", "refusing"), ("hold", "held")] {
@@ -128,7 +128,7 @@ const DEAD: &str =
     "[[service]]\nname = \"dead\"\nfrontends = [\"10.96.0.11:80\"]\nbackends = [\"127.0.0.7:8081\"]\n";
 
 #[test]
-fn kernel_a_dead_backend_of_this_host_and_a_failed_check_are_no_well_being() {
+fn kernel_a_dead_local_backend_and_a_failed_check_are_findings() {
     let bed = Bed::new().unwrap();
     let _servers = servers(&bed);
     let [good, fails] = well(&bed);
@@ -168,7 +168,7 @@ fn kernel_a_dead_backend_of_this_host_and_a_failed_check_are_no_well_being() {
 }
 
 #[test]
-fn kernel_no_client_fails_while_every_check_has_another_result_or_a_reload_changes_checks() {
+fn kernel_no_client_fails_while_check_results_or_checks_change() {
     let bed = Bed::new().unwrap();
     let _servers = servers(&bed);
     let hold = "on_empty = \"hold\"";
@@ -229,7 +229,7 @@ fn limit_files(daemon: &Daemon<'_>, limit: &str) {
 }
 
 #[test]
-fn kernel_a_node_without_ports_or_files_makes_no_backend_unusable() {
+fn kernel_exhausted_ports_or_files_fail_no_backend() {
     let bed = Bed::new().unwrap();
     let (_servers, good) = (servers(&bed), well(&bed));
     let mut daemon = Daemon::new(&bed, &web("on_empty = \"refuse\"", "")).unwrap();
@@ -336,7 +336,7 @@ fn unusable(daemon: &Daemon<'_>) -> usize {
 }
 
 #[test]
-fn kernel_hundreds_of_backends_that_hang_delay_no_check_of_another_service() {
+fn kernel_hundreds_of_hanging_backends_delay_no_other_check() {
     let bed = Bed::new().unwrap();
     let (hanging, taken) = hang(&bed);
     let well: Vec<Good> = (1..=GOOD).map(|number| good(&bed, number)).collect();

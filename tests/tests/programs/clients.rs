@@ -126,7 +126,7 @@ fn go_client_shows_dial_and_reply() {
 }
 
 #[test]
-fn strace_shows_what_curl_was_told() {
+fn strace_shows_the_result_of_curls_connect() {
     let servers = start_servers();
     let lines =
         traced(&servers.bed, Location::NODE, "connect", &["curl", "-s", "http://192.0.2.1:81/"]).unwrap();

@@ -103,7 +103,7 @@ fn sweep(bed: &Bed, daemon: &mut Daemon<'_>, change: &Change, lost: u64) -> u64 
 }
 
 #[test]
-fn kernel_a_connected_client_keeps_a_backend_that_serves_and_loses_one_that_does_not() {
+fn kernel_a_connected_client_keeps_only_a_serving_backend() {
     if !tells_what_sockets_keep() {
         return;
     }

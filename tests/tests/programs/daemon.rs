@@ -15,7 +15,7 @@ fn refusal_of(daemon: &Daemon<'_>, process: u32) -> Result<Option<Value>, BedErr
 }
 
 #[test]
-fn kernel_holdfast_refusals_names_curl() {
+fn kernel_holdfast_refusals_lists_a_refused_curl() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, NOBODY).unwrap();
     daemon.start().unwrap();
@@ -54,7 +54,7 @@ fn check_clients(daemon: &Daemon<'_>, service: &str, expected: [u64; 3]) {
 }
 
 #[test]
-fn kernel_holdfast_counts_the_clients_of_each_service_over_a_restart() {
+fn kernel_client_counts_of_each_service_survive_a_restart() {
     let bed = Bed::new().unwrap();
     let backend = "127.0.0.9:8080".parse().unwrap();
     let _server = bed.serve(Location::OUTSIDE, Role::Accept, "one", backend).unwrap();
@@ -74,7 +74,7 @@ fn kernel_holdfast_counts_the_clients_of_each_service_over_a_restart() {
 /// A thread that the allocator's settings request returns freed memory to the kernel.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[test]
-fn kernel_the_daemon_has_an_allocator_of_its_own_by_its_own_settings() {
+fn kernel_the_daemon_runs_its_own_allocator_with_its_own_settings() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, NOBODY).unwrap();
     daemon.start().unwrap();

@@ -28,7 +28,7 @@ pub(crate) fn node() -> Node {
 }
 
 #[test]
-fn kernel_c_client_is_told_by_each_call_that_nobody_serves() {
+fn kernel_c_client_gets_the_refusal_from_each_call() {
     let (node, client) = (node(), Client::c().unwrap());
     for (address, closed, errno) in [
         ("10.96.0.20", "127.0.0.1:1", "ECONNREFUSED"),
@@ -72,7 +72,7 @@ fn check_led_away(bed: &Bed, client: &Client, address: &str, closed: &str) {
 }
 
 #[test]
-fn kernel_go_client_is_told_that_nobody_serves() {
+fn kernel_go_client_gets_the_refusal() {
     let (node, client) = (node(), Client::go().unwrap());
     check(&node.bed, &client, &["tcp", "10.96.0.20:80"], &["connect ECONNREFUSED - - -"]);
     check(&node.bed, &client, &["tcp", "[fd00::20]:80"], &["connect ECONNREFUSED - - -"]);
@@ -91,7 +91,7 @@ fn traced_connect(bed: &Bed, address: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn kernel_strace_of_curl_shows_why_nobody_is_reached() {
+fn kernel_strace_of_curl_shows_the_refusal() {
     let node = node();
     let curl = |address| {
         let url = format!("http://{address}/");
@@ -111,7 +111,7 @@ fn kernel_strace_of_curl_shows_why_nobody_is_reached() {
 }
 
 #[test]
-fn kernel_strace_of_the_c_client_shows_why_nobody_is_reached() {
+fn kernel_strace_of_the_c_client_shows_the_refusal() {
     let (node, client) = (node(), Client::c().unwrap());
     let program = client.program().to_str().unwrap();
     let dropped = if node.sets_errno() { "ETIMEDOUT" } else { "ECONNREFUSED" };
@@ -124,7 +124,7 @@ fn kernel_strace_of_the_c_client_shows_why_nobody_is_reached() {
 }
 
 #[test]
-fn kernel_curl_is_on_record_with_what_it_dialled() {
+fn kernel_a_refused_curl_is_recorded_with_its_dialled_address() {
     let node = node();
     let mut dialled = Vec::new();
     for (address, denial) in [("10.96.0.20", Denial::Refused), ("10.96.0.21", Denial::Dropped)] {

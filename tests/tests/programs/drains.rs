@@ -47,7 +47,7 @@ fn row(daemon: &Daemon<'_>, service: &str) -> serde_json::Value {
 }
 
 #[test]
-fn kernel_a_drained_backend_gets_no_new_client_over_a_restart_until_that_is_taken_back() {
+fn kernel_a_drained_backend_gets_no_new_client_until_undrained() {
     let bed = Bed::new().unwrap();
     let serve = |name: &str, address: &str| {
         let address: SocketAddr = address.parse().unwrap();

@@ -80,7 +80,7 @@ fn rows(daemon: &Daemon<'_>, words: &[&str], table: &str) -> Vec<Value> {
 }
 
 #[test]
-fn invariant_11_the_way_to_the_apiserver_is_never_a_frontend() {
+fn invariant_11_the_apiservers_address_is_never_a_frontend() {
     let incident = start_servers();
     let mut daemon = Daemon::new(&incident.bed, APISERVER).unwrap();
     daemon.write_manifest("cluster.yaml", MANIFESTS).unwrap();

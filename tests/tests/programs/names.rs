@@ -90,7 +90,7 @@ fn is_served(bed: &Bed) -> bool {
 }
 
 #[test]
-fn kernel_backends_follow_the_records_of_a_name_and_explain_says_where_they_are_from() {
+fn kernel_backends_follow_dns_records_and_explain_names_their_origin() {
     let (bed, _servers) = bed();
     let resolver = name_server(&bed, well(&[1]));
     let mut daemon = Daemon::new(&bed, CONFIG).unwrap();
@@ -121,7 +121,7 @@ fn kernel_backends_follow_the_records_of_a_name_and_explain_says_where_they_are_
 }
 
 #[test]
-fn kernel_no_client_fails_while_the_name_server_is_away_silent_or_lies() {
+fn kernel_no_client_fails_while_the_dns_server_is_down_silent_or_lies() {
     let (bed, _servers) = bed();
     let resolver = name_server(&bed, well(&[1, 2]));
     let mut daemon = Daemon::new(&bed, CONFIG).unwrap();
@@ -154,7 +154,7 @@ fn kernel_no_client_fails_while_the_name_server_is_away_silent_or_lies() {
 }
 
 #[test]
-fn kernel_a_list_without_records_is_held_and_one_that_is_withdrawn_is_refused() {
+fn kernel_missing_records_are_held_and_withdrawn_ones_refused() {
     let (bed, _servers) = bed();
     let resolver = name_server(&bed, well(&[1, 2]));
     let mut daemon = Daemon::new(&bed, CONFIG).unwrap();
@@ -191,7 +191,7 @@ fn kernel_a_list_without_records_is_held_and_one_that_is_withdrawn_is_refused() 
 }
 
 #[test]
-fn kernel_no_client_fails_over_restarts_while_the_name_server_is_away_and_checks_go_on() {
+fn kernel_restarts_without_a_dns_server_fail_no_client() {
     let (bed, mut servers) = bed();
     let config = format!(
         "{CONFIG}health_check = {{ interval = \"100ms\", timeout = \"100ms\", rise = 1, fall = 1 }}\n"

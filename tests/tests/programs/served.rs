@@ -120,7 +120,7 @@ fn dig(node: &Node) -> String {
 }
 
 #[test]
-fn kernel_dig_follows_a_dns_server_that_is_replaced() {
+fn kernel_dig_reaches_a_replaced_dns_server() {
     let mut node = Node::start();
     let mut old = None;
     for step in 0..4_u32 {

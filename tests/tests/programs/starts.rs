@@ -147,7 +147,7 @@ fn a_restart_whose_self_test_fails_ends_and_leaves_clients_served() {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_pins_ends_and_disturbs_nobody() {
+fn a_second_daemon_on_the_same_pins_ends_and_cuts_no_client() {
     let (bed, _backend) = bed();
     let (mut first, second) = (daemon(&bed), daemon(&bed));
     first.start().unwrap();
@@ -184,7 +184,7 @@ fn names(daemon: &Daemon<'_>) -> Vec<String> {
 
 /// A missing folder of manifests, half a kubeconfig, and a state folder that does not exist yet.
 #[test]
-fn what_heals_by_itself_keeps_nothing_else_unserved() {
+fn a_missing_folder_or_half_kubeconfig_delays_no_other_source() {
     let (bed, _backend) = bed();
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = folder.path().join("kubeconfig");
@@ -210,7 +210,7 @@ fn what_heals_by_itself_keeps_nothing_else_unserved() {
 
 /// Another program owns the folder, and may never create it.
 #[test]
-fn a_missing_folder_of_services_keeps_no_block_of_the_configuration_from_clients() {
+fn a_missing_manifests_folder_delays_no_static_service() {
     let (bed, _backend) = bed();
     let folder = tempfile::tempdir().unwrap();
     let services = folder.path().join("services.d");
@@ -230,7 +230,7 @@ fn a_missing_folder_of_services_keeps_no_block_of_the_configuration_from_clients
 
 /// The state is lost or of another version, and the manifests' folder never appears.
 #[test]
-fn a_take_over_waits_for_no_folder_for_ever() {
+fn a_takeover_waits_for_no_folder_for_ever() {
     let (bed, _backend) = bed();
     let mut daemon = Daemon::new(&bed, STATIC).unwrap();
     daemon.start().unwrap();
@@ -245,7 +245,7 @@ fn a_take_over_waits_for_no_folder_for_ever() {
 }
 
 #[test]
-fn a_daemon_without_privileges_ends_and_says_which_it_needs() {
+fn a_daemon_without_privileges_ends_and_lists_them() {
     let (bed, _backend) = bed();
     let missing =
         "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON";
@@ -253,7 +253,7 @@ fn a_daemon_without_privileges_ends_and_says_which_it_needs() {
 }
 
 #[test]
-fn a_host_that_loads_no_programs_ends_the_daemon_and_leaves_clients_served() {
+fn a_host_that_loads_no_programs_ends_the_daemon_and_cuts_no_client() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     daemon.start().unwrap();
@@ -287,7 +287,7 @@ fn little_locked_memory_is_enough() {
 }
 
 #[test]
-fn a_container_s_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+fn the_open_file_limit_is_raised_to_its_hard_limit() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     daemon.start_by(&["prlimit", "--nofile=1024:"]).unwrap();
@@ -301,7 +301,7 @@ fn a_container_s_limit_of_open_files_is_raised_as_far_as_it_may_be() {
 }
 
 #[test]
-fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
+fn former_programs_serve_until_the_new_maps_are_filled() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     daemon.start().unwrap();
@@ -326,7 +326,7 @@ fn first(trace: &str, call: &str) -> (usize, i32) {
 }
 
 #[test]
-fn whoever_can_reach_the_daemon_can_end_it() {
+fn a_reachable_daemon_can_be_ended() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     let trace = tempfile::NamedTempFile::new().unwrap();

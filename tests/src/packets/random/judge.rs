@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_here_may_see_the_client_and_one_elsewhere_may_not() {
+    fn only_a_backend_of_the_node_may_see_the_client() {
         let target = target(Kind::NodePort, true, &[]);
         let (here, away) = ("10.244.1.10:1 node refused", "10.244.9.10:1 node refused");
         let kept = ["10.244.1.10:1 client refused", "10.244.9.10:1 client refused"];
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_only_where_nobody_is_meant_to_be() {
+    fn a_missing_refusal_is_excused_only_without_backends() {
         check("outside", &target(Kind::Cluster, false, &[]), &["refused"], &["lost"], Verdict::Different);
         check("outside", &target(Kind::Cluster, true, &[]), &["refused"], &["lost"], Verdict::Different);
         let unallocated = target(Kind::Unallocated, false, &[]);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_reaches_itself_hides_nothing_else() {
+    fn a_pod_that_reaches_itself_excuses_no_other_difference() {
         let target = target(Kind::Cluster, true, &["10.244.1.10", "10.244.1.11"]);
         let (itself, other) = ("10.244.1.10:1 node refused", "10.244.1.11:1 client refused");
         check("pod-a", &target, &[itself, other], &["nothing", other], Verdict::Known("itself"));

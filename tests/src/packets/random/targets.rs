@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_address_is_asked_at_each_port_and_at_one_more() {
+    fn each_address_has_targets_at_each_port_and_at_an_unused_one() {
         let all = targets(&[service("s2", "None"), service("kubernetes", "None")], &[]);
         let count = |kind| all.iter().filter(|target| target.kind == kind).count();
         assert_eq!([count(Kind::Cluster), count(Kind::Balancer), count(Kind::NodePort)], [4, 4, 16]);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_target_knows_the_one_that_is_not() {
+    fn a_target_with_affinity_has_its_twins_index() {
         let all = targets(&[service("s10", "ClientIP"), service("s9", "None")], &[]);
         for (at, target) in all.iter().enumerate().filter(|(_, target)| target.service == "s10") {
             let twin = &all[target.twin.unwrap()];
