@@ -483,7 +483,7 @@ fn two_servers_of_a_cluster_agree() {
 }
 
 #[test]
-fn an_object_without_a_kind_or_name_is_refused() {
+fn an_object_without_a_name_or_known_kind_is_refused() {
     let cluster = Cluster::new("a");
     assert!(matches!(cluster.apply(json!({"kind": "Service"})), Err(FakeError::Object(_))));
     assert!(matches!(

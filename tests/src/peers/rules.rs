@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_local_gives_remote_clients_only_local_endpoints() {
+    fn policy_local_gives_local_clients_all_endpoints_and_drops_others() {
         let both = ["10.1.0.1:8080", "10.1.0.2:8080"].map(|address| address.parse().unwrap());
         let (dialled, refused) = ("203.0.113.7:80", ("203.0.113.7:80", "UDP", Way::Refused));
         check(&listing(), Client::Local, &[(dialled, "TCP", Way::To(both.into())), refused.clone()]);

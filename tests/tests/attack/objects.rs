@@ -78,7 +78,7 @@ fn rejected(daemon: &Daemon<'_>) -> Value {
 }
 
 #[test]
-fn a_tenants_noise_evicts_no_last_good_version_of_others_over_a_restart() {
+fn a_tenants_noise_evicts_no_foreign_last_good_version_over_a_restart() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let web = service("web", "10.96.0.10", BACKEND);

@@ -174,7 +174,7 @@ fn a_diagnosis_sends_at_most_twelve_requests() {
 
 /// A healthy service causes no requests about broken pods and nodes.
 #[test]
-fn a_healthy_service_needs_fewer_requests() {
+fn a_healthy_service_leaves_requests_for_the_rest() {
     let setup = whole("ClusterIP", 0);
     setup.cluster.apply(pod(7, true)).unwrap();
     let node = synced(setup);
@@ -356,7 +356,7 @@ fn a_slow_apiserver_gets_the_most_important_requests_first() {
 }
 
 #[test]
-fn of_ten_thousand_events_a_few_pages_are_read_and_reported_as_partial() {
+fn ten_thousand_events_are_read_in_part_and_reported_so() {
     let setup = whole("ClusterIP", 3);
     // A hundred times the limit of read Events; more would only keep the fake busy until the diagnosis' deadline.
     for number in 0..10_000 {

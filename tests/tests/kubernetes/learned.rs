@@ -62,7 +62,7 @@ fn a_once_listed_address_is_dialled_for_ever_and_exempt_while_listed() {
 
 /// An author of slices in `default` can name another Service's address.
 #[test]
-fn an_unlisted_address_is_exempt_only_once_it_has_answered() {
+fn an_unlisted_silent_address_is_dialled_and_not_exempt() {
     let setup = Setup::new(1);
     setup.services(1);
     let strange = address("192.0.2.99:443");

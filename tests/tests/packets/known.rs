@@ -133,7 +133,7 @@ life: restart, kill, growth, a device made anew, another address, programs taken
   tests/tests/packets/devices.rs new_connections_to_other_nodes_use_the_changed_address
   tests/tests/packets/devices.rs removed_programs_are_reattached_and_no_connection_breaks
 the real one: kube-proxy on the same network, by the same table
-  tests/systems/cluster/packets.rs packets_kube_proxy_does_what_the_table_says
+  tests/systems/cluster/packets.rs packets_kube_proxy_matches_the_table
 parser: crafted packets, judged by somebody else; nonsense; sums
   daemon/datapath/src/packets/tests/flows.rs kernel_invariant_14_what_is_translated_one_way_is_translated_back
   daemon/datapath/src/packets/tests/hard.rs kernel_nonsense_is_survived

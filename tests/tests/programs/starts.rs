@@ -253,7 +253,7 @@ fn a_daemon_without_privileges_ends_and_lists_them() {
 }
 
 #[test]
-fn a_host_that_loads_no_programs_ends_the_daemon_and_cuts_no_client() {
+fn a_host_that_refuses_programs_ends_the_daemon_and_cuts_no_client() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     daemon.start().unwrap();
@@ -326,7 +326,7 @@ fn first(trace: &str, call: &str) -> (usize, i32) {
 }
 
 #[test]
-fn a_reachable_daemon_can_be_ended() {
+fn sigterm_ends_a_daemon_once_it_is_reachable() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     let trace = tempfile::NamedTempFile::new().unwrap();

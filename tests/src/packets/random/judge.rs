@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_refusal_is_excused_only_without_backends() {
+    fn a_missing_refusal_counts_except_at_unallocated_addresses() {
         check("outside", &target(Kind::Cluster, false, &[]), &["refused"], &["lost"], Verdict::Different);
         check("outside", &target(Kind::Cluster, true, &[]), &["refused"], &["lost"], Verdict::Different);
         let unallocated = target(Kind::Unallocated, false, &[]);
