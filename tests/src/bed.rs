@@ -1,9 +1,9 @@
-//! A place of its own on this machine for real sockets and real programs: network, cgroup, bpffs.
+//! A private network, cgroup and bpffs on this machine, for real sockets and real programs.
 //!
-//! Invariant: nothing outside of the bed changes, and everything of it goes when the `Bed` is dropped or its process
-//! ends in any way. A keeper process holds the namespaces and waits for the end of a pipe from here; what a killed
-//! keeper leaves is removed when the next bed is made. Whatever runs inside is a process of its own, because a change
-//! of this process's namespaces or cgroup would reach other tests.
+//! Invariant: nothing outside of the bed changes, and all of it is removed when the `Bed` is dropped or its process
+//! ends in any way. A keeper process holds the namespaces and waits for the end of a pipe from here. The next bed
+//! removes the cgroups of a killed keeper. Everything inside runs as a process of its own, because a change of this
+//! process's namespaces or cgroup would affect other tests.
 
 pub mod ask;
 mod cgroup;
@@ -51,88 +51,88 @@ pub use self::links::{Layout, Neighbour};
 use self::load::{Kind, Load};
 pub use self::serve::{Role, Server};
 
-/// The most that a command inside may write; what is beyond is cut off.
+/// The most that a command inside may write; the rest is cut off.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// How often an ended child is looked for.
+/// How often `wait` polls a child.
 const CHILD_POLL: Duration = Duration::from_millis(2);
 
-/// Set for a test that runs again as a process inside.
+/// Set in the environment of a test that runs again as a process inside.
 const INSIDE: &str = "HOLDFAST_BED_INSIDE";
 
-/// Why there is no bed, or nothing ran in it.
+/// Why a bed could not be made, or a program not run in it.
 #[derive(Debug, thiserror::Error)]
 pub enum BedError {
-    /// Namespaces, cgroups and programs belong to root.
+    /// Only root may create namespaces and cgroups and load programs.
     #[error("a bed needs root; run this test as root")]
     NotRoot,
-    /// Neither a unified nor a hybrid machine.
+    /// The machine has neither a unified nor a hybrid cgroup tree.
     #[error(
         "no cgroup2 is mounted here (see /proc/self/mountinfo); mount it: mount -t cgroup2 none /sys/fs/cgroup"
     )]
     NoCgroup2,
-    /// The test was built without its companion.
+    /// `bed_child` was not built.
     #[error("bed_child is not beside {}; build it: cargo build -p holdfast-tests --bins", near.display())]
     NoChild {
         /// The program that looked for it.
         near: PathBuf,
     },
-    /// The tests were built without the daemon.
+    /// The daemon was not built.
     #[error("holdfast is not beside {}; build it: cargo build -p holdfast", near.display())]
     NoDaemon {
         /// The program that looked for it.
         near: PathBuf,
     },
-    /// The test was not started by its part.
+    /// The test was started without `make part PART=routers`.
     #[error(
         "HOLDFAST_ROUTERS is no folder with FRR, BIRD and keepalived; run this as `make part PART=routers`"
     )]
     NoSpeakers,
-    /// A name that the layout does not have.
+    /// The layout has no neighbour of this name.
     #[error("the bed has no neighbour {name}")]
     NoNeighbour {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
-    /// A file or folder of the machine.
+    /// An operation on a file or folder failed.
     #[error("{what} {}", path.display())]
     File {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A program could not be started.
     #[error("start {program}; `scripts/setup` brings what the tests run")]
     Start {
         program: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A program ended with an error, where none was expected.
+    /// A program failed that should have succeeded.
     #[error("{program} failed with {status}: {said}")]
     Failed {
         program: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it wrote to its standard error.
+        /// Its standard error.
         said: String,
     },
     /// A program was killed at its deadline.
     #[error("{program} did not end within {limit:?}; it said: {said}")]
     Late {
         program: String,
-        /// How long it had.
+        /// Its deadline.
         limit: Duration,
-        /// What it wrote until then.
+        /// Its output until then.
         said: String,
     },
-    /// A child of the bed did not say what was expected.
+    /// A child of the bed wrote an unexpected line.
     #[error("{who} said {said:?}")]
     Unexpected {
         who: String,
-        /// What it said.
+        /// The line.
         said: String,
     },
 }
@@ -142,7 +142,7 @@ pub(crate) fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Erro
     move |source| BedError::File { what, path: path.to_owned(), source }
 }
 
-/// Where something runs: below the bed's cgroup or beside it, in the bed's own network or in a neighbour's.
+/// Where a process runs: inside or outside of the bed's cgroup, in the node's network or in a neighbour's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location<'a> {
     inside: bool,
@@ -150,24 +150,24 @@ pub struct Location<'a> {
 }
 
 impl<'a> Location<'a> {
-    /// A process of the node: what is attached to `Bed::cgroup` sees its sockets.
+    /// A process of the node. Programs attached to `Bed::cgroup` see its sockets.
     pub const NODE: Location<'static> = Location { inside: true, neighbour: None };
 
-    /// A place in the node's network, but in a cgroup beside: no program of the bed sees its sockets.
+    /// A process in the node's network but outside of its cgroup: no program of the bed sees its sockets.
     pub const OUTSIDE: Location<'static> = Location { inside: false, neighbour: None };
 
-    /// A place in a neighbour's network and below the node's cgroup, as a pod is.
+    /// A process in a neighbour's network and below the node's cgroup, as in a pod.
     pub const fn pod(neighbour: &'a str) -> Self {
         Self { inside: true, neighbour: Some(neighbour) }
     }
 
-    /// A place in a neighbour's network and in a cgroup beside, as another machine is.
+    /// A process in a neighbour's network and outside of the node's cgroup, as on another machine.
     pub const fn far(neighbour: &'a str) -> Self {
         Self { inside: false, neighbour: Some(neighbour) }
     }
 }
 
-/// The place. Fields are dropped in this order: what runs in it ends before the namespaces go.
+/// The bed. Fields are dropped in this order: the processes end before the namespaces go.
 #[derive(Debug)]
 pub struct Bed {
     tree: Tree,
@@ -204,24 +204,24 @@ impl Bed {
         self.tree.node()
     }
 
-    /// A cgroup below `cgroup()`, made when it is not there.
+    /// A cgroup below `cgroup()`, created if missing.
     pub fn child_cgroup(&self, name: &str) -> Result<PathBuf, BedError> {
         let path = self.tree.node().join(name);
         std::fs::create_dir_all(&path).map_err(at("create", &path))?;
         Ok(path)
     }
 
-    /// The bed's own bpffs, as a path that works from outside too. Inside it is `/sys/fs/bpf`.
+    /// The path of the bed's bpffs from outside. Inside it is `/sys/fs/bpf`.
     pub fn bpffs(&self) -> PathBuf {
         self.root().join("sys/fs/bpf")
     }
 
-    /// The root of the bed's own mounts, likewise.
+    /// The path of the bed's root file system from outside.
     fn root(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.keeper.pid()))
     }
 
-    /// A command that will run in a place: arguments, environment and pipes are set as usual.
+    /// A command that will run at a location. The caller sets arguments, environment and pipes as usual.
     pub fn command(
         &self,
         location: Location<'_>,
@@ -230,12 +230,12 @@ impl Bed {
         Ok(self.entering(self.netns(location)?, self.tree.of(location), program.as_ref()))
     }
 
-    /// A command that will run in the node's network and in a cgroup of `child_cgroup`.
+    /// A command that will run in the node's network and in a cgroup from `child_cgroup`.
     pub fn command_in(&self, cgroup: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
         self.entering(&self.keeper, cgroup, program.as_ref())
     }
 
-    /// The same in the network of a place.
+    /// A command that will run in the network of a location and in a cgroup from `child_cgroup`.
     pub fn command_at(
         &self,
         location: Location<'_>,
@@ -252,7 +252,7 @@ impl Bed {
         command
     }
 
-    /// This very test once more, as a process in a place. There `is_inside()` holds, and the test takes its other part.
+    /// A command that runs this test again as a process at a location. There, `is_inside()` returns true.
     pub fn again(&self, location: Location<'_>, test: &str) -> Result<Command, BedError> {
         let program = this_program()?;
         let mut command = self.command(location, program)?;
@@ -265,7 +265,7 @@ impl Bed {
         std::env::var_os(INSIDE).is_some()
     }
 
-    /// Runs on a thread in the network of a place. The thread keeps this process's cgroup.
+    /// Runs a closure on a thread in the network of a location. The thread keeps this process's cgroup.
     pub fn within<T: Send>(
         &self,
         location: Location<'_>,
@@ -295,7 +295,7 @@ impl Bed {
         Server::start(command, address)
     }
 
-    /// Starts a server that tells each client, by TCP or UDP, which address it sees, at each of its own addresses.
+    /// Starts a server that tells each client, by TCP or UDP, which source address it sees.
     pub fn tell_whom(
         &self,
         location: Location<'_>,
@@ -308,35 +308,35 @@ impl Bed {
         Server::start(command, first)
     }
 
-    /// Starts a client that asks what it is told to ask.
+    /// Starts a client that sends requests on command.
     pub fn asker(&self, location: Location<'_>) -> Result<Asker, BedError> {
         let mut command = self.command(location, &self.child)?;
         command.arg("ask");
         Asker::start(command)
     }
 
-    /// Starts a generator of load, which waits for its first turn.
+    /// Starts a load generator, which waits for its first turn.
     pub fn load(&self, location: Location<'_>, kind: Kind, address: SocketAddr) -> Result<Load, BedError> {
         let mut command = self.command(location, &self.child)?;
         command.args(["load", kind.word(), &address.to_string()]);
         Load::start(command)
     }
 
-    /// Starts a client that dials an address all the time.
+    /// Starts a client that dials an address in a loop.
     pub fn dial(&self, location: Location<'_>, address: SocketAddr) -> Result<Dialer, BedError> {
         let mut command = self.command(location, &self.child)?;
         command.args(["dial", &address.to_string()]);
         Dialer::start(command)
     }
 
-    /// Starts clients of an admin API, which ask all the time.
+    /// Starts clients of an admin API, which send requests in a loop.
     pub fn crowd(&self, location: Location<'_>, question: &Question<'_>) -> Result<Crowd, BedError> {
         let mut command = self.command(location, &self.child)?;
         command.arg("crowd").args(question.arguments());
         Crowd::start(command)
     }
 
-    /// Has a process of a user do something once, and gives what came of it.
+    /// Runs an errand once as a user's process and returns its output.
     pub fn errand(
         &self,
         location: Location<'_>,
@@ -370,7 +370,7 @@ pub fn finish(mut command: Command, limit: Duration) -> Result<Output, BedError>
     Ok(Output { status, stdout, stderr })
 }
 
-/// Runs a command that must succeed, and gives what it wrote to its standard output.
+/// Runs a command that must succeed and returns its standard output.
 pub fn succeed(command: Command, limit: Duration) -> Result<String, BedError> {
     let program = described(&command);
     let output = finish(command, limit)?;
@@ -396,7 +396,7 @@ type Drained = thread::JoinHandle<Vec<u8>>;
 fn drain(pipe: impl Read + Send + 'static) -> Drained {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is what there is to show.
+        // A read error keeps what was read before it.
         let _ = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
         bytes
     })
@@ -406,7 +406,7 @@ fn collected(pipe: Option<Drained>) -> Vec<u8> {
     pipe.and_then(|thread| thread.join().ok()).unwrap_or_default()
 }
 
-/// Waits for the end of a child; past the limit it is killed and there is no status.
+/// Waits for the end of a child. Past the limit, kills it and returns no status.
 pub(crate) fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + limit;
     while Instant::now() < until {
@@ -424,7 +424,7 @@ fn this_program() -> Result<PathBuf, BedError> {
     std::env::current_exe().map_err(at("find", Path::new("/proc/self/exe")))
 }
 
-/// The program that plays the children of a bed: beside this one, or, for tests and benchmarks, one folder up.
+/// The path of `bed_child`: next to this program, or, for tests and benchmarks, one folder up.
 pub(crate) fn companion() -> Result<PathBuf, BedError> {
     let near = this_program()?;
     let folders = near.ancestors().skip(1).take(2);

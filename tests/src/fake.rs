@@ -1,25 +1,27 @@
-//! An apiserver in this process, and every fault that apiservers, and what stands before them, are known to have.
+//! An in-process apiserver with the known faults of apiservers and of proxies in front of them.
 //!
-//! A [`Cluster`] is what etcd holds: objects, versions, what was compacted away. A [`Server`] is one apiserver of it:
-//! an address of its own, TLS, and a [`Fault`] or none for each request. So two servers of one cluster agree, and two
-//! clusters do not. A test says what goes wrong and when ("the next watch of slices ends at once", "from now on every
-//! list is refused"), then counts what it was asked.
+//! A [`Cluster`] is the content of etcd: objects, versions, compaction. A [`Server`] is one apiserver of it: an
+//! address, TLS, and a [`Fault`] or none for each request. Two servers of one cluster agree, and two clusters do not.
+//! A test sets faults ("the next watch of slices ends at once", "from now on refuse every list"), then counts the
+//! requests.
 //!
 //! ```no_run
 //! # use holdfast_tests::fake::{Asked, Authority, Cluster, Fault, Kind, Names, Server};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001"); let authority = Authority::new()?; let server =
-//! Server::start(&cluster, &authority.server(&Names::Kubernetes)?)?; server.once(Asked::watch(Kind::Slices),
-//! Fault::say("")); cluster.apply(serde_json::json!({"kind": "Service", "metadata": {"namespace": "default", "name":
-//! "web"}}))?; assert_eq!(server.asked(Asked::list(Kind::Services)), 0);
+//! let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001");
+//! let authority = Authority::new()?;
+//! let server = Server::start(&cluster, &authority.server(&Names::Kubernetes)?)?;
+//! server.once(Asked::watch(Kind::Slices), Fault::say(""));
+//! cluster.apply(serde_json::json!({"kind": "Service", "metadata": {"namespace": "default", "name": "web"}}))?;
+//! assert_eq!(server.asked(Asked::list(Kind::Services)), 0);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Invariant: nothing happens by chance or by itself; what a test did not ask for is what a sound apiserver does. Each
-//! server runs on a thread of its own, so that it takes no time from the client's runtime. Only Events can be written
-//! over HTTP, nothing is defaulted, and there are no streaming lists. Lists and watches of Services, slices and Nodes
-//! are told in protobuf to clients that ask for it first.
+//! Invariant: the server is deterministic; without a fault it behaves as a healthy apiserver. Each server runs on a
+//! thread of its own, so that it takes no time from the client's runtime. Clients can create only Events over HTTP.
+//! There are no defaults and no streaming lists. Clients that prefer protobuf get lists and watches of Services,
+//! slices and Nodes in it.
 
 mod authority;
 mod cluster;
@@ -47,10 +49,10 @@ pub use fault::{Asked, Fault, Greeting, Verb};
 pub use journal::Request;
 pub use server::Server;
 
-/// What is asked for.
+/// The kind of a requested object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Served at `/api/v1/services`, and as all kinds that have one below a namespace.
+    /// Served at `/api/v1/services`; like all kinds with a namespace, also below one.
     Services,
     /// Served at `/apis/discovery.k8s.io/v1/endpointslices`.
     Slices,
@@ -79,7 +81,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Kubernetes' word for one object, and its group and version.
+    /// Kubernetes' name of the kind, and its group and version.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Services => ("Service", "v1"),
@@ -101,7 +103,7 @@ impl Kind {
         Self::STORED.into_iter().find(|kind| kind.names().0 == word)
     }
 
-    /// The kinds of which objects are stored.
+    /// The kinds of stored objects.
     const STORED: [Self; 11] = [
         Self::Services,
         Self::Slices,
@@ -117,30 +119,30 @@ impl Kind {
     ];
 }
 
-/// Why the fake cannot do what it was told.
+/// Why the fake refuses a call.
 #[derive(Debug, thiserror::Error)]
 pub enum FakeError {
-    /// An object that no apiserver could hold.
+    /// No apiserver could hold this object.
     #[error("an object needs a kind that the fake knows, metadata and a name: {0}")]
     Object(serde_json::Value),
-    /// Nothing of this name is there.
+    /// There is no object of this name.
     #[error("there is no {0:?} {1}")]
     Missing(Kind, String),
     /// A certificate could not be made.
     #[error("cannot make a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// TLS refuses what was made.
+    /// TLS rejects the certificate or key.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// TLS refuses the verifier of client certificates.
+    /// TLS rejects the verifier of client certificates.
     #[error("cannot judge client certificates: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    /// No socket, thread or runtime.
+    /// A socket, thread or runtime could not be created.
     #[error("cannot serve: {0}")]
     Serve(#[from] std::io::Error),
 }
 
-/// A panic in one test thread leaves nothing half done behind these locks.
+/// Ignores poison: a panicking test thread leaves nothing half done behind these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,6 @@
-//! Figures of several peers beside each other: written down as they are measured, read back for a table and a picture.
+//! Benchmark results of several peers: written as they are measured, read back for a table and a chart.
 //!
-//! Invariant: a figure that was not measured is not shown, and no figure is changed on its way: the picture and the
-//! tables are made of the same lines.
+//! Invariant: a missing result is not shown, and no result is changed: the chart and the tables use the same lines.
 
 mod picture;
 
@@ -11,20 +10,20 @@ use std::path::{Path, PathBuf};
 
 pub use self::picture::picture;
 
-/// The file that a run of several benchmarks writes its figures to.
+/// The variable with the file that a run of several benchmarks writes to.
 const FILE: &str = "HOLDFAST_FIGURES";
 
-/// What one peer did in one measurement.
+/// One peer's result of one measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// The table it belongs to; its words say the unit and which way is better.
+    /// The table; its words name the unit and the better direction.
     pub group: String,
-    /// The row: what was measured.
+    /// The row: the measurement.
     pub what: String,
-    /// The column: whom it was measured of.
+    /// The column: the peer.
     pub of: String,
     pub median: f64,
-    /// The middle half, or all draws where there are few.
+    /// The middle half of the draws, or all of them if there are few.
     pub low: f64,
     pub high: f64,
 }
@@ -39,7 +38,7 @@ impl Figure {
         Self { group, what, of, median: at(2), low: at(1), high: at(3) }
     }
 
-    /// Says it, and writes it down where a run collects figures.
+    /// Prints the result, and writes it down if the run collects results.
     pub fn tell(&self) -> io::Result<()> {
         let Self { group, what, of, median, low, high } = self;
         writeln!(io::stdout(), "{group}: {what}, {of}: {median:.3} ({low:.3} to {high:.3})")?;
@@ -69,7 +68,7 @@ impl Figure {
     }
 }
 
-/// Three digits that count.
+/// Three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         it if it >= 100.0 => format!("{value:.0}"),
@@ -79,24 +78,23 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Writes a figure down, where a run collects figures.
+/// Writes a result down, if the run collects results.
 pub fn note(figure: &Figure) -> io::Result<()> {
     let Some(path) = std::env::var_os(FILE) else { return Ok(()) };
     File::options().create(true).append(true).open(path)?.write_all(figure.written().as_bytes())
 }
 
-/// The file in which this run collects figures, if it does.
+/// The file in which this run collects results, if any.
 pub fn file() -> Option<PathBuf> {
     std::env::var_os(FILE).map(PathBuf::from)
 }
 
-/// All figures of a file, in their order.
+/// All results of a file, in their order.
 pub fn read(path: &Path) -> io::Result<Vec<Figure>> {
     Ok(fs::read_to_string(path)?.lines().filter_map(Figure::read).collect())
 }
 
-/// Puts the tables of figures in place of what a page has between two marks. What stands around them is written by
-/// hand, and stays.
+/// Replaces the text of a page between two marks with the tables of the results. The rest of the page stays.
 pub fn publish(page: &Path, (begin, end): (&str, &str), figures: &[Figure]) -> io::Result<()> {
     let text = fs::read_to_string(page)?;
     let around = text.split_once(begin).and_then(|(head, rest)| Some((head, rest.split_once(end)?.1)));
@@ -105,7 +103,7 @@ pub fn publish(page: &Path, (begin, end): (&str, &str), figures: &[Figure]) -> i
     fs::write(page, format!("{head}{begin}\n\n{}\n{end}{tail}", tables(figures)))
 }
 
-/// Words in the order in which they come first.
+/// Distinct words in the order of their first appearance.
 fn each<'a>(words: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut each = Vec::new();
     words.for_each(|word| {
@@ -116,7 +114,7 @@ fn each<'a>(words: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     each
 }
 
-/// A table of Markdown for each group.
+/// A Markdown table for each group.
 pub fn tables(figures: &[Figure]) -> String {
     let groups = each(figures.iter().map(|it| it.group.as_str()));
     let table = |group: &&str| {
@@ -162,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_by_hand_around_tables_stays() {
+    fn text_around_the_tables_stays_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("page.md");
         fs::write(&page, "# Head\n<!-- a -->\nold\n<!-- b -->\n## Tail\n").unwrap();
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_column_for_each_peer_and_no_figure_that_was_not_measured() {
+    fn a_table_leaves_unmeasured_cells_empty() {
         expect_test::expect![[r"
             | of plain | holdfast | kube-proxy |
             |---|---|---|

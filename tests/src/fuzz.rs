@@ -1,9 +1,9 @@
-//! Broken input for everything that reads: configuration, manifests, HTTP requests, answers of name servers.
+//! Fuzzes every parser of outside input: configuration, manifests, HTTP requests, DNS answers.
 //!
-//! A seed decides every input. Inputs that are answered in a new way join the corpus, so that later ones go
-//! deeper. Invariant: whatever the input, the reader neither panics nor takes long nor lets anything past a limit,
-//! and the input that shows otherwise is kept in a file. It does not measure coverage, for which the compiler
-//! would have to be nightly.
+//! A seed decides every input. Inputs with a new kind of answer join the corpus, so that later ones go deeper.
+//!
+//! Invariant: no input makes a reader panic, take long or exceed a limit; an input that does is kept in a file. It
+//! measures no coverage, which would need a nightly compiler.
 
 mod config;
 mod manifests;
@@ -21,19 +21,19 @@ use std::time::{Duration, Instant};
 
 use mutate::Mutator;
 
-/// No reader may think for longer about one input.
+/// The longest time for one input.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// A busy machine makes any input slow once; one that is slow so many times in a row is slow by itself.
+/// A busy machine makes any input slow once; an input that is slow this many times in a row is slow by itself.
 const SLOW_TRIES: usize = 3;
 
-/// What reads the input.
+/// The parser under test.
 pub trait Target {
     /// The name on the command line.
     fn name(&self) -> &'static str;
-    /// What mutation starts from.
+    /// The inputs from which mutation starts.
     fn corpus(&self) -> Vec<Vec<u8>>;
-    /// Reads one input. Gives what became of it, in words, or what must not be.
+    /// Reads one input. Returns a description of the result, or of the violation.
     fn read(&mut self, input: &[u8]) -> Result<String, String>;
 }
 
@@ -51,16 +51,16 @@ pub fn target(name: &str) -> Result<Box<dyn Target>, String> {
     }
 }
 
-/// How it went.
+/// The summary of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Inputs that were read.
     pub inputs: u64,
-    /// Different answers among them.
+    /// Different kinds of answers among them.
     pub answers: usize,
 }
 
-/// Feeds one target for some time. `Err` tells what was found, the seed, and where the input is.
+/// Feeds one target for a while. `Err` names the finding, the seed, and the file with the input.
 pub fn feed(target: &mut dyn Target, seed: u64, time: Duration, findings: &Path) -> Result<Report, String> {
     catch_panics();
     let mut mutator = Mutator::new(seed, target.corpus());
@@ -95,7 +95,7 @@ fn timed(target: &mut dyn Target, input: &[u8]) -> Result<String, String> {
     Err(format!("takes more than {} s each time, and says {answer}", SLOW.as_secs()))
 }
 
-/// Answers that differ in numbers or in quoted text alone are one kind.
+/// Answers that differ only in numbers or quoted text are one kind.
 fn kind_of(answer: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (place, part) in answer.split('"').enumerate() {
@@ -107,7 +107,7 @@ fn kind_of(answer: &str) -> u64 {
     hasher.finish()
 }
 
-/// The input that each target reads: where the panic hook finds it, whatever thread panics, even when panics abort.
+/// The current input of each target, where the panic hook finds it in any thread, even if panics abort.
 static CURRENT: Mutex<BTreeMap<&'static str, Current>> = Mutex::new(BTreeMap::new());
 
 struct Current {
@@ -121,7 +121,7 @@ fn current() -> MutexGuard<'static, BTreeMap<&'static str, Current>> {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the input that a target was reading and says all that is needed to see it again.
+/// Saves the input that a target was reading and says how to reproduce the finding.
 fn found(target: &str, what: &str) -> String {
     let Some(Current { seed, input, folder, .. }) = current().remove(target) else { return what.to_owned() };
     let mut hasher = DefaultHasher::new();
@@ -132,7 +132,8 @@ fn found(target: &str, what: &str) -> String {
     format!("{target}, seed {seed}: {what}\ninput: {place}")
 }
 
-/// Keeps the input that the panicking thread read; if it read none itself, as a server does not, that of any thread.
+/// Installs a panic hook that saves the input of the panicking thread, or of any thread if it read none, as in a
+/// server.
 fn catch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -140,7 +141,7 @@ fn catch_panics() {
         std::panic::set_hook(Box::new(move |panic| {
             default(panic);
             for target in suspects() {
-                // Written by hand: the process may end before any other thread gets to print.
+                // Written directly to stderr: the process may end before another thread prints.
                 let _told = writeln!(std::io::stderr(), "{}", found(target, "something panicked"));
             }
         }));

@@ -1,9 +1,9 @@
-//! A booted Linux for tests of packages: real systemd as PID 1, real journald, real dpkg, in namespaces of its own. In
-//! a guest that was made for it (`vm run --disk`) it is the guest itself.
+//! A booted Linux for package tests: real systemd as PID 1, real journald and real dpkg, in namespaces of its own. In
+//! a guest made for these tests (`vm run --disk`), it is the guest itself.
 //!
-//! Invariant: nothing outside changes, and everything goes when the `HostContext` is dropped or its process ends in any way:
-//! its first process dies with the thread that started it, and with it all others; a guest goes as a whole. Memory and
-//! CPU are not limited in there; the machine may have given those controllers to another hierarchy.
+//! Invariant: nothing outside changes, and all of it goes when the `HostContext` is dropped or its process ends in any
+//! way. The first process dies with the thread that started it, and takes all others with it; a guest ends as a whole.
+//! Memory and CPU are not limited inside, because the machine may use those controllers in another hierarchy.
 
 mod say;
 
@@ -21,26 +21,26 @@ use crate::bed::{BedError, Dialer, Role, Server, at, companion, finish, mount_po
 
 pub use say::Said;
 
-/// Booting takes a quarter of a second. An emulated machine with CPUs that dial without end has taken half a minute to
-/// start a daemon again, and a busy machine under it may take its time too.
+/// Booting takes a quarter of a second. An emulated machine with clients that dial in a loop has taken half a minute
+/// to restart a daemon, and a busy machine takes longer.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// One command inside. The longest is an upgrade in an emulated machine under traffic.
+/// The timeout of one command inside. The longest is an upgrade in an emulated machine under traffic.
 const COMMAND_LIMIT: Duration = Duration::from_secs(180);
 
-/// How often it is looked again for what is waited for.
+/// How often a condition is polled.
 const POLL: Duration = Duration::from_millis(20);
 
-/// The names of all cgroups of hosts begin so; the number of the process follows.
+/// The prefix of all host cgroups; the process id follows.
 const PREFIX: &str = "holdfast-host-";
 
-/// A guest that may change its system is booted with this word.
+/// The kernel argument of a guest whose system tests may change.
 const GUEST: &str = "holdfast.guest";
 
 /// One booted Linux.
 #[derive(Debug)]
 pub struct Host {
-    /// What was started for it; nothing for a guest.
+    /// Its first process; `None` for a guest.
     first: Option<Child>,
     pid: u32,
     cgroup: PathBuf,
@@ -58,7 +58,7 @@ impl Host {
         Self { first: Some(first), pid: 0, cgroup }.ready()
     }
 
-    /// Whether this machine is a guest that was made for tests to change it.
+    /// Whether this machine is a guest that tests may change.
     pub fn is_around() -> bool {
         let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
         line.split_whitespace().any(|word| word == GUEST)
@@ -86,7 +86,7 @@ impl Host {
         list.lines().next()?.parse().ok()
     }
 
-    /// Waits until something holds, as long as the host lives.
+    /// Waits until a condition holds, while the host lives.
     pub fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) -> Result<(), BedError> {
         let until = Instant::now() + BOOT_LIMIT;
         while !holds(self) {
@@ -100,18 +100,18 @@ impl Host {
         Ok(())
     }
 
-    /// The processes of one of its cgroups, by their numbers on this machine.
+    /// The processes of one of its cgroups, by their ids on this machine.
     pub fn processes(&self, cgroup: &str) -> Vec<u32> {
         let list = fs::read_to_string(self.cgroup.join(cgroup).join("cgroup.procs")).unwrap_or_default();
         list.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// A path of it, as this process reaches it.
+    /// The path of a file of the host from this process.
     pub fn path(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.pid))
     }
 
-    /// Lays a file down there.
+    /// Writes a file of the host.
     pub fn write(&self, path: &str, text: &str) -> Result<(), BedError> {
         let path = self.path(path);
         let folder = path.parent().unwrap_or(&path);
@@ -119,12 +119,12 @@ impl Host {
         fs::write(&path, text).map_err(at("write", &path))
     }
 
-    /// Copies a file of this machine there.
+    /// Copies a file of this machine into the host.
     pub fn copy(&self, from: &Path, to: &str) -> Result<(), BedError> {
         fs::copy(from, self.path(to)).map(drop).map_err(at("copy", from))
     }
 
-    /// A command in it, as root, among its clients: what holdfast does to sockets is done to those of the command.
+    /// A command in the host as root, in its clients' cgroup: holdfast's programs apply to its sockets.
     fn command<S: AsRef<OsStr>>(&self, namespaces: &[&str], words: &[S]) -> Command {
         let clients = self.cgroup.join("clients");
         let into = if clients.exists() { clients } else { self.cgroup.clone() };
@@ -136,19 +136,19 @@ impl Host {
         command
     }
 
-    /// Runs a command in it to its end, whatever that is.
+    /// Runs a command in the host to its end, whatever its exit code.
     pub fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<Said, BedError> {
         let all = ["--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--root", "--wd"];
         let Output { status, stdout, stderr } = finish(self.command(&all, words), COMMAND_LIMIT)?;
         Ok(Said::new(status, &stdout, &stderr))
     }
 
-    /// Runs a line of a shell in it.
+    /// Runs a shell line in the host.
     pub fn shell(&self, line: &str) -> Result<Said, BedError> {
         self.run(&["sh", "-c", line])
     }
 
-    /// A server of this machine's in its network.
+    /// Starts a server of this machine in the host's network.
     pub fn serve(&self, name: &str, address: SocketAddr) -> Result<Server, BedError> {
         let child = companion()?;
         let words = [child.as_os_str(), "serve".as_ref(), Role::Tcp.word().as_ref(), name.as_ref()];
@@ -157,7 +157,7 @@ impl Host {
         Server::start(command, address)
     }
 
-    /// A client of this machine's that dials without end, in its network and among its clients.
+    /// Starts a client of this machine that dials in a loop, in the host's network and its clients' cgroup.
     pub fn dial(&self, address: SocketAddr) -> Result<Dialer, BedError> {
         let child = companion()?;
         let mut command = self.command(&["--net"], &[child.as_os_str(), "dial".as_ref()]);
@@ -176,12 +176,12 @@ fn boot(root: &Path, cgroup: &Path) -> Command {
         .arg(root)
         .arg(cgroup);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Ctrl-C reaches the test, and this dies with it.
+    // Ctrl-C must not reach this process, which dies with the test.
     command.process_group(0);
     command
 }
 
-/// What tests that were killed have left.
+/// Removes leftovers of killed tests.
 fn remove_left_over(mount: &Path) {
     let Ok(entries) = fs::read_dir(mount) else { return };
     for entry in entries.flatten() {
@@ -193,7 +193,7 @@ fn remove_left_over(mount: &Path) {
     }
 }
 
-/// Kills what is in it first. What cannot be removed is removed before the next boot.
+/// Kills the processes of a cgroup and removes it. The next boot removes what remains.
 fn remove_tree(cgroup: &Path) {
     let _ = fs::write(cgroup.join("cgroup.kill"), "1");
     let until = Instant::now() + COMMAND_LIMIT;

@@ -1,6 +1,6 @@
-//! What tests and benchmarks of the whole share: worlds made of facts, and ways to look at what became of them.
+//! Shared code of tests and benchmarks: beds, fakes, real peers, fuzzing and measurements.
 //!
-//! Invariant: everything here is deterministic; a seed or a count decides. Assertions belong to the tests.
+//! Invariant: everything here is deterministic; a seed or a count decides. Tests make the assertions.
 
 pub mod bed;
 pub mod fake;

@@ -1,18 +1,18 @@
-//! How much memory a process has, as the kernel counts it.
+//! The memory of a process, as the kernel counts it.
 //!
-//! Invariant: what cannot be read is an error, so no figure is made of nothing.
+//! Invariant: an unreadable value is an error, never zero.
 
 use std::fs;
 use std::io;
 
 const KIB_OF_A_MEGABYTE: f64 = 1024.0;
 
-/// Megabytes of a process that are resident.
+/// Resident megabytes of a process.
 pub fn resident(pid: u32) -> io::Result<f64> {
     megabytes(pid, "VmRSS:")
 }
 
-/// Megabytes of a process that were resident at most.
+/// The peak of a process's resident megabytes.
 pub fn most(pid: u32) -> io::Result<f64> {
     megabytes(pid, "VmHWM:")
 }
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_some_and_one_that_is_not_there_has_none() {
+    fn memory_of_a_missing_process_is_an_error() {
         let own = std::process::id();
         let (now, most) = (resident(own).unwrap(), most(own).unwrap());
         assert!(now > 0.0 && most >= now, "{now} MB, at most {most} MB");

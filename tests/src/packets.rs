@@ -1,8 +1,8 @@
-//! What clients of every kind get on one node of a small cluster, with any proxy: services, a table of expectations,
-//! and the questions that compare the two.
+//! The results that clients of every kind get on one node of a small cluster, with any proxy: services, a table of
+//! expectations, and the requests that compare the two.
 //!
-//! Invariant: the table says of each row what the real kube-proxy does, and where holdfast does something else by
-//! decision, why. Nothing here knows which of the two is asked.
+//! Invariant: each row of the table says what the real kube-proxy does. Where holdfast differs by decision, the row
+//! gives the reason. Nothing here depends on which proxy serves.
 
 mod cases;
 pub mod random;
@@ -25,13 +25,13 @@ pub use self::written::{write_node, write_others};
 use crate::bed::ask::{Asker, Outcome, Question, Transport};
 use crate::bed::{Bed, BedError, Location, Server};
 
-/// Where the backends of all services listen.
+/// The port of all backends.
 pub const TARGET_PORT: u16 = 8080;
 
-/// What services are dialled at, besides their NodePorts.
+/// The port of all services, besides their NodePorts.
 pub const PORT: u16 = 80;
 
-/// The pause between two looks whether a node serves yet.
+/// How often a node is polled until it serves.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The proxy that serves the node.
@@ -41,33 +41,34 @@ pub enum Proxy {
     Holdfast,
 }
 
-/// Clients, by the word of the table: where each runs, and from which addresses it asks.
+/// Clients by their word in the table: the location of each, and its source addresses.
 const CLIENTS: [(&str, Location<'static>, Option<[&str; 2]>); 9] = [
     ("outside", Location::far("client"), Some(["10.20.0.2", "fd00:20::2"])),
     ("outside-3", Location::far("client"), Some(["10.20.0.3", "fd00:20::3"])),
     ("host", Location::NODE, None),
     ("pod-a", Location::pod("pod-a"), Some(["10.244.1.10", "fd00:244:1::10"])),
     ("pod-r", Location::far("pod-r"), Some(["10.244.9.10", "fd00:244:9::10"])),
-    // Pods of the node in whose cgroup no program is: a virtual machine, a sandbox with a stack of its own.
+    // Pods of the node with no program in their cgroup: a virtual machine, or a sandbox with a network stack of its
+    // own.
     ("bare-a", Location::far("pod-a"), Some(["10.244.1.10", "fd00:244:1::10"])),
     ("bare-b", Location::far("pod-b"), Some(["10.244.1.11", "fd00:244:1::11"])),
     ("bare-c", Location::far("pod-c"), Some(["10.244.2.10", "fd00:244:2::10"])),
     ("bare-d", Location::far("pod-d"), Some(["10.244.2.11", "fd00:244:2::11"])),
 ];
 
-/// The address of a client, or none for one that has many.
+/// The address of a client; `None` if it has several.
 fn address_of(client: &str, family: Family) -> Option<IpAddr> {
     let (_, _, addresses) = CLIENTS.iter().find(|(name, _, _)| *name == client)?;
     family.of((*addresses)?).parse().ok()
 }
 
-/// A server for each backend of the services, until they are dropped.
+/// Starts a server for each backend of the services.
 pub fn serve(bed: &Bed) -> Result<Vec<Server>, BedError> {
     let server = |backend: &Backend| bed.tell_whom(backend.place, backend.name, &backend.sockets());
     BACKENDS.iter().map(server).collect()
 }
 
-/// A client process for each place of the table.
+/// A client process for each location of the table.
 #[derive(Debug)]
 pub struct Clients {
     askers: BTreeMap<&'static str, Asker>,
@@ -79,7 +80,7 @@ impl Clients {
         Ok(Self { askers: askers.collect::<Result<_, BedError>>()? })
     }
 
-    /// The client of a word of the table.
+    /// The client with this word in the table.
     pub fn of(&mut self, name: &str) -> Result<&mut Asker, BedError> {
         let asker = self.askers.get_mut(name);
         asker.ok_or_else(|| BedError::NoNeighbour { name: name.to_owned() })
@@ -90,8 +91,8 @@ impl Clients {
         self.wait_until((service, "node"), |outcome| matches!(outcome, Outcome::Answered { .. }), limit)
     }
 
-    /// Waits until clients outside are refused where a service has a cluster IP and no such port, which programs know
-    /// a moment after they know the service.
+    /// Waits until outside clients are refused at a cluster IP's missing port. Programs refuse it a moment after they
+    /// serve the service.
     pub fn wait_until_refused(&mut self, service: &Service, limit: Duration) -> Result<bool, BedError> {
         self.wait_until((service, "cluster:81"), |outcome| *outcome == Outcome::Refused, limit)
     }
@@ -115,7 +116,7 @@ impl Clients {
         }
     }
 
-    /// Asks what the rows ask, and gives a line for each answer that is not as expected.
+    /// Sends the rows' requests, and returns a line for each unexpected result.
     pub fn differences(&mut self, rows: &[Row], proxy: Proxy) -> Result<Vec<String>, BedError> {
         let lines = thread::scope(|scope| {
             let clients = self.askers.iter_mut();

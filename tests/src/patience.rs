@@ -1,11 +1,11 @@
-//! How long a test waits for what has to come.
+//! How long a test waits for an event that must come.
 //!
-//! Invariant: what only has to come is waited for by this alone. A tighter bound is the time of what must not have been
-//! waited for, or says itself how many times what is needed it is.
+//! Invariant: only this bounds such waits. A tighter bound is the time by which something must not have happened, or
+//! says itself how many times the needed time it is.
 
 use std::time::Duration;
 
-/// Says "not for ever", and nothing else: ten times what the slowest wait needs on a machine that rests (ten seconds),
-/// because tests run beside others, which may have all processors. It is below the limits in `tests/parts.toml`, so
-/// that a test still says itself what it waited for.
+/// A generous limit that only prevents endless waits: ten times the slowest wait on an idle machine (ten seconds),
+/// because other tests may take all processors. It is below the limits in `tests/parts.toml`, so that a test itself
+/// reports what it waited for.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(100);

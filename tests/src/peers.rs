@@ -1,32 +1,36 @@
-//! A Kubernetes control plane of its own, made of the real servers: etcd, kube-apiservers, the controllers, and a
-//! kube-proxy to compare with.
+//! A private Kubernetes control plane of the real servers: etcd, kube-apiservers, controllers, and a kube-proxy to
+//! compare with.
 //!
 //! ```no_run
 //! use holdfast_tests::bed::Layout;
 //! use holdfast_tests::peers::{Cluster, Kind, Part, PeersError, Pod, SOON, until};
 //!
 //! # fn main() -> Result<(), PeersError> {
-//! let cluster = Cluster::start(Layout::default(), 2)?; let api = cluster.api(1)?;
-//! api.add_node("n1", "zone-a")?; api.apply(
-//!     "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80}]}}",
-//! )?; let pod = Pod { name: "default/web-1", app: "web", node: "n1", address:
-//! "10.1.0.1" }; pod.start(&api)?; pod.report(&api, true)?; let slice =
-//! until(SOON, "a slice", || Ok(api.slices_of("default/web")?.pop()))?;
+//! let cluster = Cluster::start(Layout::default(), 2)?;
+//! let api = cluster.api(1)?;
+//! api.add_node("n1", "zone-a")?;
+//! api.apply(
+//! "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80}]}}",
+//! )?;
+//! let pod = Pod { name: "default/web-1", app: "web", node: "n1", address: "10.1.0.1" };
+//! pod.start(&api)?;
+//! pod.report(&api, true)?;
+//! let slice = until(SOON, "a slice", || Ok(api.slices_of("default/web")?.pop()))?;
 //! cluster.stop(Part::Apiserver(0))?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! All of it runs in one [`Bed`], in a cgroup beside the node: what a test attaches to `cluster.bed().cgroup()` sees
-//! its own clients and its own holdfast, not these servers. Apiserver `n` listens on [`apiserver`]`(n)`, and all of
+//! All servers run in one [`Bed`], outside of the node's cgroup: programs attached to `cluster.bed().cgroup()` see the
+//! test's clients and its holdfast, but not these servers. Apiserver `n` listens on [`apiserver`]`(n)`, and all of
 //! them advertise [`ADVERTISED`], as in the incident: when one gets SIGTERM, `default/kubernetes` has no endpoints for
-//! seconds. [`ADVERTISED`] is an address of the bed too, without a server until a test puts one there. The controllers
-//! and `cluster.api(last)` use the last apiserver, so stop an earlier one. A credential for a daemon comes from
-//! `cluster.authority()`, as files and as a kubeconfig.
+//! seconds. [`ADVERTISED`] is also an address of the bed, without a server until a test starts one. The controllers
+//! and `cluster.api(last)` use the last apiserver, so stop an earlier one. `cluster.authority()` issues a daemon's
+//! credentials, as files and as a kubeconfig.
 //!
-//! Invariant: nothing here is imitated. Objects, slices, refusals and certificates are judged by upstream's code, built
-//! from `tests/systems/peers` by `scripts/peers.sh`. There is no kubelet; a test says itself what it would have written
-//! (`Pod`). The bed ends all of it, also when a test is killed.
+//! Invariant: nothing is imitated. Upstream's code, built from `tests/systems/peers` by `scripts/peers.sh`, judges
+//! objects, slices, refusals and certificates. There is no kubelet; a test writes its objects itself (`Pod`). The bed
+//! ends all servers, also when a test is killed.
 
 mod access;
 pub mod alike;
@@ -65,102 +69,102 @@ pub use self::watch::{Seen, Watch};
 pub use self::workload::Pod;
 use crate::bed::{Bed, BedError, Layout, Location};
 
-/// The address that all apiservers say they have. Upstream refuses one that is link-local.
+/// The address that all apiservers advertise. Upstream refuses a link-local one.
 pub const ADVERTISED: Ipv4Addr = Ipv4Addr::new(10, 15, 0, 9);
 
-/// Where each apiserver listens, on an address of its own.
+/// The port of each apiserver, on an address of its own.
 pub const APISERVER_PORT: u16 = 6443;
 
-/// The node that a kube-proxy or a holdfast of a test serves.
+/// The node of a test's kube-proxy or holdfast.
 pub const NODE: &str = "n1";
 
-/// What services get their ClusterIP from; the first one is `default/kubernetes`.
+/// The ranges of ClusterIPs; the first address is `default/kubernetes`.
 pub const SERVICE_CIDRS: &str = "192.168.0.0/16,fd00:192:168::/112";
 
-/// For what controllers do within milliseconds, on a machine that is busy with other tests.
+/// The timeout for what controllers do within milliseconds, on a machine that is busy with other tests.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// An apiserver is ready within two seconds; one of several on a busy machine within ten; a kube-proxy of ten thousand
-/// services takes minutes.
+/// An apiserver is ready within two seconds, one of several on a busy machine within ten. A kube-proxy with ten
+/// thousand services takes minutes.
 const READY_LIMIT: Duration = Duration::from_secs(300);
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// The addresses of the apiservers, as the bed's interface gets them; also the most there can be.
+/// The addresses of the apiservers, as the bed's interface gets them; they limit the number of apiservers.
 const ADDRESSES: [&str; 3] = ["10.15.1.1/32", "10.15.1.2/32", "10.15.1.3/32"];
 
 const ADVERTISED_LOCAL: &str = "10.15.0.9/32";
 
 const ETCD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 2379);
 
-/// Why there is no cluster, or why it did not do what was asked.
+/// Why the cluster could not be started, or a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PeersError {
-    /// The place to run in.
+    /// The bed failed.
     #[error(transparent)]
     Bed(#[from] BedError),
     /// The servers were never built.
     #[error("there is no peers/{program} above {}; build it: scripts/peers.sh", near.display())]
     NotBuilt {
         program: String,
-        /// Where it was looked for.
+        /// Where it was expected.
         near: PathBuf,
     },
-    /// More apiservers than there are addresses for, or none.
+    /// None, or more apiservers than addresses.
     #[error("{asked} apiservers; a cluster has 1 to {}", ADDRESSES.len())]
     Apiservers {
-        /// How many were asked for.
+        /// The requested number.
         asked: usize,
     },
-    /// A part that this cluster does not have.
+    /// This cluster lacks the part.
     #[error("the cluster has no {0:?}")]
     NoPart(Part),
     /// A key or a certificate could not be made.
     #[error("make {what}")]
     Certificate {
         what: String,
-        /// What the library said.
+        /// The library's error.
         source: rcgen::Error,
     },
-    /// A file of the cluster's folder.
+    /// An operation on a file of the cluster's folder failed.
     #[error("write {}", path.display())]
     File {
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A signal could not be sent to a server, or its end could not be awaited.
     #[error("end {part:?}")]
     Signal {
         part: Part,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A server ended by itself, or does not become ready.
+    /// A server ended by itself or does not become ready.
     #[error("{part:?} {how}; its log ends with:\n{said}")]
     Unready {
         part: Part,
-        /// What it did instead.
+        /// Which of both happened.
         how: &'static str,
         /// The end of its log.
         said: String,
     },
-    /// Something did not come about in its time.
+    /// An awaited condition did not hold in time.
     #[error("no {what} within {limit:?}")]
     Late {
-        /// What was waited for.
+        /// The condition.
         what: String,
         limit: Duration,
     },
-    /// An apiserver could not be asked.
+    /// An apiserver was unreachable.
     #[error("{request}")]
     Unreached {
         /// Method and address.
         request: String,
-        /// What the connection said.
+        /// The connection's error.
         source: Box<ureq::Error>,
     },
-    /// An apiserver said no.
+    /// An apiserver rejected a request.
     #[error("{request}: {status}: {said}")]
     Refused {
         /// Method and address.
@@ -169,12 +173,12 @@ pub enum PeersError {
         status: u16,
         said: String,
     },
-    /// An object or an answer that is not what it should be.
+    /// An object or an answer is malformed.
     #[error("{what} is no object that tests know: {said}")]
     Malformed {
-        /// What was read.
+        /// The object or answer.
         what: String,
-        /// What is wrong.
+        /// What is wrong with it.
         said: String,
     },
 }
@@ -185,25 +189,25 @@ pub enum Part {
     Etcd,
     /// An apiserver, counted from 0.
     Apiserver(usize),
-    /// The kube-controller-manager, with the controllers that services need.
+    /// The kube-controller-manager with the controllers for services.
     Controllers,
-    /// The kube-proxy of the node, in its nftables mode. It runs only when a test starts it.
+    /// The node's kube-proxy in nftables mode. Only a test starts it.
     Proxy,
-    /// The same in its iptables mode. It runs only when a test starts it.
+    /// The node's kube-proxy in iptables mode. Only a test starts it.
     IptablesProxy,
-    /// A second kube-controller-manager, with the controllers of nodes: as no kubelet renews a node here, it calls each
-    /// of them lost within seconds. It runs only when a test starts it.
+    /// A second kube-controller-manager with the node controllers. No kubelet renews a node here, so it marks each
+    /// node as lost within seconds. Only a test starts it.
     NodeControllers,
-    /// A third one, with the controllers of workloads. It runs only when a test starts it.
+    /// A third kube-controller-manager with the workload controllers. Only a test starts it.
     WorkloadControllers,
-    /// The cloud-controller-manager, for a cloud that answers as the Services' annotations ask (`tests/systems/peers`).
-    /// It runs only when a test starts it.
+    /// The cloud-controller-manager with a cloud that obeys the Services' annotations (`tests/systems/peers`). Only a
+    /// test starts it.
     CloudControllers,
-    /// The kube-scheduler. It runs only when a test starts it.
+    /// The kube-scheduler. Only a test starts it.
     Scheduler,
 }
 
-/// What runs only when a test starts it.
+/// The parts that only a test starts.
 const OPTIONAL: [Part; 6] = [
     Part::Proxy,
     Part::IptablesProxy,
@@ -213,7 +217,7 @@ const OPTIONAL: [Part; 6] = [
     Part::Scheduler,
 ];
 
-/// Where an apiserver listens.
+/// The address of an apiserver.
 pub fn apiserver(index: usize) -> Result<SocketAddr, PeersError> {
     let text = ADDRESSES.get(index).and_then(|address| address.split('/').next());
     let address = text.and_then(|text| text.parse::<Ipv4Addr>().ok());
@@ -221,7 +225,7 @@ pub fn apiserver(index: usize) -> Result<SocketAddr, PeersError> {
     Ok(SocketAddr::new(address.into(), APISERVER_PORT))
 }
 
-/// Asks until there is an answer.
+/// Calls a closure until it returns a value.
 pub fn until<T>(
     limit: Duration,
     what: &str,
@@ -249,17 +253,17 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts all parts and waits until each is ready. The layout says what the bed has besides the servers' addresses.
+    /// Starts all parts and waits until each is ready. The bed has the layout's addresses besides the servers' own.
     pub fn start(layout: Layout, apiservers: usize) -> Result<Self, PeersError> {
         Self::start_for(layout, apiservers, None, &[Part::Controllers])
     }
 
-    /// A cluster of etcd and apiservers alone: slices are written by hand there.
+    /// A cluster of etcd and apiservers alone; the test writes the slices.
     pub fn without_controllers(layout: Layout, apiservers: usize) -> Result<Self, PeersError> {
         Self::start_for(layout, apiservers, None, &[])
     }
 
-    /// A cluster with pod addresses from these ranges, so that kube-proxy tells pods from other clients.
+    /// A cluster with these pod ranges, so that kube-proxy can tell pods from other clients.
     pub fn of_pods(layout: Layout, apiservers: usize, pods: &str) -> Result<Self, PeersError> {
         Self::start_for(layout, apiservers, Some(pods), &[Part::Controllers])
     }
@@ -289,7 +293,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// All apiservers at once, as they need more of the time than the others together.
+    /// Starts all apiservers at once, because they take longer than all other parts.
     fn start_all(&self, parts: &[Part]) -> Result<(), PeersError> {
         self.start_part(Part::Etcd)?;
         let apiservers = || parts.iter().copied().filter(|part| matches!(part, Part::Apiserver(_)));
@@ -297,7 +301,7 @@ impl Cluster {
         apiservers().try_for_each(|part| self.wait_ready(part))
     }
 
-    /// Where everything runs: for clients, further servers and a holdfast of the test's own.
+    /// The bed of all servers, for clients, further servers and the test's holdfast.
     pub fn bed(&self) -> &Bed {
         &self.bed
     }
@@ -307,57 +311,57 @@ impl Cluster {
         &self.authority
     }
 
-    /// A folder that goes with the cluster, for files of the test's own.
+    /// A folder for the test's files, removed with the cluster.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// An apiserver as the administrator sees it.
+    /// A client of an apiserver as the administrator.
     pub fn api(&self, index: usize) -> Result<Api<'_>, PeersError> {
         self.api_as(index, &Identity::Certificate(self.authority.admin()))
     }
 
-    /// An apiserver as another client sees it.
+    /// A client of an apiserver with another identity.
     pub fn api_as(&self, index: usize, identity: &Identity<'_>) -> Result<Api<'_>, PeersError> {
         self.server(Part::Apiserver(index))?;
         Api::new(&self.bed, apiserver(index)?, &self.authority, identity)
     }
 
-    /// What a user has asked all apiservers for, and how often: `list services`, `watch nodes`.
+    /// How often a user has sent each request to all apiservers: `list services`, `watch nodes`.
     ///
-    /// Only users that the audit's policy names are counted: those called `holdfast`, or with its account.
+    /// Only users in the audit policy are counted: those called `holdfast`, or with its account.
     pub fn requests_of(&self, user: &str) -> Result<BTreeMap<String, usize>, PeersError> {
         audit::requests(self.folder(), user)
     }
 
-    /// Asks one part to end (SIGTERM) and does not wait. An apiserver takes a minute for that while a watch is open: it
-    /// accepts no new client, and goes on with the watches that it has. Kubelet kills it after half of that.
+    /// Sends SIGTERM to one part without waiting. With an open watch, an apiserver takes a minute to end: it accepts
+    /// no new client and keeps serving its watches. Kubelet kills it after half of that.
     pub fn ask_to_end(&self, part: Part) -> Result<(), PeersError> {
         self.server(part)?.ask_to_end()
     }
 
-    /// Asks one part to end (SIGTERM), waits until it has, and says how long that took.
+    /// Sends SIGTERM to one part, waits for its end, and returns how long that took.
     pub fn stop(&self, part: Part) -> Result<Duration, PeersError> {
         self.server(part)?.stop()
     }
 
-    /// Ends one part without a warning.
+    /// Kills one part with SIGKILL.
     pub fn kill(&self, part: Part) -> Result<(), PeersError> {
         self.server(part)?.kill()
     }
 
-    /// Starts a part that was stopped or killed, as it was, and waits until it is ready.
+    /// Starts a stopped or killed part again with the same flags, and waits until it is ready.
     pub fn start_part(&self, part: Part) -> Result<(), PeersError> {
         self.start_part_with(part, &[])
     }
 
-    /// The same, as an operator starts it with other flags: of a flag that is there twice the last one holds.
+    /// Starts a part with further flags, as an operator would. Of a repeated flag, the last one counts.
     pub fn start_part_with(&self, part: Part, flags: &[&str]) -> Result<(), PeersError> {
         self.server(part)?.start(&self.bed, flags)?;
         self.wait_ready(part)
     }
 
-    /// The number of its process, while it runs.
+    /// Its process id, while it runs.
     pub fn pid(&self, part: Part) -> Option<u32> {
         self.server(part).ok()?.pid()
     }
@@ -380,7 +384,7 @@ impl Cluster {
         })
     }
 
-    /// The others say nothing of themselves; what they write is the sign.
+    /// The other parts have no readiness endpoint; what they write shows it.
     fn is_ready(&self, part: Part) -> Result<bool, PeersError> {
         match part {
             Part::Etcd => {
@@ -397,7 +401,7 @@ impl Cluster {
         }
     }
 
-    /// An apiserver is ready a moment before the namespaces are there in which tests make their objects.
+    /// Waits for the namespaces of tests, which appear a moment after the apiserver is ready.
     fn serves(&self, index: usize) -> Result<bool, PeersError> {
         let api = self.api(index)?;
         match api.request("GET", "readyz", None) {
@@ -408,7 +412,7 @@ impl Cluster {
     }
 }
 
-/// A failed test shows what its servers said last.
+/// Shows the last log lines of its servers if the test failed.
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {

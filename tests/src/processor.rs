@@ -1,17 +1,17 @@
-//! How long a process has kept a processor busy, as the kernel counts it.
+//! The processor time of a process, as the kernel counts it.
 //!
-//! Invariant: what cannot be read is an error, so no figure is made of nothing.
+//! Invariant: an unreadable value is an error, never zero.
 
 use std::fs;
 use std::io;
 
-/// Of `/proc/PID/stat`, on every machine that holdfast supports.
+/// The clock ticks per second in `/proc/PID/stat`, on every supported machine.
 const TICKS: f64 = 100.0;
 
-/// Where in it the ticks are that were spent in the program and in the kernel, behind the program's name.
+/// The fields after the program's name with its user and system ticks.
 const SPENT: std::ops::Range<usize> = 11..13;
 
-/// Seconds of a processor.
+/// The processor seconds of a process.
 pub fn seconds(pid: u32) -> io::Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spent_grows_and_one_that_is_not_there_spends_nothing() {
+    fn processor_time_grows_and_a_missing_process_is_an_error() {
         let own = std::process::id();
         let before = seconds(own).unwrap();
         while seconds(own).unwrap() <= before {}

@@ -1,12 +1,12 @@
-//! The program that users have, in a benchmark that starts itself as one: built and optimised like what it measures.
+//! The `holdfast` program inside a benchmark that starts itself as one: built and optimised like the measured code.
 //!
-//! Invariant: what it answers and how it ends are the command line's own.
+//! Invariant: its output and its exit code are those of the real command line.
 
 use std::process::ExitCode;
 
 use holdfast_cli as cli;
 
-/// Does what the arguments of this process ask of `holdfast`.
+/// Runs `holdfast` with the arguments of this process.
 pub fn command_line() -> ExitCode {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     match cli::parse(std::env::args_os(), &mut out, &mut err) {

@@ -1,4 +1,4 @@
-//! What the admin API reads where only snapshots matter: maps in memory, no apiserver, an engine that never stalls.
+//! The inputs of an admin API that serves only snapshots: maps in memory, no apiserver, an engine that never stalls.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use holdfast_kubernetes::source::View;
 use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
-/// Readings of these snapshots, with nothing to read beside them.
+/// Readings of these snapshots and of nothing else.
 pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> Readings {
     let config = EffectiveConfig { text: String::new(), json: "{}".to_owned() };
     Readings {
@@ -46,7 +46,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
     }
 }
 
-/// Acts without an apiserver to ask; a wish for a reload, or to forget an address, reaches no receiver.
+/// Request senders without an apiserver; requests to reload or to forget an address reach no receiver.
 pub fn acts() -> RequestSenders {
     RequestSenders {
         gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),

@@ -1,8 +1,8 @@
-//! Connects without a pause while the daemon is killed, grows, shrinks, and while lists are replaced as fast as
-//! they can be.
+//! Connects in a loop while the daemon is killed and its tables grow and shrink, and while lists are replaced as fast
+//! as possible.
 //!
-//! Invariant: a connect that fails is a failed run, and what the kernel holds after each life is exactly what was asked
-//! for. A seed gives the same orders; when they meet the daemon is up to the machine.
+//! Invariant: a failed connect fails the run, and after each life the kernel holds exactly the requested state. A seed
+//! gives the same orders, but their timing depends on the machine.
 
 mod cluster;
 mod lives;
@@ -18,31 +18,31 @@ use crate::bed::{Bed, BedError, Layout, Location, Role, Server};
 pub use lives::{Lives, kill_again_and_again};
 pub use replacing::{Replaced, replace_again_and_again};
 
-/// What clients dial all the time.
+/// The address that clients dial.
 pub const VIP: &str = "10.96.0.10:80";
 
-/// Where it leads, and where everything else leads too.
+/// The backends of all services.
 const BACKENDS: [&str; 4] = ["192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5"];
 
 const BACKEND_PORT: u16 = 8080;
 
-/// How long the clients work until they look whether that was enough.
+/// How long clients work between two checks for the end.
 const TURN: Duration = Duration::from_millis(200);
 
-/// What went wrong.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SoakError {
-    /// The bed, the daemon, or a connect that failed.
+    /// The bed, the daemon or a connect failed.
     #[error(transparent)]
     Bed(#[from] BedError),
-    /// What happened could not be written out.
+    /// The report could not be written.
     #[error("cannot say what happened: {0}")]
     Say(#[source] std::io::Error),
     #[error(transparent)]
     Start(#[from] holdfast_datapath::StartError),
     #[error(transparent)]
     Maps(#[from] holdfast_core::maps::MapError),
-    /// The kernel does not hold what was asked for.
+    /// The kernel's state differs from the requested one.
     #[error("the kernel holds something else than what was asked for: {0}")]
     Differs(String),
 }
@@ -55,7 +55,7 @@ pub struct SoakBed {
 }
 
 impl SoakBed {
-    /// With all backends up.
+    /// A bed with all backends up.
     pub fn new() -> Result<Self, SoakError> {
         let local = vec!["192.0.2.2/32", "192.0.2.3/32", "192.0.2.4/32", "192.0.2.5/32"];
         let bed = Bed::lay(&Layout { local, ..Layout::default() })?;
@@ -64,7 +64,7 @@ impl SoakBed {
         Ok(Self { bed, _servers: servers })
     }
 
-    /// Runs while clients connect all the time. Gives how often they did; one failure is an error.
+    /// Runs a closure while clients connect in a loop. Returns how often they connected; one failure is an error.
     fn under_load<T>(&self, run: impl FnOnce(&AtomicU64) -> Result<T, SoakError>) -> Result<T, SoakError> {
         let Some(vip) = VIP.parse().ok() else { return Err(SoakError::Differs(VIP.to_owned())) };
         let mut load = self.bed.load(Location::NODE, Kind::Connect, vip)?;
@@ -90,7 +90,7 @@ fn backends() -> impl Iterator<Item = SocketAddr> {
     BACKENDS.iter().filter_map(|address| Some(SocketAddr::new(address.parse().ok()?, BACKEND_PORT)))
 }
 
-/// xorshift64*: enough to spread moments and choices, and the same everywhere.
+/// xorshift64*: a random generator with the same numbers everywhere.
 #[derive(Debug)]
 struct Dice(u64);
 

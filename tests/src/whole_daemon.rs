@@ -1,4 +1,4 @@
-//! The daemon's own code where a scenario needs more than the rules: the configuration's source, and the disk.
+//! The daemon's code for scenarios that need more than the rules: the configuration's source, and the disk.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use holdfast_standalone::blocks::{Blocks, StaticService, run};
 use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// As the daemon reads and writes.
+/// Reads and writes as the daemon does.
 #[derive(Clone, Copy, Debug)]
 pub struct WholeDaemon;
 
@@ -26,7 +26,7 @@ impl Daemon for WholeDaemon {
         first_group(Arc::new(blocks)).map_err(|error| error.to_string())
     }
 
-    /// Through the disk.
+    /// Writes a snapshot to disk and reads it back.
     fn written_down(&self, snapshot: &Snapshot) -> Result<SavedSnapshot, String> {
         let disk = tempfile::tempdir().map_err(|error| error.to_string())?;
         let folder = state::StateFolder::new(disk.path());
@@ -35,13 +35,13 @@ impl Daemon for WholeDaemon {
         kept.map(|kept| kept.remembered).ok_or_else(|| "nothing is on disk".to_owned())
     }
 
-    /// Through orders and the disk.
+    /// Orders each drain again and reads the drains back from disk.
     fn drains_written_down(&self, drains: &Drains) -> Result<Drains, String> {
         ordered_anew(drains).map_err(|error| error.to_string())
     }
 }
 
-/// Each drain is ordered anew; gives what the next process finds.
+/// Orders each drain again and returns the drains that the next process loads.
 fn ordered_anew(drains: &Drains) -> Result<Drains, std::io::Error> {
     let disk = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,13 +1,13 @@
-//! How many names `let` binds in each line.
+//! Counts the names that `let` binds in each line.
 //!
-//! Invariant: it reads code as rustfmt lays it out, without comments and literals, as [`code_only`] leaves it. A name
-//! counts in the line where it stands, so a pattern over several lines counts as those lines do.
+//! Invariant: it reads code as rustfmt lays it out and as [`code_only`] leaves it. A name counts in its own line, so a
+//! pattern over several lines counts in each of them.
 //!
 //! [`code_only`]: crate::code::code_only
 
 use crate::code::is_word;
 
-/// How deep in brackets the pattern of a `let` is that has begun and not ended; `None`: there is no such pattern.
+/// The bracket depth inside the pattern of an open `let`; `None` outside of a pattern.
 #[derive(Default)]
 pub(crate) struct Bindings(Option<usize>);
 
@@ -29,7 +29,7 @@ impl Bindings {
         names
     }
 
-    /// Follows a pattern to its end: to its `=`, to its type or to the end of the statement.
+    /// Ends the pattern at its `=`, its type or the end of the statement.
     fn take_sign(&mut self, sign: char, behind: &str) {
         self.0 = match (self.0, sign) {
             (Some(depth), '(' | '[' | '{') => Some(depth + 1),
@@ -40,7 +40,7 @@ impl Bindings {
         };
     }
 
-    /// Whether a word is a name that a `let` binds. What a colon follows in brackets is a field or a path.
+    /// Whether `let` binds this word as a name. In brackets, a word before a colon is a field or a path.
     fn take_word(&mut self, word: &str, behind: &str) -> bool {
         let Some(depth) = self.0 else {
             self.0 = (word == "let").then_some(0);
@@ -54,7 +54,7 @@ impl Bindings {
 }
 
 #[test]
-fn names_are_counted_where_they_stand() {
+fn each_name_counts_in_its_own_line() {
     for (code, expected) in [
         ("let a = b;\nlet mut c: D = e(f);", vec![1, 1]),
         ("let (a, (ref b, _)) = (c, d);", vec![2]),

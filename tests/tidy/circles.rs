@@ -1,17 +1,17 @@
-//! Which file of a crate needs which: none is in a circle with another.
+//! Finds circles among the files of a crate.
 //!
-//! Invariant: a module and what lies below it are one room, and may know each other; any two others know each other one
-//! way at most, also over a third.
+//! Invariant: a module and its submodules are one unit and may use each other. Between two other modules, uses go one
+//! way only, also through a third one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::code::{code_only, without_tests};
 use crate::tree::{Finding, Source};
 
-/// The modules that each module names.
+/// The modules that each module uses.
 type Needs = BTreeMap<String, BTreeSet<String>>;
 
-/// No file of a crate is in a circle with another one of it.
+/// No file of a crate is in a circle with another file of it.
 pub(crate) fn no_circle_of_files(sources: &[Source]) -> Vec<Finding> {
     shipped_crates(sources).iter().flat_map(|root| circles_in(root, sources)).collect()
 }
@@ -37,7 +37,7 @@ fn circles_in(root: &str, sources: &[Source]) -> Vec<Finding> {
     files.iter().filter_map(in_circle).collect()
 }
 
-/// `world::plan` for `daemon/core/src/world/plan.rs`; tests may know everything.
+/// `world::plan` for `daemon/core/src/world/plan.rs`. Tests have no module here: they may use everything.
 fn module(source: &Source, root: &str) -> Option<String> {
     let path = source.path.strip_prefix(root)?.strip_suffix(".rs")?;
     let is_test = path.split('/').any(|part| part == "tests");
@@ -52,7 +52,7 @@ fn needed(module: &str, text: &str, known: &BTreeSet<&str>) -> BTreeSet<String> 
     modules.filter(|other| !is_one_room(module, other)).collect()
 }
 
-/// What stands after `crate::` and `super::`, each item of a brace alone, as paths from the crate's root.
+/// The paths after `crate::` and `super::`, from the crate's root. Each item in braces is a path of its own.
 fn paths(code: &str, parent: &str) -> Vec<String> {
     let of_root = code.match_indices(ROOT).map(|(at, _)| (at + ROOT.len(), String::new()));
     let is_first = |at: &usize| !code.get(..*at).unwrap_or_default().ends_with(UP);
@@ -69,7 +69,7 @@ fn paths(code: &str, parent: &str) -> Vec<String> {
 const ROOT: &str = "crate::";
 const UP: &str = "super::";
 
-/// The paths that begin here.
+/// The paths that begin at this position.
 fn items(code: &str, at: usize, prefix: &str) -> Vec<String> {
     let rest = code.get(at..).unwrap_or_default();
     let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(rest.len());
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_in_a_circle_with_another() {
+    fn circles_of_modules_are_found() {
         check(&[("a", "use crate::b::B;"), ("b", "use crate::a;")], &["a", "b"]);
         check(
             &[("a", "use crate::b::B;"), ("b", "use crate::c;"), ("c", "fn f(_: crate::a::A)")],

@@ -1,24 +1,24 @@
-//! The claims of the pages for developers about files: each path exists, and each hop of a walk names something that
+//! Checks what the pages for developers say about files: each path exists, and each hop of a walk names something that
 //! its file declares.
 //!
-//! Invariant: only paths in backticks are judged. A path with a placeholder in it stands for many, and is not judged.
+//! Invariant: only paths in backticks are checked. A path with a placeholder stands for many and is skipped.
 
 use crate::code::{code_only, is_word, tokens};
 use crate::tree::{Finding, Source};
 
 const PAGES: [&str; 3] = ["ARCHITECTURE.md", "README.md", "docs/develop.md"];
 
-/// The folders at the top of the repository. A text that begins with one of them and goes on with `/` is a path.
+/// The top folders of the repository. A text that begins with one of them and a `/` is a path.
 const TOPS: [&str; 9] =
     ["daemon", "bpf", "tests", "docs", "scripts", "contrib", "packaging", "knowledge", "examples"];
 
-/// A newcomer reads this page first; past this, nobody reads it to its end.
+/// A newcomer reads this page first and does not finish a longer one.
 const ARCHITECTURE_LINES_MAX: usize = 300;
 
 /// The words that declare a name in Rust.
 const KEYWORDS: [&str; 8] = ["fn", "struct", "enum", "trait", "const", "static", "mod", "type"];
 
-/// Each path that a page names is that of a file or folder.
+/// Each path that a page names is an existing file or folder.
 pub(crate) fn paths_exist(sources: &[Source]) -> Vec<Finding> {
     let missing = named_paths(sources).filter(|(_, span)| !exists(sources, span.path));
     missing.map(|(page, span)| page.finding(span.line, format!("there is no {}", span.path))).collect()
@@ -35,7 +35,7 @@ pub(crate) fn hops_are_declared(sources: &[Source]) -> Vec<Finding> {
         .collect()
 }
 
-/// ARCHITECTURE.md is short enough to be read.
+/// ARCHITECTURE.md stays below its limit.
 pub(crate) fn architecture_is_short(sources: &[Source]) -> Vec<Finding> {
     let pages = sources.iter().filter(|source| source.path == "ARCHITECTURE.md");
     let lengths = pages.map(|page| (page, page.text.lines().count()));
@@ -51,13 +51,13 @@ struct Span<'a> {
     name: Option<&'a str>,
 }
 
-/// The paths that the pages name.
+/// The paths in the pages.
 fn named_paths(sources: &[Source]) -> impl Iterator<Item = (&Source, Span<'_>)> {
     let pages = sources.iter().filter(|source| PAGES.contains(&source.path.as_str()));
     pages.flat_map(|page| spans(&page.text).into_iter().map(move |span| (page, span)))
 }
 
-/// The paths in a page. In a command, the program counts.
+/// The paths in one page. Of a command, only the program counts.
 fn spans(page: &str) -> Vec<Span<'_>> {
     let parts: Vec<&str> = page.split('`').collect();
     let lines = parts.iter().scan(1, |next, part| {
@@ -102,7 +102,7 @@ fn is_rust_declaration(line: &str, name: &str) -> bool {
     words.iter().zip(words.iter().skip(1)).any(|(keyword, word)| KEYWORDS.contains(keyword) && *word == name)
 }
 
-/// A function is declared at the beginning of a line; a call stands further inside.
+/// A C function is declared at the beginning of a line; calls are indented.
 fn is_c_declaration(line: &str, name: &str) -> bool {
     let is_outside = line.starts_with(is_word);
     let call = format!("{name}(");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn architecture_is_read_in_an_hour() {
+    fn an_architecture_page_above_its_limit_is_found() {
         let lines = |count: usize| "a\n".repeat(count);
         check(architecture_is_short, PAGES[0], &lines(ARCHITECTURE_LINES_MAX), &[]);
         check(architecture_is_short, PAGES[0], &lines(ARCHITECTURE_LINES_MAX + 1), &[ARCHITECTURE_LINES_MAX]);

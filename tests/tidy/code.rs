@@ -1,21 +1,21 @@
-//! Rust text as the rules need it: without comments and literals, without tests, as words.
+//! Rust text in the forms that the rules need: without comments and literals, without tests, as words.
 //!
-//! Invariant: each function keeps the line numbers of its input. There is no parser; rustfmt's layout is enough, and
-//! `make check` keeps it.
+//! Invariant: each function keeps the line numbers of its input. There is no parser: rustfmt's layout is enough, and
+//! `make check` enforces it.
 
-/// The text with comments, strings and characters blanked out, so that only code is left to judge.
+/// Blanks out comments, strings and characters, and leaves only code.
 pub(crate) fn code_only(text: &str) -> String {
     let blank = |c: char| if c == '\n' { '\n' } else { ' ' };
     rewritten(text, |head, _| head.chars().map(blank).collect())
 }
 
-/// The text without what is in its strings and characters.
+/// Removes the contents of strings and characters.
 pub(crate) fn without_literals(text: &str) -> String {
     let lines = |head: &str| head.chars().filter(|c| *c == '\n').collect();
     rewritten(text, |head, is_comment| if is_comment { head.to_owned() } else { lines(head) })
 }
 
-/// The text with each comment and literal replaced; the second argument says that it is a comment.
+/// Replaces each comment and literal; the second argument of `replace` is true for a comment.
 fn rewritten(text: &str, replace: impl Fn(&str, bool) -> String) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -81,7 +81,7 @@ fn string_len(text: &str) -> Option<usize> {
     Some(text.len())
 }
 
-/// A quote that opens no character is a lifetime.
+/// A quote that begins no character literal begins a lifetime.
 fn char_len(text: &str) -> Option<usize> {
     let content = text.strip_prefix('\'')?;
     if let Some(escape) = content.strip_prefix('\\') {
@@ -92,7 +92,7 @@ fn char_len(text: &str) -> Option<usize> {
     content.get(only..)?.starts_with('\'').then_some(1 + only + 1)
 }
 
-/// The text with inline test modules blanked out.
+/// Blanks out inline test modules.
 pub(crate) fn without_tests(code: &str) -> String {
     let mut kept = String::with_capacity(code.len());
     let mut lines = code.lines().peekable();
@@ -118,7 +118,7 @@ pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// `HttpServer`, `http_server` and `HTTP-server` are the words http and server.
+/// Splits `HttpServer`, `http_server` and `HTTP-server` into the words http and server.
 pub(crate) fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;
@@ -140,7 +140,7 @@ fn check_code(text: &str, expected: &str) {
 }
 
 #[test]
-fn comments_and_literals_are_no_code() {
+fn comments_and_literals_are_blanked_out() {
     check_code("a // b\nc", "a     \nc");
     check_code("a /* b */ c", "a         c");
     check_code("a /* b /* c */\n */ d", "a             \n    d");
@@ -153,12 +153,12 @@ fn comments_and_literals_are_no_code() {
 }
 
 #[test]
-fn a_literal_is_taken_out_and_leaves_its_lines() {
+fn removed_literals_leave_their_line_breaks() {
     assert_eq!(without_literals("a(\"b\nc\", 'd') // \"e\"\n"), "a(\n, ) // \"e\"\n");
 }
 
 #[test]
-fn inline_test_modules_are_no_production_code() {
+fn inline_test_modules_are_blanked_out() {
     let text = "a\n#[cfg(test)]\nmod tests {\n    b\n}\nc\n";
     assert_eq!(without_tests(text), "a\n\n\n\n\nc\n");
     let text = "a\n#[cfg(test)]\nmod tests;\nb\n";

@@ -1,15 +1,15 @@
-//! Tables with keys that others choose have a hash with a secret key.
+//! Tables whose keys come from outside use a hash with a secret seed.
 //!
-//! Invariant: the key is drawn at a start of the daemon. No table of the daemon and no map of the kernel has a hash
-//! that an author of objects could compute.
+//! Invariant: the daemon draws the seed when it starts. An author of objects can compute no hash of a table or of a
+//! kernel map.
 
 use crate::code::{code_only, is_word, without_tests};
 use crate::tree::{Finding, Source};
 
-/// Where the seed is declared, and where it is drawn.
+/// The files that declare and draw the seed.
 const SEED_HOMES: [&str; 2] = ["daemon/core/src/index.rs", "daemon/src/app/start.rs"];
 
-/// What gives a table a hash of its own, or the kernel's maps one without a random number.
+/// Gives a table a fixed hash, or a kernel map one without a random seed.
 const FIXED: [&str; 4] = ["with_hasher", "with_capacity_and_hasher", "BuildHasherDefault", "BPF_F_ZERO_SEED"];
 
 fn is_code(source: &Source) -> bool {
@@ -18,7 +18,7 @@ fn is_code(source: &Source) -> bool {
     is_ours && source.is_rust() && !is_test
 }
 
-/// A seed that stands in the code is no secret.
+/// A seed in the code is no secret.
 fn seeds(source: &Source) -> Vec<Finding> {
     if !is_code(source) || SEED_HOMES.contains(&source.path.as_str()) {
         return Vec::new();
@@ -28,7 +28,7 @@ fn seeds(source: &Source) -> Vec<Finding> {
     lines_with(&code, "Seed(").map(|line| source.finding(line, rule.clone())).collect()
 }
 
-/// The standard library's tables draw a key themselves, and so does the kernel for its maps.
+/// The standard library and the kernel draw their own seeds unless the code replaces them.
 fn fixed(source: &Source) -> Vec<Finding> {
     if !is_code(source) && !source.path.starts_with("bpf/") {
         return Vec::new();
@@ -54,7 +54,7 @@ mod tests {
     use crate::tree::{check, check_repository};
 
     #[test]
-    fn the_start_alone_makes_a_seed() {
+    fn a_seed_outside_its_home_is_found() {
         check(seeds, "daemon/agent/src/engine.rs", "let a = Seed(0);\nb(seed)", &[1]);
         check(seeds, "daemon/core/src/world.rs", "a: Seed,\n// Seed(0)\nb(index::Seed(1))", &[3]);
         check(

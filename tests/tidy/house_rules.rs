@@ -1,18 +1,18 @@
-//! What holds between files: what README promises, what ARCHITECTURE lists, what the Makefile explains.
+//! Rules that hold between files, such as README, ARCHITECTURE and the Makefile.
 //!
-//! Each rule looks at the texts of the whole repository.
+//! Each rule reads the texts of the whole repository.
 
 use crate::code::{code_only, is_word};
 use crate::tree::{Finding, Source};
 
-/// How many invariants ARCHITECTURE.md numbers.
+/// The number of invariants in ARCHITECTURE.md.
 const INVARIANTS: usize = 14;
 
-/// Marks of work that was left for later; put together here so that this file has none.
+/// Marks of unfinished work; split here so that this file contains none.
 const LEFTOVERS: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
 
-/// The text of a file that the rules need; a missing one is a finding of its own.
+/// The text of a file that the rules need. A missing file reads as empty.
 fn text<'a>(sources: &'a [Source], path: &str) -> &'a str {
     sources.iter().find(|source| source.path == path).map_or("", |source| &source.text)
 }
@@ -21,7 +21,7 @@ fn finding(path: &str, line: usize, rule: String) -> Finding {
     Finding { path: path.to_owned(), line, rule }
 }
 
-/// What is not finished is an issue, not a comment.
+/// Unfinished work belongs into an issue, not into a comment.
 pub(crate) fn no_leftovers(sources: &[Source]) -> Vec<Finding> {
     let ours = sources
         .iter()
@@ -33,7 +33,7 @@ pub(crate) fn no_leftovers(sources: &[Source]) -> Vec<Finding> {
     found.map(|(source, at, _)| source.finding(at + 1, "finish it, or open an issue")).collect()
 }
 
-/// A newcomer needs two commands, and README says them as lines of their own.
+/// A newcomer needs two commands, and README has each on a line of its own.
 pub(crate) fn readme_says_both_commands(sources: &[Source]) -> Vec<Finding> {
     let readme = text(sources, "README.md");
     let missing =
@@ -43,7 +43,7 @@ pub(crate) fn readme_says_both_commands(sources: &[Source]) -> Vec<Finding> {
         .collect()
 }
 
-/// CI runs what README says.
+/// CI runs the command that README names.
 pub(crate) fn ci_runs_make_test(sources: &[Source]) -> Vec<Finding> {
     let commands = text(sources, ".ci/run").lines().filter(|line| !line.trim_start().starts_with('#'));
     let calls = |line: &str| line.contains("make ") && line.split_whitespace().any(|word| word == "test");
@@ -53,7 +53,7 @@ pub(crate) fn ci_runs_make_test(sources: &[Source]) -> Vec<Finding> {
     vec![finding(".ci/run", 1, "calls `make test`".to_owned())]
 }
 
-/// Each library has its sentence in ARCHITECTURE.md, and each sentence its library.
+/// Each library has a sentence in ARCHITECTURE.md, and each sentence a library.
 pub(crate) fn libraries_are_explained(sources: &[Source]) -> Vec<Finding> {
     let used = dependencies(text(sources, "Cargo.toml"));
     let explained = explained_libraries(text(sources, "ARCHITECTURE.md"));
@@ -79,14 +79,14 @@ fn explained_libraries(architecture: &str) -> Vec<(usize, &str)> {
     rows.filter_map(|(at, row)| Some((at, row.strip_prefix("| `")?.split_once('`')?.0))).collect()
 }
 
-/// The numbered lines between a heading and the next line that begins as headings do.
+/// The numbered lines between a heading and the next line with the prefix `next`.
 fn section<'a>(text: &'a str, heading: &'a str, next: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
     let numbered = text.lines().enumerate().map(|(at, line)| (at + 1, line));
     let after = numbered.skip_while(move |(_, line)| *line != heading).skip(1);
     after.take_while(move |(_, line)| !line.starts_with(next))
 }
 
-/// A page without a link to it is not read.
+/// Every page has a link to it.
 pub(crate) fn pages_are_linked(sources: &[Source]) -> Vec<Finding> {
     let linked: Vec<String> = ["README.md", "docs/README.md"]
         .iter()
@@ -99,7 +99,7 @@ pub(crate) fn pages_are_linked(sources: &[Source]) -> Vec<Finding> {
     lost.map(|page| page.finding(1, "linked from README.md or docs/README.md")).collect()
 }
 
-/// A link leads somewhere.
+/// Every link points to an existing file.
 pub(crate) fn links_lead_somewhere(sources: &[Source]) -> Vec<Finding> {
     let leads =
         |to: &str| sources.iter().any(|other| other.path == to || other.path.starts_with(&format!("{to}/")));
@@ -146,11 +146,11 @@ fn is_target(line: &str) -> bool {
     named.is_some_and(|(name, rest)| !name.is_empty() && !rest.starts_with('='))
 }
 
-/// What the kernel tells of a socket, and the only file that reads it: what finds and chooses serves packets as well.
+/// The kernel's socket context. One file alone reads it, so that the rest serves packets as well.
 const SOCKET_CONTEXT: &str = "bpf_sock_addr";
 const SOCKET_HOME: &str = "bpf/socket.bpf.c";
 
-/// The rules of the programs work on plain values.
+/// The programs' rules work on plain values.
 pub(crate) fn sockets_have_one_home(sources: &[Source]) -> Vec<Finding> {
     let programs = sources.iter().filter(|source| source.path.starts_with("bpf/"));
     let others = programs.filter(|source| source.path != SOCKET_HOME);
@@ -161,7 +161,7 @@ pub(crate) fn sockets_have_one_home(sources: &[Source]) -> Vec<Finding> {
     found.map(|(source, at, _)| source.finding(at + 1, rule.clone())).collect()
 }
 
-/// Each invariant has a row, and each row that names a guard has a test of that name.
+/// Each invariant has a row, and each guard that a row names is a test.
 pub(crate) fn invariants_are_guarded(sources: &[Source]) -> Vec<Finding> {
     (1..=INVARIANTS).flat_map(|number| invariant_is_guarded(sources, number)).collect()
 }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_for_later() {
+    fn marks_of_unfinished_work_are_found() {
         for mark in LEFTOVERS {
             check(no_leftovers, &[("a.rs", &format!("//! A.\n// {mark}: b"))], &[("a.rs", 2)]);
             check(no_leftovers, &[("a.sh", &format!("mktemp a.{mark}{mark}; {mark}_b"))], &[]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_know_the_socket_in_one_file() {
+    fn the_socket_context_outside_its_file_is_found() {
         let line = "struct bpf_sock_addr *ctx;";
         check(sockets_have_one_home, &[("bpf/socket.bpf.c", line), ("docs/a.md", line)], &[]);
         check(sockets_have_one_home, &[("bpf/lb.h", &format!("\n{line}"))], &[("bpf/lb.h", 2)]);

@@ -1,10 +1,10 @@
-//! The texts of the licences, where a package has to have them whole.
+//! Checks the licence texts that packages must carry in full.
 
 #[cfg(test)]
 mod tests {
     use crate::tree::repository;
 
-    /// The words alone: each file breaks and indents its lines in its own way.
+    /// The words alone: each file wraps and indents in its own way.
     fn words(text: &str) -> String {
         text.split_whitespace().filter(|word| *word != ".").collect::<Vec<_>>().join(" ")
     }

@@ -1,15 +1,14 @@
-//! How long a line may be, and what comments have to say.
+//! Checks how long lines are and how modules begin.
 //!
-//! Invariant: what rustfmt wraps and what cannot be wrapped (literals, tables, links, text that is shown as it is) is
-//! not judged here.
+//! Invariant: what rustfmt wraps and what nobody can wrap (literals, tables, links, preformatted text) is not judged.
 
 use crate::code::without_literals;
 use crate::tree::{Finding, Source};
 
-/// Past this, a line does not fit beside another file, nor on a reviewer's page.
+/// A longer line does not fit next to another file on a screen.
 const LINE_LENGTH_MAX: usize = 120;
 
-/// What is read by people fits on their screens.
+/// Text that people read fits on their screens.
 pub(crate) fn line_length(source: &Source) -> Vec<Finding> {
     let judged = if source.is_rust() {
         without_literals(&source.text)
@@ -45,7 +44,7 @@ fn prose(page: &str) -> String {
     kept
 }
 
-/// A module says what it owns and what is always true; what is missing is only worth a line where it surprises.
+/// A module's header says what it owns and what is always true. It does not list what the module lacks.
 pub(crate) fn no_ritual_header(source: &Source) -> Vec<Finding> {
     let header = source.text.lines().take_while(|line| line.starts_with("//!")).enumerate();
     let ritual = header.filter(|(_, line)| line.contains("Deliberately"));

@@ -1,7 +1,7 @@
 //! The house rules as tests: a change that breaks one gets file, line and rule.
 //!
-//! Each rule is a function over texts, so each is tested twice: on snippets, to show that it bites, and on the
-//! repository. What the compiler, clippy, rustfmt or cargo-deny enforce is not repeated.
+//! Each rule is a function over texts and has two tests: one on snippets, which shows that it finds offenders, and one
+//! on the repository. The rules repeat nothing that the compiler, clippy, rustfmt or cargo-deny enforce.
 
 mod bindings;
 mod circles;

@@ -1,15 +1,15 @@
-//! How many names say what they name: the share of types and functions that are called by a bare participle, pronoun or
-//! adverb, and the names that two public types of one crate share.
+//! Counts names that name nothing: types and functions called by a bare participle, pronoun or adverb, and names that
+//! two public types of one crate share.
 //!
-//! Invariant: the limits are those of ztunnel and linkerd2-proxy, counted in the same way. A share is judged and not a
-//! single name, because some participles are the field's own words.
+//! Invariant: the limits are those of ztunnel and linkerd2-proxy, counted in the same way. The rule judges a share and
+//! no single name, because some participles are the field's own words.
 
 use std::collections::BTreeMap;
 
 use crate::code::{code_only, tokens, without_tests, words};
 use crate::tree::{Finding, Source};
 
-/// Of 1,000 types, functions, and functions that begin with `of_` or end with `_of`.
+/// Limits per 1,000: types, functions, and functions that begin with `of_` or end with `_of`.
 const TYPES_MAX: usize = 15;
 const FUNCTIONS_MAX: usize = 10;
 const GENITIVES_MAX: usize = 2;
@@ -21,12 +21,12 @@ const PARTICIPLES: &str = "said told kept heard met led found given taken made k
     put cut left lost gone done begun chosen drawn grown hidden risen sent set sought spent spoken stood thought torn \
     understood woken won worn bound built fed felt fought got hung laid let lit paid sold shut slept stuck swept taught";
 
-/// Pronouns and adverbs: they point at a thing and do not name it.
+/// Pronouns and adverbs: they refer to a thing and do not name it.
 const POINTERS: &str = "of it who whom whose what which why when where way well worth few all any other others beside \
     before after again alone ahead away back here there near past apart together later latest now never then so such \
     same either both more most less least first last next own one two many much";
 
-/// What Rust's own functions are called, and verbs that look like participles.
+/// Names from Rust's own libraries, and verbs that look like participles.
 const FUNCTIONS_ALLOWED: &str = "next first last all any now read set put get let then one most min max when left both \
     back cut sent held shared";
 
@@ -75,7 +75,7 @@ fn is_bare(name: &str, allowed: &str) -> bool {
     !is_in(allowed) && (is_participle || is_in(PARTICIPLES) || is_in(POINTERS))
 }
 
-/// Few types and functions are called by a word that names nothing.
+/// Few types and functions have a name that names nothing.
 pub(crate) fn names_name_things(sources: &[Source]) -> Vec<Finding> {
     let all = declarations(sources);
     let (functions, types): (Vec<&Declaration<'_>>, Vec<&Declaration<'_>>) =
@@ -91,7 +91,7 @@ pub(crate) fn names_name_things(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Every name that the rule counts, if they are more than the limit allows.
+/// Every name that the rule counts, if their share exceeds the limit.
 fn above(
     all: &[&Declaration<'_>],
     counts: fn(&Declaration<'_>) -> bool,
@@ -106,14 +106,14 @@ fn above(
     counted.map(|it| it.finding(&rule)).collect()
 }
 
-/// A question changes nothing.
+/// A function that asks a question changes nothing.
 pub(crate) fn questions_change_nothing(sources: &[Source]) -> Vec<Finding> {
     let is_question = |name: &str| name.starts_with("is_") || name.starts_with("has_");
     let changing = declarations(sources).into_iter().filter(|it| it.takes_mut_self && is_question(&it.name));
     changing.map(|it| it.finding("asks, and takes `&mut self`")).collect()
 }
 
-/// Two public types of one crate have two names.
+/// Two public types of one crate have different names.
 pub(crate) fn public_types_are_unique(sources: &[Source]) -> Vec<Finding> {
     let mut first = BTreeMap::new();
     let public = declarations(sources).into_iter().filter(|it| it.is_public && !it.is_function());
@@ -149,7 +149,7 @@ fn declared_in(source: &Source) -> Vec<Declaration<'_>> {
     declared.collect()
 }
 
-/// Of `pub(crate) const fn name(`: `fn` and `name`.
+/// `fn` and `name` for `pub(crate) const fn name(`.
 fn keyword_and_name(line: &str) -> Option<(String, String)> {
     const BEFORE: [&str; 8] = ["pub", "crate", "super", "in", "const", "async", "unsafe", "extern"];
     let mut words = tokens(line).skip_while(|token| BEFORE.contains(token));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_repository_names_things() {
+    fn the_repository_stays_within_the_shares() {
         let sources = repository().unwrap();
         assert_none(&names_name_things(&sources));
         assert_none(&questions_change_nothing(&sources));

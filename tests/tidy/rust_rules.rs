@@ -1,19 +1,19 @@
-//! What holds for each Rust file: where it begins, how it names things, what it may know, how long it may be.
+//! Rules for each Rust file: how it begins, its names, what it may use, and its length.
 //!
-//! Each rule looks at one file alone. No rule has exceptions by file name; one that needs them is wrong.
+//! Each rule looks at one file alone. No rule has exceptions by file name.
 
 use crate::bindings::Bindings;
 use crate::code::{code_only, is_word, tokens, without_tests};
 use crate::tree::{Finding, Source};
 
-/// Past this, a file owns more than one thing.
+/// A longer file owns more than one thing.
 const FILE_LINES_MAX: usize = 600;
 
-/// Past this, a function cannot be read at one glance. A line counts as many times as names are bound in it by `let`,
-/// and once at least: `let ((a, b), c) = …` saves no lines, and a function is cut where a thought ends.
+/// A longer function cannot be read at one glance. A line counts once for each name that `let` binds in it, and at
+/// least once, so `let ((a, b), c) = …` saves no lines.
 const FUNCTION_LINES_MAX: usize = 60;
 
-/// Which folders may know a library, or may be unsafe at all.
+/// The folders that may use a library, or `unsafe`.
 const HOMES: [(&str, &[&str]); 7] = [
     ("kube::", &["daemon/credentials/src"]),
     (
@@ -31,8 +31,8 @@ const HOMES: [(&str, &[&str]); 7] = [
     ("unsafe", &["daemon/datapath/"]),
 ];
 
-/// Words that give hold of tables, realized or maps, and the modules that may have them: the engine, the task that runs
-/// it, and `app`, which makes the maps, gives them to it and starts it. All others read a snapshot or ask.
+/// Types that give access to tables, realized state or maps, and the modules that may use them: the engine, the task
+/// that runs it, and `app`, which creates the maps. All others read a snapshot or send a request.
 const HOLDERS: [(&str, &[&str]); 5] = [
     ("World", &["daemon/core/src/engine", "daemon/core/src/world"]),
     ("Engine", &["daemon/agent/src/engine", "daemon/agent/src/maps.rs", "daemon/src/app"]),
@@ -41,7 +41,7 @@ const HOLDERS: [(&str, &[&str]); 5] = [
     ("MemoryMaps", &["daemon/agent/src/maps.rs"]),
 ];
 
-/// A file begins by saying what it owns.
+/// A file begins with what it owns.
 pub(crate) fn module_doc(source: &Source) -> Vec<Finding> {
     if source.text.starts_with("//!") {
         return Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn module_doc(source: &Source) -> Vec<Finding> {
     vec![source.finding(1, "a module begins with `//!`: what it owns, its invariant")]
 }
 
-/// `foo.rs` beside `foo/`: an editor full of `mod.rs` tabs does not tell which is which.
+/// `foo.rs` next to `foo/`: editor tabs that are all called `mod.rs` look alike.
 pub(crate) fn no_mod_rs(source: &Source) -> Vec<Finding> {
     if !source.path.ends_with("/mod.rs") {
         return Vec::new();
@@ -57,7 +57,7 @@ pub(crate) fn no_mod_rs(source: &Source) -> Vec<Finding> {
     vec![source.finding(1, "no mod.rs: name the file after its module")]
 }
 
-/// A library is known only where it lives.
+/// Only a library's home uses it.
 pub(crate) fn homes(source: &Source) -> Vec<Finding> {
     let code = code_only(&source.text);
     let mut findings = Vec::new();
@@ -87,7 +87,7 @@ pub(crate) fn pure_core(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// What a file, a socket or a clock would take, and what is made of them; of those no object knows anything.
+/// Files, sockets and clocks, and the types made of them. No object uses them.
 const OUTSIDE: [&str; 15] = [
     "std::env",
     "std::fs",
@@ -106,11 +106,11 @@ const OUTSIDE: [&str; 15] = [
     "hyper::",
 ];
 
-/// Where text is read or facts are judged, and nothing else is done.
+/// Folders that only read text or judge facts.
 const READERS: [&str; 4] =
     ["daemon/diagnose/src/", "daemon/knowledge/src/", "daemon/objects/src/", "daemon/status/src/"];
 
-/// From text to facts, from Events to what they mean, and from facts to findings, needs nothing of the machine.
+/// Parsing and judging need nothing of the machine.
 pub(crate) fn pure_objects(source: &Source) -> Vec<Finding> {
     if !is_production(source) || !READERS.iter().any(|reader| source.path.starts_with(reader)) {
         return Vec::new();
@@ -131,7 +131,7 @@ pub(crate) fn one_writer(source: &Source) -> Vec<Finding> {
         return Vec::new();
     }
     let code = without_tests(&code_only(&source.text));
-    // The compiler keeps what has no home on a floor from it, or it is declared there.
+    // The compiler already separates crates, so only homes on this file's side of core count.
     let is_barred = |homes: &[&str]| {
         homes.iter().any(|home| is_core(home) == is_core(&source.path))
             && !homes.iter().any(|home| source.path.starts_with(home))
@@ -143,7 +143,7 @@ pub(crate) fn one_writer(source: &Source) -> Vec<Finding> {
         .collect()
 }
 
-/// The lines in which the text stands as a path or word of its own, not as a part of a longer one.
+/// The lines that contain the text as a path or word of its own.
 fn lines_with<'a>(code: &'a str, what: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.lines().enumerate().filter(move |(_, line)| has(line, what)).map(|(at, _)| at + 1)
 }
@@ -163,7 +163,7 @@ fn is_inner_segment(before: &str) -> bool {
     before.strip_suffix("::").is_some_and(|path| path.ends_with(is_word))
 }
 
-/// A file that grows past one subject is divided.
+/// A file above the limit is divided.
 pub(crate) fn file_size(source: &Source) -> Vec<Finding> {
     if !is_production(source) {
         return Vec::new();
@@ -176,7 +176,7 @@ pub(crate) fn file_size(source: &Source) -> Vec<Finding> {
     vec![source.finding(FILE_LINES_MAX, format!("{lines} lines; a file has at most {FILE_LINES_MAX}"))]
 }
 
-/// A function that grows past one glance is divided.
+/// A function above the limit is divided.
 pub(crate) fn function_size(source: &Source) -> Vec<Finding> {
     if !is_production(source) {
         return Vec::new();
@@ -221,7 +221,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// The code that is built into the product, and the programs that judge it.
+/// Code of the product, and the programs that test it.
 fn is_production(source: &Source) -> bool {
     let of_ours = source.path.starts_with("daemon/") || source.path.starts_with("tests/src/");
     let is_test =
@@ -229,7 +229,7 @@ fn is_production(source: &Source) -> bool {
     source.is_rust() && of_ours && !is_test
 }
 
-/// A test that may be left out will be.
+/// An ignored test is never run.
 pub(crate) fn no_ignored_tests(source: &Source) -> Vec<Finding> {
     let code = code_only(&source.text);
     let attributes = code.lines().map(|line| line.contains("#[ignore"));
@@ -253,7 +253,7 @@ mod tests {
         assert_none(&findings);
     }
 
-    /// Whether the daemon's own code has a type of this name.
+    /// Whether the daemon's code declares a type of this name.
     fn is_declared(name: &str) -> bool {
         let kinds = [format!("struct {name}"), format!("enum {name}")];
         let sources = repository().unwrap();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_known_only_where_it_lives() {
+    fn a_library_outside_its_home_is_found() {
         check(homes, "daemon/agent/src/engine.rs", "use kube::Client;", &[1]);
         check(homes, "daemon/agent/src/engine.rs", "fn a(x: ::kube::Client)", &[1]);
         check(homes, "daemon/agent/src/engine.rs", "\nuse k8s_openapi::api;\nuse axum::Router;", &[2, 3]);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_one_subject() {
+    fn a_file_above_the_limit_is_found() {
         let path = "daemon/agent/src/engine.rs";
         let at_the_limit = "a;\n".repeat(FILE_LINES_MAX);
         check(file_size, path, &at_the_limit, &[]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_fits_one_glance() {
+    fn a_function_above_the_limit_is_found() {
         let path = "daemon/core/src/plan.rs";
         let function = |lines: usize| {
             format!(

@@ -1,7 +1,7 @@
-//! The repository as texts, and what a rule has to say about one of them.
+//! The repository as texts, and the findings of rules about them.
 //!
-//! Invariant: paths are relative to the repository and use `/`, in a stable order. Git is not asked, so the rules also
-//! run on an unpacked archive.
+//! Invariant: paths are relative to the repository, use `/` and have a stable order. No rule calls git, so the rules
+//! also run on an unpacked archive.
 
 use std::fmt;
 use std::fs;
@@ -53,7 +53,7 @@ pub(crate) fn repository() -> io::Result<Vec<Source>> {
     Ok(paths.iter().filter_map(|path| read(&root, path)).collect())
 }
 
-/// A file that is not text, such as a picture, has no lines to judge.
+/// A file that is not text, such as a picture, has no lines.
 fn read(root: &Path, path: &Path) -> Option<Source> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let relative = path.strip_prefix(root).ok()?;
@@ -73,7 +73,7 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Build output marks itself as a cache; hidden folders other than CI's belong to tools.
+/// Build output marks itself as a cache. Hidden folders other than CI's belong to tools.
 fn is_ours(folder: &Path) -> bool {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     (name == ".ci" || !name.starts_with('.')) && name != "target" && !folder.join("CACHEDIR.TAG").exists()
@@ -89,7 +89,7 @@ pub(crate) fn assert_none(findings: &[Finding]) {
 /// A rule about one file.
 pub(crate) type Rule = fn(&Source) -> Vec<Finding>;
 
-/// Fails unless the rule finds just these lines of a text.
+/// Fails unless the rule finds exactly these lines of a text.
 #[track_caller]
 pub(crate) fn check(rule: Rule, path: &str, text: &str, lines: &[usize]) {
     let found: Vec<usize> = rule(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
@@ -105,7 +105,7 @@ pub(crate) fn check_repository(rule: Rule) {
 }
 
 #[test]
-fn the_repository_is_read_whole() {
+fn the_repository_is_read_with_all_its_folders() {
     let sources = repository().unwrap();
     for path in ["Makefile", ".ci/run", "tests/tidy/tree.rs", "daemon/core/src/lib.rs"] {
         assert!(sources.iter().any(|source| source.path == path), "{path} is missing");

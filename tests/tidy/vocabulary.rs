@@ -1,6 +1,6 @@
-//! The words of the project: each that ARCHITECTURE.md lists names something.
+//! Checks the glossary: each word that ARCHITECTURE.md lists is in a name.
 //!
-//! Invariant: only names are judged. What a sentence needs for being plain, it may use.
+//! Invariant: only names are checked. Prose may use any word.
 
 use crate::code::{code_only, tokens, without_tests, words};
 use crate::tree::{Finding, Source};
@@ -9,7 +9,7 @@ const PAGE: &str = "ARCHITECTURE.md";
 
 const TYPES: [&str; 6] = ["struct", "enum", "trait", "type", "union", "mod"];
 
-/// Each word of the list is in the name of a type, a module, a function or a file of the programs.
+/// Each listed word is in the name of a type, a module, a function or a file of the programs.
 pub(crate) fn listed_words_are_used(sources: &[Source]) -> Vec<Finding> {
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return Vec::new() };
     let names = all_names(sources);
@@ -41,7 +41,7 @@ fn all_names(sources: &[Source]) -> String {
         .collect()
 }
 
-/// What a Rust file declares, and all that a file of the programs mentions.
+/// The names that a Rust file declares, or that a file of the programs mentions.
 fn names_in(source: &Source) -> Vec<String> {
     let code = code_only(&source.text);
     let stem = source.path.rsplit('/').next().unwrap_or_default().split('.').next().unwrap_or_default();
@@ -52,7 +52,7 @@ fn names_in(source: &Source) -> Vec<String> {
     tokens(&code).map(str::to_owned).chain([stem.to_owned()]).collect()
 }
 
-/// The names that are declared: the line of each, whether it is a function's, and the name.
+/// The declared names: the line of each, whether it is a function's, and the name.
 fn declared(code: &str) -> Vec<(usize, bool, String)> {
     let lines = code.lines().enumerate();
     let names = lines.filter_map(|(at, line)| {

@@ -1,18 +1,18 @@
-//! Which crate of the product may know which: the walls between what serves, what explains and what shows.
+//! Checks which crate of the product may use which: the walls between serving, explaining and showing.
 //!
-//! Invariant: dependencies point one way, from the end of [`CRATES`] to its beginning. A crate that serves never knows
+//! Invariant: dependencies point one way, from the end of [`CRATES`] to its beginning. A crate that serves never uses
 //! one that explains or shows.
 
 use crate::tree::{Finding, Source, assert_none, repository};
 
-/// A crate that serves clients, or one that explains, shows or asks.
+/// A crate that serves clients, or one that explains, shows or queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Serves,
     Explains,
 }
 
-/// Each folder of `daemon/`, what its crate is for, and the crates that it may know.
+/// Each folder of `daemon/`, the role of its crate, and the crates that it may use.
 const CRATES: [(&str, Role, &[&str]); 17] = [
     ("core", Role::Serves, &[]),
     ("objects", Role::Serves, &["core"]),
@@ -87,7 +87,7 @@ const CRATES: [(&str, Role, &[&str]); 17] = [
     ),
 ];
 
-/// Each manifest names only crates that its own may know, and each crate has its row.
+/// Each manifest names only crates that its row allows, and each crate has a row.
 fn walls(source: &Source) -> Vec<Finding> {
     let folder = source.path.strip_prefix("daemon/").and_then(|path| path.strip_suffix("/Cargo.toml"));
     let Some(folder) = folder else { return Vec::new() };
@@ -98,7 +98,7 @@ fn walls(source: &Source) -> Vec<Finding> {
     barred.map(|(line, name)| source.finding(line, format!("{folder} does not know {name}"))).collect()
 }
 
-/// The crates of ours that a manifest names for the product, with the lines. Tests may know more.
+/// Our crates that a manifest names for the product, with the lines. Dependencies of tests do not count.
 fn dependencies(manifest: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut section = "";
     manifest.lines().enumerate().filter_map(move |(at, line)| {
@@ -106,13 +106,13 @@ fn dependencies(manifest: &str) -> impl Iterator<Item = (usize, &str)> {
             section = line;
         }
         let name = line.strip_prefix("holdfast-")?.split(['.', ' ']).next()?;
-        // What only a feature brings is there for tests.
+        // An optional dependency is for tests alone.
         (section == "[dependencies]" && !line.contains("optional = true")).then_some((at + 1, name))
     })
 }
 
 #[test]
-fn a_crate_knows_only_what_its_row_allows() {
+fn a_dependency_outside_a_crates_row_is_found() {
     let check = |path: &str, text: &str, lines: &[usize]| {
         let found: Vec<usize> = walls(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
         assert_eq!(found, lines, "{path}: {text}");
@@ -127,7 +127,7 @@ fn a_crate_knows_only_what_its_row_allows() {
 }
 
 #[test]
-fn what_serves_never_knows_what_explains() {
+fn no_serving_crate_may_use_an_explaining_one() {
     for (at, (name, role, known)) in CRATES.iter().enumerate() {
         for other in *known {
             let place = CRATES.iter().position(|(listed, ..)| listed == other);

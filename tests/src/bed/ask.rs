@@ -1,6 +1,6 @@
-//! A client that asks the servers of `whom`: which address each says that it sees, and what came of each question.
+//! A client of the servers in `whom`: which client address each server saw, and how each request ended.
 //!
-//! Invariant: each question has exactly one outcome within its time. The questions of one order are asked at the same
+//! Invariant: each request has exactly one outcome within its time. The requests of one order are sent at the same
 //! time, so a silent one delays no other.
 
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use super::crowd::word;
 use super::whom::{DATAGRAM_BYTES, expect, filled, filling};
 use super::{BedError, at, raw, spawn};
 
-/// Past the first repetition of a SYN, so that its loss alone is not taken for silence. A server answers within
-/// milliseconds.
+/// Longer than the first retransmission of a SYN, so that one lost SYN is not taken for silence. A server answers
+/// within milliseconds.
 pub const PATIENCE: Duration = Duration::from_millis(2500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -29,26 +29,26 @@ pub enum Transport {
     Udp,
 }
 
-/// One thing to ask.
+/// One request.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Question {
     pub transport: Transport,
     pub to: SocketAddr,
-    /// The client's own address, or any; likewise the port.
+    /// The client's own address or port; unspecified means any.
     pub from: Option<SocketAddr>,
-    /// How many bytes are sent.
+    /// How many bytes the client sends.
     pub take: usize,
-    /// How many bytes are asked for.
+    /// How many bytes the server sends back.
     pub give: usize,
-    /// How many routers may pass on what is sent; errors of those on the way count as answers then.
+    /// The TTL. With it, ICMP errors from routers count as answers.
     pub hops: Option<u8>,
-    /// A connection ends with a reset, so that the same port can be used at once.
+    /// Ends the connection with a reset, so that the port is free at once.
     pub abort: bool,
     pub patience: Duration,
 }
 
 impl Question {
-    /// Asks which server answers at this place, and sends nothing besides.
+    /// Asks which server answers at this address, with no payload.
     pub fn new(transport: Transport, to: SocketAddr) -> Self {
         Self { transport, to, from: None, take: 0, give: 0, hops: None, abort: false, patience: PATIENCE }
     }
@@ -68,41 +68,41 @@ impl Question {
         self
     }
 
-    /// The same question with so many bytes there and back.
+    /// The same request with this many bytes in each direction.
     pub fn sized(mut self, take: usize, give: usize) -> Self {
         (self.take, self.give) = (take, give);
         self
     }
 }
 
-/// What came of a question.
+/// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Outcome {
-    /// A server gave all that was asked for.
+    /// A server returned all bytes.
     Answered {
         by: String,
         /// The client's address as the server saw it.
         seen: SocketAddr,
     },
-    /// ECONNREFUSED: a reset, or an ICMP error that says so.
+    /// ECONNREFUSED: a reset, or an ICMP error for a closed port.
     Refused,
-    /// A connection came about and was reset.
+    /// The connection was established and then reset.
     Reset,
-    /// An ICMP error said that there is no way.
+    /// An ICMP error reported no route.
     Unreachable,
     Silent,
-    /// EPERM: the node's own rules drop it as it is sent.
+    /// EPERM: the node's own rules drop the packet on output.
     Denied,
-    /// Anything else, by errno or in words.
+    /// Any other error, by errno or as text.
     Failed(String),
 }
 
-/// What became of connections that are held.
+/// The state of the held connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Held {
-    /// Connections that answer.
+    /// Connections that still work.
     pub alive: usize,
-    /// Connections that do not, by what is wrong with them.
+    /// Connections that do not, counted by their error.
     pub broken: BTreeMap<String, usize>,
 }
 
@@ -115,25 +115,25 @@ enum Order {
         from: Option<SocketAddr>,
         count: usize,
     },
-    /// Sends a datagram in pieces, the last one first, and waits for its answer.
+    /// Sends a datagram in fragments, the last one first, and waits for the reply.
     Backwards {
         from: SocketAddrV4,
         to: SocketAddrV4,
         size: usize,
     },
-    /// Sends so many SYNs, each from another port or address of a range, and waits for nothing.
+    /// Sends SYNs from changing ports and addresses of a range, without waiting for replies.
     Flood {
         range: Ipv4Addr,
         to: SocketAddrV4,
         count: u32,
     },
-    /// Asks over each connection that is held.
+    /// Sends a request over each held connection.
     Try,
-    /// The same, to hear who answers.
+    /// Sends a request over each held connection and returns the servers' names.
     Who,
 }
 
-/// A client process, until it is dropped.
+/// A client process that runs until dropped.
 #[derive(Debug)]
 pub struct Asker {
     child: Child,
@@ -150,7 +150,7 @@ impl Asker {
         }
     }
 
-    /// Asks all at once; the outcomes are in the order of the questions.
+    /// Sends all requests at once. The outcomes have the order of the questions.
     pub fn ask_all(&mut self, questions: &[Question]) -> Result<Vec<Outcome>, BedError> {
         self.order(&Order::Ask(questions.to_vec()))
     }
@@ -159,12 +159,12 @@ impl Asker {
         self.ask_all(&[question])?.pop().ok_or_else(|| unexpected("no outcome"))
     }
 
-    /// Opens connections, one after the other, and keeps them with those that are held already.
+    /// Opens connections one after the other and adds them to the held ones.
     pub fn hold(&mut self, to: SocketAddr, from: Option<SocketAddr>, count: usize) -> Result<Held, BedError> {
         self.order(&Order::Hold { to, from, count })
     }
 
-    /// Sends a datagram of a size in fragments, the last one first, and waits for its answer.
+    /// Sends a datagram of a size in fragments, the last one first, and waits for the reply.
     pub fn backwards(
         &mut self,
         from: SocketAddrV4,
@@ -174,18 +174,17 @@ impl Asker {
         self.order(&Order::Backwards { from, to, size })
     }
 
-    /// Sends SYNs from addresses that begin as this one does, and gives how many went out.
+    /// Sends SYNs from addresses of this range and returns how many were sent.
     pub fn flood(&mut self, range: Ipv4Addr, to: SocketAddrV4, count: u32) -> Result<u32, BedError> {
         self.order(&Order::Flood { range, to, count })
     }
 
-    /// Asks over each connection that is held. Those that do not answer are let go.
+    /// Sends a request over each held connection, and closes those that fail.
     pub fn try_held(&mut self) -> Result<Held, BedError> {
         self.order(&Order::Try)
     }
 
-    /// How many of the connections that are held each server answers, and how many have another outcome, by its word.
-    /// Those that do not answer are let go.
+    /// Counts the held connections by the server that answers, or by their error. Closes those that fail.
     pub fn who_answers(&mut self) -> Result<BTreeMap<String, usize>, BedError> {
         self.order(&Order::Who)
     }
@@ -211,7 +210,7 @@ impl Drop for Asker {
     }
 }
 
-/// What the process does: an answer for each line of its standard input.
+/// The child process: answers each line of its standard input.
 pub(super) fn run() -> io::Result<()> {
     let mut held = Vec::new();
     for line in io::stdin().lines() {
@@ -257,7 +256,7 @@ impl Outcome {
         }
     }
 
-    /// The line of a server.
+    /// Parses a server's reply.
     fn from_line(line: &str) -> Option<Self> {
         let (by, seen) = line.trim_end().split_once(' ')?;
         Some(Self::Answered { by: by.to_owned(), seen: seen.parse().ok()? })
@@ -319,7 +318,7 @@ fn over(stream: &mut TcpStream, take: usize, give: usize) -> io::Result<Outcome>
     Ok(Outcome::from_line(&line).unwrap_or(Outcome::Failed(line)))
 }
 
-/// The socket is connected: an answer from another address than the one that was asked never comes in.
+/// The socket is connected, so it never receives a reply from another address.
 fn ask_udp(question: &Question) -> io::Result<Outcome> {
     let socket = socket(question)?;
     socket.connect(&question.to.into())?;
@@ -340,7 +339,7 @@ fn answer_of(socket: &UdpSocket, give: usize) -> io::Result<Outcome> {
         .unwrap_or(Outcome::Failed(format!("{count} bytes: {line}"))))
 }
 
-/// The socket that waits has the port from which the pieces are sent.
+/// The receiving socket has the port from which the fragments are sent.
 fn backwards(from: SocketAddrV4, to: SocketAddrV4, size: usize) -> Outcome {
     let sent = || {
         let question = Question::new(Transport::Udp, to.into()).from(from.into());
@@ -387,7 +386,7 @@ fn who_answers(held: &mut Vec<TcpStream>) -> BTreeMap<String, usize> {
 }
 
 impl Held {
-    /// Gives the connection back if it answered.
+    /// Returns the connection if it answered.
     fn note(&mut self, outcome: io::Result<(Outcome, TcpStream)>) -> Option<TcpStream> {
         let outcome =
             outcome.map_or_else(|error| (Outcome::of(&error), None), |(outcome, it)| (outcome, Some(it)));
@@ -405,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_tells_who_and_whom() {
+    fn an_answer_names_the_server_and_the_client_that_it_saw() {
         let outcome = Outcome::from_line("pod-a 10.0.0.1:7\n");
         let expected = Outcome::Answered { by: "pod-a".to_owned(), seen: "10.0.0.1:7".parse().unwrap() };
         assert_eq!(outcome, Some(expected));
@@ -413,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_has_a_word() {
+    fn each_error_becomes_its_outcome() {
         let of = |errno: Errno| Outcome::of(&io::Error::from(errno));
         assert_eq!(of(Errno::ECONNREFUSED), Outcome::Refused);
         assert_eq!(of(Errno::ECONNRESET), Outcome::Reset);

@@ -1,6 +1,6 @@
-//! The cgroups of a bed: one top that is removed whole, the node below it, and a place beside the node.
+//! The cgroups of a bed: one top that is removed as a whole, with the node's cgroup and an outside one below it.
 //!
-//! Invariant: a top has a name by which it is known as a remainder when its process is no more.
+//! Invariant: the name of a top contains its process, so that a later bed finds the leftovers of dead processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{BedError, Location, at};
 
 const PREFIX: &str = "holdfast-bed-";
 
-/// A killed process leaves its cgroup within milliseconds; on a busy machine within a second.
+/// A killed process leaves its cgroup within milliseconds, on a busy machine within a second.
 const EMPTY_WAIT: Duration = Duration::from_secs(10);
 
 /// The cgroups of one bed.
@@ -24,7 +24,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Makes the cgroups, after what dead processes left was removed.
+    /// Removes leftovers of dead processes, then creates the cgroups.
     pub(super) fn create() -> Result<Self, BedError> {
         let mount = mount_point()?;
         sweep(&mount)?;
@@ -49,7 +49,7 @@ impl Tree {
     }
 }
 
-/// A drop cannot report a failure; the keeper and the next bed try again.
+/// `drop` cannot report a failure; the keeper and the next bed try again.
 impl Drop for Tree {
     fn drop(&mut self) {
         let _ = remove(&self.top);
@@ -69,7 +69,7 @@ fn cgroup2(line: &str) -> Option<&str> {
     kind.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4)).flatten()
 }
 
-/// Removes what processes left that are no more.
+/// Removes the cgroups of dead processes.
 fn sweep(mount: &Path) -> Result<(), BedError> {
     for entry in fs::read_dir(mount).map_err(at("read", mount))?.filter_map(Result::ok) {
         if is_left_over(PREFIX, &entry.file_name().to_string_lossy()) {
@@ -79,7 +79,7 @@ fn sweep(mount: &Path) -> Result<(), BedError> {
     Ok(())
 }
 
-/// Kills what runs in a cgroup and removes it with all below. One that is gone is fine.
+/// Kills the processes of a cgroup and removes it with its children. A missing cgroup is no error.
 pub(super) fn remove(top: &Path) -> Result<(), BedError> {
     remove_cgroup(top, EMPTY_WAIT).map_err(at("remove", top))
 }

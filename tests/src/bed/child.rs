@@ -1,6 +1,6 @@
-//! What the processes of a bed do: keep, enter, serve, load, dial, ask, run an errand.
+//! The child processes of a bed: keep, enter, serve, load, dial, ask, run an errand.
 //!
-//! Invariant: a child touches only itself before it becomes what it was asked to be.
+//! Invariant: until a child has entered its namespaces and cgroup, it changes only itself.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::{ask, crowd, dial, errand, keeper, load, serve, whom};
 
-/// Does what the arguments say, as `bed_child` gets them. A command that is entered takes this process over.
+/// Runs the command in the arguments of `bed_child`. `enter` replaces this process.
 pub fn main(arguments: &[OsString]) -> io::Result<()> {
     let words: Vec<&str> = arguments.iter().map_while(|word| word.to_str()).collect();
     match (words.as_slice(), arguments) {
@@ -39,7 +39,7 @@ pub fn main(arguments: &[OsString]) -> io::Result<()> {
     }
 }
 
-/// As many as the machine allows at all: what a process gets by itself may be a thousand.
+/// Raises the limit of open files to the machine's maximum; the default may be a thousand.
 fn with_many_files(run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
@@ -50,7 +50,7 @@ fn parsed(address: &str) -> io::Result<SocketAddr> {
     address.parse().map_err(|_| io::Error::other(format!("{address} is not an address and a port")))
 }
 
-/// Moves this process: the cgroup first, because its path is one of the mounts outside.
+/// Moves this process. The cgroup comes first, because its path exists only in the outer mounts.
 fn enter(net: &str, mounts: &str, cgroup: &Path) -> io::Result<()> {
     let folder = std::env::current_dir()?;
     let net = File::open(format!("/proc/{net}/ns/net"))?;
@@ -58,6 +58,6 @@ fn enter(net: &str, mounts: &str, cgroup: &Path) -> io::Result<()> {
     fs::write(cgroup.join("cgroup.procs"), "0")?;
     setns(net, CloneFlags::CLONE_NEWNET)?;
     setns(mounts, CloneFlags::CLONE_NEWNS)?;
-    // Entering mounts leaves a process at their root.
+    // `setns` moves a process to the root of the new mounts.
     std::env::set_current_dir(folder)
 }

@@ -1,7 +1,7 @@
-//! Clients in other languages, as users have them: a C program call by call, and a Go program with its own runtime.
+//! Clients in other languages: a C program with one call per step, and a Go program with its own runtime.
 //!
-//! Invariant: what a client says is the same JSON line in each language. An emulated kernel has no compiler; there the
-//! built client lies beside the test.
+//! Invariant: clients in each language write the same JSON lines. An emulated kernel has no compiler, so there the
+//! built client lies next to the test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -13,32 +13,32 @@ use serde::Deserialize;
 
 use super::{Bed, BedError, Location, Server, at, finish, spawn, succeed, this_program};
 
-/// A first build in Go compiles its standard library.
+/// A first build in Go compiles the standard library.
 const BUILD_LIMIT: Duration = Duration::from_secs(300);
 
 /// A client waits five seconds for each of at most eight answers.
 const RUN_LIMIT: Duration = Duration::from_secs(60);
 
-/// What one step of a client came to.
+/// The result of one step of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Answer {
-    /// The system call, or what stands for it.
+    /// The system call, or the step that stands for it.
     pub call: String,
-    /// `ECONNREFUSED`; nothing where the call succeeded.
+    /// `ECONNREFUSED`; `None` if the call succeeded.
     pub errno: Option<String>,
-    /// What the client dialled: `192.0.2.1:80`, `[::ffff:192.0.2.1]:80`.
+    /// The dialled address: `192.0.2.1:80`, `[::ffff:192.0.2.1]:80`.
     pub to: String,
-    /// What getpeername says.
+    /// The result of getpeername.
     pub peer: Option<String>,
-    /// What getsockname says.
+    /// The result of getsockname.
     pub local: Option<String>,
-    /// The address that sent the reply.
+    /// The source address of the reply.
     pub from: Option<String>,
     /// The reply, without its line feed.
     pub reply: Option<String>,
 }
 
-/// A client that is ready to run.
+/// A built client.
 #[derive(Clone, Debug)]
 pub struct Client {
     program: PathBuf,
@@ -50,23 +50,23 @@ impl Client {
         built("client", |into| compile("c/client.c", into))
     }
 
-    /// Runs a program for which the kernel loads no BPF program; needs `cc`.
+    /// A wrapper that runs a program for which the kernel loads no BPF program; needs `cc`.
     pub fn refusing() -> Result<Self, BedError> {
         built("refusing", |into| compile("c/refusing.c", into))
     }
 
-    /// Hands over what is sent between two devices; needs `cc`.
+    /// Forwards packets between two devices; needs `cc`.
     pub fn tunnel() -> Result<Self, BedError> {
         built("tunnel", |into| compile("c/tunnel.c", into))
     }
 
-    /// Takes a program from its hook, as any root may; needs `cc`.
+    /// Detaches a program from its hook, as any root process may; needs `cc`.
     pub fn unhook() -> Result<Self, BedError> {
         built("unhook", |into| compile("c/unhook.c", into))
     }
 
-    /// A foreign program at a cgroup, for as long as it runs; needs `cc`. `words` are what it does, and to which
-    /// connections: `deny ADDRESS PORT`, `lead ADDRESS PORT ADDRESS PORT`.
+    /// A foreign program attached to a cgroup while the server runs; needs `cc`. `words` say what it does, and to
+    /// which connections: `deny ADDRESS PORT`, `lead ADDRESS PORT ADDRESS PORT`.
     pub fn meddle(cgroup: &Path, words: &[&str], from: SocketAddr) -> Result<Server, BedError> {
         let built = built("meddle", |into| compile("c/meddle.c", into))?;
         let mut command = Command::new(built.program());
@@ -79,20 +79,20 @@ impl Client {
         built("go-client", |into| {
             let mut command = Command::new("go");
             command.args(["build", "-o"]).arg(into).arg(".").current_dir(source("go"));
-            // Nothing is fetched, and the program runs wherever a kernel does.
+            // The build downloads nothing, and the program has no dynamic libraries.
             command.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local");
             command
         })
     }
 
-    /// Runs it in a place and gives its steps.
+    /// Runs it at a location and returns its steps.
     pub fn run(&self, bed: &Bed, location: Location<'_>, words: &[&str]) -> Result<Vec<Answer>, BedError> {
         let mut command = bed.command(location, &self.program)?;
         command.args(words);
         succeed(command, RUN_LIMIT)?.lines().map(answer).collect()
     }
 
-    /// Asks as a process of the node, and gives the reply of the last step, or its errno.
+    /// Runs it as a process of the node and returns the reply of the last step, or its errno.
     pub fn reply(&self, bed: &Bed, words: &[&str]) -> Result<String, BedError> {
         let last = self.run(bed, Location::NODE, words)?.pop();
         let nothing =
@@ -100,13 +100,13 @@ impl Client {
         last.and_then(|step| step.reply.or(step.errno)).ok_or_else(nothing)
     }
 
-    /// Where it lies.
+    /// The path of the built program.
     pub fn program(&self) -> &Path {
         &self.program
     }
 }
 
-/// The C client that keeps its socket, and asks when it is told to, until it is dropped.
+/// A C client that keeps its socket and sends one request per command, until dropped.
 #[derive(Debug)]
 pub struct Lasting {
     client: Child,
@@ -115,7 +115,7 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// Starts it as a process of the node; it asks nothing yet.
+    /// Starts it as a process of the node; it sends nothing yet.
     pub fn start(bed: &Bed, words: &[&str]) -> Result<Self, BedError> {
         let mut command = bed.command(Location::NODE, Client::c()?.program())?;
         let mut client = spawn(command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()))?;
@@ -125,7 +125,7 @@ impl Lasting {
         }
     }
 
-    /// Lets it ask once; gives its steps up to the answer.
+    /// Sends one request and returns its steps up to the reply.
     pub fn ask(&mut self) -> Result<Vec<Answer>, BedError> {
         let pipe = Path::new("the pipe of a client");
         self.orders.write_all(b"\n").map_err(at("write to", pipe))?;
@@ -161,7 +161,7 @@ fn compile(path: &str, into: &Path) -> Command {
     command
 }
 
-/// The client beside this program, or one that is built now into a folder beside it.
+/// The client next to this program, or one that is built now into a folder next to it.
 fn built(name: &str, compiler: impl FnOnce(&Path) -> Command) -> Result<Client, BedError> {
     let this = this_program()?;
     let folder = this.parent().unwrap_or(Path::new("/"));
@@ -172,14 +172,14 @@ fn built(name: &str, compiler: impl FnOnce(&Path) -> Command) -> Result<Client, 
     let clients = folder.join("clients");
     std::fs::create_dir_all(&clients).map_err(at("create", &clients))?;
     let program = clients.join(name);
-    // Tests that build at the same time, in threads or processes, replace the client with an equal one.
+    // Concurrent builds in threads or processes replace the client with an equal one.
     let unfinished = clients.join(format!("{name}-{}-{:?}", std::process::id(), std::thread::current().id()));
     succeed(compiler(&unfinished), BUILD_LIMIT)?;
     std::fs::rename(&unfinished, &program).map_err(at("rename into place", &program))?;
     Ok(Client { program })
 }
 
-/// The calls of a command's process that `strace` shows, one line each.
+/// The system calls of a command as `strace` shows them, one line each.
 pub fn traced(
     bed: &Bed,
     location: Location<'_>,

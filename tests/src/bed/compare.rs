@@ -1,8 +1,8 @@
-//! Two sides measured against each other: how much the one does in the time in which the other does its own.
+//! Compares two sides under load: how much one does in the same time as the other.
 //!
-//! Invariant: both sides take turns within milliseconds and change their order each time, so that whatever disturbs the
-//! machine disturbs both. What keeps the luck of its start is started anew: processes in each round, whatever is
-//! measured in each draw; the result is the median of the draws, with the smallest and the largest.
+//! Invariant: both sides take turns within milliseconds and swap their order each time, so that a disturbance of the
+//! machine affects both. Processes start anew in each round, and the measured setup starts anew in each draw, because
+//! both keep the luck of their start. The result is the median of the draws, with the smallest and the largest.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::BedError;
 use super::load::{Load, Turn};
 use crate::size::sized;
 
-/// One turn. Long against a switch of processes, short against the time slice of any other process here, so that most
-/// turns are not disturbed.
+/// One turn. Long compared with a context switch and short compared with the time slice of other processes, so that
+/// most turns are undisturbed.
 const TURN: Duration = Duration::from_millis(3);
 
 /// Pairs of turns in a round.
@@ -20,16 +20,15 @@ const PAIRS: usize = 100;
 /// Rounds in a draw: some six seconds.
 const ROUNDS: usize = 9;
 
-/// Draws of the same thing. The median of all possible ones lies between the smallest and the largest of seven with
-/// 98 % confidence.
+/// Draws of one measurement. With 98 % confidence, the true median lies between the smallest and the largest of seven.
 pub fn draws() -> usize {
     sized(7, 1)
 }
 
-/// Turns that warm caches, connections and the CPU's clock up, and do not count.
+/// Turns that warm up caches, connections and the CPU's clock; they do not count.
 const WARM_UP: usize = 10;
 
-/// How a side does against the first one.
+/// How the second side compares with the first one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     /// The middle of all draws.
@@ -38,16 +37,16 @@ pub struct Ratio {
     pub low: f64,
     /// The largest draw.
     pub high: f64,
-    /// What the first side does in a second, by its median.
+    /// The first side's median rate per second.
     pub first_rate: f64,
-    /// What the second side does in a second, by its median.
+    /// The second side's median rate per second.
     pub second_rate: f64,
-    /// Connections of the second side that failed, in all draws.
+    /// Failed connections of the second side, in all draws.
     pub failed: u64,
 }
 
 impl Ratio {
-    /// The ratio that several draws of the same thing give.
+    /// The ratio over several draws of one measurement.
     pub fn of(draws: &[Medians]) -> Self {
         let ratios = sorted(draws.iter().map(|draw| draw.ratio));
         Self {
@@ -70,10 +69,10 @@ pub struct Medians {
     failed: u64,
 }
 
-/// Starts one side; a side is started anew in each round.
+/// Starts one side, anew in each round.
 pub type Start<'a> = &'a dyn Fn() -> Result<Load, BedError>;
 
-/// Lets two sides take turns, with new processes in each round, started in the other order.
+/// Lets two sides take turns. Each round has new processes, started in the other order.
 pub fn draw(first: Start<'_>, second: Start<'_>) -> Result<Medians, BedError> {
     let rounds: Vec<Medians> = (0..sized(ROUNDS, 1))
         .map(|number| round(first, second, number % 2 == 0))

@@ -1,6 +1,6 @@
-//! On which CPU a process of a measurement runs.
+//! Pins a process of a measurement to a CPU.
 //!
-//! Invariant: only CPUs that this process may use are chosen.
+//! Invariant: it chooses only CPUs that this process may use.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub(super) enum Cpu {
     Last,
 }
 
-/// Keeps this process on a CPU, or lets it run anywhere.
+/// Pins this process to a CPU; with `None` it may run anywhere.
 pub(super) fn pin(cpu: Option<Cpu>) -> io::Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let this = Pid::from_raw(0);

@@ -1,6 +1,6 @@
-//! Clients of the admin API, many at once and as a user of the test's choice, that ask the same all the time.
+//! Many clients of the admin API at once, as a chosen user, that send the same request in a loop.
 //!
-//! Invariant: the process gives up its privileges before it dials, and whatever came of each question is counted once.
+//! Invariant: the process drops its privileges before it connects, and it counts each request once.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,22 +18,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{BedError, at, spawn};
 
-/// The pause between two questions of one client: as fast as a loop in a shell would be, and no faster.
+/// The pause between two requests of one client: as fast as a loop in a shell.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Clients of one crowd, each a thread.
 const CLIENTS_MAX: usize = 256;
 
-/// What came of the questions since the tally before.
+/// The results since the previous tally.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Answers {
-    /// Answers by their status; a stream counts when it begins.
+    /// Answers by status; a stream counts when it begins.
     pub by_status: BTreeMap<u16, u64>,
-    /// What kept questions from being asked, by errno: `EACCES`.
+    /// Requests that could not be sent, by errno: `EACCES`.
     pub failed: BTreeMap<String, u64>,
 }
 
-/// Clients that ask until they are dropped.
+/// Clients that send requests until dropped.
 #[derive(Debug)]
 pub struct Crowd {
     child: Child,
@@ -41,12 +41,12 @@ pub struct Crowd {
     answers: BufReader<ChildStdout>,
 }
 
-/// What a crowd asks, of which door, and as which user.
+/// The request of a crowd, its listener and its user.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// The user, and the group of the same number.
+    /// The user id, and the group of the same number.
     pub uid: u32,
-    /// How many clients ask at once.
+    /// How many clients send requests at once.
     pub clients: usize,
     /// An address and a port, or the path of a socket.
     pub door: &'a str,
@@ -71,7 +71,7 @@ impl Crowd {
         }
     }
 
-    /// What came of the questions since the last time.
+    /// The results since the previous call.
     pub fn answers(&mut self) -> Result<Answers, BedError> {
         let pipe = Path::new("the pipe of a crowd");
         writeln!(self.orders).map_err(at("write to", pipe))?;
@@ -92,7 +92,7 @@ impl Drop for Crowd {
     }
 }
 
-/// What the process does: it becomes the user, asks, and tells what came of it for each line of its standard input.
+/// The child process: becomes the user, sends requests, and prints the results for each line of its standard input.
 pub(super) fn run([uid, clients, door, method, path]: [&str; 5]) -> io::Result<()> {
     let number = |text: &str| text.parse::<u32>().map_err(io::Error::other);
     become_user(number(uid)?)?;
@@ -111,7 +111,7 @@ pub(super) fn run([uid, clients, door, method, path]: [&str; 5]) -> io::Result<(
     Ok(())
 }
 
-/// For good: nothing of root is left.
+/// Drops root for good.
 pub(super) fn become_user(uid: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
     setgroups(&[group])?;
@@ -147,7 +147,7 @@ fn dial(door: &str) -> io::Result<Box<dyn Stream>> {
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
-/// One question, counted with the first line of its answer and read to its end, which a stream has not.
+/// Sends one request, counts its status line and reads the answer to its end. A stream has no end.
 fn ask(mut stream: Box<dyn Stream>, request: &str, count: impl Fn(io::Result<u16>)) {
     if let Err(error) = stream.write_all(request.as_bytes()) {
         return count(Err(error));
@@ -155,7 +155,7 @@ fn ask(mut stream: Box<dyn Stream>, request: &str, count: impl Fn(io::Result<u16
     let mut answer = BufReader::new(stream);
     let mut line = String::new();
     count(answer.read_line(&mut line).and_then(|_| status(&line)));
-    // However it ends, it has been counted.
+    // The request has been counted already.
     let _ = io::copy(&mut answer, &mut io::sink());
 }
 

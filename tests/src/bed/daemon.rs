@@ -1,6 +1,6 @@
-//! The daemon itself in a bed: the program that users run, with the kernel's datapath.
+//! The real daemon in a bed, with the kernel's datapath.
 //!
-//! Invariant: its pins and its sources stay when it ends.
+//! Invariant: its pins and its sources survive its end.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,19 +16,19 @@ use tempfile::TempDir;
 
 use super::{Bed, BedError, Location, at, finish, spawn, succeed, this_program, wait};
 
-/// A daemon is ready in less than a second; a busy machine may take its time, and an emulated kernel more of it.
+/// A daemon is ready in less than a second; a busy machine takes longer, and an emulated kernel longer still.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
-/// One answer of its command line.
+/// The longest time for one command of its CLI.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// The longest time from SIGTERM to the daemon's end.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// How many lines of its log an error tells.
+/// How many log lines an error quotes.
 const LINES_TOLD: usize = 20;
 
-/// How often it is asked whether it is there yet.
+/// How often readiness is polled.
 const READY_POLL: Duration = Duration::from_millis(20);
 
 /// One daemon: its configuration, its sources, and its process while it runs.
@@ -38,7 +38,7 @@ pub struct Daemon<'a> {
     program: PathBuf,
     place: Location<'static>,
     cgroup: PathBuf,
-    // The tree of cgroups whose sockets it serves.
+    // The cgroup tree whose sockets it serves.
     served: PathBuf,
     pins: String,
     folder: TempDir,
@@ -46,12 +46,12 @@ pub struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
-    /// A daemon that does not run yet, in a cgroup of its own. The tables of `more` are added to its configuration.
+    /// A daemon that is not started yet, in a cgroup of its own. `more` is appended to its configuration.
     pub fn new(bed: &'a Bed, more: &str) -> Result<Self, BedError> {
         Self::within(bed, bed.child_cgroup("daemon")?, more)
     }
 
-    /// One in any cgroup.
+    /// A daemon in the given cgroup.
     pub fn within(bed: &'a Bed, cgroup: PathBuf, more: &str) -> Result<Self, BedError> {
         let program = program()?;
         let temporary = std::env::temp_dir();
@@ -64,7 +64,7 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// One on another node, beside the one of the bed's own: it serves that node's packets, and no process.
+    /// A daemon on another node, next to the one of the bed's own node. It serves that node's packets and no process.
     pub fn at(bed: &'a Bed, node: &'static str, more: &str) -> Result<Self, BedError> {
         let mut daemon = Self::within(bed, bed.child_cgroup(&format!("daemon-{node}"))?, more)?;
         daemon.place = Location::far(node);
@@ -73,25 +73,25 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// Another program than the one beside: a benchmark that starts itself as the daemon.
+    /// Runs another program as the daemon: a benchmark that starts itself.
     #[must_use]
     pub fn started_as(mut self, program: PathBuf) -> Self {
         self.program = program;
         self
     }
 
-    /// The number of its process, while it runs.
+    /// Its process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Has its pins elsewhere and remembers nothing, from its next start.
+    /// Moves its pins and its state to new folders, from its next start.
     pub fn move_pins(&mut self, name: &str, more: &str) -> Result<(), BedError> {
         name.clone_into(&mut self.pins);
         self.configure(more)
     }
 
-    /// Replaces what was added to its configuration, from its next start.
+    /// Replaces `more` in its configuration, from its next start.
     pub fn configure(&self, more: &str) -> Result<(), BedError> {
         let path = |path: &Path| path.display().to_string();
         let text = format!(
@@ -106,7 +106,7 @@ impl<'a> Daemon<'a> {
         fs::write(self.config(), text).map_err(at("write", &self.config()))
     }
 
-    /// The folder of all that it has.
+    /// The folder with all of its files.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -116,19 +116,19 @@ impl<'a> Daemon<'a> {
         self.folder.path().join("state").join(&self.pins)
     }
 
-    /// The folder that it watches.
+    /// The manifest folder that it watches.
     pub fn manifests(&self) -> PathBuf {
         self.folder.path().join("manifests")
     }
 
-    /// Puts a manifest into place in one step, or replaces it.
+    /// Creates or replaces a manifest atomically.
     pub fn write_manifest(&self, name: &str, text: &str) -> Result<(), BedError> {
         let (new, path) = (self.manifests().join(format!(".{name}")), self.manifests().join(name));
         fs::write(&new, text).map_err(at("write", &new))?;
         fs::rename(&new, &path).map_err(at("rename into place", &path))
     }
 
-    /// Where its pins are, as a path that works from outside the bed too.
+    /// The path of its pins from outside the bed.
     pub fn pins(&self) -> PathBuf {
         self.bed.bpffs().join(&self.pins)
     }
@@ -137,7 +137,7 @@ impl<'a> Daemon<'a> {
         self.folder.path().join("config.toml")
     }
 
-    /// Its unix socket.
+    /// The path of its unix socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("admin.sock")
     }
@@ -146,17 +146,17 @@ impl<'a> Daemon<'a> {
         self.folder.path().join("log")
     }
 
-    /// What it has logged since its last start.
+    /// Its log since the last start.
     pub fn logged(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    /// Starts it and does not wait.
+    /// Starts it without waiting.
     pub fn launch(&mut self) -> Result<(), BedError> {
         self.launch_by(&[])
     }
 
-    /// As the argument of a program that takes something from it first, such as privileges.
+    /// Starts it through a wrapper program, for example one that drops privileges.
     pub fn launch_by(&mut self, wrapper: &[&str]) -> Result<(), BedError> {
         let log = File::create(self.log()).map_err(at("create", &self.log()))?;
         let both = log.try_clone().map_err(at("open", &self.log()))?;
@@ -180,19 +180,19 @@ impl<'a> Daemon<'a> {
         self.start_by(&[])
     }
 
-    /// As the argument of another program.
+    /// Starts it through a wrapper program and waits until it is ready.
     pub fn start_by(&mut self, wrapper: &[&str]) -> Result<(), BedError> {
         self.launch_by(wrapper)?;
         self.wait_until(|daemon| Ok(daemon.is_ready()))
     }
 
-    /// Starts it where it must not start: gives its exit code and what it said.
+    /// Starts it where it must fail, and returns its exit code and output.
     pub fn start_in_vain(&self, wrapper: &[&str]) -> Result<(Option<i32>, String), BedError> {
         let output = finish(self.run(wrapper)?, ANSWER_LIMIT)?;
         Ok((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// Waits until something holds, as long as it runs.
+    /// Waits until a condition holds, while the daemon runs.
     pub fn wait_until(&mut self, holds: impl Fn(&Self) -> Result<bool, BedError>) -> Result<(), BedError> {
         let until = Instant::now() + READY_LIMIT;
         while !holds(self)? {
@@ -204,35 +204,35 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Whether it runs.
+    /// Whether its process runs.
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Whether it follows its sources.
+    /// Whether it reports ready.
     pub fn is_ready(&self) -> bool {
         self.status().is_some_and(|status| status.get("ready") == Some(&true.into()))
     }
 
-    /// Its own summary, good or not; nothing while it cannot be reached.
+    /// Its `status`, healthy or not; `None` while it is unreachable.
     pub fn status(&self) -> Option<Value> {
         let output = finish(self.question(&["status", "-o", "json"]), ANSWER_LIMIT).ok()?;
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// What its command line answers, as JSON.
+    /// The answer of its CLI as JSON.
     pub fn ask(&self, words: &[&str]) -> Result<Value, BedError> {
         let said = succeed(self.question(&[words, &["-o", "json"]].concat()), ANSWER_LIMIT)?;
         let wrong = |_| BedError::Unexpected { who: "the daemon".to_owned(), said: said.clone() };
         serde_json::from_str(&said).map_err(wrong)
     }
 
-    /// What its command line tells a person, whether it is a finding or not.
+    /// The answer of its CLI as text, with or without findings.
     pub fn tell(&self, words: &[&str]) -> Result<String, BedError> {
         self.answer(words).map(|(_, said)| said)
     }
 
-    /// The same, with the exit code.
+    /// The answer of its CLI as text, with the exit code.
     pub fn answer(&self, words: &[&str]) -> Result<(Option<i32>, String), BedError> {
         let output = finish(self.question(words), ANSWER_LIMIT)?;
         Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
@@ -244,14 +244,14 @@ impl<'a> Daemon<'a> {
         command
     }
 
-    /// Removes what it left in the kernel, as its user would.
+    /// Runs `cleanup`, which removes its pins and programs from the kernel.
     pub fn cleanup(&self) -> Result<(), BedError> {
         let mut command = self.bed.command_in(&self.cgroup, &self.program);
         command.arg("cleanup").arg("--config").arg(self.config());
         succeed(command, ANSWER_LIMIT).map(drop)
     }
 
-    /// The same, once no client outside uses it any more: `true` says that it was removed.
+    /// Runs `cleanup` once no outside client uses it; `true` means that it was removed.
     pub fn drain(&self) -> Result<bool, BedError> {
         let mut command = self.bed.command_in(&self.cgroup, &self.program);
         command.args(["cleanup", "--drain", "--config"]).arg(self.config());
@@ -266,13 +266,13 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Ends it at this very moment, wherever it is.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) -> Result<(), BedError> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         child.kill().and_then(|()| child.wait()).map(drop).map_err(at("kill", &self.program))
     }
 
-    /// Ends it as its service would.
+    /// Stops it with SIGTERM, as systemd does.
     pub fn stop(&mut self) -> Result<(), BedError> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         let pid = Pid::from_raw(child.id().try_into().unwrap_or_default());
@@ -289,7 +289,7 @@ impl<'a> Daemon<'a> {
         self.unexpected_after(ended)
     }
 
-    /// Its last lines, and how it ended if it did.
+    /// An error with its last log lines, and its exit status if it ended.
     fn unexpected_after(&self, ended: Option<ExitStatus>) -> BedError {
         let mut lines: Vec<String> =
             self.logged().lines().rev().take(LINES_TOLD).map(str::to_owned).collect();
@@ -306,7 +306,7 @@ impl Drop for Daemon<'_> {
     }
 }
 
-/// The daemon's program, which cargo builds beside this one.
+/// The daemon's program, which cargo builds next to this one.
 fn program() -> Result<PathBuf, BedError> {
     let near = this_program()?;
     let folders = near.ancestors().skip(1).take(2);

@@ -1,6 +1,6 @@
-//! A client that dials one address again and again, and counts what came of it.
+//! A client that dials one address in a loop and counts the results.
 //!
-//! Invariant: each attempt is counted once, in the tally that is taken after it.
+//! Invariant: each attempt counts once, in the next tally.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,16 +17,16 @@ use serde::{Deserialize, Serialize};
 use super::load::connect_and_reset;
 use super::{BedError, at, spawn};
 
-/// The pause between two attempts: short enough to meet an outage of a few milliseconds, long enough to leave the
-/// servers alone.
+/// The pause between two attempts: short enough to catch an outage of a few milliseconds, long enough to spare the
+/// servers.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// What came of the attempts since the tally before.
+/// The results since the previous tally.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Tally {
-    /// Connections that came about.
+    /// Established connections.
     pub connected: u64,
-    /// Connections that did not, by errno: `ECONNREFUSED`.
+    /// Failed connections, by errno: `ECONNREFUSED`.
     pub failed: BTreeMap<String, u64>,
 }
 
@@ -55,7 +55,7 @@ impl Dialer {
         }
     }
 
-    /// What came of the attempts since the last time.
+    /// The results since the previous call.
     pub fn tally(&mut self) -> Result<Tally, BedError> {
         let pipe = "the pipe of a dialing client".as_ref();
         writeln!(self.orders).map_err(at("write to", pipe))?;
@@ -76,7 +76,7 @@ impl Drop for Dialer {
     }
 }
 
-/// What the process does: a tally for each line of its standard input, and nothing more after the last one.
+/// The child process: prints a tally for each line of its standard input.
 pub(super) fn run(address: SocketAddr) -> io::Result<()> {
     let tally = Arc::new(Mutex::new(Tally::default()));
     let counting = Arc::clone(&tally);
@@ -114,12 +114,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_are_counted_by_what_came_of_them() {
+    fn attempts_are_counted_by_their_results() {
         let tally = Arc::new(Mutex::new(Tally::default()));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let counting = Arc::clone(&tally);
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         thread::spawn(move || dial(address, &counting));
         let reached = |is_it: &dyn Fn(&Tally) -> bool| {
             let end = Instant::now() + Duration::from_secs(20);

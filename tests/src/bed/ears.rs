@@ -1,8 +1,8 @@
-//! Thousands of first packets at once, by clients in many places, and what comes of each: raw sockets that send, and
-//! raw sockets in every place that hear what arrives there.
+//! Sends thousands of first packets at once from many places and reports where each arrives. Raw sockets send them,
+//! and raw sockets in every place receive them.
 //!
-//! Invariant: no server takes part. The ear that gets a packet answers as a kernel does for a closed port, so the way
-//! back is seen as well. What is heard of former packets counts for none of those that are asked now.
+//! Invariant: no server takes part. A receiving socket replies as a kernel does for a closed port, so the return path
+//! is tested too. Packets of an earlier call never count in a later one.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
@@ -20,44 +20,44 @@ pub use super::knock::Reply;
 use super::knock::{Knock, Packet, Word, header4, read};
 use super::{Bed, BedError, Location, at};
 
-/// So much waits at a socket until it is read: thousands of packets.
+/// The receive buffer of a socket: thousands of packets.
 const BUFFER_BYTES: usize = 16 << 20;
 
-/// Nothing that is heard here is longer.
+/// Longer than any packet here.
 const PACKET_BYTES: usize = 2048;
 
-/// After so much silence nothing comes any more. An ear answers within microseconds; a busy machine may delay it by
-/// some tens of milliseconds.
+/// After this silence the call ends. A receiver replies within microseconds; a busy machine may delay it by some tens
+/// of milliseconds.
 const SILENCE: Duration = Duration::from_millis(400);
 
-/// The pause between two looks at all sockets.
+/// The pause between two polls of all sockets.
 const POLL: Duration = Duration::from_micros(200);
 
-/// The pause between two looks at the clock while packets are sent at a pace.
+/// The pause between two checks of the clock while sending at a pace.
 const STEP: Duration = Duration::from_millis(5);
 
 const PROTOCOLS4: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::ICMPV4];
 const PROTOCOLS6: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::ICMPV6];
 
-/// Where clients' ports begin, and how many there are.
+/// The clients' first port, and the number of ports.
 const PORTS: (u32, u32) = (10_000, 50_000);
 
 /// A packet to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// The network from which it is sent.
+    /// The network that sends it.
     pub place: &'static str,
     pub from: IpAddr,
     pub to: SocketAddr,
     pub transport: Transport,
 }
 
-/// What came of it.
+/// The result for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fate {
     /// Where it arrived, and with which source address.
     pub led: Option<(SocketAddr, IpAddr)>,
-    /// What its client heard.
+    /// The reply that its client received.
     pub reply: Reply,
 }
 
@@ -68,18 +68,18 @@ struct Ear {
     is_six: bool,
 }
 
-/// Sockets in places of a bed.
+/// Raw sockets in places of a bed.
 #[derive(Debug)]
 pub struct Ears {
     ears: Vec<Ear>,
-    /// One for each family.
+    /// Sending sockets, one for each family.
     voices: BTreeMap<&'static str, [Socket; 2]>,
     /// The number of the next packet.
     number: u32,
 }
 
 impl Ears {
-    /// Hears in all of these places, and speaks in those that have a name.
+    /// Receives in all of these places, and sends from those that have a name.
     pub fn open(bed: &Bed, places: &[Location<'static>]) -> Result<Self, BedError> {
         let mut all = Self { ears: Vec::new(), voices: BTreeMap::new(), number: 1 << 24 };
         for place in places {
@@ -90,7 +90,7 @@ impl Ears {
         Ok(all)
     }
 
-    /// Sends all, not more in a second than the pace, and gives what came of each.
+    /// Sends all packets, at most `pace` per second, and returns the result for each.
     pub fn ask(&mut self, all: &[Sent], pace: u32) -> Result<Vec<Fate>, BedError> {
         let first = self.number;
         let knocks: Vec<Knock> = all.iter().zip(first..).map(|(sent, number)| knock(sent, number)).collect();
@@ -118,7 +118,7 @@ impl Ears {
             let voices = self.voices.get(sent.place).ok_or_else(|| io::Error::other(sent.place))?;
             let [four, six] = voices;
             let socket = if sent.to.is_ipv4() { four } else { six };
-            // A raw socket takes the port for a protocol.
+            // For a raw socket, the port is the protocol.
             send(socket, knock, SocketAddr::new(sent.to.ip(), 0))?;
         }
         Ok(())
@@ -148,7 +148,7 @@ impl Ears {
     }
 }
 
-/// Where nothing leads there, the node says so at once, and that is an outcome like another. A full queue empties.
+/// Without a route the node reports an error at once, which is a normal result. A full queue drains.
 fn send(socket: &Socket, knock: &Knock, to: SocketAddr) -> io::Result<()> {
     use nix::libc::{EHOSTUNREACH, ENETUNREACH, ENOBUFS, EPERM};
     loop {
@@ -189,7 +189,7 @@ fn sockets() -> io::Result<(Vec<Ear>, [Socket; 2])> {
     let four = PROTOCOLS4.map(|protocol| ear(Domain::IPV4, protocol));
     let six = PROTOCOLS6.map(|protocol| ear(Domain::IPV6, protocol));
     let ears = four.into_iter().chain(six).collect::<io::Result<_>>()?;
-    // With this protocol the kernel sends headers as they are written.
+    // With this protocol the kernel sends headers as given.
     let raw = Protocol::from(nix::libc::IPPROTO_RAW);
     let voice = |domain| Socket::new(domain, Type::RAW, Some(raw));
     Ok((ears, [voice(Domain::IPV4)?, voice(Domain::IPV6)?]))
@@ -207,7 +207,7 @@ fn ear(domain: Domain, protocol: Protocol) -> io::Result<Ear> {
 }
 
 impl Ear {
-    /// The next packet; what it says, if it is about a knock. `None`: no packet is there.
+    /// Reads the next packet and parses it. `None`: there is no packet. `Some(None)`: it is no probe.
     fn next(&self, buffer: &mut [u8; PACKET_BYTES]) -> io::Result<Option<Option<Word>>> {
         let mut control = nix::cmsg_space!(nix::libc::in6_pktinfo);
         let mut parts = [IoSliceMut::new(buffer)];
@@ -227,7 +227,7 @@ impl Ear {
     }
 }
 
-/// Source and destination of a packet of IPv6; the kernel does not hand out its header.
+/// Source and destination of an IPv6 packet; the kernel does not pass on its header.
 fn ends(message: &nix::sys::socket::RecvMsg<'_, '_, SockaddrIn6>) -> Option<(IpAddr, IpAddr)> {
     let from = message.address?.ip();
     let to = message.cmsgs().ok()?.find_map(|control| match control {
@@ -251,7 +251,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_heard_counts_for_its_own_packet() {
+    fn a_received_packet_counts_only_for_its_own_number() {
         let knocks = [knock(&SENT, 7), knock(&SENT, 8)];
         let mut fates = [Fate::default(); 2];
         let mut note = |word| note(&knocks, 7, &mut fates, word);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_somebody_else_is_a_stray() {
+    fn a_reply_from_another_address_is_a_stray() {
         let knocks = [knock(&SENT, 7)];
         let mut fates = [Fate::default()];
         let other = Knock { to: "10.244.1.10:8080".parse().unwrap(), ..knocks[0] };

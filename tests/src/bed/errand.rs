@@ -1,6 +1,6 @@
-//! What a process of any user does once: it dials an address, or makes many sockets that live for one datagram.
+//! One-time jobs of a process of any user: dial an address, or create many sockets that live for one datagram.
 //!
-//! Invariant: the process gives up its privileges before it opens a socket.
+//! Invariant: the process drops its privileges before it opens a socket.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -11,18 +11,18 @@ use super::crowd::{become_user, word};
 /// The longest time from the first socket to the last, on a busy machine.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// For a connection within one machine, and for an answer on it.
+/// The timeout of a local connection and of its reply.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// More than any table of a size that would be reasonable for one node could remember.
+/// More sockets than a table of reasonable size for one node could hold.
 const SHORT_LIVED: u32 = 70_000;
 
-/// What there is to do.
+/// The job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errand {
-    /// Connects over TCP: the line that comes back, or an errno.
+    /// Connects over TCP and prints the received line, or an errno.
     Dial,
-    /// Sends 70,000 datagrams, each from a socket of its own: how many were sent.
+    /// Sends 70,000 datagrams, each from a new socket, and prints how many were sent.
     ShortSockets,
 }
 
@@ -37,7 +37,7 @@ impl Errand {
     }
 }
 
-/// What the process does.
+/// The child process.
 pub(super) fn run(uid: &str, errand: &str, to: SocketAddr) -> io::Result<()> {
     become_user(uid.parse().map_err(io::Error::other)?)?;
     let known = ERRANDS.into_iter().find(|known| known.word() == errand);
@@ -57,7 +57,7 @@ fn dial(to: SocketAddr) -> io::Result<String> {
     Ok(answer.trim_end().to_owned())
 }
 
-/// Every second one is connected, as resolvers differ in this.
+/// Connects every second socket, because resolvers differ in this.
 fn short_sockets(to: SocketAddr) -> io::Result<String> {
     for number in 0..SHORT_LIVED {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_dials_tells_what_came_back() {
+    fn a_dialling_errand_returns_the_reply_or_the_errno() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         let server = thread::spawn(move || listener.accept().unwrap().0.write_all(b"me\n").unwrap());

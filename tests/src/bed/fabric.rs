@@ -17,16 +17,16 @@ use super::links::{batch, feed};
 use super::uplinks::{PLAIN as DIRECT, Uplink};
 use super::{Bed, BedError, Layout, Location, at, succeed};
 
-/// The networks besides the node's own.
+/// The networks other than the node's own.
 const PLACES: [&str; 8] = ["router", "client", "node2", "pod-a", "pod-b", "pod-c", "pod-d", "pod-r"];
 
-/// All pods have their addresses from these, as kube-proxy is told.
+/// The cluster CIDRs of all pods, as kube-proxy gets them.
 pub const POD_CIDRS: &str = "10.244.0.0/16,fd00:244::/32";
 
-/// The node's own, the first of each family as its Node object would say.
+/// The node's own addresses, the first of each family as in its Node object.
 pub const NODE_ADDRESSES: [&str; 2] = ["10.0.0.5", "fd00:a::5"];
 
-/// What the router sends to the node because another machine announced it there: virtual addresses of any kind.
+/// Ranges that the router sends to the node because another machine announced them: virtual addresses of any kind.
 const ANNOUNCED: [&str; 6] = [
     "192.168.0.0/16",
     "203.0.113.0/24",
@@ -36,38 +36,39 @@ const ANNOUNCED: [&str; 6] = [
     "2001:db8:51::/64",
 ];
 
-/// The ranges of this node's pods: any client may dial them directly.
+/// The ranges of this node's pods. Clients may dial them directly.
 const PODS: [&str; 4] = ["10.244.1.0/24", "10.244.2.0/24", "fd00:244:1::/64", "fd00:244:2::/64"];
 
-/// Settings of every place: addresses are used at once, and ICMP errors are not held back, or many questions at the
-/// same time would have fewer answers than one.
+/// Settings of every place: no duplicate address detection and no rate limit for ICMP errors, which would drop answers
+/// to simultaneous requests.
 const PLAIN: [(&str, &str); 4] = [
     ("ipv6/conf/default/accept_dad", "0"),
     ("ipv4/icmp_ratemask", "0"),
     ("ipv6/icmp/ratelimit", "0"),
-    // Only a type that there is not.
+    // Limits only a type that does not exist.
     ("ipv6/icmp/ratemask", "255"),
 ];
 
-/// Commands of `ip` and `ethtool` take milliseconds; on a busy machine seconds, and half a minute has been seen.
+/// Commands of `ip` and `ethtool` take milliseconds; a busy machine has taken half a minute.
 pub(super) const SOON: Duration = Duration::from_secs(120);
 
-/// What is unlike a plain router about the node, or about the way to it.
+/// Differences of the node, or of its path, from a plain router.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Switches {
-    /// A packet has to come by the interface by which its answer would go.
+    /// A packet must arrive on the interface that routes its reply.
     pub strict_rp_filter: bool,
-    /// FORWARD drops what is not of pods or nodes, and what conntrack calls invalid: Docker and a CNI side by side.
+    /// FORWARD drops packets that are not of pods or nodes, and those that conntrack calls invalid: Docker next to a
+    /// CNI.
     pub guarded: bool,
-    /// A rule asks for the state of connections, so all are tracked.
+    /// A rule matches on the connection's state, so conntrack tracks all connections.
     pub tracked: bool,
-    /// Each sender computes its checksums, so a wrong one is seen.
+    /// Each sender computes its checksums, so that a wrong one shows.
     pub no_offload: bool,
-    /// Between clients and nodes nothing larger than 1400 bytes passes.
+    /// The path between clients and nodes has an MTU of 1400.
     pub narrow: bool,
 }
 
-/// A layout with the places of a fabric, to be laid by `lay`.
+/// A layout with the places of a fabric, for `lay`.
 pub fn layout() -> Layout {
     Layout { apart: PLACES.to_vec(), ..Layout::default() }
 }
@@ -79,12 +80,12 @@ pub fn bed(switches: Switches) -> Result<Bed, BedError> {
     Ok(bed)
 }
 
-/// Brings a bed of such a layout to its links, addresses, routes and settings.
+/// Adds links, addresses, routes and settings to a bed with this layout.
 pub fn lay(bed: &Bed, switches: Switches) -> Result<(), BedError> {
     lay_by(bed, switches, &DIRECT)
 }
 
-/// The same, with another way between the node and its network.
+/// The same with another uplink between the node and its network.
 pub fn lay_by(bed: &Bed, switches: Switches, uplink: &Uplink) -> Result<(), BedError> {
     for place in PLACES.map(Location::far).into_iter().chain([Location::OUTSIDE]) {
         PLAIN.iter().try_for_each(|(name, value)| set(bed, place, name, value))?;
@@ -93,7 +94,7 @@ pub fn lay_by(bed: &Bed, switches: Switches, uplink: &Uplink) -> Result<(), BedE
         set(bed, place, "ipv4/ip_forward", "1")?;
         set(bed, place, "ipv6/conf/all/forwarding", "1")?;
     }
-    // What stands above another device has its addresses, and the one below must not answer for them.
+    // An upper device has the addresses, and the lower one must not answer ARP for them.
     set(bed, Location::OUTSIDE, "ipv4/conf/all/arp_ignore", "1")?;
     let strict = if switches.strict_rp_filter { "1" } else { "0" };
     set(bed, Location::OUTSIDE, "ipv4/conf/all/rp_filter", strict)?;
@@ -129,7 +130,7 @@ impl Switches {
     }
 }
 
-/// As Docker's policy and the rules of a CNI make it together.
+/// Docker's policy together with the rules of a CNI.
 const GUARDED: &str = "table inet guard {
  counter invalid { }
  chain forward {
@@ -152,17 +153,17 @@ const TRACKED: &str = "table inet tracked {
 }
 ";
 
-/// Gives the node rules of its own besides, as nft reads them.
+/// Adds nft rules to the node.
 pub fn rules(bed: &Bed, text: &str) -> Result<(), BedError> {
     rules_of(bed, Location::OUTSIDE, text)
 }
 
-/// The same of any place.
+/// Adds nft rules to a place.
 pub fn rules_of(bed: &Bed, place: Location<'_>, text: &str) -> Result<(), BedError> {
     feed(bed, place, &["nft", "-f", "-"], text)
 }
 
-/// How many packets the guarded node has dropped because conntrack could not place them.
+/// How many packets the guarded node has dropped as invalid by conntrack.
 pub fn invalid(bed: &Bed) -> Result<u64, BedError> {
     let mut nft = bed.command(Location::OUTSIDE, "nft")?;
     nft.args(["list", "counter", "inet", "guard", "invalid"]);
@@ -172,7 +173,7 @@ pub fn invalid(bed: &Bed) -> Result<u64, BedError> {
     count.ok_or_else(|| BedError::Unexpected { who: "nft".to_owned(), said })
 }
 
-/// Writes a setting below /proc/sys/net of a place.
+/// Writes a sysctl below /proc/sys/net in a place.
 pub fn set(bed: &Bed, place: Location<'_>, name: &str, value: &str) -> Result<(), BedError> {
     let path = Path::new("/proc/sys/net").join(name);
     bed.within(place, || fs::write(&path, value).map_err(at("write", &path)))?
@@ -186,7 +187,7 @@ pub(super) fn pid(bed: &Bed, place: Location<'_>) -> Result<u32, BedError> {
     bed.netns(place).map(super::Keeper::pid)
 }
 
-/// One end here, under the name of the place that has the other one as its `eth0`.
+/// Creates a link between the node and a place, which has its end as `eth0`.
 fn link(bed: &Bed, name: &str, place: Location<'_>) -> Result<[String; 2], BedError> {
     let pid = pid(bed, place)?;
     Ok([format!("link add {name} type veth peer name eth0 netns {pid}"), format!("link set {name} up")])
@@ -219,7 +220,7 @@ fn gateway(range: &str) -> &'static str {
     if range.contains(':') { v6 } else { v4 }
 }
 
-/// A path that is narrow in the middle: the router tells a sender of more than 1400 bytes so.
+/// A path with a narrow middle: the router rejects larger packets with "fragmentation needed" at 1400 bytes.
 pub fn narrow_path(bed: &Bed) -> Result<(), BedError> {
     let mut words = lines(&[
         "route replace 10.20.0.0/24 dev client mtu lock 1400",
@@ -236,7 +237,7 @@ pub fn narrow_path(bed: &Bed) -> Result<(), BedError> {
     batch(bed, Location::far("router"), &words)
 }
 
-/// The other node has a second uplink, by which it reaches clients: the first one leads to nodes alone from then on.
+/// Gives the other node a second uplink for clients; the first one then reaches only nodes.
 pub fn part_clients_from_nodes(bed: &Bed) -> Result<(), BedError> {
     let pid = pid(bed, Location::far("node2"))?;
     let mut router = vec![format!("link add clients type veth peer name eth1 netns {pid}")];
@@ -247,14 +248,14 @@ pub fn part_clients_from_nodes(bed: &Bed) -> Result<(), BedError> {
     batch(bed, Location::far("node2"), &node)
 }
 
-/// The node gets so many further links to one of its pods.
+/// Adds further links between the node and one of its pods.
 pub fn add_links(bed: &Bed, count: usize) -> Result<(), BedError> {
     let pid = pid(bed, Location::far("pod-a"))?;
     let link = |at| format!("link add many{at} type veth peer name far{at} netns {pid}");
     batch(bed, Location::OUTSIDE, &(0..count).map(link).collect::<Vec<_>>())
 }
 
-/// The node's uplink goes, and comes again with the same name, addresses and routes.
+/// Deletes the node's uplink and creates it again with the same name, addresses and routes.
 pub fn renew_uplink(bed: &Bed) -> Result<(), BedError> {
     let mut words = lines(&["link delete node"]);
     words.extend(link(bed, "node", Location::OUTSIDE)?);
@@ -263,8 +264,7 @@ pub fn renew_uplink(bed: &Bed) -> Result<(), BedError> {
     batch(bed, Location::OUTSIDE, &[lines(&["link set eth0 address 02:00:00:00:00:05"]), by("eth0")].concat())
 }
 
-/// The uplink gets another name, as a rule of the system's may have it: it goes down for that, and loses its routes and
-/// its addresses of IPv6.
+/// Renames the uplink, as a udev rule does: it goes down, and loses its routes and its IPv6 addresses.
 pub fn rename_uplink(bed: &Bed, name: &str) -> Result<(), BedError> {
     let renamed = ["link set eth0 down".to_owned(), format!("link set eth0 name {name}")];
     let is_kept = |line: &String| line.starts_with("address add 10.");
@@ -272,7 +272,7 @@ pub fn rename_uplink(bed: &Bed, name: &str) -> Result<(), BedError> {
     batch(bed, Location::OUTSIDE, &renamed.into_iter().chain(lost).collect::<Vec<_>>())
 }
 
-/// The node has another address in place of its first one, and all its neighbours know.
+/// Replaces the node's first address and announces the new one to all neighbours.
 pub fn renumber_uplink(bed: &Bed, address: &str) -> Result<(), BedError> {
     set(bed, Location::OUTSIDE, "ipv4/conf/all/promote_secondaries", "1")?;
     let own =
@@ -305,7 +305,7 @@ fn at_device(device: &str, addresses: &[&str]) -> Vec<String> {
     std::iter::once(format!("link set {device} up")).chain(addresses.iter().map(add)).collect()
 }
 
-/// The node's uplink at one device: its addresses there, and its routes by it.
+/// The node's addresses at a device, and its routes through it.
 fn by(device: &str) -> Vec<String> {
     let mut words = at_device(device, &["10.0.0.5/24", "10.0.0.55/24", "fd00:a::55/64", "fd00:a::5/64"]);
     words.extend(lines(&[
@@ -318,13 +318,13 @@ fn by(device: &str) -> Vec<String> {
 }
 
 fn node(bed: &Bed, uplink: &Uplink) -> Result<Vec<String>, BedError> {
-    // Made anew it has the same hardware address: others remember that one for a minute.
+    // A new link has the same hardware address, because other hosts remember it for a minute.
     let mut words = lines(&["link set lo up", "link set eth0 address 02:00:00:00:00:05", "link set eth0 up"]);
     words.extend(uplink.lines(bed, uplink.node)?);
     words.extend(by(uplink.device));
     words.extend(lines(uplink.node_besides));
     words.extend(lines(&[
-        // None of its ports has this hardware address, so what pods send to it is, at a port, for another host.
+        // No port has this hardware address, so a port sees frames from pods as frames for another host.
         "link add cni0 address 02:00:00:00:02:01 type bridge mcast_snooping 0",
         "link set cni0 up",
         "address add 10.244.2.1/24 dev cni0",
@@ -355,7 +355,7 @@ fn other_node(bed: &Bed, uplink: &Uplink) -> Result<Vec<String>, BedError> {
     Ok(words)
 }
 
-/// `1::10` is 10.244.1.10 and fd00:244:1::10; the gateway of both is the first of its range.
+/// `1::10` is 10.244.1.10 and fd00:244:1::10; both gateways are the first address of their range.
 fn addresses(number: &str) -> [(String, String); 2] {
     let (range, last) = number.split_once("::").unwrap_or(("1", number));
     [
@@ -364,7 +364,7 @@ fn addresses(number: &str) -> [(String, String); 2] {
     ]
 }
 
-/// As CNI ptp does: the gateway's address without a range, and a route to the one pod.
+/// Configures the node's end as CNI ptp does: the gateway's address without a range, and a route to the one pod.
 fn host_side(name: &str, number: &str) -> Vec<String> {
     let both = addresses(number).map(|(pod, gateway)| {
         let at_once = if gateway.contains(':') { " nodad" } else { "" };
@@ -393,7 +393,7 @@ fn bridged_pod(last: u8) -> Vec<String> {
     words
 }
 
-/// On a veth checksums are left to the receiver otherwise, which trusts the sender.
+/// Turns checksum offload off. A veth otherwise leaves checksums to the receiver, which trusts the sender.
 fn compute_checksums(bed: &Bed) -> Result<(), BedError> {
     let ends = ["client", "node2", "pod-a", "pod-b", "pod-c", "pod-d", "pod-r"];
     for place in ends.map(Location::far).into_iter().chain([Location::OUTSIDE]) {

@@ -1,7 +1,7 @@
-//! A process that holds namespaces open, and removes the bed's cgroups when the process that started it is gone.
+//! A process that holds namespaces open, and removes the bed's cgroups after its parent has ended.
 //!
-//! Invariant: a keeper ends when its standard input does, so it cannot outlive a test that was killed. The namespaces
-//! have no name; a process enters them through the keeper's folder in /proc.
+//! Invariant: a keeper ends when its standard input ends, so it cannot outlive a killed test. The namespaces have no
+//! name; processes enter them through the keeper's folder in /proc.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -14,23 +14,24 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::{BedError, cgroup, spawn};
 
-/// What a child says when it is prepared.
+/// The line that a child prints when it is ready.
 pub(super) const READY: &str = "ready";
 
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// A keeper as its starter sees it.
+/// The parent's handle of a keeper.
 #[derive(Debug)]
 pub(super) struct Keeper {
     child: Child,
 }
 
 impl Keeper {
-    /// Starts one with a network of its own; the one that is given cgroups also has mounts of its own and removes them.
+    /// Starts a keeper with its own network. With cgroups, it also has its own mounts, and removes the cgroups at its
+    /// end.
     pub(super) fn start(program: &Path, cgroups: Option<&Path>) -> Result<Self, BedError> {
         let mut command = Command::new(program);
         command.arg("keep").args(cgroups);
-        // Ctrl-C reaches the test; the keeper has its work after that.
+        // Ctrl-C must not reach the keeper, which cleans up after the test.
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut keeper = Self { child: spawn(&mut command)? };
@@ -57,20 +58,20 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // The end of the pipe is the sign to end.
+        // The end of the pipe tells the keeper to end.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 }
 
-/// The first line that a child says, without its end.
+/// The first line that a child prints, without its line feed.
 pub(super) fn first_line(pipe: impl Read) -> String {
     let mut line = String::new();
     let _ = BufReader::new(pipe).read_line(&mut line);
     line.trim_end().to_owned()
 }
 
-/// What the keeper process does.
+/// The keeper process.
 pub(super) fn keep(cgroups: Option<&Path>) -> io::Result<()> {
     network_namespace::enter()?;
     if cgroups.is_some() {

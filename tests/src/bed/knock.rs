@@ -1,16 +1,16 @@
-//! A first packet that has a number, and how it is known again: where it comes up, and in whatever answers it.
+//! A numbered first packet, and how a receiver recognizes it: where it arrives, and in any reply to it.
 //!
-//! Invariant: the number stands where no translation writes: it is a SYN's sequence number, and the text of a datagram.
-//! A router that leads in circles loses the packet soon.
+//! Invariant: the number is where no translation writes: in a SYN's sequence number, and in the payload of a datagram.
+//! The TTL is low, so that a routing loop drops the packet soon.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::ask::Transport;
 
-/// Enough for the longest way of a fabric: router, node, other node.
+/// Enough for the longest path of a fabric: router, node, other node.
 const HOPS: u8 = 8;
 
-/// A window that no kernel offers, and how a datagram begins.
+/// A TCP window that no kernel offers; also the first bytes of a datagram.
 const SIGN: [u8; 2] = [0x4b, 0x6e];
 
 const TCP: u8 = 6;
@@ -22,10 +22,10 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// Where TCP's flags stand.
+/// The offset of TCP's flags.
 const FLAGS_AT: usize = 13;
 
-/// What an ICMP error says before it quotes.
+/// The header of an ICMP error, before the quoted packet.
 const ICMP_BYTES: usize = 8;
 
 const HEADER4_BYTES: usize = 20;
@@ -40,31 +40,31 @@ pub(super) struct Knock {
     pub(super) to: SocketAddr,
 }
 
-/// How a client hears of its packet.
+/// The reply that a client receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reply {
     #[default]
     Nothing,
     /// A socket listens there.
     Accepted,
-    /// A reset, or an error that says that no socket listens.
+    /// A reset, or an ICMP error for a closed port.
     Refused,
-    /// An error that says that there is no way, or one in circles.
+    /// An ICMP error for a missing route or a routing loop.
     Lost,
-    /// An answer from another address than the one that was asked.
+    /// A reply from another address than the dialled one.
     Stray,
 }
 
-/// What a packet says of the knock with this number.
+/// What a received packet says about a knock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// The knock itself, with the addresses that it has by then.
+    /// The knock itself, with its current addresses.
     Arrived(Knock),
-    /// An answer to the knock, with the addresses as the answering side has them.
+    /// A reply to the knock, with the addresses that the replying side sees.
     Answered(Knock, Reply),
 }
 
-/// What a socket gives: a packet's addresses, its protocol, and what follows its header.
+/// A received packet: its addresses, its protocol, and the bytes after its IP header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet<'a> {
     pub(super) from: IpAddr,
@@ -97,16 +97,16 @@ impl Knock {
         [head, from, to, body].concat()
     }
 
-    /// The transport's header and what it carries, with their checksum.
+    /// The transport header and the payload, with their checksum.
     pub(super) fn body(&self) -> Vec<u8> {
         let ports = [self.from.port().to_be_bytes(), self.to.port().to_be_bytes()].concat();
         let number = self.number.to_be_bytes();
         let (mut body, at) = match self.transport {
-            // Nothing acknowledged, five words, no checksum yet, nothing urgent.
+            // No acknowledgement, five words, no checksum yet, no urgent pointer.
             Transport::Tcp => {
                 ([&ports[..], &number, &[0, 0, 0, 0, 0x50, SYN], &SIGN, &[0, 0, 0, 0]].concat(), 16)
             }
-            // Eight bytes of a header, eight of text, no checksum yet.
+            // Eight bytes of header, eight of payload, no checksum yet.
             Transport::Udp => ([&ports[..], &[0, 16, 0, 0], &SIGN, &[0, 0], &number].concat(), 6),
         };
         let pseudo = [octets(self.from.ip()), octets(self.to.ip()), vec![0, self.transport.protocol()]];
@@ -129,8 +129,7 @@ fn length(body: &[u8]) -> [u8; 2] {
     u16::try_from(body.len()).unwrap_or_default().to_be_bytes()
 }
 
-/// The checksum of an even number of bytes. A sum of 0 is written as its other form, because 0 in a datagram means that
-/// there is none.
+/// The checksum of an even number of bytes. A sum of 0 becomes 0xffff, because 0 in a datagram means no checksum.
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks_exact(2).filter_map(|pair| Some(u16::from_be_bytes(pair.try_into().ok()?)));
     let mut sum: u32 = words.map(u32::from).sum();
@@ -143,7 +142,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     }
 }
 
-/// What a packet that came says, if it is about a knock.
+/// Parses a received packet, if it is about a knock.
 pub(super) fn read(packet: &Packet<'_>) -> Option<Word> {
     match packet.protocol {
         ICMP4 | ICMP6 => read_error(packet),
@@ -160,7 +159,7 @@ fn word32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// A knock by its sign. A quotation in an error may leave out what is behind TCP's number.
+/// Recognizes a knock by its sign. A packet quoted in an error may end after TCP's sequence number.
 fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<Knock> {
     let Packet { from, to, protocol, body } = *packet;
     let (transport, sign, number) = match protocol {
@@ -182,7 +181,7 @@ fn arrived(packet: &Packet<'_>) -> Option<Knock> {
     known(packet, false)
 }
 
-/// An answer comes from the place that the knock went to, and acknowledges its number.
+/// A reply comes from the knock's destination and acknowledges its number.
 fn read_answer(packet: &Packet<'_>) -> Option<Word> {
     let body = packet.body;
     let reply = match *body.get(FLAGS_AT)? & (SYN | RST) {
@@ -199,7 +198,7 @@ fn read_answer(packet: &Packet<'_>) -> Option<Word> {
     Some(Word::Answered(knock, reply))
 }
 
-/// An error quotes the packet that it is about.
+/// An ICMP error quotes the packet that caused it.
 fn read_error(packet: &Packet<'_>) -> Option<Word> {
     let [kind, code, ..] = *packet.body else { return None };
     let reply = match (packet.protocol, kind, code) {
@@ -212,7 +211,7 @@ fn read_error(packet: &Packet<'_>) -> Option<Word> {
     Some(Word::Answered(known(&inner, true)?, reply))
 }
 
-/// A packet of IPv4, from its header on.
+/// Parses an IPv4 packet, beginning with its header.
 pub(super) fn header4(bytes: &[u8]) -> Option<Packet<'_>> {
     let size = 4 * usize::from(*bytes.first()? & 0xf);
     let address = |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(bytes.get(at..at + 4)?).ok()?));
@@ -245,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn a_knock_is_known_again() {
+    fn a_knock_is_recognized_by_its_sign() {
         for knock in knocks() {
             assert_eq!(read(&packet_of(&knock.packet())), Some(Word::Arrived(knock)));
         }
     }
 
     #[test]
-    fn a_knock_has_a_checksum_that_sums_up_to_nothing() {
+    fn a_knocks_checksum_verifies() {
         for knock in knocks() {
             let body = knock.body();
             let pseudo =
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_about_the_packet_that_it_quotes() {
+    fn an_icmp_error_belongs_to_the_packet_that_it_quotes() {
         for knock in knocks() {
             let four = knock.to.is_ipv4();
             let head = if four { [3, 3, 0, 0, 0, 0, 0, 0] } else { [1, 4, 0, 0, 0, 0, 0, 0] };
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_about_the_number_that_it_acknowledges() {
+    fn a_reset_belongs_to_the_number_that_it_acknowledges() {
         let knock = knock(Transport::Tcp, "10.20.0.9:1024", "203.0.113.1:80");
         let body =
             [&[0, 80, 4, 0, 0, 0, 0, 0][..], &0x0102_0305_u32.to_be_bytes(), &[0x50, RST | ACK, 0, 0, 0, 0]];

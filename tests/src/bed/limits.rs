@@ -1,8 +1,8 @@
-//! Limits on the memory and the time that a process may take of the machine.
+//! Limits on the memory and CPU time of a process.
 //!
-//! Invariant: a limit is a cgroup of its own, in the hierarchy that has the controller. When the limit is dropped, its
-//! processes are killed and the cgroup is removed. On a host with v2 alone, the root may first have to give the
-//! controller to its children, as for every container.
+//! Invariant: a limit is a cgroup of its own, in the hierarchy that has the controller. Dropping the limit kills its
+//! processes and removes the cgroup. On a host with v2 alone, root may first have to enable the controller for its
+//! children, as for every container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::{BedError, at, mount_point};
 const PREFIX: &str = "holdfast-limit-";
 const EMPTY_WAIT: Duration = Duration::from_secs(10);
 
-/// Where v1 has its controllers.
+/// The mount point of v1's controllers.
 const V1: &str = "/sys/fs/cgroup";
 
 /// One limit.
@@ -34,7 +34,7 @@ impl Limit {
         Ok(limit)
     }
 
-    /// Limits time to this many hundredths of a processor.
+    /// Limits CPU time to this many hundredths of a processor.
     pub fn cpu(hundredths: u32) -> Result<Self, BedError> {
         let limit = Self::new("cpu")?;
         let quota = (hundredths * 1_000).to_string();
@@ -70,12 +70,12 @@ impl Limit {
         fs::write(&path, text).map_err(at("write", &path))
     }
 
-    /// Puts a running process under the limit.
+    /// Moves a running process into the limit.
     pub fn take(&self, pid: u32) -> Result<(), BedError> {
         self.write("cgroup.procs", &pid.to_string())
     }
 
-    /// How often the kernel killed a process for passing the limit.
+    /// How often the kernel killed a process for exceeding the limit.
     pub fn kills(&self) -> Result<u64, BedError> {
         let path = self.folder.join(if self.is_v2 { "memory.events" } else { "memory.oom_control" });
         let text = fs::read_to_string(&path).map_err(at("read", &path))?;

@@ -1,36 +1,36 @@
 //! Addresses and links of a bed, set with `ip`.
 //!
-//! Invariant: only interfaces of the bed's own namespaces are touched. Nothing is forwarded; a neighbour reaches the
-//! node's own addresses, which is all that a load balancer of a node needs.
+//! Invariant: it changes only interfaces of the bed's own namespaces. The node forwards nothing; a neighbour reaches
+//! the node's own addresses, which suffices for a load balancer.
 
 use std::io::Write;
 use std::process::Stdio;
 
 use super::{Bed, BedError, Location, at, spawn};
 
-/// What a bed has besides loopback.
+/// What a bed has besides its loopback interface.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     /// Further addresses of the node, on its loopback interface: `192.0.2.1/32`, `fd00::1/128`.
     pub local: Vec<&'static str>,
     /// Other networks, each at the other end of a link.
     pub neighbours: Vec<Neighbour>,
-    /// Further networks, with nothing but a name: the test that asks for them links them.
+    /// Further networks without links; the test adds the links.
     pub apart: Vec<&'static str>,
 }
 
-/// A network of its own, one link away: a pod, another machine.
+/// A separate network, one link away: a pod or another machine.
 #[derive(Clone, Debug)]
 pub struct Neighbour {
     /// Also the name of the node's interface to it, so at most 15 characters.
     pub name: &'static str,
-    /// The node's addresses on the link, with their prefix length; the neighbour's way to all others.
+    /// The node's addresses on the link, with their prefix length; they are the neighbour's default gateways.
     pub near: Vec<&'static str>,
     /// The neighbour's addresses on the link, on an interface named `eth0`.
     pub far: Vec<&'static str>,
 }
 
-/// Brings a fresh bed to its layout.
+/// Applies the layout to a new bed.
 pub(super) fn configure(bed: &Bed, layout: &Layout) -> Result<(), BedError> {
     let mut node = up("lo");
     node.extend(layout.local.iter().map(|address| add(address, "lo")));
@@ -56,7 +56,7 @@ fn up(interface: &str) -> Vec<String> {
     vec![format!("link set {interface} up")]
 }
 
-/// IPv6 addresses are used at once, without looking for a second owner.
+/// IPv6 addresses get `nodad`, so that they are usable at once.
 fn add(address: &str, interface: &str) -> String {
     let at_once = if address.contains(':') { " nodad" } else { "" };
     format!("address add {address} dev {interface}{at_once}")
@@ -67,7 +67,7 @@ pub(super) fn batch(bed: &Bed, location: Location<'_>, lines: &[String]) -> Resu
     feed(bed, location, &["ip", "-batch", "-"], &text)
 }
 
-/// Runs a command that reads what it shall do.
+/// Runs a command that reads its instructions from standard input.
 pub(super) fn feed(bed: &Bed, location: Location<'_>, words: &[&str], text: &str) -> Result<(), BedError> {
     let (program, arguments) = words.split_first().map_or(("true", words), |(first, rest)| (*first, rest));
     let mut command = bed.command(location, program)?;

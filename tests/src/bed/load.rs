@@ -1,4 +1,4 @@
-//! A process that makes connections, asks, or streams, in turns of a given length.
+//! A process that opens connections, sends requests or streams, in turns of a given length.
 //!
 //! Invariant: between two turns it does nothing, so two of them can take turns without disturbing each other.
 
@@ -16,30 +16,30 @@ use nix::sys::socket::{
 use super::cpu::{self, Cpu};
 use super::{BedError, at, spawn};
 
-/// What one write of a stream offers to the kernel.
+/// The size of one write of a stream.
 const WRITE_BYTES: usize = 128 * 1024;
 
-/// What is done as often as possible.
+/// The operation that a turn repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Connect and reset, so that no port is kept.
+    /// Connect and reset, so that no port stays in use.
     Connect,
-    /// One byte there and back on one connection.
+    /// One byte in each direction on one connection.
     Request,
-    /// Bytes one way on one connection.
+    /// Bytes in one direction on one connection.
     Stream,
-    /// Connect, one byte there and back, and reset.
+    /// Connect, one byte in each direction, and reset.
     Exchange,
-    /// One byte there and back by UDP.
+    /// One byte in each direction by UDP.
     Datagram,
 }
 
 const KINDS: [Kind; 5] = [Kind::Connect, Kind::Request, Kind::Stream, Kind::Exchange, Kind::Datagram];
 
-/// Longer than an answer takes on the busiest machine: a datagram may be lost, and is not sent again.
+/// Longer than a reply takes on the busiest machine. A lost datagram is not sent again.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Where so many fail one after another, the service is not there, and there is nothing to measure.
+/// After this many failures in a row the service is down, and there is nothing to measure.
 const FAILED_IN_A_ROW_MAX: u32 = 8;
 
 impl Kind {
@@ -54,19 +54,19 @@ impl Kind {
     }
 }
 
-/// What was done in one turn.
+/// The result of one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Connections, answers or bytes.
     pub count: u64,
-    /// How long it took, the last one included.
+    /// How long the turn took, with its last operation.
     pub took: Duration,
-    /// Connections that were refused or got no answer; they are no part of `count`.
+    /// Connections that were refused or got no reply; `count` leaves them out.
     pub failed: u64,
 }
 
 impl Turn {
-    /// How many in a second.
+    /// Operations per second.
     #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
     pub fn rate(&self) -> f64 {
         self.count as f64 / self.took.as_secs_f64()
@@ -90,7 +90,7 @@ impl Load {
         }
     }
 
-    /// Lets it work for so long; a connection that fails is an error.
+    /// Runs one turn of this length; a failed connection is an error.
     pub fn turn(&mut self, length: Duration) -> Result<Turn, BedError> {
         match self.turn_with_failures(length)? {
             turn if turn.failed == 0 => Ok(turn),
@@ -98,7 +98,7 @@ impl Load {
         }
     }
 
-    /// Lets it work for so long, and counts connections that fail.
+    /// Runs one turn of this length and counts failed connections.
     pub fn turn_with_failures(&mut self, length: Duration) -> Result<Turn, BedError> {
         let pipe = "the pipe of a load generator".as_ref();
         writeln!(self.orders, "{}", length.as_nanos()).map_err(at("write to", pipe))?;
@@ -125,7 +125,7 @@ impl Drop for Load {
     }
 }
 
-/// What the process does: a turn for each line of its standard input, which says how many nanoseconds.
+/// The child process: runs a turn for each line of its standard input, which holds the nanoseconds.
 pub(super) fn run(kind: &str, address: SocketAddr) -> io::Result<()> {
     let known = KINDS.into_iter().find(|known| known.word() == kind);
     let kind = known.ok_or_else(|| io::Error::other(format!("no load is called {kind}")))?;
@@ -142,7 +142,7 @@ pub(super) fn run(kind: &str, address: SocketAddr) -> io::Result<()> {
 
 type Operation = Box<dyn FnMut() -> io::Result<u64>>;
 
-/// `failed_in_a_row` is how many connections in a row have failed, also in former turns.
+/// `failed_in_a_row` counts consecutive failures, also over former turns.
 fn take_turn(operation: &mut Operation, length: Duration, failed_in_a_row: &mut u32) -> io::Result<Turn> {
     let begun = Instant::now();
     let mut turn = Turn { count: 0, took: Duration::ZERO, failed: 0 };
@@ -189,7 +189,7 @@ fn operation(kind: Kind, address: SocketAddr) -> io::Result<Operation> {
     })
 }
 
-/// Any address of that family.
+/// The unspecified address of the same family.
 fn unspecified(address: SocketAddr) -> IpAddr {
     if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
@@ -198,7 +198,7 @@ pub(super) fn connect_and_reset(address: SocketAddr) -> io::Result<u64> {
     connected(address).map(|_| 1)
 }
 
-/// What ends with a reset, which leaves no port behind.
+/// A connection that ends with a reset, which keeps no port in use.
 fn connected(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket: OwnedFd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;

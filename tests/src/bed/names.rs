@@ -1,7 +1,7 @@
-//! A name server in a bed, which says by UDP what a test has it say.
+//! A DNS server in a bed, which answers by UDP from the zone that a test gives it.
 //!
-//! Invariant: it answers as one that resolves for its clients, from one zone that is replaced whole. When it is
-//! dropped, its port is closed.
+//! Invariant: it answers as a recursive resolver, from one zone that is replaced as a whole. Dropping it closes its
+//! port.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{Bed, BedError, Location, at};
 
-/// How often the server looks whether it is to end.
+/// How often the server checks whether to end.
 const END_POLL: Duration = Duration::from_millis(20);
 
 const HEADER_BYTES: usize = 12;
@@ -29,22 +29,22 @@ pub enum Entry {
     Srv(u16, u16, u16, String),
 }
 
-/// The records of each name, and for how many seconds they count.
+/// The records of each name, and their TTL in seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Zone {
     pub seconds: u32,
     pub names: BTreeMap<String, Vec<Entry>>,
 }
 
-/// How it answers.
+/// How the server answers.
 #[derive(Clone, Debug)]
 pub enum Mood {
-    /// By its zone.
+    /// From its zone.
     Well(Zone),
     Silent,
-    /// With this code and no record.
+    /// With this response code and no record.
     Code(u8),
-    /// With what is no message.
+    /// With bytes that are no DNS message.
     Noise,
 }
 
@@ -74,12 +74,12 @@ impl NameServer {
         Ok(Self { shared, thread: Some(thread::spawn(move || serving.serve(&socket))) })
     }
 
-    /// Answers otherwise from now on.
+    /// Changes how it answers from now on.
     pub fn turn(&self, mood: Mood) {
         *self.shared.mood() = mood;
     }
 
-    /// How many questions came so far.
+    /// The number of questions so far.
     pub fn asked(&self) -> u64 {
         self.shared.asked.load(Ordering::Relaxed)
     }
@@ -104,7 +104,7 @@ impl Shared {
             if let Ok((length, from)) = heard {
                 self.asked.fetch_add(1, Ordering::Relaxed);
                 let question = bytes.get(..length).unwrap_or_default();
-                // A client that has gone meanwhile is asked for nothing.
+                // A client that has gone needs no answer.
                 let _: Option<io::Result<usize>> =
                     answer(&self.mood(), question).map(|answer| socket.send_to(&answer, from));
             }
@@ -112,7 +112,7 @@ impl Shared {
     }
 }
 
-/// The answer as bytes, if there is one.
+/// The encoded answer, if there is one.
 fn answer(mood: &Mood, question: &[u8]) -> Option<Vec<u8>> {
     let (name, kind, end) = asked(question)?;
     let head = question.get(..end)?;
@@ -128,7 +128,7 @@ fn answer(mood: &Mood, question: &[u8]) -> Option<Vec<u8>> {
     };
     let bodies: Vec<_> = entries.iter().filter_map(|entry| body(entry, kind)).collect();
     let count = u16::try_from(bodies.len()).ok()?.to_be_bytes();
-    // The same number and question; an answer of a server that resolves.
+    // The id and question of the request, with the flags of a recursive resolver.
     let mut answer =
         [head.get(..2)?, &[0x81, 0x80 | code, 0, 1], &count, &[0; 4], head.get(HEADER_BYTES..)?].concat();
     for body in bodies {
@@ -140,7 +140,7 @@ fn answer(mood: &Mood, question: &[u8]) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Name and kind of a question, and where it ends.
+/// Name and type of a question, and the offset of its end.
 fn asked(question: &[u8]) -> Option<(String, u16, usize)> {
     let (mut labels, mut place) = (Vec::new(), HEADER_BYTES);
     loop {

@@ -1,6 +1,6 @@
-//! IPv4 packets that no ordinary socket sends: fragments in an order of the test's own, and SYNs that stay alone.
+//! IPv4 packets that no ordinary socket sends: fragments in any order, and SYNs without a handshake.
 //!
-//! Invariant: how many are sent is bounded, and they go where the routes of the bed's own network lead.
+//! Invariant: their number is bounded, and they follow the routes of the bed's own network.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -17,12 +17,12 @@ const HEADER_BYTES: usize = 20;
 
 const UDP_HEADER_BYTES: usize = 8;
 
-/// More than any table of flows has room for, and seconds of work.
+/// More SYNs than any flow table holds, and seconds of work.
 const FLOOD_MAX: u32 = 2_000_000;
 
 const MORE_FRAGMENTS: u16 = 0x2000;
 
-/// With this protocol the kernel sends headers as they are written.
+/// With this protocol the kernel sends headers as given.
 fn socket() -> io::Result<Socket> {
     let raw = Protocol::from(nix::libc::IPPROTO_RAW);
     Socket::new(Domain::IPV4, Type::RAW, Some(raw))
@@ -52,7 +52,7 @@ pub(super) fn backwards(from: SocketAddrV4, to: SocketAddrV4, bytes: &[u8]) -> i
     Ok(())
 }
 
-/// SYNs from 250 addresses of the range, and then from other ports. Gives how many went out.
+/// Sends SYNs from 250 addresses of the range, then from further ports. Returns how many were sent.
 pub(super) fn flood(range: Ipv4Addr, to: SocketAddrV4, count: u32) -> io::Result<u32> {
     let socket = socket()?;
     let [a, b, c, _] = range.octets();
@@ -63,7 +63,7 @@ pub(super) fn flood(range: Ipv4Addr, to: SocketAddrV4, count: u32) -> io::Result
         let from = SocketAddrV4::new(Ipv4Addr::new(a, b, c, last), port);
         let knock = Knock { number, transport: Transport::Tcp, from: from.into(), to: to.into() };
         let packet = [header(*from.ip(), *to.ip(), 6, 0, 0).as_slice(), &knock.body()].concat();
-        // A queue on the way may be full for a while: floods lose packets.
+        // A queue on the path may be full for a while; floods lose packets.
         sent += u32::from(socket.send_to(&packet, &to.into()).is_ok());
     }
     Ok(sent)

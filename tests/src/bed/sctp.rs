@@ -1,6 +1,6 @@
-//! Two ends that speak SCTP over raw sockets, as far as a test needs it: no kernel has to know the protocol.
+//! Two SCTP endpoints over raw sockets, as far as a test needs them; the kernel needs no SCTP.
 //!
-//! Invariant: what an end hears has a right CRC32c, made over all of the packet; whatever has not is an error.
+//! Invariant: each received packet has a correct CRC32c over its whole length; any other is an error.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -12,14 +12,14 @@ use super::{Bed, BedError, Location, at};
 
 const SCTP: i32 = 132;
 
-/// Ports, tag, sum; then chunks, each with its kind, flags and length first.
+/// Ports, tag and checksum. Chunks follow, each with its kind, flags and length first.
 const HEADER_BYTES: usize = 12;
 const SUM_AT: usize = 8;
 const CHUNK_BYTES: usize = 4;
 
 const PACKET_BYTES: usize = 65_536;
 
-/// Of CRC32c, the lowest power in the highest bit.
+/// The polynomial of CRC32c, with the lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// Kinds of chunks.
@@ -33,16 +33,16 @@ pub const COOKIE_ECHO: u8 = 10;
 pub const COOKIE_ACK: u8 = 11;
 pub const SHUTDOWN_COMPLETE: u8 = 14;
 
-/// A host's end, at one port.
+/// An SCTP endpoint at one port.
 #[derive(Debug)]
 pub struct End {
-    // A raw one: what is sent and heard are packets without the header that the kernel makes.
+    // A raw socket: packets have no IP header.
     socket: UdpSocket,
     is_four: bool,
     port: u16,
 }
 
-/// What an end was sent: where from, and the first chunk.
+/// A received packet: its source and its first chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     pub from: SocketAddr,
@@ -52,7 +52,7 @@ pub struct Heard {
 }
 
 impl End {
-    /// Opens one in the network of a place.
+    /// Opens an endpoint in the network of a place.
     pub fn open(bed: &Bed, place: Location<'_>, is_four: bool, port: u16) -> Result<Self, BedError> {
         let domain = if is_four { Domain::IPV4 } else { Domain::IPV6 };
         let socket = bed.within(place, || Socket::new(domain, Type::RAW, Some(Protocol::from(SCTP))))?;
@@ -72,7 +72,7 @@ impl End {
         self.socket.send_to(&packet, SocketAddr::new(to.ip(), 0)).map(drop)
     }
 
-    /// The next chunk that is sent to this port, within so much time.
+    /// The next chunk for this port, within this time.
     pub fn hear(&self, within: Duration) -> io::Result<Heard> {
         let until = Instant::now() + within;
         let mut buffer = vec![0; PACKET_BYTES];
@@ -92,10 +92,10 @@ impl End {
         }
     }
 
-    /// `None`: it is for another port.
+    /// `None`: the packet is for another port.
     fn read(&self, from: IpAddr, bytes: &[u8]) -> io::Result<Option<Heard>> {
         let short = || io::Error::new(ErrorKind::InvalidData, "a packet that is too short");
-        // Of IPv6 the kernel does not hand out the header.
+        // The kernel does not pass on IPv6 headers.
         let head = if self.is_four { usize::from(bytes.first().ok_or_else(short)? & 15) * 4 } else { 0 };
         let packet =
             bytes.get(head..).filter(|it| it.len() >= HEADER_BYTES + CHUNK_BYTES).ok_or_else(short)?;
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_is_that_of_the_standard() {
+    fn crc32c_of_the_standards_example_is_right() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
 }

@@ -1,7 +1,7 @@
-//! Small servers for clients under test: each answers with its own name, so that a client knows which one it reached.
+//! Small servers for clients under test. Each replies with its own name, so that a client sees which one it reached.
 //!
-//! Invariant: connections, their time and the size of a request are bounded. A server is a process of its own, so a
-//! place decides whether programs see its sockets, and killing it is what a dying backend is.
+//! Invariant: connections, their time and the size of a request are bounded. A server is a process of its own: its
+//! location decides whether programs see its sockets, and killing it simulates a dying backend.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,39 +17,39 @@ use super::cpu::{self, Cpu};
 use super::keeper::{READY, first_line};
 use super::{BedError, spawn};
 
-/// More than a test opens at once; the next one is closed unanswered.
+/// More than a test opens at once. A further connection is closed without a reply.
 const CONNECTIONS_MAX: usize = 256;
 
-/// More connections than a turn of a load generator makes; also the kernel's own limit.
+/// More connections than one turn of a load generator opens; also the kernel's own limit.
 const BACKLOG: i32 = 4096;
 
-/// Longer than any test keeps a connection silent.
+/// Longer than any test leaves a connection silent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// A datagram of loopback, and a good size for a stream.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A resolver may not remember an answer, so that the next one tells which server answers then.
+/// A TTL of 0: a resolver may not cache an answer, so that the next one shows which server answers then.
 const DNS_ANSWER_SECONDS: u32 = 0;
 
 /// What a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// TCP: answers whatever comes with its name and a line feed.
+    /// TCP: replies to any input with its name and a line feed.
     Tcp,
-    /// UDP: answers each datagram with its name.
+    /// UDP: replies to each datagram with its name.
     Udp,
-    /// UDP: answers each question for an A record. Its name is the address that it gives.
+    /// UDP: answers each question for an A record with its name, which is an address.
     Dns,
-    /// TCP: accepts and closes; the other side of connect and close.
+    /// TCP: accepts and closes; the server for `Kind::Connect`.
     Accept,
-    /// TCP: gives back the bytes that come; the other side of request and response.
+    /// TCP: echoes the received bytes; the server for `Kind::Request`.
     Echo,
-    /// TCP: reads and forgets; the other side of a stream.
+    /// TCP: reads and discards; the server for `Kind::Stream`.
     Sink,
-    /// TCP: gives back the bytes that come, one connection after the other; the other side of an exchange.
+    /// TCP: echoes the received bytes, one connection after the other; the server for `Kind::Exchange`.
     Turns,
-    /// UDP: gives back the datagrams that come.
+    /// UDP: echoes the received datagrams.
     Return,
 }
 
@@ -70,8 +70,8 @@ impl Role {
         }
     }
 
-    /// The two sides of connect and of request and response take turns: on one CPU the sum of their work is measured,
-    /// and no wake-up across CPUs, which varies. The two sides of a stream work at the same time.
+    /// Client and server of connect and of request take turns. On one CPU, the measurement is the sum of their work,
+    /// without wake-ups across CPUs, which vary. Both sides of a stream work at the same time.
     fn cpu(self) -> Option<Cpu> {
         match self {
             Self::Tcp | Self::Udp | Self::Dns => None,
@@ -81,7 +81,7 @@ impl Role {
     }
 }
 
-/// A server that runs until it is dropped.
+/// A server that runs until dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -99,7 +99,7 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -116,7 +116,7 @@ impl Drop for Server {
     }
 }
 
-/// What the server process does, until it is killed.
+/// The server process, until it is killed.
 pub(super) fn run(role: &str, name: &str, address: SocketAddr) -> io::Result<()> {
     let known = ROLES.into_iter().find(|known| known.word() == role);
     let role = known.ok_or_else(|| io::Error::other(format!("no server is called {role}")))?;
@@ -143,7 +143,7 @@ fn datagrams(address: SocketAddr, answer: impl Fn(&[u8]) -> Option<Vec<u8>>) -> 
     ready()?;
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        // A client that is gone makes itself felt here; it is no reason to stop.
+        // An ICMP error from a vanished client shows here; the server goes on.
         let Ok((count, from)) = socket.recv_from(&mut buffer) else { continue };
         if let Some(bytes) = buffer.get(..count).and_then(&answer) {
             let _ = socket.send_to(&bytes, from);
@@ -151,13 +151,13 @@ fn datagrams(address: SocketAddr, answer: impl Fn(&[u8]) -> Option<Vec<u8>>) -> 
     }
 }
 
-/// The question given back with one A record: header, question, a pointer to its name, the address.
+/// The question with one A record appended: header, question, a pointer to its name, the address.
 fn dns_answer(question: &[u8], given: Ipv4Addr) -> Option<Vec<u8>> {
     let (id, rest) = question.split_at_checked(2)?;
     let asked = rest.get(10..)?;
     let name_end = asked.iter().position(|byte| *byte == 0)?;
     let asked = asked.get(..name_end + 5)?;
-    // An answer, recursion available, no error; one question, one answer.
+    // A reply with recursion available and no error; one question, one answer.
     let flags_and_counts = [0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0];
     // The name at offset 12, type A, class IN.
     let record = [0xc0, 12, 0, 1, 0, 1];
@@ -165,18 +165,18 @@ fn dns_answer(question: &[u8], given: Ipv4Addr) -> Option<Vec<u8>> {
     Some([id, &flags_and_counts, asked, &record, &ttl, &[0, 4], &given.octets()].concat())
 }
 
-/// The client resets, so neither side keeps a trace of the connection. A reset from here could come before the client's
-/// connect returned, and fail it.
+/// The client resets, so that neither side keeps the connection's state. A reset from the server could arrive before
+/// the client's connect returned, and fail it.
 fn accept_all(address: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
-    // Where client and server share a CPU, a client's whole turn may come before the first accept.
+    // On a shared CPU, a client's whole turn may come before the first accept.
     listen(&listener, Backlog::new(BACKLOG)?)?;
     ready()?;
     listener.incoming().filter_map(Result::ok).for_each(drop);
     Ok(())
 }
 
-/// No thread for a connection: that would cost more than all that is measured.
+/// Serves without a thread per connection, which would cost more than all that is measured.
 fn one_after_the_other(address: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     ready()?;

@@ -1,7 +1,7 @@
-//! FRR, BIRD, keepalived and dnsmasq at the places of a bed, as Debian packs them: `scripts/routers.sh` unpacks them.
+//! FRR, BIRD, keepalived and dnsmasq in places of a bed, from Debian packages that `scripts/routers.sh` unpacks.
 //!
-//! Invariant: their files lie over those of the bed alone, with users and folders of their own, so nothing of the
-//! machine changes. What was started ends with its value.
+//! Invariant: their files, users and folders are mounted over those of the bed alone, so nothing on the machine
+//! changes. Dropping a value ends its programs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -16,10 +16,10 @@ use nix::unistd::Pid;
 use super::fabric::SOON;
 use super::{Bed, BedError, Location, at, spawn, succeed, wait};
 
-/// Where the unpacked packages are.
+/// The variable with the folder of the unpacked packages.
 const PACKAGES: &str = "HOLDFAST_ROUTERS";
 
-/// In the mounts of a bed: the packages over its own files, what is written there in memory, and FRR's users.
+/// A script for the bed's mounts: the packages over its files, tmpfs where they write, and FRR's users.
 const LAY: &str = r"
 mount -t tmpfs none /run
 mount -t tmpfs none /var/tmp
@@ -35,19 +35,19 @@ mkdir /run/bird /run/keepalived
 install -d -o frr -g frr /run/frr
 ";
 
-/// How often it is looked whether a program is ready.
+/// How often a program's readiness is polled.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What a program may take to end when it is told to.
+/// How long a program may take to end after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// A bed over which the packages are laid.
+/// A bed with the packages mounted.
 #[derive(Debug)]
 pub struct Speakers<'a> {
     bed: &'a Bed,
 }
 
-/// What was started at one place.
+/// The programs started in one place.
 #[derive(Debug)]
 pub struct Speaker {
     children: Vec<Child>,
@@ -62,12 +62,12 @@ impl<'a> Speakers<'a> {
         Ok(Self { bed })
     }
 
-    /// A file of the bed, as a path that works from outside too.
+    /// The path of a bed's file from outside.
     fn file(&self, path: &str) -> PathBuf {
         self.bed.root().join(path.trim_start_matches('/'))
     }
 
-    /// A script that any user may run.
+    /// Writes a script that any user may run.
     pub fn script(&self, path: &str, text: &str) -> Result<(), BedError> {
         self.write(path, text)?;
         let file = self.file(path);
@@ -82,7 +82,7 @@ impl<'a> Speakers<'a> {
         fs::write(&file, text).map_err(at("write", &file))
     }
 
-    /// FRR with zebra and bgpd, configured as its own start does it.
+    /// Starts FRR's zebra and bgpd with the options of its own start script.
     pub fn frr(&self, place: Location<'_>, config: &str) -> Result<Speaker, BedError> {
         let name = name(place);
         self.write(&format!("/etc/frr/{name}/frr.conf"), config)?;
@@ -116,7 +116,7 @@ impl<'a> Speakers<'a> {
         Ok(speaker)
     }
 
-    /// keepalived with VRRP alone.
+    /// Starts keepalived with VRRP alone.
     pub fn keepalived(&self, place: Location<'_>, config: &str) -> Result<Speaker, BedError> {
         let name = name(place);
         let file = format!("/etc/keepalived/{name}.conf");
@@ -129,7 +129,7 @@ impl<'a> Speakers<'a> {
         Ok(speaker)
     }
 
-    /// dnsmasq as a server of names, and of nothing else.
+    /// Starts dnsmasq as a DNS server only.
     pub fn dnsmasq(&self, place: Location<'_>, config: &str) -> Result<Speaker, BedError> {
         let name = name(place);
         let [file, pid] = [format!("/etc/dnsmasq/{name}.conf"), format!("/run/dnsmasq-{name}.pid")];
@@ -143,7 +143,7 @@ impl<'a> Speakers<'a> {
         Ok(speaker)
     }
 
-    /// What the programs of a place said.
+    /// The output of the programs of a place.
     pub fn said(&self, place: Location<'_>) -> String {
         fs::read_to_string(self.file(&log(place))).unwrap_or_default()
     }
@@ -156,7 +156,7 @@ impl<'a> Speakers<'a> {
         spawn(command.args(words).stdin(Stdio::null()).stdout(log).stderr(both))
     }
 
-    /// A program is ready when this file is there.
+    /// Waits for this file, which shows that the program is ready.
     fn wait_for(&self, speaker: &mut Speaker, place: Location<'_>, path: &str) -> Result<(), BedError> {
         let (file, until) = (self.file(path), Instant::now() + SOON);
         while !file.exists() {
@@ -184,7 +184,7 @@ fn log(place: Location<'_>) -> String {
     format!("/run/{}.log", name(place))
 }
 
-/// keepalived's child ends with it only where it ends itself.
+/// keepalived's child ends with it only if keepalived ends by itself.
 impl Drop for Speaker {
     fn drop(&mut self) {
         for child in &mut self.children {

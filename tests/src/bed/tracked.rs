@@ -1,6 +1,6 @@
-//! The connections that the kernel of a place tracks (conntrack), by netlink: not every kernel shows them in a file.
+//! Lists the conntrack entries of a place by netlink, because not every kernel shows them in a file.
 //!
-//! Invariant: a list is whole or an error, and bounded in time and bytes.
+//! Invariant: a list is complete or an error, and bounded in time and bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::{Bed, BedError, Location, at};
 /// Some 100,000 connections.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 
-/// Of an `nfgenmsg`, which says nothing here: all families are meant.
+/// An empty `nfgenmsg`: all families.
 const ANY: [u8; 4] = [0; 4];
 /// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
 const NEW: u16 = 0x100;
@@ -32,13 +32,13 @@ const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
-/// A connection by its addresses, before and after translation.
+/// A tracked connection with its addresses before and after translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tracked {
     pub transport: Transport,
     /// The client, and the address that it dialled.
     pub ends: [SocketAddr; 2],
-    /// The address that answers, and the one that it answers to.
+    /// The replying address, and the one that it replies to.
     pub answer: [SocketAddr; 2],
 }
 
@@ -49,7 +49,7 @@ impl Tracked {
     }
 }
 
-/// The connections by TCP and UDP that are tracked there.
+/// The tracked TCP and UDP connections of a place.
 pub fn tracked(bed: &Bed, place: Location<'_>) -> Result<Vec<Tracked>, BedError> {
     let mut found = Vec::new();
     let mut each = |kind, body: &[u8]| found.extend((kind == NEW).then(|| connection(body)).flatten());
@@ -57,7 +57,7 @@ pub fn tracked(bed: &Bed, place: Location<'_>) -> Result<Vec<Tracked>, BedError>
     Ok(found)
 }
 
-/// Has the kernel of that place forget them all.
+/// Deletes all conntrack entries of a place.
 pub fn untrack(bed: &Bed, place: Location<'_>) -> Result<(), BedError> {
     bed.within(place, || ask(DELETE, NLM_F_ACK, &mut |_, _| ()))?.map_err(at("empty", Path::new("conntrack")))
 }
@@ -68,7 +68,7 @@ fn ask(question: u16, flags: u16, each: &mut impl FnMut(u16, &[u8])) -> io::Resu
     kernel.read_reply(ANSWER_BYTES_MAX, |message| each(message.kind, message.body)).map(drop)
 }
 
-/// `None`: it is neither of TCP nor of UDP.
+/// `None`: neither TCP nor UDP.
 fn connection(body: &[u8]) -> Option<Tracked> {
     let body = body.get(ANY.len()..)?;
     let (transport, ends) = tuple(attribute(body, CTA_TUPLE_ORIG)?)?;
@@ -84,7 +84,7 @@ fn tuple(value: &[u8]) -> Option<(Transport, [SocketAddr; 2])> {
         [17] => Transport::Udp,
         _ => return None,
     };
-    // Where from comes before where to, in either family.
+    // The source comes before the destination, in either family.
     let mut addresses = attributes(attribute(value, CTA_TUPLE_IP)?).filter_map(|(_, value)| ip(value));
     let from = SocketAddr::new(addresses.next()?, port(CTA_PROTO_SRC_PORT)?);
     Some((transport, [from, SocketAddr::new(addresses.next()?, port(CTA_PROTO_DST_PORT)?)]))

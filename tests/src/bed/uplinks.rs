@@ -1,7 +1,7 @@
-//! Ways between a fabric's node and its network that are not one plain Ethernet device.
+//! Uplinks between a fabric's node and its network other than one plain Ethernet device.
 //!
-//! Invariant: each is a list of lines for `ip`, so what a test stood on can be laid by hand. Whichever it is, the node
-//! has the same addresses and reaches the same places.
+//! Invariant: each is a list of lines for `ip`, so that one can lay it by hand. With each of them the node has the
+//! same addresses and reaches the same places.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,23 +11,23 @@ use super::clients::Client;
 use super::fabric::pid;
 use super::{Bed, BedError, Location, finish, spawn};
 
-/// One way. Lines may say `{node}` for the node's network.
+/// One uplink. Lines may contain `{node}`, which stands for the node's network.
 #[derive(Clone, Copy, Debug)]
 pub struct Uplink {
-    /// What the kernel calls the kind of device that it needs.
+    /// The kernel's name for the required kind of device.
     pub kind: &'static str,
-    /// The device that has the node's addresses.
+    /// The device with the node's addresses.
     pub device: &'static str,
-    /// The router's device on the segment of the nodes, and the other node's.
+    /// The device of the router, and of the other node, on the segment of the nodes.
     pub(super) segment: &'static str,
     pub(super) other_device: &'static str,
-    /// Whether the other node reaches this one through the router alone.
+    /// Whether the other node reaches this one only through the router.
     pub(super) is_behind_router: bool,
-    /// Links, before there are addresses.
+    /// Links, set before the addresses.
     pub(super) router: &'static [&'static str],
     pub(super) node: &'static [&'static str],
     pub(super) other: &'static [&'static str],
-    /// What comes after the addresses that all have; of the nodes also after the routes.
+    /// Lines after the common addresses; for the nodes also after the routes.
     pub(super) router_besides: &'static [&'static str],
     pub(super) node_besides: &'static [&'static str],
     pub(super) other_besides: &'static [&'static str],
@@ -48,7 +48,7 @@ pub const PLAIN: Uplink = Uplink {
     other_besides: &[],
 };
 
-/// All frames on the segment bear a tag.
+/// VLAN: all frames on the segment have a tag.
 pub const VLAN: Uplink = Uplink {
     kind: "vlan",
     device: "eth0.10",
@@ -60,7 +60,7 @@ pub const VLAN: Uplink = Uplink {
     ..PLAIN
 };
 
-/// Two devices of which one works.
+/// Bond: two devices, one of them active.
 pub const BOND: Uplink = Uplink {
     kind: "bond",
     device: "bond0",
@@ -81,7 +81,7 @@ const SECOND_LINK: &[&str] = &[
     "link set node-b up",
 ];
 
-/// The device is a port, and the bridge has the addresses.
+/// Bridge: the device is a port, and the bridge has the addresses.
 pub const BRIDGE: Uplink = Uplink {
     kind: "bridge",
     device: "br0",
@@ -97,7 +97,7 @@ pub const MACVLAN: Uplink = Uplink {
     ..PLAIN
 };
 
-/// The segment ends in a tunnel of Ethernet frames.
+/// The segment is a tunnel of Ethernet frames.
 pub const VXLAN: Uplink = Uplink {
     kind: "vxlan",
     device: "vx0",
@@ -114,7 +114,7 @@ pub const VXLAN: Uplink = Uplink {
     ..PLAIN
 };
 
-/// A device with packets that begin with IP; `Tunnel` is what it leads through.
+/// A device without Ethernet headers; `Tunnel` forwards its packets.
 pub const TUN: Uplink = Uplink {
     kind: "tun",
     router: &["tuntap add name far0 mode tun"],
@@ -122,7 +122,7 @@ pub const TUN: Uplink = Uplink {
     ..TUNNELLED
 };
 
-/// IP in IP, of either version in IPv4.
+/// IPv4 and IPv6 in IPv4.
 pub const SIT: Uplink = Uplink {
     kind: "sit",
     router: &[
@@ -136,7 +136,7 @@ pub const SIT: Uplink = Uplink {
     ..TUNNELLED
 };
 
-/// The same with a header of its own in between.
+/// IPv4 and IPv6 in GRE.
 pub const GRE: Uplink = Uplink {
     kind: "gre",
     router: &[
@@ -183,7 +183,7 @@ const TUNNELLED: Uplink = Uplink {
     ..PLAIN
 };
 
-/// Pods of the other node are reached through a tunnel, as an overlay has it.
+/// An overlay: pods of the other node are reached through a tunnel.
 pub const OVERLAY: Uplink = Uplink {
     kind: "vxlan",
     node_besides: &[
@@ -207,7 +207,7 @@ pub const OVERLAY: Uplink = Uplink {
     ..PLAIN
 };
 
-/// Requests come by the first link, and answers to clients leave by the second one.
+/// Asymmetric routing: requests arrive on the first link, and replies to clients leave on the second one.
 pub const ASYMMETRIC: Uplink = Uplink {
     router: &[
         "link add node-b type veth peer name eth1 netns {node}",
@@ -225,7 +225,7 @@ pub const ASYMMETRIC: Uplink = Uplink {
     ..PLAIN
 };
 
-/// A second network card, by which what is sent from some addresses leaves. `TABLE_OF_SECOND` is asked by rules alone.
+/// A second network card with source routing: `ip rule` alone selects `TABLE_OF_SECOND`.
 pub const SECOND_CARD: Uplink = Uplink {
     router: ASYMMETRIC.router,
     node_besides: &[
@@ -238,10 +238,10 @@ pub const SECOND_CARD: Uplink = Uplink {
     ..PLAIN
 };
 
-/// The table of routes by the second card.
+/// The routing table of the second card.
 pub const TABLE_OF_SECOND: &str = "2";
 
-/// Every node has one gateway, and reaches the other one's pods by it too: what this node sends on passes that router
+/// Every node has one gateway and reaches the other node's pods through it, so forwarded packets pass that router
 /// twice.
 pub const ONE_GATEWAY: Uplink = Uplink {
     is_behind_router: true,
@@ -255,7 +255,7 @@ pub const ONE_GATEWAY: Uplink = Uplink {
     ..PLAIN
 };
 
-/// Routing on the host: the device that leads out has no address, and the node's are at one that leads nowhere.
+/// Unnumbered uplink: the outgoing device has no address, and the node's addresses are on a dummy device.
 pub const UNNUMBERED: Uplink = Uplink {
     router_besides: &[
         "neighbour add 10.0.0.5 lladdr 02:00:00:00:00:05 dev lan",
@@ -280,7 +280,7 @@ pub const UNNUMBERED: Uplink = Uplink {
     ..PLAIN
 };
 
-/// Networks of IPv4 are reached by hosts that are known by their addresses of IPv6, as BGP without addresses has it.
+/// IPv4 routes with IPv6 next hops, as in BGP unnumbered.
 pub const BY_IPV6: Uplink = Uplink {
     node_besides: &[
         "route replace default via inet6 fd00:a::1 dev eth0",
@@ -296,7 +296,7 @@ impl Uplink {
         Ok(lines.iter().map(|line| line.replace("{node}", &node)).collect())
     }
 
-    /// Whether this kernel has such devices; `ip` asks it only when nothing is missing.
+    /// Whether this kernel supports such devices. `ip` cannot tell whether `tun` works.
     pub fn is_known(&self, bed: &Bed) -> Result<bool, BedError> {
         if self.kind == "tun" {
             return Ok(Path::new("/dev/net/tun").exists());
@@ -321,7 +321,7 @@ impl Uplink {
     }
 }
 
-/// What leads from the node's end of `TUN` to the router's, until it is dropped.
+/// Forwards packets between the node's end of `TUN` and the router's, until dropped.
 #[derive(Debug)]
 pub struct Tunnel {
     child: Child,

@@ -1,9 +1,10 @@
-//! A server that tells each client its own name and the address it sees: TCP and UDP, at each of its addresses.
+//! A server that sends each client its own name and the client's address as it sees it, by TCP and UDP, on several
+//! addresses.
 //!
-//! A request is a line `TAKE GIVE`: so many bytes follow it, and so many shall follow the answer, which is a line
-//! `NAME ADDRESS`. A datagram is filled up to TAKE, and its answer to GIVE.
+//! A request is a line `TAKE GIVE`: TAKE bytes follow it. The reply is a line `NAME ADDRESS`, and GIVE bytes follow
+//! it. A datagram is padded to TAKE, and its reply to GIVE.
 //!
-//! Invariant: connections, their time and what one asks for are bounded.
+//! Invariant: connections, their time and the requested bytes are bounded.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,41 +20,41 @@ use super::keeper::READY;
 /// More than a test keeps open at once.
 const CONNECTIONS_MAX: usize = 8192;
 
-/// A thread has little to remember, and there is one for each connection.
+/// Each connection has a thread, which needs little stack.
 const STACK_BYTES: usize = 128 * 1024;
 
 const BACKLOG: i32 = 4096;
 
-/// Longer than any test keeps a connection silent.
+/// Longer than any test leaves a connection silent.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
 
-/// More than any test asks for at once.
+/// More bytes than any test requests at once.
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
 /// The largest datagram.
 pub(super) const DATAGRAM_BYTES: usize = 65_535;
 
-/// What fills requests and answers: no two neighbours are equal, so a byte that is lost is seen.
+/// The bytes of requests and replies: no two neighbours are equal, so that a lost byte shows.
 pub(super) fn filling(count: usize) -> Vec<u8> {
     (b'a'..=b'z').cycle().take(count.min(BYTES_MAX)).collect()
 }
 
-/// A whole request or answer, filled up to a size.
+/// A whole request or reply, padded to a size.
 pub(super) fn filled(line: &str, size: usize) -> Vec<u8> {
     let mut bytes = line.as_bytes().to_vec();
     bytes.extend(filling(size.saturating_sub(bytes.len())));
     bytes
 }
 
-/// What a request asks for: bytes to take, bytes to give.
+/// Parses a request: bytes to take, bytes to give.
 fn request(line: &str) -> Option<(usize, usize)> {
     let (take, give) = line.trim_end().split_once(' ')?;
     let (take, give) = (take.parse().ok()?, give.parse().ok()?);
     (take <= BYTES_MAX && give <= BYTES_MAX).then_some((take, give))
 }
 
-/// What the process does, until it is killed. A datagram's answer comes from the address that was asked only where the
-/// socket has that one and no other.
+/// The server process, until it is killed. A UDP reply comes from the dialled address only if the socket is bound to
+/// exactly that address.
 pub(super) fn run(name: &str, addresses: &[&str]) -> io::Result<()> {
     let addresses = addresses.iter().map(|address| address.parse().map_err(io::Error::other));
     let addresses: Vec<SocketAddr> = addresses.collect::<io::Result<_>>()?;
@@ -75,7 +76,7 @@ pub(super) fn run(name: &str, addresses: &[&str]) -> io::Result<()> {
 fn datagrams(name: &str, socket: &UdpSocket) {
     let mut buffer = vec![0; DATAGRAM_BYTES];
     loop {
-        // A client that is gone makes itself felt here; it is no reason to stop.
+        // An ICMP error from a vanished client shows here; the server goes on.
         let Ok((count, from)) = socket.recv_from(&mut buffer) else { continue };
         let Some(answer) = buffer.get(..count).and_then(|bytes| datagram(name, bytes, from)) else {
             continue;
@@ -84,7 +85,7 @@ fn datagrams(name: &str, socket: &UdpSocket) {
     }
 }
 
-/// A datagram that is not as it was sent has no answer.
+/// Ignores a damaged datagram.
 fn datagram(name: &str, bytes: &[u8], seen: SocketAddr) -> Option<Vec<u8>> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let line = std::str::from_utf8(bytes.get(..=end)?).ok()?;
@@ -123,7 +124,7 @@ fn converse(name: &str, mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Reads what was announced, and judges it.
+/// Reads the announced bytes and compares them.
 pub(super) fn expect(from: &mut impl Read, count: usize) -> io::Result<()> {
     let mut bytes = vec![0; count.min(BYTES_MAX)];
     from.read_exact(&mut bytes)?;
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_is_answered_if_it_is_as_it_was_sent() {
+    fn only_an_undamaged_datagram_is_answered() {
         let seen = "10.0.0.1:7".parse().unwrap();
         assert_eq!(datagram("a", b"0 0\n", seen).unwrap(), b"a 10.0.0.1:7\n");
         assert_eq!(datagram("a", b"8 16\n", seen), None, "three bytes are missing");

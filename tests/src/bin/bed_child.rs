@@ -1,5 +1,5 @@
-//! The processes of a test bed: keepers of namespaces, servers, generators of load, clients that dial or ask, and
-//! commands that enter a place.
+//! The child processes of a test bed: keepers of namespaces, servers, load generators, clients, and commands that
+//! enter a location.
 
 use std::ffi::OsString;
 

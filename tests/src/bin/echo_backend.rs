@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A demo client is on this machine: a request that takes longer holds up the next one for no reason.
+/// The demo's client is local: a longer request only delays the next one.
 const REQUEST_WAIT: Duration = Duration::from_millis(500);
 
 /// More than curl's request line and headers.
@@ -20,7 +20,7 @@ fn main() -> Result<(), Error> {
     let listener =
         TcpListener::bind(&address).map_err(|error| Error::other(format!("{address}: {error}")))?;
     for stream in listener.incoming() {
-        // A client that went away, or only tested the connection, is no reason to stop.
+        // A client that has gone, or only tested the connection, does not stop the server.
         let _ = stream.and_then(|stream| answer(stream, &name));
     }
     Ok(())

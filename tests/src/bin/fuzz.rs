@@ -1,6 +1,6 @@
-//! Feeds broken input to the readers: `fuzz [--seconds N] [--seed S] [--target config|manifests|names|query|all]`.
+//! Fuzzes the parsers: `fuzz [--seconds N] [--seed S] [--target config|manifests|names|query|all]`.
 //!
-//! Each target gets the seconds. Ends with 1 when something was found; the input is in the current folder.
+//! Each target runs for these seconds. Exits with 1 on a finding and writes its input to the current folder.
 
 use std::io::{Write, stdout};
 use std::path::Path;

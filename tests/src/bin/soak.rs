@@ -1,7 +1,7 @@
 //! Kills, growth and replacement under load: `soak [--seconds N] [--seed S] [--connects N] [--replacements N]`.
 //!
-//! Each of the two parts takes the seconds, and as much longer as it needs for the least numbers. Needs root, and the
-//! daemon's program beside it.
+//! Each of the two parts runs for these seconds, and longer if it needs to for the minimum counts. Needs root, and the
+//! daemon's program next to it.
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
-//! Certificates: sound ones, and one for each fault that the other side must notice.
+//! Issues valid certificates, and one for each fault that the other side must notice.
 //!
-//! Invariant: an authority signs only what it is asked for, and no key is written to a file here.
+//! Invariant: an authority signs only on request, and no key is written to a file here.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustls::{RootCertStore, ServerConfig};
 
 use super::FakeError;
 
-/// The name that every apiserver's certificate carries.
+/// The name in every apiserver's certificate.
 const KUBERNETES: &str = "kubernetes.default.svc";
 
 /// The names in a server's certificate.
@@ -23,11 +23,11 @@ const KUBERNETES: &str = "kubernetes.default.svc";
 pub enum Names {
     /// `kubernetes.default.svc`, as in every apiserver's certificate.
     Kubernetes,
-    /// An address and nothing else.
+    /// Only an address.
     Address(IpAddr),
-    /// The wrong name.
+    /// A wrong name.
     Other(String),
-    /// `kubernetes.default.svc`, in a certificate that has expired.
+    /// `kubernetes.default.svc`, in an expired certificate.
     Expired,
 }
 
@@ -36,13 +36,13 @@ pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-/// What a server shows in the TLS handshake.
+/// The certificate that a server presents in the TLS handshake.
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
     pub(super) tls: Arc<ServerConfig>,
 }
 
-/// What a client may show.
+/// The certificate that a client may present.
 #[allow(missing_debug_implementations)] // it holds a private key
 #[derive(Clone)]
 pub struct ClientIdentity {
@@ -50,7 +50,7 @@ pub struct ClientIdentity {
     pub certificate: String,
     /// Its private key, PEM.
     pub key: String,
-    /// The certificate as it travels, to compare with what a server saw.
+    /// The certificate as DER, to compare with the one that a server received.
     pub der: Vec<u8>,
 }
 
@@ -63,13 +63,13 @@ impl Authority {
         Ok(Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? })
     }
 
-    /// What clients are told to trust.
+    /// The CA certificate for clients.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// What a server shows, with a certificate of its own. The server asks clients for certificates; it takes those
-    /// that this authority signed, and clients without one.
+    /// A server's identity with a new certificate. The server requests client certificates; it accepts those that this
+    /// authority signed, and clients without one.
     pub fn server(&self, names: &Names) -> Result<ServerIdentity, FakeError> {
         let key = KeyPair::generate()?;
         let certificate = server_params(names)?.signed_by(&key, &self.issuer)?;

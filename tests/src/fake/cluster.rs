@@ -1,7 +1,7 @@
-//! The state that all servers of one fake cluster share: objects, their versions, and past changes.
+//! The shared state of all servers of one fake cluster: objects, their versions, and past changes.
 //!
-//! Invariant: each change has the next version, and a watch from a version that is kept gets every later change once,
-//! in order. Objects are not validated, so that a test can store a malformed one.
+//! Invariant: each change has the next version, and a watch from a retained version gets every later change once, in
+//! order. Objects are not validated, so that a test can store a malformed one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -15,10 +15,10 @@ use super::{FakeError, Kind, lock, protobuf};
 /// The first version, far from list indices and counts.
 const FIRST_VERSION: u64 = 1_000;
 
-/// How many changes are kept; a watcher that is further behind is told that its version is compacted.
+/// How many changes are retained; an older watcher gets "compacted".
 const CHANGES_KEPT_MAX: usize = 100_000;
 
-/// How many unfinished paged lists are kept.
+/// How many unfinished paged lists are retained.
 const PAGED_KEPT_MAX: usize = 8;
 
 /// A handle to one cluster; its clones share that cluster.
@@ -42,7 +42,7 @@ struct Store {
     paged: BTreeMap<(u64, Kind), Paged>,
 }
 
-/// The objects of a list as they were when its first page was asked for.
+/// The objects of a list at the time of the request for its first page.
 type Paged = Arc<[Arc<Object>]>;
 
 /// One object without `kind` and `apiVersion`, which lists leave out, in both encodings.
@@ -67,16 +67,16 @@ struct Change {
 pub(super) struct Page {
     pub(super) version: u64,
     pub(super) items: Vec<Arc<Object>>,
-    /// Where the next page begins, and how many objects are left.
+    /// The offset of the next page, and how many objects remain.
     pub(super) next: Option<(usize, usize)>,
 }
 
-/// A watcher's version is compacted away; holds the oldest version that is kept.
+/// A watcher's version is compacted away; holds the oldest retained version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compacted(pub(super) u64);
 
 impl Cluster {
-    /// A cluster with nothing but the namespace `kube-system`, which has this uid.
+    /// A cluster with only the namespace `kube-system`, which has this uid.
     pub fn new(uid: &str) -> Self {
         let store = Store {
             version: FIRST_VERSION,
@@ -92,18 +92,17 @@ impl Cluster {
         cluster
     }
 
-    /// Stores an object, new or changed, and gives its version. Watches are told.
+    /// Creates or replaces an object, notifies watches, and returns its version.
     pub fn apply(&self, object: Value) -> Result<u64, FakeError> {
         self.put(object, true)
     }
 
-    /// Like [`apply`](Self::apply), but the event is lost, as by an apiserver with a faulty watch cache. Bookmarks go
-    /// on.
+    /// Like [`apply`](Self::apply), but watches miss the event, as with a faulty watch cache. Bookmarks go on.
     pub fn apply_untold(&self, object: Value) -> Result<u64, FakeError> {
         self.put(object, false)
     }
 
-    /// Deletes `namespace/name`, or the name alone where the kind has no namespaces, and gives the version.
+    /// Deletes `namespace/name`, or the name alone for kinds without namespaces, and returns the version.
     pub fn delete(&self, kind: Kind, name: &str) -> Result<u64, FakeError> {
         let mut store = lock(&self.shared.store);
         let missing = || FakeError::Missing(kind, name.to_owned());
@@ -116,7 +115,7 @@ impl Cluster {
         Ok(version)
     }
 
-    /// Forgets past changes: a watch from an older version has to list again.
+    /// Drops past changes: a watch from an older version must list again.
     pub fn compact(&self) {
         let mut store = lock(&self.shared.store);
         store.compacted = store.version;
@@ -124,7 +123,7 @@ impl Cluster {
         store.paged.clear();
     }
 
-    /// Goes on from another version, as a cluster does after its store was restored from a backup.
+    /// Continues from another version, as a cluster does after a restore from a backup.
     pub fn rewind(&self, version: u64) {
         let mut store = lock(&self.shared.store);
         store.version = version;
@@ -138,7 +137,7 @@ impl Cluster {
         lock(&self.shared.store).version
     }
 
-    /// All objects of a kind, each as an apiserver returns it alone.
+    /// All objects of a kind, each with `kind` and `apiVersion`.
     pub fn objects(&self, kind: Kind) -> Vec<Value> {
         let store = lock(&self.shared.store);
         let everything = Selector::default();
@@ -175,7 +174,7 @@ impl Cluster {
         lock(&self.shared.store).objects.get(&(kind, name.to_owned())).cloned()
     }
 
-    /// A page of a list: the first one, or with `from` the one at a position of a list begun at a version.
+    /// A page of a list: the first one, or with `from` the one at an offset of a list from a version.
     pub(super) fn page(
         &self,
         kind: Kind,
@@ -198,7 +197,7 @@ impl Cluster {
         Ok(Page { version, items, next })
     }
 
-    /// The changes after a version, as lines of a watch, and the version that they lead to.
+    /// The changes after a version, as lines of a watch, and the version after them.
     pub(super) fn since(
         &self,
         kind: Kind,
@@ -240,7 +239,7 @@ impl Store {
 }
 
 impl Change {
-    /// The change as a watch with a selector tells it: an object that begins to match is added, one that stops is
+    /// The change as a watch with a selector reports it: an object that begins to match is added, one that stops is
     /// deleted.
     fn line(&self, selector: &Selector) -> Option<String> {
         let matching = |object: &&Arc<Object>| selector.matches(&object.selected);
@@ -256,14 +255,14 @@ impl Change {
 }
 
 impl Object {
-    /// The object as it stands alone or in an event: with `kind` and `apiVersion`.
+    /// The object with `kind` and `apiVersion`, as in a single answer or an event.
     pub(super) fn typed(&self) -> String {
         let (kind, api_version) = self.kind.names();
         let rest = self.json.strip_prefix('{').unwrap_or_default();
         format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}",{rest}"#)
     }
 
-    /// The metadata alone, as audits ask for it.
+    /// The metadata alone, for audits.
     pub(super) fn metadata(&self) -> String {
         let object: Value = serde_json::from_str(&self.json).unwrap_or_default();
         let metadata = object.get("metadata").cloned().unwrap_or_default();
@@ -271,7 +270,7 @@ impl Object {
             .to_string()
     }
 
-    /// The object's last state, at the version of its deletion.
+    /// The object's last state, with the version of its deletion.
     fn gone(&self, version: u64) -> String {
         let mut object: Value = serde_json::from_str(&self.typed()).unwrap_or_default();
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -286,7 +285,7 @@ pub(super) fn line(word: &str, object: &str) -> String {
     format!("{{\"type\":\"{word}\",\"object\":{object}}}\n")
 }
 
-/// The object as the store keeps it: with a version, a uid and a creation time.
+/// Prepares an object for the store: adds a version, a uid and a creation time.
 fn stored(mut object: Value, version: u64) -> Result<(Kind, String, Arc<Object>), FakeError> {
     let Some((kind, name)) = named(&object) else { return Err(FakeError::Object(object)) };
     if let Some(fields) = object.as_object_mut() {

@@ -1,6 +1,6 @@
-//! One connection: TLS, then request after request, each with its fault or none.
+//! One connection: TLS, then one request after another, each with its fault or none.
 //!
-//! Invariant: an error of any kind closes the connection and nothing else.
+//! Invariant: an error closes only this connection.
 
 use std::io;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ async fn say(
     writer.end().await
 }
 
-/// Until the client gives up.
+/// Writes the bytes again and again until the client gives up.
 async fn say_for_ever(writer: &mut Writer<impl AsyncWrite + Unpin>, piece: &[u8]) -> io::Result<()> {
     writer.encoding = Encoding::Json;
     writer.begin().await?;
@@ -128,7 +128,7 @@ async fn say_for_ever(writer: &mut Writer<impl AsyncWrite + Unpin>, piece: &[u8]
     }
 }
 
-/// Reads what the client has to say, until it gives up.
+/// Reads and ignores the client's bytes until it gives up.
 async fn never_answer(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut ignored = [0; 1024];
     while reader.read(&mut ignored).await? > 0 {}

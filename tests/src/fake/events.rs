@@ -1,7 +1,6 @@
-//! Writes of Events, judged as an apiserver judges them.
+//! Validates and stores Events as an apiserver does.
 //!
-//! Invariant: what is stored here a real apiserver would have stored; the rules are those of its
-//! validation of `events.k8s.io/v1`.
+//! Invariant: it stores only Events that pass the validation of `events.k8s.io/v1`.
 
 use std::io;
 
@@ -13,7 +12,7 @@ use super::cluster::Cluster;
 use super::request::Head;
 use super::writer::Writer;
 
-/// A new Event.
+/// Creates an Event.
 pub(super) async fn create<W: AsyncWrite + Unpin>(
     cluster: &Cluster,
     head: &Head,
@@ -31,12 +30,12 @@ pub(super) async fn create<W: AsyncWrite + Unpin>(
         return writer.status(409, "AlreadyExists", None).await;
     }
     let body = event.to_string();
-    // A legal one has everything that an object needs.
+    // `apply` cannot fail: a valid Event has a kind and a name.
     let _ = cluster.apply(event);
     writer.whole(201, "", &body).await
 }
 
-/// Another version of one: nothing but its series may change.
+/// Patches an Event; only its series may change.
 pub(super) async fn patch<W: AsyncWrite + Unpin>(
     cluster: &Cluster,
     head: &Head,
@@ -97,7 +96,7 @@ fn is_series(series: &Value) -> bool {
     count >= 2 && is_micro_time(text(series, "/lastObservedTime"))
 }
 
-/// Whether it is written as `2006-01-02T15:04:05.000000Z`.
+/// Whether the text has the form `2006-01-02T15:04:05.000000Z`.
 fn is_micro_time(text: &str) -> bool {
     let shape: String = text.chars().map(|it| if it.is_ascii_digit() { '0' } else { it }).collect();
     shape == "0000-00-00T00:00:00.000000Z"

@@ -1,7 +1,6 @@
-//! What goes wrong, and with which requests.
+//! Faults, and the requests that they affect.
 //!
-//! Invariant: of the rules that fit a request the first one that is due decides, and a rule for a number of requests
-//! is used up by them.
+//! Invariant: the first due rule that matches a request decides, and each match uses up one of the rule's times.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,24 +10,24 @@ use serde_json::{Value, json};
 use super::cluster::line;
 use super::{Kind, lock};
 
-/// How something is asked for.
+/// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
     /// One object by its name, or `/readyz`.
     Get,
     /// All objects of a kind, or a page of them.
     List,
-    /// As `List`, but only the objects' metadata.
+    /// A list of only the objects' metadata.
     Audit,
-    /// What happens to the objects of a kind from now on.
+    /// The changes of a kind from now on.
     Watch,
-    /// A new object.
+    /// Creates an object.
     Create,
-    /// Another version of an object.
+    /// Patches an object.
     Patch,
 }
 
-/// The requests that a rule is for.
+/// The requests that a rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     verb: Option<Verb>,
@@ -48,27 +47,27 @@ impl Asked {
         Self { verb: Some(Verb::Watch), kind: Some(kind) }
     }
 
-    /// Lists of a kind that ask for nothing but names and versions.
+    /// Lists of a kind's metadata.
     pub const fn audit(kind: Kind) -> Self {
         Self { verb: Some(Verb::Audit), kind: Some(kind) }
     }
 
-    /// Single objects of a kind.
+    /// Gets of single objects of a kind.
     pub const fn get(kind: Kind) -> Self {
         Self { verb: Some(Verb::Get), kind: Some(kind) }
     }
 
-    /// New objects of a kind.
+    /// Creates of a kind.
     pub const fn create(kind: Kind) -> Self {
         Self { verb: Some(Verb::Create), kind: Some(kind) }
     }
 
-    /// Whatever is asked of a kind.
+    /// All requests for a kind.
     pub const fn of(kind: Kind) -> Self {
         Self { verb: None, kind: Some(kind) }
     }
 
-    /// Whatever is asked in this way.
+    /// All requests with a verb.
     pub const fn by(verb: Verb) -> Self {
         Self { verb: Some(verb), kind: None }
     }
@@ -78,48 +77,48 @@ impl Asked {
     }
 }
 
-/// What happens to a request.
+/// The fault of a request.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It is answered with a status and Kubernetes' own words for it.
+    /// A status with Kubernetes' body for it.
     Status {
         /// The HTTP status.
         code: u16,
-        /// Kubernetes' word, such as `Expired`.
+        /// Kubernetes' reason, such as `Expired`.
         reason: &'static str,
-        /// Seconds of the header `Retry-After`.
+        /// The seconds in the `Retry-After` header.
         retry_after: Option<u32>,
     },
-    /// It is answered with exactly these bytes, and the connection is closed.
+    /// Exactly these bytes, and then the connection closes.
     Raw(String),
-    /// It is never answered.
+    /// No answer.
     Silent,
-    /// The status and headers come, and then nothing.
+    /// The status and headers, and no body.
     SilentBody,
-    /// The connection is reset.
+    /// A connection reset.
     Reset,
-    /// The connection is closed.
+    /// A closed connection.
     Close,
-    /// The answer comes so much later.
+    /// A delayed answer.
     Slow(Duration),
-    /// The answer is cut off after so many bytes of its body, and the connection is closed.
+    /// An answer that is cut off after this many bytes of its body, and then the connection closes.
     CutAfter(usize),
     /// Status 200, this body as JSON, and a clean end.
     Say(String),
     /// Status 200, these bytes as protobuf, and a clean end.
     SayProtobuf(Vec<u8>),
-    /// The watch says this event, in whatever encoding was asked for, and ends.
+    /// A watch that sends this event, in the requested encoding, and ends.
     Event(String),
-    /// Status 200, and a body of these bytes that goes on as long as a client reads it.
+    /// Status 200, and these bytes as an endless body.
     Endless(String),
-    /// Each event of the watch comes twice.
+    /// A watch that sends each event twice.
     Twice,
-    /// Each event of the watch comes so long after the one before.
+    /// A watch with this pause between events.
     Trickle(Duration),
 }
 
 impl Fault {
-    /// Kubernetes' answer for a status.
+    /// A status with Kubernetes' body for it.
     pub const fn status(code: u16, reason: &'static str) -> Self {
         Self::Status { code, reason, retry_after: None }
     }
@@ -129,28 +128,28 @@ impl Fault {
         Self::Say(body.to_owned())
     }
 
-    /// A watch that is answered with 200, says an error, and ends.
+    /// A watch that answers 200, sends an `ERROR` event, and ends.
     pub fn error_event(code: u16, reason: &str) -> Self {
         Self::Event(error_line(code, reason, reason))
     }
 
-    /// An answer that no apiserver gives, but a proxy before one may: the end of the status line, headers, body.
+    /// An answer of a proxy in front of the apiserver: the end of the status line, headers, body.
     pub fn raw(status: &str, headers: &[&str], body: &str) -> Self {
         let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
         Self::Raw(format!("HTTP/1.1 {status}\r\n{headers}\r\n{body}"))
     }
 }
 
-/// How a server meets a new connection.
+/// How a server treats a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greeting {
-    /// TLS, then answers.
+    /// Serves TLS.
     Serve,
-    /// It accepts, reads, and never says a word.
+    /// Accepts, reads, and never writes.
     Silent,
-    /// It accepts and closes.
+    /// Accepts and closes.
     Close,
-    /// It answers in clear text, as another program at this port would.
+    /// Answers in clear text, as another program on this port would.
     ClearText,
 }
 
@@ -179,13 +178,13 @@ struct Rule {
     asked: Asked,
     fault: Fault,
     left: Option<u32>,
-    /// The rule is for each n-th request that it fits; 1: for all of them.
+    /// The rule applies to every n-th matching request; 1 means all of them.
     each: u32,
     seen: u32,
 }
 
 impl Rule {
-    /// Counts a request that the rule fits, and says whether the rule is for this one.
+    /// Counts a matching request, and reports whether the rule applies to it.
     const fn is_turn(&mut self) -> bool {
         self.seen = self.seen.wrapping_add(1);
         self.seen.is_multiple_of(self.each)
@@ -193,22 +192,22 @@ impl Rule {
 }
 
 impl Script {
-    /// Adds a rule behind those that are there, for so many requests or for all.
+    /// Appends a rule for a number of requests, or for all.
     pub(super) fn add(&self, asked: Asked, fault: Fault, times: Option<u32>) {
         lock(&self.rules).push(Rule { asked, fault, left: times, each: 1, seen: 0 });
     }
 
-    /// Adds a rule for each n-th request that it fits.
+    /// Appends a rule for every n-th matching request.
     pub(super) fn add_each(&self, asked: Asked, fault: Fault, each: u32) {
         lock(&self.rules).push(Rule { asked, fault, left: None, each: each.max(1), seen: 0 });
     }
 
-    /// Forgets all rules.
+    /// Removes all rules.
     pub(super) fn clear(&self) {
         lock(&self.rules).clear();
     }
 
-    /// What happens to this request.
+    /// The fault for this request.
     pub(super) fn take(&self, verb: Verb, kind: Kind) -> Option<Fault> {
         let mut rules = lock(&self.rules);
         let place = rules.iter_mut().position(|rule| rule.asked.fits(verb, kind) && rule.is_turn())?;

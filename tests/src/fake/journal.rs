@@ -1,6 +1,6 @@
-//! The requests that a server got: the first ones in their order, and how many of each verb and kind.
+//! The requests that a server received: the first ones in order, and the count of each verb and kind.
 //!
-//! Invariant: counts are complete; of the requests themselves the first ones are kept, up to a bound.
+//! Invariant: counts are complete; only the first requests are stored, up to a bound.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,36 +9,36 @@ use std::time::Instant;
 use super::fault::{Asked, Verb};
 use super::{Kind, lock};
 
-/// So many requests are kept; later ones are only counted, so that a client that asks without end fills no memory.
+/// How many requests are stored; later ones are only counted, so that an endless client fills no memory.
 const REQUESTS_KEPT_MAX: usize = 10_000;
 
-/// One request as a server saw it.
+/// One received request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// When its headers were read.
     pub at: Instant,
-    /// Which connection it came over, counted from 1.
+    /// The number of its connection, from 1.
     pub connection: u64,
-    /// How it was asked.
+    /// Its verb.
     pub verb: Verb,
-    /// What was asked for.
+    /// Its kind.
     pub kind: Kind,
     /// Path and query, as sent.
     pub target: String,
     /// All headers, names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// The client's certificate, if it showed one.
+    /// The client's certificate, if it presented one.
     pub certificate: Option<Vec<u8>>,
 }
 
 impl Request {
-    /// A header's value, empty if it was not sent.
+    /// A header's value; empty if absent.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
 }
 
-/// What one server was asked.
+/// The requests that one server received.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     inner: Mutex<Entries>,
@@ -52,7 +52,7 @@ struct Entries {
 }
 
 impl Journal {
-    /// Counts a connection that was accepted; returns its number, from 1.
+    /// Counts an accepted connection and returns its number, from 1.
     pub(super) fn connection(&self) -> u64 {
         let mut inner = lock(&self.inner);
         inner.connections += 1;

@@ -1,7 +1,7 @@
-//! Lists, their pages, single objects.
+//! Answers lists, their pages, and single objects.
 //!
-//! Invariant: all pages of a list show the objects as they were when its first page was asked for. A list at a
-//! `resourceVersion` in the past shows the newest objects.
+//! Invariant: all pages of a list show the objects at the time of the first page. A list at a past `resourceVersion`
+//! shows the newest objects.
 
 use std::fmt::Write;
 use std::io;
@@ -19,10 +19,10 @@ use super::{Kind, protobuf};
 /// Objects are written in pieces of about this size.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// What the parameter `continue` says of the next page: the version of its list, and the place of its first object.
+/// The `continue` parameter: the version of the list, and the offset of the next page.
 type Token = (u64, usize);
 
-/// Answers for one object.
+/// Answers with one object.
 pub(super) async fn get<W: AsyncWrite + Unpin>(
     cluster: &Cluster,
     head: &Head,

@@ -1,5 +1,5 @@
-//! Services and slices as a cluster's controllers write them, any number of them: managed fields, owners, targets,
-//! zones and hints, so that they take the room and the time that real ones do.
+//! Any number of Services and slices as real controllers write them: managed fields, owners, targets, zones and hints,
+//! so that they take a realistic amount of memory and time.
 //!
 //! Invariant: numbers alone decide. No two of 16,384 slices share an address.
 
@@ -24,7 +24,7 @@ pub fn service(at: u32) -> Value {
         "status": {"loadBalancer": {}}})
 }
 
-/// A slice of that service; `at` is its number among all slices, and has its endpoints' addresses differ from others'.
+/// A slice of that service; `at` is its number among all slices, and makes its endpoints' addresses unique.
 pub fn slice(service: u32, at: u32, endpoints: u32, generation: i64) -> Value {
     let labels = json!({"kubernetes.io/service-name": format!("web-{service}"),
         "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"});

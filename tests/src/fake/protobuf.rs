@@ -1,16 +1,16 @@
-//! The same objects in protobuf, as Kubernetes' generated code writes them.
+//! Encodes the same objects in protobuf, as Kubernetes' generated code does.
 //!
-//! Invariant: a field that Go has no pointer for is written even if it is empty, as there. What does not fit its type
-//! in JSON is written as a field that no reader can take, so a malformed object is one in both encodings.
+//! Invariant: as in Go, a field that is no pointer is written even if it is empty. A JSON value of the wrong type is
+//! written as an unreadable field, so a malformed object is malformed in both encodings.
 
 use serde_json::Value;
 
 use super::Kind;
 
-/// What stands before each message that stands alone.
+/// The prefix of each standalone message.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Wire types: a number, bytes, and the beginning of a group, which nothing reads.
+/// Wire types: a number, bytes, and the start of a group, which no reader accepts.
 const NUMBER: u64 = 0;
 const BYTES: u64 = 2;
 const GROUP: u64 = 3;
@@ -23,21 +23,21 @@ enum Type {
     /// Texts and numbers that are always written.
     Text,
     Number,
-    /// Those that may be absent, truths among them.
+    /// Texts, numbers and booleans that may be absent.
     Given,
     Texts,
     /// Seconds since 1970.
     Time,
     /// A map of texts.
     Map,
-    /// A message, and those of a list.
+    /// A message, and a list of messages.
     One(&'static [Field]),
     Many(&'static [Field]),
     /// A port by number or by name.
     Port,
-    /// Any JSON, as it stands.
+    /// Any JSON, verbatim.
     Json,
-    /// What no reader of protobuf can take, wherever it is given.
+    /// Bytes that no protobuf reader accepts.
     Broken,
 }
 
@@ -129,8 +129,7 @@ const SLICE: &[Field] = &[
     ONLY_IN_JSON,
 ];
 
-/// A field that Kubernetes does not have: a test gives it to an object that is to be broken in protobuf and good in
-/// JSON.
+/// A field that Kubernetes does not have: it makes an object malformed in protobuf and valid in JSON.
 const ONLY_IN_JSON: Field = ("onlyInJson", 99, Broken);
 
 const ENDPOINT: &[Field] = &[
@@ -200,11 +199,11 @@ fn fields_of(kind: &str) -> &'static [Field] {
     }
 }
 
-/// An object as lists have it; empty for a kind that is not told in protobuf.
+/// An encoded object for lists; empty for a kind without protobuf.
 #[derive(Debug)]
 pub(super) struct Item {
     message: Vec<u8>,
-    /// How long the metadata is, which stands first.
+    /// The length of the metadata, which comes first.
     metadata: usize,
 }
 
@@ -221,12 +220,12 @@ impl Item {
     }
 }
 
-/// Whether lists and watches of a kind are told in protobuf.
+/// Whether lists and watches of a kind have a protobuf encoding.
 pub(super) const fn is_spoken(kind: Kind) -> bool {
     matches!(kind, Kind::Services | Kind::Slices | Kind::Nodes)
 }
 
-/// A list; what it says of itself is given in JSON.
+/// A list; its own metadata is given as JSON.
 pub(super) fn list<'a>(
     kind: &str,
     api_version: &str,
@@ -239,13 +238,13 @@ pub(super) fn list<'a>(
     alone(&format!("{kind}List"), api_version, &list)
 }
 
-/// An object that says its kind, alone.
+/// A standalone object with its kind.
 pub(super) fn object(object: &Value) -> Vec<u8> {
     let word = |key| object.get(key).and_then(Value::as_str).unwrap_or_default();
     alone(word("kind"), word("apiVersion"), &message(fields_of(word("kind")), object))
 }
 
-/// The line of a watch as a frame. A line that is no event becomes a frame that is none.
+/// Encodes the line of a watch as a frame. A malformed line becomes a malformed frame.
 pub(super) fn frame(line: &str) -> Vec<u8> {
     let mut event = Vec::new();
     match serde_json::from_str::<Value>(line) {
@@ -321,7 +320,7 @@ fn put(out: &mut Vec<u8>, number: u64, kind: Type, value: &Value) {
     }
 }
 
-/// What a null in a list is.
+/// Stands for a null in a list.
 const EMPTY: Value = Value::Bool(false);
 
 fn put_port(out: &mut Vec<u8>, number: u64, (at, kind): (u64, Type), value: &Value) {
@@ -330,7 +329,7 @@ fn put_port(out: &mut Vec<u8>, number: u64, (at, kind): (u64, Type), value: &Val
     put_bytes(out, number, &port);
 }
 
-/// `seconds` and no `nanos`.
+/// A time with `seconds` and no `nanos`.
 fn counted(seconds: u64) -> Vec<u8> {
     let mut time = Vec::new();
     put_number(&mut time, 1, seconds);

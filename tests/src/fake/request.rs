@@ -1,4 +1,4 @@
-//! The head of a request: what is asked for, how, and with which words; and the body of the few that have one.
+//! Parses the head of a request, and the body if it has one.
 //!
 //! Invariant: both are bounded.
 
@@ -18,28 +18,27 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// More than any Event.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// Where a head ends.
+/// The end of a head.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
-/// What was read of a request.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) target: String,
     pub(super) verb: Verb,
     pub(super) kind: Kind,
-    /// The name of the one object that is asked for; of a new one its namespace.
+    /// The name of the requested object; for a create, its namespace.
     pub(super) name: Option<String>,
-    /// The namespace that a list is confined to.
+    /// The namespace of a list.
     pub(super) namespace: Option<String>,
     pub(super) headers: BTreeMap<String, String>,
-    /// What is written.
+    /// The body of a write.
     pub(super) body: Vec<u8>,
     query: BTreeMap<String, String>,
 }
 
 impl Head {
-    /// In which encoding the answer is: the one that the client names first, of those that there are. `None`: there is
-    /// none that the client takes.
+    /// The answer's encoding: the first available one that the client names. `None`: the client accepts none of them.
     pub(super) fn encoding(&self, speaks_protobuf: bool) -> Option<Encoding> {
         let is_protobuf = speaks_protobuf
             && protobuf::is_spoken(self.kind)
@@ -53,7 +52,7 @@ impl Head {
         ranges.filter_map(known).next()
     }
 
-    /// The next request of a connection; none when the client is done.
+    /// The next request of a connection; `None` when the client is done.
     pub(super) async fn read(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Self>> {
         let mut bytes = Vec::with_capacity(1024);
         while !bytes.ends_with(HEAD_END) {
@@ -110,28 +109,28 @@ impl Head {
         })
     }
 
-    /// A parameter's value, empty if it was not given.
+    /// A parameter's value; empty if absent.
     pub(super) fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
     }
 
-    /// A parameter's number.
+    /// A parameter as a number.
     pub(super) fn number<N: std::str::FromStr>(&self, name: &str) -> Option<N> {
         self.parameter(name).parse().ok()
     }
 }
 
-/// Which objects a path is about.
+/// The objects that a path names.
 #[derive(Debug, Default)]
 struct Place {
     kind: Option<Kind>,
-    /// The name of the one object, with its namespace.
+    /// The name of one object, with its namespace.
     name: Option<String>,
-    /// The namespace that a list is confined to.
+    /// The namespace of a list.
     namespace: Option<String>,
 }
 
-/// Where each group is, and the words of its resources.
+/// The path of each API group, and its resources.
 const GROUPS: [(&str, &[(&str, Kind)]); 5] = [
     (
         "/api/v1/",
@@ -200,7 +199,7 @@ fn verb(
     }
 }
 
-/// A query's word without percent signs.
+/// Decodes percent signs in a query.
 fn decoded(text: &str) -> String {
     percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_known_by_path_and_query() {
+    fn paths_and_queries_parse_to_verb_and_kind() {
         let slices = "/apis/discovery.k8s.io/v1/endpointslices";
         let head = check(&format!("{slices}?limit=500&labelSelector=%21a%2Cb"), "", Verb::List, Kind::Slices);
         assert_eq!((head.number("limit"), head.parameter("labelSelector")), (Some(500), "!a,b"));

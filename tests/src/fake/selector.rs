@@ -1,10 +1,10 @@
-//! Label and field selectors, as far as clients ask with them here.
+//! Label and field selectors, as far as the tests' clients use them.
 //!
-//! Invariant: a selector that is not understood is an error for the client, never "everything".
+//! Invariant: an unsupported selector is an error for the client, never "everything".
 
 use serde_json::Value;
 
-/// What an object must be like.
+/// The conditions that an object must meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selector {
     terms: Vec<Term>,
@@ -31,7 +31,7 @@ enum Wanted {
     OneOf(Vec<String>),
 }
 
-/// The fields that apiservers select by, and where they stand.
+/// The fields that apiservers can select by, and their paths in an object.
 const FIELDS: [(&str, &str); 9] = [
     ("metadata.name", "/metadata/name"),
     ("metadata.namespace", "/metadata/namespace"),
@@ -45,7 +45,7 @@ const FIELDS: [(&str, &str); 9] = [
 ];
 
 impl Selector {
-    /// From the two query parameters; the one that is not understood comes back.
+    /// Parses the two query parameters; the error is the unsupported term.
     pub(super) fn parse(labels: &str, fields: &str) -> Result<Self, String> {
         let terms = |text: &str| -> Vec<String> {
             text.split(',').filter(|term| !term.is_empty()).map(str::to_owned).collect()
@@ -58,14 +58,14 @@ impl Selector {
         Ok(Self { terms: labels.map(Ok).chain(fields).collect::<Result<_, _>>()? })
     }
 
-    /// The same, of one namespace only.
+    /// Adds the condition of one namespace.
     pub(super) fn within(mut self, namespace: Option<&str>) -> Self {
         let subject = Subject::Field("/metadata/namespace");
         self.terms.extend(namespace.map(|it| Term { subject, wanted: Wanted::Equal(it.to_owned()) }));
         self
     }
 
-    /// Whether the object is like that.
+    /// Whether the object meets all conditions.
     pub(super) fn matches(&self, object: &Selected) -> bool {
         self.terms.iter().all(|term| term.matches(object))
     }
@@ -88,7 +88,7 @@ impl Term {
     }
 }
 
-/// What selectors look at, taken out once so that no object is parsed again for each watcher.
+/// The selectable values of an object, extracted once, so that no watcher parses the object again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selected {
     labels: Vec<(String, String)>,
@@ -116,7 +116,7 @@ fn label(term: &str) -> Term {
     }
 }
 
-/// `name in (a,b)`, where it is the only term.
+/// Parses `name in (a,b)` as the only term.
 fn one_of(labels: &str) -> Option<Term> {
     let (name, values) = labels.strip_suffix(')')?.split_once(" in (")?;
     let values = values.split(',').map(str::to_owned).collect();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_cannot_be_selected_by_is_refused() {
+    fn a_field_without_a_selector_is_refused() {
         assert_eq!(Selector::parse("", "spec.type=NodePort"), Err("spec.type=NodePort".to_owned()));
     }
 }

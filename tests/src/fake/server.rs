@@ -1,7 +1,7 @@
-//! One apiserver: its address, its doings, and the knobs of a test.
+//! One apiserver: its address, its threads, and the controls for a test.
 //!
-//! Invariant: each server has a loopback address of its own, so that it can go away and come back to the same address
-//! and port while other tests run.
+//! Invariant: each server has a loopback address of its own, so that it can stop and return to the same address and
+//! port while other tests run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
@@ -23,26 +23,26 @@ use super::fault::{Asked, Fault, Greeting, Script};
 use super::journal::{Journal, Request};
 use super::{FakeError, Kind, connection, lock};
 
-/// As real apiservers send bookmarks.
+/// The interval of bookmarks in real apiservers.
 const BOOKMARKS: Duration = Duration::from_secs(60);
 
-/// What one watch may be told before it has done any of it.
+/// The queue of orders to one watch.
 const ORDERS_WAITING_MAX: usize = 64;
 
-/// Knobs turn one after the other.
+/// The queue of commands; they run one after the other.
 const COMMANDS_WAITING_MAX: usize = 4;
 
-/// One apiserver of a cluster; it goes when it is dropped.
+/// One apiserver of a cluster; dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
     state: Arc<State>,
-    // Gone only while it is being dropped.
+    // `None` only while it is being dropped.
     commands: Option<mpsc::Sender<(Command, std_mpsc::SyncSender<()>)>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What only the thread that accepts can do.
+/// Commands for the accepting thread.
 #[derive(Debug)]
 enum Command {
     Listen(StdListener),
@@ -50,7 +50,7 @@ enum Command {
     DropPackets(bool),
 }
 
-/// What a running watch is told to do.
+/// Orders to a running watch.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     Say(String),
@@ -58,14 +58,14 @@ pub(super) enum Order {
     End,
 }
 
-/// What all connections of a server share.
+/// The shared state of a server's connections.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) cluster: Cluster,
     pub(super) script: Script,
     pub(super) journal: Journal,
     knobs: Mutex<Knobs>,
-    // Watches and connections that are open.
+    // Open watches and connections.
     watches: Mutex<Vec<(Kind, mpsc::Sender<Order>)>>,
     sockets: Mutex<BTreeMap<u64, OwnedFd>>,
 }
@@ -77,7 +77,7 @@ struct Knobs {
     bookmarks: Option<Duration>,
     mute: BTreeSet<Kind>,
     protobuf: bool,
-    /// The clients that are answered, by `Authorization` and by certificate; none means that all are.
+    /// The accepted clients, by `Authorization` and by certificate; `None` accepts all.
     known: Option<(BTreeSet<String>, Vec<Vec<u8>>)>,
 }
 
@@ -97,52 +97,52 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens, as configurations say it.
+    /// Its address as a URL.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// The next request of this kind goes wrong.
+    /// The next matching request gets the fault.
     pub fn once(&self, asked: Asked, fault: Fault) {
         self.times(asked, fault, 1);
     }
 
-    /// The next so many requests of this kind go wrong.
+    /// The next `times` matching requests get the fault.
     pub fn times(&self, asked: Asked, fault: Fault, times: u32) {
         self.state.script.add(asked, fault, Some(times));
     }
 
-    /// From now on each n-th request of this kind goes wrong.
+    /// From now on, every n-th matching request gets the fault.
     pub fn each(&self, nth: u32, asked: Asked, fault: Fault) {
         self.state.script.add_each(asked, fault, nth);
     }
 
-    /// From now on all requests of this kind go wrong.
+    /// From now on, all matching requests get the fault.
     pub fn always(&self, asked: Asked, fault: Fault) {
         self.state.script.add(asked, fault, None);
     }
 
-    /// Takes all faults of requests back.
+    /// Removes all faults.
     pub fn heal(&self) {
         self.state.script.clear();
     }
 
-    /// Says this line in every running watch of a kind, framed as the watch is.
+    /// Sends this line in every running watch of a kind, in the watch's encoding.
     pub fn say(&self, kind: Kind, text: &str) {
         self.state.order(kind, &Order::Say(text.to_owned()));
     }
 
-    /// Ends every running watch of a kind as its time would.
+    /// Ends every running watch of a kind as its timeout would.
     pub fn end_watches(&self, kind: Kind) {
         self.state.order(kind, &Order::End);
     }
 
-    /// Watches of a kind say nothing any more, neither events nor bookmarks; or tell what they kept to themselves.
+    /// Mutes watches of a kind: they send neither events nor bookmarks. Unmuted, they send what they held back.
     pub fn mute(&self, kind: Kind, mute: bool) {
         let mut knobs = lock(&self.state.knobs);
         let _ = if mute { knobs.mute.insert(kind) } else { knobs.mute.remove(&kind) };
@@ -150,27 +150,27 @@ impl Server {
         self.state.order(kind, &Order::LookAgain);
     }
 
-    /// How often watches that begin from now on send bookmarks.
+    /// The interval of bookmarks for new watches.
     pub fn set_bookmarks(&self, every: Option<Duration>) {
         lock(&self.state.knobs).bookmarks = every;
     }
 
-    /// Whether it speaks protobuf to clients that ask for it; at first it does.
+    /// Whether it offers protobuf; true at first.
     pub fn speak_protobuf(&self, protobuf: bool) {
         lock(&self.state.knobs).protobuf = protobuf;
     }
 
-    /// How new connections are met.
+    /// How it treats new connections.
     pub fn greet(&self, greeting: Greeting) {
         lock(&self.state.knobs).greeting = greeting;
     }
 
-    /// What new connections are shown.
+    /// The certificate for new connections.
     pub fn show(&self, identity: &ServerIdentity) {
         lock(&self.state.knobs).tls = Arc::clone(&identity.tls);
     }
 
-    /// Answers only requests with this token or certificate from now on, besides those allowed before.
+    /// From now on accepts requests with this token or certificate, besides those allowed before.
     pub fn let_in(&self, token: Option<&str>, certificate: Option<&[u8]>) {
         let mut knobs = lock(&self.state.knobs);
         let (tokens, certificates) = knobs.known.get_or_insert_default();
@@ -178,7 +178,7 @@ impl Server {
         certificates.extend(certificate.map(<[u8]>::to_vec));
     }
 
-    /// Answers no client from now on but those that [`let_in`](Self::let_in) names later.
+    /// From now on rejects all clients that [`let_in`](Self::let_in) does not add later.
     pub fn let_nobody_in(&self) {
         lock(&self.state.knobs).known = Some(Default::default());
     }
@@ -189,33 +189,32 @@ impl Server {
         numbers.into_iter().for_each(|number| self.state.reset(number));
     }
 
-    /// Goes away: connections are refused, open ones are closed.
+    /// Stops: refuses connections and closes open ones.
     pub fn stop(&self) {
         self.command(Command::Close);
     }
 
-    /// Comes back at its address.
+    /// Listens again at its address.
     pub fn start_again(&self) -> Result<(), FakeError> {
         self.command(Command::Listen(StdListener::bind(self.address)?));
         Ok(())
     }
 
-    /// Every packet to it is lost, those of open connections and of new ones, as if its cable was pulled;
-    /// or arrives again.
+    /// Drops all packets to it, of open and of new connections, like a pulled cable; or stops that.
     pub fn drop_packets(&self, dropped: bool) {
         self.command(Command::DropPackets(dropped));
         for socket in lock(&self.state.sockets).values() {
-            // A socket that is just being closed needs no filter.
+            // A socket that is closing needs no filter.
             let _ = filter(&SockRef::from(socket), dropped);
         }
     }
 
-    /// How many requests of this kind came.
+    /// How many matching requests came.
     pub fn asked(&self, asked: Asked) -> u64 {
         self.state.journal.asked(asked)
     }
 
-    /// The requests that came, oldest first.
+    /// The stored requests, oldest first.
     pub fn requests(&self) -> Vec<Request> {
         self.state.journal.requests()
     }
@@ -230,12 +229,12 @@ impl Server {
         lock(&self.state.watches).iter().filter(|(it, orders)| *it == kind && !orders.is_closed()).count()
     }
 
-    /// Counts from nothing again.
+    /// Resets all counts.
     pub fn forget_requests(&self) {
         self.state.journal.clear();
     }
 
-    /// Waits until it is done; the thread that does it never waits for a test.
+    /// Waits until the thread has run the command; the thread never waits for a test.
     fn command(&self, command: Command) {
         let (done, wait) = std_mpsc::sync_channel(1);
         let Some(commands) = &self.commands else { return };
@@ -303,7 +302,7 @@ impl State {
         })
     }
 
-    /// Gives a watch that begins what the test orders.
+    /// Connects a new watch to the test's orders.
     pub(super) fn register(&self, kind: Kind) -> mpsc::Receiver<Order> {
         let (orders, incoming) = mpsc::channel(ORDERS_WAITING_MAX);
         let mut watches = lock(&self.watches);
@@ -314,12 +313,12 @@ impl State {
 
     fn order(&self, kind: Kind, order: &Order) {
         for (_, orders) in lock(&self.watches).iter().filter(|(it, _)| *it == kind) {
-            // A watch that has ended does nothing any more.
+            // A watch that has ended ignores orders.
             let _ = orders.try_send(order.clone());
         }
     }
 
-    /// Ends a connection with a reset; what it was about to say is lost.
+    /// Resets a connection; unsent bytes are lost.
     pub(super) fn reset(&self, number: u64) {
         if let Some(socket) = lock(&self.sockets).get(&number) {
             let socket = SockRef::from(socket);
@@ -329,7 +328,7 @@ impl State {
     }
 }
 
-/// Accepts and obeys until the sender of commands is gone.
+/// Accepts connections and runs commands until the sender is dropped.
 async fn accept(state: Arc<State>, mut commands: mpsc::Receiver<(Command, std_mpsc::SyncSender<()>)>) {
     let mut listener = None;
     let mut connections = JoinSet::new();
@@ -367,7 +366,7 @@ async fn obey(command: Command, listener: &mut Option<TcpListener>, connections:
 async fn accepted(listener: Option<&TcpListener>) -> TcpStream {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {
-        // A client that has gone again is not served.
+        // A client that is already gone is not served.
         if let Ok((stream, _)) = listener.accept().await {
             return stream;
         }
@@ -379,11 +378,11 @@ async fn connected(stream: TcpStream, number: u64, state: Arc<State>) {
     let Ok(socket) = stream.as_fd().try_clone_to_owned() else { return };
     let _entry = Entry { state: Arc::clone(&state), number };
     lock(&state.sockets).insert(number, socket);
-    // Whatever ends a connection is what its client is tested with.
+    // The client under test sees how its connection ends; the server ignores the error.
     let _ = connection::serve(stream, number, state).await;
 }
 
-/// A connection in the list of open ones, also while it is being aborted.
+/// An open connection in the list, also while it is being aborted.
 struct Entry {
     state: Arc<State>,
     number: u64,
@@ -395,18 +394,18 @@ impl Drop for Entry {
     }
 }
 
-/// A program that keeps no byte of any packet.
+/// A BPF filter that drops every packet.
 fn filter(socket: &SockRef<'_>, dropped: bool) -> std::io::Result<()> {
     const RETURN: u16 = 0x06;
     if dropped { socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)]) } else { socket.detach_filter() }
 }
 
-/// 127.P.P.N: of this process as far as 16 bits tell, and of this server.
+/// 127.P.P.N: unique for this process, as far as 16 bits of its id tell, and for this server.
 fn own_address() -> Ipv4Addr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     let [.., high, low] = (std::process::id() ^ (next / 250)).to_be_bytes();
     let last = u8::try_from(next % 250).unwrap_or_default();
-    // 127.0 is what others use.
+    // Others use 127.0.
     Ipv4Addr::new(127, high.max(1), low, last + 1)
 }

@@ -1,4 +1,4 @@
-//! The fake behaves as an apiserver does, and each fault does what its name says.
+//! Tests that the fake behaves as an apiserver, and that each fault does what its name says.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// How long a client waits: long enough for a busy machine, short enough for a test of silence.
+/// The client's timeout: long enough for a busy machine, short enough for a test of silence.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
@@ -201,7 +201,7 @@ fn a_list_comes_in_pages_of_one_moment() {
 }
 
 #[test]
-fn objects_are_given_as_apiservers_give_them() {
+fn single_objects_have_kind_and_version() {
     let fixture = ServedCluster::new();
     fixture.slice("a", "10.0.0.1");
     let (_, list) = fixture.get(SLICES);
@@ -235,7 +235,7 @@ fn an_audit_gets_names_and_versions_only() {
 }
 
 #[test]
-fn a_watch_tells_what_happens_after_its_version() {
+fn a_watch_sends_the_changes_after_its_version() {
     let fixture = ServedCluster::new();
     fixture.slice("before", "10.0.0.1");
     let mut client = fixture.client();
@@ -253,7 +253,7 @@ fn a_watch_tells_what_happens_after_its_version() {
 }
 
 #[test]
-fn an_object_that_stops_to_match_is_deleted_for_the_watcher() {
+fn an_object_that_no_longer_matches_is_deleted_for_the_watcher() {
     let fixture = ServedCluster::new();
     let mut client = fixture.client();
     let from = fixture.cluster.version();
@@ -266,7 +266,7 @@ fn an_object_that_stops_to_match_is_deleted_for_the_watcher() {
 }
 
 #[test]
-fn bookmarks_come_to_those_who_asked() {
+fn only_a_watch_that_asked_gets_bookmarks() {
     let fixture = ServedCluster::new();
     fixture.server.set_bookmarks(Some(Duration::from_millis(20)));
     let from = fixture.cluster.version();
@@ -282,7 +282,7 @@ fn bookmarks_come_to_those_who_asked() {
 }
 
 #[test]
-fn a_watch_ends_when_its_time_is_over() {
+fn a_watch_ends_at_its_timeout() {
     let fixture = ServedCluster::new();
     let mut client = fixture.client();
     let from = fixture.cluster.version();
@@ -291,7 +291,7 @@ fn a_watch_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn what_is_compacted_is_an_error_in_the_stream() {
+fn a_watch_from_a_compacted_version_gets_an_error_event() {
     let fixture = ServedCluster::new();
     let from = fixture.cluster.version();
     fixture.slice("a", "10.0.0.1");
@@ -304,7 +304,7 @@ fn what_is_compacted_is_an_error_in_the_stream() {
 }
 
 #[test]
-fn a_version_that_is_still_to_come_gets_silence() {
+fn a_watch_from_a_future_version_stays_silent() {
     let fixture = ServedCluster::new();
     fixture.server.set_bookmarks(Some(Duration::from_millis(20)));
     let mut client = fixture.client();
@@ -319,7 +319,7 @@ fn a_version_that_is_still_to_come_gets_silence() {
 }
 
 #[test]
-fn a_mute_watch_keeps_events_to_itself() {
+fn a_mute_watch_sends_its_events_once_unmuted() {
     let fixture = ServedCluster::new();
     let mut client = fixture.client();
     let from = fixture.cluster.version();
@@ -346,7 +346,7 @@ fn check_answer(fault: Fault, expected: u16, inside: &str) {
 }
 
 #[test]
-fn faults_that_are_answers() {
+fn each_fault_with_an_answer_sends_it() {
     let retry = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(7) };
     check_answer(retry, 429, "Retry-After: 7\r\n");
     check_answer(Fault::status(403, "Forbidden"), 403, r#""reason":"Forbidden""#);
@@ -364,7 +364,7 @@ fn faults_that_are_answers() {
 }
 
 #[test]
-fn faults_that_are_no_answers() {
+fn each_fault_without_an_answer_ends_as_named() {
     let fixture = ServedCluster::new();
     fixture.server.once(Asked::ANYTHING, Fault::Silent);
     let mut client = fixture.client();
@@ -379,7 +379,7 @@ fn faults_that_are_no_answers() {
 }
 
 #[test]
-fn events_can_come_twice_and_lines_by_halves() {
+fn events_can_come_twice_and_lines_in_halves() {
     let fixture = ServedCluster::new();
     fixture.server.once(Asked::watch(Kind::Slices), Fault::Twice);
     let mut client = fixture.client();
@@ -395,7 +395,7 @@ fn events_can_come_twice_and_lines_by_halves() {
 }
 
 #[test]
-fn connections_are_met_as_the_test_wants() {
+fn each_greeting_treats_connections_as_named() {
     let fixture = ServedCluster::new();
     for greeting in [Greeting::Silent, Greeting::Close, Greeting::ClearText] {
         fixture.server.greet(greeting);
@@ -420,7 +420,7 @@ fn a_stopped_server_refuses_and_comes_back_at_its_address() {
 }
 
 #[test]
-fn a_pulled_cable_is_silence_and_no_more() {
+fn dropped_packets_are_silence_until_they_arrive_again() {
     let fixture = ServedCluster::new();
     let mut client = fixture.client();
     fixture.server.drop_packets(true);
@@ -441,7 +441,7 @@ fn check_certificate(names: &Names, expected: &str) {
 }
 
 #[test]
-fn certificates_of_every_wrongness() {
+fn a_client_refuses_each_wrong_certificate() {
     check_certificate(&Names::Other("somebody.example".to_owned()), "not valid for name");
     check_certificate(&Names::Address(IpAddr::from([127, 0, 0, 1])), "not valid for name");
     check_certificate(&Names::Expired, "expired");
@@ -452,7 +452,7 @@ fn certificates_of_every_wrongness() {
 }
 
 #[test]
-fn only_whom_it_knows_is_let_in() {
+fn only_known_credentials_are_accepted() {
     let fixture = ServedCluster::new();
     fixture.server.let_in(Some("sesame"), None);
     assert_eq!(fixture.get(SLICES).0, 401);
@@ -483,7 +483,7 @@ fn two_servers_of_a_cluster_agree() {
 }
 
 #[test]
-fn what_no_apiserver_could_hold_is_refused() {
+fn an_object_without_a_name_or_known_kind_is_refused() {
     let cluster = Cluster::new("a");
     assert!(matches!(cluster.apply(json!({"kind": "Service"})), Err(FakeError::Object(_))));
     assert!(matches!(

@@ -1,7 +1,7 @@
-//! Watches: what happens from a version on, bookmarks in between, an end in time.
+//! Watches: changes from a version on, bookmarks in between, and a timeout.
 //!
-//! Invariant: a watch from a version that is still to come says nothing until it has come. A client that asks for the
-//! initial events of a streaming list is refused, as by an apiserver that has them switched off.
+//! Invariant: a watch from a future version stays silent until that version. Requests for the initial events of a
+//! streaming list are refused, as by an apiserver with the feature off.
 
 use std::io;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use super::selector::Selector;
 use super::server::{Order, State};
 use super::writer::Writer;
 
-/// As apiservers end a watch that names no time.
+/// The apiserver's default timeout of a watch.
 const TIMEOUT_SECONDS: u64 = 1_800;
 
-/// How a watch says its events, where that is not as an apiserver does.
+/// The faulty ways in which a watch sends events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Manner {
     pub(super) twice: bool,
-    /// The time before each event.
+    /// The pause before each event.
     pub(super) pause: Duration,
 }
 
-/// A watch that is answered.
+/// A running watch.
 struct Running<'a> {
     state: &'a Arc<State>,
     kind: Kind,
@@ -74,7 +74,7 @@ pub(super) async fn watch(
 }
 
 impl Running<'_> {
-    /// Without a version a watch begins with all that is there.
+    /// Without a version, a watch begins with all existing objects.
     async fn first_objects(&mut self, writer: &mut Writer<impl AsyncWrite + Unpin>) -> io::Result<()> {
         if self.seen != 0 {
             return Ok(());
@@ -101,7 +101,7 @@ impl Running<'_> {
             }
             let bookmark = self.bookmark.map(|every| Instant::now() + every);
             tokio::select! {
-                // The cluster lives as long as the server that shows it.
+                // The server keeps the cluster alive, so this never fails.
                 _ = changed.changed() => {}
                 order = self.orders.recv() => match order {
                     Some(Order::Say(text)) => writer.line(&text).await?,
@@ -117,7 +117,7 @@ impl Running<'_> {
         }
     }
 
-    /// Whether the watch goes on.
+    /// Sends pending events, and returns whether the watch goes on.
     async fn say_news(&mut self, writer: &mut Writer<impl AsyncWrite + Unpin>) -> io::Result<bool> {
         if self.state.is_mute(self.kind) {
             return Ok(true);
@@ -140,7 +140,7 @@ impl Running<'_> {
     }
 
     async fn say_bookmark(&mut self, writer: &mut Writer<impl AsyncWrite + Unpin>) -> io::Result<()> {
-        // A version that is still to come is nothing that one could have caught up with.
+        // A watch from a future version has not caught up with it, so it gets no bookmark.
         if self.state.is_mute(self.kind) || self.seen > self.state.cluster.version() {
             return Ok(());
         }
@@ -148,7 +148,7 @@ impl Running<'_> {
     }
 }
 
-/// As Kubernetes writes it: an object of the kind with every field that may not be absent, and nothing in it.
+/// As Kubernetes writes it: an empty object of the kind with all required fields.
 fn bookmark(kind: Kind, version: u64) -> String {
     let (word, api_version) = kind.names();
     let metadata = json!({"resourceVersion": version.to_string(), "creationTimestamp": null});

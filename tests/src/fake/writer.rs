@@ -1,6 +1,6 @@
-//! Answers as bytes: heads, bodies of known length, bodies in chunks.
+//! Writes answers: heads, bodies of known length, chunked bodies.
 //!
-//! Invariant: after the bytes that a fault allows, nothing more is written.
+//! Invariant: after the bytes that a fault allows, it writes nothing more.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use super::fault::status;
 use super::protobuf;
 
-/// How bodies are written.
+/// The encoding of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Encoding {
     #[default]
@@ -27,13 +27,13 @@ impl Encoding {
     }
 }
 
-/// The side of a connection that speaks.
+/// The writing side of a connection.
 #[derive(Debug)]
 pub(super) struct Writer<W> {
     to: W,
-    /// Bytes of body until the answer is cut off.
+    /// How many body bytes remain until the cut.
     left: Option<usize>,
-    /// How the answer to the request that is answered is written.
+    /// The encoding of the current answer.
     pub(super) encoding: Encoding,
 }
 
@@ -42,18 +42,18 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         Self { to, left: None, encoding: Encoding::Json }
     }
 
-    /// Cuts the next answer off after so many bytes of its body.
+    /// Cuts off the next answer after this many bytes of its body.
     pub(super) fn cut_after(&mut self, bytes: usize) {
         self.left = Some(bytes);
     }
 
-    /// Exactly these bytes.
+    /// Writes exactly these bytes.
     pub(super) async fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.to.write_all(bytes).await?;
         self.to.flush().await
     }
 
-    /// A whole JSON answer.
+    /// Writes a complete JSON answer.
     pub(super) async fn whole(&mut self, code: u16, headers: &str, body: &str) -> io::Result<()> {
         self.whole_as(Encoding::Json, code, headers, body.as_bytes()).await
     }
@@ -87,7 +87,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.whole_as(self.encoding, code, &headers, &body).await
     }
 
-    /// Answers that there is no object of this name: unlike where there is no such path, it is named.
+    /// Answers that the object is missing; unlike for an unknown path, the body names it.
     pub(super) async fn missing(&mut self, name: &str) -> io::Result<()> {
         let body = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound",
@@ -96,17 +96,17 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.whole(404, "", &body.to_string()).await
     }
 
-    /// The head of an answer of unknown length.
+    /// Writes the head of an answer of unknown length.
     pub(super) async fn begin(&mut self) -> io::Result<()> {
         self.raw(head(self.encoding, 200, "Transfer-Encoding: chunked\r\n").as_bytes()).await
     }
 
-    /// A line of a watch, in the encoding of the answer.
+    /// Writes a line of a watch, in the answer's encoding.
     pub(super) async fn line(&mut self, line: &str) -> io::Result<()> {
         self.lines(line, 1).await
     }
 
-    /// The same line so many times, at once.
+    /// Writes the same line several times at once.
     pub(super) async fn lines(&mut self, line: &str, times: usize) -> io::Result<()> {
         match self.encoding {
             Encoding::Json => self.chunk(line.repeat(times).as_bytes()).await,
@@ -114,9 +114,9 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         }
     }
 
-    /// A piece of it.
+    /// Writes a chunk.
     pub(super) async fn chunk(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // An empty chunk would be the end.
+        // An empty chunk would end the body.
         if bytes.is_empty() {
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.raw(b"0\r\n\r\n").await
     }
 
-    /// Says that nothing more will come, so that what was said arrives.
+    /// Shuts the sending side down, so that the client receives all written bytes.
     pub(super) async fn close(&mut self) -> io::Result<()> {
         self.to.shutdown().await
     }

@@ -1,6 +1,6 @@
-//! Figures as a picture that a page can show: a bar for each, beside those of the peers.
+//! Draws results as an SVG chart for a page: a bar for each, next to those of the peers.
 //!
-//! Invariant: a bar is as long as its figure, from zero, in the scale of its row; no row is left out.
+//! Invariant: the length of a bar is its result, from zero, in the scale of its row. No row is left out.
 
 use std::fmt::Write as _;
 
@@ -13,10 +13,10 @@ const BAR: f64 = 13.0;
 const GAP: f64 = 9.0;
 const TITLE: f64 = 30.0;
 
-/// Legible on white and on black, and for those who do not tell red from green.
+/// Readable on white and on black, and with red-green blindness.
 const COLOURS: [&str; 6] = ["#999999", "#0072b2", "#56b4e9", "#e69f00", "#cc79a7", "#009e73"];
 
-/// A line of the legend.
+/// The height of a line of the legend.
 const LINE: f64 = 18.0;
 
 struct Drawing {
@@ -24,7 +24,7 @@ struct Drawing {
     at: f64,
 }
 
-/// The figures of these groups as SVG.
+/// The results of these groups as SVG.
 pub fn picture(figures: &[Figure], groups: &[&str]) -> String {
     let shown: Vec<&Figure> = figures.iter().filter(|it| groups.contains(&it.group.as_str())).collect();
     let peers = each(shown.iter().map(|it| it.of.as_str()));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_words_in_a_picture_too() {
+    fn markup_in_words_is_escaped_in_the_chart() {
         let figure = Figure { what: "a<b & c".to_owned(), ..some().remove(0) };
         assert!(picture(&[figure], &["of plain"]).contains("a&lt;b &amp; c"));
     }

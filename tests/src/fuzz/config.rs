@@ -1,11 +1,11 @@
-//! The configuration's reader.
+//! Fuzzes the configuration's parser.
 
 use holdfast_config::Config;
 use holdfast_standalone::blocks::{Blocks, StaticService};
 
 use super::Target;
 
-/// The example, and the same with every key given.
+/// The example as it is, and with every key set.
 const EXAMPLE: &str = include_str!("../../../config.example.toml");
 
 const SMALL: [&str; 3] = [
@@ -34,7 +34,7 @@ impl Target for Configuration {
             Err(errors) if errors.errors.is_empty() => return Err("refused without a reason".to_owned()),
             Err(errors) => return Ok(errors.errors.iter().map(|error| error.message.as_str()).collect()),
         };
-        // A configuration that exists is legal: it can be served, and be written down and read again.
+        // A parsed configuration is valid: it can be served, written and read again.
         let services = config.services.iter().map(StaticService::from).collect();
         Blocks::new(services, "fuzz.toml")
             .map_err(|faults| format!("legal, and cannot be served: {faults:?}"))?;
@@ -49,7 +49,7 @@ impl Target for Configuration {
     }
 }
 
-/// A commented key as a key; comments in words stay.
+/// Uncomments a key; comments in words stay.
 fn uncommented(line: &str) -> &str {
     match line.trim_start_matches('#') {
         key if line.starts_with('#') && !key.starts_with(' ') => key,

@@ -1,4 +1,4 @@
-//! From the bytes of a manifest to maps: the folder, the decoder, the engine.
+//! Fuzzes the path from a manifest's bytes to the maps: folder, decoder, engine.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,17 +27,17 @@ const SMALL: [&str; 4] = [
     "{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"c\"}, \"spec\": {\"clusterIP\": \"None\"}}]}",
 ];
 
-/// What no broken file may harm.
+/// A service that no broken file may affect.
 const STEADY: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: steady, namespace: steady-3f9c}\nspec: {clusterIP: 198.18.51.77, ports: [{port: 4177}]}\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: steady-1, namespace: steady-3f9c, labels: {kubernetes.io/service-name: steady}}\naddressType: IPv4\nports: [{port: 80}]\nendpoints: [{addresses: [198.18.51.78]}]\n";
 
-/// It is the first by name, so that its objects win over a copy.
+/// Its file is the first by name, so that its objects win over a copy.
 const STEADY_FILE: &str = "0.yaml";
 const STEADY_ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::new(198, 18, 51, 77), 4177);
 
-/// Inputs alternate between these, so that one is replaced while the other keeps its last good objects.
+/// Inputs alternate between these files, so that one is replaced while the other keeps its last good objects.
 const FILES: [&str; 3] = ["a.yaml", "b.json", "c.yml"];
 
-/// After so many inputs the folder is emptied, and then nothing may be left.
+/// After this many inputs the folder is emptied, and then no object may remain.
 const CLEAR_EVERY: u64 = 64;
 
 pub(super) struct Manifests {
@@ -68,7 +68,7 @@ impl Manifests {
         for event in &events {
             self.engine.apply(event.clone());
         }
-        // Once to write, and once more to free what no reader can see any longer.
+        // The first run writes; a later one frees what no reader can see any longer.
         for _ in 0..3 {
             self.now += Duration::from_secs(1);
             self.engine.step(ClockReading { wall: Timestamp(1), mono: self.now }, &mut |_| ());
@@ -92,7 +92,7 @@ impl Target for Manifests {
     }
 
     fn corpus(&self) -> Vec<Vec<u8>> {
-        // The fixtures are large; their documents alone are as good, and faster.
+        // The fixtures are large; their single documents are as good, and faster.
         let items = CLUSTER_YAML.split("\n- apiVersion: ").skip(1);
         let items = items.map(|item| format!("apiVersion: {}\n", item.replace("\n  ", "\n")));
         let texts = SMALL.iter().map(|text| (*text).to_owned()).chain(items);

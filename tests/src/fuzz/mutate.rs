@@ -1,14 +1,14 @@
-//! From good input to broken input.
+//! Mutates good input into broken input.
 
 use holdfast_laws::simulation::Random;
 
-/// Longer inputs are cut: what is too long for a reader is a few tokens repeated, not a large corpus.
+/// Longer inputs are cut: a few repeated tokens exceed a reader's limit without a large corpus.
 const INPUT_BYTES_MAX: usize = 64 * 1024;
 
-/// Inputs with a new answer that are kept for more mutation.
+/// How many inputs with a new answer are kept for more mutation.
 const CORPUS_MAX: usize = 2_000;
 
-/// Words that readers have tripped over before, here or elsewhere.
+/// Tokens that have broken parsers before, here or elsewhere.
 const TOKENS: &[&str] = &[
     "0",
     "-1",
@@ -99,7 +99,7 @@ const TOKENS: &[&str] = &[
     "99999-99-99T99:99:99Z",
 ];
 
-/// Makes inputs, one after the other, from a seed.
+/// Produces a sequence of inputs from a seed.
 #[derive(Debug)]
 pub(super) struct Mutator {
     random: Random,
@@ -112,7 +112,7 @@ impl Mutator {
         Self { random: Random::new(seed), seeds: corpus.len(), corpus }
     }
 
-    /// An input that was answered in a new way. When there are too many, one of them makes room, never a seed.
+    /// Adds an input with a new answer. A full corpus drops another one, but never a seed.
     pub(super) fn keep(&mut self, input: Vec<u8>) {
         if self.corpus.len() < CORPUS_MAX {
             self.corpus.push(input);
@@ -126,7 +126,7 @@ impl Mutator {
 
     pub(super) fn next_input(&mut self) -> Vec<u8> {
         let mut input = self.entry();
-        // Few changes most of the time, so that the rest still means something.
+        // Mostly few changes, so that the rest of the input stays meaningful.
         let changes = 1 << self.below(4);
         for _ in 0..self.below(changes) + 1 {
             self.change(&mut input);
@@ -171,7 +171,7 @@ impl Mutator {
         }
     }
 
-    /// The rest of another input.
+    /// Inserts the rest of another input.
     fn splice(&mut self, input: &mut Vec<u8>, at: usize) {
         let other = self.entry();
         let from = self.below(other.len() + 1);
@@ -179,7 +179,7 @@ impl Mutator {
         input.extend_from_slice(other.get(from..).unwrap_or_default());
     }
 
-    /// A piece, many times over.
+    /// Repeats a piece many times.
     fn repeat(&mut self, input: &mut Vec<u8>, at: usize) {
         let length = self.below(200).min(input.len() - at);
         let piece = input.get(at..at + length).unwrap_or_default().to_vec();
@@ -187,7 +187,7 @@ impl Mutator {
         insert(input, at, &piece.repeat(times.min(INPUT_BYTES_MAX / piece.len().max(1))));
     }
 
-    /// Deep nesting, closed or not.
+    /// Inserts deep nesting, closed or not.
     fn nest(&mut self, input: &mut Vec<u8>, at: usize) {
         let depth = 1 << self.below(14);
         let (open, close) = match self.below(5) {
@@ -206,14 +206,14 @@ impl Mutator {
         TOKENS.get(place).unwrap_or(&"").as_bytes().to_vec()
     }
 
-    /// A word of any input of the corpus.
+    /// A word from any input of the corpus.
     fn word(&mut self) -> Vec<u8> {
         let entry = self.entry();
         let at = self.below(entry.len() + 1);
         entry.get(word_at(&entry, at)).unwrap_or_default().to_vec()
     }
 
-    /// At least 0 and less than the bound; 0 if there is nothing below it.
+    /// A number from 0 to below the bound; 0 if the bound is 0.
     fn below(&mut self, bound: usize) -> usize {
         self.random.below(bound)
     }
@@ -223,7 +223,7 @@ fn insert(input: &mut Vec<u8>, at: usize, piece: &[u8]) {
     input.splice(at..at, piece.iter().copied());
 }
 
-/// The bytes around a place that make a word: letters, digits and what stands inside names and addresses.
+/// The range of the word at a position: letters, digits and characters inside names and addresses.
 fn word_at(input: &[u8], at: usize) -> std::ops::Range<usize> {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'/');
     let before = input.iter().take(at).rev().take_while(|byte| is_word(byte)).count();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_ends_where_the_text_does() {
+    fn a_word_at_the_end_of_the_text_is_found_whole() {
         assert_eq!(word_at(b"kind: Service", 8), 6..13);
         assert_eq!(word_at(b"kind: Service", 5), 5..5);
         assert_eq!(word_at(b"", 0), 0..0);

@@ -1,10 +1,11 @@
-//! Answers of name servers.
+//! Fuzzes the parser of DNS answers.
 
 use holdfast_standalone::dns::{Answer, Name, NameRecords, Question, RecordType};
 
 use super::Target;
 
-/// Flags, count and records after the question: an address, an alias by a pointer, a server whose target is the root.
+/// Flags, count and records after the question: an address, an alias by a pointer, and a server whose target is the
+/// root.
 const CORPUS: [&[u8]; 4] = [
     b"\x81\x80\0\x01\xc0\x0c\0\x01\0\x01\0\0\0\x1e\0\x04\xc0\0\x02\x01",
     b"\x81\x80\0\x02\xc0\x0c\0\x05\0\x01\0\0\0\x1e\0\x02\xc0\x10\xc0\x10\0\x01\0\x01\0\0\0\x1e\0\x04\xc0\0\x02\x01",
@@ -12,7 +13,7 @@ const CORPUS: [&[u8]; 4] = [
     b"\x81\x83\0\0",
 ];
 
-/// Where flags, count and the end of the question are in a message.
+/// The offsets of flags, count and the end of the question.
 const FLAGS: usize = 2;
 const COUNT: usize = 6;
 
@@ -27,7 +28,7 @@ impl Answers {
         Ok(Self { name })
     }
 
-    /// The question again, with this in place of its flags, its count and what follows it.
+    /// The question's message, with the input in place of flags, count and everything after the question.
     fn message(&self, kind: RecordType, input: &[u8]) -> Vec<u8> {
         let mut message =
             [&[0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], b"\x04_web\x04_tcp\x07example\x03com\0"].concat();
@@ -41,7 +42,7 @@ impl Answers {
     }
 }
 
-/// In words, because answers that differ in numbers alone count as one.
+/// The count in words, because answers that differ only in numbers count as one.
 fn amount(count: usize) -> &'static str {
     match count {
         0 => "none",

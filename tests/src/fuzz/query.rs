@@ -1,4 +1,4 @@
-//! The admin API's paths and queries, over its own socket.
+//! Fuzzes the admin API's paths and queries over its real socket.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -30,7 +30,7 @@ const CORPUS: [&str; 12] = [
     "/livez?format=text",
 ];
 
-/// Far longer than any answer takes; then the server is stuck.
+/// Far longer than any answer takes; past it the server hangs.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// More than any answer about an empty table.
@@ -61,7 +61,7 @@ impl Requests {
         let mut stream = TcpStream::connect(self.admin.address())?;
         stream.set_read_timeout(Some(ANSWER_WAIT))?;
         let rest = format!(" HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin.address());
-        // The server may have answered and closed before it has read all of a request that is too long.
+        // The server may answer and close before it has read a request that is too long.
         let _ = stream.write_all(&[b"GET ", target, rest.as_bytes()].concat());
         let mut answer = Vec::new();
         match stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer) {
@@ -89,7 +89,7 @@ impl Target for Requests {
     }
 
     fn read(&mut self, input: &[u8]) -> Result<String, String> {
-        // A line end or a blank would make other requests of one, and those say nothing about queries.
+        // A line end or a blank would end the request line; the fuzzer is after queries.
         let target: Vec<u8> = input.iter().map(|byte| if *byte <= b' ' { b'+' } else { *byte }).collect();
         let answer = self.ask(&target).map_err(|error| format!("no answer: {error}"))?;
         let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).unwrap_or_default();

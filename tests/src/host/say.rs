@@ -1,8 +1,8 @@
-//! What a command in a host said.
+//! The output of a command in a host.
 
 use std::process::ExitStatus;
 
-/// Its end and its words.
+/// Its exit code and output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// Its exit code; -1 if a signal ended it.
@@ -24,14 +24,14 @@ impl Said {
         self.out.is_empty() || self.out == "offline" || self.err.contains("Failed to connect")
     }
 
-    /// Its output, if it ended well.
+    /// Its standard output; panics if it failed.
     #[track_caller]
     pub fn good(self) -> String {
         assert_eq!(self.code, 0, "{self:#?}");
         self.out
     }
 
-    /// What it said of its failure, if it failed.
+    /// Its output; panics if it succeeded.
     #[track_caller]
     pub fn failed(self) -> String {
         assert_ne!(self.code, 0, "{self:#?}");

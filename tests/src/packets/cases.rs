@@ -1,6 +1,6 @@
-//! Traffic that proxies of nodes got wrong before: each case with a name, and what it says when something is not so.
+//! Traffic that node proxies got wrong before: each case has a name, and reports what is wrong.
 //!
-//! Invariant: a case holds for any proxy that does what Kubernetes asks for; none knows which proxy serves the node.
+//! Invariant: a case holds for any proxy that does what Kubernetes asks for; no case depends on which proxy serves.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -13,25 +13,25 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
-/// What both ways of a large transfer carry: many times what is on its way at once.
+/// The bytes of a large transfer in each direction: many times what is in flight at once.
 const TRANSFER_BYTES: usize = 200_000;
 
 /// Three fragments on an ordinary link.
 const DATAGRAM_BYTES: usize = 4000;
 
-/// One kind of traffic on a node that serves the services of the table.
+/// A kind of traffic on a node that serves the services of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub name: &'static str,
     pub switches: Switches,
-    /// Gives a line for whatever is not as it should be.
+    /// Returns a line for each failure.
     pub run: fn(&Bed, &mut Clients) -> Result<Vec<String>, BedError>,
 }
 
 const PLAIN: Switches =
     Switches { strict_rp_filter: true, guarded: true, tracked: false, no_offload: true, narrow: false };
 
-/// All of them; the last one needs a network of its own, as a narrow path loses the first datagrams that are too large.
+/// All cases. The last one needs its own network, because a narrow path loses the first datagrams that are too large.
 pub const CASES: [Case; 8] = [
     Case { name: "one_source_port_two_frontends_one_backend", switches: PLAIN, run: one_source_port },
     Case { name: "a_source_port_is_used_again_at_once", switches: PLAIN, run: port_reuse },
@@ -47,7 +47,7 @@ pub const CASES: [Case; 8] = [
     },
 ];
 
-/// An address of a service of the table.
+/// A frontend address of a service of the table.
 pub fn frontend(service: &str, address: &str, family: Family) -> Result<SocketAddr, BedError> {
     let service_of = |name: &str| SERVICES.iter().find(|service| service.name == name);
     let found = service_of(service).and_then(|service| service.frontend(address, family));
@@ -66,7 +66,7 @@ fn unanswered(questions: &[Question], outcomes: &[Outcome]) -> Vec<String> {
     bad.map(|(question, outcome)| format!("{question:?}: {outcome:?}")).collect()
 }
 
-/// Asks all at once as the outside client; each question without an answer is a line.
+/// Sends all requests at once from the outside client, and returns a line for each unanswered one.
 fn answered(clients: &mut Clients, questions: &[Question]) -> Result<Vec<String>, BedError> {
     let outcomes = clients.of("outside")?.ask_all(questions)?;
     Ok(unanswered(questions, &outcomes))
@@ -77,7 +77,8 @@ fn all_alive(expected: usize, held: &Held, when: &str) -> Option<String> {
         .then(|| format!("{when}: {held:?}, not {expected} alive"))
 }
 
-/// Behind the translation two such connections would be one and the same. The datagrams come one after the other.
+/// Two connections from one source port to two frontends of one backend: after translation they would be equal.
+/// Datagrams are sent one after the other.
 fn one_source_port(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     let mut lines = Vec::new();
     let mut all = 0;
@@ -109,7 +110,7 @@ fn port_reuse(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     Ok(lines)
 }
 
-/// To a pod of this node, a process of it, and a pod of another node.
+/// Requests to a pod of this node, a process of it, and a pod of another node.
 fn places(transport: Transport, take: usize, give: usize) -> Result<Vec<Question>, BedError> {
     let mut questions = Vec::new();
     for family in FAMILIES {
@@ -123,7 +124,7 @@ fn places(transport: Transport, take: usize, give: usize) -> Result<Vec<Question
     Ok(questions)
 }
 
-/// The router tells a client that sends too much; that error is about a translated packet.
+/// The router answers large packets with an ICMP error about a translated packet.
 fn transfers(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     let mut lines = answered(clients, &places(Transport::Tcp, TRANSFER_BYTES, 0)?)?;
     lines.extend(answered(clients, &places(Transport::Tcp, 0, TRANSFER_BYTES)?)?);
@@ -147,7 +148,7 @@ fn backwards(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     Ok(lines)
 }
 
-/// The router is the first hop, the node the second, and the other node the third.
+/// The router is the first hop, the node the second, the other node the third.
 fn hops(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     let mut lines = Vec::new();
     for (service, hops, arrives) in
@@ -174,7 +175,7 @@ fn pairs() -> impl Iterator<Item = (Family, Transport)> {
     FAMILIES.into_iter().flat_map(|family| TRANSPORTS.map(|transport| (family, transport)))
 }
 
-/// Its answers come in at the number of a NodePort, or of a port that may be given to clients.
+/// The node's own replies arrive at a NodePort's number, or at a port that SNAT may allocate.
 fn own_ports(bed: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     let far = FAMILIES.map(|family| outside(family, TARGET_PORT));
     let _server = bed.tell_whom(Location::far("client"), "far", &far)?;
@@ -190,7 +191,7 @@ fn own_ports(bed: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> 
     Ok(unanswered(&questions, &outcomes))
 }
 
-/// The addresses of one port share what is known of a client.
+/// The addresses of one port share a client's affinity.
 fn affinity(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     let mut lines = Vec::new();
     for ((family, transport), client) in pairs().flat_map(|pair| [(pair, "outside"), (pair, "outside-3")]) {
@@ -217,7 +218,7 @@ fn by(outcome: &Outcome) -> String {
     }
 }
 
-/// The address of a family that the raw packets of a client are sent to.
+/// The IPv4 address for a client's raw packets.
 pub fn frontend_v4(service: &str, address: &str) -> Result<SocketAddrV4, BedError> {
     match frontend(service, address, Family::V4)? {
         SocketAddr::V4(address) => Ok(address),

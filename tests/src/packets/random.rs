@@ -1,8 +1,8 @@
 //! Random clusters on a fabric: services of every kind, with endpoints in every place of it, drawn from a seed.
 //!
-//! Invariant: the seed alone decides, and no two services want one address and port. An endpoint is where its slice
-//! says that it is. Each second service that has session affinity is otherwise like the one before it, because a client
-//! shows all backends of that one, and only one of its own.
+//! Invariant: the seed alone decides, and no two services share an address and port. An endpoint is where its slice
+//! says. Each second service has session affinity and otherwise equals the one before it: a client sees all backends
+//! of the one without affinity, but only one backend of its twin.
 
 mod ask;
 mod judge;
@@ -19,22 +19,22 @@ pub use self::targets::{Kind, Target, targets};
 use super::{BACKENDS, Family};
 use crate::peers::mixed;
 
-/// Endpoints of no cluster: an address in the clients' network.
+/// Endpoints outside of the cluster: an address in the clients' network.
 const FAR: [&str; 2] = ["10.20.0.9", "fd00:20::9"];
 
 const ZONES: [&str; 3] = ["zone-a", "zone-a", "zone-b"];
 const NODES: [&str; 2] = ["n1", "n2"];
 
-/// Endpoints of a service. With more than three to choose among, a client may seldom have seen all of them.
+/// Endpoints of a service. With more than three, a client rarely sees all of them.
 const ENDPOINTS_MAX: usize = 3;
 
 const PORT_NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// No two services have a port in common, so an address may be that of many.
+/// No two services share a port, so several may share an address.
 const PORTS_EACH: usize = 10;
 
-/// What a cluster's users write. Clients of the first outside address are in some of them, those of the second one in
-/// others; the node is in one.
+/// Source ranges as users write them. Some contain the first outside client, some the second one, and one contains the
+/// node.
 const RANGES: [&[&str]; 8] = [
     &["10.20.0.2/32", "fd00:20::2/128"],
     &["10.20.0.0/24"],
@@ -51,17 +51,17 @@ const RANGES: [&[&str]; 8] = [
 enum Outside {
     #[default]
     Nowhere,
-    /// At an address of its own.
+    /// At an external address of its own.
     Own,
-    /// At one that several have, with other ports.
+    /// At an external address that it shares with others, on other ports.
     Shared,
     /// At the node's primary address.
     Node,
-    /// At another one of the node.
+    /// At another address of the node.
     NodeOther,
-    /// At a name.
+    /// At a host name.
     Named,
-    /// At an address that the balancer gets the traffic of.
+    /// At an address whose traffic the balancer proxies.
     Elsewhere,
 }
 
@@ -83,7 +83,7 @@ impl Outside {
 const EXTERNAL: [&str; 2] = ["198.51.100.", "2001:db8:51::"];
 const BALANCER: [&str; 2] = ["203.0.113.", "2001:db8:113::"];
 
-/// All of a service but its name and addresses.
+/// A service without its name and addresses.
 #[derive(Clone, Debug, Default)]
 struct Shape {
     kind: &'static str,
@@ -144,7 +144,7 @@ impl Shape {
         }
     }
 
-    /// Where no client can dial it, there is nothing to stick to.
+    /// A service that clients cannot dial cannot have affinity.
     fn can_be_sticky(&self) -> bool {
         !matches!(self.kind, "None" | "ExternalName")
     }
@@ -195,7 +195,7 @@ impl Shape {
         spec
     }
 
-    /// Two ports of different protocols may have one number.
+    /// Two ports with different protocols may share a number.
     fn ports(&self, number: usize) -> Vec<Value> {
         let base = 1000 + number * PORTS_EACH;
         let is_shared = self.protocols.first() != self.protocols.get(1);
@@ -252,7 +252,7 @@ fn insert(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// One slice of each family; seldom one is missing.
+/// A slice for each family; rarely one is missing.
 fn slices(random: &mut Random) -> Vec<(&'static str, Vec<Value>)> {
     let kinds = [("IPv4", Family::V4), ("IPv6", Family::V6)].into_iter();
     let kinds: Vec<_> = kinds.filter(|_| !random.chance(80)).collect();
@@ -263,7 +263,7 @@ fn endpoints(random: &mut Random, family: Family) -> Vec<Value> {
     let mut places: Vec<([&str; 2], Option<&str>)> =
         BACKENDS.iter().map(|backend| (backend.addresses, Some(backend.node))).chain([(FAR, None)]).collect();
     random.shuffle(&mut places);
-    // Hints count only where every endpoint in use has them.
+    // Hints count only if every used endpoint has them.
     let is_hinted = random.chance(300);
     let is_by_node = random.chance(500);
     let mood = random.pick(&[Mood::Ready, Mood::Ready, Mood::Mixed, Mood::Ending]);
@@ -293,7 +293,7 @@ fn hints(random: &mut Random, is_by_node: bool) -> Value {
     hints
 }
 
-/// What the endpoints of a slice have in common.
+/// The common state of a slice's endpoints.
 #[derive(Clone, Copy, Default)]
 enum Mood {
     #[default]
@@ -312,7 +312,7 @@ impl Mood {
     }
 }
 
-/// The services of a seed, each with its status, and their slices.
+/// The services of a seed with their statuses, and their slices.
 pub fn draw(seed: u64, count: usize) -> (Vec<Value>, Vec<Value>) {
     let mut random = Random::new(seed);
     let mut shapes: Vec<(Shape, bool)> = Vec::new();
@@ -327,7 +327,7 @@ pub fn draw(seed: u64, count: usize) -> (Vec<Value>, Vec<Value>) {
     (services, numbered.flat_map(|(number, (shape, _))| shape.slices(number)).collect())
 }
 
-/// The objects that are written after all others, and where they are asked for: a proxy that serves them knows
+/// The objects written last, and the targets that reach them: a proxy that serves them has seen this whole round.
 /// everything of this round.
 pub fn sign(round: u16) -> ([Value; 3], Vec<Target>) {
     let addresses = Outside::Own.addresses(EXTERNAL, 253);
@@ -356,7 +356,7 @@ pub fn sign(round: u16) -> ([Value; 3], Vec<Target>) {
     ([service, slice(("IPv4", "10.244.1.11")), slice(("IPv6", "fd00:244:1::11"))], targets)
 }
 
-/// The port to which the sign leads.
+/// The port of the sign's backend.
 pub fn sign_backend(round: u16) -> u16 {
     9000 + round
 }
@@ -368,13 +368,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_alone_decides() {
+    fn one_seed_gives_one_cluster() {
         assert_eq!(draw(7, 50), draw(7, 50));
         assert_ne!(draw(7, 50), draw(8, 50));
     }
 
     #[test]
-    fn no_two_services_have_a_port_in_common() {
+    fn no_two_services_share_a_port() {
         let (services, _) = draw(1, 100);
         let ports = |service: &Value| -> BTreeSet<u64> {
             let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_service_is_otherwise_like_the_one_before() {
+    fn a_service_with_affinity_otherwise_equals_its_twin() {
         let (services, _) = draw(1, 100);
         let is_sticky = |service: &Value| service["spec"]["sessionAffinity"] == "ClientIP";
         assert!(services.iter().filter(|service| is_sticky(service)).count() > 5);

@@ -1,6 +1,6 @@
-//! A row of the table: a client, what it dials, and what comes of it.
+//! A row of the table: a client, the address that it dials, and the expected result.
 //!
-//! Invariant: a row is judged by what the client and the server said, and by nothing else.
+//! Invariant: a row is judged only by what the client and the server report.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// That of the two which is of this family.
+    /// The element for this family.
     pub fn of<T>(self, [v4, v6]: [T; 2]) -> T {
         match self {
             Self::V4 => v4,
@@ -34,23 +34,23 @@ pub enum Seen {
     Client,
     /// Any address of the node.
     Node,
-    /// The one or the other.
+    /// Either of both.
     Any,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// By one of these.
+    /// One of these backends replies.
     Answered(BTreeSet<&'static str>, Seen),
     Refused,
     Silent,
-    /// It goes where routes lead, to no backend: silence, or an error that says so.
+    /// The packet follows the routes to no backend: silence, or an ICMP error.
     Lost,
 }
 
 /// Addresses of the node under test.
 const NODE: [&str; 11] = [
-    // Of the control plane, where there is one beside.
+    // Addresses of a control plane, if there is one.
     "10.15.0.9",
     "10.0.0.5",
     "10.0.0.55",
@@ -60,7 +60,7 @@ const NODE: [&str; 11] = [
     "fd00:a::55",
     "fd00:244:1::1",
     "fd00:244:2::1",
-    // Of its end of a tunnel between the nodes.
+    // Addresses of its tunnel device.
     "10.244.200.1",
     "fd00:244:200::1",
 ];
@@ -70,7 +70,7 @@ pub(super) fn is_node(ip: IpAddr) -> bool {
 }
 
 impl Expected {
-    /// `a|c as node`, `refused`, `silent`, `lost`.
+    /// Parses `a|c as node`, `refused`, `silent` or `lost`.
     fn parse(text: &'static str) -> Option<Self> {
         match text {
             "refused" => return Some(Self::Refused),
@@ -93,7 +93,7 @@ impl Expected {
             (Self::Answered(names, whom), Outcome::Answered { by, seen }) => {
                 names.contains(by.as_str()) && whom.is(client, seen.ip())
             }
-            // A process of the node is told at once that its datagram has gone nowhere.
+            // A process of the node gets an error at once for a datagram that goes nowhere.
             (Self::Refused, Outcome::Refused | Outcome::Denied)
             | (Self::Silent, Outcome::Silent | Outcome::Denied)
             | (Self::Lost, Outcome::Silent | Outcome::Unreachable) => true,
@@ -114,20 +114,20 @@ impl Seen {
     }
 }
 
-/// A client, what it dials, and what comes of it.
+/// A client, the address that it dials, and the expected result.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub client: &'static str,
     pub service: &'static str,
     pub address: &'static str,
     theirs: Expected,
-    /// What holdfast does instead, and the word that says why.
+    /// The result with holdfast if it differs, and the word for the reason.
     ours: Option<(Expected, &'static str)>,
 }
 
 impl Row {
-    /// Columns with two or more blanks between them: client, service, address, what kube-proxy does; then, where
-    /// holdfast does something else, what and why.
+    /// Columns are separated by two or more blanks: client, service, address, kube-proxy's result; then holdfast's
+    /// result and the reason, if it differs.
     pub(super) fn parse(line: &'static str) -> Option<Self> {
         let words: Vec<&str> = line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
         let [client, service, address, theirs, rest @ ..] = words.as_slice() else { return None };
@@ -146,12 +146,12 @@ impl Row {
         }
     }
 
-    /// Why holdfast does something else.
+    /// The reason why holdfast differs.
     pub fn why(&self) -> Option<&'static str> {
         self.ours.as_ref().map(|(_, why)| *why)
     }
 
-    /// A line for an outcome that is not as expected.
+    /// A line for an unexpected outcome.
     pub(super) fn judge(&self, proxy: Proxy, question: &Question, outcome: &Outcome) -> Option<String> {
         let expected = self.expected(proxy);
         (!expected.agrees(self.client, outcome)).then(|| {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_judged_by_who_answers_and_whom_it_sees() {
+    fn an_outcome_is_judged_by_server_and_seen_source() {
         let row = Row::parse("outside  here  node  a|c as node  a as client  kept").unwrap();
         let (theirs, ours) = (row.expected(Proxy::KubeProxy), row.expected(Proxy::Holdfast));
         assert!(theirs.agrees("outside", &answered("c", "10.244.1.1:5")));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_row_is_none() {
+    fn a_line_without_a_row_parses_to_none() {
         for line in
             ["", "outside  here  node", "outside  here  node  a as nobody", "a  b  c  refused  silent"]
         {

@@ -1,6 +1,6 @@
-//! The services of the table, as objects: each has both families, both protocols, and every kind of address.
+//! The services of the table as objects: each has both families, both protocols, and every kind of address.
 //!
-//! Invariant: a service's number is in each of its addresses and in its NodePort, so a capture is read without a list.
+//! Invariant: a service's number is in each of its addresses and in its NodePort, so that a capture is readable.
 
 use std::net::SocketAddr;
 
@@ -10,13 +10,13 @@ use super::{Family, PORT, TARGET_PORT};
 use crate::bed::Location;
 use crate::bed::fabric::NODE_ADDRESSES;
 
-/// First the one under test.
+/// The first is the node under test.
 const NODES: [&str; 2] = ["n1", "n2"];
 
-/// A server that may answer a client of a service.
+/// A server behind a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Backend {
-    /// What it says that it is, and how services call it.
+    /// Its name in replies and in the table.
     pub name: &'static str,
     pub place: Location<'static>,
     pub(super) addresses: [&'static str; 2],
@@ -33,7 +33,7 @@ const fn backend(
 }
 
 impl Backend {
-    /// Where it listens.
+    /// The addresses on which it listens.
     pub fn sockets(&self) -> Vec<SocketAddr> {
         let socket = |address: &&str| Some(SocketAddr::new(address.parse().ok()?, TARGET_PORT));
         self.addresses.iter().filter_map(socket).collect()
@@ -51,12 +51,12 @@ pub const BACKENDS: [Backend; 7] = [
     backend("host2", Location::far("node2"), ["10.0.0.6", "fd00:a::6"], NODES[1]),
 ];
 
-/// What a service is.
+/// A service of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
     pub name: &'static str,
     pub number: u8,
-    /// `a` is ready, `a-` ends and serves still, `a!` is not ready.
+    /// `a` is ready, `a-` is terminating and serving, `a!` is not ready.
     endpoints: &'static [&'static str],
     traits: &'static [Trait],
 }
@@ -65,11 +65,11 @@ pub struct Service {
 enum Trait {
     ExternalLocal,
     InternalLocal,
-    /// Clients stick to their backend.
+    /// Has client affinity.
     Sticky,
-    /// For the first outside client alone.
+    /// Accepts only the first outside client.
     Ranges,
-    /// No socket listens at the port of its backends.
+    /// No socket listens at its backends' port.
     Closed,
 }
 
@@ -109,23 +109,23 @@ pub const SERVICES: [Service; 21] = [
     service(21, "closed-away", &["r"], &[Closed]),
 ];
 
-/// Written after all others: a proxy that serves this one knows the others too.
+/// The service written last: a proxy that serves it has seen all others.
 pub fn sign() -> Service {
     service(99, "sign", &["b"], &[])
 }
 
-/// A service that a test changes as it goes on.
+/// A service that tests change while they run.
 pub fn changing() -> Service {
     service(98, "changing", &[], &[])
 }
 
 impl Service {
-    /// The same one with other endpoints.
+    /// The same service with other endpoints.
     pub fn with(self, endpoints: &'static [&'static str]) -> Self {
         Self { endpoints, ..self }
     }
 
-    /// The same one for backends of the client's way in alone.
+    /// The same service with the external policy Local.
     pub fn local(self) -> Self {
         Self { traits: &[ExternalLocal], ..self }
     }
@@ -134,7 +134,7 @@ impl Service {
         30_000 + u16::from(self.number)
     }
 
-    /// Where it is dialled, by the word of the table. `cluster:81` is a port that it does not have.
+    /// The frontend for a word of the table. `cluster:81` is a port that the service does not have.
     pub fn frontend(&self, address: &str, family: Family) -> Option<SocketAddr> {
         let number = self.number;
         let (kind, port) = match address.split_once(':') {
@@ -145,7 +145,7 @@ impl Service {
             "cluster" => [format!("192.168.7.{number}"), format!("fd00:192:168::7{number:02}")],
             "balancer" => [format!("203.0.113.{number}"), format!("2001:db8:113::{number}")],
             "external" => [format!("198.51.100.{number}"), format!("2001:db8:51::{number}")],
-            // Of the range of cluster IPs, but of no service.
+            // In the range of cluster IPs, but of no service.
             "unallocated" => ["192.168.200.1", "fd00:192:168::fade"].map(str::to_owned),
             "node" => NODE_ADDRESSES.map(str::to_owned),
             "node-other" => ["10.0.0.55", "fd00:a::55"].map(str::to_owned),
@@ -168,7 +168,7 @@ impl Service {
         self.traits.contains(&what)
     }
 
-    /// The service with its status, and a slice of each family.
+    /// The service with its status, and a slice for each family.
     pub fn objects(&self) -> Vec<Value> {
         vec![self.object(), self.slice(Family::V4), self.slice(Family::V6)]
     }
@@ -233,7 +233,7 @@ fn endpoint(word: &str, family: Family) -> Option<Value> {
     }))
 }
 
-/// All objects, in the order in which they are written.
+/// All objects, in the order of writing.
 pub fn objects() -> Vec<Value> {
     SERVICES.iter().chain([&sign()]).flat_map(Service::objects).collect()
 }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_as_their_words_say() {
+    fn endpoint_words_give_their_conditions() {
         let ending = endpoint("a-", Family::V6).unwrap();
         assert_eq!(ending["addresses"][0], "fd00:244:1::10");
         assert_eq!(ending["conditions"], json!({"ready": false, "serving": true, "terminating": true}));

@@ -1,11 +1,11 @@
 //! The table of expectations.
 //!
-//! Invariant: each row was seen to be so with the real kube-proxy (1.37, nftables); what holdfast does instead is one
-//! of `DIFFERENCES`.
+//! Invariant: each row was observed with the real kube-proxy (1.37, nftables). Where holdfast differs, the reason is
+//! one of `DIFFERENCES`.
 
 use super::Row;
 
-/// What holdfast does not do as kube-proxy does, by decision.
+/// How holdfast differs from kube-proxy by decision.
 pub const DIFFERENCES: [(&str, &str); 4] = [
     ("kept", "The client's address is kept where the backend's answer comes back by this node anyway."),
     ("unallocated", "A cluster IP that no service has is nobody's business: the packet goes its way."),
@@ -13,7 +13,7 @@ pub const DIFFERENCES: [(&str, &str); 4] = [
     ("direct", "A process whose socket is served dials the backend itself."),
 ];
 
-/// client, service, address, kube-proxy; where holdfast does something else: what, why.
+/// Columns: client, service, address, kube-proxy's result; if holdfast differs: its result and the reason.
 const ROWS: &str = "
 outside    here          cluster     a as node      a as client     kept
 outside    here          node        a as node      a as client     kept
@@ -103,8 +103,8 @@ pod-r      local-here    node        a|c as client
 pod-r      ranged        balancer    silent
 ";
 
-/// As above, for pods in whose cgroup no program is: their packets are translated, not their sockets. `here` is bare-a
-/// itself and `bridged` bare-c, so each of them reaches itself too.
+/// The same for pods with no program in their cgroup: devices translate their packets. `here` is bare-a itself and
+/// `bridged` is bare-c, so each of them also reaches itself.
 const ROWS_OF_PODS: &str = "
 bare-a     here          cluster     a as node
 bare-a     here          node        a as node
@@ -156,12 +156,12 @@ bare-d     host-away     cluster     host2 as client
 bare-d     none          balancer    refused
 ";
 
-/// The rows of pods in whose cgroup no program is.
+/// The rows of pods with no program in their cgroup.
 pub fn rows_of_pods() -> Vec<Row> {
     ROWS_OF_PODS.lines().filter_map(Row::parse).collect()
 }
 
-/// All rows. A line that is none of them is a mistake of this file, which a test finds.
+/// All rows. A line that does not parse is an error of this file; a test finds it.
 pub fn rows() -> Vec<Row> {
     ROWS.lines().filter_map(Row::parse).collect()
 }

@@ -1,7 +1,6 @@
-//! What a real apiserver is given for a node of the fabric: the node, services of the table, and others that no client
-//! dials.
+//! Writes the fabric's objects to a real apiserver: the node, services of the table, and services without clients.
 //!
-//! Invariant: what could not be written is an error, so a proxy that is measured has as many services as are said.
+//! Invariant: a failed write is an error, so that a measured proxy has exactly the stated number of services.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -12,13 +11,13 @@ use super::Service;
 use crate::bed::fabric::NODE_ADDRESSES;
 use crate::peers::{Api, Cluster, Kind, NODE, PeersError};
 
-/// Clients that write at once: an apiserver has as many processors as everything else here.
+/// How many clients write at once; the apiserver shares its processors with everything else here.
 const WRITERS: u32 = 4;
 
-/// So many addresses of endpoints are taken out of each /24.
+/// How many endpoint addresses each /24 provides.
 const ADDRESSES: u32 = 200;
 
-/// Writes the node, with the addresses that it has in the fabric.
+/// Writes the node with its addresses in the fabric.
 pub fn write_node(api: &Api<'_>) -> Result<(), PeersError> {
     api.add_node(NODE, "zone-a")?;
     let addresses = NODE_ADDRESSES.map(|address| json!({"type": "InternalIP", "address": address}));
@@ -40,7 +39,7 @@ impl Service {
     }
 }
 
-/// Writes so many services that no client dials, with one endpoint each.
+/// Writes services that no client dials, with one endpoint each.
 pub fn write_others(cluster: &Cluster, services: u32) -> Result<(), PeersError> {
     thread::scope(|scope| {
         let numbers = |first: u32| (first..services).step_by(WRITERS as usize);

@@ -1,4 +1,4 @@
-//! The daemon's own way to a cluster's first apiserver, without a daemon.
+//! The daemon's own client of a cluster's first apiserver, without a daemon.
 
 use std::error::Error;
 
@@ -8,7 +8,7 @@ use holdfast_kubernetes::apiserver::{self, Access};
 use super::Cluster;
 
 impl Cluster {
-    /// As the administrator; nothing is dialled yet.
+    /// Access as the administrator; it has not connected yet.
     pub fn access(&self) -> Result<Access, Box<dyn Error>> {
         let kubeconfig = self.authority().kubeconfig(0, self.authority().admin())?;
         let text = format!("[apiserver]\nkubeconfig = {kubeconfig:?}\ndiscover = []\n");

@@ -1,21 +1,21 @@
-//! Many services and slices that are alike: for figures, not for answers.
+//! Many similar services and slices for measurements.
 //!
-//! Invariant: they carry what real ones carry that costs something: labels, targets, zones, conditions.
+//! Invariant: they carry all parts of real ones that cost something: labels, targets, zones, conditions.
 
 use serde_json::json;
 
 use super::{Api, PeersError};
 
-/// How many endpoints each slice has.
+/// The endpoints of each slice.
 pub const ENDPOINTS: u32 = 10;
 
-/// Makes so many of both.
+/// Creates this many services and slices.
 pub fn fill(api: &Api<'_>, services: u32, slices: u32) -> Result<(), PeersError> {
     (0..services).try_for_each(|at| service(api, at))?;
     (0..slices).try_for_each(|at| slice(api, at))
 }
 
-/// Makes or changes one service.
+/// Creates or changes one service.
 fn service(api: &Api<'_>, at: u32) -> Result<(), PeersError> {
     let object = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("web-{at}"), "labels": {"app": "web"}},

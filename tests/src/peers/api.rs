@@ -1,8 +1,8 @@
-//! A client of one apiserver, for tests: blocking, over TLS, with the objects as JSON.
+//! A blocking client of one apiserver for tests, over TLS, with objects as JSON.
 //!
-//! Invariant: connections are made in the bed's network by this process, which no program of the bed sees. A refusal is
-//! an error with the apiserver's own words. Nothing is tried again, and no other apiserver is asked; a test wants to
-//! see what happens.
+//! Invariant: this process connects from the bed's network, and no program of the bed sees its sockets. A rejection is
+//! an error with the apiserver's own words. It retries nothing and tries no other apiserver, so that tests see what
+//! happens.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,13 +20,13 @@ use super::watch::Watch;
 use super::{PeersError, workload};
 use crate::bed::{Bed, Location};
 
-/// An answer takes milliseconds. A silent server shall not stop a test.
+/// The timeout of an answer, which takes milliseconds; a silent server must not block a test.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Far more than a list of a large test; ureq's own limit is 10 MB.
+/// Far more than the list of a large test; ureq's own limit is 10 MB.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
-/// The writer of an object, as its managedFields say.
+/// The field manager in an object's managedFields.
 const WRITER: &str = "fieldManager=holdfast-tests";
 
 /// The kinds that tests write and read.
@@ -36,26 +36,26 @@ pub enum Kind {
     Node,
     Pod,
     Service,
-    /// An account for what runs in the cluster.
+    /// An account for workloads in the cluster.
     ServiceAccount,
     Slice,
-    /// What slices were before; a person may still write them.
+    /// The predecessor of slices; users may still write them.
     Endpoints,
-    /// A range that Services have their addresses from.
+    /// A range of Services' cluster IPs.
     ServiceCidr,
-    /// What may be done.
+    /// A set of permissions.
     ClusterRole,
-    /// A role, and the users that have it.
+    /// Binds a role to users.
     ClusterRoleBinding,
     /// Pods that a controller makes and replaces.
     Deployment,
-    /// The same, each with a name that it keeps.
+    /// Pods with stable names.
     StatefulSet,
-    /// By what a kubelet says that its node lives.
+    /// A kubelet's heartbeat for its node.
     Lease,
-    /// What defines a kind.
+    /// A CustomResourceDefinition.
     Definition,
-    /// Of the kind that the definition of the Multi-Cluster Services API makes.
+    /// A ServiceImport of the Multi-Cluster Services API.
     Import,
 }
 
@@ -128,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// The path below an apiserver of one object: `default/web`, or `n1` where there are no namespaces.
+    /// The API path of one object: `default/web`, or `n1` for kinds without namespaces.
     pub fn path(self, name: &str) -> Result<String, PeersError> {
         let row = self.row();
         let (namespace, own) = match name.split_once('/') {
@@ -140,7 +140,7 @@ impl Kind {
     }
 }
 
-/// The path of an object that a test wrote down.
+/// The API path of an object that a test wrote.
 fn path_of(object: &Value) -> Result<String, PeersError> {
     let word = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
     let mut rows = KINDS.into_iter().map(Kind::row);
@@ -164,26 +164,26 @@ pub enum Identity<'a> {
     Token(&'a str),
 }
 
-/// What an apiserver answered.
+/// An apiserver's answer.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The HTTP status.
     pub status: u16,
-    /// The body, as it came.
+    /// The body as received.
     pub text: String,
 }
 
 impl Reply {
-    /// The body as an object.
+    /// The body parsed as an object.
     pub fn object(&self) -> Result<Value, PeersError> {
         serde_json::from_str(&self.text).map_err(|error| malformed(self.text.clone(), &error.to_string()))
     }
 }
 
-/// What a request carries besides its path: its content type and its text.
+/// The body of a request: its content type and its text.
 type Body<'a> = (&'a str, String);
 
-/// An apiserver, as one user sees it.
+/// A client of an apiserver as one user.
 #[derive(Clone, Debug)]
 pub struct Api<'a> {
     bed: &'a Bed,
@@ -213,14 +213,14 @@ impl<'a> Api<'a> {
         Ok(Self { bed, base: format!("https://{address}"), agent, bearer })
     }
 
-    /// Server-side apply of one or more YAML documents; gives the objects as they are then.
+    /// Server-side apply of one or more YAML documents; returns the resulting objects.
     pub fn apply(&self, yaml: &str) -> Result<Vec<Value>, PeersError> {
         let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)
             .map_err(|error| malformed(yaml.to_owned(), &error.to_string()))?;
         documents.iter().map(|object| self.apply_object(object)).collect()
     }
 
-    /// Makes an object that is not there yet, which costs an apiserver less than an apply.
+    /// Creates an object, which costs an apiserver less than an apply.
     pub fn create(&self, object: &Value) -> Result<Value, PeersError> {
         let path = path_of(object)?;
         let folder = path.rsplit_once('/').map_or(path.as_str(), |(folder, _)| folder);
@@ -233,12 +233,12 @@ impl<'a> Api<'a> {
         self.expect("PATCH", &path, Some(("application/apply-patch+yaml", object.to_string())))
     }
 
-    /// Merges something into an object: `{"metadata": {"annotations": {"touched": "now"}}}`.
+    /// Merges a patch into an object: `{"metadata": {"annotations": {"touched": "now"}}}`.
     pub fn merge(&self, kind: Kind, name: &str, part: &Value) -> Result<Value, PeersError> {
         self.merge_at(&kind.path(name)?, part)
     }
 
-    /// Merges something into the status of an object: `{"status": {…}}`.
+    /// Merges a patch into the status of an object: `{"status": {…}}`.
     pub fn merge_status(&self, kind: Kind, name: &str, part: &Value) -> Result<Value, PeersError> {
         self.merge_at(&format!("{}/status", kind.path(name)?), part)
     }
@@ -248,7 +248,7 @@ impl<'a> Api<'a> {
         self.expect("PATCH", &format!("{path}?{WRITER}"), Some(body))
     }
 
-    /// An object, if it is there.
+    /// An object, if it exists.
     pub fn get(&self, kind: Kind, name: &str) -> Result<Option<Value>, PeersError> {
         match self.expect("GET", &kind.path(name)?, None) {
             Err(PeersError::Refused { status: 404, .. }) => Ok(None),
@@ -276,18 +276,18 @@ impl<'a> Api<'a> {
         self.delete_within(kind, name, 0)
     }
 
-    /// Deletes an object that has so many seconds; a pod with some goes on, terminating, until it is deleted at once.
+    /// Deletes an object with a grace period. A pod with one stays, terminating, until it is deleted at once.
     pub fn delete_within(&self, kind: Kind, name: &str, seconds: u32) -> Result<(), PeersError> {
         let path = format!("{}?gracePeriodSeconds={seconds}", kind.path(name)?);
         self.expect("DELETE", &path, None).map(drop)
     }
 
-    /// A node as kubelet registers it: ready, in a zone.
+    /// Adds a node as kubelet registers it: ready, in a zone.
     pub fn add_node(&self, name: &str, zone: &str) -> Result<(), PeersError> {
         workload::add_node(self, name, zone)
     }
 
-    /// A token of a service account, `kube-system/holdfast`, as a pod of it would have.
+    /// A token of a service account, such as `kube-system/holdfast`, as its pods get it.
     pub fn token(&self, account: &str) -> Result<String, PeersError> {
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
         let path = format!("{}/token", Kind::ServiceAccount.path(account)?);
@@ -296,7 +296,7 @@ impl<'a> Api<'a> {
         token.map(str::to_owned).ok_or_else(|| malformed(object.to_string(), "no token"))
     }
 
-    /// Sees one object change, from now on.
+    /// Watches one object from now on.
     pub fn watch(&self, kind: Kind, name: &str) -> Result<Watch, PeersError> {
         let path = kind.path(name)?;
         let (objects, name) = path.rsplit_once('/').unwrap_or_default();
@@ -305,7 +305,7 @@ impl<'a> Api<'a> {
         Ok(Watch::start(response.into_body().into_with_config().limit(ANSWER_BYTES_MAX).reader()))
     }
 
-    /// Any request; a refusal is a reply too.
+    /// Sends any request; a rejection is a reply too.
     pub fn request(&self, method: &str, path: &str, body: Option<Body<'_>>) -> Result<Reply, PeersError> {
         let ask = || {
             let mut response = self.send(method, path, body)?;
@@ -327,7 +327,7 @@ impl<'a> Api<'a> {
         Err(PeersError::Refused { request, status: reply.status, said: reply.text })
     }
 
-    /// To be called in the bed's network.
+    /// Sends the request from the calling thread's network.
     fn send(
         &self,
         method: &str,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_object_says_its_own_path() {
+    fn an_objects_path_follows_from_its_kind_and_name() {
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}});
         assert_eq!(path_of(&service).unwrap(), "api/v1/namespaces/default/services/web");
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});

@@ -1,6 +1,6 @@
-//! What the apiservers write down of the daemon's requests.
+//! Reads the apiservers' audit logs of the daemon's requests.
 //!
-//! Invariant: each request is counted once, however many stages it has.
+//! Invariant: each request counts once, however many stages it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{ADDRESSES, PeersError};
 
-/// A watch is written down when it is answered, and not when it ends.
+/// The audit log has a watch when it is answered, and not when it ends.
 const POLICY: &str = "
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -21,19 +21,19 @@ rules:
 - level: None
 ";
 
-/// The policy, as a file.
+/// Writes the policy to a file.
 pub(super) fn policy(folder: &Path) -> Result<PathBuf, PeersError> {
     let path = folder.join("audit-policy.yaml");
     fs::write(&path, POLICY).map_err(|source| PeersError::File { path: path.clone(), source })?;
     Ok(path)
 }
 
-/// Where one apiserver writes.
+/// The audit log of one apiserver.
 pub(super) fn log(folder: &Path, index: usize) -> PathBuf {
     folder.join(format!("audit-{index}.log"))
 }
 
-/// What is written completely. An apiserver that was never asked has no file.
+/// The complete lines of the log. An apiserver without requests has no file.
 fn lines(folder: &Path, index: usize) -> String {
     let mut text = fs::read_to_string(log(folder, index)).unwrap_or_default();
     text.truncate(text.rfind('\n').map_or(0, |end| end + 1));

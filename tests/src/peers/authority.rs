@@ -1,7 +1,7 @@
-//! The cluster's own certificate authority, the servers' certificates, and credentials for clients.
+//! The cluster's certificate authority, the servers' certificates, and clients' credentials.
 //!
-//! Invariant: all keys are files of the cluster's folder and go with it. A user is the common name of a certificate,
-//! its groups are the organisations, as Kubernetes reads them.
+//! Invariant: all keys are files in the cluster's folder and are removed with it. As in Kubernetes, the common name of
+//! a certificate is the user, and its organisations are the groups.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use rcgen::{
 
 use super::{ADVERTISED, PeersError, apiserver};
 
-/// The name that a daemon verifies when it dials an address: `tls_server_name`.
+/// The names of every apiserver; a daemon that dials an address verifies one of them: `tls_server_name`.
 const SERVER_NAMES: [&str; 3] = ["kubernetes.default.svc", "kubernetes", "192.168.0.1"];
 
 /// A client's certificate and key, as files.
 #[derive(Clone, Debug)]
 pub struct Credential {
-    /// A file of PEM.
+    /// A PEM file.
     pub certificate: PathBuf,
-    /// A file of PEM, PKCS#8.
+    /// A PEM file, PKCS#8.
     pub key: PathBuf,
 }
 
-/// The authority of one cluster.
+/// The certificate authority of one cluster.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
@@ -34,7 +34,7 @@ pub struct Authority {
     admin: Credential,
 }
 
-/// Keys stay out of a failed test's words.
+/// Keeps keys out of a failed test's output.
 impl std::fmt::Debug for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Authority").field("file", &self.file).finish_non_exhaustive()
@@ -54,29 +54,29 @@ impl Authority {
         Ok(Self { issuer, folder: folder.to_owned(), file, tokens, admin })
     }
 
-    /// The authority's certificate: what a client trusts.
+    /// The CA certificate, which clients trust.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The credential of the user that may do everything.
+    /// The administrator's credential.
     pub fn admin(&self) -> &Credential {
         &self.admin
     }
 
-    /// A credential for a user: `system:node:n1` with the group `system:nodes` is what a kubelet has.
+    /// A credential for a user; a kubelet is `system:node:n1` with the group `system:nodes`.
     pub fn client(&self, user: &str, groups: &[&str]) -> Result<Credential, PeersError> {
         issue(&self.issuer, &self.folder, user, client(user, groups))
     }
 
-    /// The certificate of an apiserver, for the names and addresses that clients know it by.
+    /// The certificate of an apiserver, with its names and addresses.
     pub(super) fn server(&self, index: usize) -> Result<Credential, PeersError> {
         let own = [apiserver(index)?.ip().to_string(), ADVERTISED.to_string()];
         let names: Vec<String> = SERVER_NAMES.into_iter().map(str::to_owned).chain(own).collect();
         self.named(&format!("apiserver-{index}"), names)
     }
 
-    /// The certificate of a server with these names and addresses.
+    /// A server's certificate with these names and addresses.
     pub(super) fn named(&self, file: &str, names: Vec<String>) -> Result<Credential, PeersError> {
         let params = CertificateParams::new(names).map(|mut params| {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
@@ -85,12 +85,12 @@ impl Authority {
         issue(&self.issuer, &self.folder, file, params)
     }
 
-    /// The one key with which all apiservers sign tokens; its public half stands where a certificate would.
+    /// The key with which all apiservers sign tokens; `certificate` holds its public half.
     pub(super) fn tokens(&self) -> &Credential {
         &self.tokens
     }
 
-    /// A kubeconfig for one apiserver, as a file.
+    /// Writes a kubeconfig for one apiserver.
     pub fn kubeconfig(&self, index: usize, credential: &Credential) -> Result<PathBuf, PeersError> {
         let path = credential.certificate.with_extension(format!("{index}.kubeconfig"));
         let (server, authority) = (apiserver(index)?, self.file.display());
@@ -124,7 +124,7 @@ fn client(user: &str, groups: &[&str]) -> Result<CertificateParams, rcgen::Error
     Ok(params)
 }
 
-/// Signs and writes; the files bear the name, without the signs that a path may not have.
+/// Signs and writes; the file names are the user's name without the characters that a path may not have.
 fn issue(
     issuer: &CertifiedIssuer<'static, KeyPair>,
     folder: &Path,

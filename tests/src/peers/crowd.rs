@@ -1,9 +1,9 @@
-//! Random services and slices, as an apiserver accepts them: all that decides which backends a node's client reaches,
-//! in any mixture.
+//! Random services and slices that an apiserver accepts: any mixture of what decides which backends a node's client
+//! reaches.
 //!
-//! Invariant: the seed alone decides, and no two services want one address. It leaves out what kube-proxy itself
-//! decides by chance (two services with one external address, one endpoint that differs between slices), and a slice
-//! that moves to another service, which kube-proxy leaves with both.
+//! Invariant: the seed alone decides, and no two services share an address. It leaves out what kube-proxy decides by
+//! chance (two services with one external address, one endpoint that differs between slices), and a slice that moves
+//! to another service, which kube-proxy leaves with both.
 
 use serde_json::{Map, Value, json};
 
@@ -12,14 +12,14 @@ use holdfast_laws::simulation::Random;
 
 const NAMESPACE: &str = "default";
 
-/// Slices that a service may have.
+/// The most slices of a service.
 const SLICES_MAX: usize = 3;
 
 const NODES: [&str; 3] = [NODE, NODE, "n2"];
 const ZONES: [&str; 3] = ["zone-a", "zone-a", "zone-b"];
 const PORT_NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Services by their numbers, and whether each of them is there.
+/// Services by their numbers, and whether each exists.
 #[derive(Debug)]
 pub struct Crowd {
     random: Random,
@@ -31,7 +31,7 @@ impl Crowd {
         Self { random: Random::new(seed), services: vec![false; services] }
     }
 
-    /// Makes all services, with their slices.
+    /// Creates all services with their slices.
     pub fn create(&mut self, api: &Api<'_>) -> Result<(), PeersError> {
         (0..self.services.len()).try_for_each(|number| {
             self.replace_service(api, number)?;
@@ -39,7 +39,7 @@ impl Crowd {
         })
     }
 
-    /// Changes some of it: services that are others afterwards, slices that come, change and go.
+    /// Makes random changes: replaces services; adds, changes and deletes slices.
     pub fn stir(&mut self, api: &Api<'_>, changes: usize) -> Result<(), PeersError> {
         (0..changes).try_for_each(|_| {
             let (number, slice) = (self.random.below(self.services.len()), self.random.below(SLICES_MAX));
@@ -50,7 +50,7 @@ impl Crowd {
         })
     }
 
-    /// Deleted and made anew, because much of a service cannot be changed; sometimes it stays away for a while.
+    /// Deletes a service and creates it again, because much of it is immutable. Sometimes it stays away for a while.
     fn replace_service(&mut self, api: &Api<'_>, number: usize) -> Result<(), PeersError> {
         let name = format!("{NAMESPACE}/s{number}");
         let Some(is_there) = self.services.get_mut(number) else { return Ok(()) };
@@ -103,7 +103,7 @@ fn service(random: &mut Random, number: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec})
 }
 
-/// The fields of services that clients dial.
+/// Sets the address fields of services that clients dial.
 fn addressed(random: &mut Random, number: usize, spec: &mut Value) {
     let kind = spec.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let families = random.pick(&[&["IPv4"][..], &["IPv6"], &["IPv4", "IPv6"], &["IPv6", "IPv4"]]);
@@ -138,7 +138,7 @@ fn addressed(random: &mut Random, number: usize, spec: &mut Value) {
     }
 }
 
-/// The ports of one service have different numbers, but for two protocols on one.
+/// The ports of one service have different numbers, except for two protocols on one.
 fn ports(random: &mut Random, number: usize) -> Vec<Value> {
     let count = 1 + random.below(PORT_NAMES.len());
     let port = |index: usize| {
@@ -150,7 +150,7 @@ fn ports(random: &mut Random, number: usize) -> Vec<Value> {
     ports.map(port).collect()
 }
 
-/// A service's only port may have no name.
+/// A service's only port may lack a name.
 fn is_nameless(number: usize) -> bool {
     number.is_multiple_of(5)
 }
@@ -170,7 +170,7 @@ fn protocol(number: usize, index: usize) -> &'static str {
     }
 }
 
-/// What a cloud would write into the status.
+/// The status that a cloud would write.
 fn ingress(random: &mut Random, number: usize) -> Vec<Value> {
     let mode = random.pick(&["VIP", "VIP", "VIP", "Proxy"]);
     let four = json!({"ip": format!("198.51.100.{number}"), "ipMode": mode});
@@ -184,7 +184,7 @@ fn ingress(random: &mut Random, number: usize) -> Vec<Value> {
 }
 
 fn endpoint_slice(random: &mut Random, number: usize, slice: usize) -> Value {
-    // A slice never changes its type of addresses.
+    // A slice never changes its address type.
     let is_six = slice == 1;
     let mut labels = json!({"kubernetes.io/service-name": format!("s{number}")});
     if random.chance(30) {
@@ -194,7 +194,7 @@ fn endpoint_slice(random: &mut Random, number: usize, slice: usize) -> Value {
         true => format!("fd01::{:x}:{slice}{index}", number + 1),
         false => format!("10.1.{number}.{}", 10 * slice + index),
     };
-    // Hints count only where every endpoint in use has them.
+    // Hints count only if every used endpoint has them.
     let is_hinted = random.chance(400);
     let mood = random.pick(&[Mood::Ready, Mood::Mixed, Mood::Ending]);
     let count = random.below(6);
@@ -213,7 +213,7 @@ fn endpoint_slice(random: &mut Random, number: usize, slice: usize) -> Value {
     object
 }
 
-/// What the endpoints of a slice have in common.
+/// The common state of a slice's endpoints.
 #[derive(Clone, Copy, Default)]
 enum Mood {
     #[default]
@@ -232,7 +232,7 @@ impl Mood {
     }
 }
 
-/// Each condition likely as it is in good times, or the other way, or not there.
+/// Random conditions: each is mostly the healthy value, and sometimes the opposite or missing.
 pub(crate) fn mixed(random: &mut Random) -> Map<String, Value> {
     let mut conditions = Map::new();
     for (condition, good) in [("ready", true), ("serving", true), ("terminating", false)] {
@@ -260,7 +260,7 @@ fn endpoint(random: &mut Random, address: &str, is_hinted: bool, mood: Mood) -> 
     endpoint
 }
 
-/// The ports of the service; seldom one is missing, has another protocol, or no number.
+/// The ports of the service; rarely one is missing, has another protocol, or no number.
 fn slice_ports(random: &mut Random, number: usize) -> Vec<Value> {
     let port = |index| {
         let protocol = if random.chance(70) { "UDP" } else { protocol(number, index) };

@@ -1,7 +1,7 @@
-//! One etcd alone: a server of gRPC that others wrote, with the health service that theirs has.
+//! A single etcd: a third party's gRPC server with its own health service.
 //!
-//! Invariant: it is at an address of its own, so several of them are in one bed, and goes with its folder. What it
-//! tells without gRPC is at the port [`METRICS_PORT`].
+//! Invariant: each has its own address, so that several fit in one bed, and goes with its folder. It serves metrics
+//! without gRPC on [`METRICS_PORT`].
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -16,7 +16,7 @@ const CLIENT_PORT: u16 = 2379;
 
 const PEER_PORT: u16 = 2380;
 
-/// Where it answers HTTP/1 and nothing else.
+/// The port for plain HTTP/1.
 pub const METRICS_PORT: u16 = 2381;
 
 /// A running etcd.
@@ -29,12 +29,12 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one that speaks without TLS.
+    /// Starts an etcd without TLS.
     pub fn start(bed: &Bed, address: Ipv4Addr) -> Result<Self, PeersError> {
         Self::start_with(bed, address, "http", |_| Ok(Vec::new()))
     }
 
-    /// Starts one that speaks TLS, and only with clients that its authority knows.
+    /// Starts an etcd with TLS that accepts only clients with a certificate of its authority.
     pub fn start_with_tls(bed: &Bed, address: Ipv4Addr) -> Result<Self, PeersError> {
         Self::start_with(bed, address, "https", |authority| {
             let own = authority.named("etcd", vec![address.to_string()])?;
@@ -66,23 +66,23 @@ impl Etcd {
         Ok(Self { server, authority, address, _folder: folder })
     }
 
-    /// Where it serves gRPC.
+    /// The address of its gRPC server.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.address.into(), CLIENT_PORT)
     }
 
-    /// Who signs for it and for its clients.
+    /// The authority of its certificate and of its clients'.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// Ends it without a warning.
+    /// Kills it with SIGKILL.
     pub fn kill(&self) -> Result<(), PeersError> {
         self.server.kill()
     }
 }
 
-/// A failed test shows what it said last.
+/// Shows its last log lines if the test failed.
 impl Drop for Etcd {
     fn drop(&mut self) {
         if std::thread::panicking() {

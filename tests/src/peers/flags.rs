@@ -1,7 +1,7 @@
-//! How each server is started: its program, and its arguments.
+//! The program and the flags of each server.
 //!
-//! Invariant: as a cluster of users is set up where clients can tell the difference (TLS, certificates, authorization,
-//! service accounts), and quick where they cannot (no fsync, no leader election).
+//! Invariant: the setup is realistic where clients can tell the difference (TLS, certificates, authorization, service
+//! accounts), and fast where they cannot (no fsync, no leader election).
 
 use std::path::Path;
 
@@ -10,22 +10,21 @@ use super::{
     ADVERTISED, APISERVER_PORT, Authority, ETCD, NODE, Part, PeersError, SERVICE_CIDRS, apiserver, audit,
 };
 
-/// Without these controllers services have no slices, namespaces neither accounts nor an end, and further ranges no
-/// use.
+/// The controllers that write slices, finish namespaces and their accounts, and enable further ranges.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,endpoints-controller,\
     namespace-controller,serviceaccount-controller,service-cidr-controller";
 
-/// The controllers that call a node, and its pods, lost.
+/// The controllers that mark nodes and their pods as lost.
 const NODE_CONTROLLERS: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller";
 
-/// The controllers that make and replace pods, and clear away what their owners left.
+/// The controllers that create and replace pods, and delete the pods of deleted owners.
 const WORKLOAD_CONTROLLERS: &str = "deployment-controller,replicaset-controller,statefulset-controller,\
     garbage-collector-controller,pod-garbage-collector-controller";
 
-/// The controllers that make load balancers, and that remove nodes which have no machine.
+/// The controllers that create load balancers and delete nodes without a machine.
 const CLOUD_CONTROLLERS: &str = "service-lb-controller,cloud-node-lifecycle-controller";
 
-/// With 0 the kernel's settings of connection tracking stay as they are.
+/// 0 leaves the kernel's conntrack settings unchanged.
 const CONNTRACK: [&str; 4] = [
     "conntrack-max-per-core",
     "conntrack-min",
@@ -33,7 +32,7 @@ const CONNTRACK: [&str; 4] = [
     "conntrack-tcp-timeout-close-wait",
 ];
 
-/// A part of the cluster, ready to be started.
+/// A server of the cluster, not started yet.
 pub(super) fn server(
     part: Part,
     folder: &Path,
@@ -67,7 +66,7 @@ fn etcd(folder: &Path) -> Flags {
     etcd_at(&format!("http://{ETCD}"), "http://127.0.0.1:2380", folder)
 }
 
-/// One member, which is a whole cluster of its own.
+/// The flags of an etcd with one member.
 pub(super) fn etcd_at(clients: &str, peers: &str, folder: &Path) -> Flags {
     vec![
         ("data-dir", folder.join("etcd").display().to_string()),
@@ -76,7 +75,7 @@ pub(super) fn etcd_at(clients: &str, peers: &str, folder: &Path) -> Flags {
         ("listen-peer-urls", peers.to_owned()),
         ("initial-advertise-peer-urls", peers.to_owned()),
         ("initial-cluster", format!("default={peers}")),
-        // What survives a power cut is not the question here.
+        // Tests cut no power, so etcd need not sync.
         ("unsafe-no-fsync", "true".to_owned()),
     ]
 }
@@ -105,7 +104,7 @@ fn kube_apiserver(index: usize, folder: &Path, authority: &Authority) -> Result<
     ])
 }
 
-/// They use the last apiserver, so that tests can stop an earlier one.
+/// Controllers use the last apiserver, so that tests can stop an earlier one.
 fn controllers(authority: &Authority, apiservers: usize, names: &str) -> Result<Flags, PeersError> {
     let credential = authority.client("system:kube-controller-manager", &[])?;
     let kubeconfig = authority.kubeconfig(apiservers.saturating_sub(1), &credential)?;
@@ -114,16 +113,16 @@ fn controllers(authority: &Authority, apiservers: usize, names: &str) -> Result<
         ("controllers", names.to_owned()),
         ("use-service-account-credentials", "true".to_owned()),
         ("leader-elect", "false".to_owned()),
-        // No client asks this part anything.
+        // No client dials this server.
         ("secure-port", "0".to_owned()),
-        // The defaults make a test wait for permission to write.
+        // The default rate limits slow tests down.
         ("kube-api-qps", "1000".to_owned()),
         ("kube-api-burst", "1000".to_owned()),
     ])
 }
 
-/// Quick to miss a node without a kubelet that renews it, which takes a minute in a real cluster. They have addresses
-/// for the pods of one node, so that others get none.
+/// Detects a lost node within seconds, instead of a real cluster's minute. The pod range has addresses for one node
+/// only, so that other nodes get none.
 fn node_controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
     let mut flags = controllers(authority, apiservers, NODE_CONTROLLERS)?;
     flags.push(("node-monitor-period", "1s".to_owned()));
@@ -133,7 +132,7 @@ fn node_controllers(authority: &Authority, apiservers: usize) -> Result<Flags, P
     Ok(flags)
 }
 
-/// With the lease that a cluster's own has, which says whether it is alive.
+/// Holds the same lease as a cluster's own controller, which shows whether it is alive.
 fn cloud_controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
     let credential = authority.client("system:cloud-controller-manager", &["system:masters"])?;
     let kubeconfig = authority.kubeconfig(apiservers.saturating_sub(1), &credential)?;
@@ -161,8 +160,8 @@ fn scheduler(authority: &Authority, apiservers: usize) -> Result<Flags, PeersErr
     ])
 }
 
-/// It changes no setting of the kernel, and asks the last apiserver as an administrator. Without the ranges of pods it
-/// tells no pod from others.
+/// Changes no kernel setting, and uses the last apiserver as an administrator. Without pod ranges it cannot tell pods
+/// from other clients.
 fn kube_proxy(
     authority: &Authority,
     apiservers: usize,
@@ -173,7 +172,7 @@ fn kube_proxy(
     let mut flags = vec![
         ("kubeconfig", kubeconfig.display().to_string()),
         ("proxy-mode", mode.to_owned()),
-        // Else it changes a setting of the kernel.
+        // The default changes a kernel setting.
         ("iptables-localhost-nodeports", "false".to_owned()),
         ("hostname-override", NODE.to_owned()),
         ("healthz-bind-address", "127.0.0.1:10256".to_owned()),

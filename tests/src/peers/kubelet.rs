@@ -1,8 +1,8 @@
-//! The part of a kubelet that a Service notices: pods that the controllers make get addresses and become ready, those
-//! that are asked to end do, and the node's lease is renewed.
+//! The part of a kubelet that affects Services: it gives pods addresses and makes them ready, ends terminating pods,
+//! and renews the node's lease.
 //!
-//! Invariant: it writes what a kubelet writes, and only of the nodes that it stands for; a node that it stops standing
-//! for is as lost as one without power. It works when it is asked to, in the test's own thread.
+//! Invariant: it writes only what a kubelet writes, and only for its nodes; a node that it drops is as lost as one
+//! without power. It works only on request, in the test's own thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use super::{Api, Kind, PeersError};
 
-/// A pod that is asked to end takes so long: time for the controllers to write that it is terminating.
+/// How long a terminating pod takes to end: long enough for controllers to write that it terminates.
 const ENDS_AFTER: Duration = Duration::from_millis(600);
 
-/// As often as a real one does, by a fifth of what it may miss.
+/// The interval of lease renewals, a fifth of the lease duration as in a real kubelet.
 const RENEWED_EVERY: Duration = Duration::from_secs(1);
 
 /// The annotation of pods that never become ready.
 const BROKEN: &str = "/metadata/annotations/test~1broken";
 
-/// The kubelets of some nodes.
+/// The kubelet of several nodes.
 #[derive(Debug, Default)]
 pub struct Kubelet {
     nodes: BTreeSet<String>,
@@ -36,22 +36,22 @@ fn word<'a>(pod: &'a Value, pointer: &str) -> &'a str {
 }
 
 impl Kubelet {
-    /// A kubelet for each of these nodes, in one.
+    /// A kubelet for these nodes.
     pub fn of(nodes: &[&str]) -> Self {
         Self { nodes: nodes.iter().map(|node| (*node).to_owned()).collect(), ..Self::default() }
     }
 
-    /// Looks after the pods of a namespace too.
+    /// Also runs the pods of this namespace.
     pub fn serve(&mut self, namespace: &str) {
         self.namespaces.insert(namespace.to_owned());
     }
 
-    /// A node loses its power.
+    /// Stops running a node, as after a power loss.
     pub fn lose(&mut self, node: &str) {
         self.nodes.remove(node);
     }
 
-    /// Does what is to be done now.
+    /// Does all pending work.
     pub fn work(&mut self, api: &Api<'_>) -> Result<(), PeersError> {
         self.renew(api)?;
         for namespace in self.namespaces.clone() {
@@ -96,7 +96,7 @@ impl Kubelet {
     }
 }
 
-/// Deletes a pod. It may have gone meanwhile, as a controller was faster.
+/// Deletes a pod that a controller may have deleted already.
 fn gone(api: &Api<'_>, name: &str) -> Result<(), PeersError> {
     match api.delete(Kind::Pod, name) {
         Err(PeersError::Refused { status: 404, .. }) => Ok(()),
@@ -118,7 +118,7 @@ fn report(api: &Api<'_>, name: &str, address: &str, ready: bool) -> Result<(), P
     }
 }
 
-/// As Kubernetes writes micro times.
+/// The current time as a Kubernetes MicroTime.
 fn now() -> String {
     clock::now().to_string().replace('Z', "000Z")
 }

@@ -1,8 +1,8 @@
-//! Where the real kube-proxy leads a client that dials a service: its nftables rules, read and followed.
+//! Reads the real kube-proxy's nftables rules, and follows them to the backends of a client that dials a service.
 //!
-//! Invariant: every expression that a first packet meets is understood, or reading fails; nothing is guessed. Not read:
-//! which of several endpoints is chosen, masquerading, source ranges, and hooks, whose order is taken as known: a
-//! client that the NAT chains lead nowhere meets the maps of services without endpoints.
+//! Invariant: reading fails on an expression that it does not understand; it guesses nothing. It ignores which of
+//! several endpoints is chosen, masquerading, source ranges, and hooks, whose order it assumes: a client that the NAT
+//! chains lead nowhere meets the maps of services without endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{Cluster, PeersError};
 use crate::bed::{BedError, Location, succeed};
 
-/// A listing of some thousand rules takes a second.
+/// The timeout of a listing; some thousand rules take a second.
 const LIST_LIMIT: Duration = Duration::from_secs(20);
 
 const FAMILIES: [(&str, &str); 2] = [("ip", "0.0.0.0"), ("ip6", "::")];
@@ -25,21 +25,21 @@ pub enum Client {
     Remote,
 }
 
-/// What happens to a client.
+/// The fate of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It gets one of these.
+    /// It reaches one of these.
     To(BTreeSet<SocketAddr>),
-    /// It is told that the service has no endpoint.
+    /// It is refused, because the service has no endpoint.
     Refused,
-    /// It gets no answer.
+    /// It gets no reply.
     Dropped,
 }
 
-/// Address, port and protocol, as a client dials them; a NodePort's address is unspecified.
+/// The dialled address, port and protocol; a NodePort's address is unspecified.
 pub type Frontend = (SocketAddr, String);
 
-/// All that kube-proxy knows at this moment.
+/// The fate of a client at each of kube-proxy's frontends.
 pub fn ways(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, Way>, PeersError> {
     let mut ways = BTreeMap::new();
     for (family, node) in FAMILIES {
@@ -55,15 +55,15 @@ fn listing(cluster: &Cluster, family: &str) -> Result<Value, PeersError> {
     serde_json::from_str(&text).map_err(|error| unknown(&text, &error.to_string()))
 }
 
-/// Whether kube-proxy has come so far that there is something to read: it writes a family's table in one go. All of a
-/// large table takes longer to be listed than a proxy is waited for.
+/// Whether kube-proxy has written its tables; it writes a family's table in one transaction. Listing a whole large
+/// table would take longer than a proxy's timeout.
 pub(super) fn are_written(cluster: &Cluster) -> Result<bool, PeersError> {
     FAMILIES.iter().try_fold(true, |all, (family, _)| {
         Ok(all && has_chain(cluster, &[family, "kube-proxy", "services"])?)
     })
 }
 
-/// Whether iptables' table of translations has a chain in that network.
+/// Whether iptables' nat table has this chain.
 pub(super) fn translates(cluster: &Cluster, chain: &str) -> Result<bool, PeersError> {
     has_chain(cluster, &["ip", "nat", chain])
 }
@@ -137,7 +137,7 @@ impl<'a> Rules<'a> {
         elements.iter().map(element).collect()
     }
 
-    /// The endpoints that a chain leads to; `None`: none of its rules is for this client.
+    /// The endpoints that a chain leads to; `None`: no rule matches this client.
     fn follow(&self, chain: &str) -> Result<Option<BTreeSet<SocketAddr>>, PeersError> {
         for rule in self.chains.get(chain).into_iter().flatten() {
             if let Some(found) = self.rule(rule)? {
@@ -160,7 +160,7 @@ impl<'a> Rules<'a> {
         Ok(None)
     }
 
-    /// A client that was never there before has no affinity; the protocol was the map's.
+    /// A new client has no affinity, and the map has matched the protocol already.
     fn holds(&self, condition: &Value) -> Result<bool, PeersError> {
         let (left, right) = (condition.get("left"), text(condition.get("right")));
         let is_fib = left.and_then(|left| left.get("fib")).is_some();
@@ -185,7 +185,7 @@ impl<'a> Rules<'a> {
                 Ok(Some(found.into_iter().flatten().flatten().collect()))
             }
             "dnat" => translated(rest).map(Some),
-            // Marks for masquerading, and notes for affinity.
+            // Marks for masquerading, and updates of affinity.
             "mangle" | "set" => Ok(None),
             _ => Err(unknown(statement, "a statement that no test knows")),
         }
@@ -197,7 +197,7 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// To one address, or to one of a map's.
+/// Translates to one address, or to one of a map's.
 fn translated(dnat: &Value) -> Result<BTreeSet<SocketAddr>, PeersError> {
     let wrong = || unknown(dnat, "a translation that no test knows");
     let several = dnat.pointer("/addr/map/data/set");
@@ -232,8 +232,8 @@ mod tests {
 
     use super::*;
 
-    /// What kube-proxy wrote for a port with the external policy Local, two endpoints of which one is here, and a
-    /// port with none.
+    /// kube-proxy's rules for a port with the external policy Local and two endpoints, one of them on this node, and
+    /// for a port without endpoints.
     fn listing() -> Value {
         let elements =
             |goto: &str| json!([[{"concat": ["203.0.113.7", "tcp", 80]}, {"goto": {"target": goto}}]]);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_the_node_and_others_go_different_ways() {
+    fn policy_local_gives_local_clients_all_endpoints_and_drops_others() {
         let both = ["10.1.0.1:8080", "10.1.0.2:8080"].map(|address| address.parse().unwrap());
         let (dialled, refused) = ("203.0.113.7:80", ("203.0.113.7:80", "UDP", Way::Refused));
         check(&listing(), Client::Local, &[(dialled, "TCP", Way::To(both.into())), refused.clone()]);
@@ -277,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn several_targets_in_one_translation_are_all_of_them() {
+    fn a_translation_to_a_map_leads_to_all_its_targets() {
         let map = json!({"set": [[0, {"concat": ["10.1.0.1", 80]}], [1, {"concat": ["10.1.0.2", 80]}]]});
         let found = translated(&json!({"family": "ip", "addr": {"map": {"key": {}, "data": map}}})).unwrap();
         assert_eq!(found, ["10.1.0.1:80", "10.1.0.2:80"].map(|address| address.parse().unwrap()).into());
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn an_unknown_expression_is_an_error() {
         let mut listing = listing();
         listing["nftables"][7]["rule"]["expr"] = json!([{"queue": {}}]);
         let told = Rules::of(&listing, Client::Local).collect("0.0.0.0", &mut BTreeMap::new());

@@ -1,7 +1,7 @@
-//! One server of the cluster: a process with a log, which can be stopped, killed and started again.
+//! A server of the cluster: a process with a log, which can be stopped, killed and restarted.
 //!
-//! Invariant: at most one process at a time, always started with the same arguments, but for those that a test puts
-//! behind them for one start. A server that ends unasked is a finding and is not started again.
+//! Invariant: at most one process runs at a time, always with the same arguments, plus those that a test adds for one
+//! start. A server that ends by itself is a finding and is not restarted.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,13 +16,13 @@ use nix::unistd::Pid;
 use super::{Part, PeersError};
 use crate::bed::{Bed, Location, wait};
 
-/// An apiserver ends within a few seconds, after it has answered what was asked.
+/// The timeout of a stop; an apiserver ends within a few seconds, after its open requests.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// What of a log a person reads to see why.
+/// How much of a log's end an error shows.
 const LOG_BYTES: usize = 4096;
 
-/// A server, whether it runs or not.
+/// A server, running or not.
 #[derive(Debug)]
 pub(super) struct Server {
     part: Part,
@@ -42,7 +42,7 @@ impl Server {
         self.part
     }
 
-    /// Starts it outside of the node's cgroup; it is as another machine is.
+    /// Starts it outside of the node's cgroup, as if on another machine.
     pub(super) fn start(&self, bed: &Bed, further: &[&str]) -> Result<(), PeersError> {
         let file = |source| PeersError::File { path: self.log.clone(), source };
         let log = File::options().create(true).append(true).open(&self.log).map_err(file)?;
@@ -53,12 +53,12 @@ impl Server {
         Ok(())
     }
 
-    /// The number of its process, while it runs.
+    /// Its process id, while it runs.
     pub(super) fn pid(&self) -> Option<u32> {
         self.running().as_ref().map(Child::id)
     }
 
-    /// It goes on for as long as it has something to finish.
+    /// Sends SIGTERM; the server finishes its open requests first.
     pub(super) fn ask_to_end(&self) -> Result<(), PeersError> {
         match self.running().as_ref() {
             Some(child) => self.signal(child, Signal::SIGTERM),
@@ -95,19 +95,19 @@ impl Server {
         self.running().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// An error that shows the log.
+    /// An error with the end of the log.
     pub(super) fn unready(&self, how: &'static str) -> PeersError {
         PeersError::Unready { part: self.part, how, said: self.log() }
     }
 
-    /// The end of what it has written.
+    /// The end of its log.
     fn log(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         let end = bytes.get(bytes.len().saturating_sub(LOG_BYTES)..).unwrap_or_default();
         String::from_utf8_lossy(end).into_owned()
     }
 
-    /// Writes the end of the log where a person sees it.
+    /// Prints the end of the log.
     pub(super) fn show(&self) {
         let _ = writeln!(io::stderr(), "--- the log of {:?} ends with:\n{}", self.part, self.log());
     }
@@ -126,7 +126,7 @@ impl Drop for Server {
     }
 }
 
-/// The folder `peers` lies in the target folder, some folders above the test's own program.
+/// The folder `peers` is in the target folder, some levels above the test's program.
 fn path_of(program: &str) -> Result<PathBuf, PeersError> {
     let near = std::env::current_exe()
         .map_err(|source| PeersError::File { path: PathBuf::from("/proc/self/exe"), source })?;

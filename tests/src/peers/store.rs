@@ -1,7 +1,7 @@
-//! What etcd holds, changed behind the apiservers' backs: the objects of another time, and the ones that no apiserver
-//! would take.
+//! Changes etcd's content behind the apiservers: restores an older state, or stores objects that no apiserver accepts.
 //!
-//! Invariant: an object is written whole, as an apiserver last read it but for the change. The apiservers hear of it as
+//! Invariant: an object is written in full, as an apiserver last read it plus the change. The apiservers see it like
+//! any other write.
 //! of any other write.
 
 use std::fs;
@@ -16,14 +16,14 @@ use super::api::{Kind, malformed};
 use super::{Cluster, ETCD, Part, PeersError};
 use crate::bed::Location;
 
-/// A copy of all that etcd held at some time.
+/// A copy of etcd's content at some time.
 #[derive(Debug)]
 pub struct Backup {
     folder: PathBuf,
 }
 
 impl Cluster {
-    /// Writes an object anew with a change that no apiserver sees to: `metadata.creationTimestamp`, for one.
+    /// Writes an object with a change that an apiserver would not allow, for example of `metadata.creationTimestamp`.
     pub fn overwrite(
         &self,
         kind: Kind,
@@ -36,7 +36,7 @@ impl Cluster {
         self.store(&format!("{}/{name}", prefix(kind)?), &object)
     }
 
-    /// Copies what etcd holds now. It is away meanwhile, as nothing else gives a whole copy of its files.
+    /// Copies etcd's files. Etcd stops for that, because only then the copy is consistent.
     pub fn back_up(&self, name: &str) -> Result<Backup, PeersError> {
         let backup = Backup { folder: self.folder().join(name) };
         self.stop(Part::Etcd)?;
@@ -46,8 +46,8 @@ impl Cluster {
         Ok(backup)
     }
 
-    /// As the documentation of Kubernetes has it: the apiservers end, etcd gets the files of before, all begin again.
-    /// Nothing tells them that versions are given out a second time.
+    /// Restores a backup as the documentation of Kubernetes says: the apiservers end, etcd gets the former files, all
+    /// start again. The apiservers cannot see that versions are assigned a second time.
     pub fn restore(&self, backup: &Backup, apiservers: usize) -> Result<(), PeersError> {
         (0..apiservers).try_for_each(|index| self.kill(Part::Apiserver(index)))?;
         self.stop(Part::Etcd)?;
@@ -61,7 +61,7 @@ impl Cluster {
         self.folder().join("etcd")
     }
 
-    /// By etcd's own gateway, which speaks HTTP; apiservers read objects as JSON too.
+    /// Writes through etcd's HTTP gateway; apiservers also read objects as JSON.
     fn store(&self, key: &str, object: &Value) -> Result<(), PeersError> {
         let put = json!({"key": STANDARD.encode(key), "value": STANDARD.encode(object.to_string())});
         let url = format!("http://{ETCD}/v3/kv/put");
@@ -90,12 +90,12 @@ fn copy(from: &Path, to: &Path) -> Result<(), PeersError> {
             fs::copy(&source, &target).map_err(at(&source))?;
         }
     }
-    // No other user may read it, or etcd complains.
+    // Etcd complains if other users may read it.
     let private = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o700);
     fs::set_permissions(to, private).map_err(at(to))
 }
 
-/// Where apiservers keep the objects of a kind.
+/// The etcd key prefix of a kind.
 fn prefix(kind: Kind) -> Result<&'static str, PeersError> {
     match kind {
         Kind::Pod => Ok("/registry/pods"),

@@ -1,7 +1,7 @@
-//! A watch that tests read: what an apiserver says of one object, and when.
+//! A watch for tests: the events of one object, and their times.
 //!
-//! Invariant: what came is kept in its order, with the time at which it came; past the bound the reader waits, and with
-//! it the apiserver.
+//! Invariant: events stay in order, with their arrival times. Past the bound the reader blocks, and with it the
+//! apiserver.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -12,29 +12,29 @@ use serde_json::Value;
 
 use super::PeersError;
 
-/// More than any test lets gather.
+/// More events than any test accumulates.
 const LINES_MAX: usize = 1024;
 
 /// One event of a watch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// Since the watch began.
+    /// The time since the watch began.
     pub after: Duration,
     /// `ADDED`, `MODIFIED`, `DELETED`.
     pub event: String,
-    /// The object, as it was sent.
+    /// The object as sent.
     pub object: Value,
 }
 
-/// A watch that is open.
+/// An open watch.
 #[derive(Debug)]
 pub struct Watch {
     lines: Receiver<(Duration, String)>,
 }
 
 impl Watch {
-    /// A thread reads, so that the time of an event is when it came. It ends with the connection, or with the receiver
-    /// of its lines.
+    /// Starts a thread that reads, so that an event's time is that of its arrival. The thread ends with the
+    /// connection, or with the receiver.
     pub(super) fn start(body: impl Read + Send + 'static) -> Self {
         let (sender, lines) = sync_channel(LINES_MAX);
         let begin = Instant::now();
@@ -42,12 +42,12 @@ impl Watch {
         Self { lines }
     }
 
-    /// The next event, or nothing when none comes in this time or the connection has ended.
+    /// The next event; `None` if none arrives in time or the connection has ended.
     pub fn next(&self, limit: Duration) -> Result<Option<Seen>, PeersError> {
         self.lines.recv_timeout(limit).ok().map(seen).transpose()
     }
 
-    /// The first event that is looked for; what comes before is passed over.
+    /// The first matching event; skips the events before it.
     pub fn find(
         &self,
         limit: Duration,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_for_is_found_or_late() {
+    fn a_missing_event_is_reported_as_late() {
         let watch = Watch::start(LINES.as_bytes());
         let found = watch.find(Duration::from_secs(5), "a change", |seen| seen.event == "MODIFIED").unwrap();
         assert_eq!(found.object["a"], 2);

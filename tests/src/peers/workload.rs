@@ -1,8 +1,7 @@
-//! Nodes and pods as kubelet would report them: tests say what a pod is doing, the real controllers
-//! draw their conclusions.
+//! Nodes and pods as kubelet would report them: tests set a pod's state, and the real controllers react.
 //!
-//! Invariant: only what kubelet and the scheduler write is written here; slices are never touched. Nothing listens
-//! behind the addresses; a test that dials starts its own servers.
+//! Invariant: it writes only what kubelet and the scheduler write, and never slices. No server listens at the
+//! addresses; a test that dials starts its own.
 
 use serde_json::{Value, json};
 
@@ -11,20 +10,20 @@ use super::{Api, Kind, PeersError};
 /// Longer than any test lets a pod terminate.
 const GRACE_SECONDS: u32 = 600;
 
-/// A pod of the one app that its label names.
+/// A pod with one label `app`.
 #[derive(Clone, Copy, Debug)]
 pub struct Pod<'a> {
     /// Namespace and name: `default/web-1`.
     pub name: &'a str,
     /// The label `app`, for the selector of a service.
     pub app: &'a str,
-    /// Where it runs. The node has to be there, or its slice never lists the pod.
+    /// Its node, which must exist, or no slice lists the pod.
     pub node: &'a str,
     pub address: &'a str,
 }
 
 impl Pod<'_> {
-    /// Makes the pod, bound to its node. It has no address until it reports.
+    /// Creates the pod, bound to its node. It gets its address with the first report.
     pub fn start(&self, api: &Api<'_>) -> Result<(), PeersError> {
         let (namespace, name) = self.name.split_once('/').unwrap_or(("default", self.name));
         let object = json!({
@@ -47,12 +46,12 @@ impl Pod<'_> {
         api.merge_status(Kind::Pod, self.name, &json!({"status": status})).map(drop)
     }
 
-    /// Asks the pod to end. It goes on as terminating, as ready as it was, until it is gone.
+    /// Deletes the pod gracefully. It stays terminating, and as ready as before, until `gone`.
     pub fn terminate(&self, api: &Api<'_>) -> Result<(), PeersError> {
         api.delete_within(Kind::Pod, self.name, GRACE_SECONDS)
     }
 
-    /// The pod has ended, or was removed by force.
+    /// Deletes the pod at once: it has ended, or was removed by force.
     pub fn gone(&self, api: &Api<'_>) -> Result<(), PeersError> {
         api.delete(Kind::Pod, self.name)
     }

@@ -1,6 +1,6 @@
-//! What the daemon is asked for: one service with clients, and many that make maps grow and shrink.
+//! The desired state of the daemon: one service with clients, and many that make maps grow and shrink.
 //!
-//! Invariant: a cluster says both what the manifests are and what the kernel must hold.
+//! Invariant: a cluster gives both the manifests and the state that the kernel must hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use super::{BACKEND_PORT, BACKENDS, Dice, SoakError, VIP, backends};
 use crate::bed::daemon::Daemon;
 
-/// How many other services there may be: none, some, and so many that the first maps grow, which they do at three
-/// quarters of 4,096.
+/// How many other services there may be: none, some, and enough for the first maps to grow, at three quarters of
+/// 4,096.
 const BULK: [u32; 3] = [0, 1_000, 4_000];
 
-/// The first cluster IP of the services that only make the table large.
+/// The first cluster IP of the services that only fill the table.
 const BULK_FIRST: u32 = 0x0a64_0000;
 
-/// Which backends the dialled service has, one bit for each, and how many other services there are.
+/// The backends of the dialled service as a bit mask, and the number of other services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cluster {
     backends: u64,
@@ -30,7 +30,7 @@ pub(super) struct Cluster {
 impl Cluster {
     pub(super) const SMALL: Self = Self { backends: 1, bulk: 0 };
 
-    /// A cluster with so many services that maps grow.
+    /// A cluster with enough services for maps to grow.
     pub(super) fn large(dice: &mut Dice) -> Self {
         Self { bulk: BULK.into_iter().max().unwrap_or_default(), ..Self::SMALL.with_other_backends(dice) }
     }
@@ -40,7 +40,7 @@ impl Cluster {
         Self { bulk: BULK.get(place).copied().unwrap_or_default(), ..Self::SMALL.with_other_backends(dice) }
     }
 
-    /// The same cluster with a list of backends by chance, which is never empty.
+    /// The same cluster with a random, never empty list of backends.
     pub(super) fn with_other_backends(self, dice: &mut Dice) -> Self {
         Self { backends: 1 + dice.below((1 << BACKENDS.len()) - 1), ..self }
     }
@@ -49,7 +49,7 @@ impl Cluster {
         self.bulk as usize + 1
     }
 
-    /// Writes the dialled service's manifest, and that of the other services if their number is not the one before.
+    /// Writes the dialled service's manifest, and that of the other services if their number has changed.
     pub(super) fn write(self, daemon: &Daemon<'_>, before: Option<Self>) -> Result<(), SoakError> {
         if before.is_none_or(|before| before.bulk != self.bulk) {
             let objects: Vec<Value> = (0..self.bulk).flat_map(bulk_objects).collect();
@@ -78,7 +78,7 @@ impl Cluster {
         bulk.chain(dialled).collect()
     }
 
-    /// Compares what the kernel holds with what this cluster asks for.
+    /// Compares the kernel's state with this cluster.
     pub(super) fn check(self, dump: &Dump) -> Result<(), SoakError> {
         let (wanted, found) = (self.wanted(), found(dump));
         let first = |one: &BTreeMap<_, _>, other: &BTreeMap<SocketAddr, BTreeSet<SocketAddr>>| {

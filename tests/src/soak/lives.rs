@@ -1,7 +1,7 @@
-//! The daemon that users run, killed at any moment of its life: at its start, while maps grow, while it removes.
+//! Kills the real daemon at random moments: at its start, while maps grow, while it removes.
 //!
-//! Invariant: each life begins with pins of its own and small maps, so that growth is met again and again; clients
-//! never notice. A life ends anywhere in the code; the ends are spread over the time that things take.
+//! Invariant: each life begins with new pins and small maps, so that growth happens again and again. Clients never
+//! notice. A kill can hit any point of the code; the kills are spread over the measured time of a start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -16,28 +16,28 @@ use super::{Dice, SoakBed, SoakError};
 use crate::bed::BedError;
 use crate::bed::daemon::Daemon;
 
-/// Kills of one life.
+/// The number of kills in one life.
 const KILLS: u32 = 6;
 
-/// Thousands of frontends come and go.
+/// Logs only warnings, because thousands of frontends come and go.
 const QUIET: &str = "[log]\nlevel = \"warn\"\n";
 
-/// How long a life takes to be consistent, before it was measured.
+/// The estimated time until a life is consistent, before it was measured.
 const FIRST_SPAN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lives {
-    /// Times that everything began anew.
+    /// The number of lives.
     pub lives: u64,
-    /// Times that the daemon was killed.
+    /// How often the daemon was killed.
     pub kills: u64,
-    /// Lives in which the maps grew, between kills or under one.
+    /// Lives in which the maps grew, between kills or during one.
     pub growths: u64,
-    /// Connects, all of which succeeded.
+    /// Connects; all succeeded.
     pub connects: u64,
 }
 
-/// Lives until the time is over and so many connects were made.
+/// Starts lives until the time is over and clients have connected often enough.
 pub fn kill_again_and_again(
     bed: &SoakBed,
     seed: u64,
@@ -63,7 +63,7 @@ pub fn kill_again_and_again(
     Ok(life.lives)
 }
 
-/// A client that died ends the run at once, not when the time is over.
+/// A dead client ends the run at once, not at the end of the time.
 fn is_alive(connects: &AtomicU64, before: u64) -> Result<(), SoakError> {
     let until = Instant::now() + Duration::from_secs(10);
     while connects.load(Ordering::Relaxed) == before {
@@ -79,12 +79,12 @@ struct Life<'a> {
     bed: &'a SoakBed,
     dice: Dice,
     lives: Lives,
-    // From the start with a large table until it is written.
+    // The time from a start with a large table until all is written.
     span: Duration,
 }
 
 impl Life<'_> {
-    /// Small maps, then kills, then a daemon that is let alone until all is as it was asked for.
+    /// One life: small maps, then kills, then an undisturbed daemon until its state is consistent.
     fn live(&mut self, daemon: &mut Daemon<'_>) -> Result<(), SoakError> {
         let former = daemon.pins();
         daemon.stop()?;
@@ -93,12 +93,12 @@ impl Life<'_> {
         cluster.write(daemon, None)?;
         daemon.start()?;
         wait_for(daemon, cluster)?;
-        // From here on only this life's programs serve.
+        // From here on, only this life's programs serve.
         if let Some(error) = cleanup(&former)?.errors.pop() {
             return Err(error.into());
         }
         for kill in 0..KILLS {
-            // Growth is under way at the first kills, and at the end it has happened.
+            // Growth is under way at the first kills, and done at the last.
             let is_large = kill == 0 || kill == KILLS - 1;
             let next = if is_large { Cluster::large(&mut self.dice) } else { Cluster::any(&mut self.dice) };
             next.write(daemon, Some(cluster))?;
@@ -110,7 +110,7 @@ impl Life<'_> {
         self.end(daemon, cluster)
     }
 
-    /// Other lists for the service that is dialled, up to some moment.
+    /// Replaces the dialled service's list up to some moment.
     fn replace_for_a_while(
         &mut self,
         daemon: &Daemon<'_>,
@@ -138,7 +138,7 @@ impl Life<'_> {
         Ok(daemon.start()?)
     }
 
-    /// For another process that takes over what the daemon left, and gives it back.
+    /// Options of another process that takes over the daemon's state and returns it.
     fn options(&self, daemon: &Daemon<'_>) -> Result<StartOptions, SoakError> {
         Ok(StartOptions {
             cgroup: Some(self.bed.bed.cgroup().to_owned()),
@@ -153,7 +153,8 @@ impl Life<'_> {
     }
 }
 
-/// Until every frontend is programmed. The sources are read from the beginning by each start, so the lists are new too.
+/// Waits until every frontend is programmed. Each start reads the sources from the beginning, so the lists are new
+/// too.
 fn wait_for(daemon: &mut Daemon<'_>, cluster: Cluster) -> Result<(), SoakError> {
     let is_written = |daemon: &Daemon<'_>| {
         let Some(status) = daemon.status() else { return Ok::<_, BedError>(false) };

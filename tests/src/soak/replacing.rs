@@ -1,7 +1,7 @@
-//! Whole lists replaced as fast as the maps take them, under clients that dial them.
+//! Replaces whole lists as fast as the maps take them, while clients dial them.
 //!
-//! Invariant: a range is written again only when its grace period is over; what it held is wiped first, so a reader
-//! that came too late would find no backend. The engine, which is slower than this, takes no part.
+//! Invariant: a range is written again only after its grace period. Its former content is wiped first, so a late
+//! reader would find no backend. The engine, which is slower than this, takes no part.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use holdfast_datapath::{KernelMaps, ServedSockets, StaleSockets, StartOptions};
 
 use super::{BACKENDS, SoakBed, SoakError, VIP, backends};
 
-/// Ranges that are used in turn: as many as are replaced in a grace period.
+/// The ranges in rotation: as many as are replaced in a grace period.
 const RANGES: u32 = 4_096;
 
 const SLOTS: u32 = 4;
@@ -28,19 +28,19 @@ const _: () = assert!(SLOTS as usize == BACKENDS.len(), "a range holds all backe
 
 const PORT: PortIndex = PortIndex(1);
 
-/// How often it is asked whether a grace period is over, far less than one takes. A sleep, because two threads that
-/// only yield can keep all others from the CPUs for a minute on Linux 6.18, also the thread that ends grace periods.
+/// How often the end of a grace period is polled, far shorter than the period. It sleeps: two threads that only yield
+/// can keep all others from the CPUs for a minute on Linux 6.18, also the thread that ends grace periods.
 const GRACE_POLL: Duration = Duration::from_micros(200);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
-    /// Lists that were replaced by another one.
+    /// Replaced lists.
     pub replacements: u64,
-    /// Connects, all of which succeeded.
+    /// Connects; all succeeded.
     pub connects: u64,
 }
 
-/// Replaces until the time is over, and until so much has happened.
+/// Replaces lists until the time is over and the minimum counts are reached.
 pub fn replace_again_and_again(
     bed: &SoakBed,
     time: Duration,
@@ -82,7 +82,7 @@ pub fn replace_again_and_again(
 struct Lists {
     maps: KernelMaps,
     lists: Vec<Arc<Rows>>,
-    // Of the ranges that are out of use, the oldest first.
+    // Unused ranges, the oldest first.
     waiting: VecDeque<Grace>,
 }
 
@@ -107,7 +107,7 @@ impl Lists {
         Ok(())
     }
 
-    /// All but one are out of use or were never used; the oldest comes next.
+    /// Waits until the oldest range is free.
     fn wait_for_a_range(&mut self) {
         if self.waiting.len() < RANGES as usize - 1 {
             return;
@@ -124,7 +124,7 @@ fn key() -> Option<FrontendKey> {
     Some(FrontendKey { address: vip.ip(), port: vip.port().try_into().ok()?, transport: Transport::Tcp })
 }
 
-/// The first backend, the first two, and so on.
+/// Lists of the first backend, of the first two, and so on.
 fn lists() -> Vec<Arc<Rows>> {
     let list = |count: usize| {
         let row = |backend: std::net::SocketAddr| {

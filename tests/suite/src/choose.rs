@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_comes_first_and_then_what_ran_longest_ago() {
+    fn changed_parts_run_first_and_then_the_oldest() {
         let known = [("page", 3, 100), ("host@a", 1, 100), ("host@b", 2, 100), ("never", 4, 100)];
         check(&Asked::Due(100), &known, &[], &["host@a"]);
         check(&Asked::Due(200), &known, &["never"], &["never", "host@a"]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn supplies_cost_once_and_what_does_not_fit_waits() {
+    fn supplies_cost_once_and_parts_that_do_not_fit_wait() {
         let known = [
             ("page", 1, 100),
             ("host@a", 2, 100),

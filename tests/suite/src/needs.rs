@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_is_named_with_what_brings_it() {
+    fn a_missing_need_is_reported_with_its_remedy() {
         let met = format!("needs machine {}", std::env::consts::ARCH);
         assert_eq!(unmet(&[]), None, "{met}");
         let unknown = unmet(&["no-such-thing".to_owned()]).unwrap();

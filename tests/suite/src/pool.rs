@@ -87,7 +87,7 @@ mod tests {
 
     /// Two tests that each wait until the other has begun.
     #[test]
-    fn tests_run_at_the_same_time_as_many_as_are_asked() {
+    fn as_many_tests_as_requested_run_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let meet =
             "touch $1; i=0; while [ ! -e $2 ]; do sleep 0.01; i=$((i + 1)); [ $i -lt 6000 ] || exit 1; done";

@@ -183,7 +183,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     #[test]
-    fn what_a_process_wrote_and_how_it_ended_is_told() {
+    fn a_processs_output_and_exit_are_returned() {
         let well = ended("echo out; echo err >&2", LONG);
         assert!(well.passed);
         assert_eq!(well.output(), "out\nerr\n");
@@ -192,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_takes_too_long_is_ended_with_its_children() {
+    fn a_process_past_its_limit_is_ended_with_its_children() {
         let late = ended("trap 'echo term; exit 0' TERM; sleep 600 & wait", Duration::from_millis(200));
         assert_eq!((late.passed, late.how.as_str()), (false, "ended after 0 s"));
         assert_eq!(late.output(), "term\n");
     }
 
     #[test]
-    fn what_is_tested_has_no_signal_blocked() {
+    fn a_tested_process_has_no_signal_blocked() {
         end_all_on_signals().unwrap();
         let status = ended("grep SigBlk /proc/self/status", LONG);
         assert_eq!(status.output(), "SigBlk:\t0000000000000000\n");

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_supply_that_was_there_says_nothing_to_other_machines() {
+    fn an_existing_supply_gives_no_time_for_other_machines() {
         let folder = tempfile::tempdir().unwrap();
         let records = records(folder.path());
         let name = supply_row("tools");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsteady_test_stays_until_it_is_taken_out() {
+    fn an_unsteady_test_stays_until_it_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let records = records(folder.path());
         let commit = ("abc".to_owned(), "2026-11-24".to_owned());
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_cannot_be_read_is_named() {
+    fn an_unreadable_row_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let records = records(folder.path());
         fs::write(folder.path().join("root").join(RAN), "# head\nlaws\tx\n").unwrap();

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_told_at_the_end_with_its_part() {
+    fn failures_are_listed_at_the_end_with_their_part() {
         let report = Report { parts: vec![part("a", 0, &["t/x"], &[])], ..Report::default() };
         let text = report.text();
         assert!(text.contains("failed: t/x (exit status: 101), of part a\n  | panicked"), "{text}");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_program_of_many_tests_the_one_that_failed_is_shown() {
+    fn only_the_failed_test_of_a_program_is_shown() {
         let passed =
             |from: u32| (from..from + 60).map(|at| format!("test t{at} ... ok\n")).collect::<String>();
         let failed = "thread 'x' panicked at a.rs:1:\nassertion failed: why\nstack\ntest x ... FAILED\n";

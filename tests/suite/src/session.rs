@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_that_has_what_it_needs_goes_before_one_that_would_wait() {
+    fn a_part_with_its_supplies_runs_before_a_waiting_one() {
         let (waits, ready) = (Run { turn: Some("waits".to_owned()), ..Run::for_tests() }, Run::for_tests());
         let mut left = VecDeque::from([&waits, &ready]);
         let mut next = || take_next(&mut left, |run| run.turn.is_none()).map(|run| run.turn.clone());
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_says_its_sums_in_its_last_such_line() {
+    fn the_last_sums_line_of_a_command_counts() {
         assert_eq!(sums("3 passed, 1 failed\nmore\n5 passed, 0 failed\nend"), Some((5, 0)));
         assert_eq!(sums("kernel 5.10: 3 passed, 1 failed"), None);
         assert_eq!(sums(""), None);

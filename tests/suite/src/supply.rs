@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_part_waits_for_is_no_longer_nice() {
+    fn an_awaited_supply_loses_its_niceness() {
         let folder = tempfile::tempdir().unwrap();
         let (begun, seen) = (folder.path().join("begun"), folder.path().join("seen"));
         let nice = "cut -d ' ' -f 19 /proc/self/stat";
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_says_why_and_is_made_once() {
+    fn a_failed_supply_reports_why_and_is_tried_once() {
         let folder = tempfile::tempdir().unwrap();
         let count = folder.path().join("count");
         let broken = wanted(&format!("echo x >> {}; echo no network; exit 1", count.display()));

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_this_repository_can_be_read() {
+    fn this_repositorys_table_parses() {
         Table::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
     }
 }

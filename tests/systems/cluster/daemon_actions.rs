@@ -347,7 +347,7 @@ fn check(stage: &Stage<'_>, daemon: &Daemon<'_>, action: &Action) {
 }
 
 #[test]
-fn what_is_held_is_an_accident_and_what_is_refused_is_meant_by_real_controllers() {
+fn real_controllers_accidents_are_held_and_intents_refused() {
     let missing: Vec<_> = ACTIONS.iter().map(line).filter(|line| !PAGE.contains(line.as_str())).collect();
     assert!(missing.is_empty(), "docs/explain.md has no:\n{}", missing.join("\n"));
     let cluster = Cluster::start(Layout::default(), 1).unwrap();

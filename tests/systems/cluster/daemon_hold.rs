@@ -91,7 +91,7 @@ fn tally_of_some(client: &mut Dialer) -> Tally {
 }
 
 #[test]
-fn what_is_lost_by_mistake_is_held_and_nobody_asks_the_host_itself() {
+fn a_mistaken_loss_is_held_and_the_host_is_not_probed() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     let _listening =

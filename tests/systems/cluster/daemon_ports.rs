@@ -155,7 +155,7 @@ fn check_programmed(cluster: &Cluster, changes: u32) {
 }
 
 #[test]
-fn whoever_asks_at_the_ports_of_kube_proxy_gets_its_answers() {
+fn kube_proxys_ports_give_its_answers() {
     let cluster = stage::of_a_node_with_an_address();
     let api = cluster.api(0).unwrap();
     apply(

@@ -74,7 +74,7 @@ fn expect_gone(daemon: &Daemon<'_>, service: &str) {
 }
 
 #[test]
-fn a_store_that_was_restored_from_a_backup_is_noticed_within_seconds_and_what_it_lost_is_told() {
+fn a_restored_backup_is_noticed_within_seconds_and_its_losses_reported() {
     let (cluster, _servers) = world();
     let api = cluster.api(0).unwrap();
     service(&api, "old");

@@ -79,7 +79,7 @@ fn start_in_host_network(api: &Api<'_>, address: &str) {
 }
 
 #[test]
-fn a_held_address_that_another_pod_gets_is_let_go_and_a_claim_ends_nothing() {
+fn a_hold_ends_if_another_pod_gets_the_address_not_by_claims() {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     stage::prepare(&cluster, 1);
     let api = cluster.api(0).unwrap();

@@ -113,7 +113,7 @@ fn move_to(api: &Api<'_>, zone: &str) {
 }
 
 #[test]
-fn whoever_dials_gets_what_kube_proxy_would_give() {
+fn clients_get_the_same_results_as_with_kube_proxy() {
     let cluster = stage::of_a_node_with_an_address();
     let api = cluster.api(0).unwrap();
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());

@@ -69,7 +69,7 @@ fn check_none_failed(tally: &Tally, what: &str) {
 }
 
 #[test]
-fn clients_of_the_virtual_address_follow_apiservers_that_die_and_come_back() {
+fn vip_clients_follow_dying_and_returning_apiservers() {
     let cluster = start_cluster();
     let mut daemon = new_daemon(&cluster);
     daemon.start().unwrap();
@@ -103,7 +103,7 @@ fn clients_of_the_virtual_address_follow_apiservers_that_die_and_come_back() {
 }
 
 #[test]
-fn a_planned_end_of_an_apiserver_costs_clients_of_the_virtual_address_no_connection() {
+fn a_planned_apiserver_end_costs_vip_clients_no_connection() {
     let cluster = start_cluster();
     let first = Part::Apiserver(0);
     cluster.stop(first).unwrap();
@@ -146,7 +146,7 @@ fn cut_off(cluster: &Cluster, daemon: &Daemon<'_>) -> Duration {
 
 /// The best of three: other tests use the machine too.
 #[test]
-fn a_host_that_vanishes_is_left_within_3_s() {
+fn a_vanished_host_is_left_within_3_s() {
     let cluster = start_cluster();
     let mut daemon = new_daemon(&cluster);
     daemon.start().unwrap();

@@ -72,7 +72,7 @@ fn of_clouds() -> Vec<(String, &'static str, &'static str)> {
 }
 
 #[test]
-fn each_no_of_a_cloud_is_told_with_its_cause_and_its_remedy() {
+fn each_clouds_refusal_is_reported_with_cause_and_remedy() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     cluster.start_part(Part::CloudControllers).unwrap();
@@ -140,7 +140,7 @@ fn request(number: usize) -> String {
 }
 
 #[test]
-fn messages_that_their_sender_put_together_have_the_cause_that_each_has() {
+fn each_part_of_a_combined_message_keeps_its_cause() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     cluster.start_part(Part::CloudControllers).unwrap();
@@ -214,7 +214,7 @@ fn wait_metric(daemon: &Daemon<'_>, line: &str) {
 }
 
 #[test]
-fn the_metric_of_an_address_that_does_not_come_bears_the_cause_that_was_overheard() {
+fn a_pending_addresss_metric_has_the_cause_from_events() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     let_follow(&cluster);
@@ -230,7 +230,7 @@ fn the_metric_of_an_address_that_does_not_come_bears_the_cause_that_was_overhear
 }
 
 #[test]
-fn nobody_who_makes_load_balancers_is_told_from_one_who_is_at_work() {
+fn a_missing_balancer_controller_differs_from_a_busy_one() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     let none = json!({});
@@ -341,7 +341,7 @@ fn expect_no_balancer_at_fault(daemon: &Daemon<'_>, service: &str) -> String {
 }
 
 #[test]
-fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
+fn other_controllers_events_are_understood_and_forbidden_ones_reported() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     let none = json!({});

@@ -131,7 +131,7 @@ fn write_until(cluster: &Cluster, ends: &AtomicBool) {
 const WRITES_MAX: usize = 600;
 
 #[test]
-fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_order() {
+fn a_deleted_pod_among_endpoints_is_reported_with_ordered_remedies() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     let pods = [
@@ -264,7 +264,7 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
 }
 
 #[test]
-fn a_selector_that_matches_nobody_is_told_from_pods_that_are_gone_on_purpose() {
+fn a_selector_without_matches_differs_from_intended_absence() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     let scaled = [
@@ -364,7 +364,7 @@ fn a_selector_that_matches_nobody_is_told_from_pods_that_are_gone_on_purpose() {
 }
 
 #[test]
-fn an_external_policy_of_local_is_judged_by_who_can_come() {
+fn external_policy_local_is_judged_by_its_possible_clients() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     let local = json!({"externalTrafficPolicy": "Local", "type": "LoadBalancer"});

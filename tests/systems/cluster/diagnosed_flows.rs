@@ -54,7 +54,7 @@ fn answered(bed: &Bed) -> Option<String> {
 }
 
 #[test]
-fn conversations_whose_backend_has_gone_are_told_by_how_they_go_on() {
+fn flows_without_a_backend_are_reported_by_their_fate() {
     let cluster = cluster();
     let (api, bed) = (cluster.api(0).unwrap(), cluster.bed());
     let ports = json!([{"name": "tcp", "port": 80, "targetPort": 8080}, {"name": "udp", "protocol": "UDP", "port": 80, "targetPort": 8080}]);
@@ -106,7 +106,7 @@ fn conversations_whose_backend_has_gone_are_told_by_how_they_go_on() {
 }
 
 #[test]
-fn name_servers_that_do_not_answer_are_told_by_their_addresses() {
+fn silent_dns_servers_are_reported_by_address() {
     let cluster = cluster();
     let (api, bed) = (cluster.api(0).unwrap(), cluster.bed());
     let ports = json!([{"protocol": "UDP", "port": 53, "targetPort": 5353}]);

@@ -53,7 +53,7 @@ fn take_away(daemon: &Daemon<'_>, hook: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_program_that_is_gone_explains_why_nobody_is_served_and_one_that_is_back_is_told() {
+fn a_missing_program_is_the_cause_and_its_return_is_reported() {
     let cluster = diagnosed::cluster_with_pods();
     let (_, _web) = web(&cluster);
     let mut daemon = served_daemon(&cluster, &stage::by_certificate(&cluster, 1));
@@ -84,7 +84,7 @@ fn a_program_that_is_gone_explains_why_nobody_is_served_and_one_that_is_back_is_
 }
 
 #[test]
-fn programs_of_others_that_lead_elsewhere_or_forbid_are_named() {
+fn foreign_programs_that_redirect_or_deny_are_reported() {
     let cluster = diagnosed::cluster_with_pods();
     let (address, _web) = web(&cluster);
     let bed = cluster.bed();
@@ -154,7 +154,7 @@ fn wait_rule(bed: &Bed, pod: &str) {
 }
 
 #[test]
-fn rules_that_kube_proxy_left_are_told_with_whom_they_lead_astray() {
+fn kube_proxys_leftover_rules_are_reported_with_affected_clients() {
     let cluster = diagnosed::cluster_with_pods();
     let (api, bed) = (cluster.api(0).unwrap(), cluster.bed());
     let address = service(&api, "web", &json!({"selector": {"app": "web"}}));
@@ -211,7 +211,7 @@ fn balanced(api: &Api<'_>) -> u16 {
 }
 
 #[test]
-fn somebody_at_the_health_port_who_calls_a_node_well_that_has_nobody_is_told() {
+fn a_foreign_health_port_answer_for_an_empty_node_is_reported() {
     let cluster = diagnosed::cluster_with_pods();
     let api = cluster.api(0).unwrap();
     api.add_node("n2", "zone-b").unwrap();

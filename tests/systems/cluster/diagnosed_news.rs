@@ -79,7 +79,7 @@ fn watching(bed: &Bed) -> Vec<String> {
 }
 
 #[test]
-fn news_that_does_not_come_is_told_from_endpoints_that_are_stale() {
+fn a_stalled_watch_differs_from_stale_endpoints() {
     let cluster = diagnosed::cluster_with_pods();
     let api = cluster.api(0).unwrap();
     let daemon = known(&cluster);
@@ -128,7 +128,7 @@ fn forbid_watching(cluster: &Cluster, api: &Api<'_>) {
 }
 
 #[test]
-fn a_watch_that_is_refused_is_no_watch_however_often_it_is_tried() {
+fn a_refused_watch_counts_as_none_despite_retries() {
     let cluster = diagnosed::cluster_with_pods();
     let api = cluster.api(0).unwrap();
     let daemon = known(&cluster);
@@ -183,7 +183,7 @@ fn over_capacity(api: &Api<'_>) -> Option<Value> {
 }
 
 #[test]
-fn an_endpoints_object_that_has_no_room_for_all_is_told_and_the_slices_have_all() {
+fn a_truncated_endpoints_object_is_reported_and_slices_are_complete() {
     let routed = Neighbour { name: "many", near: vec!["10.3.255.1/16"], far: vec!["10.3.255.2/16"] };
     let cluster = diagnosed::cluster_beside(vec![routed]);
     let api = cluster.api(0).unwrap();

@@ -51,7 +51,7 @@ fn daemon(cluster: &Cluster) -> Daemon<'_> {
 }
 
 #[test]
-fn backends_that_are_listed_and_do_not_answer_are_told_apart() {
+fn listed_backends_without_answers_are_told_apart() {
     let cluster = cluster();
     let (api, bed) = (cluster.api(0).unwrap(), cluster.bed());
     let serve =
@@ -153,7 +153,7 @@ fn forget_hurry_of_the_mirror(api: &Api<'_>) {
 }
 
 #[test]
-fn what_stands_beside_a_service_is_told_by_its_name() {
+fn other_objects_of_a_service_are_reported_by_name() {
     let cluster = cluster();
     let (api, bed) = (cluster.api(0).unwrap(), cluster.bed());
     let web = json!({"selector": {"app": "web"}});
@@ -331,7 +331,7 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
 
 /// All services but one find no room: the names of those are the daemon's to say.
 #[test]
-fn a_service_that_found_no_room_in_the_maps_is_told_which_limit_to_raise() {
+fn a_full_map_reports_the_limit_to_raise() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     let _web = serve_web(&cluster);
@@ -387,7 +387,7 @@ fn dual(api: &Api<'_>) {
 }
 
 #[test]
-fn a_policy_that_keeps_clients_out_or_a_family_in_is_told() {
+fn a_policy_that_denies_clients_or_a_family_is_reported() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     service(&api, "inside", &json!({"internalTrafficPolicy": "Local", "selector": {"app": "away"}}));

@@ -32,7 +32,7 @@ fn last(daemon: &Daemon<'_>, number: usize) -> String {
 }
 
 #[test]
-fn etcd_is_well_by_grpc_with_and_without_tls_and_each_other_answer_is_told() {
+fn etcd_passes_grpc_checks_and_each_other_answer_is_reported() {
     let bed = Bed::new().unwrap();
     let (plain, secured) = (Etcd::start(&bed, PLAIN).unwrap(), Etcd::start_with_tls(&bed, SECURED).unwrap());
     let client = secured.authority().client("checks", &[]).unwrap();

@@ -106,7 +106,7 @@ fn every_case_of_the_guide_is_one_of_a_test() {
 }
 
 #[test]
-fn two_answers_of_different_runs_are_alike_and_those_of_different_causes_are_not() {
+fn answers_of_two_runs_match_and_those_of_two_causes_differ() {
     let one = "default/a  ClusterIP  192.168.1.7:80/TCP\n\nIts slice web-x7k2p has waited for 26 s.\n";
     let other = "default/a  ClusterIP  192.168.200.1:80/TCP\n\nIts slice web-bcdfg has waited for 3 min.\n";
     assert_eq!(alike(one), alike(other));

@@ -115,7 +115,7 @@ fn clients_reach_an_imported_service_and_go_on_while_the_apiserver_is_away() {
 
 /// As the reference controller derives a Service from an import: with the import's address and both labels.
 #[test]
-fn a_service_that_a_controller_derived_has_the_imports_address() {
+fn a_derived_service_has_the_imports_address() {
     let pods = start_cluster();
     let api = pods.cluster.api(0).unwrap();
     define(&api);

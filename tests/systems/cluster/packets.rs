@@ -59,17 +59,17 @@ fn check_table(switches: Switches) {
 }
 
 #[test]
-fn packets_kube_proxy_does_what_the_table_says() {
+fn packets_kube_proxy_matches_the_table() {
     check_table(Switches::default());
 }
 
 #[test]
-fn packets_kube_proxy_does_so_behind_a_firewall_and_with_checksums_computed() {
+fn packets_kube_proxy_matches_the_table_behind_a_firewall_with_checksums() {
     check_table(Switches { strict_rp_filter: true, guarded: true, no_offload: true, ..Switches::default() });
 }
 
 #[test]
-fn packets_kube_proxy_stands_every_case() {
+fn packets_kube_proxy_passes_every_case() {
     let cluster = cluster(CASES[0].switches);
     let (mut clients, _servers) = served(&cluster);
     let failed = CASES.iter().flat_map(|case| {
@@ -203,14 +203,14 @@ fn check_udp(cluster: &Cluster, clients: &mut Clients, emptied: [&str; 4], remov
 }
 
 #[test]
-fn packets_kube_proxy_refuses_udp_with_the_last_endpoint_but_at_node_ports_and_of_services_that_went() {
+fn packets_kube_proxy_refuses_udp_without_endpoints_except_at_node_ports() {
     let cluster = cluster(Switches::default());
     let (mut clients, _servers) = served(&cluster);
     check_udp(&cluster, &mut clients, ["refused", "refused", "refused", "answered"], ["answered"; 4]);
 }
 
 #[test]
-fn packets_holdfast_leads_no_udp_to_an_endpoint_that_went() {
+fn packets_holdfast_sends_no_udp_to_a_removed_endpoint() {
     let cluster = cluster(Switches::default());
     stage::permit(&cluster, 1, stage::MANIFEST, (stage::USER, &[]));
     let _servers = packets::serve(cluster.bed()).unwrap();

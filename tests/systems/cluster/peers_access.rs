@@ -40,7 +40,7 @@ fn check(who: &str, api: &Api<'_>, expected: &[(&str, &str, u16)]) {
 }
 
 #[test]
-fn the_manifest_gives_what_holdfast_needs_and_no_more() {
+fn the_manifest_grants_exactly_what_holdfast_needs() {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     let api = cluster.api(0).unwrap();
     api.add_node("n1", "a").unwrap();

@@ -57,7 +57,7 @@ fn a_killed_part_stays_away_until_it_is_started() {
 }
 
 #[test]
-fn a_cluster_has_the_parts_that_it_was_given() {
+fn a_cluster_has_the_requested_parts() {
     let none = Cluster::start(Layout::default(), 0).unwrap_err();
     assert_eq!(none.to_string(), "0 apiservers; a cluster has 1 to 3");
     let cluster = Cluster::start(Layout::default(), 1).unwrap();

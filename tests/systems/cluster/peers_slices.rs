@@ -83,7 +83,7 @@ fn three_ready_pods_make_one_slice() {
 }
 
 #[test]
-fn a_pod_that_ends_is_seen_terminating() {
+fn a_deleted_pod_is_listed_as_terminating() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     start_all(&api);

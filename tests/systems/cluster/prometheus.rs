@@ -122,7 +122,7 @@ fn change(cluster: &Cluster, last: u8) {
 }
 
 #[test]
-fn the_question_of_kubernetes_own_tests_is_answered_and_changes_take_less_time_than_with_kube_proxy() {
+fn kubernetes_own_query_shows_faster_changes_than_kube_proxy() {
     let cluster = stage::of_a_node_with_an_address();
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},

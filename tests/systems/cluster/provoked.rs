@@ -90,7 +90,7 @@ const SLICES: &str = "endpoint-slice-controller";
 const ENDPOINTS: &str = "endpoint-controller";
 
 #[test]
-fn what_keeps_endpoints_from_being_written_is_found_in_the_words_of_their_controllers() {
+fn controllers_events_explain_missing_endpoints() {
     let cluster = stage::of_a_node_with_an_address();
     let api = cluster.api(0).unwrap();
     full_namespace(&api);
@@ -221,7 +221,7 @@ fn address(api: &Api<'_>, address: &str, parent: &Value) {
 }
 
 #[test]
-fn what_is_wrong_with_addresses_and_ports_is_found_in_the_apiservers_own_words() {
+fn apiserver_events_explain_wrong_addresses_and_ports() {
     let cluster = stage::of_a_node_with_an_address();
     let api = cluster.api(0).unwrap();
     let of = |name: &str| {
@@ -295,7 +295,7 @@ fn hosting(api: &Api<'_>, name: &str, node: Option<&str>) {
 }
 
 #[test]
-fn what_is_said_of_nodes_and_of_their_load_balancers_is_recognised() {
+fn events_about_nodes_and_load_balancers_are_recognised() {
     let cluster = stage::of_a_node_with_an_address();
     let api = cluster.api(0).unwrap();
     let room = json!({"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}}});

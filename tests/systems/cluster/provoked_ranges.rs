@@ -37,7 +37,7 @@ fn hook(api: &Api<'_>) {
 }
 
 #[test]
-fn what_is_wrong_with_the_ranges_of_services_is_said_by_those_who_keep_them() {
+fn range_controllers_events_explain_wrong_service_ranges() {
     let cluster = stage::of_a_node_with_an_address();
     let api = cluster.api(0).unwrap();
     hook(&api);
@@ -82,7 +82,7 @@ fn fill(api: &Api<'_>) -> String {
 
 /// Upstream has an Event for that, and its keeper of ports never gets there: a Service that finds no port is refused.
 #[test]
-fn a_range_of_ports_that_is_full_is_said_to_whoever_asks_and_by_no_event() {
+fn a_full_port_range_is_reported_to_the_client_without_an_event() {
     let range = "--service-node-port-range=20000-20001";
     let cluster = stage::of_a_node_with_an_address();
     let api = cluster.api(0).unwrap();

@@ -42,36 +42,36 @@ fn shell(line: &str) -> impl FnOnce(&Host) {
 }
 
 #[test]
-fn no_configuration() {
+fn a_missing_configuration_fails_the_start() {
     check(shell("rm /etc/holdfast/holdfast.toml"), "there is no such file: create it", &Hope::None("78"));
 }
 
 #[test]
-fn a_configuration_that_may_not_be_read() {
+fn an_unreadable_configuration_fails_the_start() {
     let prepare =
         shell("chown 1000:1000 /etc/holdfast/holdfast.toml && chmod 600 /etc/holdfast/holdfast.toml");
     check(prepare, "the file may not be read", &Hope::None("78"));
 }
 
 #[test]
-fn a_configuration_with_an_unknown_key() {
+fn an_unknown_key_fails_the_start() {
     check(shell("echo '[nodes]' >/etc/holdfast/holdfast.toml"), "nodes", &Hope::None("78"));
 }
 
 #[test]
-fn no_bpf_file_system() {
+fn a_missing_bpf_file_system_fails_the_start() {
     check(shell("umount /sys/fs/bpf"), "is not on a BPF file system; mount one", &Hope::Some);
 }
 
 #[test]
-fn no_cgroup_there() {
+fn a_missing_cgroup_fails_the_start() {
     let prepare = shell("printf '[datapath]\\ncgroup = \"/var\"\\n' >/etc/holdfast/holdfast.toml");
     check(prepare, "is not a cgroup v2 folder; check `datapath.cgroup`", &Hope::Some);
 }
 
 /// What is in the way of the admin API is in the way of nothing else, and it listens when that has gone.
 #[test]
-fn another_listens_on_the_port_and_services_are_served() {
+fn a_taken_port_is_reported_and_services_are_served() {
     let mut host = boot();
     install(&host, First);
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
@@ -88,7 +88,7 @@ fn another_listens_on_the_port_and_services_are_served() {
 }
 
 #[test]
-fn another_holdfast_has_the_pins() {
+fn taken_pins_fail_the_start() {
     let prepare = |host: &Host| {
         let other = "printf '[admin]\\nlisten = \"127.0.0.1:1234\"\\nsocket = \"/srv/s\"\\n[state]\\npath = \"/srv/state\"\\n' >/srv/o.toml";
         host.shell(other).unwrap().good();
@@ -99,7 +99,7 @@ fn another_holdfast_has_the_pins() {
 }
 
 #[test]
-fn a_token_that_may_not_be_read_is_reported_and_stops_nothing() {
+fn an_unreadable_token_is_reported_and_services_are_served() {
     let (mut host, _server) = serving();
     let authority = rcgen::generate_simple_self_signed(vec!["kubernetes".to_owned()]).unwrap().cert.pem();
     host.write("/etc/holdfast/ca.crt", &authority).unwrap();

@@ -40,7 +40,7 @@ fn denied(host: &Host) -> Vec<String> {
 }
 
 #[test]
-fn the_whole_cycle_in_one_life() {
+fn install_upgrade_and_purge_in_one_boot() {
     let mut host = step("boot", boot);
     println!("cycle: Linux {}", host.run(&["uname", "-r"]).unwrap().good());
     let before = files(&host);

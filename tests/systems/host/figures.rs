@@ -128,7 +128,7 @@ fn starts(services: usize) -> [Duration; 2] {
 
 /// Against a start with one service, which loads the same programs on the same machine.
 #[test]
-fn from_start_to_ready_with_a_thousand_services_that_are_remembered() {
+fn time_to_ready_with_a_thousand_saved_services() {
     let [[one, _], [fastest, median]] = [1, 1_000].map(starts);
     let ratio = fastest.as_secs_f64() / one.as_secs_f64();
     println!(

@@ -3,4 +3,4 @@
 # this.
 here=$(dirname "$0")
 export HOLDFAST_PACKAGES="$here"
-exec "$here"/host-* --exact cycle::the_whole_cycle_in_one_life --nocapture
+exec "$here"/host-* --exact cycle::install_upgrade_and_purge_in_one_boot --nocapture

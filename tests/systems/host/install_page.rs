@@ -71,7 +71,7 @@ fn follow_first_service(host: &mut Host) {
 }
 
 #[test]
-fn packages_are_made_in_a_fresh_clone_and_installed_as_the_page_says() {
+fn packages_build_in_a_fresh_clone_and_install_as_the_page_says() {
     let [make, install, _compare] = blocks(PACKAGES);
     let folder = tempfile::tempdir().unwrap();
     let made = Command::new("sh")

@@ -16,7 +16,7 @@ pub(crate) fn lines(host: &Host, matches: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn the_lines_of_one_service_are_its_story() {
+fn one_services_log_lines_show_its_history() {
     let (mut host, _server) = serving();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     host.write(CONFIG, &config("127.0.0.1:8082")).unwrap();
@@ -55,7 +55,7 @@ fn the_catalog_explains_the_lines() {
 }
 
 #[test]
-fn no_line_comes_twice() {
+fn no_log_line_is_repeated() {
     let (host, _server) = serving();
     let started = lines(&host, &[&format!("MESSAGE_ID={}", STARTED.id)]);
     assert_eq!(started.len(), 1, "{started:#?}");

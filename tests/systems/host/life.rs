@@ -37,7 +37,7 @@ pub(crate) fn replace_under_traffic(host: &Host, dialer: &mut Dialer, version: V
 }
 
 #[test]
-fn an_installation_enables_the_service_and_does_not_start_it() {
+fn an_installation_enables_the_service_without_starting_it() {
     let host = boot();
     install(&host, First);
     assert_eq!(property(&host, "UnitFileState"), "enabled");
@@ -93,7 +93,7 @@ fn an_upgrade_and_a_downgrade_fail_no_connect() {
 }
 
 #[test]
-fn an_upgrade_does_not_start_what_was_stopped() {
+fn an_upgrade_does_not_start_a_stopped_service() {
     let host = boot();
     install(&host, First);
     install(&host, Next);
@@ -176,7 +176,7 @@ fn a_stop_leaves_the_datapath_and_cleanup_removes_it() {
 }
 
 #[test]
-fn only_root_and_the_group_use_the_socket_and_everybody_may_read_over_tcp() {
+fn only_root_and_group_use_the_socket_and_all_read_tcp() {
     let (host, _server) = serving();
     let by = |who: &str, what: &str| {
         host.shell(&format!("setpriv --reuid 1000 --regid {who} --clear-groups curl --silent --fail {what}"))

@@ -65,7 +65,7 @@ fn is_announced(host: &Host) -> bool {
 }
 
 #[test]
-fn an_empty_host_announces_an_address_by_the_pages_commands_alone() {
+fn the_pages_commands_alone_announce_an_address() {
     let guide = fs::read_to_string(repository().join("docs/outside.md")).unwrap();
     let [servers, addition, serve, announce] = page::blocks(&guide, WALK);
     let [frr] = page::blocks(&guide, "FRR");

@@ -36,14 +36,14 @@ fn both_packages_carry_the_licence_of_the_programs() {
 }
 
 #[test]
-fn lintian_is_content() {
+fn lintian_reports_nothing() {
     let path = package(&First.deb());
     let said = run("lintian", &["--fail-on", "error,warning", path.to_str().unwrap()]);
     assert!(!said.contains("holdfast: "), "{said}");
 }
 
 #[test]
-fn rpmlint_is_content() {
+fn rpmlint_reports_nothing() {
     let path = package(&First.rpm());
     let said = run("rpmlint", &["--config", "packaging/rpm/rpmlint.toml", path.to_str().unwrap()]);
     assert!(said.contains("0 errors, 0 warnings"), "{said}");
@@ -75,7 +75,7 @@ fn equal_sources_give_equal_bytes() {
 }
 
 #[test]
-fn the_binary_does_not_say_where_it_was_compiled() {
+fn the_binary_contains_no_build_path() {
     let root = tempfile::tempdir().unwrap();
     run("dpkg-deb", &["--extract", package(&First.deb()).to_str().unwrap(), root.path().to_str().unwrap()]);
     let binary = fs::read(root.path().join("usr/bin/holdfast")).unwrap();
@@ -111,7 +111,7 @@ fn the_man_pages_render_without_a_warning_and_name_every_command() {
 }
 
 #[test]
-fn the_unit_is_known_to_systemd_word_by_word_and_exposes_little() {
+fn systemd_accepts_the_unit_with_a_low_exposure() {
     let host = boot();
     super::install(&host, First);
     let unit = "/usr/lib/systemd/system/holdfast.service";
@@ -131,7 +131,7 @@ fn the_unit_is_known_to_systemd_word_by_word_and_exposes_little() {
 }
 
 #[test]
-fn the_rpm_installs_serves_upgrades_and_goes() {
+fn the_rpm_installs_serves_upgrades_and_is_removed() {
     let host = boot();
     let [first, next] = [First.rpm(), Next.rpm()];
     for name in [&first, &next] {

@@ -31,7 +31,7 @@ fn a_full_disk_stops_nothing() {
 }
 
 #[test]
-fn a_stopped_journal_stops_nothing_and_hears_how_much_it_missed() {
+fn a_stopped_journal_blocks_nothing_and_gets_the_count_of_lost_lines() {
     let (mut host, _one) = serving();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     host.run(&["systemctl", "kill", "--signal", "STOP", "systemd-journald"]).unwrap().good();

@@ -16,7 +16,7 @@ pub(crate) fn reload_under_traffic(host: &mut Host, dialer: &mut Dialer, at: &st
 }
 
 #[test]
-fn a_good_reload_is_in_force_when_it_returns_and_fails_no_connect() {
+fn a_good_reload_takes_effect_before_it_returns_and_fails_no_connect() {
     let (mut host, _one) = serving();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     let mut dialer = host.dial(address(VIP)).unwrap();
@@ -52,7 +52,7 @@ fn a_bad_reload_fails_with_the_reason_and_the_old_configuration_serves() {
 }
 
 #[test]
-fn keys_that_wait_for_a_restart_are_named() {
+fn keys_that_need_a_restart_are_listed() {
     let (host, _one) = serving();
     host.write(CONFIG, &format!("{}[log]\nformat = \"text\"\n", config("127.0.0.1:8081"))).unwrap();
     let told = host.run(&["holdfast", "reload"]).unwrap().good();

@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::tunnel::Tunnel;
 
 #[test]
-fn an_address_that_nobody_can_read_still_shows_a_page() {
+fn a_malformed_url_still_shows_a_page() {
     let node = Node::demo();
     let turned = "service/demo/%E2%80%AEbew";
     for kind in BOTH {
@@ -42,7 +42,7 @@ fn an_address_that_nobody_can_read_still_shows_a_page() {
 }
 
 #[test]
-fn what_cannot_be_asked_of_one_service_is_said_and_the_others_are_drawn() {
+fn a_failed_service_request_is_reported_and_others_are_drawn() {
     let node = Node::demo();
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&node.url("time?services=demo/web,no_name/at all,demo/empty"));
@@ -55,7 +55,7 @@ fn what_cannot_be_asked_of_one_service_is_said_and_the_others_are_drawn() {
 }
 
 #[test]
-fn a_strip_is_drawn_on_the_clock_of_the_node() {
+fn a_timeline_uses_the_nodes_clock() {
     let node = Node::demo();
     for (hour, words) in [(3_600_000, "behind this computer's"), (-3_600_000, "ahead of this computer's")] {
         let mut browser = Browser::start(BOTH[0]);
@@ -75,7 +75,7 @@ fn a_strip_is_drawn_on_the_clock_of_the_node() {
 }
 
 #[test]
-fn a_daemon_that_has_forgotten_its_history_is_asked_for_everything() {
+fn a_daemon_without_its_history_is_asked_for_everything() {
     let mut node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&node.url("frontends"));
@@ -97,7 +97,7 @@ fn a_daemon_that_has_forgotten_its_history_is_asked_for_everything() {
 }
 
 #[test]
-fn a_stream_that_says_nothing_is_told_and_the_daemon_is_asked_in_its_place() {
+fn a_silent_stream_is_reported_and_replaced_by_requests() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     let tunnel = Tunnel::to(&node.socket());
     tunnel.mute(true);

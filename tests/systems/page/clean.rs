@@ -33,7 +33,7 @@ fn axe() -> String {
 }
 
 #[test]
-fn every_view_is_clean_in_both_widths_and_says_nothing_in_the_console() {
+fn every_view_is_clean_in_both_widths_with_an_empty_console() {
     let (node, axe) = (Node::demo(), axe());
     let mut browser = Browser::start(BOTH[0]);
     for (width, view) in [1280, 400].into_iter().flat_map(|width| VIEWS.map(|view| (width, view))) {
@@ -52,7 +52,7 @@ fn every_view_is_clean_in_both_widths_and_says_nothing_in_the_console() {
 }
 
 #[test]
-fn firefox_says_nothing_in_its_console_either() {
+fn firefoxs_console_stays_empty_too() {
     let node = Node::demo();
     let mut browser = Browser::start(BOTH[1]);
     for view in VIEWS {

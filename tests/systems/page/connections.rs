@@ -71,7 +71,7 @@ fn most_of(view: &str) -> usize {
 }
 
 #[test]
-fn a_page_takes_its_stream_and_one_connection_to_ask_by() {
+fn a_page_uses_two_connections_one_for_its_stream() {
     let views = ["", "time?services=demo/web,demo/empty,default/kubernetes", "service/demo/web", "history"];
     std::thread::scope(|scope| {
         let looking = views.map(|view| (view, scope.spawn(move || most_of(view))));
@@ -117,7 +117,7 @@ fn look_away(browser: &mut Browser, node: &Node) {
 }
 
 #[test]
-fn a_page_that_nobody_sees_lets_go_of_its_stream_and_catches_up_when_it_is_seen() {
+fn a_hidden_page_closes_its_stream_and_catches_up_when_visible() {
     let node = Node::start(&[("web.yaml", &crate::live::service(&["10.1.0.1"]))]);
     let mut browser = watched(&node);
     look_away(&mut browser, &node);
@@ -134,7 +134,7 @@ fn a_page_that_nobody_sees_lets_go_of_its_stream_and_catches_up_when_it_is_seen(
 const ALL: usize = 140;
 
 #[test]
-fn a_page_says_that_others_have_all_connections() {
+fn a_page_reports_that_all_connections_are_taken() {
     let node = Node::demo();
     let mut browser = watched(&node);
     look_away(&mut browser, &node);

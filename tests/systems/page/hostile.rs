@@ -36,7 +36,7 @@ fn objects(zone: &str) -> String {
 }
 
 #[test]
-fn what_an_object_says_is_text_and_turns_nothing_around() {
+fn object_text_is_escaped_and_keeps_its_direction() {
     let node = Node::start(&[("web.yaml", &objects("a"))]);
     node.write("web.yaml", &objects("</td><b id=zone>b"));
     for kind in BOTH {
@@ -99,7 +99,7 @@ pub(crate) fn is_text(browser: &mut Browser, view: &str) {
 }
 
 #[test]
-fn names_that_are_none_and_settings_that_mean_nothing_are_shown_as_what_they_are() {
+fn invalid_names_and_settings_are_shown_as_such() {
     let node = Node::start(&[("more.yaml", &more_objects())]);
     let mut browser = Browser::start(BOTH[0]);
     for (view, words) in [
@@ -138,7 +138,7 @@ fn cluster() -> Cluster {
 }
 
 #[test]
-fn what_an_event_says_is_text() {
+fn event_text_is_escaped() {
     let (cluster, authority) = (cluster(), Authority::new().unwrap());
     let server = Server::start(&cluster, &authority.server(&Names::Kubernetes).unwrap()).unwrap();
     let node = Node::with(|folder| {
@@ -169,7 +169,7 @@ fn what_an_event_says_is_text() {
 }
 
 #[test]
-fn another_origin_neither_reads_nor_frames_it() {
+fn another_origin_can_neither_read_nor_frame_the_page() {
     let (node, other) = (Node::demo(), Node::demo());
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&other.url(""));

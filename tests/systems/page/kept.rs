@@ -43,7 +43,7 @@ fn skipping_to_the_content_stays_in_the_view() {
 }
 
 #[test]
-fn what_is_typed_over_a_proposal_stays_when_another_would_be_proposed() {
+fn typed_text_survives_a_new_suggestion() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     let mut browser = live(&node, "service/shop/web");
     focus(&mut browser, "#to");
@@ -59,7 +59,7 @@ fn what_is_typed_over_a_proposal_stays_when_another_would_be_proposed() {
 }
 
 #[test]
-fn a_service_stays_on_the_screen_when_one_question_about_it_fails() {
+fn a_service_stays_visible_when_one_request_fails() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     let mut browser = Browser::start(BOTH[0]);
     browser.first("() => { const real = window.fetch; window.fetch = (url, options) => \
@@ -80,7 +80,7 @@ fn a_service_stays_on_the_screen_when_one_question_about_it_fails() {
 }
 
 #[test]
-fn what_is_opened_in_a_diagnosis_stays_open_when_the_user_looks_again() {
+fn opened_parts_of_a_diagnosis_stay_open_after_a_refresh() {
     let node = Node::demo();
     let mut browser = live(&node, "diagnose/demo/empty");
     browser.click("main summary");
@@ -92,7 +92,7 @@ fn what_is_opened_in_a_diagnosis_stays_open_when_the_user_looks_again() {
 }
 
 #[test]
-fn the_focus_and_the_selection_stay_in_the_table_of_a_strip() {
+fn focus_and_selection_stay_in_a_timelines_table() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     let mut browser = live(&node, "time?services=shop/web");
     focus(&mut browser, "main summary");
@@ -112,7 +112,7 @@ fn the_focus_and_the_selection_stay_in_the_table_of_a_strip() {
 }
 
 #[test]
-fn a_part_of_a_strip_that_has_the_focus_is_told_once() {
+fn a_focused_part_of_a_timeline_is_announced_once() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     node.write("web.yaml", &backends(2));
     let mut browser = live(&node, "time?services=shop/web");
@@ -133,7 +133,7 @@ fn a_part_of_a_strip_that_has_the_focus_is_told_once() {
 }
 
 #[test]
-fn the_focus_stays_on_its_part_when_the_history_forgets_the_first_part() {
+fn the_focus_stays_when_the_history_drops_the_first_part() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     let change = |number: usize| {
         node.write("web.yaml", &backends(1 + number % 7));
@@ -155,7 +155,7 @@ fn the_focus_stays_on_its_part_when_the_history_forgets_the_first_part() {
 }
 
 #[test]
-fn a_row_stays_in_its_place_when_its_service_is_asked_for_anew() {
+fn a_row_keeps_its_place_when_its_service_is_refetched() {
     let other = service(&["10.1.0.1"]).replace("web", "zoo").replace("0.10,", "0.11,");
     let node = Node::start(&[("web.yaml", &backends(1)), ("zoo.yaml", &other)]);
     let mut browser = live(&node, "frontends");
@@ -186,7 +186,7 @@ fn silent_for(seconds: u32) -> String {
 }
 
 #[test]
-fn how_long_the_daemon_is_silent_is_not_read_out_each_second() {
+fn the_daemons_silence_is_not_announced_each_second() {
     let mut node = Node::start(&[("web.yaml", &backends(1))]);
     let mut browser = live(&node, "");
     node.stop();
@@ -201,7 +201,7 @@ fn how_long_the_daemon_is_silent_is_not_read_out_each_second() {
 }
 
 #[test]
-fn the_first_screen_says_nothing_in_the_console_while_it_changes() {
+fn the_first_screens_console_stays_empty_during_changes() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     for kind in BOTH {
         node.write("web.yaml", &backends(1));

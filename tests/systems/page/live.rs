@@ -19,7 +19,7 @@ pub(crate) fn service(backends: &[&str]) -> String {
 }
 
 #[test]
-fn a_change_is_on_the_page_without_a_question() {
+fn a_change_appears_on_the_page_without_a_request() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     for (kind, more) in BOTH.into_iter().zip(["10.1.0.2", "10.1.0.3"]) {
         node.write("web.yaml", &service(&["10.1.0.1"]));
@@ -34,7 +34,7 @@ fn a_change_is_on_the_page_without_a_question() {
 }
 
 #[test]
-fn a_daemon_that_stops_is_said_and_what_happened_meanwhile_is_filled_in() {
+fn a_stopped_daemon_is_reported_and_missed_changes_are_filled_in() {
     let mut node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     for kind in BOTH {
         node.write("web.yaml", &service(&["10.1.0.1"]));
@@ -58,7 +58,7 @@ fn a_daemon_that_stops_is_said_and_what_happened_meanwhile_is_filled_in() {
 
 /// A question whose answer never comes: the page claims nothing of what it has not heard yet.
 #[test]
-fn a_page_that_has_not_heard_claims_neither_none_nor_nothing() {
+fn a_page_without_data_yet_claims_neither_none_nor_nothing() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     for (silent, view, says) in [
         ("/frontends", "", "What this node serves is not known yet."),
@@ -81,7 +81,7 @@ fn a_page_that_has_not_heard_claims_neither_none_nor_nothing() {
 }
 
 #[test]
-fn events_that_could_not_be_read_are_not_called_none() {
+fn unreadable_events_are_not_shown_as_none() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&node.url("events/shop/web"));
@@ -97,7 +97,7 @@ fn asked(path: &str) -> String {
 }
 
 #[test]
-fn a_view_asks_no_more_than_once_a_second_however_much_changes() {
+fn a_view_sends_at_most_one_request_a_second() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&node.url("time?services=shop/web"));
@@ -114,7 +114,7 @@ fn a_view_asks_no_more_than_once_a_second_however_much_changes() {
 }
 
 #[test]
-fn whoever_has_come_to_a_link_by_keys_stays_there_while_things_change() {
+fn keyboard_focus_on_a_link_survives_changes() {
     let node = Node::start(&[("web.yaml", &service(&[]))]);
     for (kind, backend) in BOTH.into_iter().zip(["10.1.0.1", "10.1.0.2"]) {
         node.write("web.yaml", &service(&[]));

@@ -91,7 +91,7 @@ fn check(browser: &mut Browser, url: impl Fn(&str) -> String, views: &[(&str, &s
 }
 
 #[test]
-fn nodes_zones_devices_and_processes_that_are_called_ill_are_shown_as_what_they_are() {
+fn hostile_names_of_nodes_zones_devices_and_processes_are_escaped() {
     let bed = fabric::bed(Switches::default()).unwrap();
     // Quoted for ip, which reads it from a file.
     fabric::rename_uplink(&bed, &format!("'{ILL}'")).unwrap();
@@ -116,7 +116,7 @@ fn nodes_zones_devices_and_processes_that_are_called_ill_are_shown_as_what_they_
 }
 
 #[test]
-fn files_of_credentials_that_are_called_ill_are_shown_as_what_they_are() {
+fn hostile_names_of_credential_files_are_escaped() {
     let (cluster, authority) =
         (Cluster::new("7c8d4a2e-0000-4000-8000-000000000002"), Authority::new().unwrap());
     let server = Server::start(&cluster, &authority.server(&Names::Kubernetes).unwrap()).unwrap();

@@ -7,7 +7,7 @@ const KUBERNETES: &str = "default/kubernetes";
 const INTRANET: &str = "default/kubernetes-intranet";
 
 #[test]
-fn from_the_first_screen_one_click_leads_to_why_a_service_refuses() {
+fn one_click_from_the_first_screen_shows_why_a_service_refuses() {
     let node = Node::demo();
     for kind in BOTH {
         let mut browser = Browser::start(kind);
@@ -24,7 +24,7 @@ fn from_the_first_screen_one_click_leads_to_why_a_service_refuses() {
 }
 
 #[test]
-fn from_make_run_two_clicks_lead_to_why_a_service_refuses() {
+fn two_clicks_from_make_run_show_why_a_service_refuses() {
     let told = include_str!("../../../scripts/run.sh");
     assert!(told.contains("http://localhost:9890/"), "make run does not say where the page is");
     let node = Node::demo();
@@ -42,7 +42,7 @@ fn from_make_run_two_clicks_lead_to_why_a_service_refuses() {
 }
 
 #[test]
-fn the_first_screen_says_how_the_node_is() {
+fn the_first_screen_shows_the_nodes_state() {
     let node = Node::demo();
     let mut browser = Browser::start(BOTH[0]);
     browser.size(1_000, 720);
@@ -70,7 +70,7 @@ endpoints: []
 ";
 
 #[test]
-fn the_incident_shows_which_service_lost_its_list_when_and_by_whom() {
+fn the_incident_shows_the_service_the_time_and_the_writer() {
     let node = Node::demo();
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&node.url(&format!("time?services={KUBERNETES},{INTRANET}")));
@@ -102,7 +102,7 @@ fn emptied() -> String {
 }
 
 #[test]
-fn ten_thousand_services_are_found_as_one_types() {
+fn ten_thousand_services_are_filtered_while_typing() {
     let node = Node::with_services(10_000);
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&node.url("frontends"));

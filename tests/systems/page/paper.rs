@@ -17,7 +17,7 @@ const LOOK: &str = "(() => { window.printed = {}; addEventListener('beforeprint'
         controls: ['nav', 'form', '.same', '.skip', 'footer', 'button'].filter(seen) }; }); return 1; })()";
 
 #[test]
-fn all_that_was_found_is_printed_and_nothing_to_press() {
+fn findings_are_printed_and_buttons_are_not() {
     let node = Node::with_services(SERVICES);
     for kind in BOTH {
         let mut browser = Browser::start(kind);
@@ -45,7 +45,7 @@ fn all_that_was_found_is_printed_and_nothing_to_press() {
 }
 
 #[test]
-fn what_is_pressed_on_a_screen_is_not_on_paper() {
+fn controls_are_not_printed() {
     let node = Node::demo();
     let mut browser = Browser::start(BOTH[0]);
     for view in ["", "service/demo/web", "time?services=demo/web,demo/empty", "history"] {

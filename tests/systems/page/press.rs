@@ -126,17 +126,17 @@ fn loses_no_press(kind: Kind) {
 }
 
 #[test]
-fn a_press_is_not_lost_while_things_change() {
+fn a_click_is_not_lost_during_changes() {
     loses_no_press(Kind::Chromium);
 }
 
 #[test]
-fn a_press_is_not_lost_in_firefox_either() {
+fn a_click_is_not_lost_in_firefox_either() {
     loses_no_press(Kind::Firefox);
 }
 
 #[test]
-fn a_pointer_that_stays_down_does_not_stop_the_page() {
+fn a_held_pointer_does_not_stop_the_page() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     let mut browser = Browser::start(BOTH[0]);
     for (view, shown) in [("service/shop/web", ".ways"), ("history", ".past")] {
@@ -157,7 +157,7 @@ fn a_pointer_that_stays_down_does_not_stop_the_page() {
 }
 
 #[test]
-fn what_somebody_types_or_marks_or_has_come_to_stays_while_things_change() {
+fn typed_text_selection_and_focus_survive_changes() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     for (number, kind) in BOTH.into_iter().enumerate() {
         let mut browser = Browser::start(kind);
@@ -191,7 +191,7 @@ fn what_somebody_types_or_marks_or_has_come_to_stays_while_things_change() {
 
 /// What a click does by itself the browser does after all that hear of it.
 #[test]
-fn a_press_opens_what_it_is_to_open_while_things_change() {
+fn a_click_opens_its_target_during_changes() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     for kind in BOTH {
         let mut browser = Browser::start(kind);

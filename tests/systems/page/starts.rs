@@ -28,7 +28,7 @@ fn firefox_shows_the_first_screen() {
 }
 
 #[test]
-fn a_browser_that_is_not_installed_is_named_with_what_brings_it() {
+fn a_missing_browser_is_reported_with_its_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let folders = folder.path().to_str().unwrap();
     let has = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();

@@ -70,7 +70,7 @@ fn are_all(ends: &[String]) {
 }
 
 #[test]
-fn the_way_shows_zones_shares_and_who_ends() {
+fn the_path_shows_zones_shares_and_terminating_backends() {
     let node = Node::start(&[("cart.yaml", ZONES)]);
     let mut browser = Browser::start(BOTH[0]);
     browser.size(1_100, 660);
@@ -118,7 +118,7 @@ endpoints:
 ";
 
 #[test]
-fn a_packet_from_outside_is_told_with_its_device_and_whom_backends_see() {
+fn an_outside_packet_is_explained_with_device_and_seen_source() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut daemon = Daemon::new(&bed, "[node]\nname = \"n1\"\n").unwrap();
     daemon.write_manifest("cart.yaml", OUTSIDE).unwrap();

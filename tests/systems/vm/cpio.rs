@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_is_what_the_kernel_reads() {
+    fn an_archive_has_the_kernels_format() {
         let mut archive = Archive::default();
         archive.file("/a/b", b"hello".to_vec());
         let text = String::from_utf8(archive.bytes()).unwrap();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_stands_before_what_is_in_it() {
+    fn a_folder_comes_before_its_content() {
         let mut archive = Archive::default();
         archive.file("/b/c/d", Vec::new());
         archive.folder("/b");

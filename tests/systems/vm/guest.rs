@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_read_from_what_ldd_says() {
+    fn libraries_are_parsed_from_ldds_output() {
         assert_eq!(library("\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f)"), Some("/lib/x/libc.so.6"));
         assert_eq!(library("\t/lib64/ld-linux-x86-64.so.2 (0x00007f)"), Some("/lib64/ld-linux-x86-64.so.2"));
         assert_eq!(library("\tlinux-vdso.so.1 (0x00007f)"), None);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_reaches_the_program_as_it_is() {
+    fn an_argument_reaches_the_program_unchanged() {
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's $x"), "'it'\\''s $x'");
     }

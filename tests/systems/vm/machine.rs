@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_stands_behind_the_mark() {
+    fn the_exit_code_follows_the_mark() {
         check("a\r\nexit-1-0\r\n", Some(0));
         check("exit-1-101\nafter\n", Some(101));
         check("exit-2-0\nsays exit-1-0\n", None);

@@ -47,7 +47,7 @@ const OF_THIS_MACHINE: [&str; 4] =
 /// list, is the same in each kernel that loads the programs. They run in this machine's kernel and, as an errand of
 /// their own, in the floor's: an emulated processor verifies the programs anew for each of them, five seconds long.
 const RULES: [&str; 16] = [
-    "conversations::kernel_a_connected_client_keeps_a_backend_that_serves_and_loses_one_that_does_not",
+    "conversations::kernel_a_connected_client_keeps_only_a_serving_backend",
     "packets::tests::anew",
     "packets::tests::answers",
     "packets::tests::associations",

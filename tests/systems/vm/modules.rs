@@ -133,14 +133,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_names_what_it_needs() {
+    fn a_module_lists_its_dependencies() {
         let module = b"\x7fELF\0\xff\xfe\0license=GPL\0depends=nf_tables,nf_nat\0softdep=pre: a b post: c\0";
         assert_eq!(needs(module), ["nf_tables", "nf_nat", "a", "b"]);
         assert!(needs(b"\0depends=\0").is_empty());
     }
 
     #[test]
-    fn a_module_stands_after_what_it_needs() {
+    fn a_module_comes_after_its_dependencies() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, needs: &str| {
             fs::write(folder.path().join(name), format!("\0depends={needs}\0")).unwrap();

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_shows_something_else_does_not_agree() {
+    fn a_page_with_other_values_does_not_match() {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("page.md");
         let columns = [("5.10".to_owned(), column(&[("a link", "yes")]))];

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_divided_kernel_is_taken_with_its_parts() {
+    fn a_split_kernel_is_taken_with_its_parts() {
         let parts = ["linux-binary-7.2.13+deb14-cloud-amd64", "linux-modules-7.2.13+deb14-cloud-amd64"];
         check("7", &parts);
         check("7.2", &parts);

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_test_observed_is_kept() {
+    fn a_tests_observations_are_kept() {
         let mut tally = Tally::default();
         tally.hear("test x ... observed\tan errno\tECONNREFUSED");
         tally.hear("observed\tnothing");

@@ -1,6 +1,6 @@
-//! A diagnosis of a daemon that never comes to rest.
+//! Diagnoses a daemon whose services change all the time.
 //!
-//! Invariant: the attacker changes things without a pause, until the last answer has come.
+//! Invariant: the attacker changes services in a loop until the last answer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -16,13 +16,13 @@ use crate::stage::{Apiserver, until};
 
 const ANSWERS: usize = 20;
 
-/// The services that are asked about: one that changes without a pause, and one that never does.
+/// The diagnosed services: one that changes in a loop, and one that never does.
 const NAMES: [&str; 2] = ["default/busy-0", "default/busy-200"];
 
-/// Services that change one after the other.
+/// How many services change one after the other.
 const SERVICES: u8 = 200;
 
-/// The one that never changes.
+/// The service that never changes.
 const CALM: u8 = SERVICES;
 
 fn service(number: u8) -> Value {
@@ -47,10 +47,10 @@ fn slice(number: u8, backend: u8) -> Value {
     })
 }
 
-/// Far longer than all answers may take: a test that fails meanwhile shall end.
+/// Far longer than all answers may take, so that a failing test still ends.
 const CHANGING: Duration = Duration::from_secs(180);
 
-/// Every service gets another backend, again and again; the first one, which is asked about, at each turn of another.
+/// Gives every service another backend again and again. The first service, which is diagnosed, changes at each turn.
 fn change(cluster: &Cluster, ends: &AtomicBool, changes: &AtomicU64) {
     let begun = Instant::now();
     for turn in (1..=250_u8).cycle() {
@@ -64,7 +64,7 @@ fn change(cluster: &Cluster, ends: &AtomicBool, changes: &AtomicU64) {
     }
 }
 
-/// Asks once: how long it took, and what is wrong with the answer.
+/// Diagnoses once: returns how long it took, and what is wrong with the answer.
 fn ask(daemon: &Daemon<'_>, name: &str) -> (Duration, Vec<String>) {
     let begun = Instant::now();
     let (_, said) = daemon.answer(&["diagnose", name, "--no-probe", "-o", "json"]).unwrap();
@@ -80,7 +80,7 @@ fn ask(daemon: &Daemon<'_>, name: &str) -> (Duration, Vec<String>) {
 }
 
 #[test]
-fn a_diagnosis_beside_thousands_of_changes_a_second_is_right_and_in_time() {
+fn diagnoses_stay_right_and_timely_during_thousands_of_changes_a_second() {
     let bed = Bed::new().unwrap();
     let apiserver = Apiserver::start(&bed);
     for number in 0..=CALM {

@@ -1,4 +1,4 @@
-//! What an unprivileged process can and cannot do by the doors of the daemon.
+//! The rights of an unprivileged process at the daemon's listeners.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,13 +18,13 @@ fn statuses(crowd: &mut Crowd) -> BTreeMap<u16, u64> {
     answers.by_status
 }
 
-/// Waits until the crowd is at it.
+/// Waits until the crowd gets answers.
 fn at_it(crowd: &mut Crowd, status: u16) {
     until("at it", || statuses(crowd).contains_key(&status));
 }
 
 #[test]
-fn nobody_who_asks_for_comparisons_all_the_time_holds_up_no_change() {
+fn unprivileged_verify_requests_delay_no_change() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
@@ -38,13 +38,13 @@ fn nobody_who_asks_for_comparisons_all_the_time_holds_up_no_change() {
     assert!(daemon.is_ready());
 }
 
-/// How much the log has besides the bystander's changes.
+/// How many log lines are not about the bystander's changes.
 fn lines_of_others(daemon: &Daemon<'_>) -> usize {
     daemon.logged().lines().filter(|line| !line.contains("service=default/bystander")).count()
 }
 
 #[test]
-fn nobody_who_asks_for_diagnoses_all_the_time_holds_up_no_change_and_fills_no_log() {
+fn unprivileged_diagnose_requests_delay_no_change_and_fill_no_log() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
@@ -65,26 +65,26 @@ fn nobody_who_asks_for_diagnoses_all_the_time_holds_up_no_change_and_fills_no_lo
     assert!(daemon.is_ready());
 }
 
-/// How often everything was compared and listed.
+/// How many audits and how many lists the apiserver answered.
 fn compared(apiserver: &Apiserver, kind: Kind) -> (u64, u64) {
     (apiserver.server.asked(Asked::audit(kind)), apiserver.server.asked(Asked::list(kind)))
 }
 
 #[test]
-fn nobody_makes_the_daemon_ask_the_apiserver_more_than_once_in_ten_seconds() {
+fn unprivileged_verify_requests_query_the_apiserver_once_in_ten_seconds() {
     let bed = Bed::new().unwrap();
     let apiserver = Apiserver::start(&bed);
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.configure(&apiserver.configure(&daemon)).unwrap();
     daemon.start().unwrap();
-    // The watch misses this, so that there is something to find.
+    // The watch misses this change, so that the comparison finds something.
     apiserver.cluster.apply_untold(Apiserver::slice("10.0.0.2")).unwrap();
     let begun = Instant::now();
     let mut crowd = nobody_asks(&bed, 8, "/verify?format=json");
     at_it(&mut crowd, 200);
     std::thread::sleep(Duration::from_secs(5));
     let windows = begun.elapsed().as_secs() / 10 + 1;
-    // Slices of ServiceImports are a list of their own.
+    // Slices of ServiceImports have a list of their own.
     for (kind, first) in [(Kind::Services, 1), (Kind::Slices, 2)] {
         let (compared, listed) = compared(&apiserver, kind);
         assert!(compared >= 1 && compared <= 2 * windows, "{kind:?}: {compared} in {:?}", begun.elapsed());
@@ -96,7 +96,7 @@ fn nobody_makes_the_daemon_ask_the_apiserver_more_than_once_in_ten_seconds() {
 }
 
 #[test]
-fn nobody_who_fills_tcp_locks_root_out_of_the_socket() {
+fn a_full_tcp_listener_leaves_the_socket_to_root() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
@@ -114,14 +114,14 @@ fn nobody_who_fills_tcp_locks_root_out_of_the_socket() {
 }
 
 #[test]
-fn nobody_changes_anything_by_tcp_and_does_not_get_into_the_socket() {
+fn an_unprivileged_process_changes_nothing_by_tcp_or_socket() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
     let reload = Question { uid: NOBODY, clients: 2, door: TCP, method: "POST", path: "/reload" };
     let mut by_tcp = bed.crowd(Location::NODE, &reload).unwrap();
     at_it(&mut by_tcp, 403);
-    // Only the socket's own mode is in the way, not that of the test's folder.
+    // Only the socket's own mode blocks access, not that of the test's folder.
     fs::set_permissions(daemon.folder(), fs::Permissions::from_mode(0o755)).unwrap();
     let socket = daemon.socket();
     let by_socket = Question { door: socket.to_str().unwrap(), ..reload };
@@ -132,9 +132,9 @@ fn nobody_changes_anything_by_tcp_and_does_not_get_into_the_socket() {
     assert!(!daemon.logged().contains("a client requested a reload"), "{}", daemon.logged());
 }
 
-/// A member of the socket's group may look, and drains nothing.
+/// A member of the socket's group may read, and may not drain.
 #[test]
-fn nobody_drains_a_backend_by_tcp_nor_by_a_socket_that_is_open_to_all() {
+fn an_unprivileged_process_drains_no_backend_by_tcp_or_open_socket() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();

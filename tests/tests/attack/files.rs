@@ -1,4 +1,4 @@
-//! Files of another user, files that may not be read, and what only looks like a file.
+//! Files of another user, unreadable files, and objects that only look like files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -10,23 +10,23 @@ use holdfast_tests::bed::{Bed, succeed};
 
 use crate::stage::{Bystander, CHANGES, NOBODY, PROMPT, SOON, service, until};
 
-/// The daemon as a service of systemd has it: root without the power to read what root may not, and what it needs
-/// for its work.
+/// The daemon's sandbox under systemd: root without the capability to read others' files, and with those that it
+/// needs.
 const SANDBOX: [&str; 3] = ["setpriv", "--bounding-set=-all,+bpf,+net_admin,+perfmon", "--inh-caps=-all"];
 
-/// A daemon in the sandbox, and what it said when it did not start.
+/// The exit code and the output of a daemon in the sandbox that must not start.
 fn in_vain(daemon: &Daemon<'_>) -> (Option<i32>, String) {
     daemon.start_in_vain(&SANDBOX).unwrap()
 }
 
-/// Gives the file to the unprivileged user, and closes it to all others.
+/// Gives the file to the unprivileged user, and hides it from all others.
 fn take_away(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
 #[test]
-fn a_configuration_that_may_not_be_read_says_so() {
+fn an_unreadable_configuration_is_reported() {
     let bed = Bed::new().unwrap();
     let daemon = Daemon::new(&bed, "").unwrap();
     take_away(&daemon.config());
@@ -36,7 +36,7 @@ fn a_configuration_that_may_not_be_read_says_so() {
 }
 
 #[test]
-fn a_manifest_that_may_not_be_read_rejects_itself_only() {
+fn an_unreadable_manifest_rejects_only_itself() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.write_manifest("closed.yaml", &service("closed", "10.96.0.7", "192.0.2.7")).unwrap();
@@ -53,7 +53,7 @@ fn a_manifest_that_may_not_be_read_rejects_itself_only() {
 }
 
 #[test]
-fn files_about_events_that_cannot_be_used_are_named_and_keep_nobody_from_being_served() {
+fn unusable_event_files_are_reported_and_services_are_served() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let events = daemon.config().with_file_name("events.d");
@@ -82,7 +82,7 @@ fn make_fifo(path: &Path) {
 }
 
 #[test]
-fn a_fifo_where_manifests_belong_is_named_and_stops_nothing() {
+fn a_fifo_among_manifests_is_reported_and_blocks_nothing() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     make_fifo(&daemon.manifests().join("early.yaml"));
@@ -102,7 +102,7 @@ fn a_fifo_where_manifests_belong_is_named_and_stops_nothing() {
 }
 
 #[test]
-fn a_kubeconfig_that_may_not_be_read_is_named_and_the_other_sources_are_served() {
+fn an_unreadable_kubeconfig_is_reported_and_other_sources_are_served() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let kubeconfig = daemon.folder().join("kubeconfig");
@@ -120,7 +120,7 @@ fn a_kubeconfig_that_may_not_be_read_is_named_and_the_other_sources_are_served()
 }
 
 #[test]
-fn a_state_that_belongs_to_somebody_else_is_named_and_the_daemon_serves() {
+fn another_users_state_is_reported_and_the_daemon_serves() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let state = daemon.folder().join("state");
@@ -136,7 +136,7 @@ fn a_state_that_belongs_to_somebody_else_is_named_and_the_daemon_serves() {
 }
 
 #[test]
-fn what_nobody_left_where_the_socket_belongs_is_named_and_left_alone() {
+fn a_foreign_file_at_the_sockets_path_is_reported_and_kept() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     fs::write(daemon.socket(), "nobody was here").unwrap();

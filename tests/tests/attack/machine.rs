@@ -1,6 +1,6 @@
-//! What the machine may refuse the daemon: room on the disk, memory, time, the cgroup that it serves.
+//! The machine denies the daemon disk space, memory, CPU time, or its cgroup.
 //!
-//! Each is the doing of another process on the node, or of a tenant that has the daemon take as much as it may.
+//! Another process on the node causes each of these, or a tenant that makes the daemon use its limits.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,14 +22,14 @@ fn bed_with_server() -> (Bed, Server) {
     (bed, server)
 }
 
-/// Mounts within the bed, where no other process sees it.
+/// Mounts inside the bed, where no other process sees it.
 fn mount(bed: &Bed, words: &[&str]) {
     let mut command = bed.command(Location::NODE, "mount").unwrap();
     command.args(words);
     succeed(command, Duration::from_secs(20)).unwrap();
 }
 
-/// Services of a tenant, with so many ports at one address each.
+/// A tenant's services, each with this many ports at one address.
 fn crowd(services: u16, ports: u16) -> String {
     (0..services).fold(String::new(), |mut text, number| {
         write!(
@@ -48,7 +48,7 @@ fn crowd(services: u16, ports: u16) -> String {
 }
 
 #[test]
-fn a_full_disk_and_one_that_nobody_can_write_cost_neither_changes_nor_the_next_start() {
+fn a_full_or_read_only_disk_costs_no_change_and_no_restart() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let state = daemon.state();
@@ -83,7 +83,7 @@ fn a_full_disk_and_one_that_nobody_can_write_cost_neither_changes_nor_the_next_s
 }
 
 #[test]
-fn who_has_the_daemon_killed_at_its_memory_limit_cuts_nobody_off_and_it_starts_again() {
+fn a_daemon_killed_at_its_memory_limit_cuts_no_client_and_restarts() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.write_manifest("web.yaml", &service("web", "10.96.0.10", BACKEND)).unwrap();
@@ -102,7 +102,7 @@ fn who_has_the_daemon_killed_at_its_memory_limit_cuts_nobody_off_and_it_starts_a
 }
 
 #[test]
-fn a_twentieth_of_a_processor_is_enough_for_a_bystander_beside_a_crowd() {
+fn a_twentieth_of_a_processor_serves_a_bystander_during_an_attack() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
@@ -115,7 +115,7 @@ fn a_twentieth_of_a_processor_is_enough_for_a_bystander_beside_a_crowd() {
     assert!(daemon.is_running(), "{}", daemon.logged());
 }
 
-/// What a process in a cgroup gets from an address.
+/// The reply that a process in a cgroup gets from an address.
 fn dials_in(bed: &Bed, cgroup: &Path, address: &str) -> Option<String> {
     let (ip, port) = address.split_once(':').unwrap();
     let mut command = bed.command_in(cgroup, "timeout");
@@ -125,7 +125,7 @@ fn dials_in(bed: &Bed, cgroup: &Path, address: &str) -> Option<String> {
 }
 
 #[test]
-fn a_cgroup_that_is_removed_under_the_daemon_is_named_and_served_again_when_it_is_back() {
+fn a_removed_cgroup_is_reported_and_served_again_once_recreated() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let served = bed.child_cgroup("served").unwrap();

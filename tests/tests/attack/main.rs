@@ -1,13 +1,12 @@
-//! Rung 4: attackers of every kind, against the daemon that users run, with the kernel's datapath. Needs root, so the
-//! `root` feature selects it.
+//! Rung 4: attackers of every kind against the real daemon with the kernel's datapath. Needs root, so the `root`
+//! feature selects it.
 //!
-//! A test does what an attacker did, as the user or the tenant that could, and times what a bystander's changes take
-//! meanwhile. The bounds have room for a busy machine; figures are in docs/performance.md.
+//! Each test does what an attacker did, as a user or tenant that could, and times a bystander's changes meanwhile. The
+//! bounds leave room for a busy machine; measurements are in docs/performance.md.
 //!
-//! Left out is a step of the wall clock, because a bed has the machine's own; the engine's tests step theirs,
-//! and so does the simulation. Nor thousands of holds at once: what would end one for want of a question shows from
-//! 15,000 held backends on, which take half a minute to be asked, after the minute in which a loss may come of the
-//! start; `probes` does it in virtual time.
+//! Two attacks are missing. A bed shares the machine's wall clock, so steps of the clock are in the engine's tests and
+//! in the simulation. Thousands of holds at once take too long: a late probe would end a hold only from 15,000 held
+//! backends on, which take half a minute to probe; `probes` does it in virtual time.
 
 #![cfg(test)]
 

@@ -1,4 +1,4 @@
-//! What a hostile or careless tenant can and cannot do to others by what objects say.
+//! Harm that a hostile or careless tenant's objects must not do to others.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::stage::{nobody_dials, row, service, slice, until};
 const BACKEND: &str = "192.0.2.1";
 const VIP: &str = "10.96.0.10:80";
 
-/// A bed with one server that backends may be.
+/// A bed with one server for backends.
 fn bed_with_server() -> (Bed, Server) {
     let local = vec!["192.0.2.1/32"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
@@ -29,7 +29,7 @@ fn named_port(name: &str) -> String {
 }
 
 #[test]
-fn a_port_that_is_renamed_before_its_slices_answers_all_the_time() {
+fn a_port_renamed_before_its_slices_never_stops_answering() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.write_manifest("service.yaml", &named_port("http")).unwrap();
@@ -45,7 +45,7 @@ fn a_port_that_is_renamed_before_its_slices_answers_all_the_time() {
 
     daemon.write_manifest("service.yaml", &named_port("web")).unwrap();
     until("held", || is("web", "held"));
-    // So late may the controller of slices be.
+    // The slice controller may be this late.
     std::thread::sleep(Duration::from_secs(1));
     assert!(is("web", "held"), "{}", row(&daemon, "10.96.0.10"));
     daemon.write_manifest("slice.yaml", &slice("web", "name: web, port: 8080", BACKEND)).unwrap();
@@ -54,10 +54,10 @@ fn a_port_that_is_renamed_before_its_slices_answers_all_the_time() {
     assert!(tally.connected > 100 && tally.failed.is_empty(), "{tally:?}");
 }
 
-/// More than are shown by name.
+/// More than the API lists by name.
 const NOISE: usize = 1_200;
 
-/// Services of another tenant, with an annotation value that holdfast does not know.
+/// Another tenant's services, with an annotation value that holdfast does not support.
 fn noise() -> String {
     (0..NOISE).fold(String::new(), |mut text, number| {
         writeln!(
@@ -78,7 +78,7 @@ fn rejected(daemon: &Daemon<'_>) -> Value {
 }
 
 #[test]
-fn a_tenants_noise_evicts_nobodys_last_good_version_over_a_restart() {
+fn a_tenants_noise_evicts_no_foreign_last_good_version_over_a_restart() {
     let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let web = service("web", "10.96.0.10", BACKEND);
@@ -98,11 +98,11 @@ fn a_tenants_noise_evicts_nobodys_last_good_version_over_a_restart() {
     assert_eq!(nobody_dials(&bed, VIP), "web");
 }
 
-/// Addresses of this host, of a link and of all hosts.
+/// Loopback, link-local and broadcast addresses.
 const RESERVED: [&str; 3] = ["127.0.0.1", "169.254.169.254", "255.255.255.255"];
 
 #[test]
-fn a_tenant_takes_no_address_of_the_host_of_a_link_or_of_everybody() {
+fn a_tenant_takes_no_loopback_link_local_or_broadcast_address() {
     let (bed, _server) = bed_with_server();
     let _own = bed.serve(Location::NODE, Role::Tcp, "own", "127.0.0.1:9443".parse().unwrap()).unwrap();
     let claims = format!("externalIPs: [{}, 198.51.100.1], ports: [{{port: 9443}}]", RESERVED.join(", "));
@@ -119,7 +119,7 @@ fn a_tenant_takes_no_address_of_the_host_of_a_link_or_of_everybody() {
 }
 
 #[test]
-fn a_kind_that_is_not_read_is_named_once_however_many_there_are() {
+fn an_unsupported_kind_is_reported_once_for_all_its_objects() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let objects = |kind: &str| {

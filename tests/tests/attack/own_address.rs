@@ -1,6 +1,6 @@
-//! Ports of the node's own address, for which a tenant asks by an external IP.
+//! Ports of the node's own address that a tenant claims as an external IP.
 //!
-//! Invariant: the daemon sees the sockets of the bed's network alone, so a server of the bed is a process of the node.
+//! Invariant: the daemon sees only the sockets of the bed's network, so a server of the bed is a process of the node.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::stage::{Apiserver, PROMPT, nobody_dials, row, until};
 
 const NODE: &str = "192.0.2.7";
 
-/// `default/web` as an ingress has it: the node's address at port 80. It asks for kubelet's port too.
+/// `default/web` as an ingress: the node's address at port 80. It also claims kubelet's port.
 fn ingress() -> Value {
     json!({
         "kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "default", "name": "web"},
@@ -30,7 +30,7 @@ fn slice() -> Value {
 }
 
 #[test]
-fn a_process_of_the_node_keeps_its_port_from_an_external_ip_until_it_ends() {
+fn a_listening_process_keeps_its_port_from_an_external_ip() {
     let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32", "192.0.2.7/32"], ..Layout::default() }).unwrap();
     let _backend = bed.serve(Location::NODE, Role::Tcp, "web", "192.0.2.1:8080".parse().unwrap()).unwrap();
     let apiserver = Apiserver::start(&bed);

@@ -1,4 +1,4 @@
-//! What an unprivileged process can and cannot do by the sockets that it opens.
+//! Attacks by the sockets that an unprivileged process opens.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use holdfast_tests::bed::{Bed, Errand, Layout, Location, Role};
 
 use crate::stage::{NOBODY, nobody_dials, slice, until};
 
-/// Each way to mean oneself by the unspecified address, and the node itself.
+/// Each unspecified address that means the own host.
 const UNSPECIFIED: [&str; 3] = ["0.0.0.0:30080", "[::]:30080", "[::ffff:0.0.0.0]:30080"];
 const OF_THE_NODE: [&str; 2] = ["192.0.2.1:30080", "[2001:db8::1]:30080"];
 
@@ -47,7 +47,7 @@ fn check_all_get(bed: &Bed, addresses: &[&str], expected: &str) {
 }
 
 #[test]
-fn nobody_who_dials_the_unspecified_address_gets_itself_or_a_refusal_and_never_a_node_port() {
+fn dialling_the_unspecified_address_never_reaches_a_node_port() {
     let local = vec!["192.0.2.1/32", "2001:db8::1/128"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let serve = |name, at: &str| bed.serve(Location::NODE, Role::Tcp, name, at.parse().unwrap()).unwrap();
@@ -77,14 +77,14 @@ fn udp(name: &str, vip: &str, backend: &str) -> String {
     )
 }
 
-/// The address that the client believes to talk to, the one that answers, and the reply.
+/// The dialled address as the client sees it, the address that replies, and the reply.
 fn ask(client: &mut Lasting) -> (Option<String>, Option<String>, Option<String>) {
     let answer = client.ask().unwrap().pop().unwrap();
     (answer.peer, answer.from, answer.reply)
 }
 
 #[test]
-fn nobody_who_makes_seventy_thousand_short_sockets_pushes_no_other_out() {
+fn seventy_thousand_short_sockets_evict_no_other_client() {
     let bed = Bed::lay(&Layout { local: vec!["192.0.2.0/24"], ..Layout::default() }).unwrap();
     let _servers = [("one", "192.0.2.1:5353"), ("two", "192.0.2.2:5353")]
         .map(|(name, at)| bed.serve(Location::NODE, Role::Udp, name, at.parse().unwrap()).unwrap());

@@ -1,8 +1,7 @@
-//! The cast: a bed with a daemon, a bystander and its timed changes, an apiserver with a journal, and an unprivileged
+//! The setup: a bed with a daemon, a bystander with timed changes, an apiserver with a journal, and an unprivileged
 //! user.
 //!
-//! Invariant: the bystander's service has nothing in common with what is attacked, so whatever delays it is
-//! the attack's doing.
+//! Invariant: the bystander's service shares nothing with the attacked ones, so only the attack can delay it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -14,30 +13,30 @@ use holdfast_tests::bed::{Bed, Errand, Location};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
 use serde_json::{Value, json};
 
-/// The user without privileges, by its number everywhere on Linux.
+/// The unprivileged user's id on Linux.
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// The door that is open to every process of the node.
+/// The API's TCP address, open to every process of the node.
 pub(crate) const TCP: &str = "127.0.0.1:9890";
 
-/// A bystander's change takes some milliseconds, and half a second at most where maps grow: ten times that on a machine
-/// that others keep busy. A change that waited behind an attack would wait for as long as it goes on.
+/// The limit of a bystander's change. It takes milliseconds, and up to half a second if maps grow; this is ten times
+/// that. A change that waited for an attack would take as long as the attack.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
-/// Changes that are timed while an attack goes on. Of so many the slowest does not count: where maps have to grow, it
-/// is the one that waits while the kernel verifies the programs again, some hundred milliseconds once in a doubling.
+/// How many changes are timed during an attack. The slowest does not count: when maps grow, it waits some hundred
+/// milliseconds while the kernel verifies the programs again.
 pub(crate) const CHANGES: usize = 100;
 
-/// As long as a test waits for anything at all.
+/// The timeout of any wait in a test.
 pub(crate) use holdfast_tests::patience::TEST_TIMEOUT as SOON;
 
-/// Unprivileged clients that ask this over TCP all the time.
+/// Starts unprivileged clients that request this path over TCP in a loop.
 pub(crate) fn nobody_asks(bed: &Bed, clients: usize, path: &str) -> Crowd {
     let question = Question { uid: NOBODY, clients, door: TCP, method: "GET", path };
     bed.crowd(Location::NODE, &question).unwrap()
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
@@ -65,18 +64,18 @@ pub(crate) fn slice(service: &str, port: &str, backend: &str) -> String {
     )
 }
 
-/// What an unprivileged process gets from an address: the name of the server, or an errno.
+/// The reply to an unprivileged process that dials an address: the server's name, or an errno.
 pub(crate) fn nobody_dials(bed: &Bed, address: &str) -> String {
     bed.errand(Location::NODE, NOBODY, Errand::Dial, address.parse().unwrap()).unwrap()
 }
 
-/// What the daemon says of the first frontend with this address.
+/// The first row of `frontends` with this address.
 pub(crate) fn row(daemon: &Daemon<'_>, address: &str) -> Value {
     daemon.ask(&["frontends", "--address", address]).unwrap()["frontends"][0].clone()
 }
 
-/// A tenant on the same node that takes no part in the attack: its backend changes, and it waits until the change is in
-/// the maps and told.
+/// A tenant on the same node that takes no part in the attack: it changes its backend, and waits until the maps and
+/// the record have the change.
 pub(crate) struct Bystander<'a> {
     daemon: &'a Daemon<'a>,
     told: BufReader<UnixStream>,
@@ -95,7 +94,7 @@ impl<'a> Bystander<'a> {
         bystander
     }
 
-    /// The time from the file's rename to the record of what clients get now.
+    /// The time from the file's rename to the record of the new backend.
     pub(crate) fn change(&mut self) -> Duration {
         self.changes = self.changes % 250 + 1;
         let backend = format!("192.0.2.{}", self.changes);
@@ -116,7 +115,7 @@ impl<'a> Bystander<'a> {
         }
     }
 
-    /// How long his changes take while something goes on: all but the slowest hundredth are no slower than this.
+    /// The time of all changes but the slowest hundredth, while an attack goes on.
     pub(crate) fn p99(&mut self, changes: usize) -> Duration {
         let mut took: Vec<Duration> = (0..changes).map(|_| self.change()).collect();
         took.sort();
@@ -143,7 +142,7 @@ impl Apiserver {
         it
     }
 
-    /// `default/web`, with this backend.
+    /// Writes `default/web` with this backend.
     fn serve(&self, backend: &str) {
         let service = json!({
             "kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "default", "name": "web"},
@@ -164,7 +163,7 @@ impl Apiserver {
         })
     }
 
-    /// What the daemon is configured with to use it.
+    /// The configuration of a daemon that uses it.
     pub(crate) fn configure(&self, daemon: &Daemon<'_>) -> String {
         let ca = daemon.folder().join("ca.pem");
         std::fs::write(&ca, self.authority.pem()).unwrap();

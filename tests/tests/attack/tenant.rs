@@ -1,4 +1,4 @@
-//! What a tenant that may write any object can and cannot do to another one.
+//! Harm that a tenant with all rights on objects must not do to another one.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use holdfast_tests::bed::{Bed, Layout, Location, Role};
 
 use crate::stage::{Bystander, CHANGES, PROMPT, nobody_dials, service, until};
 
-/// One Service of so many ports at so many external addresses: a few KiB of text.
+/// A Service with this many ports at this many external addresses: a few KiB of text.
 fn product(ports: u16, addresses: u16) -> String {
     let mut text = "apiVersion: v1\nkind: Service\nmetadata: {name: product, namespace: tenant}\n\
                     spec:\n  type: ClusterIP\n  clusterIP: 10.97.0.1\n  ports:\n"
@@ -22,7 +22,7 @@ fn product(ports: u16, addresses: u16) -> String {
     text + "]\n"
 }
 
-/// A bystander's changes while such a Service comes, and after it has come.
+/// Times a bystander's changes while such a Service arrives, and afterwards.
 #[track_caller]
 fn check_bystander(ports: u16, addresses: u16) {
     let bed = Bed::new().unwrap();
@@ -39,17 +39,17 @@ fn check_bystander(ports: u16, addresses: u16) {
 }
 
 #[test]
-fn a_service_of_three_hundred_ports_at_three_hundred_addresses_holds_up_no_other() {
+fn a_service_of_300_ports_at_300_addresses_delays_no_other() {
     check_bystander(300, 300);
 }
 
 #[test]
-fn a_service_of_a_thousand_ports_at_four_hundred_addresses_holds_up_no_other() {
+fn a_service_of_1000_ports_at_400_addresses_delays_no_other() {
     check_bystander(1_000, 400);
 }
 
 #[test]
-fn a_tenant_who_waits_for_room_gets_it_when_another_goes() {
+fn a_waiting_service_gets_the_space_of_a_deleted_one() {
     let local = vec!["192.0.2.1/32"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let _server = bed.serve(Location::NODE, Role::Tcp, "web", "192.0.2.1:8080".parse().unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! Two daemons where there is room for one: the second says what it lacks and ends where it must, and the first
-//! does not notice.
+//! Two daemons that compete for one resource: the second reports what it lacks and ends if it must, and the first goes
+//! on undisturbed.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use holdfast_tests::bed::daemon::Daemon;
 use crate::stage::Bystander;
 
 #[test]
-fn a_second_daemon_on_the_same_port_waits_for_it_and_disturbs_nobody() {
+fn a_second_daemon_waits_for_a_taken_port_and_serves() {
     let bed = Bed::new().unwrap();
     let mut first = Daemon::new(&bed, "").unwrap();
     first.start().unwrap();
@@ -26,7 +26,7 @@ fn a_second_daemon_on_the_same_port_waits_for_it_and_disturbs_nobody() {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_state_ends_and_spoils_nothing() {
+fn a_second_daemon_on_the_same_state_ends_and_changes_nothing() {
     let bed = Bed::new().unwrap();
     let mut first = Daemon::new(&bed, "").unwrap();
     first.start().unwrap();
@@ -54,7 +54,7 @@ fn a_second_daemon_on_the_same_state_ends_and_spoils_nothing() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_is_waited_for() {
+fn a_new_daemon_waits_for_the_end_of_a_killed_one() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();

@@ -30,16 +30,16 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-/// A change of the folder is seen within milliseconds; a busy machine may take its time.
+/// The daemon sees a change of the folder within milliseconds; a busy machine takes longer.
 const SEEN_WAIT: Duration = Duration::from_secs(20);
 
-/// The daemon's parts, joined as the program joins them, over maps in memory.
+/// The daemon's parts, connected as in the program, over maps in memory.
 struct Daemon {
     runtime: Runtime,
     folder: TempDir,
     admin: AdminServer,
     snapshots: watch::Receiver<Arc<Snapshot>>,
-    // The engine and the folder's watcher end with it.
+    // Dropping it ends the engine and the folder's watcher.
     _stop: watch::Sender<bool>,
 }
 
@@ -87,7 +87,7 @@ impl Daemon {
     }
 }
 
-/// In one step, so that no reader can see a half of it.
+/// Writes atomically, so that no reader sees half of it.
 fn write(folder: &Path, name: &str, text: &str) {
     let new = folder.join(format!(".{name}.new"));
     fs::write(&new, text).unwrap();
@@ -101,7 +101,7 @@ fn start_engine(
 ) -> (watch::Receiver<Arc<Snapshot>>, Arc<History>) {
     let started = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]);
     let (mut engine, _) = started.unwrap();
-    // What is emptied here is to be seen empty; holds have tests of their own.
+    // An emptied list must read as empty here; holds have tests of their own.
     let hold = Policy { on_empty: OnEmpty::Refuse, ..Policy::default() };
     engine.apply(Event::SettingsApplied(Arc::new(Facts { hold, ..Facts::default() })));
     let (events_out, events) = mpsc::channel(GROUPS_WAITING_MAX);
@@ -141,7 +141,7 @@ fn start_admin(
     .unwrap()
 }
 
-/// What curl prints.
+/// The output of curl.
 fn curl(arguments: &[&str]) -> String {
     let ran = Command::new("curl")
         .args(["-sS", "--max-time", "20", "--noproxy", "*"])
@@ -154,7 +154,7 @@ fn curl(arguments: &[&str]) -> String {
     out
 }
 
-/// The text with every time in it made the same.
+/// Replaces every time in the text with the same one.
 fn timeless(body: &str) -> String {
     let mut parts = body.split("\"since\":\"");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -170,7 +170,7 @@ fn check(body: &str, expected: &Expect) {
     expected.assert_eq(&timeless(body));
 }
 
-/// Only the version tells that an annotation was edited: holdfast reads none of these.
+/// holdfast reads no annotation here; only the version shows that one was edited.
 fn service(namespace: &str, name: &str, ip: &str, version: u32) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  resourceVersion: \"{version}\"\n\
@@ -216,7 +216,7 @@ fn the_incident_in_its_smallest_form() {
             ],"stale_since": null}
         "#]],
     );
-    // Times are shown in seconds: a row that is rewritten now would show another one.
+    // Times have a resolution of seconds; a row that is rewritten now would show another one.
     std::thread::sleep(Duration::from_millis(1100));
     daemon.write("test-extended.yaml", &service("default", "test-extended", "10.96.0.2", 2));
     assert_eq!(curl(&[&url]), emptied, "touching an annotation changes nothing at all, not even since when");
@@ -230,7 +230,7 @@ fn the_incident_in_its_smallest_form() {
     );
 }
 
-/// The incident's four objects, as manifests of the cluster.
+/// The incident's four objects, as the cluster's manifests.
 fn recorded(kubernetes_endpoints: &str, version: u32) -> String {
     format!(
         r#"apiVersion: v1
@@ -328,7 +328,7 @@ fn without_ages(table: &str) -> String {
     table.lines().map(line).collect()
 }
 
-/// One row, whole; a service of these tests has no other.
+/// The full row of a service; these tests' services have one row.
 fn row(service: &str, ip: &str, serving: bool) -> Value {
     let backends =
         if serving { json!([{"address": "1.1.1.1", "port": 80, "state": "active"}]) } else { json!([]) };
@@ -340,7 +340,7 @@ fn row(service: &str, ip: &str, serving: bool) -> Value {
     })
 }
 
-/// Two services on one backend: what is done to the first shows in its own row alone.
+/// Two services share one backend: a change of the first one affects only its own row.
 #[track_caller]
 fn check_pair(first: (&str, &str), second: (&str, &str)) {
     let named = |(namespace, name): (&str, &str)| format!("{namespace}/{name}");
@@ -371,14 +371,14 @@ fn check_pair(first: (&str, &str), second: (&str, &str)) {
 }
 
 #[test]
-fn names_that_contain_each_other() {
+fn services_whose_names_contain_each_other_stay_separate() {
     for (first, second) in [("a", "a-b"), ("a", "a-"), ("a", "a0"), ("a-b", "a"), ("a", "ba")] {
         check_pair(("default", first), ("default", second));
     }
 }
 
 #[test]
-fn names_and_namespaces_that_look_alike() {
+fn services_whose_names_and_namespaces_look_alike_stay_separate() {
     check_pair(("default", "web"), ("default-2", "web"));
     check_pair(("default-2", "web"), ("default", "web"));
     check_pair(("ab", "c"), ("a", "bc"));
@@ -386,7 +386,7 @@ fn names_and_namespaces_that_look_alike() {
 }
 
 #[test]
-fn every_door_gives_the_same_answer() {
+fn tcp_and_socket_give_the_same_answers() {
     let daemon = Daemon::start(&[("a.yaml", &service("default", "a", "10.96.0.1", 1))]);
     let tcp = curl(&[&daemon.url("/frontends")]);
     let socket = daemon.socket();
@@ -404,7 +404,7 @@ fn every_door_gives_the_same_answer() {
 }
 
 #[test]
-fn a_bad_file_is_named_and_harms_nothing() {
+fn a_bad_file_is_reported_and_affects_no_service() {
     let mut daemon = Daemon::start(&[
         ("a.yaml", &service("default", "a", "10.96.0.1", 1)),
         ("s.yaml", &slice("default", "a", ONE)),
@@ -418,7 +418,7 @@ fn a_bad_file_is_named_and_harms_nothing() {
     assert!(reason.as_str().is_some_and(|reason| reason.contains("is not YAML")), "{services}");
 }
 
-/// What curl gets of the history, as soon as it has that many records: the recorder is behind the engine.
+/// The history as curl gets it, as soon as it has this many records: the recorder runs behind the engine.
 fn history(daemon: &Daemon, query: &str, count: usize) -> Vec<Record> {
     let url = daemon.url(&format!("/history?format=json&{query}"));
     let begun = std::time::Instant::now();

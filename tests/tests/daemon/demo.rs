@@ -1,6 +1,6 @@
-//! `make run`: what it made is gone when it has ended, however impatient its user is.
+//! `make run` removes everything that it made, however impatient its user is.
 //!
-//! The real script with stand-ins for what takes long: the build, the daemon and its backends.
+//! Runs the real script with stand-ins for the slow parts: the build, the daemon and its backends.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// A daemon that takes its time to end, so that there is something to be impatient about.
+/// A daemon that ends slowly, so that a user may press Ctrl-C again.
 const SLOW: &str = "#!/bin/sh\ntrap 'sleep 2; exit 0' TERM\nwhile :; do sleep 0.1; done\n";
 
 fn script(path: &Path, text: &str) {
@@ -23,12 +23,12 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The folder that the demo says it will remove, if it says so in this line.
+/// The folder that this line of the demo promises to remove, if it does.
 fn folder_of(line: &str) -> Option<PathBuf> {
     line.strip_prefix("Ctrl-C ends it and removes ")?.strip_suffix('.').map(PathBuf::from)
 }
 
-/// Where the demo's cgroup is, if it has one; `None`: no cgroup file system is mounted.
+/// The path of the demo's cgroup; `None`: no cgroup file system is mounted.
 fn cgroup_of(folder: &Path) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -37,7 +37,7 @@ fn cgroup_of(folder: &Path) -> Option<PathBuf> {
 }
 
 #[test]
-fn a_second_ctrl_c_leaves_nothing_of_the_demo_behind() {
+fn a_second_ctrl_c_still_removes_all_of_the_demo() {
     let work = tempfile::tempdir().unwrap();
     let path = |name: &str| work.path().join(name);
     for (name, text) in [
@@ -50,7 +50,7 @@ fn a_second_ctrl_c_leaves_nothing_of_the_demo_behind() {
     }
     fs::create_dir(path("tmp")).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    // A runner in the background has its children ignore Ctrl-C, and a shell cannot take that back.
+    // A background runner makes its children ignore Ctrl-C, and a shell cannot undo that.
     let mut demo = Command::new("env")
         .args(["--default-signal=INT", "scripts/run.sh"])
         .current_dir(root)
@@ -58,7 +58,7 @@ fn a_second_ctrl_c_leaves_nothing_of_the_demo_behind() {
         .env("CARGO_TARGET_DIR", path("target"))
         .env("TMPDIR", path("tmp"))
         .stdout(Stdio::piped())
-        // A group of their own, as a terminal gives them one: Ctrl-C reaches all processes of the demo.
+        // A process group of its own, as in a terminal: Ctrl-C reaches all processes of the demo.
         .process_group(0)
         .spawn()
         .unwrap();
@@ -69,7 +69,7 @@ fn a_second_ctrl_c_leaves_nothing_of_the_demo_behind() {
     let begun = Instant::now();
     while demo.try_wait().unwrap().is_none() {
         assert!(begun.elapsed() < Duration::from_secs(60), "the demo does not end");
-        // A process that has ended meanwhile needs no signal.
+        // A process that has ended needs no signal.
         let _ = killpg(group, Signal::SIGINT);
         sleep(Duration::from_millis(300));
     }

@@ -1,4 +1,4 @@
-//! Each reader gets broken input for two seconds on every run; `make fuzz` gives it longer.
+//! Fuzzes each parser for two seconds on every run; `make fuzz` runs longer.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 const TIME: Duration = Duration::from_secs(2);
 
-/// Four times what the daemon's threads have: without optimisation the frames of a parser are as much larger.
+/// Four times the stack of the daemon's threads: unoptimised frames of a parser are that much larger.
 const STACK_BYTES: usize = 8 << 20;
 
 #[track_caller]
@@ -18,17 +18,17 @@ fn check(name: &'static str) {
 }
 
 #[test]
-fn broken_configurations_are_refused_or_legal() {
+fn broken_configurations_are_refused_or_can_be_served() {
     check("config");
 }
 
 #[test]
-fn broken_manifests_harm_only_themselves() {
+fn broken_manifests_affect_only_their_own_objects() {
     check("manifests");
 }
 
 #[test]
-fn broken_answers_of_name_servers_say_nothing_that_is_not_in_them() {
+fn broken_dns_answers_give_only_records_that_they_contain() {
     check("names");
 }
 
@@ -37,7 +37,7 @@ fn broken_queries_are_answered() {
     check("query");
 }
 
-/// Finds fault with every input that has an `x`, and cannot stand a `y`.
+/// Rejects every input with an `x`, and panics on a `y`.
 struct Picky(&'static str);
 
 impl Target for Picky {
@@ -56,7 +56,7 @@ impl Target for Picky {
 }
 
 #[test]
-fn what_is_found_is_kept_in_a_file() {
+fn a_finding_saves_its_input_to_a_file() {
     let folder = TempDir::new().unwrap();
     let found = feed(&mut Picky("abc x"), 42, TIME, folder.path()).unwrap_err();
     assert!(found.starts_with("picky, seed 42: an x\ninput: /"), "{found}");

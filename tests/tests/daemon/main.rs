@@ -1,6 +1,6 @@
-//! The daemon's parts, joined as the program joins them: its sources, its API, what `make run` does.
+//! The daemon's parts, connected as in the program: its sources, its API, and `make run`.
 //!
-//! Invariant: all of it is in this process or in a folder of the test; nothing here needs root.
+//! Invariant: all of it is in this process or in a folder of the test; no test needs root.
 
 #[cfg(test)]
 mod api;

@@ -1,6 +1,6 @@
-//! Every scenario file with the whole daemon around the rules: what sources send is what the daemon reads, and
-//! a restart goes through the disk. What other maps and other orders of events do is shown for the rules
-//! alone, in `daemon/core/tests`.
+//! Runs every scenario with the whole daemon around the rules: the daemon's code parses what sources send, and a
+//! restart goes through the disk. `daemon/core/tests` runs the rules alone, over other maps and with other orders of
+//! events.
 
 use std::path::{Path, PathBuf};
 

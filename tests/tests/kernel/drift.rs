@@ -1,5 +1,4 @@
-//! What another process changes in the kernel's maps is told and put back, by a running daemon and by a restart. Needs
-//! root.
+//! Changes by another process to the kernel's maps: a running daemon and a restart report and repair them. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -28,7 +27,7 @@ use holdfast_laws::worlds::{Shape, cluster_ip};
 
 const WORLD: Shape = Shape { services: 5, endpoints: 3 };
 
-/// What is due only then has failed several times.
+/// Retries that are due later than this have failed several times.
 const LATER: Duration = Duration::from_millis(500);
 
 /// An engine that has written its world.
@@ -45,7 +44,7 @@ fn engine(options: &StartOptions, world: Shape) -> Engine<KernelMaps> {
 
 /// Steps until nothing is due, as the engine's loop does.
 fn run_until_idle(engine: &mut Engine<KernelMaps>) -> Arc<Snapshot> {
-    // The engine's clock never steps back.
+    // The engine's clock never goes back.
     static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
     loop {
         let now = ClockReading { wall: Timestamp(1_000), mono: BEGUN.elapsed() };
@@ -61,7 +60,7 @@ fn dump(engine: &mut Engine<KernelMaps>) -> Dump {
     engine.maps_mut().dump().unwrap()
 }
 
-/// Another pair of hands on the same maps: they are pinned once more, and other programs stand over them.
+/// A second writer of the same maps: pins them once more, over other programs.
 fn intruder(bed: &ThreadBed, options: &StartOptions) -> KernelMaps {
     let (own, other) = (&options.bpffs, bed.bpffs().join("intruder"));
     for folder in [format!("v{PINS_VERSION}/shared"), format!("v{PINS_VERSION}/g1")] {
@@ -82,7 +81,7 @@ fn frontend(service: u32) -> FrontendKey {
     FrontendKey { address: cluster_ip(service), port: NonZeroU16::MIN, transport: Transport::Tcp }
 }
 
-/// What can be done to the first service's port, by its index and its list.
+/// Each possible change of the first service's port, by its index and its list.
 fn deeds(index: PortIndex, list: SlotRange, other: PortIndex) -> Vec<(Action, &'static str)> {
     let word = |base, count| Action::PublishWord(index, Scope::Cluster, Word { base, count, ..Word::EMPTY });
     let lead = |to| FrontendValue { port: to, kind: FrontendType::ClusterIp, quota: QuotaId::default() };
@@ -122,7 +121,7 @@ fn deeds_to(found: &Dump) -> Vec<(Action, &'static str)> {
     deeds(index(0), port.cluster.0.range(Family::V4).unwrap(), index(1))
 }
 
-/// By meaning: the list may have moved.
+/// The lists by content, because a list may move.
 fn lists(dump: &Dump) -> Vec<String> {
     let list = |port: &holdfast_core::op::DumpPort| format!("{:?} {:?}", port.facts, port.cluster.1);
     let of = |index| dump.ports.iter().find(|port| port.index == index).map(list);
@@ -133,7 +132,7 @@ fn lists(dump: &Dump) -> Vec<String> {
 }
 
 #[test]
-fn kernel_what_somebody_changes_is_told_and_put_back() {
+fn kernel_foreign_map_changes_are_reported_and_repaired() {
     bed(|bed| {
         let mut engine = engine(&bed.options(), WORLD);
         let mut intruder = intruder(bed, &bed.options());
@@ -151,7 +150,7 @@ fn kernel_what_somebody_changes_is_told_and_put_back() {
 }
 
 #[test]
-fn kernel_what_somebody_changed_while_nobody_ran_is_put_back_by_a_start() {
+fn kernel_foreign_map_changes_without_a_daemon_are_repaired_at_start() {
     bed(|bed| {
         let whole = lists(&dump(&mut engine(&bed.options(), WORLD)));
         let mut intruder = intruder(bed, &bed.options());
@@ -164,7 +163,7 @@ fn kernel_what_somebody_changed_while_nobody_ran_is_put_back_by_a_start() {
     });
 }
 
-/// The errors of all frontends that have one.
+/// The errors of all frontends.
 fn errors(snapshot: &Snapshot) -> Vec<String> {
     let error = |row: &FrontendView| match &row.status {
         Status::Error(error) => Some(format!("{} {error}", row.address)),
@@ -175,7 +174,7 @@ fn errors(snapshot: &Snapshot) -> Vec<String> {
 }
 
 #[test]
-fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
+fn kernel_a_full_map_fails_only_frontends_that_do_not_fit() {
     bed(|bed| {
         let capacity = Capacity { ports: 4, ..bed.options().capacity };
         let two = Shape { services: 2, endpoints: 3 };
@@ -198,7 +197,7 @@ fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
         assert_eq!(errors(&run_until_idle(&mut engine)), [said], "another service is changed as ever");
         assert_eq!(engine.check_maps().unwrap().len(), 2, "the strays");
         run_until_idle(&mut engine);
-        // What was removed gives its room back when the kernel finds time for it.
+        // The kernel frees the memory of removed objects after a while.
         let is_well = |_| {
             std::thread::sleep(LATER);
             two.service_events(2).into_iter().for_each(|event| engine.apply(event));

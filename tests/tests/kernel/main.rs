@@ -1,6 +1,6 @@
-//! The engine over the kernel's maps: scenarios, drift, and what refused clients are told. Needs root.
+//! The engine over the kernel's maps: scenarios, drift, and the records of refused clients. Needs root.
 //!
-//! Invariant: each test has maps and a cgroup of its own.
+//! Invariant: each test has its own maps and cgroup.
 
 #[cfg(test)]
 #[path = "../../../daemon/datapath/tests/kernel/bed.rs"]

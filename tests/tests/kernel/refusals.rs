@@ -1,4 +1,4 @@
-//! The daemon knows which clients the kernel turned away, and the command line removes what this left. Needs root.
+//! The daemon records the clients that the kernel refused, and `cleanup` removes the datapath. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -14,7 +14,7 @@ use holdfast_cli::{self as cli, Command, Exit};
 use holdfast_core::op::WordFlags;
 use holdfast_datapath::{Denial, KernelMaps};
 
-/// A refusal is known at once; this is for a busy machine.
+/// A refusal is recorded at once; this is for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn wait_for(log: &RefusalLog, count: usize) -> RefusalSnapshot {
@@ -28,14 +28,14 @@ fn wait_for(log: &RefusalLog, count: usize) -> RefusalSnapshot {
     }
 }
 
-/// A frontend that refuses and one that drops.
+/// Sets up a frontend that refuses and one that drops.
 fn turn_away(maps: &mut KernelMaps) {
     Port { index: 1, frontends: &["10.96.0.20:80"], ..Port::TCP }.serve(maps);
     Port { index: 2, frontends: &["10.96.0.21:80"], flags: WordFlags::DROP, ..Port::TCP }.serve(maps);
 }
 
 #[test]
-fn kernel_refusals_are_kept_with_their_time_also_those_from_before_the_start() {
+fn kernel_refusals_from_before_the_start_are_recorded_with_their_time() {
     bed(|bed| {
         let mut maps = bed.start();
         turn_away(&mut maps);
@@ -58,7 +58,7 @@ fn kernel_refusals_are_kept_with_their_time_also_those_from_before_the_start() {
     });
 }
 
-/// `holdfast cleanup` over the pins in that folder.
+/// Runs `holdfast cleanup` on the pins in that folder.
 fn cleanup(folder: &Path, pins: &Path) -> (Exit, String, String) {
     let config = folder.join("config.toml");
     let state = folder.join("state");
@@ -73,7 +73,7 @@ fn cleanup(folder: &Path, pins: &Path) -> (Exit, String, String) {
 }
 
 #[test]
-fn kernel_cleanup_of_the_command_line_frees_the_clients() {
+fn kernel_the_cleanup_command_frees_refused_clients() {
     bed(|bed| {
         let folder = tempfile::tempdir().unwrap();
         let pins = bed.options().bpffs;
@@ -96,7 +96,7 @@ fn kernel_cleanup_of_the_command_line_frees_the_clients() {
 }
 
 #[test]
-fn kernel_cleanup_of_the_command_line_says_nothing_is_there_only_where_that_is_so() {
+fn kernel_the_cleanup_command_reports_nothing_only_if_nothing_exists() {
     bed(|bed| {
         let folder = tempfile::tempdir().unwrap();
         let pins = bed.options().bpffs;
@@ -111,9 +111,9 @@ fn kernel_cleanup_of_the_command_line_says_nothing_is_there_only_where_that_is_s
     });
 }
 
-/// Its pins are out of sight, as where another file system is mounted over them.
+/// The pins are hidden, as by another file system mounted over them.
 #[test]
-fn kernel_cleanup_of_the_command_line_takes_no_route_of_a_daemon_whose_pins_it_cannot_see() {
+fn kernel_the_cleanup_command_keeps_routes_of_hidden_pins() {
     bed(|bed| {
         let folder = tempfile::tempdir().unwrap();
         let pins = bed.options().bpffs;

@@ -1,4 +1,4 @@
-//! Every scenario file over the kernel's maps, which must hold what the memory maps hold. Needs root.
+//! Runs every scenario over the kernel's maps, which must equal the memory maps. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -13,10 +13,10 @@ use holdfast_datapath::KernelMaps;
 use holdfast_laws::scenario::{MapMaker, check};
 use holdfast_tests::whole_daemon::WholeDaemon;
 
-/// How often the kernel is asked whether a grace period is over; one takes some ten milliseconds.
+/// How often the end of a grace period is polled; it takes some ten milliseconds.
 const GRACE_POLL: Duration = Duration::from_millis(1);
 
-/// The kernel's maps, and beside them memory maps that get the same ops.
+/// The kernel's maps, and memory maps that get the same operations.
 struct Pair {
     kernel: KernelMaps,
     memory: MemoryMaps,
@@ -50,7 +50,7 @@ impl Maps for Kernel {
         self.pair().kernel.begin_grace()
     }
 
-    /// Waits: the scenarios' clock would run ahead of the kernel's.
+    /// Waits, because the scenarios' clock would run ahead of the kernel's.
     fn is_grace_over(&self, grace: Grace) -> bool {
         while !self.pair().kernel.is_grace_over(grace) {
             std::thread::sleep(GRACE_POLL);
@@ -61,7 +61,7 @@ impl Maps for Kernel {
     fn dump(&mut self) -> Result<Dump, MapError> {
         let mut pair = self.pair();
         let (mut kernel, memory) = (pair.kernel.dump()?, pair.memory.dump()?);
-        // Without programs at devices no program asks the kernel's maps for sources, and they keep none.
+        // Without programs at devices, nothing reads source ranges from the kernel's maps, and they store none.
         kernel.sources = kernel.sources.or_else(|| memory.sources.clone());
         assert_eq!(kernel, memory, "kernel, memory");
         Ok(kernel)
@@ -80,7 +80,7 @@ impl MapMaker for Kernel {
     fn make(&self) -> Result<Box<dyn Maps>, String> {
         let mut maps = self.clone();
         let left = maps.dump().map_err(|error| error.to_string())?;
-        // A scenario that fails may leave something; the next one is not to be blamed for it.
+        // A failed scenario may leave something behind, which must not fail the next one.
         if left != (Dump { sources: left.sources.clone().filter(Vec::is_empty), ..Dump::default() }) {
             let kernel = KernelMaps::without_programs(maps.capacity()).map_err(|error| error.to_string())?;
             *maps.pair() = Pair { kernel, memory: MemoryMaps::default() };

@@ -6,7 +6,7 @@ use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
-/// A node with an apiserver that lets in clients that show the token `first`.
+/// A node with an apiserver that accepts only the token `first`.
 pub(crate) fn with_token() -> Node {
     let setup = Setup::new(1);
     setup.services(1);
@@ -17,28 +17,28 @@ pub(crate) fn with_token() -> Node {
     node
 }
 
-/// A change is served after the watches were ended.
+/// Ends the watches, and checks that a later change is served.
 #[track_caller]
 fn served_anew(node: &mut Node) {
     let watches = Asked::watch(Kind::Slices);
     let before = node.server().asked(watches);
     node.server().end_watches(Kind::Slices);
     node.server().end_watches(Kind::Services);
-    // What an old watch still told would prove nothing.
+    // A change over the old watch would prove nothing.
     node.wait("asked again", |node| node.server().asked(watches) > before);
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
 }
 
-/// The request that is being served.
+/// The latest watch request.
 pub(crate) fn last_watch(node: &Node) -> Request {
     let requests = node.server().requests();
     requests.into_iter().rfind(|it| (it.verb, it.kind) == (Verb::Watch, Kind::Slices)).unwrap()
 }
 
 #[test]
-fn a_token_that_rotates_in_use_is_read_again() {
+fn a_rotated_token_is_read_again() {
     let mut node = with_token();
     node.server().let_nobody_in();
     node.server().let_in(Some("second"), None);
@@ -49,7 +49,7 @@ fn a_token_that_rotates_in_use_is_read_again() {
 }
 
 #[test]
-fn a_token_that_is_refused_is_named_and_never_shown() {
+fn a_refused_token_is_reported_and_never_logged() {
     let mut node = with_token();
     node.setup.write("token", "a-secret");
     node.server().let_nobody_in();
@@ -73,14 +73,14 @@ fn an_empty_token_file_keeps_the_last_good_token() {
 }
 
 #[test]
-fn a_token_file_that_is_gone_keeps_the_last_good_token() {
+fn a_deleted_token_file_keeps_the_last_good_token() {
     let mut node = with_token();
     std::fs::remove_file(node.setup.path("token")).unwrap();
     served_anew(&mut node);
 }
 
 #[test]
-fn a_token_file_that_comes_late_is_waited_for() {
+fn a_late_token_file_is_awaited() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].let_in(Some("late"), None);
@@ -96,7 +96,7 @@ fn a_token_file_that_comes_late_is_waited_for() {
 }
 
 #[test]
-fn who_is_known_but_may_not_is_told_so() {
+fn a_missing_permission_is_reported_as_such() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].times(Asked::list(Kind::Slices), Fault::status(403, "Forbidden"), 2);
@@ -108,7 +108,7 @@ fn who_is_known_but_may_not_is_told_so() {
 }
 
 #[test]
-fn without_permission_to_see_the_namespace_it_is_said_once() {
+fn a_missing_namespace_permission_is_logged_once() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].always(Asked::of(Kind::Namespaces), Fault::status(403, "Forbidden"));
@@ -120,7 +120,7 @@ fn without_permission_to_see_the_namespace_it_is_said_once() {
     node.check();
 }
 
-/// A node that shows a certificate.
+/// A node with a client certificate.
 pub(crate) fn with_certificate() -> Node {
     let setup = Setup::new(1);
     setup.services(1);
@@ -141,7 +141,7 @@ pub(crate) fn with_certificate() -> Node {
 }
 
 #[test]
-fn a_certificate_that_rotates_in_use_is_shown_next() {
+fn a_rotated_certificate_is_presented_next() {
     let mut node = with_certificate();
     let second = node.setup.authority.client("system:node:second").unwrap();
     node.server().let_nobody_in();
@@ -166,7 +166,7 @@ fn a_certificate_without_its_key_keeps_the_last_good_pair() {
 }
 
 #[test]
-fn a_certificate_that_is_half_written_keeps_the_last_good_pair() {
+fn a_half_written_certificate_keeps_the_last_good_pair() {
     let mut node = with_certificate();
     let half = crate::node::file(&node.setup.path("client.pem"));
     node.setup.write("client.pem", &half[..half.len() / 2]);
@@ -176,7 +176,7 @@ fn a_certificate_that_is_half_written_keeps_the_last_good_pair() {
 }
 
 #[test]
-fn an_authority_that_rotates_in_use_is_trusted_next() {
+fn a_rotated_authority_is_trusted_next() {
     let mut node = with_token();
     let second = holdfast_tests::fake::Authority::new().unwrap();
     let identity = second.server(&holdfast_tests::fake::Names::Kubernetes).unwrap();

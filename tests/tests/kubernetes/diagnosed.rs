@@ -1,4 +1,4 @@
-//! What a diagnosis asks the apiserver: seldom, bounded, and without harm to a watch, whatever is answered.
+//! A diagnosis sends few, bounded requests to the apiserver, and never harms a watch, whatever the answers.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::node::{Node, Setup, backend, ms, service_object, slice_object, vip};
 
-/// As many as one may send.
+/// The limit of requests for one diagnosis.
 const REQUESTS_MAX: usize = 12;
 
 const API: GatherOptions =
@@ -25,7 +25,7 @@ fn shop() -> ObjectName {
     ObjectName::new("default", "web-0").unwrap()
 }
 
-/// What is asked while a diagnosis runs, but for the watches' own.
+/// The requests during a diagnosis, without those of the watches.
 struct Diagnosed {
     text: String,
     asked: Vec<Request>,
@@ -104,7 +104,7 @@ fn event(name: &str, reason: &str, about: (&str, &str), message: &str) -> Value 
     })
 }
 
-/// A service with everything that can be asked for.
+/// A service with everything that a diagnosis asks for.
 fn whole(kind: &str, pods: u8) -> Setup {
     let setup = Setup::new(1);
     let apply = |object: Value| assert!(setup.cluster.apply(object).is_ok());
@@ -144,7 +144,7 @@ fn synced(setup: Setup) -> Node {
 }
 
 #[test]
-fn a_diagnosis_asks_for_what_matters_in_twelve_requests() {
+fn a_diagnosis_sends_at_most_twelve_requests() {
     for kind in ["ClusterIP", "LoadBalancer"] {
         let node = synced(whole(kind, 3));
         let found = diagnose(&node);
@@ -172,9 +172,9 @@ fn a_diagnosis_asks_for_what_matters_in_twelve_requests() {
     }
 }
 
-/// Where all is well, nothing is asked about pods and nodes that are not.
+/// A healthy service causes no requests about broken pods and nodes.
 #[test]
-fn a_service_that_is_well_leaves_requests_for_the_rest() {
+fn a_healthy_service_leaves_requests_for_the_rest() {
     let setup = whole("ClusterIP", 0);
     setup.cluster.apply(pod(7, true)).unwrap();
     let node = synced(setup);
@@ -188,9 +188,10 @@ fn a_service_that_is_well_leaves_requests_for_the_rest() {
     found.says("namespace: Answered(Some(false))");
 }
 
-/// A healthy Service has everything asked; a balancer that has its address needs no lease of its controller.
+/// For a healthy Service, a diagnosis asks for everything; a balancer with an address needs no lease of its
+/// controller.
 #[test]
-fn a_load_balancer_that_is_well_has_its_cluster_ip_looked_up() {
+fn a_healthy_load_balancers_cluster_ip_is_looked_up() {
     let setup = whole("LoadBalancer", 0);
     setup.cluster.apply(pod(7, true)).unwrap();
     let mut object = service("LoadBalancer");
@@ -205,9 +206,9 @@ fn a_load_balancer_that_is_well_has_its_cluster_ip_looked_up() {
     assert!(!found.text.contains("not asked: the budget"), "{}", found.text);
 }
 
-/// A pod that is well has started: its first failures are not told, what it lives with is told as long as it is there.
+/// Reports of a healthy pod leave out its first failed starts, and keep its lasting conditions.
 #[test]
-fn of_pods_that_are_well_only_that_is_told_which_they_live_with() {
+fn healthy_pods_report_only_lasting_conditions() {
     let setup = whole("ClusterIP", 0);
     setup.cluster.apply(pod(7, true)).unwrap();
     let by_kubelet = |name: &str, reason: &str, message: &str| {
@@ -228,9 +229,9 @@ fn of_pods_that_are_well_only_that_is_told_which_they_live_with() {
     assert!(!found.text.contains("at first"), "{}", found.text);
 }
 
-/// Before Kubernetes 1.33 there are no such objects, which is no fault.
+/// Before Kubernetes 1.33 there are no IPAddress objects, which is no fault.
 #[test]
-fn an_apiserver_without_the_books_of_addresses_is_not_held_to_them() {
+fn a_missing_ipaddress_api_is_no_finding() {
     let node = synced(whole("ClusterIP", 0));
     let page = Fault::raw(
         "404 Not Found",
@@ -245,7 +246,7 @@ fn an_apiserver_without_the_books_of_addresses_is_not_held_to_them() {
 
 /// A writer of slices may name any node.
 #[test]
-fn nodes_that_are_not_there_cost_few_requests() {
+fn missing_nodes_cost_few_requests() {
     let setup = whole("NodePort", 9);
     let backends: Vec<_> = (1..=9).map(backend).collect();
     let mut slice = slice_object("web-0", &backends);
@@ -263,7 +264,7 @@ fn nodes_that_are_not_there_cost_few_requests() {
 }
 
 #[test]
-fn a_service_with_fifty_pods_is_diagnosed_within_bounds_beside_ten_thousand_services() {
+fn fifty_pods_are_diagnosed_within_bounds_among_ten_thousand_services() {
     let setup = whole("ClusterIP", 50);
     for number in 0..10_000_u32 {
         let [_, _, high, low] = number.to_be_bytes();
@@ -276,9 +277,9 @@ fn a_service_with_fifty_pods_is_diagnosed_within_bounds_beside_ten_thousand_serv
     found.says("Pod { name: \"web-50\"");
 }
 
-/// What is refused says which rule to add, and is held against no endpoint.
+/// A rejection names the missing rule, and blames no endpoint.
 #[test]
-fn what_a_node_may_not_read_is_said_and_harms_no_watch() {
+fn an_unreadable_resource_is_reported_and_harms_no_watch() {
     let node = synced(whole("LoadBalancer", 3));
     for kind in [Kind::Pods, Kind::Events, Kind::Leases, Kind::Endpoints, Kind::Addresses, Kind::Policies] {
         node.server().always(Asked::of(kind), Fault::status(403, "Forbidden"));
@@ -304,7 +305,7 @@ fn what_a_node_may_not_read_is_said_and_harms_no_watch() {
 }
 
 #[test]
-fn a_silent_apiserver_ends_no_diagnosis_late_and_delays_no_other() {
+fn a_silent_apiserver_delays_neither_the_diagnosis_nor_others() {
     let node = synced(whole("ClusterIP", 3));
     node.server().greet(Greeting::Silent);
     let (gatherer, snapshot) = (gatherer(&node), Arc::clone(&node.snapshots.borrow()));
@@ -325,9 +326,9 @@ async fn futures<A, B>(first: impl Future<Output = A>, second: impl Future<Outpu
     tokio::join!(first, second)
 }
 
-/// One question that hangs is given up, and the others are asked all the same.
+/// One unanswered request times out, and the others are sent all the same.
 #[test]
-fn a_question_that_is_not_answered_costs_no_other_its_answer() {
+fn an_unanswered_request_costs_no_other_answer() {
     for fault in [Fault::Silent, Fault::SilentBody, Fault::Close, Fault::CutAfter(20)] {
         let node = synced(whole("ClusterIP", 3));
         node.server().always(Asked::list(Kind::Pods), fault.clone());
@@ -344,7 +345,7 @@ fn a_question_that_is_not_answered_costs_no_other_its_answer() {
 }
 
 #[test]
-fn a_slow_apiserver_answers_what_matters_most() {
+fn a_slow_apiserver_gets_the_most_important_requests_first() {
     let node = synced(whole("ClusterIP", 3));
     node.server().always(Asked::ANYTHING, Fault::Slow(ms(900)));
     let found = diagnose(&node);
@@ -355,9 +356,9 @@ fn a_slow_apiserver_answers_what_matters_most() {
 }
 
 #[test]
-fn of_ten_thousand_events_a_few_pages_are_read_and_it_is_said() {
+fn ten_thousand_events_are_read_in_part_and_reported_so() {
     let setup = whole("ClusterIP", 3);
-    // A hundred times as many as are read; more would only keep the fake busy while the diagnosis' time runs.
+    // A hundred times the limit of read Events; more would only keep the fake busy until the diagnosis' deadline.
     for number in 0..10_000 {
         let name = format!("flood-{number:06}");
         setup.cluster.apply(event(&name, "Forged", ("Service", "web-0"), "flood")).unwrap();
@@ -392,7 +393,7 @@ fn one_diagnosis_in_five_seconds_reads_events() {
 }
 
 #[test]
-fn what_is_no_answer_is_none() {
+fn a_malformed_answer_is_reported_and_not_used() {
     let list = r#"{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":[]}"#;
     let endless = r#"{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":["#;
     let item = format!(r#"{endless}{}"#, r#"{"metadata":{"name":"a"}},"#.repeat(2_000));
@@ -421,7 +422,7 @@ fn what_is_no_answer_is_none() {
 }
 
 #[test]
-fn nothing_that_a_tenant_wrote_asks_for_anything_else() {
+fn a_tenants_text_changes_no_request() {
     let setup = whole("ClusterIP", 1);
     let mut object = service("ClusterIP");
     object["spec"]["selector"] = json!({"app": "web,!x", "a&limit": "1"});
@@ -440,7 +441,7 @@ fn nothing_that_a_tenant_wrote_asks_for_anything_else() {
 }
 
 #[test]
-fn events_that_are_followed_are_counted_and_told_and_a_watch_that_ends_goes_on() {
+fn watched_events_are_counted_and_reported_and_an_ended_watch_resumes() {
     let setup = Setup::new(1);
     let apply = |event: Value| assert!(setup.cluster.apply(event).is_ok());
     let about = ("Service", "web-0");
@@ -473,7 +474,7 @@ fn said(overheard: &EventCounters) -> String {
 }
 
 #[test]
-fn events_that_may_not_be_followed_are_asked_for_seldom() {
+fn events_without_watch_permission_are_requested_rarely() {
     let mut node = synced(Setup::new(1));
     node.server().always(Asked::of(Kind::Events), Fault::status(403, "Forbidden"));
     let overheard = node.overhear();
@@ -485,7 +486,8 @@ fn events_that_may_not_be_followed_are_asked_for_seldom() {
     assert!(node.access.view().endpoints.iter().all(|it| it.last_error.is_none()));
 }
 
-/// An Event that Endpoints cannot be made names no namespace, and so lies in `default`, beside those of all tenants.
+/// An Event about Endpoints that could not be created has no namespace, so it is in `default` with those of all
+/// tenants.
 fn unmade(name: &str, service: &str) -> Value {
     let mut event = event(name, "FailedToCreateEndpoint", ("Endpoints", "web"), "");
     event["involvedObject"].as_object_mut().unwrap().remove("namespace");
@@ -496,7 +498,7 @@ fn unmade(name: &str, service: &str) -> Value {
 }
 
 #[test]
-fn what_is_filed_in_another_namespace_is_told_of_this_service_alone() {
+fn an_event_in_another_namespace_is_reported_only_for_its_service() {
     let setup = Setup::new(1);
     let mut object = service_object("web", vip(0));
     object["metadata"]["namespace"] = "shop".into();

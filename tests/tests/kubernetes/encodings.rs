@@ -1,5 +1,5 @@
-//! Protobuf and JSON: the same objects lead to the same events, an object that cannot be read in the one is read in the
-//! other, and so is a kind whose answers cannot.
+//! Protobuf and JSON: the same objects lead to the same events. An object or a kind that cannot be read in protobuf is
+//! read in JSON.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn settings(encodings: Encodings) -> SourceSettings {
     SourceSettings { timing: quick(), encodings, ..SourceSettings::default() }
 }
 
-/// The slice of a service as JSON alone can tell it.
+/// A slice that only JSON can express.
 fn only_in_json(nth: u8, address: std::net::IpAddr) -> Value {
     let mut object = slice_object(&web(nth), &[address]);
     object["onlyInJson"] = json!(true);
@@ -31,7 +31,7 @@ fn encoding(node: &Node) -> Option<Encoding> {
 }
 
 #[test]
-fn protobuf_is_spoken_where_the_server_has_it_and_json_where_not() {
+fn protobuf_is_used_if_the_server_has_it_and_json_otherwise() {
     for (wanted, has_protobuf, expected) in [
         (Encodings::Auto, true, Encoding::Protobuf),
         (Encodings::Auto, false, Encoding::Json),
@@ -51,7 +51,7 @@ fn protobuf_is_spoken_where_the_server_has_it_and_json_where_not() {
 }
 
 #[test]
-fn a_server_without_protobuf_refuses_who_wants_nothing_else_and_that_is_shown() {
+fn a_client_of_protobuf_alone_reports_a_server_without_it() {
     let setup = Setup::new(1);
     setup.servers[0].speak_protobuf(false);
     setup.services(1);
@@ -65,7 +65,7 @@ fn a_server_without_protobuf_refuses_who_wants_nothing_else_and_that_is_shown() 
 }
 
 #[test]
-fn an_object_that_only_json_can_tell_is_asked_for_alone_and_served() {
+fn an_object_unreadable_in_protobuf_is_fetched_as_json_and_served() {
     let setup = Setup::new(1);
     setup.services(3);
     setup.cluster.apply(only_in_json(1, backend(7))).unwrap();
@@ -85,7 +85,7 @@ fn an_object_that_only_json_can_tell_is_asked_for_alone_and_served() {
 }
 
 #[test]
-fn an_object_that_went_before_it_could_be_asked_for_alone_is_not_there() {
+fn an_unreadable_object_deleted_before_its_fetch_is_gone() {
     let mut node = Node::serving(2);
     node.server().once(Asked::get(Kind::Slices), Fault::Slow(ms(300)));
     node.cluster().apply(only_in_json(1, backend(7))).unwrap();
@@ -99,7 +99,7 @@ fn an_object_that_went_before_it_could_be_asked_for_alone_is_not_there() {
 }
 
 #[test]
-fn an_object_without_a_name_has_its_kind_asked_for_as_json() {
+fn an_object_without_a_name_switches_its_kind_to_json() {
     let mut node = Node::serving(2);
     node.server().say(Kind::Slices, "{\"type\":\"ADDED\",\"object\":{\"kind\":\"EndpointSlice\"}}\n");
     node.wait("JSON is asked for", |node| encoding(node) == Some(Encoding::Json));
@@ -109,7 +109,7 @@ fn an_object_without_a_name_has_its_kind_asked_for_as_json() {
 }
 
 #[test]
-fn an_object_that_cannot_be_had_alone_has_its_kind_asked_for_as_json() {
+fn an_object_whose_fetch_fails_switches_its_kind_to_json() {
     for fault in [Fault::status(403, "Forbidden"), Fault::Close, Fault::say("<html>"), Fault::Silent] {
         let mut node = Node::serving(2);
         node.server().always(Asked::get(Kind::Slices), fault);
@@ -122,7 +122,7 @@ fn an_object_that_cannot_be_had_alone_has_its_kind_asked_for_as_json() {
 }
 
 #[test]
-fn many_objects_that_cannot_be_read_are_not_asked_for_one_by_one() {
+fn many_unreadable_objects_switch_their_kind_to_json() {
     let setup = Setup::new(1);
     setup.services(40);
     for nth in 0..40 {
@@ -136,7 +136,7 @@ fn many_objects_that_cannot_be_read_are_not_asked_for_one_by_one() {
 }
 
 #[test]
-fn who_wants_nothing_but_protobuf_rejects_by_name_what_cannot_be_read() {
+fn a_client_of_protobuf_alone_rejects_unreadable_objects_by_name() {
     let setup = Setup::new(1);
     setup.services(2);
     setup.cluster.apply(only_in_json(1, backend(7))).unwrap();
@@ -149,7 +149,7 @@ fn who_wants_nothing_but_protobuf_rejects_by_name_what_cannot_be_read() {
 }
 
 #[test]
-fn a_watch_that_cannot_be_taken_apart_goes_on_as_json_from_where_it_was() {
+fn a_watch_with_broken_frames_resumes_as_json_from_its_version() {
     for garbage in ["<html>maintenance</html>\n", "{\"type\":\"NEWS\",\"object\":{}}\n"] {
         let mut node = Node::serving(2);
         node.server().say(Kind::Slices, garbage);
@@ -164,7 +164,7 @@ fn a_watch_that_cannot_be_taken_apart_goes_on_as_json_from_where_it_was() {
 }
 
 #[test]
-fn a_list_that_cannot_be_taken_apart_is_asked_for_as_json() {
+fn a_list_with_broken_framing_is_requested_as_json() {
     for bytes in [&b"<html>"[..], b"k8s\0\x12\x02\x0b\x0b", b"k8s\0\x12\x00"] {
         let setup = Setup::new(1);
         setup.services(2);
@@ -189,7 +189,7 @@ fn protobuf_is_tried_again_after_a_while() {
 
 // === The same facts
 
-/// Numbers that look random and are the same in each run.
+/// Random numbers that are the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -203,7 +203,7 @@ impl Dice {
     }
 }
 
-/// Takes fields and values of an object away, so that every absence comes up beside every other.
+/// Removes random fields and values of an object, so that every combination of absences occurs.
 fn thin(value: &mut Value, dice: &mut Dice, depth: usize) {
     match value {
         Value::Object(fields) => {
@@ -285,7 +285,7 @@ fn random_slice(name: &str, dice: &mut Dice) -> Value {
     })
 }
 
-/// What the source tells the engine of everything in a cluster, by object.
+/// The source's events for each object of a cluster.
 fn told(setup: &Setup, encodings: Encodings) -> BTreeMap<String, Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

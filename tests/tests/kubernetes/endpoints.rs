@@ -1,4 +1,4 @@
-//! Which apiserver is asked, how soon another one is, and how the better one is found again.
+//! Which apiserver the daemon uses, how soon it fails over, and how it returns to a better one.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 const READY: &str = "/readyz";
 
-/// Asks once over a new access: the name of the apiserver that answered, or what was wrong with each.
+/// Sends one request over a new access: returns the name of the answering apiserver, or the errors of all.
 fn ask(setup: &Setup) -> Result<String, String> {
     let access = setup.access(setup.apiserver());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -22,7 +22,7 @@ fn ask(setup: &Setup) -> Result<String, String> {
     reply.map(|reply| reply.endpoint.to_string()).map_err(|error| error.to_string())
 }
 
-/// The first endpoint is wrong in this way, the second is sound.
+/// The first endpoint has this fault, the second is healthy.
 #[track_caller]
 fn check_failover(name: &str, break_it: impl FnOnce(&Setup, &Server)) {
     let setup = Setup::new(2);
@@ -31,7 +31,7 @@ fn check_failover(name: &str, break_it: impl FnOnce(&Setup, &Server)) {
     assert_eq!(answer, Ok(setup.servers[1].address().to_string()), "{name}");
 }
 
-/// The only endpoint is wrong in this way, and this is said of it.
+/// The only endpoint has this fault, and the error contains these words.
 #[track_caller]
 fn check_words(name: &str, words: &str, break_it: impl FnOnce(&Setup, &Server)) {
     let setup = Setup::new(1);
@@ -43,7 +43,7 @@ fn check_words(name: &str, words: &str, break_it: impl FnOnce(&Setup, &Server)) 
 }
 
 #[test]
-fn the_first_endpoint_is_asked_first() {
+fn the_first_endpoint_is_tried_first() {
     let setup = Setup::new(3);
     let answer = ask(&setup);
     assert_eq!(answer, Ok(setup.servers[0].address().to_string()));
@@ -51,37 +51,37 @@ fn the_first_endpoint_is_asked_first() {
 }
 
 #[test]
-fn a_refused_connection_leads_on() {
+fn a_refused_connection_fails_over() {
     check_failover("refused", |_, server| server.stop());
     check_words("refused", "connection refused", |_, server| server.stop());
 }
 
 #[test]
-fn a_silent_server_leads_on() {
+fn a_silent_server_fails_over() {
     check_failover("silent", |_, server| server.greet(Greeting::Silent));
     check_words("silent", "accepts but does not answer", |_, server| server.greet(Greeting::Silent));
 }
 
 #[test]
-fn a_host_that_drops_packets_leads_on() {
+fn a_host_that_drops_packets_fails_over() {
     check_failover("no packets", |_, server| server.drop_packets(true));
     check_words("no packets", "does not answer", |_, server| server.drop_packets(true));
 }
 
 #[test]
-fn a_closed_connection_leads_on() {
+fn a_closed_connection_fails_over() {
     check_failover("closed", |_, server| server.greet(Greeting::Close));
     check_words("closed", "closed the connection", |_, server| server.greet(Greeting::Close));
 }
 
 #[test]
-fn a_port_of_somebody_else_is_no_apiserver() {
+fn another_programs_port_fails_over() {
     check_failover("clear text", |_, server| server.greet(Greeting::ClearText));
     check_words("clear text", "not an apiserver", |_, server| server.greet(Greeting::ClearText));
 }
 
 #[test]
-fn a_gateway_without_an_apiserver_leads_on() {
+fn a_gateway_without_an_apiserver_fails_over() {
     for (code, reason) in [(502, "BadGateway"), (503, "ServiceUnavailable"), (504, "Timeout")] {
         let always = Fault::status(code, reason);
         check_failover(reason, |_, server| server.always(Asked::ANYTHING, always.clone()));
@@ -91,7 +91,7 @@ fn a_gateway_without_an_apiserver_leads_on() {
 }
 
 #[test]
-fn another_authority_is_named() {
+fn a_certificate_of_another_authority_is_reported() {
     let break_it = |_: &Setup, server: &Server| {
         let stranger = holdfast_tests::fake::Authority::new().unwrap();
         server.show(&stranger.server(&Names::Kubernetes).unwrap());
@@ -101,7 +101,7 @@ fn another_authority_is_named() {
 }
 
 #[test]
-fn another_name_is_named() {
+fn a_certificate_with_another_name_is_reported() {
     let other = Names::Other("somebody.example".to_owned());
     let break_it = |setup: &Setup, server: &Server| server.show(&setup.authority.server(&other).unwrap());
     check_failover("name", break_it);
@@ -109,7 +109,7 @@ fn another_name_is_named() {
 }
 
 #[test]
-fn an_expired_certificate_is_named() {
+fn an_expired_certificate_is_reported() {
     let break_it =
         |setup: &Setup, server: &Server| server.show(&setup.authority.server(&Names::Expired).unwrap());
     check_failover("expired", break_it);
@@ -117,7 +117,7 @@ fn an_expired_certificate_is_named() {
 }
 
 #[test]
-fn another_cluster_is_named_and_never_believed() {
+fn another_clusters_uid_is_reported_and_its_objects_are_ignored() {
     let mut setup = Setup::new(1);
     setup.services(2);
     let stranger = Cluster::new("9f9f9f9f-0000-4000-8000-000000000002");
@@ -141,7 +141,7 @@ fn another_cluster_is_named_and_never_believed() {
 }
 
 #[test]
-fn a_watch_goes_on_over_another_endpoint() {
+fn a_watch_resumes_over_another_endpoint() {
     let setup = Setup::new(2);
     setup.services(2);
     let mut node = Node::start(setup);
@@ -159,15 +159,15 @@ fn a_watch_goes_on_over_another_endpoint() {
 }
 
 #[test]
-fn a_cable_that_is_pulled_is_noticed_without_a_word() {
+fn a_pulled_cable_is_noticed_without_a_reset() {
     let setup = Setup::new(2);
     setup.services(1);
-    // Only the socket itself can notice: silence is allowed for longer than the test waits.
+    // Only the socket itself can notice: the watch timeout is longer than the test.
     let timing = Timing { watch_idle: TEST_TIMEOUT * 2, ..quick() };
     let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
-    // Nothing comes from it any more either, not even what it would send again because it was not confirmed.
+    // It sends nothing either, not even retransmissions.
     [Kind::Services, Kind::Slices].iter().for_each(|kind| node.setup.servers[0].mute(*kind, true));
     node.live(ms(500));
     node.setup.servers[0].drop_packets(true);
@@ -176,14 +176,14 @@ fn a_cable_that_is_pulled_is_noticed_without_a_word() {
     let noticed = node.wait("noticed", is_noticed);
     println!("a pulled cable: noticed after {noticed:?}");
     assert!(noticed >= ms(5_000), "{noticed:?}");
-    // The first one is still the preferred one, and its silence is waited for when it is dialled.
+    // The first endpoint is still preferred, so the dial has to time out first.
     node.wait("served over the other one", |node| node.serves(0, &[backend(9)]));
     node.setup.servers[0].drop_packets(false);
     node.check();
 }
 
 #[test]
-fn a_better_endpoint_that_is_back_is_used_again() {
+fn a_better_endpoint_is_used_again_once_it_is_back() {
     let setup = Setup::new(2);
     setup.services(1);
     setup.servers[0].stop();
@@ -201,7 +201,7 @@ fn a_better_endpoint_that_is_back_is_used_again() {
 }
 
 #[test]
-fn addresses_that_the_cluster_tells_are_learned_and_used() {
+fn addresses_listed_by_the_cluster_are_learned_and_used() {
     let mut setup = Setup::new(1);
     setup.services(1);
     let second = Server::start(&setup.cluster, &setup.authority.server(&Names::Kubernetes).unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! Events for the cluster: one for a trouble, a count when it comes again, none for ordinary changes, and no change
-//! that waits for them.
+//! Events that the daemon writes to the cluster: one per trouble, a count for repetitions, none for ordinary changes.
+//! No change waits for them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::node::{Node, backend, ms, service_object, slice_object, vip, web};
 
-/// A node that announces, and what became of that.
+/// A node that writes Events, and their counters.
 fn announcing(services: u8) -> (Node, Arc<EventCounts>) {
     let node = Node::serving(services);
     let counts = node.announce();
@@ -20,7 +20,7 @@ fn count(counts: &EventCounts, wanted: Outcome) -> u64 {
     counts.totals().find(|(outcome, _)| *outcome == wanted).map_or(0, |(_, count)| count)
 }
 
-/// The endpoints go, without a sign of intent.
+/// Removes the endpoints without a sign of intent.
 fn lose(node: &Node, number: u8) {
     node.cluster().apply(slice_object(&web(number), &[])).unwrap();
 }
@@ -29,7 +29,7 @@ fn restore(node: &Node, number: u8) {
     node.cluster().apply(slice_object(&web(number), &[backend(number)])).unwrap();
 }
 
-/// The Events of the cluster by their reasons.
+/// The cluster's Events with this reason.
 fn events(node: &Node, reason: &str) -> Vec<Value> {
     let all = node.cluster().objects(Kind::Events);
     all.into_iter().filter(|event| event["reason"] == reason).collect()
@@ -48,7 +48,7 @@ fn a_hold_is_one_event_and_its_end_another() {
                "uid": "uid-of-default.web-0"})
     );
     let note = held["note"].as_str().unwrap();
-    // The source was interrupted a moment ago: it began.
+    // The source has just reconnected, because it started.
     let expected = "its endpoints are gone (resync); connections still go to the last 1 backends, until ";
     assert!(note.starts_with(expected), "{note}");
     restore(&node, 0);
@@ -75,7 +75,7 @@ fn the_same_hold_again_is_a_count_of_the_same_event() {
 }
 
 #[test]
-fn ordinary_changes_are_never_told() {
+fn ordinary_changes_write_no_event() {
     let (mut node, counts) = announcing(2);
     for round in 0..4_u8 {
         node.cluster().apply(slice_object(&web(0), &[backend(round + 10), backend(round + 20)])).unwrap();
@@ -88,7 +88,7 @@ fn ordinary_changes_are_never_told() {
 }
 
 #[test]
-fn what_no_apiserver_takes_is_counted_and_forgotten() {
+fn a_rejected_event_is_counted_and_dropped() {
     let (mut node, counts) = announcing(2);
     node.server().once(Asked::create(Kind::Events), Fault::status(403, "Forbidden"));
     lose(&node, 0);
@@ -106,7 +106,7 @@ fn what_no_apiserver_takes_is_counted_and_forgotten() {
 }
 
 #[test]
-fn an_object_that_cannot_be_understood_is_told_with_the_reason() {
+fn a_malformed_object_gets_an_event_with_the_reason() {
     let (mut node, _) = announcing(1);
     let mut slice = slice_object(&web(0), &[backend(1)]);
     slice["metadata"]["name"] = "web-0-broken".into();
@@ -118,9 +118,9 @@ fn an_object_that_cannot_be_understood_is_told_with_the_reason() {
     assert!(told["note"].as_str().unwrap().contains("IPv9"), "{told}");
 }
 
-/// A tenant's conflict is enough to have an Event written, and whatever answers Events may be at fault alone.
+/// A tenant's conflict is enough to cause an Event, and only the server of Events may be at fault.
 #[test]
-fn an_event_that_fails_says_nothing_of_its_apiserver() {
+fn a_failed_event_marks_no_apiserver_as_unhealthy() {
     let patience = Fault::Status { code: 503, reason: "ServiceUnavailable", retry_after: Some(60) };
     for fault in
         [patience, Fault::status(504, "Timeout"), Fault::status(429, "TooManyRequests"), Fault::Close]

@@ -1,4 +1,4 @@
-//! Files on a file system that answers nothing: a real one, in a mount namespace of the test's own thread. Needs root.
+//! Files on a hanging file system: a real one, in a mount namespace of the test's own thread. Needs root.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
-/// A mount with a server that never says a word; it goes when it is dropped.
+/// A mount whose server never answers; dropping it unmounts.
 struct Hung {
     folder: PathBuf,
     device: Option<File>,
@@ -29,20 +29,20 @@ impl Hung {
 
 impl Drop for Hung {
     fn drop(&mut self) {
-        // A thread that waits for it gets an error now.
+        // A blocked thread gets an error now.
         self.device = None;
         let _ = umount2(&self.folder, MntFlags::MNT_DETACH);
     }
 }
 
-/// From now on this thread, and those that it starts, have mounts of their own.
+/// Gives this thread, and those that it starts, mounts of their own.
 fn own_mounts() {
     let none = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
 }
 
-/// Threads of this process that wait for the mount, as far as the kernel tells.
+/// This process's threads that block on the mount, as the kernel reports.
 fn hanging() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let stack =
@@ -55,7 +55,7 @@ fn problem(node: &Node) -> Option<String> {
 }
 
 #[test]
-fn kernel_a_token_on_a_mount_that_hangs_is_said_and_holds_up_nothing() {
+fn kernel_a_token_on_a_hanging_mount_is_reported_and_blocks_nothing() {
     own_mounts();
     let setup = Setup::new(1);
     setup.services(1);
@@ -75,7 +75,7 @@ fn kernel_a_token_on_a_mount_that_hangs_is_said_and_holds_up_nothing() {
     node.wait("served with the token that was good", |node| node.serves(0, &[backend(9)]));
     node.wait("said", |node| problem(node).is_some_and(|said| said.contains("cannot be read in time")));
     assert!(problem(&node).unwrap().contains("secret/token"), "{:?}", problem(&node));
-    // The thread that everything runs on would never come back from the mount.
+    // A blocked main thread would never return from the mount.
     node.live(ms(6_000));
     assert!(hanging() <= 1, "{} threads hang", hanging());
     assert_eq!(node.log().matches("credentials cannot be read").count(), 1, "{}", node.log());

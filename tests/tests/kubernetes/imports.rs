@@ -1,4 +1,4 @@
-//! ServiceImports: served where the cluster has them, and nothing waits for them where it has not.
+//! ServiceImports: served if the cluster has them; nothing waits for them if it does not.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,7 +25,7 @@ fn import_object(name: &str, address: IpAddr) -> Value {
     })
 }
 
-/// A slice of a ServiceImport, which has a name that no Service's slice has.
+/// A slice of a ServiceImport, with a name that no Service's slice has.
 fn imported_slice(import: &str, backends: &[IpAddr]) -> Value {
     let mut slice = slice_object(import, backends);
     slice["metadata"]["name"] = format!("imported-{import}").into();
@@ -41,7 +41,7 @@ fn start(setup: Setup) -> Node {
     Node::start_with(setup, SourceSettings { timing, service_imports: true, ..SourceSettings::default() })
 }
 
-/// What a process of this node meets at an address, of whatever source.
+/// The frontends at an address, from any source.
 fn met(node: &Node, address: IpAddr) -> Vec<(Source, Verdict, Vec<SocketAddr>)> {
     let snapshot = node.snapshots.borrow();
     let rows = snapshot.services.iter().flat_map(|view| view.frontends.iter().map(move |row| (view, row)));
@@ -61,7 +61,7 @@ fn absent() -> Fault {
 }
 
 #[test]
-fn a_cluster_that_has_no_service_imports_gets_them_and_loses_them_and_nothing_else_notices() {
+fn the_service_import_api_can_appear_and_disappear() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.cluster.apply(import_object("far", shared(7))).unwrap();
@@ -79,7 +79,7 @@ fn a_cluster_that_has_no_service_imports_gets_them_and_loses_them_and_nothing_el
     node.wait("imported", |node| met(node, shared(7)) == serving(7));
     assert!(node.log().contains("the cluster's ServiceImports can be read"));
 
-    // The kind goes, as it does for moments when an apiserver starts.
+    // The kind disappears, as it does briefly when an apiserver starts.
     node.server().always(Asked::of(Kind::Imports), absent());
     node.server().end_watches(Kind::Imports);
     node.wait("told", |node| node.last_error(Resource::Imports).contains("404"));
@@ -96,7 +96,7 @@ fn a_cluster_that_has_no_service_imports_gets_them_and_loses_them_and_nothing_el
 }
 
 #[test]
-fn a_slice_that_goes_from_one_import_to_another_takes_its_backends_along() {
+fn a_slice_moved_to_another_import_takes_its_backends_along() {
     let setup = Setup::new(1);
     setup.services(1);
     for (name, number) in [("far", 7), ("near", 8)] {
@@ -118,9 +118,9 @@ fn a_slice_that_goes_from_one_import_to_another_takes_its_backends_along() {
     });
 }
 
-/// As the reference controller does: a Service gets the address, and both labels are on the slices.
+/// As with the reference controller: a Service gets the address, and the slices have both labels.
 #[test]
-fn a_service_that_is_derived_from_an_import_has_the_address_whichever_comes_first() {
+fn a_derived_service_owns_the_address_in_either_order() {
     for service_first in [true, false] {
         let setup = Setup::new(1);
         setup.services(1);

@@ -1,4 +1,4 @@
-//! Addresses that the cluster told: for how long they count, which of them are dialled, and which are shown a token.
+//! Addresses learned from the cluster: how long they count, and which of them are dialled and get a token.
 
 use std::net::SocketAddr;
 
@@ -35,7 +35,7 @@ fn is_dialled(node: &Node, of: SocketAddr) -> bool {
 }
 
 #[test]
-fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_is_listed() {
+fn a_once_listed_address_is_dialled_for_ever_and_exempt_while_listed() {
     let setup = Setup::new(1);
     setup.services(1);
     let (own, strange) = (address("192.0.2.1:6443"), address("192.0.2.99:6443"));
@@ -48,7 +48,7 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
     node.cluster().apply(endpoints("kubernetes", &[own])).unwrap();
     node.wait("it is exempt no more", |node| !is_exempt(node, strange));
     assert!(is_dialled(&node, strange) && is_dialled(&node, own) && is_exempt(&node, own));
-    // Nor after a restart, before any source has told anything.
+    // Nor after a restart, before any source has reported anything.
     let read_again = |_| {
         node.live(ms(500));
         let again = node.setup.access(node.setup.apiserver());
@@ -60,9 +60,9 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
     assert!(again.view().endpoints.iter().any(|row| row.address == strange));
 }
 
-/// An author of slices in `default` can name an address that is another Service's.
+/// An author of slices in `default` can name another Service's address.
 #[test]
-fn what_no_apiserver_has_listed_is_exempt_only_once_it_has_shown_itself() {
+fn an_unlisted_silent_address_is_dialled_and_not_exempt() {
     let setup = Setup::new(1);
     setup.services(1);
     let strange = address("192.0.2.99:443");
@@ -75,7 +75,7 @@ fn what_no_apiserver_has_listed_is_exempt_only_once_it_has_shown_itself() {
 }
 
 #[test]
-fn a_slice_that_leaves_the_service_takes_its_addresses_along() {
+fn a_slice_that_leaves_the_service_removes_its_addresses() {
     let setup = Setup::new(1);
     setup.services(1);
     let strange = address("192.0.2.99:443");
@@ -90,9 +90,9 @@ fn a_slice_that_leaves_the_service_takes_its_addresses_along() {
     node.wait("it is exempt no more", |node| !is_exempt(node, strange));
 }
 
-/// What the control plane's own service loses is held without limit, and so is its exemption.
+/// An emptied list of the control plane's own service is held without limit, and so is its exemption.
 #[test]
-fn addresses_of_a_list_that_was_emptied_stay_exempt_until_there_are_others() {
+fn an_emptied_lists_addresses_stay_exempt_until_others_come() {
     let setup = Setup::new(1);
     setup.services(1);
     let (old, new) = (address("192.0.2.1:6443"), address("192.0.2.2:6443"));
@@ -110,9 +110,9 @@ fn addresses_of_a_list_that_was_emptied_stay_exempt_until_there_are_others() {
     node.wait("there are others", |node| is_exempt(node, new) && !is_exempt(node, old));
 }
 
-/// A tenant that may write a slice may not push out what the apiserver itself has told.
+/// A tenant with write access to slices must not displace addresses that the apiserver itself listed.
 #[test]
-fn a_flood_of_addresses_displaces_none_that_the_apiserver_told() {
+fn a_flood_of_addresses_displaces_none_of_the_apiservers_own() {
     let setup = Setup::new(1);
     setup.services(1);
     let own = address("192.0.2.1:6443");
@@ -127,7 +127,7 @@ fn a_flood_of_addresses_displaces_none_that_the_apiserver_told() {
     assert!(node.access.addresses().borrow().len() <= 17);
 }
 
-/// Two servers, the second only learned; no name is configured, so the first is known by its address.
+/// Two servers, the second only learned. No server name is configured, so the first one is verified by its address.
 fn with_learned(names: impl FnOnce(&Server) -> Names) -> (Node, SocketAddr) {
     let mut setup = Setup::new(1);
     setup.services(1);
@@ -150,7 +150,7 @@ fn with_learned(names: impl FnOnce(&Server) -> Names) -> (Node, SocketAddr) {
 }
 
 #[test]
-fn a_token_is_not_shown_to_whoever_has_a_certificate_of_the_cluster_for_a_learned_address() {
+fn no_learned_address_gets_a_token_by_its_address_certificate() {
     let (mut node, learned) = with_learned(|server| Names::Address(server.address().ip()));
     node.wait("it was tried", |node| {
         let view = node.access.view();
@@ -165,7 +165,7 @@ fn a_token_is_not_shown_to_whoever_has_a_certificate_of_the_cluster_for_a_learne
 }
 
 #[test]
-fn a_learned_address_with_the_apiservers_name_is_used_although_no_name_is_configured() {
+fn a_learned_address_with_the_apiservers_name_is_used() {
     let (mut node, _) = with_learned(|_| Names::Kubernetes);
     node.wait("served over it", |node| node.serves(0, &[backend(9)]));
 }

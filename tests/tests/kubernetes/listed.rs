@@ -1,4 +1,4 @@
-//! What `holdfast events` asks the apiserver: three questions in a turn, within a few pages, and nothing of others.
+//! The requests of `holdfast events`: three at a time, a few pages, and nothing about other objects.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn gatherer(node: &Node, events_read: EventsRead) -> Gatherer {
     Gatherer::new(Some(node.access.clone()), "n1".into(), watch::channel(Arc::new(config)).1)
 }
 
-/// What was heard, in the form that programs are tested by, and how many requests that took.
+/// The Events as JSON, and the number of requests.
 fn hear(node: &Node, gatherer: &Gatherer, about: Option<&str>) -> (String, usize) {
     let about = about.map(|name| ObjectName::new("default", name).unwrap());
     let lists = |node: &Node| {
@@ -39,7 +39,7 @@ fn event(place: (&str, &str), reason: &str, about: (&str, &str), host: &str) -> 
     })
 }
 
-/// A service with one pod, and what is said of both and of others.
+/// A service with one pod, and Events about both and about others.
 fn spoken() -> Setup {
     let setup = Setup::new(1);
     setup.cluster.apply(service_object("web-0", vip(0))).unwrap();
@@ -73,7 +73,7 @@ fn check(text: &str, says: &[&str], not: &[&str]) {
 }
 
 #[test]
-fn about_a_service_is_what_is_said_of_it_and_of_its_pods() {
+fn events_of_a_service_include_those_of_its_pods() {
     let node = synced(spoken());
     let (text, asked) = hear(&node, &gatherer(&node, EventsRead::OnDemand), Some("web-0"));
     check(&text, &["OfService", "OfSlice", "OfItsPod"], &["OfAnotherPod", "OfNamesake", "OfNode", "OfOther"]);
@@ -82,7 +82,7 @@ fn about_a_service_is_what_is_said_of_it_and_of_its_pods() {
 }
 
 #[test]
-fn without_a_service_all_namespaces_are_read_but_for_what_no_service_depends_on() {
+fn events_without_a_service_cover_all_namespaces() {
     let node = synced(spoken());
     let gatherer = gatherer(&node, EventsRead::OnDemand);
     let (text, asked) = hear(&node, &gatherer, None);
@@ -98,7 +98,7 @@ fn without_a_service_all_namespaces_are_read_but_for_what_no_service_depends_on(
 }
 
 #[test]
-fn what_switched_off_may_not_be_read_or_is_away_is_said() {
+fn disabled_forbidden_or_unreachable_events_are_reported_as_such() {
     let node = synced(spoken());
     let (text, asked) = hear(&node, &gatherer(&node, EventsRead::Off), Some("web-0"));
     assert!(text.contains("Not(\"[kubernetes] events_read is") && asked == 0, "{text}");
@@ -115,7 +115,7 @@ fn what_switched_off_may_not_be_read_or_is_away_is_said() {
 }
 
 #[test]
-fn of_a_flood_a_few_pages_are_read_and_it_is_said() {
+fn of_a_flood_a_few_pages_are_read_and_reported_as_partial() {
     let setup = spoken();
     for number in 0..20_000 {
         let name = format!("flood-{number:06}");

@@ -1,4 +1,4 @@
-//! What goes wrong with a list, at the start and later, when there is something to lose.
+//! Faults of lists, at the start and later, when there is state to lose.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::node::{Node, Setup, backend, ms, service_object, slice_object, vip, w
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 
-/// The first list meets a fault, and the next one is served.
+/// The first list has a fault, and the next one is served.
 #[track_caller]
 fn check_first(name: &str, fault: Fault, words: &str) -> Node {
     let setup = Setup::new(1);
@@ -26,7 +26,7 @@ fn check_first(name: &str, fault: Fault, words: &str) -> Node {
     node
 }
 
-/// A list after an outage meets a fault; meanwhile, what is known stays, and then all of it is right.
+/// A list after an outage has a fault: meanwhile the old state stays, and afterwards all of it is right.
 #[track_caller]
 fn check_later(name: &str, fault: Fault) {
     let mut node = Node::serving(3);
@@ -46,43 +46,43 @@ fn check_later(name: &str, fault: Fault) {
 }
 
 #[test]
-fn a_list_that_is_cut_off_counts_for_nothing() {
+fn a_truncated_list_is_discarded() {
     check_first("cut off", Fault::CutAfter(200), "closed the connection");
     check_later("cut off", Fault::CutAfter(200));
 }
 
 #[test]
-fn a_list_whose_connection_is_reset_is_asked_for_again() {
+fn a_list_is_requested_again_after_a_reset() {
     check_first("reset", Fault::Reset, "closed the connection");
     check_later("reset", Fault::Reset);
 }
 
 #[test]
-fn a_body_that_never_comes_is_given_up() {
+fn a_missing_body_times_out() {
     check_first("silent body", Fault::SilentBody, "nothing came");
     check_later("silent body", Fault::SilentBody);
 }
 
 #[test]
-fn headers_that_never_come_are_given_up() {
+fn missing_headers_time_out() {
     check_first("silent headers", Fault::Silent, "accepts but does not answer");
 }
 
 #[test]
-fn a_body_shorter_than_its_length_counts_for_nothing() {
+fn a_body_shorter_than_its_length_is_discarded() {
     let short = Fault::raw("200 OK", &["Content-Length: 9999"], r#"{"metadata":{"GARBAGE":1},"items":[]"#);
     check_first("short", short.clone(), "closed the connection");
     check_later("short", short);
 }
 
 #[test]
-fn a_length_that_is_no_number_is_no_answer() {
+fn an_invalid_content_length_is_an_error() {
     let garbage = Fault::raw("200 OK", &["Content-Length: GARBAGE"], "");
     check_first("no length", garbage, "");
 }
 
 #[test]
-fn a_page_from_a_proxy_is_no_list() {
+fn a_proxys_html_page_is_no_list() {
     let html = Fault::raw(
         "200 OK",
         &["Content-Type: text/html", "Content-Length: 35"],
@@ -99,19 +99,19 @@ fn a_redirect_is_not_followed() {
 }
 
 #[test]
-fn a_server_that_is_starting_is_asked_again() {
+fn a_starting_server_is_retried() {
     check_first("503", Fault::status(503, "ServiceUnavailable"), "503");
     check_later("503", Fault::status(503, "ServiceUnavailable"));
 }
 
 #[test]
-fn an_internal_error_is_asked_again() {
+fn an_internal_error_is_retried() {
     check_first("500", Fault::status(500, "InternalError"), "InternalError");
     check_later("500", Fault::status(500, "InternalError"));
 }
 
 #[test]
-fn a_server_with_too_much_to_do_says_when_to_come_back() {
+fn a_throttling_server_is_retried_after_its_retry_after() {
     let setup = Setup::new(1);
     setup.services(1);
     let patience = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
@@ -130,7 +130,7 @@ fn a_server_with_too_much_to_do_says_when_to_come_back() {
 }
 
 #[test]
-fn a_list_that_is_slow_to_begin_is_waited_for() {
+fn a_slow_list_is_awaited() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].once(SLICES, Fault::Slow(ms(2_000)));
@@ -162,7 +162,7 @@ fn a_list_of_many_pages_is_one_list() {
 }
 
 #[test]
-fn a_token_that_expires_between_pages_begins_the_list_anew() {
+fn an_expired_continue_token_restarts_the_list() {
     let setup = Setup::new(1);
     many(&setup, 700);
     setup.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
@@ -174,7 +174,7 @@ fn a_token_that_expires_between_pages_begins_the_list_anew() {
 }
 
 #[test]
-fn a_list_that_takes_nearly_everything_away_is_believed_and_said() {
+fn a_list_without_nearly_everything_is_applied_and_logged() {
     let setup = Setup::new(1);
     setup.services(20);
     let mut node = Node::start(setup);
@@ -201,9 +201,9 @@ fn a_list_that_takes_nearly_everything_away_is_believed_and_said() {
 }
 
 #[test]
-fn a_service_without_its_slices_in_between_is_never_seen() {
-    // Services are listed before slices or after them: a new service has no backend until both are there, an old one
-    // always.
+fn no_service_is_seen_without_its_slices_during_a_relist() {
+    // A list of Services comes before or after one of slices: a new service has no backend until both have come, and
+    // an old one always has one.
     let mut node = Node::serving(2);
     node.guard(0);
     node.guard(1);
@@ -228,20 +228,20 @@ fn many(setup: &Setup, count: u16) {
 }
 
 crate::node::in_json_too! {
-    a_list_that_is_cut_off_counts_for_nothing,
-    a_list_whose_connection_is_reset_is_asked_for_again,
-    a_body_that_never_comes_is_given_up,
-    headers_that_never_come_are_given_up,
-    a_body_shorter_than_its_length_counts_for_nothing,
-    a_length_that_is_no_number_is_no_answer,
-    a_page_from_a_proxy_is_no_list,
+    a_truncated_list_is_discarded,
+    a_list_is_requested_again_after_a_reset,
+    a_missing_body_times_out,
+    missing_headers_time_out,
+    a_body_shorter_than_its_length_is_discarded,
+    an_invalid_content_length_is_an_error,
+    a_proxys_html_page_is_no_list,
     a_redirect_is_not_followed,
-    a_server_that_is_starting_is_asked_again,
-    an_internal_error_is_asked_again,
-    a_server_with_too_much_to_do_says_when_to_come_back,
-    a_list_that_is_slow_to_begin_is_waited_for,
+    a_starting_server_is_retried,
+    an_internal_error_is_retried,
+    a_throttling_server_is_retried_after_its_retry_after,
+    a_slow_list_is_awaited,
     a_list_of_many_pages_is_one_list,
-    a_token_that_expires_between_pages_begins_the_list_anew,
-    a_list_that_takes_nearly_everything_away_is_believed_and_said,
-    a_service_without_its_slices_in_between_is_never_seen,
+    an_expired_continue_token_restarts_the_list,
+    a_list_without_nearly_everything_is_applied_and_logged,
+    no_service_is_seen_without_its_slices_during_a_relist,
 }

@@ -1,9 +1,8 @@
-//! Rung 5: the real source and the real way to the apiserver, over the real engine, against an apiserver that does
-//! whatever apiservers have been seen to do. One test for each fault.
+//! Rung 5: the real source and apiserver client, over the real engine, against an apiserver with every known fault.
+//! One test for each fault.
 //!
-//! After each fault the table has to be the one that a daemon would have which had started just then, and at no instant
-//! between two ops may a service that keeps its backends be without them. How soon things come is not
-//! judged here.
+//! After each fault the table must equal that of a freshly started daemon. Between any two operations, a service that
+//! keeps its backends must never be without them. These tests do not check timing.
 
 #![cfg(test)]
 

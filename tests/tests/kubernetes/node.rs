@@ -1,7 +1,7 @@
-//! A node: source, engine and maps in memory on one thread, servers of a cluster beside it, and a witness in the maps.
+//! A node: source, engine and memory maps on one thread, a cluster's servers next to it, and a guard in the maps.
 //!
-//! The node's tasks run only while a test waits for something, so that what a test does to the servers in between is
-//! one moment for the node.
+//! The node's tasks run only while a test waits, so all that a test does to the servers in between is one moment for
+//! the node.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tracing::subscriber::DefaultGuard;
 
-/// The uid of the cluster that is ours.
+/// The uid of the node's own cluster.
 pub(crate) const OUR_CLUSTER: &str = "7c8d4a2e-0000-4000-8000-000000000001";
 
 /// The name in an apiserver's certificate.
@@ -60,7 +60,7 @@ pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The times of the daemon, shortened so that silence can be waited for.
+/// The daemon's timeouts, shortened for tests of silence.
 pub(crate) fn quick() -> Timing {
     Timing {
         watch_idle: ms(600),
@@ -72,10 +72,10 @@ pub(crate) fn quick() -> Timing {
     }
 }
 
-/// Bookmarks that come often enough for [`quick`].
+/// The interval of bookmarks, short enough for [`quick`].
 const BOOKMARKS: Duration = Duration::from_millis(100);
 
-/// A cluster with its servers and the folder with this node's credentials.
+/// A cluster with its servers, and the folder with this node's credentials.
 pub(crate) struct Setup {
     pub(crate) cluster: Cluster,
     pub(crate) authority: Authority,
@@ -108,14 +108,14 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// In one step, as a rotation of credentials does.
+    /// Writes atomically, as a rotation of credentials does.
     pub(crate) fn write(&self, name: &str, text: &str) {
         let new = self.path(&format!("{name}.new"));
         std::fs::write(&new, text).unwrap();
         std::fs::rename(new, self.path(name)).unwrap();
     }
 
-    /// `[apiserver]` for these servers, in their order, with a token.
+    /// `[apiserver]` for these servers in order, with a token.
     pub(crate) fn apiserver(&self) -> Apiserver {
         Apiserver {
             endpoints: self.servers.iter().map(|it| ApiserverUrl::parse(&it.url()).unwrap()).collect(),
@@ -134,7 +134,7 @@ impl Setup {
         Access::new(&settings).unwrap()
     }
 
-    /// Services `web-0`, `web-1`… with a backend each.
+    /// Writes services `web-0`, `web-1`… with a backend each.
     pub(crate) fn services(&self, count: u8) {
         for number in 0..count {
             self.cluster.apply(service_object(&web(number), vip(number))).unwrap();
@@ -183,7 +183,7 @@ pub(crate) fn slice_object(service: &str, backends: &[IpAddr]) -> Value {
     })
 }
 
-/// Looks at the maps after each op: each guarded service has a backend.
+/// Checks after each operation that each guarded service has a backend.
 #[derive(Clone, Default)]
 struct Guard(Arc<Mutex<Guarded>>);
 
@@ -211,7 +211,7 @@ impl Witness<MemoryMaps> for Guard {
     }
 }
 
-/// What the daemon wrote to its log.
+/// The daemon's log.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -227,17 +227,17 @@ impl io::Write for Lines {
 }
 
 thread_local! {
-    /// Whether the nodes of this test are to ask for JSON alone.
+    /// Whether this test's nodes request JSON alone.
     static IN_JSON: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a test with nodes that ask for JSON alone.
+/// Runs a test with nodes that request JSON alone.
 pub(crate) fn in_json(test: fn()) {
     IN_JSON.set(true);
     test();
 }
 
-/// Names tests that have to hold for JSON too; as they stand, their nodes ask for protobuf.
+/// Runs the named tests for JSON too; by themselves, their nodes request protobuf.
 macro_rules! in_json_too {
     ($($test:ident,)+) => {
         mod in_json {
@@ -264,14 +264,14 @@ pub(crate) struct Node {
     guard: Guard,
     lines: Lines,
     zones: Arc<Mutex<Vec<Option<Arc<str>>>>>,
-    // The engine ends with it.
+    // Dropping it ends the engine.
     _stop: watch::Sender<bool>,
-    // The log of this thread, which is the log of everything that runs on it.
+    // The log of this thread, on which the whole node runs.
     _log: DefaultGuard,
 }
 
 impl Node {
-    /// A node of this place with short times.
+    /// A node of this setup with short timeouts.
     pub(crate) fn start(setup: Setup) -> Self {
         Self::start_with(setup, SourceSettings { timing: quick(), ..SourceSettings::default() })
     }
@@ -322,7 +322,7 @@ impl Node {
         Self { setup, access, snapshots, runtime, view, steps, guard, lines, zones, _stop: stop, _log: log }
     }
 
-    /// A node that serves so many services from one apiserver.
+    /// A node that serves this many services from one apiserver.
     pub(crate) fn serving(services: u8) -> Self {
         let setup = Setup::new(1);
         setup.services(services);
@@ -331,7 +331,7 @@ impl Node {
         node
     }
 
-    /// From now on this node tells its cluster of its troubles.
+    /// From now on, this node writes Events about its troubles.
     pub(crate) fn announce(&self) -> Arc<EventCounts> {
         let counts = Arc::new(EventCounts::default());
         let (snapshots, access) = (self.snapshots.clone(), self.access.clone());
@@ -339,7 +339,7 @@ impl Node {
         counts
     }
 
-    /// From now on this node follows what the cluster says.
+    /// From now on, this node watches the cluster's Events.
     pub(crate) fn overhear(&self) -> Arc<EventCounters> {
         let overheard = Arc::new(EventCounters::default());
         let kubernetes = KubernetesTable { events_read: EventsRead::Watch, ..KubernetesTable::default() };
@@ -353,7 +353,7 @@ impl Node {
         overheard
     }
 
-    /// From now on this node answers at kube-proxy's port for metrics, which is here.
+    /// From now on, this node serves kube-proxy's metrics at the returned address.
     pub(crate) fn answer_at_the_port_for_metrics(&self) -> SocketAddr {
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
         let about = About { version: "0.1.0", started: Timestamp(1) };
@@ -379,22 +379,22 @@ impl Node {
         &self.setup.cluster
     }
 
-    /// From now on this service must have a backend at every instant.
+    /// From now on, this service must always have a backend.
     pub(crate) fn guard(&self, number: u8) {
         self.guard.0.lock().unwrap().addresses.insert(vip(number));
     }
 
-    /// Lets the node live until this is done.
+    /// Runs the node until this future completes.
     pub(crate) fn run<T>(&self, doing: impl Future<Output = T>) -> T {
         self.runtime.block_on(doing)
     }
 
-    /// Lets the node live for a while.
+    /// Runs the node for a while.
     pub(crate) fn live(&self, time: Duration) {
         self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
 
-    /// Lets the node live until something is so, and tells how long that took.
+    /// Runs the node until a condition holds, and returns how long that took.
     #[track_caller]
     pub(crate) fn wait(&mut self, what: &str, mut seen: impl FnMut(&Self) -> bool) -> Duration {
         let begun = Instant::now();
@@ -417,13 +417,13 @@ impl Node {
         took
     }
 
-    /// Both kinds are watched, by the servers' own count.
+    /// Whether both kinds are watched, by the servers' own count.
     pub(crate) fn is_watched(&self) -> bool {
         let watched = |kind| self.setup.servers.iter().map(|it| it.watches(kind)).sum::<usize>() == 1;
         watched(Kind::Services) && watched(Kind::Slices)
     }
 
-    /// What a process of this node meets at a service's address.
+    /// The backends of a service for a process of this node.
     pub(crate) fn backends(&self, number: u8) -> Vec<SocketAddr> {
         let snapshot = self.snapshots.borrow();
         let found = snapshot.services.iter().find_map(|service| {
@@ -438,8 +438,7 @@ impl Node {
         seen == backends.iter().map(|address| SocketAddr::new(*address, 8080)).collect()
     }
 
-    /// Lets an empty list of that service be refused at once: there are no probes here that could find its backends
-    /// alive.
+    /// Refuses an empty list of that service at once: there are no probes here that could find its backends alive.
     pub(crate) fn hold_nothing(&mut self, number: u8) {
         let mut object = service_object(&web(number), vip(number));
         object["metadata"]["annotations"] = json!({"holdfast.io/on-empty": "refuse"});
@@ -460,7 +459,7 @@ impl Node {
             .any(|service| service.frontends.iter().any(|frontend| frontend.address == vip(number)))
     }
 
-    /// What was rejected, by name.
+    /// The rejected objects by name.
     pub(crate) fn rejected(&self) -> Vec<(String, String)> {
         let snapshot = self.snapshots.borrow();
         let named = snapshot.rejections.named.values();
@@ -471,7 +470,7 @@ impl Node {
         self.view.current().into_iter().find(|watch| watch.what == what).unwrap()
     }
 
-    /// What went wrong last with a watch, in words.
+    /// The last error of a watch.
     pub(crate) fn last_error(&self, what: Resource) -> String {
         self.watch(what).last_error.map_or(String::new(), |error| error.text.to_string())
     }
@@ -484,8 +483,8 @@ impl Node {
         self.zones.lock().unwrap().clone()
     }
 
-    /// The table is as on a node that reads the cluster's objects now, and no guarded service was ever without a
-    /// backend on the way to it.
+    /// Checks that the table equals that of a node which reads the cluster's objects now, and that no guarded service
+    /// was ever without a backend.
     #[track_caller]
     pub(crate) fn check(&mut self) {
         let expected = from_scratch(&self.setup.cluster);
@@ -499,7 +498,7 @@ impl Node {
         self.check_guard();
     }
 
-    /// How often a guarded service was seen without a backend.
+    /// How often a guarded service had no backend.
     pub(crate) fn violations(&self) -> usize {
         self.guard.0.lock().unwrap().violations.len()
     }
@@ -529,7 +528,7 @@ fn start_log(lines: &Lines) -> DefaultGuard {
     tracing::subscriber::set_default(subscriber)
 }
 
-/// The frontends of a world that is told the cluster's objects in one group.
+/// The frontends of a world that gets the cluster's objects in one group.
 fn from_scratch(cluster: &Cluster) -> String {
     let provenance = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Kubernetes]).unwrap();
@@ -552,7 +551,7 @@ fn from_scratch(cluster: &Cluster) -> String {
     }
 }
 
-/// What a file says.
+/// The content of a file.
 pub(crate) fn file(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }

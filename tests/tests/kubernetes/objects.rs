@@ -1,4 +1,4 @@
-//! Objects that cannot be understood, in lists and in watches: each rejects itself, and harms no other.
+//! Malformed objects in lists and watches: each is rejected alone, and harms no other.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
 
-/// The slice of `web-0` with a wrong value at one place.
+/// The slice of `web-0` with a wrong value at one path.
 fn wrong(pointer: &str, value: Value) -> Value {
     let mut object = slice_object(&web(0), &[backend(0)]);
     let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -17,7 +17,7 @@ fn wrong(pointer: &str, value: Value) -> Value {
     object
 }
 
-/// Slices that cannot be understood, each with what is wrong with it.
+/// Malformed slices, each with its error.
 fn malformed() -> Vec<(&'static str, Value)> {
     vec![
         ("endpoints are text", wrong("/endpoints", json!("GARBAGE"))),
@@ -137,7 +137,7 @@ fn unknown_fields_are_ignored() {
 }
 
 #[test]
-fn a_huge_object_is_read_as_any_other() {
+fn a_huge_object_is_read() {
     let mut node = Node::serving(2);
     node.guard(1);
     let addresses: Vec<_> =
@@ -150,7 +150,7 @@ fn a_huge_object_is_read_as_any_other() {
 }
 
 #[test]
-fn a_flood_of_malformed_objects_is_a_few_lines() {
+fn a_flood_of_malformed_objects_logs_a_few_lines() {
     let setup = Setup::new(1);
     setup.services(1);
     for number in 0..2_000 {
@@ -168,7 +168,7 @@ fn a_flood_of_malformed_objects_is_a_few_lines() {
 }
 
 #[test]
-fn an_object_that_moves_out_of_the_selection_is_gone() {
+fn an_object_that_leaves_the_selector_is_removed() {
     let mut node = Node::serving(2);
     node.guard(1);
     let mut object = service_object(&web(0), vip(0));
@@ -181,7 +181,7 @@ fn an_object_that_moves_out_of_the_selection_is_gone() {
 }
 
 #[test]
-fn a_service_made_anew_under_its_name_is_a_new_one() {
+fn a_recreated_service_is_a_new_one() {
     let mut node = Node::serving(2);
     node.guard(1);
     node.server().stop();
@@ -195,7 +195,7 @@ fn a_service_made_anew_under_its_name_is_a_new_one() {
 }
 
 #[test]
-fn the_zone_of_the_own_node_is_told() {
+fn the_own_nodes_zone_is_read() {
     let setup = Setup::new(1);
     setup.services(1);
     let labels = |zone: &str| json!({"kind": "Node", "metadata": {"name": "node-a", "labels": {"topology.kubernetes.io/zone": zone}}});
@@ -223,7 +223,7 @@ fn services_are_served_without_permission_to_read_nodes() {
     node.check();
 }
 
-/// Checks that the object is named as rejected, and that the log tells of it once and without the object's body.
+/// Checks that the object is reported as rejected, and that the log names it once and without its body.
 #[track_caller]
 fn check_named(node: &mut Node, name: &str, object: &str) {
     let rejected = node.rejected();
@@ -244,10 +244,10 @@ crate::node::in_json_too! {
     a_bad_endpoint_is_left_out_alone,
     lists_that_are_null_are_empty,
     unknown_fields_are_ignored,
-    a_huge_object_is_read_as_any_other,
-    a_flood_of_malformed_objects_is_a_few_lines,
-    an_object_that_moves_out_of_the_selection_is_gone,
-    a_service_made_anew_under_its_name_is_a_new_one,
-    the_zone_of_the_own_node_is_told,
+    a_huge_object_is_read,
+    a_flood_of_malformed_objects_logs_a_few_lines,
+    an_object_that_leaves_the_selector_is_removed,
+    a_recreated_service_is_a_new_one,
+    the_own_nodes_zone_is_read,
     services_are_served_without_permission_to_read_nodes,
 }

@@ -1,4 +1,4 @@
-//! The own Node tells the zone, and nothing waits for it.
+//! The own Node gives the zone, and nothing waits for it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
-/// A node of which the Node object is told like this, and asked for so seldom while it is refused.
+/// A node whose Node object has this fault, with this interval of retries.
 fn start(fault: Fault, node_wait: Duration) -> Node {
     let setup = Setup::new(1);
     setup.services(2);
@@ -21,7 +21,8 @@ fn start(fault: Fault, node_wait: Duration) -> Node {
     Node::start_with(setup, SourceSettings { timing, node, ..SourceSettings::default() })
 }
 
-/// Services are served and followed meanwhile, it is said once, and the zone comes as soon as it can.
+/// Checks that services are served and followed meanwhile, that the log reports it once, and that the zone comes as
+/// soon as it can.
 #[track_caller]
 fn check(name: &str, fault: Fault, words: &str) {
     let mut node = start(fault, ms(2_000));
@@ -41,20 +42,20 @@ fn check(name: &str, fault: Fault, words: &str) {
 }
 
 #[test]
-fn a_node_that_cannot_be_read_holds_up_nothing() {
+fn an_unreadable_node_object_delays_nothing() {
     check("500", Fault::status(500, "InternalError"), "InternalError");
     let throttle = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
     check("429", throttle, "TooManyRequests");
 }
 
 #[test]
-fn a_node_whose_answer_never_comes_holds_up_nothing() {
+fn an_unanswered_node_request_delays_nothing() {
     check("silent", Fault::Silent, "accepts but does not answer");
     check("silent body", Fault::SilentBody, "nothing came");
 }
 
 #[test]
-fn a_node_that_cannot_be_read_is_asked_for_less_and_less() {
+fn an_unreadable_node_object_is_retried_with_backoff() {
     let mut node = start(Fault::status(500, "InternalError"), Duration::from_secs(60));
     node.wait_until_synced();
     node.live(ms(8_000));
@@ -63,14 +64,14 @@ fn a_node_that_cannot_be_read_is_asked_for_less_and_less() {
 }
 
 #[test]
-fn the_zone_has_a_head_start() {
+fn services_wait_briefly_for_the_zone() {
     let setup = Setup::new(1);
     setup.services(1);
     let labels = json!({"topology.kubernetes.io/zone": "z1"});
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
     setup.servers[0].always(Asked::list(Kind::Nodes), Fault::Slow(ms(200)));
     let node = NodeName::from_host_name("n1").ok();
-    // Long enough that a busy machine answers within it.
+    // Long enough for an answer on a busy machine.
     let timing = Timing { zone_wait_max: Duration::from_secs(10), ..quick() };
     let mut node = Node::start_with(setup, SourceSettings { timing, node, ..SourceSettings::default() });
     node.wait("something is served", |node| node.has(0));

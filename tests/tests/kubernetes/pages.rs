@@ -1,4 +1,4 @@
-//! One page of a list goes wrong: it is asked for again as a page, and what the others brought stays.
+//! One page of a list fails: the daemon requests that page again, and keeps the others.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::node::{Node, Setup, backend, ms, quick, slice_object};
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 
-/// A cluster with so many pages in its list of slices.
+/// A cluster with this many pages in its list of slices.
 pub(crate) fn with_pages(pages: u16) -> Setup {
     let setup = Setup::new(1);
     setup.services(1);
@@ -28,7 +28,7 @@ pub(crate) fn begun(node: &Node) -> usize {
     pages(node).iter().filter(|it| !it.target.contains("continue=")).count()
 }
 
-/// The second of three pages meets a fault; the list is not begun anew.
+/// The second of three pages has a fault; the list does not start over.
 #[track_caller]
 fn check_second_page(name: &str, fault: Fault) -> Node {
     let setup = with_pages(3);
@@ -44,7 +44,7 @@ fn check_second_page(name: &str, fault: Fault) -> Node {
 }
 
 #[test]
-fn a_page_that_meets_a_throttle_is_asked_for_again_and_no_other() {
+fn only_a_throttled_page_is_requested_again() {
     let fault = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
     let node = check_second_page("429", fault);
     let asked: Vec<Instant> = pages(&node).iter().map(|it| it.at).collect();
@@ -52,7 +52,7 @@ fn a_page_that_meets_a_throttle_is_asked_for_again_and_no_other() {
 }
 
 #[test]
-fn a_page_that_goes_wrong_is_asked_for_again_and_no_other() {
+fn only_a_failed_page_is_requested_again() {
     check_second_page("500", Fault::status(500, "InternalError"));
     check_second_page("503", Fault::status(503, "ServiceUnavailable"));
     check_second_page("reset", Fault::Reset);
@@ -64,7 +64,7 @@ fn a_page_that_goes_wrong_is_asked_for_again_and_no_other() {
 #[test]
 fn a_large_list_under_throttling_is_completed() {
     let setup = with_pages(20);
-    // One request in seven, which is 15 %.
+    // One request in seven is 15 %.
     let throttle = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
     setup.servers[0].each(7, SLICES, throttle);
     let mut node = Node::start(setup);
@@ -75,7 +75,7 @@ fn a_large_list_under_throttling_is_completed() {
 }
 
 #[test]
-fn a_list_may_take_long_as_long_as_pages_come() {
+fn a_slow_list_continues_while_pages_arrive() {
     let setup = with_pages(6);
     setup.servers[0].always(SLICES, Fault::Slow(ms(400)));
     let mut node =
@@ -86,7 +86,7 @@ fn a_list_may_take_long_as_long_as_pages_come() {
 }
 
 #[test]
-fn a_list_of_which_no_page_comes_any_more_is_begun_anew() {
+fn a_list_without_further_pages_restarts() {
     let setup = with_pages(2);
     setup.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
     setup.servers[0].always(SLICES, Fault::status(500, "InternalError"));
@@ -100,7 +100,7 @@ fn a_list_of_which_no_page_comes_any_more_is_begun_anew() {
 }
 
 #[test]
-fn an_endless_list_of_empty_pages_is_given_up() {
+fn an_endless_list_of_empty_pages_is_aborted() {
     let setup = Setup::new(1);
     let empty =
         r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"7.1"},"items":[]}"#;
@@ -118,10 +118,10 @@ fn silence(list_silence: Duration) -> Timing {
 }
 
 crate::node::in_json_too! {
-    a_page_that_meets_a_throttle_is_asked_for_again_and_no_other,
-    a_page_that_goes_wrong_is_asked_for_again_and_no_other,
+    only_a_throttled_page_is_requested_again,
+    only_a_failed_page_is_requested_again,
     a_large_list_under_throttling_is_completed,
-    a_list_may_take_long_as_long_as_pages_come,
-    a_list_of_which_no_page_comes_any_more_is_begun_anew,
-    an_endless_list_of_empty_pages_is_given_up,
+    a_slow_list_continues_while_pages_arrive,
+    a_list_without_further_pages_restarts,
+    an_endless_list_of_empty_pages_is_aborted,
 }

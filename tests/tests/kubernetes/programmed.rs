@@ -1,5 +1,5 @@
-//! How long changes of endpoints take, from the time that their slices say to kube-proxy's metric, which is asked for
-//! at its port.
+//! The latency of endpoint changes in kube-proxy's metric, from the trigger time in the slice, served at kube-proxy's
+//! port.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use crate::node::{Node, Setup, backend, ms, slice_object, web};
 
 const METRIC: &str = "kubeproxy_network_programming_duration_seconds";
 
-/// The slice of a service, with backends since this time.
+/// The slice of a service, with a trigger time.
 fn slice_since(number: u8, backends: &[IpAddr], since: &str) -> Value {
     let mut object = slice_object(&web(number), backends);
     object["metadata"]["annotations"] = json!({"endpoints.kubernetes.io/last-change-trigger-time": since});
@@ -24,7 +24,7 @@ fn now() -> String {
     holdfast_host::clock::now().to_string()
 }
 
-/// A node that serves two services, asked at kube-proxy's port.
+/// A node that serves two services and kube-proxy's metrics.
 struct Asked {
     node: Node,
     port: SocketAddr,
@@ -32,7 +32,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// The services had their backends before the node began.
+    /// The services have their backends before the node starts.
     fn new() -> Self {
         let setup = Setup::new(1);
         setup.services(2);
@@ -47,7 +47,7 @@ impl Asked {
         Self { node, port, started }
     }
 
-    /// What the metric says of IPv4: its number of this name.
+    /// The value of this name in the metric for IPv4.
     fn number(&self, name: &str) -> Option<f64> {
         let start = format!("{METRIC}_{name}{{ip_family=\"IPv4\"");
         let text = self.ask().ok()?;
@@ -63,7 +63,7 @@ impl Asked {
         stream.read_to_string(&mut text).map(|_| text)
     }
 
-    /// So many changes were counted, and none took longer than the node has run.
+    /// Checks that this many changes were counted, and that none took longer than the node has run.
     #[track_caller]
     fn check(&self, counted: f64) {
         let most = self.started.elapsed().as_secs_f64() * counted;
@@ -72,7 +72,7 @@ impl Asked {
         assert!(sum.is_some_and(|sum| (0.0..=most).contains(&sum)), "{sum:?}, {most}");
     }
 
-    /// Gives a service this slice, and waits until it serves these backends.
+    /// Applies a slice of a service, and waits until these backends are served.
     #[track_caller]
     fn apply(&mut self, number: u8, object: Value, backends: &[IpAddr]) {
         self.node.cluster().apply(object).unwrap();
@@ -81,7 +81,7 @@ impl Asked {
 }
 
 #[test]
-fn a_change_is_counted_when_the_maps_show_it_and_what_was_there_at_the_start_is_not() {
+fn changes_are_counted_and_initial_state_is_not() {
     let mut asked = Asked::new();
     asked.check(0.0);
     for (counted, last) in (1..=3).zip([7, 8, 9]) {
@@ -92,7 +92,7 @@ fn a_change_is_counted_when_the_maps_show_it_and_what_was_there_at_the_start_is_
 }
 
 #[test]
-fn a_time_that_is_old_ahead_or_nonsense_harms_no_number() {
+fn an_old_future_or_invalid_trigger_time_changes_no_number() {
     let mut asked = Asked::new();
     for (since, last) in [("0001-01-01T00:00:00Z", 7), ("soon", 8), ("2020-01-08T11:11:55Z", 9)] {
         asked.apply(0, slice_since(0, &[backend(last)], since), &[backend(last)]);
@@ -104,7 +104,7 @@ fn a_time_that_is_old_ahead_or_nonsense_harms_no_number() {
 }
 
 #[test]
-fn neither_a_deletion_is_counted_nor_what_is_held() {
+fn deletions_and_held_backends_are_not_counted() {
     let mut asked = Asked::new();
     asked.node.cluster().apply(slice_since(0, &[], &now())).unwrap();
     asked.node.wait("held", |node| !node.snapshots.borrow().held.is_empty());
@@ -119,7 +119,7 @@ fn neither_a_deletion_is_counted_nor_what_is_held() {
 }
 
 #[test]
-fn a_change_that_only_a_list_brings_is_counted_with_the_time_that_was_lost() {
+fn a_change_found_by_a_list_is_counted_with_its_delay() {
     let mut asked = Asked::new();
     asked.node.server().stop();
     asked.node.cluster().apply(slice_since(0, &[backend(7)], &now())).unwrap();

@@ -1,5 +1,5 @@
-//! Tokens, certificates and authorities that rotate while a list or a watch is under way: nothing is emptied, no list
-//! begins anew, an open watch stays open, and what is wrong meanwhile is said.
+//! Tokens, certificates and authorities that rotate during a list or a watch: nothing is emptied, no list starts over,
+//! an open watch stays open, and errors are reported.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const SLICES: Asked = Asked::list(Kind::Slices);
 const NAMES: Asked = Asked::audit(Kind::Slices);
 const WATCHES: Asked = Asked::watch(Kind::Slices);
 
-/// What is wrong is said at the first answer, so it takes as long as a busy machine does.
+/// An error is reported at the first answer; this is for a busy machine.
 const SAID_WITHIN: Duration = Duration::from_secs(10);
 
 fn scale(node: &Node, backends: &[u8]) {
@@ -22,7 +22,7 @@ fn scale(node: &Node, backends: &[u8]) {
     node.cluster().apply(slice_object(&web(0), &backends)).unwrap();
 }
 
-/// A node that serves and has to list once more, in three pages, of which the second is under way.
+/// A serving node in the middle of another list: the second of three pages is under way.
 fn between_pages() -> Node {
     let setup = with_pages(3);
     setup.servers[0].let_in(Some("first"), None);
@@ -30,7 +30,7 @@ fn between_pages() -> Node {
     node.wait_until_synced();
     node.guard(0);
     node.server().forget_requests();
-    // Where names cannot be had, the list of whole objects has to say what there is.
+    // Without the list of names, the list of whole objects must show what exists.
     node.server().once(NAMES, Fault::status(406, "NotAcceptable"));
     node.server().times(SLICES, Fault::Slow(ms(1)), 1);
     node.server().once(SLICES, Fault::Slow(ms(400)));
@@ -41,18 +41,18 @@ fn between_pages() -> Node {
     node
 }
 
-/// The list comes to its end without a second beginning.
+/// Checks that the list completes without starting over.
 #[track_caller]
 fn goes_on(node: &mut Node, pages_max: usize) {
     node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
     assert_eq!(begun(node), 1, "the list was begun anew: {}", node.log());
     let asked = pages(node).len();
-    // Three make a list; one that broke off before it was heard is not counted.
+    // A list has three pages; a request that broke off before the server read it is not counted.
     assert!((3..=pages_max).contains(&asked), "{asked} pages");
     node.check();
 }
 
-/// The node says this of its watch, and of the apiserver.
+/// Checks that the node reports this for its watch and for the apiserver.
 #[track_caller]
 fn says(node: &mut Node, words: &str) {
     let of_endpoint = |node: &Node| {
@@ -68,7 +68,7 @@ fn says(node: &mut Node, words: &str) {
 }
 
 #[test]
-fn a_token_that_ends_between_two_pages_costs_one_page() {
+fn a_token_expiring_between_pages_costs_one_page() {
     let mut node = between_pages();
     node.server().let_nobody_in();
     node.server().let_in(Some("second"), None);
@@ -77,7 +77,7 @@ fn a_token_that_ends_between_two_pages_costs_one_page() {
 }
 
 #[test]
-fn a_token_whose_file_is_written_late_costs_no_list_and_is_told_meanwhile() {
+fn a_late_token_file_costs_no_list_and_is_reported() {
     let mut node = between_pages();
     node.server().let_nobody_in();
     says(&mut node, "401");
@@ -94,9 +94,9 @@ fn a_burst_of_401_between_two_pages_costs_no_list() {
 }
 
 #[test]
-fn a_burst_of_401_on_watches_costs_no_list_and_ends_by_itself() {
+fn a_burst_of_401_on_watches_costs_no_list() {
     let mut node = with_token();
-    // Which kinds the eight of anything meet is chance; the slices' watch meets two, or it could not be served.
+    // Chance decides which kinds get the eight faults; the slices' watch gets two, or it could not be served.
     node.server().times(WATCHES, Fault::status(401, "Unauthorized"), 2);
     node.server().times(Asked::ANYTHING, Fault::status(401, "Unauthorized"), 8);
     node.server().reset_connections();
@@ -106,7 +106,7 @@ fn a_burst_of_401_on_watches_costs_no_list_and_ends_by_itself() {
     node.check();
 }
 
-/// The server shows another authority's certificate, and only that authority is trusted from now on.
+/// Gives the server another authority's certificate, and trusts only that authority from now on.
 fn replace_authority(node: &Node, files_first: bool) {
     let second = Authority::new().unwrap();
     let identity = second.server(&Names::Kubernetes).unwrap();
@@ -123,21 +123,21 @@ fn replace_authority(node: &Node, files_first: bool) {
 }
 
 #[test]
-fn an_authority_that_is_replaced_between_two_pages_costs_one_page() {
+fn an_authority_replaced_between_pages_costs_one_page() {
     let mut node = between_pages();
     replace_authority(&node, true);
     goes_on(&mut node, 4);
 }
 
 #[test]
-fn an_authority_whose_file_is_written_late_costs_no_list() {
+fn a_late_authority_file_costs_no_list() {
     let mut node = between_pages();
     replace_authority(&node, false);
     goes_on(&mut node, 20);
 }
 
 #[test]
-fn an_authority_that_is_replaced_while_a_watch_is_open_ends_no_watch_and_is_told_at_the_next() {
+fn a_replaced_authority_keeps_open_watches_and_is_reported_at_the_next() {
     let mut node = with_token();
     let second = Authority::new().unwrap();
     node.setup.write("ca.pem", &second.pem());
@@ -148,7 +148,7 @@ fn an_authority_that_is_replaced_while_a_watch_is_open_ends_no_watch_and_is_told
     scale(&node, &[0]);
     node.wait("served", |node| node.serves(0, &[backend(0)]));
 
-    // A connection that was begun before the file was read again may still be made by the former authority.
+    // A connection that began before the file was read again may still use the former authority.
     node.wait("the watch is refused", |node| {
         node.server().reset_connections();
         node.last_error(Resource::Slices).contains("certificate")
@@ -162,7 +162,7 @@ fn an_authority_that_is_replaced_while_a_watch_is_open_ends_no_watch_and_is_told
 }
 
 #[test]
-fn a_certificate_that_is_renewed_while_a_watch_is_open_ends_no_watch_and_is_shown_at_the_next() {
+fn a_renewed_certificate_keeps_open_watches_and_is_presented_at_the_next() {
     let mut node = with_certificate();
     let first = last_watch(&node);
     let second = node.setup.authority.client("system:node:second").unwrap();
@@ -179,7 +179,7 @@ fn a_certificate_that_is_renewed_while_a_watch_is_open_ends_no_watch_and_is_show
     node.server().let_in(None, Some(&second.der));
     let before = node.server().asked(WATCHES);
     node.server().reset_connections();
-    // What the old watch still told would prove nothing.
+    // A change over the old watch would prove nothing.
     node.wait("asked again", |node| node.server().asked(WATCHES) > before);
     scale(&node, &[0, 7]);
     node.wait("served", |node| node.serves(0, &[backend(0), backend(7)]));

@@ -1,4 +1,4 @@
-//! An apiserver that asks for patience: it is up, nothing is at fault, and it is left alone for as long as it asks.
+//! An apiserver that throttles with `Retry-After`: it is healthy, and the daemon waits as long as it asks.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::node::{Node, Setup, backend, ms, slice_object, web};
 
 const IDENTITY: Asked = Asked::get(Kind::Namespaces);
 
-/// The longest patience, in seconds: far longer than what does not wait takes on any machine.
+/// The longest `Retry-After` in seconds: far longer than any request without a wait.
 const LONG: u32 = 60;
 
 fn throttle(code: u16, seconds: u32) -> Fault {
@@ -17,7 +17,7 @@ fn throttle(code: u16, seconds: u32) -> Fault {
 }
 
 #[test]
-fn throttled_questions_for_the_identity_wait_for_as_long_as_they_are_told() {
+fn throttled_identity_requests_wait_for_their_retry_after() {
     for code in [429, 503] {
         let setup = Setup::new(1);
         setup.services(1);
@@ -43,7 +43,7 @@ fn throttled_questions_for_the_identity_wait_for_as_long_as_they_are_told() {
 }
 
 #[test]
-fn another_apiserver_is_asked_meanwhile() {
+fn another_apiserver_is_used_during_a_retry_after() {
     let setup = Setup::new(2);
     setup.services(1);
     setup.servers[0].always(IDENTITY, throttle(429, LONG));
@@ -57,7 +57,7 @@ fn another_apiserver_is_asked_meanwhile() {
 }
 
 #[test]
-fn patience_without_end_is_not_had() {
+fn an_excessive_retry_after_is_capped() {
     let setup = Setup::new(1);
     setup.servers[0].always(IDENTITY, throttle(429, 86_400));
     let mut node = Node::start(setup);
@@ -67,7 +67,7 @@ fn patience_without_end_is_not_had() {
 }
 
 #[test]
-fn a_request_that_is_throttled_says_nothing_of_the_others() {
+fn a_throttled_request_delays_no_other() {
     let setup = Setup::new(1);
     setup.services(1);
     let mut node = Node::start(setup);

@@ -1,4 +1,4 @@
-//! What goes wrong with a watch that stands.
+//! Faults of an established watch.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ fn a_change_is_served_at_once() {
 }
 
 #[test]
-fn a_watch_that_is_reset_goes_on_where_it_was() {
+fn a_reset_watch_resumes_from_its_version() {
     let mut node = Node::serving(3);
     node.guard(0);
     node.server().reset_connections();
@@ -45,7 +45,7 @@ fn a_watch_that_is_reset_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_watch_that_ends_in_time_goes_on_without_a_word() {
+fn a_watch_at_its_timeout_resumes_silently() {
     let setup = Setup::new(1);
     setup.services(1);
     let timing = Timing { watch_length: ms(1_000), watch_short: ms(500), ..quick() };
@@ -65,7 +65,7 @@ fn a_watch_that_ends_in_time_goes_on_without_a_word() {
 }
 
 #[test]
-fn an_apiserver_that_is_gone_for_a_while_is_found_again() {
+fn an_apiserver_is_used_again_after_an_outage() {
     let mut node = Node::serving(2);
     node.guard(0);
     node.server().stop();
@@ -84,7 +84,7 @@ fn an_apiserver_that_is_gone_for_a_while_is_found_again() {
 }
 
 #[test]
-fn what_is_compacted_is_listed_again_at_once() {
+fn a_compacted_version_relists_at_once() {
     let mut node = Node::serving(3);
     node.guard(0);
     node.server().stop();
@@ -114,13 +114,13 @@ fn check_gone(gone: Fault) {
 }
 
 #[test]
-fn a_status_410_on_a_watch_is_listed_again() {
+fn a_status_410_on_a_watch_relists() {
     check_gone(Fault::status(410, "Expired"));
     check_gone(Fault::raw("410 Gone", &["Content-Length: 0"], ""));
 }
 
 #[test]
-fn watches_that_end_at_once_are_no_flood() {
+fn watches_that_end_at_once_are_retried_with_backoff() {
     let mut node = Node::serving(1);
     node.guard(0);
     node.server().always(WATCHES, Fault::say(""));
@@ -139,7 +139,7 @@ fn watches_that_end_at_once_are_no_flood() {
 }
 
 #[test]
-fn an_error_inside_a_watch_is_not_the_end() {
+fn a_watch_resumes_after_an_error_event() {
     let mut node = Node::serving(1);
     node.guard(0);
     node.server().once(WATCHES, Fault::error_event(500, "InternalError"));
@@ -171,7 +171,7 @@ fn check_refused(name: &str, fault: Fault, words: &str) {
 }
 
 #[test]
-fn a_watch_that_is_refused_goes_on_where_it_was() {
+fn a_refused_watch_resumes_from_its_version() {
     check_refused("500", Fault::status(500, "InternalError"), "InternalError");
     check_refused("503", Fault::status(503, "ServiceUnavailable"), "503");
     check_refused("403", Fault::status(403, "Forbidden"), "Forbidden");
@@ -179,19 +179,19 @@ fn a_watch_that_is_refused_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_page_from_a_proxy_is_no_watch() {
+fn a_proxys_html_page_is_no_watch() {
     let html = Fault::raw("200 OK", &["Content-Type: text/html", "Content-Length: 8"], "GARBAGE\n");
     check_refused("html", html, "");
 }
 
 #[test]
-fn a_watch_that_is_closed_unanswered_goes_on_where_it_was() {
+fn an_unanswered_closed_watch_resumes_from_its_version() {
     check_refused("closed", Fault::Close, "closed the connection");
     check_refused("reset", Fault::Reset, "closed the connection");
 }
 
 #[test]
-fn the_witness_sees_a_service_that_lost_its_backends() {
+fn the_guard_sees_a_service_without_backends() {
     let mut node = Node::serving(2);
     node.hold_nothing(0);
     node.guard(0);
@@ -201,7 +201,7 @@ fn the_witness_sees_a_service_that_lost_its_backends() {
 }
 
 #[test]
-fn events_that_come_twice_count_once() {
+fn a_repeated_event_is_applied_once() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].once(WATCHES, Fault::Twice);
@@ -217,7 +217,7 @@ fn events_that_come_twice_count_once() {
 }
 
 #[test]
-fn a_watch_that_falls_silent_is_noticed() {
+fn a_silent_watch_is_noticed() {
     let mut node = Node::serving(1);
     node.guard(0);
     node.live(ms(1_500));
@@ -237,9 +237,9 @@ fn a_watch_that_falls_silent_is_noticed() {
     assert_eq!(node.server().asked(SLICES), 1, "no list");
 }
 
-/// As etcd is restored from a backup.
+/// As after a restore of etcd from a backup.
 #[test]
-fn versions_that_went_back_are_noticed_at_the_first_silence() {
+fn decreased_versions_are_noticed_at_the_first_silence() {
     let setup = Setup::new(1);
     setup.services(2);
     let watch_idle = Duration::from_secs(90);
@@ -255,12 +255,12 @@ fn versions_that_went_back_are_noticed_at_the_first_silence() {
     node.check();
     let told = node.last_error(Resource::Slices);
     assert!(told.contains("went back from version"), "{told}");
-    // The connection had gone before, which was told; this is more than a watch that is not yet back.
+    // The connection had ended before, and that was reported; this message is about the version.
     assert!(node.log().contains("went back from version"), "{}", node.log());
 }
 
 #[test]
-fn an_event_that_is_lost_is_found_by_the_audit() {
+fn a_lost_event_is_found_by_the_audit() {
     let setup = Setup::new(1);
     setup.services(2);
     let timing = Timing { audit_interval: ms(700), audit_confirm_delay: ms(100), ..quick() };
@@ -295,25 +295,25 @@ fn half_a_line_is_no_event() {
 }
 
 #[test]
-fn a_line_that_is_no_event_is_not_the_end() {
+fn a_watch_resumes_after_a_malformed_line() {
     check_garbage("no JSON", "GARBAGE\n");
 }
 
 #[test]
-fn a_line_without_an_object_is_not_the_end() {
+fn a_watch_resumes_after_a_line_without_an_object() {
     check_garbage("no object", "{\"type\":\"MODIFIED\",\"GARBAGE\":1}\n");
 }
 
 #[test]
-fn a_line_without_end_is_cut_off() {
+fn an_endless_line_is_cut_off() {
     check_garbage("a huge line", &format!("{{\"type\":\"{}", "GARBAGE".repeat(1 << 20)));
 }
 
 #[test]
-fn bytes_that_are_no_text_are_not_the_end() {
+fn a_watch_resumes_after_invalid_utf8() {
     let mut node = Node::serving(1);
     node.guard(0);
-    // The fake says text only; a surrogate as an escape is what JSON can hold and a string cannot.
+    // The fake sends only text; JSON can escape a surrogate, and a string cannot hold one.
     node.server()
         .say(Kind::Slices, "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"\\ud800\"}}}\n");
     scale(&node, &[9]);
@@ -321,7 +321,7 @@ fn bytes_that_are_no_text_are_not_the_end() {
     node.check();
 }
 
-/// What a former run wrote down of this place.
+/// The saved objects of a former run.
 fn remembered(setup: &Setup, kind: Kind) -> SavedObjects {
     let object = |object: &Value| {
         let text = |at: &str| object["metadata"][at].as_str().unwrap();
@@ -345,7 +345,7 @@ fn restarted(setup: &Setup) -> SourceSettings {
 }
 
 #[test]
-fn a_restart_goes_on_without_a_list() {
+fn a_restart_resumes_watches_without_a_list() {
     let setup = Setup::new(1);
     setup.services(1);
     let settings = restarted(&setup);
@@ -357,9 +357,9 @@ fn a_restart_goes_on_without_a_list() {
     node.wait("what is new comes by the watch", |node| node.serves(1, &[backend(1)]));
 }
 
-/// What is remembered of the others is older than what the maps may hold.
+/// The saved objects of the other kinds are older than what the maps may hold.
 #[test]
-fn a_restart_is_up_to_date_when_all_has_come_that_was_missed() {
+fn a_restart_is_synced_after_all_missed_changes() {
     let setup = Setup::new(1);
     setup.services(1);
     let settings = restarted(&setup);
@@ -374,7 +374,7 @@ fn a_restart_is_up_to_date_when_all_has_come_that_was_missed() {
 }
 
 #[test]
-fn a_restart_does_not_wait_for_the_end_of_what_has_no_end() {
+fn a_restart_is_synced_despite_endless_changes() {
     let setup = Setup::new(1);
     setup.services(6);
     let timing = Timing { replay_max: ms(300), ..quick() };
@@ -399,7 +399,7 @@ fn a_restart_after_a_compaction_lists() {
     node.check();
 }
 
-/// What the audit asks for is what the list asked for.
+/// Checks that the audit sends the same selectors as the list.
 fn check_audits(refused: u32, headless: usize, asked: usize) {
     let setup = Setup::new(1);
     setup.services(2);
@@ -426,39 +426,39 @@ fn check_audits(refused: u32, headless: usize, asked: usize) {
 }
 
 #[test]
-fn one_bad_request_changes_nothing_of_what_is_asked_for() {
+fn one_bad_request_changes_no_selector() {
     check_audits(1, 0, 2);
 }
 
 #[test]
-fn a_field_that_a_server_does_not_know_is_left_out_of_lists_watches_and_audits_alike() {
+fn an_unknown_field_selector_is_left_out_everywhere() {
     check_audits(2, 1, 2);
 }
 
 crate::node::in_json_too! {
     a_change_is_served_at_once,
-    a_watch_that_is_reset_goes_on_where_it_was,
-    a_watch_that_ends_in_time_goes_on_without_a_word,
-    an_apiserver_that_is_gone_for_a_while_is_found_again,
-    what_is_compacted_is_listed_again_at_once,
-    a_status_410_on_a_watch_is_listed_again,
-    watches_that_end_at_once_are_no_flood,
-    an_error_inside_a_watch_is_not_the_end,
-    a_watch_that_is_refused_goes_on_where_it_was,
-    a_page_from_a_proxy_is_no_watch,
-    a_watch_that_is_closed_unanswered_goes_on_where_it_was,
-    the_witness_sees_a_service_that_lost_its_backends,
-    events_that_come_twice_count_once,
-    a_watch_that_falls_silent_is_noticed,
-    versions_that_went_back_are_noticed_at_the_first_silence,
-    an_event_that_is_lost_is_found_by_the_audit,
+    a_reset_watch_resumes_from_its_version,
+    a_watch_at_its_timeout_resumes_silently,
+    an_apiserver_is_used_again_after_an_outage,
+    a_compacted_version_relists_at_once,
+    a_status_410_on_a_watch_relists,
+    watches_that_end_at_once_are_retried_with_backoff,
+    a_watch_resumes_after_an_error_event,
+    a_refused_watch_resumes_from_its_version,
+    a_proxys_html_page_is_no_watch,
+    an_unanswered_closed_watch_resumes_from_its_version,
+    the_guard_sees_a_service_without_backends,
+    a_repeated_event_is_applied_once,
+    a_silent_watch_is_noticed,
+    decreased_versions_are_noticed_at_the_first_silence,
+    a_lost_event_is_found_by_the_audit,
     half_a_line_is_no_event,
-    a_line_that_is_no_event_is_not_the_end,
-    a_line_without_an_object_is_not_the_end,
-    a_line_without_end_is_cut_off,
-    bytes_that_are_no_text_are_not_the_end,
-    a_restart_goes_on_without_a_list,
+    a_watch_resumes_after_a_malformed_line,
+    a_watch_resumes_after_a_line_without_an_object,
+    an_endless_line_is_cut_off,
+    a_watch_resumes_after_invalid_utf8,
+    a_restart_resumes_watches_without_a_list,
     a_restart_after_a_compaction_lists,
-    one_bad_request_changes_nothing_of_what_is_asked_for,
-    a_field_that_a_server_does_not_know_is_left_out_of_lists_watches_and_audits_alike,
+    one_bad_request_changes_no_selector,
+    an_unknown_field_selector_is_left_out_everywhere,
 }

@@ -1,4 +1,4 @@
-//! Routes to addresses that a node announces: there while the node serves them, whatever becomes of the daemon.
+//! Routes to announced addresses: they exist while the node serves the addresses, whatever happens to the daemon.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,20 +24,20 @@ health_check = { interval = "100ms", timeout = "100ms", fall = 1 }
 const ADDRESS: &str = "203.0.113.77";
 const BACKEND: &str = "10.244.1.10:9090";
 
-/// How long an address may be announced after the table has no backend for it.
+/// How long an address may stay announced after its last backend has left the table.
 const WITHDRAWN: Duration = Duration::from_millis(100);
 
-/// How long an address that was lost has to be served before it is announced again.
+/// How long a lost address must be served before it is announced again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Rounds of which the fastest counts: a busy machine may take a processor away for longer than that.
+/// How many rounds; the fastest counts, because a busy machine may take the processor away.
 const ROUNDS: usize = 3;
 
 fn server(bed: &Bed) -> Server {
     bed.tell_whom(Location::far("pod-a"), "a", &[BACKEND.parse().unwrap()]).unwrap()
 }
 
-/// The routes of holdfast's own.
+/// holdfast's own routes.
 fn routes(bed: &Bed) -> String {
     run(bed, "node", "ip", "route show table all proto 104").trim().to_owned()
 }
@@ -60,7 +60,7 @@ fn check_served(clients: &mut Clients, is_served: bool) {
 }
 
 #[test]
-fn an_address_is_announced_while_it_is_served_and_withdrawn_within_a_tenth_of_a_second() {
+fn an_unserved_address_is_withdrawn_within_a_tenth_of_a_second() {
     on_a_node(Switches::default(), CONFIG, |bed, daemon, clients| {
         assert_eq!(routes(bed), "", "no backend answers yet");
         let backend = server(bed);
@@ -111,7 +111,7 @@ fn the_route_outlives_the_daemon_and_goes_with_the_datapath() {
     });
 }
 
-/// The file is another program's, which has left it half-written when the node's daemon is upgraded.
+/// Another program owns the file and has left it half written during the daemon's upgrade.
 #[test]
 fn the_route_outlives_a_restart_with_a_file_that_cannot_be_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,9 +135,9 @@ fn the_route_outlives_a_restart_with_a_file_that_cannot_be_read() {
     });
 }
 
-/// Weights share clients out among the backends of a node; how many come to the node is the router's choice.
+/// Weights distribute clients among the backends of a node; the router decides how many reach the node.
 #[test]
-fn an_address_comes_back_after_five_seconds_whatever_the_slow_start_of_its_backends() {
+fn slow_start_does_not_delay_the_return_of_an_address() {
     let config = CONFIG.replace("fall = 1", "fall = 1, slow_start = \"1h\"");
     on_a_node(Switches::default(), &config, |bed, daemon, clients| {
         let backend = server(bed);

@@ -1,5 +1,5 @@
-//! Associations of SCTP through a node, spoken over raw sockets: from outside and from pods whose packets are served,
-//! to backends near and far, by ports that are not those of the backend. An end that hears a wrong sum fails the test.
+//! SCTP associations through a node over raw sockets: from outside and from pods whose packets are translated, to near
+//! and far backends, with different ports. An end that receives a wrong checksum fails the test.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ fn serve(daemon: &Daemon<'_>) {
     write(daemon, "signalling", &objects);
 }
 
-/// A client and its backend, and what they know of each other.
+/// A client and its backend, and the addresses that they see.
 struct Pair<'a> {
     client: &'a End,
     frontend: SocketAddr,
@@ -105,7 +105,7 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// The client asks until its backend hears it: objects are served a moment after they are written.
+    /// The client repeats INIT until its backend receives it: objects are served a moment after they are written.
     #[track_caller]
     fn meet(daemon: &Daemon<'_>, client: &'a End, frontend: SocketAddr, backend: &'a End) -> Self {
         let until = Instant::now() + SERVED;
@@ -138,7 +138,7 @@ impl<'a> Pair<'a> {
         assert_eq!((heard.from, heard.kind, heard.content.as_slice()), (self.frontend, kind, content));
     }
 
-    /// From the first INIT to the last chunk, with data of odd and even lengths both ways.
+    /// From the first INIT to the last chunk, with data of odd and even lengths in both directions.
     #[track_caller]
     fn talk(&self) {
         self.answers(INIT_ACK, &beginning(2));
@@ -161,12 +161,12 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// What INIT and INIT ACK begin with: a tag, a window, two numbers of streams, the first number of data.
+/// The first fields of INIT and INIT ACK: a tag, a window, two numbers of streams, the first sequence number.
 fn beginning(tag: u32) -> Vec<u8> {
     [&tag.to_be_bytes()[..], &[0, 1, 0, 0, 0, 8, 0, 8], &7_u32.to_be_bytes()].concat()
 }
 
-/// How far the association of the client at this port has come, as the table of flows shows it.
+/// The state of the client's association in the flow table, by its port.
 #[track_caller]
 fn state(daemon: &Daemon<'_>, port: u16) -> String {
     let answer = daemon.ask(&["flows"]).unwrap();
@@ -182,7 +182,7 @@ fn backend_of(bed: &Bed, service: &Signalling, family: Family) -> End {
 }
 
 #[test]
-fn associations_of_clients_outside_are_made_and_ended_with_right_sums() {
+fn outside_clients_associations_have_correct_checksums() {
     let switches =
         Switches { strict_rp_filter: true, guarded: true, no_offload: true, ..Switches::default() };
     on_a_node(switches, "", |bed, daemon, _| {
@@ -223,7 +223,7 @@ fn associations_of_pods_are_served_at_their_devices() {
 }
 
 #[test]
-fn sctp_is_not_served_where_packets_are_left_alone() {
+fn sctp_is_not_served_without_packet_programs() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut daemon = node::daemon(&bed, "[packets]\nenabled = false\n");
     serve(&daemon);

@@ -1,4 +1,4 @@
-//! What established flows meet when their service changes: TCP goes on to its end, UDP leaves a backend that has gone.
+//! Changes of a service with established flows: TCP continues to its end, UDP leaves a removed backend.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use holdfast_tests::packets::{Clients, Family, Service, changing, outside};
 
 use crate::node::{SERVED, on_a_node, write};
 
-/// Flows of UDP that are to move do so within a second.
+/// Moving UDP flows do so within a second.
 const SEVERAL_SWEEPS: Duration = Duration::from_secs(3);
 
-/// Asks by UDP from one port, so that it is always the same flow, and gives the outcome.
+/// Sends UDP requests from one port, so that they are one flow, and returns the outcome.
 fn same_flow(clients: &mut Clients, family: Family, address: &str) -> Outcome {
     let to = changing().frontend(address, family).unwrap();
     let question = Question::new(Transport::Udp, to).from(outside(family, 41_000));
@@ -24,7 +24,7 @@ fn is_by(outcome: &Outcome, name: &str) -> bool {
     matches!(outcome, Outcome::Answered { by, .. } if by == name)
 }
 
-/// Writes the service and waits until new clients get one of its backends.
+/// Writes the service, and waits until new clients reach the expected backend.
 #[track_caller]
 fn change(daemon: &Daemon<'_>, clients: &mut Clients, service: Service, expected: &str) {
     write(daemon, "changing", &service.objects());
@@ -63,7 +63,7 @@ fn tcp_survives_the_end_of_its_endpoint_and_of_its_service() {
 }
 
 #[test]
-fn udp_leaves_an_endpoint_that_serves_no_more_and_stays_with_one_that_ends() {
+fn udp_leaves_a_removed_endpoint_and_stays_with_a_terminating_one() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         for (family, address) in [(Family::V4, "node"), (Family::V6, "node"), (Family::V4, "balancer")] {
             change(daemon, clients, changing().with(&["a"]), "a");
@@ -78,9 +78,9 @@ fn udp_leaves_an_endpoint_that_serves_no_more_and_stays_with_one_that_ends() {
     });
 }
 
-/// calico#4310: what a policy keeps to this node was taken for flows of backends that are none.
+/// calico#4310: backends that policy Local filters out were taken for removed ones.
 #[test]
-fn flows_under_policy_local_live_on_when_their_lists_change() {
+fn flows_under_policy_local_survive_list_changes() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         change(daemon, clients, changing().local().with(&["a"]), "a");
         for family in [Family::V4, Family::V6] {
@@ -101,9 +101,9 @@ fn flows_under_policy_local_live_on_when_their_lists_change() {
     });
 }
 
-/// kubernetes#98305: what a client sent before there was a backend stood in its way afterwards.
+/// kubernetes#98305: the flow of a refused datagram blocked later ones.
 #[test]
-fn a_client_of_udp_that_was_refused_is_served_as_soon_as_somebody_is_there() {
+fn a_refused_udp_client_is_served_once_a_backend_exists() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         for (family, address) in [(Family::V4, "node"), (Family::V6, "balancer")] {
             write(daemon, "changing", &changing().with(&[]).objects());

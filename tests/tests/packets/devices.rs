@@ -1,5 +1,4 @@
-//! What happens to a node's device while clients talk: it gets another name or another address, or another process
-//! takes the programs away.
+//! A device changes its name or address, or another process removes its programs, while clients talk.
 
 use std::process::Command;
 use std::thread;
@@ -19,7 +18,7 @@ use crate::talk::while_clients_talk;
 const PLACES: [(&str, &str); 4] =
     [("here", "node"), ("here", "balancer"), ("away", "node"), ("away", "balancer")];
 
-/// What `/datapath` says of packets.
+/// The `packets` of `/datapath`.
 fn packets(daemon: &Daemon<'_>) -> Value {
     daemon.ask(&["datapath"]).unwrap()["kernel"]["packets"].take()
 }
@@ -47,7 +46,7 @@ fn is_attached(daemon: &Daemon<'_>, name: &str) -> bool {
 }
 
 #[test]
-fn a_device_that_gets_another_name_goes_on_serving() {
+fn a_renamed_device_goes_on_serving() {
     on_a_node(Switches::default(), "", |bed, daemon, _| {
         let before = device(daemon, "eth0").unwrap();
         while_clients_talk(bed, &PLACES, || {
@@ -63,14 +62,14 @@ fn a_device_that_gets_another_name_goes_on_serving() {
     });
 }
 
-/// A client that dialled the address that has gone cannot go on, with any proxy.
+/// A client of the removed address cannot go on, with any proxy.
 #[test]
-fn another_address_is_what_new_connections_to_other_nodes_are_seen_by() {
+fn new_connections_to_other_nodes_use_the_changed_address() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
         while_clients_talk(bed, &[("here", "balancer"), ("bridged", "external")], || {
             fabric::renumber_uplink(bed, "10.0.0.77").unwrap();
             let has_it = || device(daemon, "eth0").is_some_and(|it| it["address4"] == "10.0.0.77");
-            // The one that was second is first now.
+            // The former second address is now the first.
             let has_other = || device(daemon, "eth0").is_some_and(|it| it["address4"] == "10.0.0.55");
             wait_until(daemon, "the new address", || has_it() || has_other());
         });
@@ -83,7 +82,7 @@ fn another_address_is_what_new_connections_to_other_nodes_are_seen_by() {
     });
 }
 
-/// Takes the program of one way, or of both, from the uplink, by what the kernel has them hang by.
+/// Removes the programs of one direction, or of both, from the uplink, by their kind of hook.
 fn take_away(bed: &Bed, daemon: &Daemon<'_>, ways: &[&str]) {
     if packets(daemon)["hook"] == "clsact" {
         let mut command = bed.command(Location::OUTSIDE, "tc").unwrap();
@@ -114,7 +113,7 @@ fn hold(clients: &mut Clients) {
 }
 
 #[test]
-fn programs_taken_from_a_device_are_put_back_and_counted_and_no_connection_breaks() {
+fn removed_programs_are_reattached_and_no_connection_breaks() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
         hold(clients);
         take_away(bed, daemon, &["in", "out"]);
@@ -126,10 +125,10 @@ fn programs_taken_from_a_device_are_put_back_and_counted_and_no_connection_break
     });
 }
 
-/// What comes meanwhile goes on untranslated to an address that no host has, and is sent again. The node itself answers
-/// only what is sent to its own addresses: node ports, and what backends of other nodes send back.
+/// Meanwhile, ingress packets to a virtual address stay untranslated and are sent again. The node itself replies only
+/// to its own addresses: node ports, and replies of backends on other nodes.
 #[test]
-fn clients_of_virtual_addresses_talk_on_while_the_program_for_what_comes_is_gone() {
+fn virtual_addresses_survive_a_missing_ingress_program() {
     on_a_node(Switches::default(), "", |bed, daemon, _| {
         while_clients_talk(bed, &[("here", "balancer"), ("bridged", "external")], || {
             take_away(bed, daemon, &["in"]);
@@ -138,19 +137,19 @@ fn clients_of_virtual_addresses_talk_on_while_the_program_for_what_comes_is_gone
     });
 }
 
-/// Devices of pods that are no clients. Each gets one program, which takes the kernel some ten milliseconds.
+/// The devices of pods that are no clients. Each gets one program, which takes the kernel some ten milliseconds.
 const PODS: usize = 400;
 
-/// How many devices of that class have their programs.
+/// How many devices of this class have their programs.
 fn attached(daemon: &Daemon<'_>, class: &str) -> usize {
     let answer = packets(daemon);
     let devices = answer["devices"].as_array().unwrap().iter();
     devices.filter(|it| it["class"] == class && it["attached"] == true).count()
 }
 
-/// Clients wait for the uplink alone, which is the newest of all devices.
+/// Clients wait only for the uplink, which is the newest device.
 #[test]
-fn an_uplink_that_returns_is_served_before_the_devices_of_many_pods() {
+fn a_returning_uplink_is_served_before_many_pod_devices() {
     on_a_node(Switches::default(), "", |bed, daemon, _| {
         let before = device(daemon, "eth0").unwrap()["index"].clone();
         fabric::add_links(bed, PODS).unwrap();

@@ -1,5 +1,5 @@
-//! Two nodes with a daemon each, where clients' packets go from one to the other as they came: the backend sees the
-//! client, and answers it past the node by which the client came.
+//! Two nodes with a daemon each, which forward clients' packets with their source address: the backend sees the
+//! client, and its reply bypasses the first node.
 
 use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
@@ -13,7 +13,7 @@ pub(crate) const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 const DSR: &str = "[packets]\ndsr = \"all\"\ndsr_from = [\"10.0.0.0/24\", \"fd00:a::/64\"]\n";
 
-/// Several megabytes each way, so that segments of every size pass.
+/// Several megabytes in each direction, for segments of every size.
 const MANY: usize = 4 << 20;
 
 #[track_caller]
@@ -33,7 +33,7 @@ pub(crate) fn on_two_nodes(
     run(&bed, &mut [here, there], &mut around.clients);
 }
 
-/// Waits until a daemon without clients of its own has its programs at its device.
+/// Waits until a daemon without clients has its programs at its device.
 #[track_caller]
 fn wait_for_devices(daemon: &mut Daemon<'_>) {
     let is_there = |daemon: &Daemon<'_>| {
@@ -44,7 +44,7 @@ fn wait_for_devices(daemon: &mut Daemon<'_>) {
     daemon.wait_until(is_there).unwrap();
 }
 
-/// What a client asks of the service that is on the other node alone.
+/// A client's requests to the service with its only backend on the other node.
 fn questions(size: usize) -> Vec<Question> {
     let of = |family: Family| {
         let to = frontend("away", "balancer", family).unwrap();
@@ -68,7 +68,7 @@ fn check_seen(clients: &mut Clients, size: usize, when: &str) {
     }
 }
 
-/// How often something has happened to packets, as a daemon tells it.
+/// A packet counter of a daemon.
 #[track_caller]
 pub(crate) fn counted(daemon: &Daemon<'_>, event: &str) -> u64 {
     let told = daemon.ask(&["flows"]).unwrap();
@@ -87,23 +87,23 @@ fn check_all(switches: Switches) {
 }
 
 #[test]
-fn a_backend_of_another_node_sees_the_client_and_answers_it_past_this_node() {
+fn a_remote_backend_sees_the_client_and_replies_directly() {
     check_all(Switches::default());
 }
 
 #[test]
-fn it_does_so_where_each_sender_computes_its_sums_and_every_router_is_strict() {
+fn a_remote_backend_replies_directly_with_checksums_and_strict_routers() {
     check_all(Switches { strict_rp_filter: true, no_offload: true, tracked: true, ..Switches::default() });
 }
 
 #[test]
-fn it_does_so_where_the_path_between_client_and_nodes_is_narrow() {
+fn a_remote_backend_replies_directly_over_a_narrow_path() {
     check_all(Switches { narrow: true, ..Switches::default() });
 }
 
-/// Either daemon may be killed: programs go on, and flows outlive it.
+/// Either daemon may be killed: the programs keep running, and flows survive.
 #[test]
-fn invariant_14_neither_daemons_end_breaks_what_goes_between_two_nodes() {
+fn invariant_14_neither_daemons_end_breaks_flows_between_two_nodes() {
     on_two_nodes(Switches::default(), "", |_, daemons, clients| {
         const EACH: usize = 50;
         for family in FAMILIES {
@@ -123,16 +123,16 @@ fn invariant_14_neither_daemons_end_breaks_what_goes_between_two_nodes() {
     });
 }
 
-/// The virtual addresses of load balancers lead to the other node from now on, or to this one again.
+/// Routes the virtual addresses of load balancers to the other node, or back to this one.
 #[track_caller]
 pub(crate) fn lead_to(bed: &Bed, [v4, v6]: [&str; 2]) {
     ip(bed, "router", &format!("route replace 203.0.113.0/24 via {v4}"));
     ip(bed, "router", &format!("route replace 2001:db8:113::/64 via {v6}"));
 }
 
-/// Between nodes there is a network of its own, which leads to no client.
+/// The nodes have a separate network between them, with no route to clients.
 #[test]
-fn a_client_is_told_that_the_backends_node_has_lost_its_connection_by_the_network_of_clients() {
+fn a_lost_connection_is_reset_through_the_clients_network() {
     on_two_nodes(Switches::default(), "", |bed, [_, there], clients| {
         const EACH: usize = 5;
         fabric::part_clients_from_nodes(bed).unwrap();
@@ -150,9 +150,9 @@ fn a_client_is_told_that_the_backends_node_has_lost_its_connection_by_the_networ
     });
 }
 
-/// The router changes its mind, and changes it again.
+/// The router moves the route and moves it back.
 #[test]
-fn connections_whose_packets_come_to_the_backends_own_node_go_on() {
+fn connections_rerouted_to_the_backends_node_go_on() {
     on_two_nodes(Switches::default(), "", |bed, [_, there], clients| {
         const EACH: usize = 50;
         for family in FAMILIES {
@@ -170,9 +170,9 @@ fn connections_whose_packets_come_to_the_backends_own_node_go_on() {
     });
 }
 
-/// The other node has never heard of those whose backends are here: it computes them, and sends the packets on.
+/// The other node has no flows with backends on this node: it computes their backends, and forwards the packets.
 #[test]
-fn conversations_that_come_to_another_node_go_on_with_their_backends_of_both_nodes() {
+fn rerouted_flows_go_on_with_backends_of_both_nodes() {
     on_two_nodes(Switches::default(), "maglev = true\n", |bed, [_, there], clients| {
         let questions = FAMILIES.into_iter().flat_map(|family| {
             let to = frontend("many", "balancer", family).unwrap();
@@ -188,10 +188,10 @@ fn conversations_that_come_to_another_node_go_on_with_their_backends_of_both_nod
     });
 }
 
-/// The router before two nodes loses the one by which all came. Neither node has an entry of all connections, and the
+/// The router loses the node that all clients used. Neither node has all flows, and the backends of both go on.
 /// backends of both serve on.
 #[test]
-fn ten_thousand_connections_that_come_to_another_node_go_on_with_their_backends_of_both_nodes() {
+fn ten_thousand_rerouted_connections_go_on_with_their_backends() {
     on_two_nodes(Switches::default(), "maglev = true\n", |bed, [here, there], clients| {
         const EACH: usize = 5_000;
         for family in FAMILIES {

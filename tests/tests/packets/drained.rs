@@ -1,5 +1,5 @@
-//! A node that is given back to a proxy that masquerades by the kernel's own table of connections: that proxy finds the
-//! ports of lasting clients taken.
+//! A drained node returns to a proxy that masquerades with conntrack: conntrack has the ports of remaining clients as
+//! used.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,14 +15,14 @@ use crate::node::on_a_node;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// Connections of each family, and as many datagrams.
+/// Connections of each family, and as many UDP flows.
 const EACH: usize = 10;
 
-/// The one pod of the service, and a server beside it.
+/// The service's only pod, and a server next to it.
 const AWAY: [&str; 2] = ["10.244.9.10:8080", "[fd00:244:9::10]:8080"];
 const BESIDE_IT: &str = "10.0.0.6:8080";
 
-/// As kube-proxy masquerades what it sends to other nodes, and as few ports as the node itself gives.
+/// As kube-proxy masquerades packets to other nodes, with as few ports as the node allocates.
 const PORTS: std::ops::RangeInclusive<u16> = 61_000..=61_003;
 const SNAT: &str = "[packets]\nsnat_ports = \"61000-61003\"\n";
 const MASQUERADE: &str = "table ip other {
@@ -45,7 +45,7 @@ fn check_alive(clients: &mut Clients, count: usize) {
     assert_eq!(held, Held { alive: count, ..Held::default() });
 }
 
-/// Datagrams, each from a port of its own: what the backend saw.
+/// Sends datagrams, each from a port of its own, and returns what the backend saw.
 fn datagrams(clients: &mut Clients, family: Family) -> Vec<Tracked> {
     let to = frontend("away", "node", family).unwrap();
     let questions: Vec<Question> = (20_000..)
@@ -61,7 +61,7 @@ fn datagrams(clients: &mut Clients, family: Family) -> Vec<Tracked> {
     seen.map(|seen| Tracked::plain(Transport::Udp, seen, backend)).collect()
 }
 
-/// As the daemon knows them.
+/// The connections in the daemon's flow table.
 fn connections(daemon: &Daemon<'_>) -> Vec<Tracked> {
     let flows = daemon.ask(&["flows"]).unwrap();
     let end = |flow: &serde_json::Value, of: &str| {
@@ -82,7 +82,7 @@ fn check_entered(bed: &Bed, expected: &BTreeSet<Tracked>) {
 }
 
 #[test]
-fn whoever_drains_a_node_enters_the_ports_of_live_flows_into_conntrack() {
+fn a_drain_enters_live_flows_into_conntrack() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
         FAMILIES.iter().for_each(|family| hold(clients, *family, EACH));
         let mut expected: BTreeSet<Tracked> = connections(daemon).into_iter().collect();
@@ -99,8 +99,8 @@ fn whoever_drains_a_node_enters_the_ports_of_live_flows_into_conntrack() {
     });
 }
 
-/// A pod dials a server by that port of its own, and the rule gives it one of four: what came of it, and at which port
-/// of the node the kernel has it answered.
+/// A pod dials a server from that port, and the rule allocates one of four: the outcome, and the node's port in
+/// conntrack.
 fn masqueraded(bed: &Bed, clients: &mut Clients, port: u16, to: &str) -> (Outcome, Option<u16>) {
     let (from, to) = (SocketAddr::from(([10, 244, 1, 10], port)), to.parse().unwrap());
     let asked = clients.of("bare-a").unwrap().ask(Question::new(Transport::Tcp, to).from(from)).unwrap();
@@ -110,10 +110,10 @@ fn masqueraded(bed: &Bed, clients: &mut Clients, port: u16, to: &str) -> (Outcom
     (asked, entry.map(|_| answered.port()))
 }
 
-/// Before the drain the kernel knows of no port that clients have, and gives a pod one that is in use; afterwards it
-/// finds none that is free at that backend, and all of them at another one.
+/// Before the drain, conntrack has none of the clients' ports and gives a pod one in use. Afterwards it finds none
+/// free at that backend, and all of them at another one.
 #[test]
-fn the_kernel_masquerades_with_no_port_of_a_live_flow_once_a_node_drains() {
+fn a_drained_nodes_kernel_masquerades_with_no_live_flows_port() {
     on_a_node(Switches::default(), SNAT, |bed, daemon, clients| {
         hold(clients, Family::V4, PORTS.count());
         fabric::rules(bed, MASQUERADE).unwrap();

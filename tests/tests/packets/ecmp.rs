@@ -1,5 +1,5 @@
-//! Two nodes announce one address, and a router shares clients out between them: what one of them loses costs the
-//! clients of the other nothing.
+//! Two nodes announce one address, and a router balances clients between them: a loss at one node does not affect the
+//! clients of the other.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,30 +13,30 @@ use holdfast_tests::bed::{Bed, Dialer, Location, Server};
 use crate::node::{SERVED, ip, location};
 use crate::page::{self, V4, wait_for_gateways};
 
-/// Connections that live while something happens, half of them by each node.
+/// Established connections during an event, half of them through each node.
 const FLOWS: usize = 10_000;
 
-/// New clients, which tell the backend that they reach after something has happened.
+/// New clients, which report their backend after the event.
 const NEW: u16 = 200;
 
-/// As the router has it: nothing is heard of a node for so long, and then it is dead.
+/// The router's hold time: after this silence a node counts as dead.
 const HOLD: Duration = Duration::from_secs(3);
 
-/// New clients at once, and how long each waits for its answer.
+/// New clients at once, and their timeout.
 const AT_ONCE: u16 = 20;
 const ANSWERED: Duration = Duration::from_millis(300);
 
 const HERE: &str = "10.0.0.5";
 const THERE: &str = "10.0.0.6";
 
-/// The backends that clients reach, with the number of clients of each; other outcomes by their words.
+/// The number of clients at each backend; other outcomes by their names.
 type Reached = BTreeMap<String, usize>;
 
 struct Two<'a> {
     bed: &'a Bed,
     daemons: [Daemon<'a>; 2],
     client: Asker,
-    /// Backends of each node alone, called `here` and `there`.
+    /// The servers of each node's own backends, called `here` and `there`.
     servers: [Option<Server>; 2],
     _speakers: [Speaker; 3],
 }
@@ -47,7 +47,7 @@ fn server(bed: &Bed, place: &'static str, name: &str, backends: [&str; 2]) -> Op
 }
 
 impl<'a> Two<'a> {
-    /// The one node with FRR, the other with BIRD, as the page configures them.
+    /// Starts FRR on one node and BIRD on the other, configured as in the page.
     fn start(bed: &'a Bed) -> Self {
         fabric::set(bed, location("router"), "ipv4/fib_multipath_hash_policy", "1").unwrap();
         let speakers = Speakers::lay(bed).unwrap();
@@ -70,13 +70,13 @@ impl<'a> Two<'a> {
         two
     }
 
-    /// Waits until the router shares clients out between these.
+    /// Waits until the router balances between these nodes.
     #[track_caller]
     fn wait_for(&self, nodes: &[&str]) {
         wait_for_gateways(self.bed, V4, |gateways| gateways == nodes);
     }
 
-    /// Opens connections, and gives how many went to each node.
+    /// Opens connections, and returns how many went to each node.
     #[track_caller]
     fn hold(&mut self) -> [usize; 2] {
         let begun = Instant::now();
@@ -93,7 +93,7 @@ impl<'a> Two<'a> {
         self.bed.dial(Location::far("client"), format!("{V4}:443").parse().unwrap()).unwrap()
     }
 
-    /// The backends that new clients reach while they wait for so long.
+    /// The backends of new clients with this timeout.
     fn ask(&mut self, count: u16, patience: Duration) -> Reached {
         let to = format!("{V4}:443").parse().unwrap();
         let question = Question { patience, ..Question::new(Transport::Tcp, to).abort() };
@@ -108,7 +108,7 @@ impl<'a> Two<'a> {
         reached
     }
 
-    /// All new clients go to the other node, and all of its connections live; of this one's, none does.
+    /// Checks that all new clients go to the other node, and that only its connections live.
     #[track_caller]
     fn check_there_alone(&mut self, [here, there]: [usize; 2], word: &str) {
         assert_eq!(self.ask(NEW, SERVED), [("there".to_owned(), NEW.into())].into(), "new clients");
@@ -116,7 +116,7 @@ impl<'a> Two<'a> {
         assert_eq!(self.client.who_answers().unwrap(), expected, "connections");
     }
 
-    /// The first node is back, and new clients come to it again, while connections of the other one go on.
+    /// Checks that the first node is back and gets new clients, while the other one's connections go on.
     #[track_caller]
     fn check_back(&mut self, there: usize) {
         self.wait_for(&[HERE, THERE]);
@@ -127,7 +127,7 @@ impl<'a> Two<'a> {
 }
 
 #[test]
-fn a_node_that_is_drained_has_no_new_clients_and_no_connection_of_another_breaks() {
+fn a_drained_node_gets_no_new_client_and_breaks_none_of_others() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut two = Two::start(&bed);
     let each = two.hold();
@@ -145,7 +145,7 @@ fn a_node_that_is_drained_has_no_new_clients_and_no_connection_of_another_breaks
 }
 
 #[test]
-fn a_node_whose_backends_die_is_left_as_soon_as_its_checks_say_so() {
+fn a_node_with_dead_backends_is_left_once_its_checks_fail() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut two = Two::start(&bed);
     let [here, there] = two.hold();
@@ -166,9 +166,9 @@ fn a_node_whose_backends_die_is_left_as_soon_as_its_checks_say_so() {
     two.check_back(there);
 }
 
-/// New clients are lost for as long as the router takes to see that nothing is heard of the node.
+/// New clients fail until the router's hold time has passed.
 #[test]
-fn a_node_that_dies_costs_no_connection_of_another_and_new_clients_for_the_time_of_bgp_alone() {
+fn a_dead_node_costs_new_clients_only_the_bgp_hold_time() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut two = Two::start(&bed);
     let each = two.hold();

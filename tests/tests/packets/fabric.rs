@@ -1,4 +1,4 @@
-//! The network itself, without a proxy: which clients reach which servers, and what its switches do.
+//! The fabric without a proxy: which clients reach which servers, and what its switches do.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn say(bed: &Bed, place: Location<'_>, words: &[&str]) -> String {
     succeed(command, SOON).unwrap()
 }
 
-/// Each backend at its own address, in both families and by both transports, from outside.
+/// Requests to each backend's own address from outside, in both families and by both transports.
 fn directly() -> Vec<Question> {
     let sockets = BACKENDS.iter().flat_map(Backend::sockets);
     let questions = sockets.map(|to| {
@@ -64,7 +64,7 @@ fn clients_reach_every_backend_through_a_firewall_and_with_checksums_computed() 
 }
 
 #[test]
-fn a_narrow_path_tells_who_sends_too_much() {
+fn a_narrow_path_reports_too_large_packets() {
     let bed = fabric::bed(Switches { narrow: true, ..Switches::default() }).unwrap();
     let _servers = serve(&bed).unwrap();
     let tcp = directly().into_iter().filter(|question| question.transport == Transport::Tcp);
@@ -78,7 +78,7 @@ fn a_narrow_path_tells_who_sends_too_much() {
 }
 
 #[test]
-fn an_uplink_that_is_made_anew_leads_to_the_same_places() {
+fn a_recreated_uplink_reaches_the_same_places() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let _servers = serve(&bed).unwrap();
     fabric::renew_uplink(&bed).unwrap();

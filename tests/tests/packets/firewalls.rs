@@ -1,4 +1,4 @@
-//! Firewalls of a node as people have them, in front of services and behind them.
+//! Common firewalls of nodes, in front of services and behind them.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
 use crate::node::{Around, SERVED, daemon, last_lines, on_this};
 
-/// Docker's policy, with what kube-proxy had in it.
+/// Docker's policy, with kube-proxy's rule in it.
 const MARKED_ONLY: &str = "table inet docker {
  chain forward {
   type filter hook forward priority filter; policy drop;
@@ -28,7 +28,7 @@ const NODE_PORT_DROPPED: &str = "table inet raw {
 }
 ";
 
-/// To a pod here, on a bridge and on another node, in both families.
+/// The outcomes at a pod here, on a bridge and on another node, in both families.
 fn outcomes(clients: &mut Clients, transport: Transport) -> Vec<Outcome> {
     let ways =
         ["here", "bridged", "away"].into_iter().flat_map(|it| [Family::V4, Family::V6].map(|of| (it, of)));
@@ -38,7 +38,7 @@ fn outcomes(clients: &mut Clients, transport: Transport) -> Vec<Outcome> {
     clients.of("outside").unwrap().ask_all(&ways.map(question).collect::<Vec<_>>()).unwrap()
 }
 
-/// Rules are looked for some seconds after the start.
+/// Waits for the log line; the daemon reads rules some seconds after the start.
 #[track_caller]
 fn wait_until_said(daemon: &Daemon<'_>, words: &[&str]) {
     let until = Instant::now() + SERVED;
@@ -53,7 +53,7 @@ fn wait_until_said(daemon: &Daemon<'_>, words: &[&str]) {
 }
 
 #[test]
-fn a_firewall_that_accepts_a_mark_alone_lets_services_through_where_they_are_given_it() {
+fn a_firewall_that_accepts_a_mark_passes_marked_services() {
     let bed = fabric::bed(Switches::default()).unwrap();
     fabric::rules(&bed, MARKED_ONLY).unwrap();
     on_this(&bed, "[packets]\nforward_mark = \"0x4000\"\n", |_, daemon, clients| {
@@ -69,7 +69,7 @@ fn a_firewall_that_accepts_a_mark_alone_lets_services_through_where_they_are_giv
 }
 
 #[test]
-fn a_firewall_that_accepts_a_mark_alone_is_named_where_services_are_not_given_it() {
+fn a_firewall_that_needs_a_mark_is_reported_without_it() {
     let bed = fabric::bed(Switches::default()).unwrap();
     fabric::rules(&bed, MARKED_ONLY).unwrap();
     let mut around = Around::start(&bed);
@@ -80,7 +80,7 @@ fn a_firewall_that_accepts_a_mark_alone_is_named_where_services_are_not_given_it
 }
 
 #[test]
-fn a_rule_that_dropped_a_node_port_is_named_with_its_chain() {
+fn a_rule_that_drops_a_node_port_is_reported_with_its_chain() {
     let bed = fabric::bed(Switches::default()).unwrap();
     fabric::rules(&bed, NODE_PORT_DROPPED).unwrap();
     on_this(&bed, "", |_, daemon, _| {

@@ -1,5 +1,5 @@
-//! Two nodes with a daemon each, where all nodes choose alike: a node that has never heard of a connection sends what
-//! belongs to it to the node that knows it.
+//! Two nodes with a daemon each, where all nodes choose alike: a node without a connection's flow forwards its packets
+//! to the node that has it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,13 +18,13 @@ const MAGLEV: &str = "maglev = true\n";
 /// Connections of each family.
 const EACH: usize = 50;
 
-/// The other node, which has the backend that all nodes agree on.
+/// The other node, with the backend that all nodes choose.
 const OTHER_NODE: [&str; 2] = ["10.0.0.6", "fd00:a::6"];
 
-/// A download that many packets of full size make up.
+/// A download of many full-size packets.
 const DOWNLOAD: usize = 400_000;
 
-/// Opens connections to a service by each family.
+/// Opens connections to a service in each family.
 #[track_caller]
 fn open(clients: &mut Clients, service: &Service) {
     for family in FAMILIES {
@@ -44,7 +44,7 @@ fn check_alive_here(bed: &Bed, here: &Daemon<'_>, clients: &mut Clients) {
     assert!(counted(here, "adopted") > joined, "this node has sent them on");
 }
 
-/// Writes the service to both daemons, and waits until each leads new clients to these backends alone.
+/// Writes the service to both daemons, and waits until new clients reach only these backends.
 #[track_caller]
 fn change(daemons: &[Daemon<'_>; 2], endpoints: &'static [&'static str]) {
     let service = changing().with(endpoints);
@@ -58,7 +58,7 @@ fn change(daemons: &[Daemon<'_>; 2], endpoints: &'static [&'static str]) {
     }
 }
 
-/// Whether each frontend of the service leads to so many backends.
+/// Whether each frontend of the service has this many backends.
 fn leads_to(daemon: &Daemon<'_>, backends: usize) -> bool {
     let leads = |family| {
         let address = changing().frontend("balancer", family).unwrap().ip().to_string();
@@ -71,7 +71,7 @@ fn leads_to(daemon: &Daemon<'_>, backends: usize) -> bool {
 }
 
 #[test]
-fn connections_of_a_service_with_one_backend_go_on_by_another_node() {
+fn connections_of_a_single_backend_go_on_through_another_node() {
     on_two_nodes(Switches::default(), MAGLEV, |bed, daemons, clients| {
         change(daemons, &["r"]);
         lead_to(bed, OTHER_NODE);
@@ -81,7 +81,7 @@ fn connections_of_a_service_with_one_backend_go_on_by_another_node() {
 }
 
 #[test]
-fn connections_of_the_backend_that_is_left_of_two_go_on_by_another_node() {
+fn connections_of_the_remaining_backend_go_on_through_another_node() {
     on_two_nodes(Switches::default(), MAGLEV, |bed, daemons, clients| {
         change(daemons, &["a", "r"]);
         lead_to(bed, OTHER_NODE);
@@ -91,9 +91,9 @@ fn connections_of_the_backend_that_is_left_of_two_go_on_by_another_node() {
     });
 }
 
-/// Routers share errors out by other rules than packets, so any node may hear that a packet was too long.
+/// Routers balance ICMP errors by other rules than packets, so any node may receive a "packet too big".
 #[test]
-fn a_backend_hears_how_long_packets_may_be_whichever_node_is_told() {
+fn a_backend_learns_the_path_mtu_through_either_node() {
     on_two_nodes(Switches { narrow: true, ..Switches::default() }, MAGLEV, |bed, _, clients| {
         lead_to(bed, OTHER_NODE);
         lead_errors_here(bed);
@@ -115,7 +115,7 @@ fn a_backend_hears_how_long_packets_may_be_whichever_node_is_told() {
     });
 }
 
-/// What the router itself has to say to the frontends' addresses goes to this node.
+/// Routes the router's own ICMP errors to the frontends' addresses to this node.
 fn lead_errors_here(bed: &Bed) {
     let [v4, v6] = fabric::NODE_ADDRESSES;
     for (family, to, via) in [("-4", "203.0.113.0/24", v4), ("-6", "2001:db8:113::/64", v6)] {

@@ -1,25 +1,25 @@
-//! What is known to have gone wrong with packets of services elsewhere, and which test says that it does not here.
+//! Known faults of other proxies with packets of services, and the test that shows each does not happen here.
 //!
-//! Invariant: each test that is named exists. What cannot go wrong here says why, in place of a test.
+//! Invariant: each named test exists. A fault that cannot happen here has a reason instead.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Where it went wrong, its numbers there, and what it was; then a line for each test: file and name.
+/// Where it went wrong, the issue's number, and the fault; then a line for each test: file and name.
 const KNOWN: &str = "
 cilium 11914: conntrack cannot place the answers, and a firewall drops them
   tests/tests/packets/served.rs the_table_holds_behind_a_firewall_and_with_checksums_computed
-  tests/tests/packets/pods.rs pods_reach_everybody_and_themselves_behind_a_firewall_and_with_checksums_computed
+  tests/tests/packets/pods.rs pods_reach_all_backends_behind_a_firewall_with_checksums
 cilium 8639 14859 16136: one direction takes a way past the stack, the other one does not
   cannot: no packet is taken past the stack
 cilium 30858 23604 33723 16826: the port that a client is given is a node port, or a socket's of the node
   tests/tests/packets/served.rs a_process_of_the_node_has_a_node_ports_number
-  tests/tests/packets/regressions.rs answers_to_what_the_kernel_masqueraded_are_left_to_it
+  tests/tests/packets/regressions.rs replies_to_kernel_masqueraded_packets_are_left_to_the_kernel
 cilium 44348: an answer to a UDP socket of the node is taken for a client of a service
-  tests/tests/packets/regressions.rs answers_to_a_socket_that_is_not_connected_reach_it
+  tests/tests/packets/regressions.rs replies_reach_an_unconnected_socket
   tests/tests/packets/served.rs a_process_of_the_node_has_a_node_ports_number
 cilium 45492: the kernel masquerades with any port
-  tests/tests/packets/regressions.rs answers_to_what_the_kernel_masqueraded_are_left_to_it
+  tests/tests/packets/regressions.rs replies_to_kernel_masqueraded_packets_are_left_to_the_kernel
 cilium 29305 34833 36572 31643: half of what is known of a flow is pushed out
   daemon/datapath/src/packets/tests/flows.rs kernel_a_full_table_keeps_what_lives_and_counts_the_rest
   tests/tests/packets/survival.rs a_full_table_keeps_live_flows
@@ -43,7 +43,7 @@ cilium 12968 21262 26193: errors of ICMP are not translated, so the path's MTU i
   tests/tests/packets/served.rs large_transfers_over_a_narrow_path
 cilium 25709 16036 22624: fragments are lost
   tests/tests/packets/served.rs datagrams_in_fragments
-  tests/tests/packets/pods.rs pods_send_and_get_much_and_in_fragments
+  tests/tests/packets/pods.rs pods_transfer_large_streams_and_fragments
   daemon/datapath/src/packets/tests/hard.rs kernel_fragments_follow_their_first_one_both_ways
 cilium 32601 39690: what is put around a packet makes it too large
   cannot: nothing is put around packets
@@ -56,14 +56,14 @@ cilium 12304 12317: devices without a hardware address are passed over
 cilium 41393: filters of others are not run any more
   daemon/datapath/src/kernel/packets/tests.rs kernel_foreign_programs_stay_and_run_before_and_after_ours
 cilium 39806: rules of routing are ignored
-  tests/tests/packets/regressions.rs rules_of_routing_hold_for_answers
+  tests/tests/packets/regressions.rs replies_follow_routing_rules
 cilium 42632 11810 18632: one port of a client, two frontends, one backend
   tests/tests/packets/served.rs one_source_port_two_frontends_one_backend
   daemon/datapath/src/packets/tests/flows.rs kernel_one_port_of_a_client_serves_for_two_frontends_with_one_backend
 cilium 21541: a client that comes again from the same port at once is refused
   tests/tests/packets/served.rs a_source_port_is_used_again_at_once
 cilium 12859 27300 48244: connected UDP clings to a backend that is gone
-  tests/tests/packets/changes.rs udp_leaves_an_endpoint_that_serves_no_more_and_stays_with_one_that_ends
+  tests/tests/packets/changes.rs udp_leaves_a_removed_endpoint_and_stays_with_a_terminating_one
   tests/tests/programs/served.rs kernel_a_long_lived_udp_client_moves_when_its_backend_leaves
 calico 4661 felix-2983: one port of a client, at once or again
   tests/tests/packets/served.rs one_source_port_two_frontends_one_backend
@@ -74,33 +74,33 @@ calico 8821 10737: fragments are lost, or delivered to somebody else
   tests/tests/packets/served.rs datagrams_in_fragments
   tests/tests/packets/served.rs datagrams_whose_last_fragment_comes_first
 calico 11367: packets that stand for many are taken for too large
-  tests/tests/packets/regressions.rs large_segments_pass_both_ways
+  tests/tests/packets/regressions.rs gso_packets_pass_in_both_directions
 calico 10058 13334: virtual machines behind a bridge drop what was handed over without their hardware address
   cannot: no packet is taken past the stack, which writes the address
 calico 4942 9675 10511 10469: a node with two uplinks answers by the other one
-  tests/tests/packets/uplinks.rs answers_may_leave_by_another_uplink_than_requests_came_by
+  tests/tests/packets/uplinks.rs replies_may_leave_on_another_uplink
 calico 10640: an error comes from another address than the one that was dialled
   daemon/datapath/src/packets/tests/answers.rs kernel_who_finds_nobody_is_refused_from_the_address_that_it_dialled
   daemon/datapath/src/packets/tests/errors.rs kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent
 calico 4310: sweeps cut flows under policy Local
-  tests/tests/packets/changes.rs flows_under_policy_local_live_on_when_their_lists_change
+  tests/tests/packets/changes.rs flows_under_policy_local_survive_list_changes
 kubernetes 139276: masquerading picks a node port, and its answers go to the service
   tests/tests/packets/served.rs a_process_of_the_node_has_a_node_ports_number
-  tests/tests/packets/regressions.rs answers_to_what_the_kernel_masqueraded_are_left_to_it
+  tests/tests/packets/regressions.rs replies_to_kernel_masqueraded_packets_are_left_to_the_kernel
 kubernetes 94861 117924: a rule that drops what conntrack calls invalid hits nodes with several uplinks
-  tests/tests/packets/uplinks.rs answers_may_leave_by_another_uplink_than_requests_came_by
+  tests/tests/packets/uplinks.rs replies_may_leave_on_another_uplink
 kubernetes 104098: connections of TCP are not ended when their backend goes
   tests/tests/packets/changes.rs tcp_survives_the_end_of_its_endpoint_and_of_its_service
 kubernetes 98305: what a client of UDP sent before anybody was there stands in its way afterwards
-  tests/tests/packets/changes.rs a_client_of_udp_that_was_refused_is_served_as_soon_as_somebody_is_there
+  tests/tests/packets/changes.rs a_refused_udp_client_is_served_once_a_backend_exists
 ";
 
-/// What has to hold on a small cluster's network, in the same form.
+/// What must hold on a small cluster's network, in the same form.
 const PLAN: &str = "
 reach: who gets whom, as whom, from which address, much both ways, one port of a client at each address
   tests/tests/packets/served.rs the_table_holds
   tests/tests/packets/served.rs the_table_holds_where_connections_are_tracked
-  tests/tests/packets/regressions.rs large_segments_pass_both_ways
+  tests/tests/packets/regressions.rs gso_packets_pass_in_both_directions
   tests/tests/packets/served.rs one_source_port_two_frontends_one_backend
 ports again: after a reset, after both have closed, and a flood beside live flows
   tests/tests/packets/served.rs a_source_port_is_used_again_at_once
@@ -121,26 +121,26 @@ policy: Local, those that end, ranges of sources, health checks, affinity
   daemon/agent/src/kube_proxy/tests/doors.rs a_health_check_port_comes_changes_and_goes_with_its_service
 own: what the node sends itself from a node port's number
   tests/tests/packets/served.rs a_process_of_the_node_has_a_node_ports_number
-  tests/tests/packets/regressions.rs answers_to_what_the_kernel_masqueraded_are_left_to_it
+  tests/tests/packets/regressions.rs replies_to_kernel_masqueraded_packets_are_left_to_the_kernel
 changes: TCP is never cut, UDP leaves who serves no more
   tests/tests/packets/changes.rs tcp_survives_the_end_of_its_endpoint_and_of_its_service
-  tests/tests/packets/changes.rs udp_leaves_an_endpoint_that_serves_no_more_and_stays_with_one_that_ends
+  tests/tests/packets/changes.rs udp_leaves_a_removed_endpoint_and_stays_with_a_terminating_one
 life: restart, kill, growth, a device made anew, another address, programs taken away
   tests/tests/packets/survival.rs invariant_14_a_restart_breaks_no_flow
-  tests/tests/packets/survival.rs invariant_14_a_killed_daemon_breaks_no_flow_and_new_ones_come_about
+  tests/tests/packets/survival.rs invariant_14_a_killed_daemon_breaks_no_old_or_new_flow
   daemon/datapath/src/kernel/packets/tests.rs kernel_growth_moves_the_programs_of_devices_too
-  tests/tests/packets/survival.rs a_device_that_is_made_anew_is_served
-  tests/tests/packets/devices.rs another_address_is_what_new_connections_to_other_nodes_are_seen_by
-  tests/tests/packets/devices.rs programs_taken_from_a_device_are_put_back_and_counted_and_no_connection_breaks
+  tests/tests/packets/survival.rs a_recreated_device_is_served
+  tests/tests/packets/devices.rs new_connections_to_other_nodes_use_the_changed_address
+  tests/tests/packets/devices.rs removed_programs_are_reattached_and_no_connection_breaks
 the real one: kube-proxy on the same network, by the same table
-  tests/systems/cluster/packets.rs packets_kube_proxy_does_what_the_table_says
+  tests/systems/cluster/packets.rs packets_kube_proxy_matches_the_table
 parser: crafted packets, judged by somebody else; nonsense; sums
   daemon/datapath/src/packets/tests/flows.rs kernel_invariant_14_what_is_translated_one_way_is_translated_back
   daemon/datapath/src/packets/tests/hard.rs kernel_nonsense_is_survived
   daemon/datapath/src/packets/tests/hard.rs kernel_invariant_13_a_wrong_sum_stays_wrong
 ";
 
-/// What went wrong, and the lines below it.
+/// The entries, each with the lines below it.
 fn entries(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut entries: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
@@ -152,7 +152,7 @@ fn entries(text: &str) -> Vec<(&str, Vec<&str>)> {
     entries
 }
 
-/// What is wrong with a line that names a test.
+/// The error in a line that names a test.
 fn mistake(line: &str) -> Option<String> {
     if line.starts_with("cannot: ") {
         return None;
@@ -176,7 +176,7 @@ fn check(text: &str) {
 }
 
 #[test]
-fn whatever_went_wrong_elsewhere_has_a_test_here() {
+fn each_known_fault_of_others_has_a_test() {
     check(KNOWN);
     let numbers = entries(KNOWN).into_iter().filter_map(|(what, _)| Some(what.split_once(':')?.0));
     let all: Vec<String> = numbers
@@ -190,13 +190,13 @@ fn whatever_went_wrong_elsewhere_has_a_test_here() {
 }
 
 #[test]
-fn whatever_has_to_hold_has_a_test() {
+fn each_planned_property_has_a_test() {
     check(PLAN);
 }
 
 #[test]
-fn a_test_that_is_not_there_is_found() {
-    assert!(mistake("tests/tests/packets/known.rs a_test_that_is_not_there_is_found").is_none());
+fn a_missing_test_is_found() {
+    assert!(mistake("tests/tests/packets/known.rs a_missing_test_is_found").is_none());
     assert!(mistake("tests/tests/packets/known.rs nobody").is_some());
     assert!(mistake("tests/nowhere.rs nobody").is_some() && mistake("nothing").is_some());
 }

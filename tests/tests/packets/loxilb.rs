@@ -1,9 +1,9 @@
-//! Scenarios that users of another load balancer rely on, by the names that they have there (LoxiLB's `cicd`): a
-//! balancer between a network of clients and three backends, each on a link of its own, with no cluster anywhere.
-//! docs/outside.md says which, and why not the others.
+//! Scenarios of another load balancer, by their names there (LoxiLB's `cicd`): a balancer between a network of clients
+//! and three backends, each on a link of its own, without a cluster. docs/outside.md lists them, and gives reasons for
+//! the others.
 //!
-//! Invariant: shape and expectation are theirs. Which backend comes next is not, because backends are drawn here, and
-//! not taken in turn.
+//! Invariant: setup and expectation are LoxiLB's, except for the next backend: holdfast selects it at random, not in
+//! turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -36,22 +36,22 @@ const GATEWAYS: [[&str; 2]; 3] = [
 const FAR: [[&str; 2]; 3] =
     [["10.31.0.1/24", "fd00:31::1/64"], ["10.32.0.1/24", "fd00:32::1/64"], ["10.33.0.1/24", "fd00:33::1/64"]];
 
-/// Clients come by this device, and by no other.
+/// Clients use this device only.
 const NODE: &str = "[node]\nname = \"balancer\"\n[packets]\ndevices = [\"client\"]\n";
 
-/// An address that no host has.
+/// An address of no host.
 const VIRTUAL: [&str; 2] = ["192.0.2.20:2020", "[2001:db8::20]:2020"];
 
-/// One of the balancer's own, on its loopback.
+/// An address of the balancer, on its loopback.
 const ON_LOOPBACK: &str = "198.51.100.3:2020";
 
-/// One of the balancer's own, by which clients reach it.
+/// An address of the balancer, through which clients reach it.
 const OF_LINK: &str = "10.10.10.254:2020";
 
 const CLIENT: &str = "10.10.10.1";
 const OTHER_CLIENT: &str = "10.10.10.2";
 
-/// So many clients meet each of three backends: none is missed but once in billions of runs.
+/// This many clients miss one of three backends once in billions of runs.
 const ENOUGH: usize = 60;
 
 fn layout() -> Layout {
@@ -75,7 +75,7 @@ struct Balancer<'a> {
     _servers: Vec<Server>,
 }
 
-/// Runs something with a balancer of that configuration, once it is ready.
+/// Runs a closure with a ready balancer of that configuration.
 #[track_caller]
 fn balance(config: &str, run: impl FnOnce(&mut Balancer<'_>)) {
     let bed = Bed::lay(&layout()).unwrap();
@@ -92,12 +92,12 @@ fn balance(config: &str, run: impl FnOnce(&mut Balancer<'_>)) {
     run(&mut Balancer { bed: &bed, daemon, client, _servers: servers });
 }
 
-/// A service at some frontends, with these keys besides.
+/// A service at these frontends, with further keys.
 fn service(frontends: &[&str], backends: &[&str], more: &str) -> String {
     format!("[[service]]\nname = \"served\"\nfrontends = {frontends:?}\nbackends = {backends:?}\n{more}\n")
 }
 
-/// The same with all three backends of a family.
+/// A service with all three backends of a family.
 fn with_all(frontends: &[&str], family: Family, more: &str) -> String {
     let sockets = BACKENDS.map(|(_, addresses)| match family {
         Family::V4 => format!("{}:8080", addresses[0]),
@@ -119,7 +119,7 @@ fn from(question: Question, address: &str) -> Question {
 }
 
 impl Balancer<'_> {
-    /// How many of so many clients, fifty at once, each backend answers; `None`: not all are answered.
+    /// How many of the clients, fifty at once, each backend answers; `None`: some get no answer.
     fn answers(&mut self, question: &Question, count: usize) -> Option<BTreeMap<String, usize>> {
         let mut each = BTreeMap::new();
         let mut left = count;
@@ -134,7 +134,7 @@ impl Balancer<'_> {
         Some(each)
     }
 
-    /// Waits until all clients are answered, by these backends and by no other.
+    /// Waits until exactly these backends answer all clients.
     #[track_caller]
     fn wait_for(&mut self, question: &Question, expected: &[&str]) {
         let expected: BTreeSet<&str> = expected.iter().copied().collect();
@@ -160,7 +160,7 @@ impl Balancer<'_> {
         self.wait_for(question, &BACKENDS.map(|(name, _)| name));
     }
 
-    /// Gives the daemon another configuration while clients go on.
+    /// Reloads another configuration while clients go on.
     #[track_caller]
     fn reload(&self, config: &str) {
         self.daemon.configure(&format!("{NODE}{config}")).unwrap();
@@ -169,7 +169,7 @@ impl Balancer<'_> {
     }
 }
 
-/// tcplb: an address that no host has, the balancer's own on the way to clients, and one on its loopback.
+/// tcplb: an address of no host, the balancer's own towards clients, and one on its loopback.
 #[test]
 fn tcplb_three_backends_answer_at_each_kind_of_address() {
     let frontends = [VIRTUAL[0], OF_LINK, ON_LOOPBACK, "192.0.2.21:1111"];
@@ -189,9 +189,9 @@ fn tcplb_local_a_process_of_the_balancer_reaches_a_server_of_the_balancer() {
     });
 }
 
-/// tcplb-src: one client may, another one of the same network may not.
+/// tcplb-src: source ranges accept one client and reject another one of the same network.
 #[test]
-fn tcplb_src_who_is_in_no_range_of_sources_gets_nothing() {
+fn tcplb_src_a_client_outside_the_source_ranges_gets_no_reply() {
     balance("", |balancer| {
         let objects = [
             json!({
@@ -219,7 +219,7 @@ fn tcplb_src_who_is_in_no_range_of_sources_gets_nothing() {
     });
 }
 
-/// tcplbepmod: backends come and go, and come again.
+/// tcplbepmod: backends are added, removed and added again.
 #[test]
 fn tcplbepmod_clients_follow_each_change_of_the_backends() {
     let [one, two] = ["10.31.0.1:8080", "10.32.0.1:8080"];
@@ -235,9 +235,9 @@ fn tcplbepmod_clients_follow_each_change_of_the_backends() {
     });
 }
 
-/// tcplbhash: a client that dials from the same port meets the same backend.
+/// tcplbhash: a client that dials from the same port reaches the same backend.
 #[test]
-fn tcplbhash_the_same_address_and_port_meet_the_same_backend() {
+fn tcplbhash_the_same_address_and_port_reach_the_same_backend() {
     balance(&with_all(&[VIRTUAL[0]], Family::V4, "maglev = true"), |balancer| {
         balancer.wait_for_all(&tcp(VIRTUAL[0]));
         let same = tcp(VIRTUAL[0]).from(SocketAddr::new(CLIENT.parse().unwrap(), 55_001)).abort();
@@ -251,7 +251,7 @@ fn tcplbhash_the_same_address_and_port_meet_the_same_backend() {
     });
 }
 
-/// tcplbmaxep: as many backends as they allow. Here there may be a thousand times as many.
+/// tcplbmaxep: LoxiLB's maximum of backends. holdfast allows a thousand times as many.
 #[test]
 fn tcplbmaxep_each_of_thirty_two_backends_answers() {
     let ports = || 9_000..9_032;
@@ -269,7 +269,7 @@ fn tcplbmaxep_each_of_thirty_two_backends_answers() {
 }
 
 impl Balancer<'_> {
-    /// Waits until clients are answered.
+    /// Waits until a client is answered.
     #[track_caller]
     fn wait_for_some(&mut self, question: &Question) {
         let until = Instant::now() + 2 * SERVED;
@@ -299,16 +299,16 @@ fn check_monitored(family: Family) {
 }
 
 #[test]
-fn tcplbmon_a_backend_that_goes_away_gets_no_clients_until_it_is_back() {
+fn tcplbmon_a_missing_backend_gets_no_clients_until_it_is_back() {
     check_monitored(Family::V4);
 }
 
 #[test]
-fn tcplbmon6_a_backend_that_goes_away_gets_no_clients_until_it_is_back() {
+fn tcplbmon6_a_missing_backend_gets_no_clients_until_it_is_back() {
     check_monitored(Family::V6);
 }
 
-/// Weights in hundredths, over so many clients that seven deviations are less than a tenth.
+/// Weights in percent, over enough clients that seven deviations are below a tenth.
 #[track_caller]
 fn check_weights(weights: &[(usize, u32)]) {
     const CLIENTS: usize = 1_200;
@@ -343,9 +343,9 @@ fn wrrtcplb2_forty_forty_and_twenty() {
     check_weights(&[(0, 40), (1, 40), (2, 20)]);
 }
 
-/// udplb: small datagrams, and those that go in fragments.
+/// udplb: small datagrams, and fragmented ones.
 #[test]
-fn udplb_three_backends_answer_also_what_goes_in_fragments() {
+fn udplb_three_backends_answer_fragmented_datagrams_too() {
     balance(&with_all(&[VIRTUAL[0]], Family::V4, "protocol = \"UDP\""), |balancer| {
         balancer.wait_for_all(&udp(VIRTUAL[0]));
         balancer.wait_for_all(&udp(VIRTUAL[0]).sized(8_000, 8_000));
@@ -366,7 +366,7 @@ fn udplb_persist_each_client_stays_with_its_backend() {
     });
 }
 
-/// iperf3lb: thirty clients at once that each stay with a backend.
+/// iperf3lb: thirty clients at once, each with affinity to a backend.
 #[test]
 fn iperf3lb_thirty_clients_at_once_are_answered() {
     let affinity = "protocol = \"UDP\"\nsession_affinity = \"1h\"";

@@ -1,5 +1,4 @@
-//! Backends that are computed: a node that has forgotten everything sends each client where the client went before, as
-//! any other node would.
+//! Maglev: a node without flows sends each client to the same backend as before, as any other node would.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +8,10 @@ use holdfast_tests::packets::{Clients, Family, frontend, outside, sign};
 
 use crate::node::{SERVED, last_lines, on_a_node};
 
-/// From each of these ports a client has a conversation of its own.
+/// A client has a UDP flow from each of these ports.
 const PORTS: std::ops::Range<u16> = 41_000..41_040;
 
-/// Which backend each of the clients talks to over UDP, at the service with backends on both nodes.
+/// The backend of each of the client's UDP flows, at the service with backends on both nodes.
 #[track_caller]
 fn who_answers(clients: &mut Clients, address: &str) -> Vec<String> {
     let questions = [Family::V4, Family::V6].into_iter().flat_map(|family| {
@@ -29,7 +28,7 @@ fn who_answers(clients: &mut Clients, address: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_client_gets_the_same_backend_from_a_node_that_knows_nothing_of_it() {
+fn a_node_without_flows_selects_the_same_backend() {
     on_a_node(Switches::default(), "\n[packets]\nmaglev = true\n", |_, daemon, clients| {
         let of = |clients: &mut Clients| ["balancer", "node"].map(|address| who_answers(clients, address));
         let before = of(clients);
@@ -45,9 +44,9 @@ fn a_client_gets_the_same_backend_from_a_node_that_knows_nothing_of_it() {
     });
 }
 
-/// Without it each of them draws, and so many never draw the same twice.
+/// Without Maglev, each flow selects at random, and this many never select alike twice.
 #[test]
-fn without_maglev_a_node_that_knows_nothing_of_a_client_draws_anew() {
+fn without_maglev_a_node_without_flows_selects_at_random() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         let before = who_answers(clients, "balancer");
         daemon.stop().unwrap();

@@ -1,4 +1,4 @@
-//! Real traffic around a node: from outside, from pods, to backends near and far. Each test has a network of its own.
+//! Real traffic around a node: from outside, from pods, to near and far backends. Each test has a network of its own.
 //! Needs root, so the `root` feature selects it.
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! A node that holdfast serves, in the middle of a fabric.
+//! A node with holdfast, in the middle of a fabric.
 //!
-//! Invariant: the daemon has the objects of the table from its folder, and knows pods by their devices alone.
+//! Invariant: the daemon reads the table's objects from its folder, and recognizes pods only by their devices.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use holdfast_tests::bed::{Bed, Location, Server, succeed};
 use holdfast_tests::packets::{Clients, objects, serve, sign};
 use serde_json::Value;
 
-/// Devices and lists are there within a second; a busy machine takes more.
+/// The daemon serves devices and lists within a second; a busy machine takes longer.
 pub(crate) const SERVED: Duration = Duration::from_secs(30);
 
-/// The node of the table, and nothing that outlasts its endpoints: kube-proxy holds nothing.
+/// The node of the table, without holds, because kube-proxy holds nothing.
 pub(crate) const CONFIG: &str = "[hold]\non_empty = \"refuse\"\n[node]\nname = \"n1\"\n";
 
-/// A daemon that has all objects of the table, in one file. What comes first of `more` is about the node.
+/// A daemon with all objects of the table in one file. `more` begins with keys of `[node]`.
 pub(crate) fn daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
     let daemon = Daemon::new(bed, &format!("{CONFIG}{more}")).unwrap();
     write(&daemon, "table", &objects());
     daemon
 }
 
-/// The same on the other node, which has no sign of its own.
+/// The daemon of the other node, without the table's sign.
 pub(crate) fn other_daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
     let config = CONFIG.replace("n1", "n2");
     let daemon = Daemon::at(bed, "node2", &format!("{config}{more}")).unwrap();
@@ -31,7 +31,7 @@ pub(crate) fn other_daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
     daemon
 }
 
-/// Replaces a file of objects as a whole.
+/// Replaces a whole file of objects.
 pub(crate) fn write(daemon: &Daemon<'_>, name: &str, objects: &[Value]) {
     let documents: Vec<String> = objects.iter().map(ToString::to_string).collect();
     daemon.write_manifest(&format!("{name}.yaml"), &documents.join("\n---\n")).unwrap();
@@ -42,7 +42,7 @@ pub(crate) fn location(place: &str) -> Location<'_> {
     if place == "node" { Location::OUTSIDE } else { Location::far(place) }
 }
 
-/// Runs a program at a place of the fabric, and returns what it said.
+/// Runs a program at a place of the fabric, and returns its output.
 #[track_caller]
 pub(crate) fn run(bed: &Bed, place: &str, program: &str, words: &str) -> String {
     let mut command = bed.command(location(place), program).unwrap();
@@ -55,7 +55,7 @@ pub(crate) fn ip(bed: &Bed, place: &str, words: &str) {
     run(bed, place, "ip", words);
 }
 
-/// What the daemon said last, for a person.
+/// The daemon's last log lines.
 pub(crate) fn last_lines(daemon: &Daemon<'_>) -> String {
     let said = daemon.logged();
     let lines: Vec<&str> = said.lines().rev().take(20).collect();
@@ -86,7 +86,7 @@ impl Around {
     }
 }
 
-/// Runs something on a node that is served.
+/// Runs a closure on a served node.
 #[track_caller]
 pub(crate) fn on_a_node<T>(
     switches: Switches,
@@ -96,7 +96,7 @@ pub(crate) fn on_a_node<T>(
     on_this(&fabric::bed(switches).unwrap(), more, run)
 }
 
-/// Runs something on the node of a fabric that is laid already.
+/// Runs a closure on the node of an existing fabric.
 #[track_caller]
 pub(crate) fn on_this<T>(
     bed: &Bed,

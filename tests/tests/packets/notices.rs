@@ -1,6 +1,6 @@
-//! The kernel's notices of routes at a place of the fabric, each with the moment at which it came.
+//! The kernel's route notifications at a place of the fabric, each with its time.
 //!
-//! Invariant: what happens after `of` is heard.
+//! Invariant: it receives all changes after `of` returns.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -35,7 +35,7 @@ impl Notices {
         notices
     }
 
-    /// A route that comes and goes again tells when the kernel's notices are heard.
+    /// Adds and removes a route until the kernel's notifications arrive.
     fn wait_until_they_come(&self, bed: &Bed, place: &str) {
         let begun = Instant::now();
         while self.lines.recv_timeout(Duration::from_millis(100)).is_err() {
@@ -46,7 +46,8 @@ impl Notices {
         }
     }
 
-    /// How long after a moment the route to an address was taken out. A copy of it may have been taken out before.
+    /// How long after a moment the route to an address was removed. An earlier copy of it may have been removed
+    /// before.
     pub(crate) fn taken_out(&self, address: &str, since: Instant) -> Duration {
         loop {
             let (at, line) = self.lines.recv_timeout(SERVED).unwrap();

@@ -1,4 +1,4 @@
-//! Clients from outside at the node's own address, which a Service of the cluster has as its external IP.
+//! Outside clients at the node's own address, which a Service of the cluster has as its external IP.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use serde_json::json;
 
 use crate::node::{SERVED, last_lines, on_this};
 
-/// Sockets are listed every second; a busy machine takes more.
+/// The daemon lists sockets every second; a busy machine takes longer.
 const PROMPT: Duration = Duration::from_secs(5);
 
-/// An apiserver in the node's network that has this Service, and pod-a behind it.
+/// An apiserver in the node's network with this Service, backed by pod-a.
 fn apiserver(bed: &Bed, authority: &Authority) -> Server {
     let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-00000000a77b");
     let objects = [
@@ -45,7 +45,7 @@ fn apiserver(bed: &Bed, authority: &Authority) -> Server {
     bed.within(Location::NODE, || Server::start(&cluster, &identity).unwrap()).unwrap()
 }
 
-/// Asks from outside until that server answers, and gives how long that took.
+/// Sends requests from outside until that server answers, and returns how long that took.
 #[track_caller]
 fn wait_for(clients: &mut Clients, name: &str, daemon: &Daemon<'_>) -> Duration {
     let to: SocketAddr = "10.0.0.5:80".parse().unwrap();
@@ -62,7 +62,7 @@ fn wait_for(clients: &mut Clients, name: &str, daemon: &Daemon<'_>) -> Duration 
 }
 
 #[test]
-fn clients_from_outside_reach_an_external_ip_of_the_node_unless_a_process_listens() {
+fn outside_clients_reach_the_nodes_external_ip_unless_a_process_listens() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let authority = Authority::new().unwrap();
     let server = apiserver(&bed, &authority);

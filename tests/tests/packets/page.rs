@@ -1,6 +1,6 @@
-//! What `docs/outside.md` tells people to write, as they would copy it, and a router that hears of it.
+//! The configurations of `docs/outside.md`, copied as a user would, and a router that receives the routes.
 //!
-//! Invariant: of the page's text nothing is changed but what a caller names.
+//! Invariant: only what a caller names is changed in the page's text.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ const PAGE: &str = include_str!("../../../docs/outside.md");
 pub(crate) const V4: &str = "192.0.2.10";
 pub(crate) const V6: &str = "2001:db8::10";
 
-/// A block of the section with this heading, counted from 0.
+/// A code block of the section with this heading, counted from 0.
 pub(crate) fn block(heading: &str, number: usize) -> String {
     let is_it = |line: &&str| line.trim_start_matches('#').trim() == heading && line.starts_with('#');
     let section = PAGE.lines().skip_while(|line| !is_it(line)).skip(1);
@@ -24,20 +24,20 @@ pub(crate) fn block(heading: &str, number: usize) -> String {
     section[pair[0] + 1..pair[1]].iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// A text with other words in one place.
+/// Replaces one place of a text.
 pub(crate) fn with(text: &str, there: &str, instead: &str) -> String {
     assert_eq!(text.matches(there).count(), 1, "{there:?} stands once in\n{text}");
     text.replace(there, instead)
 }
 
-/// The configuration of holdfast, with other backends.
+/// The page's configuration of holdfast, with other backends.
 pub(crate) fn with_backends(backends: &[&str]) -> String {
     let text = block("Who has the address", 0);
     let line = text.lines().find(|line| line.starts_with("backends = ")).unwrap().to_owned();
     with(&text, &line, &format!("backends = {backends:?}"))
 }
 
-/// A router by FRR: it looks for its neighbours once a second, and takes one for dead after three.
+/// A router with FRR: keepalives every second, dead after three.
 pub(crate) fn router(neighbours: &[&str]) -> String {
     let each = |line: &str| -> String {
         neighbours.iter().map(|neighbour| format!(" neighbor {neighbour} {line}\n")).collect()
@@ -50,7 +50,7 @@ pub(crate) fn router(neighbours: &[&str]) -> String {
     )
 }
 
-/// By whom the router reaches an address: gateways, in order.
+/// The gateways of the router's route to an address, in order.
 pub(crate) fn gateways(bed: &Bed, address: &str) -> Vec<String> {
     let family = if address.contains(':') { "-6" } else { "-4" };
     let told = run(bed, "router", "ip", &format!("{family} route show {address}"));
@@ -61,7 +61,7 @@ pub(crate) fn gateways(bed: &Bed, address: &str) -> Vec<String> {
     gateways
 }
 
-/// Waits until the router reaches an address as it is said.
+/// Waits until the router's gateways for an address fit.
 #[track_caller]
 pub(crate) fn wait_for_gateways(bed: &Bed, address: &str, fits: impl Fn(&[String]) -> bool) {
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! Pods without a program in their cgroup: what they dial is translated at the devices that lead to them, on links of
-//! their own and behind a bridge.
+//! Pods with no program in their cgroup: the devices that lead to them translate their packets, on links of their own
+//! and behind a bridge.
 
 use std::path::Path;
 use std::thread;
@@ -17,13 +17,13 @@ const SERVE_PODS: &str = "[packets]\npod_devices = \"auto\"\n";
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// Many times what is on its way at once.
+/// Many times what is in flight at once.
 const TRANSFER_BYTES: usize = 200_000;
 
-/// Sent in three parts on an ordinary link.
+/// Three fragments on an ordinary link.
 const DATAGRAM_BYTES: usize = 4000;
 
-/// Pods are looked for a moment after the outer devices are served.
+/// The daemon finds pods a moment after it serves the outer devices.
 #[track_caller]
 fn wait_until_pods_are_served(daemon: &Daemon<'_>, clients: &mut Clients) {
     let until = Instant::now() + SERVED;
@@ -34,7 +34,7 @@ fn wait_until_pods_are_served(daemon: &Daemon<'_>, clients: &mut Clients) {
             thread::sleep(Duration::from_millis(50));
         }
     }
-    // A port that a cluster IP does not have is refused when programs are told of the address, which is a moment later.
+    // Programs refuse a cluster IP's missing port only once they have the address, which is a moment later.
     let refused: Vec<_> = rows_of_pods().into_iter().filter(|row| row.address == "cluster:81").collect();
     while !clients.differences(&refused, Proxy::Holdfast).unwrap().is_empty() && Instant::now() < until {
         thread::sleep(Duration::from_millis(50));
@@ -60,12 +60,12 @@ fn check_rows(clients: &mut Clients, when: &str) {
 }
 
 #[test]
-fn pods_that_sockets_do_not_serve_reach_everybody_and_themselves() {
+fn pods_without_socket_programs_reach_all_backends_and_themselves() {
     with_pods(Switches::default(), |_, _, clients| check_rows(clients, "on a plain network"));
 }
 
 #[test]
-fn pods_reach_everybody_and_themselves_behind_a_firewall_and_with_checksums_computed() {
+fn pods_reach_all_backends_behind_a_firewall_with_checksums() {
     let switches =
         Switches { strict_rp_filter: true, guarded: true, no_offload: true, ..Switches::default() };
     with_pods(switches, |bed, _, clients| {
@@ -74,8 +74,8 @@ fn pods_reach_everybody_and_themselves_behind_a_firewall_and_with_checksums_comp
     });
 }
 
-/// Packets between two pods of a bridge are no business of the host's firewall here, so the answer never leaves the
-/// bridge. kube-proxy needs the opposite.
+/// The host's firewall need not see packets between two pods of a bridge, so the reply never leaves the bridge.
+/// kube-proxy needs the opposite.
 #[test]
 fn pods_behind_a_bridge_need_no_netfilter_of_bridges() {
     let names = ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"];
@@ -92,9 +92,9 @@ fn pods_behind_a_bridge_need_no_netfilter_of_bridges() {
     });
 }
 
-/// Clients outside get the same as without.
+/// Outside clients get the same results as without.
 #[test]
-fn the_table_holds_where_pods_are_served_by_their_packets() {
+fn the_table_holds_with_pods_served_at_devices() {
     let lines = with_pods(Switches::default(), |_, _, clients| {
         let outside: Vec<_> = rows().into_iter().filter(|row| row.client.starts_with("outside")).collect();
         clients.differences(&outside, Proxy::Holdfast).unwrap()
@@ -115,7 +115,7 @@ const WAYS: [(&str, &str, &str); 8] = [
 ];
 
 #[test]
-fn pods_send_and_get_much_and_in_fragments() {
+fn pods_transfer_large_streams_and_fragments() {
     with_pods(Switches { no_offload: true, ..Switches::default() }, |_, _, clients| {
         for ((pod, service, address), family) in WAYS.iter().flat_map(|way| FAMILIES.map(|it| (*way, it))) {
             let to = frontend(service, address, family).unwrap();
@@ -154,9 +154,9 @@ fn check_alive(clients: &mut Clients, when: &str) {
     }
 }
 
-/// What the rows above show is the work of these devices.
+/// These devices produce the rows above.
 #[test]
-fn devices_of_pods_are_left_alone_unless_the_configuration_names_them() {
+fn pod_devices_are_served_only_if_configured() {
     let classes = |more: &str| {
         on_a_node(Switches::default(), more, |_, daemon, _| {
             let answer = daemon.ask(&["datapath"]).unwrap();

@@ -1,5 +1,5 @@
-//! Places where nothing listens: a port that a cluster IP does not have refuses clients, and an operator who looks for
-//! a backend without a socket at its port is told, by what its host said to clients.
+//! Closed ports: a cluster IP's missing port refuses clients, and the daemon reports a backend without a listening
+//! socket from the refusals of its host.
 
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::Switches;
@@ -17,7 +17,7 @@ fn ask(clients: &mut Clients, name: &str, family: Family) -> Outcome {
 }
 
 #[test]
-fn a_port_that_a_cluster_ip_does_not_have_refuses_processes_of_node_and_pods() {
+fn a_cluster_ips_missing_port_refuses_node_and_pods() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         for client in ["host", "pod-a"] {
             for family in [Family::V4, Family::V6] {
@@ -33,7 +33,7 @@ fn a_port_that_a_cluster_ip_does_not_have_refuses_processes_of_node_and_pods() {
 }
 
 #[test]
-fn a_pod_that_refuses_datagrams_is_no_healthy_backend_and_nobody_had_to_ask_it() {
+fn a_pod_that_refuses_datagrams_is_reported_without_a_probe() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         let told = |words: &[&str]| daemon.tell(words).unwrap();
         let diagnosed =

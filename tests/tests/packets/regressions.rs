@@ -1,4 +1,4 @@
-//! Traffic that other proxies of nodes are known to have broken, where no other test here has it.
+//! Traffic that other node proxies are known to have broken, if no other test here covers it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -18,8 +18,8 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// Many segments of the largest size at once.
 const MUCH: usize = 8 << 20;
 
-/// Rules that masquerade what pods send outside, as a CNI does. They name ports that the kernel may choose by chance:
-/// the number of a node port, and a port of those that holdfast gives to clients.
+/// Rules that masquerade pods' outgoing packets, as a CNI does. They allocate ports that the kernel might choose at
+/// random: a node port's number, and one of holdfast's SNAT ports.
 const MASQUERADE: &str = "table inet outgoing {
  chain post {
   type nat hook postrouting priority srcnat;
@@ -33,7 +33,7 @@ const MASQUERADE: &str = "table inet outgoing {
 
 /// cilium#30858, #45492, kubernetes#139276.
 #[test]
-fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
+fn replies_to_kernel_masqueraded_packets_are_left_to_the_kernel() {
     on_a_node(Switches::default(), "", |bed, _, clients| {
         fabric::rules(bed, MASQUERADE).unwrap();
         let both = [(9001, 30_001), (9002, 61_234)];
@@ -53,10 +53,10 @@ fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
     });
 }
 
-/// A resolver asks from a random port by a socket that is not connected, and that port may be the number of a node
-/// port. What others send to that port is for the service all the same.
+/// A resolver asks from a random port with an unconnected socket, and that port may be a node port's number. Packets
+/// from others to that port still reach the service.
 #[test]
-fn answers_to_a_socket_that_is_not_connected_reach_it() {
+fn replies_reach_an_unconnected_socket() {
     on_a_node(Switches::default(), "", |bed, _, clients| {
         for family in FAMILIES {
             let own = SocketAddr::new(family.of(NODE_ADDRESSES).parse().unwrap(), 30_001);
@@ -84,7 +84,7 @@ fn answers_to_a_socket_that_is_not_connected_reach_it() {
     });
 }
 
-/// How many packets the router got by the node's second uplink.
+/// How many packets the router got through the node's second uplink.
 fn by_second_uplink(bed: &Bed) -> u64 {
     let mut command = bed.command(Location::far("router"), "ip").unwrap();
     command.args(["-j", "-s", "link", "show", "dev", "node-b"]);
@@ -92,10 +92,10 @@ fn by_second_uplink(bed: &Bed) -> u64 {
     shown[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
 }
 
-/// cilium#39806: answers went by the main table, whatever rules of routing said. Here what a pod answers takes the way
-/// that a rule has for that pod, and the answers of others do not.
+/// cilium#39806: replies followed the main table, whatever the routing rules said. Here a pod's replies take the path
+/// of its rule, and other pods' replies do not.
 #[test]
-fn rules_of_routing_hold_for_answers() {
+fn replies_follow_routing_rules() {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), &ASYMMETRIC).unwrap();
     for (range, pod, gateway) in
@@ -123,14 +123,14 @@ fn rules_of_routing_hold_for_answers() {
     });
 }
 
-/// calico#11367: packets that each stand for many segments were taken for too large.
+/// calico#11367: GSO packets of many segments were taken for too large.
 #[test]
-fn large_segments_pass_both_ways() {
+fn gso_packets_pass_in_both_directions() {
     on_a_node(Switches::default(), "", |_, _, clients| {
         let ways = [("here", "node"), ("bridged", "balancer"), ("away", "node")];
         for ((service, address), family) in ways.iter().flat_map(|it| FAMILIES.map(|of| (*it, of))) {
             let to = frontend(service, address, family).unwrap();
-            // A packet that is taken for too large never arrives. One that is only slow, on a busy machine, does.
+            // A packet that is taken for too large never arrives. A slow one on a busy machine does.
             let patience = TEST_TIMEOUT;
             let question =
                 Question { patience, ..Question::new(Transport::Tcp, to).from(outside(family, 0)) };

@@ -1,4 +1,4 @@
-//! Backends that a real name server says: Debian's dnsmasq, at another address than the node's.
+//! Backends from a real DNS server: Debian's dnsmasq, at another address than the node's.
 
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
@@ -18,13 +18,13 @@ resolve = { srv = "_web._tcp.example.internal" }
 
 const FRONTEND: &str = "203.0.113.77:80";
 
-/// Where the servers are, and their addresses.
+/// The places of the servers, and their addresses.
 const SERVERS: [(&str, &str); 2] = [("pod-a", "10.244.1.10"), ("pod-r", "10.244.9.10")];
 
-/// More servers than fit into a datagram, so that the answer is asked for by a connection.
+/// More servers than fit into a datagram, so that the resolver retries over TCP.
 const MANY: usize = 90;
 
-/// A zone whose service has so many servers at one address.
+/// A zone whose service has this many servers at one address.
 fn zone(address: &str, servers: usize) -> String {
     let mut text = "no-resolv\nno-hosts\nlocal=/example.internal/\nlocal-ttl=1\n".to_owned();
     for number in 0..servers {
@@ -40,7 +40,7 @@ fn state(daemon: &Daemon<'_>) -> String {
     explained["services"][0]["resolved"]["state"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Waits until the service is in that state and a client gets that server.
+/// Waits until the service has this state and a client reaches this server.
 #[track_caller]
 fn wait_for(bed: &Bed, daemon: &mut Daemon<'_>, expected: &str, server: &str) {
     let question = Question::new(Transport::Tcp, FRONTEND.parse().unwrap());
@@ -50,7 +50,7 @@ fn wait_for(bed: &Bed, daemon: &mut Daemon<'_>, expected: &str, server: &str) {
 }
 
 #[test]
-fn backends_follow_what_dnsmasq_says_and_stay_while_it_is_away() {
+fn backends_follow_dnsmasq_and_stay_while_it_is_down() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let speakers = Speakers::lay(&bed).unwrap();
     let at = Location::far("pod-r");
@@ -65,7 +65,7 @@ fn backends_follow_what_dnsmasq_says_and_stay_while_it_is_away() {
     wait_for(&bed, &mut daemon, "resolved", here);
     drop(name_server);
     wait_for(&bed, &mut daemon, "trouble", here);
-    // Without a zone it refuses the question, which says nothing of the service.
+    // Without a zone it refuses the question, which says nothing about the service.
     let stranger = speakers.dnsmasq(at, "no-resolv\nno-hosts\n").unwrap();
     daemon.wait_until(|it| Ok(it.tell(&["explain", "static/web"])?.contains("REFUSED"))).unwrap();
     wait_for(&bed, &mut daemon, "trouble", here);

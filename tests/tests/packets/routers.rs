@@ -1,4 +1,4 @@
-//! Routers around a node: one that is passed twice, hops that are too narrow, and addresses that lead elsewhere.
+//! Routers around a node: one that packets pass twice, hops with a small MTU, and addresses that move.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const MUCH: usize = 3 << 20;
 /// Fits a device, and no hop of 1400 bytes.
 const LARGE: usize = 1440;
 
-/// What is lost before a path is known is asked for again.
+/// A short timeout: what is lost before the path MTU is known is sent again.
 const SHORT: Duration = Duration::from_millis(500);
 
 #[track_caller]
@@ -30,7 +30,7 @@ fn is_answered(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered { .. })
 }
 
-/// A datagram that is too large is lost, and the next one comes in pieces, if the error has reached the sender.
+/// The first large datagram is lost; a later one is fragmented, once the ICMP error has reached the sender.
 fn is_answered_in_time(clients: &mut Clients, question: &Question) -> bool {
     let until = Instant::now() + SERVED;
     while Instant::now() < until {
@@ -41,8 +41,7 @@ fn is_answered_in_time(clients: &mut Clients, question: &Question) -> bool {
     false
 }
 
-/// A node with one gateway, which has these routes, with nothing larger than 1400 bytes: what is too large for them
-/// comes through, there and back.
+/// A node with one gateway, which has these routes with an MTU of 1400: larger packets pass in both directions.
 #[track_caller]
 fn check_narrow(narrow: &[&str]) {
     let bed = Bed::lay(&fabric::layout()).unwrap();
@@ -65,18 +64,19 @@ fn check_narrow(narrow: &[&str]) {
     });
 }
 
-/// Its error is about an answer to a client; sent on with the router's own address, the router would drop it.
+/// The ICMP error is about a reply to a client. Forwarded with the router's own source address, the router would drop
+/// it.
 #[test]
-fn a_router_that_is_passed_twice_tells_backends_of_a_narrow_hop_to_clients() {
+fn a_twice_passed_router_reports_a_narrow_hop_to_backends() {
     check_narrow(&["10.20.0.0/24 dev client", "fd00:20::/64 dev client metric 256"]);
 }
 
 #[test]
-fn a_router_that_is_passed_twice_tells_clients_of_a_narrow_hop_to_backends() {
+fn a_twice_passed_router_reports_a_narrow_hop_to_clients() {
     check_narrow(&["10.244.9.0/24 via 10.0.0.6", "fd00:244:9::/64 via fd00:a::6"]);
 }
 
-/// As another proxy leads clients of two load balancers on: to a backend here, and to one of another node.
+/// Another proxy, which forwards clients of two load balancers to a backend here and to one of another node.
 const OTHER_PROXY: &str = "table inet other {
  chain pre {
   type nat hook prerouting priority dstnat;
@@ -96,8 +96,8 @@ const OTHER_PROXY: &str = "table inet other {
 /// Connections of each client, to one place, in one family.
 const EACH: usize = 2;
 
-/// Clients have connections by way of another proxy, which go on as long as conntrack has them. Then this node does not
-/// know them any more, as after a reboot, or where the address has just come from another node.
+/// Clients have connections through another proxy, which last as long as their conntrack entries. Then this node loses
+/// the entries, as after a reboot, or as if the address had just moved here.
 #[track_caller]
 fn check_strangers(switches: Switches) {
     let bed = fabric::bed(switches).unwrap();
@@ -123,16 +123,16 @@ fn check_strangers(switches: Switches) {
 }
 
 #[test]
-fn a_connection_that_nobody_here_knows_is_reset_and_one_of_another_proxy_goes_on() {
+fn an_unknown_connection_is_reset_and_another_proxys_goes_on() {
     check_strangers(Switches::default());
 }
 
 #[test]
-fn a_connection_that_nobody_here_knows_is_reset_where_checksums_are_computed() {
+fn an_unknown_connection_is_reset_with_checksums_computed() {
     check_strangers(Switches { no_offload: true, tracked: true, ..Switches::default() });
 }
 
-/// A backend of another node sees the node's own address, by which its answers come back.
+/// A backend of another node sees the node's own address, so that its replies return through the node.
 #[track_caller]
 fn check_seen(clients: &mut Clients) {
     for (family, transport) in
@@ -146,7 +146,7 @@ fn check_seen(clients: &mut Clients) {
     }
 }
 
-/// All that happened before is known to the daemon once it lists a device that was made after it.
+/// Adds a device: once the daemon lists it, it has processed everything before.
 #[track_caller]
 fn wait_until_followed(bed: &Bed, daemon: &Daemon<'_>) {
     ip(bed, "node", "link add later type veth peer name later-far");
@@ -160,10 +160,10 @@ fn wait_until_followed(bed: &Bed, daemon: &Daemon<'_>) {
     }
 }
 
-/// As kube-vip and keepalived set it: the newest one of IPv6 is the first in the kernel's list, and of IPv4 the one
-/// that was there when the node's was set anew.
+/// As kube-vip and keepalived do: the kernel lists the newest IPv6 address first, and the IPv4 address that existed
+/// when the node's was set again.
 #[test]
-fn connections_outlast_a_floating_address_that_moves() {
+fn connections_survive_a_moving_floating_address() {
     on_this(&fabric::bed(Switches::default()).unwrap(), "", |bed, daemon, clients| {
         for words in [
             "address delete 10.0.0.5/24 dev eth0",
@@ -185,7 +185,7 @@ fn connections_outlast_a_floating_address_that_moves() {
 }
 
 #[test]
-fn backends_of_other_nodes_are_reached_by_an_uplink_that_has_no_address() {
+fn remote_backends_are_reached_through_an_unnumbered_uplink() {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), &UNNUMBERED).unwrap();
     on_this(&bed, "", |_, _, clients| check_seen(clients));

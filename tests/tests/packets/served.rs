@@ -1,4 +1,4 @@
-//! What clients get from a node that holdfast serves: the table, and the traffic that other proxies got wrong.
+//! The results of clients on a node with holdfast: the table, and the traffic that other proxies got wrong.
 
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::packets::{CASES, Proxy, rows};
@@ -53,8 +53,8 @@ fn datagrams_in_fragments() {
     check_case("datagrams_in_fragments");
 }
 
-/// A difference by decision: kube-proxy's conntrack puts datagrams together. Here whatever comes before the first
-/// fragment is left to the stack, so no server is sent a part of what was meant for another.
+/// A difference by decision: kube-proxy's conntrack reassembles datagrams. holdfast leaves fragments before the first
+/// one to the stack, so no server gets a part of another's datagram.
 #[test]
 fn datagrams_whose_last_fragment_comes_first() {
     let case = CASES.iter().find(|case| case.name == "datagrams_whose_last_fragment_comes_first").unwrap();
@@ -84,7 +84,7 @@ fn large_transfers_over_a_narrow_path() {
     check_case("large_transfers_over_a_narrow_path");
 }
 
-/// No case of the library is left out here.
+/// Every case of the library has a test here.
 #[test]
 fn every_case_has_a_test_of_its_name() {
     let own = include_str!("served.rs");

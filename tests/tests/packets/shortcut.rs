@@ -1,5 +1,5 @@
-//! Packets of flows with other nodes, and with pods of this one, pass by the stack where nothing needs them there, and
-//! go through it where a firewall does.
+//! Packets of flows with other nodes, and with pods of this one, bypass the stack if nothing needs them there, and
+//! pass through it if a firewall does.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -18,10 +18,10 @@ use crate::node::{SERVED, ip, last_lines, location, on_this, run, write};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// Questions that are asked of a service at once.
+/// Requests to a service at once.
 const ASKED: usize = 4;
 
-/// Counts what the stack sends on between clients and the pods of both nodes, and does nothing else.
+/// Counts the packets that the stack forwards between clients and the pods of both nodes.
 const COUNTED: &str = "table inet counted {
  counter seen { }
  chain forward {
@@ -34,7 +34,7 @@ const COUNTED: &str = "table inet counted {
 }
 ";
 
-/// Services with a pod behind a link of its own, one behind a bridge, and one on the other node.
+/// Services with a pod on a link of its own, one behind a bridge, and one on the other node.
 const OF_PODS: [&str; 3] = ["here", "bridged", "away"];
 
 const CLOSED: &str = "table inet closed {
@@ -44,7 +44,7 @@ const CLOSED: &str = "table inet closed {
 }
 ";
 
-/// How many packets to and from pods the stack has seen.
+/// How many packets to and from pods the stack has forwarded.
 fn seen(bed: &Bed) -> u64 {
     let said = run(bed, "node", "nft", "list counter inet counted seen");
     said.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap().parse().unwrap()
@@ -63,7 +63,7 @@ fn wait_until_said(daemon: &Daemon<'_>, words: &str) {
     }
 }
 
-/// One question in each family by TCP and UDP, of a client outside.
+/// The outcomes of one request in each family by TCP and UDP, from an outside client.
 fn outcomes(clients: &mut Clients, service: &str) -> Vec<Outcome> {
     ask(clients, "outside", (service, "balancer"), |question, of| question.from(outside(of, 0)))
 }
@@ -75,7 +75,7 @@ fn ask(
     changed: impl Fn(Question, Family) -> Question,
 ) -> Vec<Outcome> {
     let ways = FAMILIES.into_iter().flat_map(|of| [Transport::Tcp, Transport::Udp].map(|by| (of, by)));
-    // A stream of many segments, and a datagram that is not cut into pieces.
+    // A stream of many segments, and a datagram that is not fragmented.
     let size = |by| if by == Transport::Tcp { 100_000 } else { 900 };
     let question = |(of, by)| {
         changed(Question::new(by, frontend(service, address, of).unwrap()), of).sized(size(by), size(by))
@@ -94,7 +94,7 @@ fn check_all_answered(outcomes: &[Outcome], what: &str) {
     assert!(are_answered, "{what}: {outcomes:?}");
 }
 
-/// Checks that of the flows with a service's addresses those of the last questions take the shortcut, or none.
+/// Checks whether the flows of the last requests to a service take the shortcut.
 #[track_caller]
 fn check_flows(daemon: &Daemon<'_>, service: &str, expected: bool) {
     let said: Value = serde_json::from_str(&daemon.tell(&["flows", "-o", "json"]).unwrap()).unwrap();
@@ -107,18 +107,18 @@ fn check_flows(daemon: &Daemon<'_>, service: &str, expected: bool) {
     assert!(of_service.len() >= ASKED, "{service}: {said}");
 }
 
-/// A network for a setting of the shortcut, and what is said of the uplink there.
+/// A network for a setting of the shortcut, and the daemon's description of the uplink there.
 fn bed_for(at_driver: bool, switches: Switches) -> (Bed, &'static str, &'static str) {
     let bed = fabric::bed(switches).unwrap();
     if !at_driver {
         return (bed, "", "packets to other nodes pass by the stack");
     }
-    // The other end of the uplink takes what a program sends only where it takes packets in turns.
+    // The peer of the uplink accepts redirected packets only with NAPI.
     run(&bed, "router", "ethtool", "-K node gro on");
     (bed, "[packets]\nxdp = \"native\"\n", "packets to other nodes pass by the stack, at the driver (native)")
 }
 
-/// How many packets have passed at drivers.
+/// How many packets were redirected at drivers.
 fn passed_at_drivers(daemon: &Daemon<'_>) -> u64 {
     let said: Value = serde_json::from_str(&daemon.tell(&["flows", "-o", "json"]).unwrap()).unwrap();
     let events = said["events"].as_array().unwrap();
@@ -126,7 +126,7 @@ fn passed_at_drivers(daemon: &Daemon<'_>) -> u64 {
 }
 
 #[test]
-fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
+fn packets_to_other_nodes_and_local_pods_bypass_the_stack() {
     let strict = Switches { strict_rp_filter: true, no_offload: true, ..Switches::default() };
     for (switches, at_driver) in
         [(Switches::default(), false), (Switches::default(), true), (strict, false), (strict, true)]
@@ -136,14 +136,14 @@ fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
         on_this(&bed, setting, |_, daemon, clients| {
             wait_until_said(daemon, said);
             wait_until_said(daemon, "packets to its pods pass by the stack");
-            // The first flows find no neighbour known.
+            // The first flows find no neighbour entry.
             OF_PODS.iter().for_each(|service| check_answered(clients, service));
             let before = seen(&bed);
             OF_PODS.iter().for_each(|service| check_answered(clients, service));
             check_answered(clients, "host");
             let said = daemon.tell(&["datapath"]).unwrap();
             assert_eq!(seen(&bed), before, "the stack has seen packets:\n{said}");
-            // What is sent without a sum is left to be sent behind the driver, with all its packets but by chance.
+            // Packets without a checksum are redirected behind the driver, with nearly all of their segments.
             let passed = passed_at_drivers(daemon);
             assert!(if at_driver && switches.no_offload { passed > 100 } else { passed < 100 }, "{passed}");
             OF_PODS.iter().for_each(|service| check_flows(daemon, service, true));
@@ -153,14 +153,14 @@ fn packets_pass_by_the_stack_to_other_nodes_and_to_pods_of_this_one() {
 }
 
 #[test]
-fn packets_pass_by_the_stack_where_the_next_host_is_known_by_its_address_of_ipv6() {
+fn packets_with_an_ipv6_next_hop_bypass_the_stack() {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), &BY_IPV6).unwrap();
     fabric::rules(&bed, COUNTED).unwrap();
     on_this(&bed, "", |_, daemon, clients| {
         wait_until_said(daemon, "packets to other nodes pass by the stack");
         wait_until_said(daemon, "packets to its pods pass by the stack");
-        // The first flows find no neighbour known.
+        // The first flows find no neighbour entry.
         OF_PODS.iter().for_each(|service| check_answered(clients, service));
         let before = seen(&bed);
         OF_PODS.iter().for_each(|service| check_answered(clients, service));
@@ -169,9 +169,9 @@ fn packets_pass_by_the_stack_where_the_next_host_is_known_by_its_address_of_ipv6
     });
 }
 
-/// From one pod with a link of its own to another; to itself, and to one behind a bridge, a pod goes by the stack.
+/// From one pod with a link of its own to another; to itself and to a pod behind a bridge, packets pass the stack.
 #[test]
-fn packets_of_pods_that_are_clients_pass_by_the_stack() {
+fn packets_of_client_pods_bypass_the_stack() {
     let strict = Switches { strict_rp_filter: true, no_offload: true, ..Switches::default() };
     for switches in [Switches::default(), strict] {
         let bed = fabric::bed(switches).unwrap();
@@ -184,7 +184,7 @@ fn packets_of_pods_that_are_clients_pass_by_the_stack() {
                     check_all_answered(&outcomes, &format!("{pod}: {service} at {address}"));
                 }
             };
-            // The first flows find no neighbour known.
+            // The first flows find no neighbour entry.
             check_dialled(clients, "bare-b", "here");
             check_answered(clients, "here");
             let before = seen(&bed);
@@ -210,10 +210,10 @@ fn packets_of_pods_that_are_clients_pass_by_the_stack() {
     }
 }
 
-/// A service of pods of this node, whose clients are seen by their own addresses.
+/// A service with pods of this node that see their clients' addresses.
 const LOCAL: &str = "local";
 
-/// A service of which the one backend is where that service is dialled.
+/// A service whose only backend is the other service's frontend.
 fn before_a_service(service: &str) -> [Value; 3] {
     let port = |port: u16| json!([{"name": "udp", "protocol": "UDP", "port": port}]);
     let of = |family| frontend(service, "balancer", family).unwrap();
@@ -242,12 +242,12 @@ fn before_a_service(service: &str) -> [Value; 3] {
 
 const BEFORE: [&str; 2] = ["203.0.113.96", "2001:db8:113::96"];
 
-/// What goes past the stack from the one is what the backend of the other would answer.
+/// A bypassing packet of the first service equals the reply of the other service's backend.
 #[test]
-fn an_answer_that_passes_by_the_stack_is_not_taken_for_one_of_another_service() {
+fn a_bypassing_reply_is_not_taken_for_another_services() {
     on_this(&fabric::bed(Switches::default()).unwrap(), "", |_, daemon, clients| {
         wait_until_said(daemon, "packets to its pods pass by the stack");
-        // The first flows find no neighbour known.
+        // The first flows find no neighbour entry.
         check_answered(clients, LOCAL);
         check_asked_by_two_ways(daemon, clients, LOCAL);
         for of in FAMILIES {
@@ -257,7 +257,7 @@ fn an_answer_that_passes_by_the_stack_is_not_taken_for_one_of_another_service() 
     });
 }
 
-/// One port of a client asks a service, and another service of which the backend is that one.
+/// One client port dials a service, and another service whose backend is the first one.
 #[track_caller]
 pub(crate) fn check_asked_by_two_ways(daemon: &Daemon<'_>, clients: &mut Clients, service: &str) {
     write(daemon, "before", &before_a_service(service));
@@ -277,7 +277,7 @@ pub(crate) fn check_asked_by_two_ways(daemon: &Daemon<'_>, clients: &mut Clients
     }
 }
 
-/// The port of the client that asks both.
+/// The client's port for both.
 const CLIENT: u16 = 40_000;
 
 /// The flow of that client with a frontend.
@@ -288,7 +288,7 @@ fn flow_to(daemon: &Daemon<'_>, address: IpAddr) -> Option<Value> {
 }
 
 #[test]
-fn packets_go_through_the_stack_where_the_configuration_says_so() {
+fn packets_pass_the_stack_if_configured() {
     let bed = fabric::bed(Switches::default()).unwrap();
     fabric::rules(&bed, COUNTED).unwrap();
     on_this(&bed, "[packets]\nshortcut = \"never\"\n", |_, daemon, clients| {
@@ -302,9 +302,9 @@ fn packets_go_through_the_stack_where_the_configuration_says_so() {
     });
 }
 
-/// The firewall is noticed at once, also by flows that are there.
+/// The firewall takes effect at once, also for existing flows.
 #[test]
-fn a_firewall_that_comes_gets_the_packets_and_one_that_goes_leaves_them() {
+fn a_firewall_gets_the_packets_while_it_exists() {
     [false, true].into_iter().for_each(check_firewall);
 }
 
@@ -331,7 +331,7 @@ fn check_firewall(at_driver: bool) {
     });
 }
 
-/// Accepts what conntrack knows, and drops nothing: packets pass by the stack all the same.
+/// Accepts connections in conntrack and drops nothing: packets still bypass the stack.
 const TRACKED: &str = "table inet tracked {
  chain forward {
   type filter hook forward priority filter;
@@ -340,7 +340,7 @@ const TRACKED: &str = "table inet tracked {
 }
 ";
 
-/// Lets through what conntrack knows, and nothing else.
+/// Accepts connections in conntrack and drops all others.
 const KNOWN: &str = "table inet known {
  chain forward {
   type filter hook forward priority 10; policy drop;
@@ -349,16 +349,16 @@ const KNOWN: &str = "table inet known {
 }
 ";
 
-/// Services at whose backends' port no socket listens but those of the test: a pod of this node, one of the other.
+/// Services whose backends' port only the test's sockets use: a pod of this node, and one of the other.
 const LISTENED: [(&str, &str, [&str; 2]); 2] = [
     ("closed", "pod-a", ["10.244.1.10:8081", "[fd00:244:1::10]:8081"]),
     ("closed-away", "pod-r", ["10.244.9.10:8081", "[fd00:244:9::10]:8081"]),
 ];
 
-/// How many connections there are to each of those in each family.
+/// Connections to each of those in each family.
 const HELD: usize = 20;
 
-/// Both ends of connections, the server's first: each has heard the other one.
+/// Both ends of connections, the server's first; each has received from the other one.
 fn hold(bed: &Bed) -> Vec<(TcpStream, TcpStream)> {
     let mut held = Vec::new();
     for (service, place, sockets) in LISTENED {
@@ -382,7 +382,7 @@ fn hold(bed: &Bed) -> Vec<(TcpStream, TcpStream)> {
     held
 }
 
-/// How many clients hear their servers within a time that a segment which was lost is sent again in.
+/// How many clients receive from their servers, within a time that covers retransmissions.
 fn count_heard(held: &mut [(TcpStream, TcpStream)]) -> usize {
     let until = Instant::now() + SERVED;
     let is_heard = |(_, client): &mut (TcpStream, TcpStream)| {
@@ -393,10 +393,10 @@ fn count_heard(held: &mut [(TcpStream, TcpStream)]) -> usize {
     held.iter_mut().map(is_heard).filter(|it| *it).count()
 }
 
-/// The server speaks and the client listens, as with logs and events: so the first packet that a firewall sees of such
-/// a connection is one of the server, which opens nothing.
+/// The server sends and the client listens, as with logs and events: so the first packet that a new firewall sees is
+/// the server's, which opens no connection.
 #[test]
-fn a_firewall_that_comes_later_cuts_no_connection() {
+fn a_later_firewall_cuts_no_connection() {
     for (setting, before) in [("", Some(TRACKED)), ("", None), ("[packets]\nshortcut = \"never\"\n", None)] {
         let bed = fabric::bed(Switches::default()).unwrap();
         before.iter().for_each(|rules| fabric::rules(&bed, rules).unwrap());
@@ -404,7 +404,7 @@ fn a_firewall_that_comes_later_cuts_no_connection() {
             if setting.is_empty() {
                 wait_until_said(daemon, "packets to its pods pass by the stack");
             }
-            // The first flows find no neighbour known.
+            // The first flows find no neighbour entry.
             OF_PODS.iter().for_each(|service| check_answered(clients, service));
             let mut held = hold(bed);
             fabric::rules(bed, KNOWN).unwrap();
@@ -418,9 +418,9 @@ fn a_firewall_that_comes_later_cuts_no_connection() {
     }
 }
 
-/// Streams both ways, of some ten thousand segments each: none is lost, and the drivers have most of them.
+/// Streams in both directions, of some ten thousand segments each: none is lost, and most are redirected at drivers.
 #[test]
-fn long_streams_pass_at_the_driver_both_ways() {
+fn long_streams_bypass_at_the_driver_in_both_directions() {
     const BYTES: usize = 16 << 20;
     let (bed, setting, said) = bed_for(true, Switches { no_offload: true, ..Switches::default() });
     on_this(&bed, setting, |_, daemon, clients| {
@@ -446,7 +446,7 @@ fn long_streams_pass_at_the_driver_both_ways() {
     });
 }
 
-/// Puts what answers for pod a behind a bridge in the pod, with hardware of its own, as a virtual machine is there.
+/// Puts a guest with its own hardware address behind a bridge in pod a, as a virtual machine is.
 fn lay_guest(bed: &Bed) {
     for words in [
         "link add guest address 02:00:00:00:0a:0a type bridge mcast_snooping 0",
@@ -465,7 +465,7 @@ fn lay_guest(bed: &Bed) {
     }
 }
 
-/// Such a guest takes only what is for its own hardware, and the pod's device passes that on.
+/// Such a guest accepts only packets for its own hardware address, which the pod's device passes on.
 #[test]
 fn a_virtual_machine_behind_a_bridge_in_its_pod_gets_its_packets() {
     let bed = fabric::bed(Switches::default()).unwrap();
@@ -477,7 +477,7 @@ fn a_virtual_machine_behind_a_bridge_in_its_pod_gets_its_packets() {
     });
 }
 
-/// The kernel doubts what it knows of the pods' hardware soon, and asks anew within a second.
+/// Makes the pods' neighbour entries stale soon; the kernel asks again within a second.
 fn doubt_neighbours(bed: &Bed) {
     for family in ["ipv4", "ipv6"] {
         for (name, value) in
@@ -488,9 +488,9 @@ fn doubt_neighbours(bed: &Bed) {
     }
 }
 
-/// It says nothing by itself: what others know of its hardware is out of date until somebody asks.
+/// The guest sends nothing by itself: others have its old hardware address until they ask again.
 #[test]
-fn a_guest_that_comes_back_with_other_hardware_is_found_again() {
+fn a_guest_with_a_changed_hardware_address_is_found_again() {
     let bed = fabric::bed(Switches::default()).unwrap();
     lay_guest(&bed);
     doubt_neighbours(&bed);
@@ -513,7 +513,7 @@ fn a_guest_that_comes_back_with_other_hardware_is_found_again() {
     });
 }
 
-/// The queue at a pod's device limits what the pod gets, also of packets that pass by the stack.
+/// The queue at a pod's device limits the pod's bandwidth, also for bypassing packets.
 #[test]
 fn a_pods_limit_of_bandwidth_holds() {
     let bed = fabric::bed(Switches::default()).unwrap();

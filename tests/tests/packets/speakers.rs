@@ -1,4 +1,4 @@
-//! FRR, BIRD and keepalived tell the network of the addresses that a node serves, configured as `docs/outside.md` says.
+//! FRR, BIRD and keepalived announce the addresses that a node serves, configured as in `docs/outside.md`.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use crate::node::{SERVED, ip, last_lines, location, run};
 use crate::notices::Notices;
 use crate::page::{self, V4, V6, wait_for_gateways};
 
-/// How long a route may be there after the last backend is to have no clients, on the node and in the router's table.
+/// How long a route may stay on the node and in the router's table after the last backend is drained.
 const WITHDRAWN: Duration = Duration::from_millis(100);
 const HEARD: Duration = Duration::from_millis(500);
 
-/// Rounds of which the fastest counts: a busy machine may take a processor away for longer than that.
+/// How many rounds; the fastest counts, because a busy machine may take the processor away.
 const ROUNDS: usize = 3;
 
-/// Where the page's backends are, by the address that they stand behind: the last one is drained last.
+/// The page's backends by their frontends' address; the last one is drained last.
 const BACKENDS: [(&str, &[&str]); 2] = [(V4, &["10.244.9.10", "10.244.1.10"]), (V6, &["fd00:244:9::10"])];
 
 /// The page's service with its servers, on one node.
@@ -56,7 +56,7 @@ impl<'a> Node<'a> {
         wait_for_gateways(self.bed, address, |gateways| gateways.is_empty() != is_there);
     }
 
-    /// What the router has follows what is served.
+    /// Checks that the router's routes follow the served addresses.
     #[track_caller]
     fn check_followed(&mut self, address: &str, backends: &[&str]) {
         let [node, router] = ["node", "router"].map(|place| Notices::of(self.bed, place));
@@ -82,7 +82,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// What a program of the node's makes of the addresses that its configuration speaks of.
+/// Checks the routes of a node's routing daemon to the addresses in its configuration.
 #[track_caller]
 fn check_speaker(
     speak: impl FnOnce(&Speakers<'_>) -> Result<Speaker, BedError>,
@@ -115,13 +115,13 @@ fn bird_announces_addresses_of_both_families_while_the_node_serves_them() {
     check_speaker(|speakers| speakers.bird(location("node"), &config), &BACKENDS);
 }
 
-/// The nodes that have the address of the page at their network.
+/// The nodes that have the page's address at their network.
 fn owners(bed: &Bed) -> Vec<&'static str> {
     let has = |place: &&str| run(bed, place, "ip", "-4 address show dev eth0").contains(V4);
     ["node", "node2"].into_iter().filter(has).collect()
 }
 
-/// Waits until one node alone has the address and clients are served there; gives how long that took.
+/// Waits until only one node has the address and serves clients; returns how long that took.
 #[track_caller]
 fn wait_for_owner(bed: &Bed, client: &mut Asker, owner: &'static str) -> Duration {
     let begun = Instant::now();
@@ -132,7 +132,7 @@ fn wait_for_owner(bed: &Bed, client: &mut Asker, owner: &'static str) -> Duratio
 }
 
 #[test]
-fn keepalived_gives_the_address_to_a_node_that_can_serve_it() {
+fn keepalived_moves_the_address_to_a_node_that_serves() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let speakers = Speakers::lay(&bed).unwrap();
     ip(&bed, "router", &format!("route add {V4}/32 dev lan"));

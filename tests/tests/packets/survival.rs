@@ -1,5 +1,5 @@
-//! What established flows go through: a daemon that restarts or is killed, maps that grow, a flood, a full table, ports
-//! that run out, a device made anew. With `LONG` in the environment there are more of everything.
+//! Events that established flows survive: a restart or kill of the daemon, growing maps, a flood, a full table,
+//! exhausted ports, a recreated device. With `LONG` in the environment, numbers are larger.
 
 use std::net::Ipv4Addr;
 use std::panic::resume_unwind;
@@ -16,20 +16,20 @@ use crate::node::{CONFIG, SERVED, last_lines, on_a_node, write};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// Half of them to another node, by an address and a port of this one.
+/// Established flows, half of them to another node, with SNAT.
 fn live() -> usize {
     if is_long() { 10_000 } else { 1000 }
 }
 
-/// As many as the network sends in a few seconds; the table of flows that have no answer yet is far smaller.
+/// As many SYNs as the network sends in a few seconds, far more than the table of unanswered flows holds.
 fn flood() -> u32 {
     if is_long() { 1_000_000 } else { 300_000 }
 }
 
-/// Between two clients. Each takes a port of this node for two minutes, and there are a few thousand.
+/// The pause between two clients. Each takes a SNAT port for two minutes, and there are a few thousand.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// After ten seconds, a client that needs a port may take that of a question that was answered.
+/// After ten seconds, a client that needs a port may take that of an answered request.
 const SILENT_ENOUGH: Duration = Duration::from_secs(12);
 
 fn is_long() -> bool {
@@ -55,7 +55,7 @@ fn check_new(clients: &mut Clients, when: &str) {
     check_new_by(clients, when, 1);
 }
 
-/// A question by UDP may be asked so many times: no system says a datagram again that was dropped.
+/// A UDP request may be sent several times: no system repeats a dropped datagram.
 #[track_caller]
 fn check_new_by(clients: &mut Clients, when: &str, asked: usize) {
     for (family, service) in FAMILIES.into_iter().flat_map(|family| [(family, "here"), (family, "away")]) {
@@ -75,7 +75,7 @@ fn check_new_by(clients: &mut Clients, when: &str, asked: usize) {
     }
 }
 
-/// Says that something has ended, also by a panic.
+/// Sets the flag when it is dropped, also by a panic.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -84,13 +84,13 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Clients that come all the time, one after the other, while something is done. All of them are answered.
+/// Runs new clients one after the other during an act; all of them must be answered.
 #[track_caller]
 fn while_they_come<T>(clients: &mut Clients, when: &str, act: impl FnOnce() -> T) -> T {
     while_they_ask(clients, when, 1, act)
 }
 
-/// The same, where a question by UDP may be asked so many times.
+/// The same, with several attempts for a UDP request.
 #[track_caller]
 fn while_they_ask<T>(clients: &mut Clients, when: &str, asked: usize, act: impl FnOnce() -> T) -> T {
     let is_going_on = AtomicBool::new(true);
@@ -109,7 +109,7 @@ fn while_they_ask<T>(clients: &mut Clients, when: &str, asked: usize, act: impl 
     })
 }
 
-/// Services with more frontends than the maps have room for.
+/// Services with more frontends than the maps have space for.
 fn many_services() -> Vec<serde_json::Value> {
     let named = (0..1500_u16).map(|number| {
         let [high, low] = number.to_be_bytes();
@@ -141,13 +141,13 @@ fn invariant_14_maps_that_grow_break_no_flow() {
 }
 
 #[test]
-fn invariant_14_a_table_of_flows_that_gets_another_size_breaks_no_flow() {
+fn invariant_14_a_resized_flow_table_breaks_no_flow() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         hold(clients, live());
         let table = |daemon: &Daemon<'_>| daemon.ask(&["datapath"]).unwrap()["kernel"]["packets"].clone();
         for flows in [16_384, 131_072] {
             let when = format!("the table gets room for {flows}");
-            // In the moment in which flows stand still nothing begins; a SYN is said again.
+            // No flow begins while the table is copied; clients repeat their SYN.
             while_they_ask(clients, &when, 2, || {
                 daemon.configure(&format!("{CONFIG}[packets]\nflows = {flows}\n")).unwrap();
                 let said = daemon.tell(&["reload"]).unwrap();
@@ -162,7 +162,7 @@ fn invariant_14_a_table_of_flows_that_gets_another_size_breaks_no_flow() {
 }
 
 #[test]
-fn invariant_14_a_killed_daemon_breaks_no_flow_and_new_ones_come_about() {
+fn invariant_14_a_killed_daemon_breaks_no_old_or_new_flow() {
     on_a_node(Switches::default(), "", |_, daemon, clients| {
         hold(clients, live());
         while_they_come(clients, "the daemon is killed", || daemon.kill().unwrap());
@@ -198,7 +198,7 @@ fn a_flood_of_syns_leaves_live_flows_alone() {
     });
 }
 
-/// The table has room for 1024; a flow that finds no room is not served, and pushes no other flow out.
+/// The table holds 1024 flows; a further flow is not served and evicts no other.
 #[test]
 fn a_full_table_keeps_live_flows() {
     on_a_node(Switches::default(), "[packets]\nflows = 1024\n", |_, _, clients| {
@@ -214,10 +214,11 @@ fn a_full_table_keeps_live_flows() {
     });
 }
 
-/// Eight ports, and each client of another node's backend takes one: the ninth hears nothing, and later it finds the
+/// Eight ports, one for each client of another node's backend: the ninth gets no reply, and later the port of an idle
+/// client.
 /// port of a client that has nothing more to say.
 #[test]
-fn ports_for_backends_of_other_nodes_run_out_by_name_and_come_back() {
+fn exhausted_snat_ports_are_reported_and_freed() {
     let ports = "[packets]\nsnat_ports = \"61000-61007\"\n";
     on_a_node(Switches::default(), ports, |_, daemon, clients| {
         let to = frontend("away", "node", Family::V4).unwrap();
@@ -245,7 +246,7 @@ fn ports_for_backends_of_other_nodes_run_out_by_name_and_come_back() {
 }
 
 #[test]
-fn a_device_that_is_made_anew_is_served() {
+fn a_recreated_device_is_served() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
         hold(clients, live());
         fabric::renew_uplink(bed).unwrap();

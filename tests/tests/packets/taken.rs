@@ -1,5 +1,5 @@
-//! A node that another proxy has served so far: the ports that its connections have at their backends are not given to
-//! other clients.
+//! A node that another proxy has served before: holdfast allocates no port that the proxy's connections use at the
+//! same backend.
 
 use std::net::SocketAddr;
 
@@ -10,8 +10,8 @@ use holdfast_tests::packets::{Clients, Family, frontend};
 
 use crate::node::{Around, daemon};
 
-/// As kube-proxy sends a client that dials a port of the node to a backend of another one, but for the few ports that
-/// it gives: half of those that holdfast gives here.
+/// Forwards a node port's client to another node's backend as kube-proxy does, with a few SNAT ports only: half of
+/// holdfast's.
 const OTHER_PROXY: &str = "table ip other {
  chain pre {
   type nat hook prerouting priority dstnat;
@@ -38,14 +38,14 @@ fn check_alive(clients: &mut Clients, client: &str, count: usize) {
     assert_eq!(held, Held { alive: count, ..Held::default() }, "{client}");
 }
 
-/// By which ports of the node clients reach backends of other nodes.
+/// The SNAT ports of clients with backends of other nodes.
 fn given(daemon: &Daemon<'_>) -> Vec<u64> {
     let flows = daemon.ask(&["flows"]).unwrap();
     flows["flows"].as_array().unwrap().iter().filter_map(|flow| flow["nat_port"].as_u64()).collect()
 }
 
 #[test]
-fn a_port_that_another_proxys_connection_has_at_a_backend_is_given_to_nobody() {
+fn another_proxys_snat_port_is_not_allocated() {
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut around = Around::start(&bed);
     fabric::rules(&bed, OTHER_PROXY).unwrap();

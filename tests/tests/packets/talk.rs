@@ -1,4 +1,4 @@
-//! Connections that talk all the time while something happens to the node.
+//! Connections that exchange data all the time during an event on the node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,10 +11,10 @@ use holdfast_tests::packets::{Family, frontend};
 /// Connections to each place.
 const EACH: usize = 5;
 
-/// How long clients go on after the act.
+/// How long clients continue after the act.
 const AFTERWARDS: Duration = Duration::from_millis(500);
 
-/// Sets the flag however the scope is left, so that a failed test ends.
+/// Sets the flag when dropped, so that a failed test ends.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -23,8 +23,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Clients talk by both families, to pods here and on another node, at these addresses, while something is done. All of
-/// them talk at least once after it.
+/// Runs clients in both families to pods here and on another node, at these addresses, during an act. All of them
+/// exchange data at least once after it.
 #[track_caller]
 pub(crate) fn while_clients_talk(bed: &Bed, places: &[(&str, &str)], act: impl FnOnce()) {
     let mut asker = bed.asker(Location::far("client")).unwrap();

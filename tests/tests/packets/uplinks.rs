@@ -1,6 +1,6 @@
-//! Ways between a node and its network besides one plain Ethernet device: what is reached, and with which source.
+//! Uplinks other than one plain Ethernet device: what is reached, and with which source.
 //!
-//! A kind of device that the kernel does not have is named on the standard error, and its test tries nothing.
+//! If the kernel lacks a kind of device, its test prints that to standard error and passes.
 
 use std::io::Write;
 
@@ -16,21 +16,21 @@ use holdfast_tests::packets::{Clients, Expected, Family, Proxy, Row, frontend, o
 use crate::node::{ip, on_this};
 use crate::talk::while_clients_talk;
 
-/// Pods here and on another node, by an address of the node and by one of a load balancer.
+/// Pods here and on another node, at an address of the node and at one of a load balancer.
 const PLACES: [(&str, &str); 4] =
     [("here", "node"), ("here", "balancer"), ("away", "node"), ("away", "balancer")];
 
-/// What is not silent: that is tried on the plain network.
+/// Rows without silence, which the plain network covers.
 fn quick_rows() -> Vec<Row> {
     let is_quick = |row: &Row| !matches!(row.expected(Proxy::Holdfast), Expected::Silent | Expected::Lost);
     rows().into_iter().filter(|row| row.client == "outside" && is_quick(row)).collect()
 }
 
-/// The network with that uplink; `None`: the kernel cannot make it.
+/// The network with that uplink; `None`: the kernel does not support it.
 fn lay(switches: Switches, uplink: &Uplink) -> Option<Bed> {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     if !uplink.is_known(&bed).unwrap() {
-        // Past the test harness, which shows only what a failed test has said.
+        // Writes directly to standard error: the test harness hides a passing test's output.
         let kind = uplink.kind;
         writeln!(std::io::stderr(), "not tried: this kernel has no devices of the kind {kind}").unwrap();
         return None;
@@ -39,7 +39,7 @@ fn lay(switches: Switches, uplink: &Uplink) -> Option<Bed> {
     Some(bed)
 }
 
-/// `br0 outer: why`, in the order in which they are asked for.
+/// `br0 outer: why`, in the order of the names.
 fn shown(daemon: &Daemon<'_>, names: &[&str]) -> Vec<String> {
     let answer = daemon.ask(&["datapath"]).unwrap();
     let devices = answer["kernel"]["packets"]["devices"].as_array().unwrap();
@@ -63,7 +63,7 @@ fn check_rows(clients: &mut Clients) {
     assert!(lines.is_empty(), "{} answers are not as expected:\n{}", lines.len(), lines.join("\n"));
 }
 
-/// All servers are reached, and `/datapath` says of the devices what is said here.
+/// Checks that all servers are reached, and that `/datapath` describes the devices as expected.
 #[track_caller]
 fn check(uplink: &Uplink, expected: &[&str]) {
     check_with(Switches::default(), uplink, expected, |_, _, _| ());
@@ -86,10 +86,10 @@ fn check_with(
     });
 }
 
-/// The cable of a bed is a link such as pods have, so that is what it is taken for where nothing leads over it.
+/// A bed's cable is a veth such as pods have, so the daemon takes it for one if no route uses it.
 const BELOW: &str = "eth0 none: it leads to pods of this node alone: no route leads to a gateway by it";
 
-/// The cable that carries a tunnel has an address of a network, so others than a pod may be behind it.
+/// The cable below a tunnel has an address in a network, so hosts other than a pod may be behind it.
 const CARRIER: &str = "eth0 outer, attached: it has a global address";
 
 const MEMBER: &str = "none: it belongs to another device, which counts in its place";
@@ -117,9 +117,9 @@ fn a_bridge_with_the_uplink_in_it_serves() {
     check(&BRIDGE, &["br0 outer, attached: a route leads to a gateway by it", member.as_str()]);
 }
 
-/// Filters see what comes at the port of the bridge, as it was sent, and tracking notes it there.
+/// Filters see ingress packets at the bridge's port before translation, and conntrack records them there.
 #[test]
-fn a_bridge_with_the_uplink_in_it_serves_where_its_ports_show_filters_what_comes() {
+fn a_bridge_with_the_uplink_serves_with_port_filters() {
     let switches = Switches { strict_rp_filter: true, guarded: true, ..Switches::default() };
     let Some(bed) = lay(switches, &BRIDGE) else { return };
     for name in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"] {
@@ -137,13 +137,13 @@ fn a_macvlan_serves_and_the_device_below_it_is_left_alone() {
 }
 
 #[test]
-fn a_vxlan_that_leads_everywhere_serves() {
+fn a_vxlan_uplink_serves() {
     check(&VXLAN, &["vx0 outer, attached: a route leads to a gateway by it", CARRIER]);
 }
 
 const NEAR: &str = "near0 outer, attached: a route leads to a gateway by it";
 
-/// cilium#12304, #12317: devices without a hardware address were passed over.
+/// cilium#12304, #12317: devices without a hardware address were skipped.
 #[test]
 fn a_tun_serves_though_it_has_no_hardware_address() {
     check_with(Switches::default(), &TUN, &[NEAR], |bed, _, _| while_clients_talk(bed, &PLACES, || ()));
@@ -164,9 +164,9 @@ fn a_tunnel_over_ipv6_serves() {
     check(&IP6TNL, &[NEAR, CARRIER]);
 }
 
-/// Backends of the other node see the address of the tunnel's end, by which their answers come back.
+/// Backends of the other node see the tunnel's local address, so that replies return through it.
 #[test]
-fn an_overlay_between_nodes_leads_to_remote_backends() {
+fn an_overlay_reaches_remote_backends() {
     let overlay = "flannel.1 outer, attached: a route leads to a gateway by it";
     check_with(Switches::default(), &OVERLAY, &[overlay], |bed, _, clients| {
         for (family, address) in [(Family::V4, "10.244.200.1"), (Family::V6, "fd00:244:200::1")] {
@@ -179,9 +179,9 @@ fn an_overlay_between_nodes_leads_to_remote_backends() {
     });
 }
 
-/// Pods of the other node are behind a device that the configuration leaves out, as one names the uplink alone.
+/// Pods of the other node are behind a device that the configuration leaves out: it names the uplink alone.
 #[test]
-fn backends_behind_a_device_that_is_left_out_are_reached_and_that_is_said() {
+fn backends_behind_a_left_out_device_are_reached_and_reported() {
     let Some(bed) = lay(Switches::default(), &OVERLAY) else { return };
     let why = "packets.devices does not name it, though a route to other hosts uses it: backends behind it are \
                reachable, but clients that arrive there are not served";
@@ -207,9 +207,9 @@ fn set_rp_filter(bed: &Bed, value: &str) {
     }
 }
 
-/// calico#4942, #9675, #10511: a request by one uplink, its answer by the other one.
+/// calico#4942, #9675, #10511: a request arrives on one uplink, and its reply leaves on the other.
 #[test]
-fn answers_may_leave_by_another_uplink_than_requests_came_by() {
+fn replies_may_leave_on_another_uplink() {
     check_with(Switches::default(), &ASYMMETRIC, &BOTH_OUTER, |bed, _, clients| {
         set_rp_filter(bed, "2");
         check_rows(clients);
@@ -217,10 +217,10 @@ fn answers_may_leave_by_another_uplink_than_requests_came_by() {
     });
 }
 
-/// A strict filter drops what comes by another way than it would be answered by, with any proxy: clients of pods
-/// themselves are dropped as well.
+/// A strict filter drops packets that arrive on another device than their replies would use, with any proxy; clients
+/// of pods themselves are dropped as well.
 #[test]
-fn a_strict_filter_of_routes_drops_what_comes_by_the_wrong_uplink_as_it_does_without_services() {
+fn strict_rp_filter_drops_requests_on_the_wrong_uplink() {
     check_with(Switches::default(), &ASYMMETRIC, &BOTH_OUTER, |bed, _, clients| {
         set_rp_filter(bed, "1");
         let direct = "10.244.1.10:8080".parse().unwrap();
@@ -231,10 +231,10 @@ fn a_strict_filter_of_routes_drops_what_comes_by_the_wrong_uplink_as_it_does_wit
     });
 }
 
-/// With one way there and back each filter lets clients in; on a bridge and on a link the pods' own devices are asked
-/// too.
+/// With symmetric routing, the strict filter accepts clients. On a bridge and on a link, it checks the pods' own
+/// devices too.
 #[test]
-fn filters_of_routes_let_clients_in_that_come_by_the_right_uplink() {
+fn rp_filter_accepts_clients_on_the_right_uplink() {
     for uplink in [BRIDGE, MACVLAN, OVERLAY] {
         check_with(
             Switches { strict_rp_filter: true, ..Switches::default() },

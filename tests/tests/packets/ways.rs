@@ -1,8 +1,7 @@
-//! Nodes with network cards and rules of routing that send a pod's packets another way than the client came: each as a
-//! CNI or a cloud makes it, in front of a network that takes from each card nothing but what bears that card's
-//! addresses.
+//! Nodes whose network cards and routing rules send a pod's packets on another path than the client's: each as a CNI
+//! or a cloud sets it up. The network accepts from each card only packets with that card's addresses.
 //!
-//! A reference stands beside: the kernel's own translation with masquerading, as kube-proxy has it.
+//! A reference for comparison is the kernel's own translation with masquerading, as in kube-proxy.
 
 use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::{self, Switches};
@@ -16,13 +15,13 @@ use crate::talk::while_clients_talk;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// Many times what is on its way at once.
+/// Many times what is in flight at once.
 const MUCH: usize = 200_000;
 
 /// The pod behind the service `here`.
 const POD: [&str; 2] = ["10.244.1.10", "fd00:244:1::10"];
 
-/// What a cloud's network takes from each of the node's cards.
+/// A cloud network's source filter for each of the node's cards.
 const STRICT: &str = "table inet strict {
  chain pre {
   type filter hook prerouting priority raw;
@@ -34,7 +33,7 @@ const STRICT: &str = "table inet strict {
 }
 ";
 
-/// As kube-proxy would translate two NodePorts.
+/// kube-proxy's translation of two NodePorts.
 const REFERENCE: &str = "table inet reference {
  chain pre {
   type nat hook prerouting priority dstnat;
@@ -62,7 +61,7 @@ fn is_answered(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Answered { .. })
 }
 
-/// Questions by TCP, by TCP with much there and back, and by UDP, in both families, at addresses of that kind.
+/// Requests by TCP, by TCP with much data, and by UDP, in both families, at addresses of that kind.
 fn asked(service: &str, address: &str) -> Vec<Question> {
     let of = |family: Family| {
         let to = frontend(service, address, family).unwrap();
@@ -87,8 +86,8 @@ fn check_reference(bed: &Bed, service: &str) {
     fabric::rules(bed, "delete table inet reference").unwrap();
 }
 
-/// The AWS VPC CNI: pods have addresses of a second card, and rules send what they say by it. Connections that were
-/// dialled at the node's own address are marked when they come, so that what answers them goes back by the first.
+/// The AWS VPC CNI: pods have addresses of a second card, and rules route their packets through it. Connections to the
+/// node's own address get a mark, so that their replies leave on the first card.
 fn aws(bed: &Bed) {
     for (family, pod) in ["-4", "-6"].iter().zip(POD) {
         ip(bed, "node", &format!("{family} rule add pref 512 to {pod} lookup main"));
@@ -98,7 +97,7 @@ fn aws(bed: &Bed) {
     fabric::rules(bed, AWS).unwrap();
 }
 
-/// `CONNMARK` of that CNI, with `--dst-type LOCAL` written out.
+/// That CNI's `CONNMARK` rules, with `--dst-type LOCAL` written out.
 const AWS: &str = "table inet aws {
  chain pre {
   type filter hook prerouting priority mangle;
@@ -109,7 +108,7 @@ const AWS: &str = "table inet aws {
 }
 ";
 
-/// What `/datapath` says of how answers to clients that came by a device are routed.
+/// How `/datapath` says that replies to clients of a device are routed.
 fn answers(daemon: &holdfast_tests::bed::daemon::Daemon<'_>, device: &str) -> String {
     let answer = daemon.ask(&["datapath"]).unwrap();
     let devices = answer["kernel"]["packets"]["devices"].as_array().unwrap();
@@ -117,7 +116,7 @@ fn answers(daemon: &holdfast_tests::bed::daemon::Daemon<'_>, device: &str) -> St
 }
 
 #[test]
-fn pods_of_a_second_card_answer_by_the_card_that_was_dialled() {
+fn pods_of_a_second_card_reply_on_the_dialled_card() {
     let bed = lay(&SECOND_CARD);
     aws(&bed);
     check_reference(&bed, "here");
@@ -130,7 +129,7 @@ fn pods_of_a_second_card_answer_by_the_card_that_was_dialled() {
             check_answered(clients, &asked(service, "node"), service);
         }
         for family in FAMILIES {
-            // No socket listens there: the pod's own ICMP error has to come back the same way.
+            // No socket listens there: the pod's own ICMP error must return the same way.
             let closed = Question::new(Transport::Udp, frontend("closed", "node", family).unwrap());
             let outcome = clients.of("outside").unwrap().ask(closed.from(outside(family, 0))).unwrap();
             assert_eq!(outcome, Outcome::Refused, "{family:?}");
@@ -139,9 +138,9 @@ fn pods_of_a_second_card_answer_by_the_card_that_was_dialled() {
     });
 }
 
-/// Flows are asked again long after others, and still answered as they were dialled.
+/// Later packets of a flow are answered like the first ones.
 #[test]
-fn who_talks_to_a_node_port_by_udp_of_a_pod_of_a_second_card_does_so_again_and_again() {
+fn a_udp_flow_with_a_second_cards_pod_keeps_its_path() {
     let bed = lay(&SECOND_CARD);
     aws(&bed);
     on_this(&bed, "", |_, _, clients| {
@@ -158,18 +157,18 @@ fn who_talks_to_a_node_port_by_udp_of_a_pod_of_a_second_card_does_so_again_and_a
     });
 }
 
-/// What leaves by the first card is what the backend of another service would answer.
+/// A reply that leaves on the first card equals that of another service's backend.
 #[test]
-fn an_answer_that_leaves_by_the_card_that_was_dialled_is_not_taken_for_one_of_another_service() {
+fn a_reply_on_the_dialled_card_is_not_another_services() {
     let bed = lay(&SECOND_CARD);
     aws(&bed);
     on_this(&bed, "", |_, daemon, clients| check_asked_by_two_ways(daemon, clients, "here"));
 }
 
-/// As images of clouds do it: what is sent from the second card's address leaves by that card. The kernel's own
-/// translation fails here, since it routes an answer as a packet of the pod.
+/// As cloud images do: packets with the second card's address leave on that card. The kernel's own translation fails
+/// here, because it routes a reply as a packet of the pod.
 #[test]
-fn a_second_card_that_is_dialled_answers_by_itself() {
+fn a_dialled_second_card_replies_itself() {
     let bed = lay(&SECOND_CARD);
     for (family, address) in [("-4", "10.1.0.5"), ("-6", "fd00:c::5")] {
         ip(&bed, "node", &format!("{family} rule add pref 1000 from {address} lookup {TABLE_OF_SECOND}"));
@@ -193,10 +192,10 @@ fn a_second_card_that_is_dialled_answers_by_itself() {
     });
 }
 
-/// Azure CNI in bridge mode: card and pods are ports of one bridge, and pods have addresses of the card's network, with
-/// the router as its gateway. What they answer to a client would go past the node.
+/// Azure CNI in bridge mode: card and pods are ports of one bridge. Pods have addresses of the card's network and the
+/// router as gateway, so their replies to a client would bypass the node.
 #[test]
-fn pods_on_the_bridge_of_the_uplink_answer_by_the_node() {
+fn pods_on_the_uplinks_bridge_reply_through_the_node() {
     let bed = lay(&BRIDGE);
     for (place, words) in [
         ("node", "address delete 10.244.2.1/24 dev cni0"),
@@ -220,8 +219,8 @@ fn pods_on_the_bridge_of_the_uplink_answer_by_the_node() {
     });
 }
 
-/// Cilium: its own device has an address of the node's pods, and they are routed by it. A program there hands packets
-/// to the device of their pod, and the pod answers by that one.
+/// Cilium: its own device has an address of the node's pods, and routes to pods use it. A program there redirects
+/// packets to the pod's device, and the pod replies through that one.
 fn cilium(bed: &Bed) {
     for words in [
         "link add cilium_host address 02:00:00:00:01:10 type veth peer name cilium_net",
@@ -247,7 +246,7 @@ fn cilium(bed: &Bed) {
 }
 
 #[test]
-fn pods_of_this_node_behind_a_device_that_may_lead_to_others_too_answer_their_clients() {
+fn local_pods_behind_a_shared_device_reply_to_their_clients() {
     let bed = fabric::bed(Switches::default()).unwrap();
     cilium(&bed);
     on_this(&bed, "", |bed, daemon, clients| {
@@ -262,9 +261,9 @@ fn pods_of_this_node_behind_a_device_that_may_lead_to_others_too_answer_their_cl
     });
 }
 
-/// Azure CNI in transparent mode, and any node with one card: ways are not told apart, and no packet pays for it.
+/// Azure CNI in transparent mode, and any node with one card: all paths are equal, and no packet pays for a look-up.
 #[test]
-fn a_node_with_one_way_routes_answers_as_the_kernel_does() {
+fn a_node_with_one_path_routes_replies_as_the_kernel_does() {
     on_this(&fabric::bed(Switches::default()).unwrap(), "", |_, daemon, clients| {
         assert_eq!(answers(daemon, "eth0"), "\"backend\"");
         check_answered(clients, &asked("here", "node"), "here");

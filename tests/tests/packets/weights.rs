@@ -1,4 +1,4 @@
-//! Backends with weights, and what real clients meet: from outside by packets, on the node by sockets.
+//! Backends with weights, with real clients: from outside by packets, on the node by sockets.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use holdfast_tests::packets::Clients;
 
 use crate::node::on_a_node;
 
-/// Pods of both nodes; the last one gets no clients.
+/// Pods of both nodes; the last one has weight 0.
 const CONFIG: &str = r#"
 [[service]]
 name = "weighted"
@@ -23,7 +23,7 @@ backends = [
 
 const FRONTEND: &str = "203.0.113.77:80";
 
-/// How many of so many clients each backend answers.
+/// How many of the clients each backend answers.
 #[track_caller]
 fn answers(clients: &mut Clients, who: &str, count: usize) -> BTreeMap<String, usize> {
     let question = Question::new(Transport::Udp, FRONTEND.parse().unwrap());
@@ -38,9 +38,9 @@ fn answers(clients: &mut Clients, who: &str, count: usize) -> BTreeMap<String, u
     each
 }
 
-/// Of 1,000 clients 700 go to the first, give or take 90 at six times the deviation.
+/// Of 1,000 clients, 700 reach the first backend, give or take 90, which is six deviations.
 #[test]
-fn clients_follow_the_weights_and_none_goes_to_a_backend_without() {
+fn clients_follow_the_weights_and_none_reaches_weight_zero() {
     on_a_node(Switches::default(), CONFIG, |_, _, clients| {
         for who in ["outside", "host"] {
             let each = answers(clients, who, 1_000);

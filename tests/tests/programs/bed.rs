@@ -1,4 +1,4 @@
-//! The bed itself: what runs in it sees its own world, and nothing of it stays behind.
+//! The bed itself: its processes see their own world, and nothing of it remains.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use holdfast_tests::bed::{Bed, BedError, Layout, Location, Neighbour, Role, fini
 /// For commands that take milliseconds; in an emulated kernel a second.
 const SOON: Duration = Duration::from_secs(120);
 
-/// Set for a test that shall be killed while it holds a bed.
+/// Set for a test that will be killed while it holds a bed.
 const VICTIM: &str = "HOLDFAST_BED_VICTIM";
 
 fn say(bed: &Bed, location: Location<'_>, words: &[&str]) -> String {
@@ -60,7 +60,7 @@ fn a_command_runs_in_the_beds_cgroup_network_and_mounts() {
 }
 
 #[test]
-fn the_machine_stays_as_it_was() {
+fn a_bed_leaves_the_machine_unchanged() {
     let look = || (names("/proc/sys/net/ipv4/conf"), fs::read_to_string("/proc/self/mountinfo").unwrap());
     let (before, cgroups) = (look(), fs::read_to_string("/proc/self/cgroup").unwrap());
     let neighbours = vec![Neighbour { name: "pod", near: vec!["10.1.0.1/24"], far: vec!["10.1.0.2/24"] }];
@@ -79,7 +79,7 @@ fn the_machine_stays_as_it_was() {
 }
 
 #[test]
-fn bpffs_is_the_beds_own_and_can_be_reached_from_outside() {
+fn the_beds_own_bpffs_is_reachable_from_outside() {
     let (one, other) = (Bed::new().unwrap(), Bed::new().unwrap());
     fs::create_dir(one.bpffs().join("here")).unwrap();
     assert!(say(&one, Location::NODE, &["ls", "/sys/fs/bpf"]).contains("here"));
@@ -182,13 +182,13 @@ fn a_command_that_takes_too_long_is_killed() {
 }
 
 #[test]
-fn a_server_that_cannot_listen_says_so() {
+fn a_server_that_cannot_listen_reports_an_error() {
     let bed = Bed::new().unwrap();
     let error = bed.serve(Location::NODE, Role::Tcp, "a", address("198.51.100.1:80")).unwrap_err();
     assert!(matches!(error, BedError::Unexpected { .. }), "{error}");
 }
 
-/// A process that is in the bed when this returns, and would stay.
+/// A process in the bed that would not end by itself.
 fn sleep_inside(bed: &Bed) -> Child {
     let mut command = bed.command(Location::NODE, "sh").unwrap();
     command.args(["-c", "echo here; exec sleep 1000"]).stdout(Stdio::piped());
@@ -199,14 +199,14 @@ fn sleep_inside(bed: &Bed) -> Child {
     child
 }
 
-/// Plays a test that holds a bed, with a process in it, when it is killed.
+/// Plays a test that holds a bed with a process in it until it is killed.
 fn be_killed(bed: &Bed) {
     let mut sleeper = sleep_inside(bed);
     println!("bed {} {}", bed.cgroup().parent().unwrap().display(), bed.bpffs().display());
     sleeper.wait().unwrap();
 }
 
-/// Starts a test of this name once more as a victim; gives it, its cgroup and its keeper's process.
+/// Starts this test again as a victim; returns it, its cgroup and its keeper's process id.
 fn victim(test: &str) -> (Child, String, i32) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(VICTIM, "1").stdout(Stdio::piped());
@@ -232,11 +232,11 @@ fn a_killed_test_leaves_nothing() {
 }
 
 #[test]
-fn what_a_killed_keeper_left_goes_when_the_next_bed_is_made() {
+fn the_next_bed_removes_a_killed_keepers_leftovers() {
     if std::env::var_os(VICTIM).is_some() {
         return be_killed(&Bed::new().unwrap());
     }
-    let (mut child, top, keeper) = victim("bed::what_a_killed_keeper_left_goes_when_the_next_bed_is_made");
+    let (mut child, top, keeper) = victim("bed::the_next_bed_removes_a_killed_keepers_leftovers");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(keeper), nix::sys::signal::Signal::SIGKILL).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();

@@ -1,6 +1,5 @@
-//! Health checks with the whole daemon and the kernel's datapath: what clients meet while all backends fail theirs,
-//! while each check has another result than the one before, while a reload changes them, and while hundreds of backends
-//! hang.
+//! Health checks with the whole daemon and the kernel's datapath: clients while all checks fail, while results
+//! alternate, while a reload changes checks, and while hundreds of backends hang.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -20,7 +19,7 @@ const FRONTEND: &str = "10.96.0.10:80";
 
 const BACKENDS: [&str; 2] = ["127.0.0.8:8080", "127.0.0.9:8080"];
 
-/// Checks ask another port than clients get, so a backend that fails them serves all the same.
+/// Checks use another port than clients, so a backend that fails them still serves.
 fn web(more: &str, check: &str) -> String {
     format!(
         "[[service]]\nname = \"web\"\nfrontends = [\"{FRONTEND}\"]\nbackends = [\"{}\", \"{}\"]\n{more}\n\
@@ -36,7 +35,7 @@ fn servers(bed: &Bed) -> [Server; 2] {
     })
 }
 
-/// What answers checks, while it is there.
+/// The listeners that make checks pass, until dropped.
 fn well(bed: &Bed) -> [TcpListener; 2] {
     bed.within(Location::NODE, || {
         BACKENDS.map(|address| {
@@ -47,7 +46,7 @@ fn well(bed: &Bed) -> [TcpListener; 2] {
     .unwrap()
 }
 
-/// A process that begins at this moment may still have the listener of before.
+/// A process that is just starting may still hold the former listener.
 fn listen(at: SocketAddr) -> TcpListener {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
@@ -69,7 +68,7 @@ fn verdict(daemon: &Daemon<'_>) -> String {
     explained["services"][0]["frontends"][0]["verdict"].as_str().unwrap().to_owned()
 }
 
-/// What the last check of each backend came to, and how many in a row had that result.
+/// The last check result of each backend, and how many in a row were equal.
 fn last_results(daemon: &Daemon<'_>) -> Vec<(String, u64)> {
     let explained = daemon.ask(&["explain", "static/web"]).unwrap();
     let endpoints = explained["services"][0]["endpoints"].as_array().unwrap().clone();
@@ -84,12 +83,12 @@ fn last_results(daemon: &Daemon<'_>) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn kernel_backends_that_all_fail_their_checks_are_refused_or_held_as_the_service_says() {
+fn kernel_when_all_checks_fail_the_policy_decides_refuse_or_hold() {
     let bed = Bed::new().unwrap();
     let _servers = servers(&bed);
     for (on_empty, expected) in [("refuse", "refusing"), ("hold", "held")] {
         let mut daemon = Daemon::new(&bed, &web(&format!("on_empty = \"{on_empty}\""), "")).unwrap();
-        // What has never served is not held.
+        // A service that has never served is not held.
         let good = well(&bed);
         daemon.start().unwrap();
         daemon.wait_until(|it| Ok(verdict(it) == "serving")).unwrap();
@@ -116,7 +115,7 @@ fn kernel_backends_that_all_fail_their_checks_are_refused_or_held_as_the_service
     }
 }
 
-/// Whether the log has a warning of this new verdict, and names the service of the client that was refused.
+/// Whether the log warns of this new verdict, and names the service of the refused client.
 fn is_warned_of(daemon: &Daemon<'_>, verdict: &str) -> bool {
     let log = daemon.logged();
     let has = |words: &[&str]| log.lines().any(|line| words.iter().all(|word| line.contains(word)));
@@ -124,12 +123,12 @@ fn is_warned_of(daemon: &Daemon<'_>, verdict: &str) -> bool {
     is_told && has(&["WARN", "service=", "static/web", verdict, "was="])
 }
 
-/// A service of one backend on this host, which nobody checks and where nobody listens.
+/// A service with one backend on this host, without a check and without a listener.
 const DEAD: &str =
     "[[service]]\nname = \"dead\"\nfrontends = [\"10.96.0.11:80\"]\nbackends = [\"127.0.0.7:8081\"]\n";
 
 #[test]
-fn kernel_a_dead_backend_of_this_host_and_a_failed_check_are_no_well_being() {
+fn kernel_a_dead_local_backend_and_a_failed_check_are_findings() {
     let bed = Bed::new().unwrap();
     let _servers = servers(&bed);
     let [good, fails] = well(&bed);
@@ -137,7 +136,7 @@ fn kernel_a_dead_backend_of_this_host_and_a_failed_check_are_no_well_being() {
     daemon.start().unwrap();
     daemon.wait_until(|it| Ok(verdict(it) == "serving")).unwrap();
     daemon.wait_until(|it| Ok(last_results(it).iter().all(|(result, _)| result == "good"))).unwrap();
-    // In one line, so that no break is in the way.
+    // Joins lines, so that no break splits a phrase.
     let diagnosed = |daemon: &Daemon<'_>, words: &[&str]| {
         let (code, text) = daemon.answer(&[&["diagnose"], words].concat()).unwrap();
         (code, text.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -169,12 +168,12 @@ fn kernel_a_dead_backend_of_this_host_and_a_failed_check_are_no_well_being() {
 }
 
 #[test]
-fn kernel_no_client_fails_while_every_check_has_another_result_or_a_reload_changes_checks() {
+fn kernel_no_client_fails_while_check_results_or_checks_change() {
     let bed = Bed::new().unwrap();
     let _servers = servers(&bed);
     let hold = "on_empty = \"hold\"";
     let mut daemon = Daemon::new(&bed, &web(hold, "")).unwrap();
-    // What has never served is not held.
+    // A service that has never served is not held.
     let good = well(&bed);
     daemon.start().unwrap();
     daemon.wait_until(|it| Ok(verdict(it) == "serving")).unwrap();
@@ -188,7 +187,7 @@ fn kernel_no_client_fails_while_every_check_has_another_result_or_a_reload_chang
         drop(well);
         sleep(Duration::from_millis(120));
         turns += 1;
-        // Another check each time, and each third time a check that all pass.
+        // Another check each time, and every third time one that all pass.
         let check = ["", ", slow_start = \"1s\"", ", kind = \"http\""][turns % 3];
         daemon.configure(&web(hold, check)).unwrap();
         daemon.tell(&["reload"]).unwrap();
@@ -200,7 +199,7 @@ fn kernel_no_client_fails_while_every_check_has_another_result_or_a_reload_chang
     daemon.stop().unwrap();
 }
 
-/// Takes all local ports of the node towards these addresses.
+/// Takes all local ports of the node for connections to these addresses.
 fn take_ports(bed: &Bed, listeners: &[TcpListener]) -> Vec<TcpStream> {
     const PORTS: usize = 16;
     let take = || {
@@ -208,7 +207,7 @@ fn take_ports(bed: &Bed, listeners: &[TcpListener]) -> Vec<TcpStream> {
         let mut taken = Vec::new();
         for (all, listener) in (1..).map(|it| it * PORTS).zip(listeners) {
             let (to, until) = (listener.local_addr().unwrap(), Instant::now() + Duration::from_secs(10));
-            // A check may have one of them just now.
+            // A check may hold one of them right now.
             while taken.len() < all {
                 match TcpStream::connect(to) {
                     Ok(stream) => taken.push(stream),
@@ -221,7 +220,7 @@ fn take_ports(bed: &Bed, listeners: &[TcpListener]) -> Vec<TcpStream> {
     bed.within(Location::NODE, take).unwrap()
 }
 
-/// Has the daemon's next files fail, or not any longer.
+/// Limits the daemon's open files, or lifts the limit.
 fn limit_files(daemon: &Daemon<'_>, limit: &str) {
     let pid = daemon.pid().unwrap().to_string();
     let status =
@@ -230,7 +229,7 @@ fn limit_files(daemon: &Daemon<'_>, limit: &str) {
 }
 
 #[test]
-fn kernel_a_node_without_ports_or_files_makes_no_backend_unusable() {
+fn kernel_exhausted_ports_or_files_fail_no_backend() {
     let bed = Bed::new().unwrap();
     let (_servers, good) = (servers(&bed), well(&bed));
     let mut daemon = Daemon::new(&bed, &web("on_empty = \"refuse\"", "")).unwrap();
@@ -254,33 +253,33 @@ fn kernel_a_node_without_ports_or_files_makes_no_backend_unusable() {
     daemon.wait_until(|it| Ok(all_are(it, "good"))).unwrap();
     assert!(!daemon.logged().contains("backend unready"), "{}", daemon.logged());
 
-    // What a backend itself says still counts.
+    // A check result from a backend itself still counts.
     drop(good);
     daemon.wait_until(|it| Ok(verdict(it) == "refusing")).unwrap();
     daemon.stop().unwrap();
 }
 
-/// More than have a place while they may yet be prompt.
+/// More backends than the daemon checks at once as prompt ones.
 const HANGING: u32 = 600;
 
-/// How long a check of one of them hangs: far longer than any of the others may be late.
+/// How long a check of one of them hangs: far longer than any other may be late.
 const HANGS: Duration = Duration::from_secs(10);
 
 const GOOD: u8 = 5;
 
 const GOOD_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How late a check may be beside its interval, which is up to a tenth longer: until those that hang are no longer
-/// taken for prompt, and what a busy machine adds.
+/// How late a check may be, beside its interval and its tenth of jitter: the time until hanging backends no longer
+/// count as prompt, and some for a busy machine.
 const LATE: Duration = Duration::from_millis(250 + 4_000);
 
-/// Many addresses at which connections are taken, and nothing is ever said; counts them.
+/// Many addresses that accept connections and send nothing; counts the connections.
 fn hang(bed: &Bed) -> (Vec<SocketAddr>, Arc<AtomicUsize>) {
     let listener = bed.within(Location::NODE, || TcpListener::bind("0.0.0.0:8080")).unwrap().unwrap();
     let taken = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&taken);
     std::thread::spawn(move || {
-        // Checks have long ended those that are closed here.
+        // Checks have long ended the connections that are closed here.
         let mut held = VecDeque::new();
         for stream in listener.incoming().map_while(Result::ok) {
             held.push_back(stream);
@@ -292,7 +291,7 @@ fn hang(bed: &Bed) -> (Vec<SocketAddr>, Arc<AtomicUsize>) {
     ((1..=HANGING).map(address).collect(), taken)
 }
 
-/// A backend that is well until it is told to close: when it was asked.
+/// A backend that passes checks until it closes, and records their times.
 struct Good {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<Instant>>>,
@@ -326,7 +325,7 @@ fn block(name: &str, frontend: &str, backends: &[SocketAddr], check: &str) -> St
     )
 }
 
-/// How many backends their checks have made unusable, of all services.
+/// How many backends have failed their checks, over all services.
 fn unusable(daemon: &Daemon<'_>) -> usize {
     let mut stream = UnixStream::connect(daemon.socket()).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
@@ -337,7 +336,7 @@ fn unusable(daemon: &Daemon<'_>) -> usize {
 }
 
 #[test]
-fn kernel_hundreds_of_backends_that_hang_delay_no_check_of_another_service() {
+fn kernel_hundreds_of_hanging_backends_delay_no_other_check() {
     let bed = Bed::new().unwrap();
     let (hanging, taken) = hang(&bed);
     let well: Vec<Good> = (1..=GOOD).map(|number| good(&bed, number)).collect();
@@ -352,7 +351,7 @@ fn kernel_hundreds_of_backends_that_hang_delay_no_check_of_another_service() {
     daemon.wait_until(|_| Ok(taken.load(Ordering::Relaxed) >= HANGING as usize)).unwrap();
     assert!(begun.elapsed() < HANGS, "all of them hang together: {:?}", begun.elapsed());
 
-    // For so long all of them hang for the first time, which nothing foretold.
+    // All of them hang for the first time, unforeseeably, for this long.
     sleep(HANGS);
     let most = GOOD_INTERVAL * 11 / 10 + LATE;
     for backend in &well {

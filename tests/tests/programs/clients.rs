@@ -1,4 +1,4 @@
-//! The clients themselves, on direct connections: what they say when no program is attached.
+//! The test clients themselves, on direct connections, without attached programs.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ struct ServerBed {
     _servers: Vec<Server>,
 }
 
-/// Two servers of each protocol, and closed ports beside them.
+/// Two servers of each protocol, and closed ports next to them.
 fn start_servers() -> ServerBed {
     let local = vec!["192.0.2.1/32", "192.0.2.2/32", "2001:db8::1/128"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
@@ -51,12 +51,12 @@ fn the_c_client_shows_each_tcp_call() {
         ("2001:db8::1", "[2001:db8::1]:80", "tcp6"),
     ] {
         let connected = format!("connect - {shown} - -");
-        // A stream has no sender.
+        // A stream has no sender address.
         let answered = format!("recvfrom - {shown} - {reply}");
         check(&servers.bed, &client, &["tcp", address, "80"], &[&connected, &answered]);
     }
     check(&servers.bed, &client, &["tcp", "192.0.2.1", "81"], &["connect ECONNREFUSED - - -"]);
-    // Over loopback the handshake is over before connect has said that it goes on.
+    // Over loopback, the handshake completes before connect returns EINPROGRESS.
     check(
         &servers.bed,
         &client,
@@ -99,7 +99,7 @@ fn the_c_client_shows_each_udp_call() {
             .iter()
             .map(shown)
             .collect();
-        // One by one, answers keep the order of the questions; all at once they do not.
+        // Sent one by one, replies keep the order of the requests; sent at once, they do not.
         if mode == "udp-sendmmsg" {
             found.sort();
         }
@@ -126,7 +126,7 @@ fn go_client_shows_dial_and_reply() {
 }
 
 #[test]
-fn strace_shows_what_curl_was_told() {
+fn strace_shows_the_result_of_curls_connect() {
     let servers = start_servers();
     let lines =
         traced(&servers.bed, Location::NODE, "connect", &["curl", "-s", "http://192.0.2.1:81/"]).unwrap();

@@ -1,4 +1,4 @@
-//! Clients of the real daemon with a backend that is about to leave: they keep it as long as it serves.
+//! Connected clients of a backend that is about to leave: they keep it while it serves.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const ZONE: &str = "[node]\nname = \"n1\"\nzone = \"a\"\n";
 
 const DNS: &str = "10.96.0.53:53";
 
-/// So many that each of two backends gets at least one by chance.
+/// Enough clients for each of two backends to get at least one.
 const CLIENTS: usize = 12;
 
 const SERVICES: &str = "
@@ -37,10 +37,10 @@ fn slice(service: &str, endpoints: &str) -> String {
     )
 }
 
-/// The state of both backends, and of the service's policy.
+/// A change of both backends and of the service's policy.
 struct Change {
     what: &'static str,
-    /// How many new clients may get.
+    /// How many backends new clients may reach.
     listed: usize,
     policy: &'static str,
     first: &'static str,
@@ -60,7 +60,7 @@ impl Change {
     }
 }
 
-/// One of the two gets no new clients any more, although it serves.
+/// One of the two backends gets no new clients, although it serves.
 const CHANGES: [Change; 3] = [
     Change {
         what: "the first terminates and serves",
@@ -87,8 +87,8 @@ fn listed(daemon: &Daemon<'_>) -> usize {
     rows["frontends"][0]["backends"].as_array().unwrap().len()
 }
 
-/// Brings a change about, and has all sockets looked at: that has happened when those that lose their backend are
-/// ended, and the one of another service, which loses its backend too. Gives how many more than that one were.
+/// Makes a change and waits for a full sweep of the sockets: it has ended those that lose their backend, and one of
+/// another service. Returns how many it ended besides that one.
 fn sweep(bed: &Bed, daemon: &mut Daemon<'_>, change: &Change, lost: u64) -> u64 {
     let before = ended(daemon);
     daemon.write_manifest("cluster.yaml", &change.manifest("[{addresses: [192.0.2.3]}]")).unwrap();
@@ -97,13 +97,13 @@ fn sweep(bed: &Bed, daemon: &mut Daemon<'_>, change: &Change, lost: u64) -> u64 
     ask(&mut witness);
     daemon.write_manifest("cluster.yaml", &change.manifest("[]")).unwrap();
     daemon.wait_until(|it| Ok(ended(it) > before + lost)).unwrap();
-    // The sweep that met the last of them may have met others after it.
+    // The sweep that ended the last of them may have ended others after it.
     std::thread::sleep(Duration::from_millis(1500));
     ended(daemon) - before - 1
 }
 
 #[test]
-fn kernel_a_connected_client_keeps_a_backend_that_serves_and_loses_one_that_does_not() {
+fn kernel_a_connected_client_keeps_only_a_serving_backend() {
     if !tells_what_sockets_keep() {
         return;
     }

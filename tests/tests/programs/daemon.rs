@@ -1,4 +1,4 @@
-//! The whole daemon with the kernel's datapath: what an operator sees of a client that was turned away.
+//! The whole daemon with the kernel's datapath: what an operator sees of a refused client.
 
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, BedError, Location, Role};
@@ -7,7 +7,7 @@ use serde_json::Value;
 const NOBODY: &str =
     "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.20:80\"]\nbackends = []\non_empty = \"refuse\"\n";
 
-/// What `holdfast refusals` says of a process; nothing while it says nothing.
+/// The entry of `holdfast refusals` for a process, if any.
 fn refusal_of(daemon: &Daemon<'_>, process: u32) -> Result<Option<Value>, BedError> {
     let answer = daemon.ask(&["refusals"])?;
     let mut rows = answer["refusals"].as_array().into_iter().flatten();
@@ -15,7 +15,7 @@ fn refusal_of(daemon: &Daemon<'_>, process: u32) -> Result<Option<Value>, BedErr
 }
 
 #[test]
-fn kernel_holdfast_refusals_names_curl() {
+fn kernel_holdfast_refusals_lists_a_refused_curl() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, NOBODY).unwrap();
     daemon.start().unwrap();
@@ -36,11 +36,11 @@ const SOMEBODY: &str =
 
 fn dial(bed: &Bed, address: &str) {
     let mut curl = bed.command(Location::NODE, "curl").unwrap();
-    // Whatever the server says: it is the connect that counts.
+    // The reply does not matter: the connect counts.
     curl.args(["-s", "--max-time", "10", address]).spawn().unwrap().wait().unwrap();
 }
 
-/// What `holdfast services` and `holdfast explain` say of a service's clients: connected, refused, dropped.
+/// The clients of a service in `holdfast services` and `holdfast explain`: connected, refused, dropped.
 #[track_caller]
 fn check_clients(daemon: &Daemon<'_>, service: &str, expected: [u64; 3]) {
     let services = daemon.ask(&["services"]).unwrap();
@@ -54,7 +54,7 @@ fn check_clients(daemon: &Daemon<'_>, service: &str, expected: [u64; 3]) {
 }
 
 #[test]
-fn kernel_holdfast_counts_the_clients_of_each_service_over_a_restart() {
+fn kernel_client_counts_of_each_service_survive_a_restart() {
     let bed = Bed::new().unwrap();
     let backend = "127.0.0.9:8080".parse().unwrap();
     let _server = bed.serve(Location::OUTSIDE, Role::Accept, "one", backend).unwrap();
@@ -71,10 +71,10 @@ fn kernel_holdfast_counts_the_clients_of_each_service_over_a_restart() {
     check_clients(&daemon, "static/web", [0, 1, 0]);
 }
 
-/// A thread that the settings of the allocator ask for gives back to the kernel what was freed.
+/// A thread that the allocator's settings request returns freed memory to the kernel.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[test]
-fn kernel_the_daemon_has_an_allocator_of_its_own_by_its_own_settings() {
+fn kernel_the_daemon_runs_its_own_allocator_with_its_own_settings() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, NOBODY).unwrap();
     daemon.start().unwrap();

@@ -1,4 +1,4 @@
-//! Clients that are not served: what each call tells them, and which of them are on record.
+//! Refused clients: the result of each call, and which clients are recorded.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use crate::clients::check;
 use crate::facts::observe;
 use crate::node::{Node, Port, UDP};
 
-/// Frontends with empty lists, for both TCP and UDP: two addresses that refuse, one of each family, and one that drops.
+/// Frontends with empty lists, for TCP and UDP: two addresses that refuse, one of each family, and one that drops.
 pub(crate) fn node() -> Node {
     let mut node = Node::start();
     for (index, port, frontend, flags) in [
@@ -28,7 +28,7 @@ pub(crate) fn node() -> Node {
 }
 
 #[test]
-fn kernel_c_client_is_told_by_each_call_that_nobody_serves() {
+fn kernel_c_client_gets_the_refusal_from_each_call() {
     let (node, client) = (node(), Client::c().unwrap());
     for (address, closed, errno) in [
         ("10.96.0.20", "127.0.0.1:1", "ECONNREFUSED"),
@@ -44,7 +44,7 @@ fn kernel_c_client_is_told_by_each_call_that_nobody_serves() {
     }
 }
 
-/// Where a program says which errno its refusal has, every call fails at once with it.
+/// If a program sets the errno of its refusal, every call fails at once with it.
 #[track_caller]
 fn check_told(bed: &Bed, client: &Client, address: &str, errno: &str) {
     for (mode, call) in [
@@ -59,7 +59,7 @@ fn check_told(bed: &Bed, client: &Client, address: &str, errno: &str) {
     }
 }
 
-/// Elsewhere a client is led to a closed port, and its own kernel tells it: to a socket that is connected.
+/// Otherwise the program redirects the client to a closed port, and a connected socket gets its kernel's error.
 #[track_caller]
 fn check_led_away(bed: &Bed, client: &Client, address: &str, closed: &str) {
     check(bed, client, &["tcp", address, "80"], &["connect ECONNREFUSED - - -"]);
@@ -72,7 +72,7 @@ fn check_led_away(bed: &Bed, client: &Client, address: &str, closed: &str) {
 }
 
 #[test]
-fn kernel_go_client_is_told_that_nobody_serves() {
+fn kernel_go_client_gets_the_refusal() {
     let (node, client) = (node(), Client::go().unwrap());
     check(&node.bed, &client, &["tcp", "10.96.0.20:80"], &["connect ECONNREFUSED - - -"]);
     check(&node.bed, &client, &["tcp", "[fd00::20]:80"], &["connect ECONNREFUSED - - -"]);
@@ -82,7 +82,7 @@ fn kernel_go_client_is_told_that_nobody_serves() {
     }
 }
 
-/// What strace shows of the call that dials a frontend.
+/// The strace line of the call that dials a frontend.
 #[track_caller]
 fn traced_connect(bed: &Bed, address: &str, words: &[&str]) -> String {
     let lines = traced(bed, Location::NODE, "connect", words).unwrap();
@@ -91,13 +91,13 @@ fn traced_connect(bed: &Bed, address: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn kernel_strace_of_curl_shows_why_nobody_is_reached() {
+fn kernel_strace_of_curl_shows_the_refusal() {
     let node = node();
     let curl = |address| {
         let url = format!("http://{address}/");
         traced_connect(&node.bed, address, &["curl", "-s", "--max-time", "10", &url])
     };
-    // Curl does not wait: a closed port answers it later.
+    // Curl does not wait: the closed port answers it later.
     let (refused, dropped) = match node.sets_errno() {
         true => ("= -1 ECONNREFUSED (Connection refused)", "= -1 ETIMEDOUT (Connection timed out)"),
         false => {
@@ -111,7 +111,7 @@ fn kernel_strace_of_curl_shows_why_nobody_is_reached() {
 }
 
 #[test]
-fn kernel_strace_of_the_c_client_shows_why_nobody_is_reached() {
+fn kernel_strace_of_the_c_client_shows_the_refusal() {
     let (node, client) = (node(), Client::c().unwrap());
     let program = client.program().to_str().unwrap();
     let dropped = if node.sets_errno() { "ETIMEDOUT" } else { "ECONNREFUSED" };
@@ -124,7 +124,7 @@ fn kernel_strace_of_the_c_client_shows_why_nobody_is_reached() {
 }
 
 #[test]
-fn kernel_curl_is_on_record_with_what_it_dialled() {
+fn kernel_a_refused_curl_is_recorded_with_its_dialled_address() {
     let node = node();
     let mut dialled = Vec::new();
     for (address, denial) in [("10.96.0.20", Denial::Refused), ("10.96.0.21", Denial::Dropped)] {

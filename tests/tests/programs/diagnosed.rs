@@ -1,4 +1,4 @@
-//! What a diagnosis sees of a host: its sockets, routes and rules, and which backends answer.
+//! What a diagnosis reads from a host: its sockets, routes and rules, and which backends answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use holdfast_tests::bed::{Bed, Layout, Location, Neighbour, Role, succeed};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 
-/// A service at 10.96.0.1:80 and the node port 30080, with these endpoints.
+/// A service at 10.96.0.1:80 and node port 30080, with these endpoints.
 fn snapshot(endpoints: &[&str]) -> Arc<Snapshot> {
     snapshot_from(Source::Kubernetes, endpoints)
 }
@@ -51,7 +51,7 @@ fn bed() -> Bed {
     Bed::lay(&Layout { neighbours, ..Layout::default() }).unwrap()
 }
 
-/// Everything that is gathered in the node's network, as text.
+/// All evidence from the node's network, as text.
 fn gather(bed: &Bed, snapshot: &Snapshot) -> String {
     let asks = GatherOptions { api: true, probes: true, frontend_skip_reason: None, time_limit: None };
     let name = ObjectName::new("shop", "web").unwrap();
@@ -76,7 +76,7 @@ fn nft(bed: &Bed, words: &str) {
 }
 
 #[test]
-fn backends_are_dialled_where_pods_can_be_and_listeners_are_named() {
+fn backends_in_pod_ranges_are_probed_and_listeners_are_listed() {
     let bed = bed();
     let at = |text: &str| text.parse().unwrap();
     let _web = bed.serve(Location::pod("pod"), Role::Tcp, "web", at("10.1.0.2:8080")).unwrap();
@@ -107,7 +107,7 @@ fn backends_are_dialled_where_pods_can_be_and_listeners_are_named() {
 
 /// Tenants write the slices of a cluster; the administrator wrote this.
 #[test]
-fn what_the_administrator_wrote_down_is_dialled_on_this_host_too() {
+fn local_backends_of_the_administrator_are_probed_too() {
     let bed = bed();
     let _own = bed.serve(Location::NODE, Role::Tcp, "own", "127.0.0.1:8080".parse().unwrap()).unwrap();
     for source in [Source::Config, Source::Manifests] {
@@ -118,7 +118,7 @@ fn what_the_administrator_wrote_down_is_dialled_on_this_host_too() {
 }
 
 #[test]
-fn rules_of_others_for_our_frontends_are_seen_as_nft_lists_them() {
+fn foreign_rules_for_our_frontends_are_shown_as_nft_lists_them() {
     let bed = bed();
     nft(&bed, "add table ip nat");
     for chain in ["KUBE-SERVICES", "KUBE-NODEPORTS", "CNI-HOSTPORT-DNAT"] {

@@ -1,4 +1,4 @@
-//! A backend that an operator drains, with the whole daemon and the kernel's datapath: no new client, none cut, over a
+//! A drained backend with the whole daemon and the kernel's datapath: no new client, no cut connection, also over a
 //! restart.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const CLIENTS: usize = 1_000;
 fn answers(asker: &mut Asker, frontend: &str) -> BTreeMap<String, usize> {
     let question = Question::new(Transport::Tcp, frontend.parse().unwrap());
     let mut by_server = BTreeMap::new();
-    // So many at once that no queue of a server is full.
+    // Few enough at once that no server's queue is full.
     for _ in 0..CLIENTS / 50 {
         for outcome in asker.ask_all(&vec![question.clone(); 50]).unwrap() {
             let Outcome::Answered { by, .. } = outcome else { panic!("{outcome:?}") };
@@ -40,14 +40,14 @@ fn only(name: &str) -> BTreeMap<String, usize> {
     BTreeMap::from([(name.to_owned(), CLIENTS)])
 }
 
-/// What `holdfast backends` says of the drained one of a service.
+/// The row of a service's drained backend in `holdfast backends`.
 fn row(daemon: &Daemon<'_>, service: &str) -> serde_json::Value {
     let table = daemon.ask(&["backends", "--service", service, "--address", "127.0.0.9"]).unwrap();
     table["backends"][0].clone()
 }
 
 #[test]
-fn kernel_a_drained_backend_gets_no_new_client_over_a_restart_until_that_is_taken_back() {
+fn kernel_a_drained_backend_gets_no_new_client_until_undrained() {
     let bed = Bed::new().unwrap();
     let serve = |name: &str, address: &str| {
         let address: SocketAddr = address.parse().unwrap();
@@ -62,7 +62,7 @@ fn kernel_a_drained_backend_gets_no_new_client_over_a_restart_until_that_is_take
     let held = asker.hold("10.96.0.10:80".parse().unwrap(), None, 40).unwrap();
     assert_eq!(held, Held { alive: 40, ..Held::default() });
 
-    // Spelled otherwise, and in one service of two with names that begin alike.
+    // Another spelling, and one service of two whose names begin alike.
     check_order(
         &daemon,
         &["drain", "::ffff:127.0.0.9", "--service", "static/web"],
@@ -88,7 +88,7 @@ fn kernel_a_drained_backend_gets_no_new_client_over_a_restart_until_that_is_take
     let shown = ["backend", "service", "services", "used"].map(|field| found[field].to_string());
     assert_eq!(shown, ["\"127.0.0.9\"", "\"static/web\"", "1", "0"]);
 
-    // The last one that takes clients there.
+    // The last backend that takes clients there.
     check_order(&daemon, &["drain", "127.0.0.8:8080"], 1, "still used by static/web:");
     assert_eq!(answers(&mut asker, "10.96.0.10:80").len(), 2, "no list becomes empty");
     assert_eq!(answers(&mut asker, "10.96.0.11:80"), only("drained"));

@@ -1,5 +1,5 @@
-//! What this kernel offers and what a client meets on it, each seen to happen. A run in several kernels makes a table
-//! of these lines, and compares it with the guide.
+//! Observes the kernel's features and their effect on clients. A run in several kernels makes a table of these lines,
+//! and compares it with the guide.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use holdfast_tests::bed::{Location, Role};
 use crate::denied;
 use crate::node::{Node, Port, UDP, knows_its_netns};
 
-/// A line for a reader who compares kernels, past the test framework, which keeps what a passing test prints.
+/// Prints a line for the comparison of kernels, past the test framework, which hides a passing test's output.
 pub(crate) fn observe(name: &str, value: &str) {
     writeln!(std::io::stdout(), "\nobserved\t{name}\t{value}").unwrap();
 }
@@ -21,7 +21,7 @@ fn yes(it: bool) -> &'static str {
     if it { "yes" } else { "no" }
 }
 
-/// The first call that fails, and its errno.
+/// The first failing call, and its errno.
 fn first_failure(node: &Node, mode: &str, address: &str) -> String {
     let answers = Client::c().unwrap().run(&node.bed, Location::NODE, &[mode, address, "80"]).unwrap();
     let failed = answers.iter().filter(|answer| answer.errno.as_deref() != Some("EINPROGRESS"));
@@ -67,7 +67,7 @@ fn kernel_observed_features() {
     observe("`bpf_sock_destroy`, not needed", yes(has_destroy));
 }
 
-/// What is in force while all else is seen; a kernel that lacks one of them says so.
+/// The hardening settings during the test; a kernel without one prints that.
 #[test]
 fn kernel_observed_hardening() {
     let read =
@@ -80,7 +80,7 @@ fn kernel_observed_hardening() {
     observe("in force: lockdown", chosen.unwrap_or("none"));
 }
 
-/// A list that is published by a store alone reaches clients, and a socket is ended when its backend has left.
+/// One store publishes a list to clients, and a socket is ended when its backend has left.
 fn observe_moving_client(node: &mut Node, port: &Port<'_>, servers: &[std::net::SocketAddr]) {
     let client = Client::c().unwrap();
     let reply = |node: &Node| {

@@ -1,4 +1,4 @@
-//! The incident's last step, with the daemon that users run: its own way to the apiserver is a VIP of its table.
+//! The incident's last step with the real daemon: the address of its apiserver is a VIP of its table.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 use serde_json::Value;
 
-/// Refused by the table, served by it, and both with an apiserver that listens behind the very address.
+/// One refused by the table and one served by it; an apiserver listens behind each address.
 const APISERVERS: [&str; 2] = ["10.15.1.8", "10.15.1.9"];
 
-/// Two load balancers that are the daemon's own way to the apiserver, and one that is not.
+/// Two load balancers at the daemon's own apiserver addresses, and one at another address.
 const MANIFESTS: &str = "
 apiVersion: v1
 kind: Service
@@ -80,7 +80,7 @@ fn rows(daemon: &Daemon<'_>, words: &[&str], table: &str) -> Vec<Value> {
 }
 
 #[test]
-fn invariant_11_the_way_to_the_apiserver_is_never_a_frontend() {
+fn invariant_11_the_apiservers_address_is_never_a_frontend() {
     let incident = start_servers();
     let mut daemon = Daemon::new(&incident.bed, APISERVER).unwrap();
     daemon.write_manifest("cluster.yaml", MANIFESTS).unwrap();
@@ -103,8 +103,8 @@ fn invariant_11_the_way_to_the_apiserver_is_never_a_frontend() {
     );
 }
 
-/// The daemon dials two backends to check them: one stands behind an address that another service refuses, at the other
-/// no socket listens.
+/// The daemon checks two backends: one is at an address that another service refuses, and at the other no socket
+/// listens.
 const CHECKED: &str = "
 [[service]]
 name = \"own\"

@@ -1,5 +1,5 @@
-//! Backends that a name server says, with the whole daemon and the kernel's datapath: what clients meet when records
-//! change, when nothing is left of them, and while the name server is away or lies.
+//! Backends from DNS with the whole daemon and the kernel's datapath: clients while records change, when none are
+//! left, and while the DNS server is down or lies.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ frontends = [\"10.96.0.10:80\"]
 resolve = { srv = \"_web._tcp.example.internal\" }
 ";
 
-/// A node with three backends and an address for the name server.
+/// A node with three backends and an address for the DNS server.
 fn bed() -> (Bed, Vec<Server>) {
     let local = vec!["192.0.2.1/32", "192.0.2.2/32", "192.0.2.3/32", "192.0.2.53/32"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
@@ -63,7 +63,7 @@ fn explained(daemon: &Daemon<'_>) -> Value {
     daemon.ask(&["explain", "static/web"]).unwrap()["services"][0].clone()
 }
 
-/// What a client dials, by what the tables say.
+/// The backends of a client, from the tables.
 fn backends(daemon: &Daemon<'_>) -> Vec<String> {
     let backends = explained(daemon)["frontends"][0]["backends"].clone();
     serde_json::from_value(backends).unwrap()
@@ -90,7 +90,7 @@ fn is_served(bed: &Bed) -> bool {
 }
 
 #[test]
-fn kernel_backends_follow_the_records_of_a_name_and_explain_says_where_they_are_from() {
+fn kernel_backends_follow_dns_records_and_explain_names_their_origin() {
     let (bed, _servers) = bed();
     let resolver = name_server(&bed, well(&[1]));
     let mut daemon = Daemon::new(&bed, CONFIG).unwrap();
@@ -121,7 +121,7 @@ fn kernel_backends_follow_the_records_of_a_name_and_explain_says_where_they_are_
 }
 
 #[test]
-fn kernel_no_client_fails_while_the_name_server_is_away_silent_or_lies() {
+fn kernel_no_client_fails_while_the_dns_server_is_down_silent_or_lies() {
     let (bed, _servers) = bed();
     let resolver = name_server(&bed, well(&[1, 2]));
     let mut daemon = Daemon::new(&bed, CONFIG).unwrap();
@@ -154,16 +154,16 @@ fn kernel_no_client_fails_while_the_name_server_is_away_silent_or_lies() {
 }
 
 #[test]
-fn kernel_a_list_without_records_is_held_and_one_that_is_withdrawn_is_refused() {
+fn kernel_missing_records_are_held_and_withdrawn_ones_refused() {
     let (bed, _servers) = bed();
     let resolver = name_server(&bed, well(&[1, 2]));
     let mut daemon = Daemon::new(&bed, CONFIG).unwrap();
     daemon.start().unwrap();
     wait_for(&mut daemon, &[1, 2]);
     let mut dialer = bed.dial(Location::NODE, FRONTEND.parse().unwrap()).unwrap();
-    // No such name.
+    // NXDOMAIN.
     resolver.turn(Mood::Well(Zone { seconds: 1, names: BTreeMap::new() }));
-    // By what reason depends on how long ago the daemon started.
+    // The reason depends on how long ago the daemon started.
     daemon.wait_until(|it| Ok(verdict(it).0 == "held")).unwrap();
     assert_eq!(state(&daemon), "empty");
     assert!(is_served(&bed));
@@ -178,7 +178,7 @@ fn kernel_a_list_without_records_is_held_and_one_that_is_withdrawn_is_refused() 
     daemon.wait_until(|it| Ok(verdict(it) == ("refusing".to_owned(), "all-unready".to_owned()))).unwrap();
     assert_eq!(state(&daemon), "withdrawn");
     assert!(!is_served(&bed));
-    // A restart takes nothing back of it, also while no name server is there.
+    // A restart undoes nothing of it, also without a DNS server.
     drop(resolver);
     daemon.stop().unwrap();
     daemon.start().unwrap();
@@ -191,7 +191,7 @@ fn kernel_a_list_without_records_is_held_and_one_that_is_withdrawn_is_refused() 
 }
 
 #[test]
-fn kernel_no_client_fails_over_restarts_while_the_name_server_is_away_and_checks_go_on() {
+fn kernel_restarts_without_a_dns_server_fail_no_client() {
     let (bed, mut servers) = bed();
     let config = format!(
         "{CONFIG}health_check = {{ interval = \"100ms\", timeout = \"100ms\", rise = 1, fall = 1 }}\n"
@@ -215,7 +215,7 @@ fn kernel_no_client_fails_over_restarts_while_the_name_server_is_away_and_checks
     let tally = dialer.tally().unwrap();
     assert!(tally.failed.is_empty() && tally.connected > 300, "{tally}");
     drop(dialer);
-    // What no name server says any more is still checked.
+    // Backends without a DNS server are still checked.
     drop(servers.remove(0));
     wait_for(&mut daemon, &[2]);
     daemon.stop().unwrap();

@@ -1,6 +1,6 @@
-//! A node with programs that meet the kernel's datapath: a bed, maps attached to its cgroup, servers as backends.
+//! A node for programs that use the kernel's datapath: a bed, maps attached to its cgroup, servers as backends.
 //!
-//! Invariant: a process at `Location::NODE` dials frontends that nothing but the datapath can reach.
+//! Invariant: a process at `Location::NODE` dials frontends that only the datapath can reach.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ pub(crate) use datapath::{Port, address, knows_its_netns, tells_what_sockets_kee
 
 pub(crate) const UDP: Port<'_> = Port::UDP;
 
-/// A refusal is known at once; this is for an emulated machine beside another one.
+/// A refusal is recorded at once; this is for an emulated machine next to another one.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Fields are dropped in this order: the maps let go of the bed before it goes.
+/// Fields are dropped in this order: the maps detach from the bed before it goes.
 pub(crate) struct Node {
     pub(crate) maps: KernelMaps,
     servers: Vec<Server>,
@@ -38,7 +38,7 @@ impl Node {
             capacity: datapath::CAPACITY,
             expected: MapGrowth::default(),
             mark: datapath::MARK,
-            // The daemon is here outside of the node's network.
+            // The test's process is outside of the node's network.
             stale_sockets: StaleSockets { namespaces: Namespaces::All, ..StaleSockets::default() },
             served: ServedSockets::default(),
             packets: None,
@@ -46,12 +46,12 @@ impl Node {
         Self { maps: KernelMaps::start(&options).unwrap(), servers: Vec::new(), bed }
     }
 
-    /// Whether a program says which errno a client sees.
+    /// Whether a program sets the errno that a client sees.
     pub(crate) fn sets_errno(&self) -> bool {
         self.maps.status().features.set_retval
     }
 
-    /// A server of the node, until the node ends.
+    /// Starts a server of the node that runs until the node ends.
     pub(crate) fn server(&mut self, role: Role, name: &str, at: &str) -> SocketAddr {
         let server = self.bed.serve(Location::NODE, role, name, address(at)).unwrap();
         let address = server.address();
@@ -64,13 +64,13 @@ impl Node {
         self.servers.retain(|server| server.address() != at);
     }
 
-    /// Has all sockets looked at, and gives how many were ended because their backend has left.
+    /// Sweeps all sockets, and returns how many were ended because their backend has left.
     pub(crate) fn end_stale_sockets(&mut self) -> u64 {
         let before = datapath::swept(&self.maps);
         datapath::sweep(&mut self.maps) - before.ended
     }
 
-    /// What the daemon would show under `/refusals`: the first so many, oldest first.
+    /// The oldest entries of `/refusals`, this many.
     pub(crate) fn refusals(&self, count: usize) -> Vec<Refusal> {
         let (reader, stop) = std::io::pipe().unwrap();
         let log = RefusalLog::start(self.maps.refusals().unwrap(), reader).unwrap();

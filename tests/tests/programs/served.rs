@@ -1,4 +1,4 @@
-//! Clients as users have them, through the kernel's datapath: whatever they call, they see what they dialled.
+//! Real clients through the kernel's datapath: whatever call they use, they see the address that they dialled.
 
 use std::time::Duration;
 
@@ -82,14 +82,14 @@ fn kernel_c_client_reaches_udp_frontends_by_each_call() {
     );
 }
 
-/// Several destinations on one socket, by each of the calls that name a destination.
+/// Several destinations on one socket, by each call that takes a destination.
 #[track_caller]
 fn check_destinations(bed: &Bed, client: &Client, destinations: &[&str], expected: &[&str]) {
     for (mode, call) in [("udp-sendto", "recvfrom"), ("udp-sendmsg", "recvmsg"), ("udp-sendmmsg", "recvmsg")]
     {
         let answers = client.run(bed, Location::NODE, &[&[mode], destinations].concat()).unwrap();
         let mut found: Vec<String> = answers.iter().map(shown).collect();
-        // All at once, answers come in any order.
+        // Sent at once, replies come in any order.
         found.sort();
         let expected: Vec<String> = expected.iter().map(|row| format!("{call} {row}")).collect();
         assert_eq!(found, expected, "of {mode}");
@@ -112,7 +112,7 @@ fn kernel_go_client_reaches_frontends() {
 
 const DNS: &str = "10.96.0.53:53";
 
-/// What `dig` is told of a name, as an address.
+/// The address that `dig` gets for a name.
 fn dig(node: &Node) -> String {
     let mut command = node.bed.command(Location::NODE, "dig").unwrap();
     command.args(["+short", "+tries=1", "+time=5", "@10.96.0.53", "any.example", "A"]);
@@ -120,7 +120,7 @@ fn dig(node: &Node) -> String {
 }
 
 #[test]
-fn kernel_dig_follows_a_dns_server_that_is_replaced() {
+fn kernel_dig_reaches_a_replaced_dns_server() {
     let mut node = Node::start();
     let mut old = None;
     for step in 0..4_u32 {
@@ -135,7 +135,7 @@ fn kernel_dig_follows_a_dns_server_that_is_replaced() {
     }
 }
 
-/// Lets a lasting client ask once; gives its steps up to the answer.
+/// Lets a lasting client send one request; returns its steps up to the reply.
 pub(crate) fn ask(client: &mut Lasting) -> Vec<String> {
     client.ask().unwrap().iter().map(shown).collect()
 }

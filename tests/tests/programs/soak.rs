@@ -1,4 +1,4 @@
-//! Some seconds of what `make soak` does for as long as one likes.
+//! Some seconds of what `make soak` does for any time.
 
 use std::time::Duration;
 

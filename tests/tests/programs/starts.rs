@@ -1,4 +1,4 @@
-//! The daemon that users run, where it cannot or must not start, and where it takes over.
+//! The real daemon where it cannot or must not start, and where it takes over.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -28,7 +28,7 @@ fn narrow_ephemeral_ports(bed: &Bed) {
     succeed(command, SOON).unwrap();
 }
 
-/// Foreign programs, which refuse every port of the loopback that the self-test could use.
+/// Foreign programs that refuse every loopback port of the self-test.
 fn refuse_all(bed: &Bed) -> KernelMaps {
     let options = StartOptions {
         cgroup: Some(bed.cgroup().to_owned()),
@@ -42,7 +42,7 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
     };
     let mut others = KernelMaps::start(&options).unwrap();
     others.execute(&Action::PublishWord(PortIndex(1), Scope::Cluster, Word::EMPTY)).unwrap();
-    // A node port is answered at the loopback only where that is one of the node's addresses.
+    // A node port is served at the loopback only if that is one of the node's addresses.
     others.execute(&Action::InsertNodeAddress(Ipv4Addr::LOCALHOST.into())).unwrap();
     for port in PORTS {
         let key = FrontendKey {
@@ -97,7 +97,7 @@ fn check_in_vain(daemon: &Daemon<'_>, wrapper: &[&str], expected: &str) {
     check_ends(daemon, wrapper, (1, expected));
 }
 
-/// The host lacks what the daemon needs, so that its service is not started again and again.
+/// The host lacks what the daemon needs; it exits with 69, so that systemd does not restart it again and again.
 #[track_caller]
 fn check_lacking(daemon: &Daemon<'_>, wrapper: &[&str], expected: &str) {
     check_ends(daemon, wrapper, (69, expected));
@@ -147,7 +147,7 @@ fn a_restart_whose_self_test_fails_ends_and_leaves_clients_served() {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_pins_ends_and_disturbs_nobody() {
+fn a_second_daemon_on_the_same_pins_ends_and_cuts_no_client() {
     let (bed, _backend) = bed();
     let (mut first, second) = (daemon(&bed), daemon(&bed));
     first.start().unwrap();
@@ -182,9 +182,9 @@ fn names(daemon: &Daemon<'_>) -> Vec<String> {
     rows.filter_map(|row| row["service"].as_str().map(str::to_owned)).collect()
 }
 
-/// A missing folder of manifests, half a kubeconfig, and a folder for the state that does not exist yet.
+/// A missing folder of manifests, half a kubeconfig, and a state folder that does not exist yet.
 #[test]
-fn what_heals_by_itself_keeps_nothing_else_unserved() {
+fn a_missing_folder_or_half_kubeconfig_delays_no_other_source() {
     let (bed, _backend) = bed();
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = folder.path().join("kubeconfig");
@@ -208,9 +208,9 @@ fn what_heals_by_itself_keeps_nothing_else_unserved() {
     assert!(is_served(&bed));
 }
 
-/// The folder is another program's, which may never make it.
+/// Another program owns the folder, and may never create it.
 #[test]
-fn a_missing_folder_of_services_keeps_no_block_of_the_configuration_from_clients() {
+fn a_missing_manifests_folder_delays_no_static_service() {
     let (bed, _backend) = bed();
     let folder = tempfile::tempdir().unwrap();
     let services = folder.path().join("services.d");
@@ -228,9 +228,9 @@ fn a_missing_folder_of_services_keeps_no_block_of_the_configuration_from_clients
     assert!(is_served(&bed));
 }
 
-/// The state is lost, or is another version's; and the manifests' folder is missing for good.
+/// The state is lost or of another version, and the manifests' folder never appears.
 #[test]
-fn a_take_over_waits_for_no_folder_for_ever() {
+fn a_takeover_waits_for_no_folder_for_ever() {
     let (bed, _backend) = bed();
     let mut daemon = Daemon::new(&bed, STATIC).unwrap();
     daemon.start().unwrap();
@@ -245,7 +245,7 @@ fn a_take_over_waits_for_no_folder_for_ever() {
 }
 
 #[test]
-fn a_daemon_without_privileges_ends_and_says_which_it_needs() {
+fn a_daemon_without_privileges_ends_and_lists_them() {
     let (bed, _backend) = bed();
     let missing =
         "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON";
@@ -253,7 +253,7 @@ fn a_daemon_without_privileges_ends_and_says_which_it_needs() {
 }
 
 #[test]
-fn a_host_that_loads_no_programs_ends_the_daemon_and_leaves_clients_served() {
+fn a_host_that_refuses_programs_ends_the_daemon_and_cuts_no_client() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     daemon.start().unwrap();
@@ -261,7 +261,7 @@ fn a_host_that_loads_no_programs_ends_the_daemon_and_leaves_clients_served() {
     let refusing = Client::refusing().unwrap();
     let refusing = refusing.program().to_str().unwrap();
     for (errno, expected) in [
-        // As a locked-down kernel says it, and as a verifier does that finds fault.
+        // The errors of a locked-down kernel, and of a verifier that rejects the program.
         (
             "EPERM",
             "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
@@ -287,21 +287,21 @@ fn little_locked_memory_is_enough() {
 }
 
 #[test]
-fn a_container_s_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+fn the_open_file_limit_is_raised_to_its_hard_limit() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     daemon.start_by(&["prlimit", "--nofile=1024:"]).unwrap();
     let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.pid().unwrap())).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let [soft, hard] = [3, 4].map(|at| files.split_whitespace().nth(at).unwrap());
-    // The daemon may raise its limit as far as whoever started it allows.
+    // The daemon may raise its limit as far as its parent allows.
     let allowed = hard.parse().unwrap_or(24_576_u64).min(24_576);
     assert_eq!(soft, allowed.to_string());
     assert_ne!(soft, "1024");
 }
 
 #[test]
-fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
+fn former_programs_serve_until_the_new_maps_are_filled() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     daemon.start().unwrap();
@@ -318,7 +318,7 @@ fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
     assert!(daemon.pins().join(format!("v{PINS_VERSION}/g1/frontends4")).exists());
 }
 
-/// The first call of a process, as strace shows it: its line, and the number of its process.
+/// The first call of a process in a trace: its line, and the process id.
 #[track_caller]
 fn first(trace: &str, call: &str) -> (usize, i32) {
     let (location, line) = trace.lines().enumerate().find(|(_, line)| line.contains(call)).unwrap();
@@ -326,7 +326,7 @@ fn first(trace: &str, call: &str) -> (usize, i32) {
 }
 
 #[test]
-fn whoever_can_reach_the_daemon_can_end_it() {
+fn sigterm_ends_a_daemon_once_it_is_reachable() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     let trace = tempfile::NamedTempFile::new().unwrap();
@@ -339,7 +339,7 @@ fn whoever_can_reach_the_daemon_can_end_it() {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
     let until = Instant::now() + SOON;
     let traced = || fs::read_to_string(path).unwrap();
-    // The trace pads a short number.
+    // strace pads short process ids.
     let ended = |line: &str| {
         line.split_once(' ')
             .is_some_and(|(who, what)| who == pid.to_string() && what.trim() == "+++ exited with 0 +++")
@@ -350,11 +350,11 @@ fn whoever_can_reach_the_daemon_can_end_it() {
     }
 }
 
-/// The address does not answer, not even with a refusal, so that a check takes all of its time.
+/// The address does not answer, not even with a refusal, so that a check times out.
 const SILENT: &str = "[[service]]\nname = \"silent\"\nfrontends = [\"10.96.0.31:80\"]\nbackends = [\"127.0.0.9:8080\"]\n\
     health_check = { kind = \"tcp\", timeout = \"5s\", interval = \"5s\", fall = 1 }\n";
 
-/// A listener that accepts no connection, with a queue that is full.
+/// A listener that accepts no connection, with a full queue.
 fn deaf() -> Vec<socket2::Socket> {
     let address = socket2::SockAddr::from(std::net::SocketAddr::from(([127, 0, 0, 9], 8080)));
     let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -364,7 +364,7 @@ fn deaf() -> Vec<socket2::Socket> {
     let knock = || {
         let client = socket();
         client.set_nonblocking(true).unwrap();
-        // It is under way, and is not waited for.
+        // The connection is under way; the test does not wait for it.
         let _ = client.connect(&address);
         client
     };

@@ -1,7 +1,7 @@
-//! All clients ask two nodes for all targets, and what came of it is compared.
+//! Lets all clients dial all targets of two nodes, and compares the results.
 //!
-//! Invariant: what differs is asked again, slowly, before it counts: a packet that a busy machine lost is no finding.
-//! Each client and target counts as one comparison, however often it was asked.
+//! Invariant: a difference counts only if it remains after slow repetitions, because a busy machine may lose a packet.
+//! Each client and target counts as one comparison, however often it is repeated.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::{Kind, Target};
 use crate::bed::ears::{Ears, Sent};
 use crate::bed::{Bed, BedError, Location};
 
-/// A client: its name, its place, and its addresses.
+/// A client: its name, its place, its addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     pub name: &'static str,
@@ -26,7 +26,7 @@ const fn client(name: &'static str, place: &'static str, addresses: [&'static st
 }
 
 impl Client {
-    /// Behind one of this node's devices for pods.
+    /// Whether it is behind one of this node's pod devices.
     pub(super) fn is_pod_here(&self) -> bool {
         matches!(self.place, "pod-a" | "pod-c")
     }
@@ -35,10 +35,10 @@ impl Client {
         self.place == "pod-r"
     }
 
-    /// The address from which it asks for a target, if it does.
+    /// The address from which it dials a target, if it does.
     fn address(&self, target: &Target) -> Option<IpAddr> {
         if self.name == "mirror" {
-            // An address of the node itself belongs to no other machine.
+            // No other machine has an address of the node itself.
             let is_virtual = target.kind == Kind::Balancer && target.has && !is_node(target.to.ip());
             return is_virtual.then_some(target.to.ip());
         }
@@ -50,9 +50,9 @@ impl Client {
     }
 }
 
-/// First two outside, one or both of them within the source ranges; pods of the node on a link of their own and behind
-/// a bridge, by packets that no socket program sees; a pod of another node. The last one has the address that it dials,
-/// as a node has that sends to its own virtual address.
+/// First two outside clients, of which one or both are in the source ranges. Then pods of the node on a link of their
+/// own and behind a bridge, with packets that no socket program sees; then a pod of another node. The last client has
+/// the address that it dials, like a node that sends to its own virtual address.
 pub const CLIENTS: [Client; 6] = [
     client("outside", "client", ["10.20.0.2", "fd00:20::2"]),
     client("outside-3", "client", ["10.20.0.3", "fd00:20::3"]),
@@ -62,7 +62,7 @@ pub const CLIENTS: [Client; 6] = [
     client("mirror", "client", ["", ""]),
 ];
 
-/// Where packets may arrive.
+/// The places where packets may arrive.
 const PLACES: [Location<'static>; 8] = [
     Location::OUTSIDE,
     Location::far("client"),
@@ -74,25 +74,25 @@ const PLACES: [Location<'static>; 8] = [
     Location::far("pod-r"),
 ];
 
-/// With so many questions, one of three backends is not seen in 17 of 1000 targets, and those are asked again.
+/// With 13 requests, a client misses one of three backends in 17 of 1000 targets; those are repeated.
 const REPEATS: usize = 13;
 
-/// How often those are asked again that differ.
+/// How often differing requests are repeated.
 const AGAIN: usize = 4;
 
-/// More than that are no accidents.
+/// More differences than this are no accidents.
 const ACCIDENTS_MAX: usize = 400;
 
-/// As fast as they can be sent.
+/// As fast as possible.
 const QUICKLY: u32 = 100_000;
 
-/// Fewer than a node refuses aloud in a second.
+/// Slower than a node's rate limit of ICMP errors.
 const SLOWLY: u32 = 700;
 
-/// A client's position, and that of the target that it asks for.
+/// The indices of a client and of its target.
 type Question = (usize, usize);
 
-/// A node, and what it has answered so far.
+/// A node, and its results so far.
 #[derive(Debug)]
 pub struct Side {
     ears: Ears,
@@ -104,7 +104,7 @@ impl Side {
         Ok(Self { ears: Ears::open(bed, &PLACES)?, answers: BTreeMap::new() })
     }
 
-    /// Asks each question so many times, and remembers what came of it.
+    /// Sends each request several times and records the results.
     fn ask(&mut self, all: &[Question], targets: &[Target], times: usize, pace: u32) -> Result<(), BedError> {
         let one = all.iter().filter_map(|question| Some((*question, sent(*question, targets)?)));
         let one: Vec<(Question, Sent)> = one.collect();
@@ -121,7 +121,7 @@ impl Side {
         Ok(())
     }
 
-    /// Whether each client is led to this backend and nowhere else.
+    /// Whether every client reaches this backend and no other.
     pub fn leads_to(&mut self, targets: &[Target], backend: u16) -> Result<bool, BedError> {
         self.answers.clear();
         let all = questions(targets);
@@ -147,20 +147,21 @@ fn questions(targets: &[Target]) -> Vec<Question> {
     all.filter(|question| sent(*question, targets).is_some()).collect()
 }
 
-/// What came of a comparison.
+/// The summary of a comparison.
 #[derive(Debug, Default)]
 pub struct Compared {
     pub count: usize,
-    /// Questions that are led to a backend.
+    /// Requests that reach a backend.
     pub led: usize,
     /// Differences by decision, by their reasons.
     pub known: BTreeMap<&'static str, usize>,
-    /// How many differed until they were asked again.
+    /// How many requests differed until they were repeated.
     pub again: usize,
     pub differences: Vec<Difference>,
 }
 
-/// Asks both nodes everything, kube-proxy's first: its answers say which questions the other one needs more time for.
+/// Sends all requests to both nodes, first to kube-proxy's: its results show which requests the other node needs more
+/// time for.
 pub fn compare(theirs: &mut Side, ours: &mut Side, targets: &[Target]) -> Result<Compared, BedError> {
     let all = questions(targets);
     theirs.answers.clear();
@@ -201,7 +202,7 @@ fn differing(theirs: &Side, ours: &Side, targets: &[Target], all: &[Question]) -
     all.iter().copied().filter(is).collect()
 }
 
-/// Asks again for what differs, and for the twins of what is sticky. Gives how many differed at first.
+/// Repeats differing requests, and the twins of those with affinity. Returns how many differed at first.
 fn settle(
     theirs: &mut Side,
     ours: &mut Side,

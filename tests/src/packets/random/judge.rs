@@ -1,7 +1,7 @@
-//! Whether two nodes do the same for a client, and where they do not, whether that is a difference by decision.
+//! Decides whether two nodes treat a client alike, and if not, whether the difference is by decision.
 //!
-//! Invariant: a difference has a reason of `REASONS`, or it is a finding. Every reason is said to users in
-//! docs/migrate-from-kube-proxy.md.
+//! Invariant: a difference has a reason of `REASONS`, or it is a finding. docs/migrate-from-kube-proxy.md explains
+//! every reason to users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use super::ask::Client;
 use super::{Kind, PORTS_EACH, Target};
 use crate::bed::ears::{Fate, Reply, Sent};
 
-/// What holdfast does not do as kube-proxy does, and the words of the guide that say so.
+/// How holdfast differs from kube-proxy, and the words of the guide about it.
 pub const REASONS: [(&str, &str); 5] = [
     ("kept", "policy Cluster, a client outside, a backend on this node"),
     ("unallocated", "a ClusterIP that no service has"),
@@ -20,7 +20,7 @@ pub const REASONS: [(&str, &str); 5] = [
     ("itself", "a pod reaches itself through a service"),
 ];
 
-/// The owner of the source address with which a packet arrives.
+/// The owner of a received packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
     Client,
@@ -28,7 +28,7 @@ pub enum Whose {
     Other(IpAddr),
 }
 
-/// The networks of backends on the node itself.
+/// The networks of this node's backends.
 const HERE: [&str; 6] = ["10.244.1.", "10.244.2.", "10.0.0.5", "fd00:244:1::", "fd00:244:2::", "fd00:a::5"];
 
 fn is_here(backend: SocketAddr) -> bool {
@@ -36,21 +36,21 @@ fn is_here(backend: SocketAddr) -> bool {
     HERE.iter().any(|network| text.starts_with(network))
 }
 
-/// Stands for the port of a packet that arrives where the client sent it: it was not translated.
+/// Stands for the port of a packet that was not translated.
 const AS_DIALLED: u16 = 0;
 
-/// What became of the packets that one client sent to one target.
+/// The results of one client's packets to one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// The backends that they reached, the source they came with, and what the client heard of it.
+    /// The reached backends, the source that they saw, and the client's replies.
     led: BTreeMap<(SocketAddr, Whose), BTreeSet<Reply>>,
-    /// What the client heard of those that reached no backend.
+    /// The client's replies for packets that reached no backend.
     rest: BTreeSet<Reply>,
 }
 
 impl Answers {
     pub(super) fn note(&mut self, sent: &Sent, fate: &Fate) {
-        // The address that was dialled has no ear, so replies to it are not heard.
+        // No socket listens at the dialled address, so nothing receives replies to it.
         let reply = if sent.from == sent.to.ip() { Reply::Nothing } else { fate.reply };
         let Some((to, seen)) = fate.led else {
             self.rest.insert(reply);
@@ -65,7 +65,7 @@ impl Answers {
         self.led.entry((to, whose)).or_default().insert(reply);
     }
 
-    /// What was asked once more. A backend that was reached before can be reached; all else is as it was seen last.
+    /// Merges the results of a repetition. A backend that was reached before stays; all else is replaced.
     pub(super) fn renew(&mut self, again: Self) {
         self.rest = again.rest;
         self.led.extend(again.led);
@@ -75,7 +75,7 @@ impl Answers {
         !self.led.is_empty()
     }
 
-    /// Whether all of them reach this port, and their client hears of it.
+    /// Whether all packets reach this port, and the client receives the reply.
     pub(super) fn leads_to(&self, port: u16) -> bool {
         let is_heard = |replies: &BTreeSet<Reply>| *replies == [Reply::Refused].into();
         self.rest.is_empty()
@@ -90,12 +90,12 @@ impl Answers {
         self.led.is_empty() && self.rest == [reply].into()
     }
 
-    /// No backend is reached and no error says so: routes lead anywhere.
+    /// Whether no packet reaches a backend and no error is reported: routing decides.
     fn is_lost(&self) -> bool {
         self.led.is_empty() && self.rest.is_subset(&[Reply::Nothing, Reply::Lost].into())
     }
 
-    /// The same answers with the client's address kept as source where the backend is one of these.
+    /// The same results, with the client's address as source at the backends that match.
     fn kept(&self, is_one: impl Fn(SocketAddr) -> bool) -> Self {
         let kept = |(to, whose): &(SocketAddr, Whose)| match whose {
             Whose::Node if is_one(*to) => (*to, Whose::Client),
@@ -108,8 +108,8 @@ impl Answers {
         answers
     }
 
-    /// The same answers with the node's address as source where the backend is elsewhere, so that its answer comes back
-    /// by the node.
+    /// The same results, with the node's address as source at backends elsewhere, so that replies return through the
+    /// node.
     fn masqueraded(&self) -> Self {
         let led = self.led.iter().map(|((to, whose), replies)| match whose {
             Whose::Client if !is_here(*to) => ((*to, Whose::Node), [Reply::Refused].into()),
@@ -118,14 +118,14 @@ impl Answers {
         Self { led: led.collect(), rest: self.rest.clone() }
     }
 
-    /// The same answers without what leads to an address, and without packets of which nothing is known.
+    /// The same results without an address, and without packets of unknown fate.
     fn without(&self, ip: IpAddr) -> Self {
         let led = self.led.iter().filter(|((to, _), _)| to.ip() != ip);
         let rest = self.rest.iter().copied().filter(|reply| *reply != Reply::Nothing);
         Self { led: led.map(|(key, replies)| (*key, replies.clone())).collect(), rest: rest.collect() }
     }
 
-    /// Whether these are some of the other's backends, where there are any.
+    /// Whether these backends are a non-empty subset of the twin's.
     fn is_among(&self, twin: &Self) -> bool {
         let each = u16::try_from(PORTS_EACH).unwrap_or_default();
         let shifted = |(to, whose): &(SocketAddr, Whose)| {
@@ -139,7 +139,7 @@ impl Answers {
     }
 }
 
-/// What two nodes did for one client at one target, where that is not the same.
+/// The differing results of two nodes for one client and target.
 #[derive(Clone, Debug)]
 pub struct Difference {
     pub client: &'static str,
@@ -148,29 +148,29 @@ pub struct Difference {
     pub ours: Answers,
 }
 
-/// What the judge says of a pair of answers.
+/// The verdict on a pair of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Same,
-    /// A difference by decision, for this reason.
+    /// A difference by decision, with its reason.
     Known(&'static str),
     Different,
 }
 
-/// A target, the client that asks for it, and what came of it on both nodes.
+/// A target, a client of it, and the results on both nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'a> {
     pub(super) client: &'a Client,
     pub(super) target: &'a Target,
     pub(super) theirs: &'a Answers,
     pub(super) ours: &'a Answers,
-    /// What clients outside get from kube-proxy there.
+    /// What outside clients get from kube-proxy there.
     pub(super) outside: [&'a Answers; 2],
-    /// For a sticky target: what came of its twin, on both nodes.
+    /// For a target with affinity: the results of its twin, on both nodes.
     pub(super) twins: Option<[&'a Answers; 2]>,
 }
 
-/// Whether a pair differs for one of the reasons.
+/// Whether a reason explains a pair's difference.
 type Rule<'a> = fn(&Pair<'a>) -> bool;
 
 impl<'a> Pair<'a> {
@@ -189,8 +189,8 @@ impl<'a> Pair<'a> {
         known.map_or(Verdict::Different, |(reason, _)| Verdict::Known(reason))
     }
 
-    /// Sticky clients are judged each beside its own twin, and the twins for themselves. With kube-proxy a client may
-    /// stick to a second backend, because it is known at addresses that have other ones by policy.
+    /// Compares clients with affinity to their own twin, and the twins to each other. With kube-proxy, a client may
+    /// stick to a second backend, because its affinity is also known at addresses with other backends by policy.
     fn is_same(&self) -> bool {
         match self.twins {
             None => self.theirs == self.ours,
@@ -213,7 +213,7 @@ impl<'a> Pair<'a> {
         self.client.is_pod_here() && self.theirs.kept(|_| true) == *self.ours
     }
 
-    /// Another node's policies are those for clients outside, and so is the address that backends elsewhere see.
+    /// Another node's policies are those for outside clients, and so is the source that backends elsewhere see.
     fn is_of_another_node(&self) -> bool {
         if !self.client.is_pod_elsewhere() {
             return false;
@@ -226,7 +226,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Whether only those packets fare otherwise that lead their sender to itself.
+    /// Whether only packets that reach their own sender differ.
     fn is_but_for_itself(&self) -> bool {
         let own = |ip: &&IpAddr| self.client.has(**ip) && ip.is_ipv4() == self.target.to.is_ipv4();
         let Some(own) = self.target.endpoints.iter().find(own) else { return false };
@@ -262,7 +262,7 @@ mod tests {
         Target { service: "s1".to_owned(), kind, to, transport: Transport::Tcp, has, endpoints, twin: None }
     }
 
-    /// `10.244.1.10:1 client refused`, or of those that reach no backend `refused`, `nothing`, `lost`.
+    /// `10.244.1.10:1 client refused`, or without a backend `refused`, `nothing`, `lost`.
     fn answers(texts: &[&str]) -> Answers {
         let mut answers = Answers::default();
         for text in texts {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_here_may_see_the_client_and_one_elsewhere_may_not() {
+    fn only_a_backend_of_the_node_may_see_the_client() {
         let target = target(Kind::NodePort, true, &[]);
         let (here, away) = ("10.244.1.10:1 node refused", "10.244.9.10:1 node refused");
         let kept = ["10.244.1.10:1 client refused", "10.244.9.10:1 client refused"];
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_only_where_nobody_is_meant_to_be() {
+    fn a_missing_refusal_counts_except_at_unallocated_addresses() {
         check("outside", &target(Kind::Cluster, false, &[]), &["refused"], &["lost"], Verdict::Different);
         check("outside", &target(Kind::Cluster, true, &[]), &["refused"], &["lost"], Verdict::Different);
         let unallocated = target(Kind::Unallocated, false, &[]);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_reaches_itself_hides_nothing_else() {
+    fn a_pod_that_reaches_itself_excuses_no_other_difference() {
         let target = target(Kind::Cluster, true, &["10.244.1.10", "10.244.1.11"]);
         let (itself, other) = ("10.244.1.10:1 node refused", "10.244.1.11:1 client refused");
         check("pod-a", &target, &[itself, other], &["nothing", other], Verdict::Known("itself"));

@@ -1,7 +1,7 @@
 //! All addresses and ports of a cluster's services, as a client may dial them.
 //!
-//! Invariant: each is asked by both transports, whether the service has it or not, and each address also at a port that
-//! no service has. The targets of a sticky service stand in the order of those of the service before it.
+//! Invariant: each is dialled by both transports, whether or not the service has it, and each address also at an
+//! unused port. The targets of a service with affinity have the order of its twin's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -11,18 +11,18 @@ use serde_json::Value;
 
 use crate::bed::ask::Transport;
 
-/// All of the node's addresses at which a NodePort could be dialled: first the primary ones.
+/// All addresses of the node with NodePorts, the primary ones first.
 const NODE_ADDRESSES: [&str; 4] = ["10.0.0.5", "fd00:a::5", "10.0.0.55", "fd00:a::55"];
 
-/// Of the range of cluster IPs; an apiserver does not allocate them by itself.
+/// In the range of cluster IPs, but never allocated by an apiserver on its own.
 const UNALLOCATED: [&str; 2] = ["192.168.255.254", "fd00:192:168::fffe"];
 
-/// No service has it.
+/// A port that no service has.
 const OTHER_PORT: u16 = 9;
 
 const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
-/// What an address is.
+/// The kind of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Cluster,
@@ -30,26 +30,26 @@ pub enum Kind {
     Balancer,
     NodePort,
     Health,
-    /// Of the range of cluster IPs, and of no service that this node serves.
+    /// In the range of cluster IPs, and of no service that this node serves.
     Unallocated,
 }
 
-/// An address and a port, by one transport.
+/// An address, a port and a transport.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub service: String,
     pub kind: Kind,
     pub to: SocketAddr,
     pub transport: Transport,
-    /// Whether the service says that it is there.
+    /// Whether the service has this target.
     pub has: bool,
-    /// Where its service has endpoints, ready or not.
+    /// The addresses of its service's endpoints, ready or not.
     pub endpoints: Arc<BTreeSet<IpAddr>>,
-    /// For a sticky service: where the same target of the service before it stands.
+    /// For a service with affinity: the index of its twin's same target.
     pub twin: Option<usize>,
 }
 
-/// Of the services and their slices as an apiserver gives them.
+/// The targets of services and slices as an apiserver returns them.
 pub fn targets(services: &[Value], slices: &[Value]) -> Vec<Target> {
     let endpoints = endpoints(slices);
     let mut services: Vec<&Value> = services.iter().filter(|service| is_dialled(service)).collect();
@@ -73,7 +73,7 @@ pub fn targets(services: &[Value], slices: &[Value]) -> Vec<Target> {
     all
 }
 
-/// Addresses of all slices, ready or not.
+/// The endpoint addresses of all slices, ready or not.
 fn endpoints(slices: &[Value]) -> BTreeMap<&str, Arc<BTreeSet<IpAddr>>> {
     let mut all: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
     for slice in slices {
@@ -138,7 +138,7 @@ fn port_of(port: &Value, field: &str) -> Option<u16> {
     port.get(field)?.as_u64()?.try_into().ok()
 }
 
-/// Whether one of the ports has this number and this transport.
+/// Whether one of the ports has this number and transport.
 fn has(service: &Value, field: &str, number: u16, transport: Transport) -> bool {
     let word = if transport == Transport::Tcp { "TCP" } else { "UDP" };
     list(service, "/spec/ports")
@@ -156,7 +156,7 @@ fn at_address(service: &Value, kind: Kind, ip: IpAddr, of_others: bool) -> Vec<T
     ports.into_iter().flat_map(at).collect()
 }
 
-/// NodePorts and the health check's, at each address of the node.
+/// The targets of NodePorts and of the health check, at each address of the node.
 fn at_node(service: &Value, of_others: bool) -> Vec<Target> {
     let name = text(service, "/metadata/name");
     let nodes = || NODE_ADDRESSES.iter().filter_map(|ip| ip.parse::<IpAddr>().ok());
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_address_is_asked_at_each_port_and_at_one_more() {
+    fn each_address_has_targets_at_each_port_and_at_an_unused_one() {
         let all = targets(&[service("s2", "None"), service("kubernetes", "None")], &[]);
         let count = |kind| all.iter().filter(|target| target.kind == kind).count();
         assert_eq!([count(Kind::Cluster), count(Kind::Balancer), count(Kind::NodePort)], [4, 4, 16]);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_target_knows_the_one_that_is_not() {
+    fn a_target_with_affinity_has_its_twins_index() {
         let all = targets(&[service("s10", "ClientIP"), service("s9", "None")], &[]);
         for (at, target) in all.iter().enumerate().filter(|(_, target)| target.service == "s10") {
             let twin = &all[target.twin.unwrap()];

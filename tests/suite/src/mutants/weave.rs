@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_takes_the_place_of_an_expression_or_of_statements() {
+    fn a_mutant_replaces_an_expression_or_statements() {
         let rows = [row("let a = ⟦b && c⟧;", "b"), row("⟦act(a);⟧", "")];
         let numbered = || (1..).zip(&rows);
         let woven = weave("a.rs", "let a = b && c;\nact(a);\n", numbered()).unwrap();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_is_not_there_exactly_once_is_refused() {
+    fn code_that_does_not_occur_exactly_once_is_refused() {
         let rows = [row("⟦a⟧", "b")];
         for text in ["", "a a"] {
             let error = weave("a.rs", text, (1..).zip(&rows)).unwrap_err();

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_difference_for_the_worse_that_nobody_wants_counts() {
+    fn only_an_unexpected_regression_counts() {
         let baseline = "passed\ta\npassed\tb\nfailed\tc\nskipped\td\npassed\te\npassed\tf\n";
         let states = [State::Passed, State::Failed, State::Passed, State::Skipped, State::Failed];
         let named: Vec<(&str, State)> = ["a", "b", "c", "d", "e"].into_iter().zip(states).collect();
@@ -217,25 +217,25 @@ mod tests {
     }
 
     #[test]
-    fn one_that_kube_proxy_passes_may_not_skip_itself() {
+    fn a_test_that_kube_proxy_passes_must_not_be_skipped() {
         assert_eq!(compared("passed\ta\n", &[("a", State::Skipped)]).failed(), 1);
     }
 
     #[test]
-    fn a_test_that_is_gone_is_not_lost_without_a_word() {
+    fn a_removed_test_is_reported() {
         assert_eq!(compared("passed\tx\n", &[]).failed(), 1);
         assert_eq!(compared("passed\tf\n", &[]).failed(), 0, "it is there and was not chosen");
     }
 
     #[test]
-    fn troubles_beside_the_tests_count() {
+    fn failures_outside_of_tests_count() {
         let report = Report { troubles: vec!["Suite Timeout Elapsed".to_owned()], ..Report::default() };
         let comparison = Comparison::new(&Baseline::default(), &report, &Exceptions::default());
         assert_eq!(comparison.failed(), 1);
     }
 
     #[test]
-    fn every_committed_table_is_read_as_it_is_written() {
+    fn every_committed_table_round_trips() {
         let mut count = 0;
         for entry in fs::read_dir(FOLDER).unwrap() {
             let text = fs::read_to_string(entry.unwrap().path()).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_killed_is_told_as_a_shell_tells_it() {
+    fn a_killed_process_is_reported_as_in_a_shell() {
         let run = Pid::from_raw(1);
         assert_eq!(code(WaitStatus::Signaled(run, Signal::SIGKILL, false)), Some(137));
         assert_eq!(code(WaitStatus::Exited(run, 3)), Some(3));

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_dns_asks_the_apiserver_itself_only_where_nobody_serves() {
+    fn cluster_dns_dials_the_apiserver_directly_only_without_a_proxy() {
         assert!(!cluster_dns(&Topology::default()).contains("KUBERNETES_SERVICE_HOST"));
         let nobody = Topology { proxy: Proxy::Nobody, ..Topology::default() };
         assert!(

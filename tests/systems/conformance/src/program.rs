@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_says_what_was_run_and_what_it_said() {
+    fn a_failure_reports_the_command_and_its_output() {
         let error = said(Command::new("sh").args(["-c", "echo out; echo no >&2; exit 3"]), "").unwrap_err();
         assert_eq!(
             error.to_string(),

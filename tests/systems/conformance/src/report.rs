@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_is_one_of_three_and_what_was_not_chosen_is_none() {
+    fn each_test_state_counts_once_and_unselected_tests_do_not() {
         let states =
             [("a", "passed", ""), ("b", "timedout", "late\\nmore"), ("c", "skipped", "needs 3 zones")];
         let specs: Vec<String> = states.map(|(name, state, why)| spec(name, state, why)).to_vec();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_never_ran_are_no_success() {
+    fn tests_that_never_ran_fail_the_report() {
         let report = report(&spec("a", "passed", ""), 3);
         assert_eq!(report.troubles, ["2 tests were to run and did not"]);
     }

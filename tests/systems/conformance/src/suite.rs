@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn further_keys_of_packets_stand_in_the_one_section() {
+    fn further_packets_keys_share_one_section() {
         let keys = "xdp = \"native\"";
         assert_eq!(Suite::short().config(None), "");
         for suite in Suite::all().into_iter().chain([Suite::short()]) {

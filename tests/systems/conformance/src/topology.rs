@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_as_they_are_written() {
+    fn words_round_trip() {
         assert_eq!("ptp".parse::<Cni>().unwrap().to_string(), "ptp");
         assert_eq!(
             "ptpx".parse::<Cni>().unwrap_err().to_string(),

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_machine_knows_the_way_to_the_pods_of_the_others() {
+    fn every_machine_has_routes_to_the_others_pods() {
         let wires = Wires { cluster: "c".to_owned(), topology: Topology::default() };
         let orders = wires.orders(MachineName::Node(1));
         assert!(orders.contains(&"route add 10.244.2.0/24 via 172.30.0.12".to_owned()), "{orders:?}");

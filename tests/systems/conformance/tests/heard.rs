@@ -170,7 +170,7 @@ mod tests {
 
     /// All of them, whatever becomes of one: a cluster takes longer to start than most faults to be said.
     #[test]
-    fn what_kubelet_complains_of_is_recognised() {
+    fn kubelets_warnings_are_recognised() {
         let cluster = Cluster::start(&Topology { nodes: 1, ..Topology::default() }).unwrap();
         cluster.apply(BINDING).unwrap();
         let image = image(&cluster);

@@ -30,12 +30,12 @@ const PACKETS_OF_PODS: &str = "translates packets of pods to ClusterIPs, at the 
 const LEFT: &str = "\nCilium\n";
 
 #[test]
-fn no_pod_loses_its_services_when_they_leave_a_cilium_that_masquerades_by_iptables() {
+fn pods_keep_services_when_moved_from_cilium_with_iptables_masquerading() {
     follow_the_page(Setup { masquerades_by_bpf: false, gops: true });
 }
 
 #[test]
-fn no_pod_loses_its_services_when_they_leave_a_cilium_that_masquerades_by_its_programs() {
+fn pods_keep_services_when_moved_from_cilium_with_bpf_masquerading() {
     follow_the_page(Setup { masquerades_by_bpf: true, gops: false });
 }
 

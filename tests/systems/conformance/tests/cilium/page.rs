@@ -52,7 +52,7 @@ pub(crate) fn at(block: &str, node: &str, agent: &str) -> String {
 }
 
 #[test]
-fn the_commands_of_the_table_are_read_whole() {
+fn the_tables_commands_are_read_whole() {
     let all = removals();
     assert!(all.contains(&"rm -r /sys/fs/bpf/cilium/socketlb".to_owned()), "{all:#?}");
     assert!(all.iter().any(|command| command.contains("| grep -v CILIUM_ |")), "{all:#?}");

@@ -39,7 +39,7 @@ fn kill_pods(cluster: &Cluster) {
 }
 
 #[test]
-fn no_connect_fails_while_a_daemonset_is_upgraded_taken_back_and_killed() {
+fn no_connect_fails_during_daemonset_upgrade_rollback_and_kill() {
     let [_make, import, _endpoints, apply, back, _label, patch, logs, delete] = blocks("As a DaemonSet");
     let cluster = start(Init::Script);
     load(&cluster, &import, FIRST);
@@ -78,7 +78,7 @@ fn take_out(cluster: &Cluster, patch: &str, logs: &str, delete: &str) {
 
 /// The pod has no more than it needs, and what it has is in force.
 #[test]
-fn the_pod_is_not_privileged_and_serves_all_the_same() {
+fn an_unprivileged_pod_serves() {
     let [_, import, _, apply, _, label, _, _, _] = blocks("As a DaemonSet");
     let cluster = start(Init::Script);
     load(&cluster, &import, FIRST);

@@ -22,7 +22,7 @@ fn make(folder: &Path, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn equal_programs_give_equal_images_and_each_blob_is_what_it_is_called() {
+fn equal_programs_give_equal_images_with_correct_digests() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     assert!(make(folder, "a.tar") == make(folder, "b.tar"), "two images of one program differ");

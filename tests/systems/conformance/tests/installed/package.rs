@@ -96,7 +96,7 @@ fn main_pid(cluster: &Cluster, node: &str) -> String {
 }
 
 #[test]
-fn no_connect_fails_while_a_package_is_upgraded_taken_back_killed_and_removed() {
+fn no_connect_fails_during_package_upgrade_downgrade_kill_and_removal() {
     let page = Page::read();
     let cluster = installed(&page);
     let (first, next) = (env!("CARGO_PKG_VERSION"), next_version());

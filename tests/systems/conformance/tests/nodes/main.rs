@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_left_is_removed_by_the_next_start() {
+    fn the_next_start_removes_a_killed_runs_leftovers() {
         let mut run = Command::new(env!("CARGO_BIN_EXE_conformance"))
             .args(["run", "--nodes", "1", "--focus", "no test is called so"])
             .stdout(Stdio::null())

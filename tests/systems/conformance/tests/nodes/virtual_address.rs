@@ -159,7 +159,7 @@ impl Client<'_> {
 }
 
 #[test]
-fn no_node_is_ever_unready_while_an_apiserver_dies_and_comes_back_20_times() {
+fn nodes_stay_ready_while_an_apiserver_restarts_20_times() {
     let vip = VipCluster::start(&NODES);
     let before = vip.ready();
     for death in 1..=DEATHS {
@@ -174,7 +174,7 @@ fn no_node_is_ever_unready_while_an_apiserver_dies_and_comes_back_20_times() {
 }
 
 #[test]
-fn a_planned_end_of_an_apiserver_costs_a_client_of_the_node_no_connect() {
+fn a_planned_apiserver_end_costs_a_nodes_client_no_connect() {
     let vip = VipCluster::start(&NODES[..1]);
     let (before, client) = (vip.ready(), vip.client("n1"));
     for _ in 0..PLANNED_ENDS {
@@ -191,7 +191,7 @@ fn a_planned_end_of_an_apiserver_costs_a_client_of_the_node_no_connect() {
 
 /// There, the process that all connections went through got no processor on a node with thousands of pods.
 #[test]
-fn a_daemon_that_gets_no_processor_cuts_no_kubelet_off_as_in_talos_8112() {
+fn a_daemon_without_processor_time_cuts_no_kubelet_as_talos_8112() {
     let vip = VipCluster::start(&NODES[..1]);
     let (before, client) = (vip.ready(), vip.client("n1"));
     vip.signal("n1", "STOP", "proxy");
@@ -205,7 +205,7 @@ fn a_daemon_that_gets_no_processor_cuts_no_kubelet_off_as_in_talos_8112() {
 
 /// There, the balancer of a node went on with the server that was there last until that one came back.
 #[test]
-fn apiservers_that_are_away_by_turns_leave_no_node_behind_as_in_k3s_11349() {
+fn alternating_apiserver_outages_lose_no_node_as_k3s_11349() {
     let vip = VipCluster::start(&NODES[..1]);
     let (before, cp) = (vip.ready(), vip.cluster.on("cp").unwrap());
     for (away, there) in [(PREFERRED, OTHER), (OTHER, PREFERRED), (PREFERRED, OTHER), (OTHER, PREFERRED)] {
@@ -222,7 +222,7 @@ fn apiservers_that_are_away_by_turns_leave_no_node_behind_as_in_k3s_11349() {
 
 /// There, some nodes came up after an update and nothing listened at the address.
 #[test]
-fn a_kubelet_comes_up_before_holdfast_and_after_it_and_before_any_apiserver_as_in_talos_10598() {
+fn a_kubelet_starts_before_or_after_holdfast_as_talos_10598() {
     let vip = VipCluster::start(&NODES[..1]);
     let complaints =
         || typed(&vip.cluster, "n1", "grep -c 'dial tcp 169.254.20.1' /var/log/machine/kubelet.log; true");

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_away_and_who_is_dialled_there_does_not_count() {
+    fn attempts_from_and_to_absent_nodes_do_not_count() {
         let text = lines(&[(1, "n2:1", "answered"), (5, "n2:1", "timeout"), (5, "n3:1", "refused")]);
         let away = |machine: &str| Absence {
             machine: machine.to_owned(),

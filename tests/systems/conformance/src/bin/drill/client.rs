@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_right_name_is_an_answer() {
+    fn only_the_expected_name_is_an_answer() {
         assert_eq!(outcome("web\n"), Outcome::Answered);
         assert_eq!(outcome("other\n"), Outcome::Wrong);
         assert_eq!(outcome(""), Outcome::Wrong);
     }
 
     #[test]
-    fn who_is_not_there_refuses_and_who_says_nothing_is_late() {
+    fn a_closed_port_refuses_and_a_silent_one_is_late() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = Target { kind: Kind::Name, address: listener.local_addr().unwrap() };
         assert_eq!(target.attempt(&mut None), Outcome::TimedOut);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_written_with_their_kind() {
+    fn targets_are_parsed_with_their_kind() {
         let target: Target = "dns:10.96.0.10:53".parse().unwrap();
         assert_eq!(target, Target { kind: Kind::Dns, address: "10.96.0.10:53".parse().unwrap() });
         assert!("10.96.0.10:53".parse::<Target>().is_err());

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_starts_are_no_later_than_the_latest_of_kube_proxy() {
+    fn the_median_start_is_within_kube_proxys_slowest() {
         let times = |seconds: [u64; 3]| seconds.map(Duration::from_secs).to_vec();
         for (own, theirs, is_soon) in
             [([20, 25, 90], [21, 22, 25], true), ([20, 26, 26], [21, 22, 25], false)]

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sizes_have_the_shares_of_the_test_that_they_are_from() {
+    fn sizes_have_the_shares_of_their_original_test() {
         let [big, medium, small] = KINDS.map(|kind| kind.groups * kind.pods);
         assert_eq!((big, medium, small), (24, 24, 48));
         let number = |round: u32| manifest(round).matches("kind: Deployment").count();

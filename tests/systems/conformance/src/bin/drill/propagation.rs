@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delay_ends_when_the_new_backend_is_met_and_not_later_than_the_next_change() {
+    fn a_delay_ends_at_the_new_backend_or_the_next_change() {
         let changes = [(100, "b"), (200, "a"), (300, "b")];
         let seen = [(50, "a"), (130, "b"), (310, "a"), (320, "b")];
         let after = |nanos| Some(Duration::from_nanos(nanos));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_change_is_not_soon() {
+    fn a_missed_change_counts_as_late() {
         let ms = |ms| Some(Duration::from_millis(ms));
         assert!(is_soon(&[ms(1), ms(50)]));
         assert!(!is_soon(&[ms(1), ms(51)]));

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_heard_from_when_its_lease_is_another_one() {
+    fn a_changed_lease_is_a_sign_of_life() {
         let before = "n1 10:00:00\nn2 10:00:01\n";
         assert!(heard("n1 10:00:10\nn2 10:00:11\n", before).is_ok());
         assert!(heard("n1 10:00:10\nn2 10:00:01\n", before).unwrap_err().to_string().contains("n2"));
