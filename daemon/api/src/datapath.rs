@@ -67,7 +67,7 @@ struct Kernel<'a> {
     broken_hooks: &'a [&'static str],
     /// Broken hooks without a program of ours; clients there reach no service. The others serve without a pin, and end
     /// with the daemon.
-    bare_hooks: &'a [&'static str],
+    detached_hooks: &'a [&'static str],
     /// Why the daemon cannot restore programs or pins; it tries again each second.
     repair_failure: Option<&'a str>,
     shared_hooks: Vec<SharedHook>,

@@ -457,8 +457,8 @@ pub(super) mod tests {
         expect![[r#"
             flows       3 of 131072, 1 TCP open, 1 TCP half-closed, 1 UDP open
             SNAT ports  1, 1 of 27512 at 10.1.0.1:8080/TCP, 2 reserved for another proxy's connections
-            dropped     source 0, flows 4, ports 0, unwritable 0, not-listed 0, not-here 0, astray 0, no-way 0, loop 0
-            events      begun 0, midway 0, own-socket 0, unanswered 0, reclaimed 0, fragment 0, answer 0, unanswerable 0, icmp-error 0, xdp 0, xdp-dropped 0, wrapped 0, unwrapped 0, joined 0
+            dropped     source 0, flows 4, ports 0, write-failed 0, not-listed 0, not-local 0, decap-unknown 0, no-route 0, loop 0
+            events      new 0, mid-stream 0, node-reply 0, unanswered 0, reclaimed 0, fragment 0, reject 0, reject-failed 0, icmp-error 0, xdp-redirect 0, xdp-drop 0, encap 0, decap 0, adopted 0
 
             CLIENT               FRONTEND             BACKEND        STATE        IDLE  SERVICE
             203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   default/web

@@ -122,7 +122,8 @@ impl Totals {
 
     fn count_port(&mut self, port: &PortView, step: Step) {
         work::count_work(port.rows.iter().len());
-        let BackendCounts { active, draining, held, unused, drained: [unused_drained, drained] } = &mut self.backends;
+        let BackendCounts { active, draining, held, unused, drained: [unused_drained, drained] } =
+            &mut self.backends;
         let has_drained = !port.rows.weights().has_no_drained();
         for row in port.rows.iter() {
             let count = match row.state() {

@@ -149,19 +149,21 @@ fn a_diagnosis_sends_at_most_twelve_requests() {
         let node = synced(whole(kind, 3));
         let found = diagnose(&node);
         found.check_bounds();
-        found.says("service: Answered(Some(ServiceSeen { uid: \"uid-of-default.web-0\"");
-        found.says("slices: Answered([SliceSeen { name: \"web-0-1\"");
+        found.says("service: Answered(Some(ObservedService { uid: \"uid-of-default.web-0\"");
+        found.says("slices: Answered([ObservedSlice { name: \"web-0-1\"");
         found.says("Pod { name: \"web-1\", uid: \"uid-of-default.web-1\"");
         found.says("ready: Some(Condition { is_true: false, since: Some(Timestamp(1795");
         found.says("Lease { name: \"kube-controller-manager\", holder: Some(\"one\")");
-        found.says("NodeSeen { name: \"n1\", exists: true");
-        found.says("NodeSeen { name: \"n2\", exists: true, ready: Some(Condition { is_true: false");
+        found.says("ObservedNode { name: \"n1\", exists: true");
+        found.says("ObservedNode { name: \"n2\", exists: true, ready: Some(Condition { is_true: false");
         found.says("reason: \"SyncLoadBalancerFailed\"");
         found.says("entry: Some(\"sync-load-balancer-failed\")");
         found.says("message: \"Readiness probe failed\"");
         assert!(!found.text.contains("not ours") && !found.text.contains("not of this"), "{}", found.text);
         if kind == "ClusterIP" {
-            found.says("AddressSeen { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }");
+            found.says(
+                "ObservedIpAddress { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }",
+            );
             found.says("policies: Answered(1)");
             found.says("endpoints: Failed(\"not asked: the budget of 12 requests was spent\")");
         } else {
@@ -180,7 +182,7 @@ fn a_healthy_service_leaves_requests_for_the_rest() {
     let node = synced(setup);
     let found = diagnose(&node);
     found.check_bounds();
-    found.says("AddressSeen { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }");
+    found.says("ObservedIpAddress { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }");
     node.cluster().delete(Kind::Pods, "default/web-7").unwrap();
     let found = diagnose(&node);
     found.check_bounds();
@@ -200,7 +202,7 @@ fn a_healthy_load_balancers_cluster_ip_is_looked_up() {
     let node = synced(setup);
     let found = diagnose(&node);
     found.check_bounds();
-    found.says("AddressSeen { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }");
+    found.says("ObservedIpAddress { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }");
     found.says("endpoints: Answered(Some(EndpointsSeen");
     assert_eq!(found.of_kind(Kind::Leases), 1);
     assert!(!found.text.contains("not asked: the budget"), "{}", found.text);
@@ -241,7 +243,7 @@ fn a_missing_ipaddress_api_is_no_finding() {
     node.server().always(Asked::of(Kind::Addresses), page);
     let found = diagnose(&node);
     found.check_bounds();
-    found.says("address: Not(\"this apiserver has no such kind of objects\")");
+    found.says("address: Skipped(\"this apiserver has no such kind of objects\")");
 }
 
 /// A writer of slices may name any node.
@@ -258,7 +260,7 @@ fn missing_nodes_cost_few_requests() {
     let found = diagnose(&node);
     found.check_bounds();
     assert_eq!(found.of_kind(Kind::Nodes), 3, "all by their label, two by their names: {:?}", found.asked);
-    found.says("NodeSeen { name: \"gone-1\", exists: false");
+    found.says("ObservedNode { name: \"gone-1\", exists: false");
     found.says("nodes_unasked: [\"gone-2\", \"gone-3\"");
     found.says("hosted: Answered([])");
 }
@@ -294,7 +296,7 @@ fn an_unreadable_resource_is_reported_and_harms_no_watch() {
     found.says(
         "leases: Forbidden(Right { group: \"coordination.k8s.io\", resource: \"leases\", verbs: \"get\"",
     );
-    found.says("near: Not(");
+    found.says("near: Skipped(");
     let again = diagnose_by(&node, &gatherer, &shop());
     again.says("events: Forbidden(Right { group: \"\", resource: \"events\", verbs: \"list\"");
     assert_eq!(again.of_kind(Kind::Events), 0, "who asks again a moment later is told the same");
@@ -337,7 +339,7 @@ fn an_unanswered_request_costs_no_other_answer() {
         found.says("pods: Failed(");
         found.says("service: Answered(Some(");
         found.says("reason: \"SyncLoadBalancerFailed\"");
-        found.says("NodeSeen { name: \"n1\", exists: true");
+        found.says("ObservedNode { name: \"n1\", exists: true");
         let view = node.access.view();
         let failed = view.endpoints.iter().filter(|it| it.state == EndpointState::Failed).count();
         assert_eq!(failed, 0, "{fault:?} is held against the endpoint");
@@ -368,7 +370,7 @@ fn ten_thousand_events_are_read_in_part_and_reported_so() {
     let found = diagnose_by(&node, &gatherer, &shop());
     found.check_bounds();
     found.says("more_events: true");
-    let events = |found: &Diagnosed| found.text.matches("EventSeen {").count();
+    let events = |found: &Diagnosed| found.text.matches("RecognisedEvent {").count();
     assert!((100..=400).contains(&events(&found)), "{}", events(&found));
     let again = diagnose_by(&node, &gatherer, &shop());
     assert_eq!(again.of_kind(Kind::Events), 0, "what was read is kept for a while");
@@ -389,7 +391,7 @@ fn one_diagnosis_in_five_seconds_reads_events() {
     let off = reading(&node, EventsRead::Off);
     let found = diagnose_by(&node, &off, &shop());
     assert_eq!(found.of_kind(Kind::Events), 0);
-    found.says("events: Not(");
+    found.says("events: Skipped(");
 }
 
 #[test]

@@ -12,7 +12,9 @@ use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use holdfast_evidence::diagnose::gather::{GatherOptions, Gatherer};
-use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, parse_service, parse_slice};
+use holdfast_objects::{
+    Defaulting, Provenance, ServiceWire, SliceWire, from_value, parse_service, parse_slice,
+};
 use holdfast_tests::bed::{Bed, Layout, Location, Neighbour, Role, succeed};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
@@ -86,14 +88,14 @@ fn backends_in_pod_ranges_are_probed_and_listeners_are_listed() {
     let begun = Instant::now();
     let text = gather(&bed, &snapshot);
     assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", begun.elapsed());
-    says(&text, "Probe { to: 10.1.0.2:8080, of: Backend { local: false }, outcome: Connected");
+    says(&text, "Probe { to: 10.1.0.2:8080, kind: Backend { local: false }, outcome: Connected");
     says(
         &text,
-        "Probe { to: 10.1.0.1:8080, of: Backend { local: true }, outcome: NotTried(\"it is an address",
+        "Probe { to: 10.1.0.1:8080, kind: Backend { local: true }, outcome: NotTried(\"it is an address",
     );
-    says(&text, "Probe { to: 127.0.0.1:8080, of: Backend { local: true }, outcome: NotTried(\"no pod");
-    says(&text, "Probe { to: 192.0.2.99:8080, of: Backend { local: false }, outcome: Unreachable(");
-    says(&text, "Probe { to: 10.1.0.9:8080, of: Backend { local: false }, outcome: TimedOut");
+    says(&text, "Probe { to: 127.0.0.1:8080, kind: Backend { local: true }, outcome: NotTried(\"no pod");
+    says(&text, "Probe { to: 192.0.2.99:8080, kind: Backend { local: false }, outcome: Unreachable(");
+    says(&text, "Probe { to: 10.1.0.9:8080, kind: Backend { local: false }, outcome: TimedOut");
     says(
         &text,
         "listeners: Answered([Listener { port: 30080, protocol: \"TCP\", address: 0.0.0.0, process: Some(",
@@ -112,8 +114,8 @@ fn local_backends_of_the_administrator_are_probed_too() {
     let _own = bed.serve(Location::NODE, Role::Tcp, "own", "127.0.0.1:8080".parse().unwrap()).unwrap();
     for source in [Source::Config, Source::Manifests] {
         let text = gather(&bed, &snapshot_from(source, &["10.1.0.1", "127.0.0.1"]));
-        says(&text, "Probe { to: 127.0.0.1:8080, of: Backend { local: true }, outcome: Connected");
-        says(&text, "Probe { to: 10.1.0.1:8080, of: Backend { local: true }, outcome: Refused");
+        says(&text, "Probe { to: 127.0.0.1:8080, kind: Backend { local: true }, outcome: Connected");
+        says(&text, "Probe { to: 10.1.0.1:8080, kind: Backend { local: true }, outcome: Refused");
     }
 }
 

@@ -49,7 +49,7 @@ fn write_kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) 
     let help = "Hooks whose program or pin another process removed.";
     out.gauge("holdfast_broken_hooks", help, status.broken_hooks.len());
     let help = "Broken hooks without a program of ours: clients there reach no service.";
-    out.gauge("holdfast_bare_hooks", help, status.bare_hooks.len());
+    out.gauge("holdfast_detached_hooks", help, status.detached_hooks.len());
     let help = "Hooks and devices whose programs serve without their pins: they end with this daemon.";
     out.gauge("holdfast_unpinned", help, view.unpinned_hooks().len());
     let help = "Whether grace periods do not end, so that nothing is reused.";

@@ -557,7 +557,11 @@ fn a_daemon_is_ready_where_each_hook_has_a_program_that_reads_what_is_written() 
         // Clients meet their service, and are shown its backend.
         (Status { detached_hooks: vec!["getpeername4"], ..status() }, "ok\n"),
         (
-            Status { broken_hooks: vec!["connect4", "connect6"], detached_hooks: vec!["connect6"], ..status() },
+            Status {
+                broken_hooks: vec!["connect4", "connect6"],
+                detached_hooks: vec!["connect6"],
+                ..status()
+            },
             "no program of ours is attached at connect6\n",
         ),
         (

@@ -38,7 +38,7 @@ pub struct Status {
     pub broken_hooks: Vec<&'static str>,
     /// Broken hooks without a program of ours, so that clients there reach no service. The others serve until the
     /// daemon ends.
-    pub bare_hooks: Vec<&'static str>,
+    pub detached_hooks: Vec<&'static str>,
     /// Why the last attempt to restore programs or pins failed.
     pub repair_failure: Option<String>,
     /// Hooks whose program reads maps that the daemon no longer writes, until a repair succeeds.

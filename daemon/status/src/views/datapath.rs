@@ -50,7 +50,7 @@ impl DatapathView {
         }
         // The repair of every second has failed by now. Without getpeername clients still reach their service.
         let redirects = |hook: &&&str| !hook.starts_with("getpeername");
-        let bare: Vec<_> = status.bare_hooks.iter().filter(redirects).copied().collect();
+        let bare: Vec<_> = status.detached_hooks.iter().filter(redirects).copied().collect();
         if !bare.is_empty() {
             return Some(format!("no program of ours is attached at {}", bare.join(", ")));
         }
