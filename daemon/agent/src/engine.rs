@@ -1,4 +1,4 @@
-//! Runs the one writer, `holdfast_core::build_engine`: with the clock, the queues, and the channel for queries.
+//! Runs the one writer, `holdfast_core::engine`: with the clock, the queues, and the channel for queries.
 //!
 //! Invariant: it decides when the engine steps, and never what a step does.
 

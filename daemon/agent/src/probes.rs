@@ -27,7 +27,7 @@ use schedule::Schedule;
 /// The time between two probes of any backends: 500 per second, far below a node's own clients.
 const GAP: Duration = Duration::from_millis(2);
 
-/// The most probes in flight: as many as can begin within [`dial_targets::TIMEOUT`].
+/// The most probes in flight: as many as can begin within [`dial::TIMEOUT`].
 const IN_FLIGHT_MAX: usize = 512;
 
 /// How often the held lists are scanned while snapshots keep coming: the longest delay before a new hold is noticed.

@@ -1,6 +1,6 @@
 //! A stream that gives up on a client that does not read.
 //!
-//! Invariant: whatever was given to be written is taken by the client within [`from_capacity::WRITE_STALL_MAX`], or the
+//! Invariant: whatever was given to be written is taken by the client within [`limits::WRITE_STALL_MAX`], or the
 //! connection ends. The clock stops at a flush, which comes only when everything was taken, so reading a byte now and
 //! then does not help.
 

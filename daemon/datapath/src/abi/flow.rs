@@ -128,7 +128,7 @@ impl EntryKey {
         Self::V4(key)
     }
 
-    /// The inverse of [`Self::as_bytes`].
+    /// The inverse of `as_bytes`.
     pub(crate) fn from_bytes(family: Family, bytes: &[u8]) -> Option<Self> {
         match family {
             Family::V4 => super::from_bytes(bytes).map(Self::V4),
