@@ -8,7 +8,6 @@ use crate::op::FrontendType;
 use crate::service_view::{FrontendView, PortView, Reason, ServiceState, ServiceView, Status, Verdict};
 use crate::work;
 
-/// The totals over all services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     services: [u64; ServiceState::ALL.len()],
@@ -33,7 +32,6 @@ pub struct BackendCounts {
     pub active: u64,
     /// Terminating, and in a list because no ready one is left.
     pub draining: u64,
-    /// In a held list.
     pub held: u64,
     pub unused: u64,
     /// The drained ones of them: in no list, and in one.
@@ -59,7 +57,6 @@ impl Totals {
         self.count(view, |count| count.wrapping_sub(1));
     }
 
-    /// How many services there are.
     pub fn services(&self) -> u64 {
         self.services.iter().sum()
     }
@@ -122,7 +119,8 @@ impl Totals {
 
     fn count_port(&mut self, port: &PortView, step: Step) {
         work::count_work(port.rows.iter().len());
-        let BackendCounts { active, draining, held, unused, drained: [unused_drained, drained] } = &mut self.backends;
+        let BackendCounts { active, draining, held, unused, drained: [unused_drained, drained] } =
+            &mut self.backends;
         let has_drained = !port.rows.weights().has_no_drained();
         for row in port.rows.iter() {
             let count = match row.state() {
