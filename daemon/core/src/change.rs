@@ -34,15 +34,14 @@ pub enum Cause {
     ClaimLost(FrontendKey, ServiceKey),
     /// The node's name or zone changed.
     NodeApplied,
+    /// The settings changed.
     SettingsApplied,
     /// An operator drained one of the service's backends, or ended the drain.
     Drained(Arc<DrainChange>),
     /// The maps refused an op before.
     Retry,
     /// A former process saved the service; `is_cold_start`: this one started with maps that served no client.
-    Restored {
-        is_cold_start: bool,
-    },
+    Restored { is_cold_start: bool },
     /// A hold reached its bound.
     HoldDue,
     /// A held backend was probed.
