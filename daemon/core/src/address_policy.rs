@@ -26,9 +26,7 @@ pub enum ExternalIps {
     /// Any address, as in kube-proxy.
     #[default]
     All,
-    /// No address.
     None,
-    /// Addresses in these ranges.
     Within(Vec<AddressRange>),
 }
 

@@ -159,7 +159,6 @@ impl FrontendCount {
 #[derive(Debug)]
 pub(crate) struct Frontends {
     entries: Index<FrontendKey, Frontend>,
-    /// All frontends.
     pub(crate) all: FrontendCount,
     /// The frontends at addresses that authors of Services chose.
     pub(crate) external_ips: FrontendCount,
@@ -304,7 +303,6 @@ impl Frontends {
     }
 }
 
-/// The outcome of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimOutcome {
     /// No other service claims the frontend.

@@ -94,12 +94,10 @@ impl fmt::Display for DrainOrder {
     }
 }
 
-/// One drain exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} drains are in force, which is the limit", limits::DRAINS_MAX)]
 pub struct TooManyDrains;
 
-/// All drains in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drains {
     /// By address first, because nearly every backend that is looked up has none.
@@ -123,7 +121,6 @@ impl Drains {
         })
     }
 
-    /// The drains at one address.
     pub fn at_address(&self, address: IpAddr) -> impl Iterator<Item = Drain> {
         let extents = self.by_address.get(&address).into_iter().flat_map(BTreeMap::keys);
         extents.map(move |extent| Drain { address, extent: extent.clone() })

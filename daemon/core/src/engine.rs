@@ -461,7 +461,6 @@ pub enum CheckError {
     /// The maps may hold objects of a source that has not synced.
     #[error("the sources have not sent their first lists, or the maps do not hold them yet")]
     NotYet,
-    /// The maps could not be read.
     #[error(transparent)]
     Maps(MapError),
 }

@@ -80,7 +80,6 @@ pub struct Writer {
 }
 
 words! {
-    /// The type of a service.
     pub enum ServiceType {
         /// Reached at its cluster IPs.
         ClusterIp = "ClusterIP",
@@ -246,7 +245,6 @@ const ENTRY_BYTES: usize = 64;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "Option<Family>", into = "Option<Family>"))]
 pub enum AddressType {
-    /// Addresses of one family.
     Ip(Family),
     /// Host names: never backends, as in kube-proxy.
     Fqdn,
@@ -359,7 +357,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// All addresses of apiservers.
     pub fn apiservers(&self) -> impl Iterator<Item = &SocketAddr> {
         self.bypass.iter().chain(&self.reported_apiservers)
     }

@@ -116,7 +116,6 @@ impl<K: Hash + Eq, V> Index<K, V> {
         }
     }
 
-    /// Removes the value of a key.
     pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -134,13 +133,11 @@ impl<K: Hash + Eq, V> Index<K, V> {
         entries.reserve(more, |(key, _)| seed.hash(key));
     }
 
-    /// Releases unused space.
     pub fn shrink(&mut self) {
         let Self { entries, seed } = self;
         entries.shrink_to_fit(|(key, _)| seed.hash(key));
     }
 
-    /// Keeps the entries for which `is_kept` returns `true`.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&K, &V) -> bool) {
         self.entries.retain(|(key, value)| is_kept(key, value));
     }

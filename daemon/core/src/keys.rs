@@ -43,7 +43,6 @@ impl Source {
 pub enum InvalidName {
     #[error("{what} is empty")]
     Empty { what: &'static str },
-    /// Longer than Kubernetes allows.
     #[error("{what} has {length} characters; at most {length_max} are legal")]
     TooLong { what: &'static str, length: usize, length_max: usize },
     /// A character that is not a letter, a digit, `-`, `.` or `_`.
@@ -92,7 +91,6 @@ impl ObjectName {
         &self.namespace
     }
 
-    /// The namespace, shared.
     pub(crate) const fn shared_namespace(&self) -> &Arc<str> {
         &self.namespace
     }
@@ -117,7 +115,6 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// One service of one source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServiceKey {

@@ -13,7 +13,6 @@ use crate::op::{Action, Dump, DumpPort, FrontendEntry, FrontendValue, Grace, Map
 
 pub use memory::{Client, DialOutcome, MemoryMaps, UnfinishedRead};
 
-/// The capacity of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Slots of each family, rounded down to a power of two.
@@ -33,7 +32,6 @@ impl Default for Capacity {
     }
 }
 
-/// The maps refused an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// Nothing more fits until something is deleted or the limit is raised.
@@ -49,7 +47,6 @@ pub enum MapError {
     Quota {
         /// The failed op, as a verb and its object.
         op: &'static str,
-        /// What the namespace uses.
         cause: String,
     },
     /// The kernel, or other maps, refused the op.
@@ -57,7 +54,6 @@ pub enum MapError {
     Refused {
         /// The failed op, as a verb and its object.
         op: &'static str,
-        /// The error of the maps.
         cause: String,
     },
 }
@@ -93,7 +89,6 @@ pub trait Maps: Send {
     /// Begins a grace period, which ends when all current readers have left.
     fn begin_grace(&mut self) -> Grace;
 
-    /// Whether the grace period is over.
     fn is_grace_over(&self, grace: Grace) -> bool;
 
     /// Reads everything in the maps.

@@ -28,7 +28,6 @@ pub struct QuotaId(pub u16);
 pub struct SlotRange {
     /// The family, which selects the array.
     pub family: Family,
-    /// The first slot.
     pub base: u32,
     pub count: u32,
 }
@@ -69,7 +68,6 @@ impl WordFlags {
         if on { Self(self.0 | other.0) } else { self }
     }
 
-    /// Removes the other's flags.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -87,7 +85,6 @@ impl WordFlags {
         Self(self.policy().0 | self.0 & Self::SOURCES.0)
     }
 
-    /// Whether all flags of the other are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -101,7 +98,6 @@ pub struct Word {
     /// The number of slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX). In a table of
     /// [`maglev`](crate::maglev) a backend has many.
     pub count: u32,
-    /// What else holds for clients of the list.
     pub flags: WordFlags,
 }
 
@@ -109,7 +105,6 @@ impl Word {
     /// Refuses; the word of an unused index.
     pub const EMPTY: Self = Self { base: 0, count: 0, flags: WordFlags::NONE };
 
-    /// Its slots, if it has any.
     pub const fn range(self, family: Family) -> Option<SlotRange> {
         if self.count == 0 { None } else { Some(SlotRange { family, base: self.base, count: self.count }) }
     }
@@ -132,7 +127,6 @@ words! {
         ClusterIp = "ClusterIP",
         /// An ingress IP.
         LoadBalancer = "LoadBalancer",
-        /// An external IP.
         ExternalIp = "ExternalIP",
         /// A port of every node.
         NodePort = "NodePort",
@@ -250,7 +244,6 @@ pub struct SourceKey {
     pub range: SourceRange,
 }
 
-/// The owner of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// This service and no other.
@@ -309,7 +302,6 @@ pub struct Dump {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendEntry {
     pub value: FrontendValue,
-    /// The port that it leads to.
     pub port: DumpPort,
 }
 
@@ -342,7 +334,6 @@ pub struct DumpPort {
 }
 
 impl DumpPort {
-    /// The word of a list.
     pub const fn word(&self, scope: Scope) -> Word {
         match scope {
             Scope::Cluster => self.cluster.0,

@@ -133,7 +133,6 @@ pub(crate) struct Port {
     pub(crate) realized: RealizedPort,
 }
 
-/// The decision for a port.
 struct Decision {
     rows: Vec<Row>,
     weights: BackendWeights,
@@ -538,12 +537,10 @@ impl Service {
         ListPresence { any: with.peek().is_some(), unheld: with.any(|port| port.history.hold.is_none()) }
     }
 
-    /// The holds of all its ports.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> + Clone {
         self.ports.iter().filter_map(|port| port.history.hold.as_deref())
     }
 
-    /// The holds of all its ports, mutable.
     pub(crate) fn holds_mut(&mut self) -> impl Iterator<Item = &mut Arc<Hold>> {
         self.ports.iter_mut().filter_map(|port| port.history.hold.as_mut())
     }

@@ -111,7 +111,6 @@ pub enum Status {
 words! {
     /// Why a service has frontends, or none.
     pub enum ServiceState {
-        /// It has frontends.
         Served = "served",
         /// It has no address for a frontend.
         NoAddress = "no-address",
@@ -139,9 +138,7 @@ pub struct PortView {
     pub hold: Option<Arc<Hold>>,
     /// Why the last hold ended without a list.
     pub ended: Option<Reason>,
-    /// Whether any frontend uses the cluster list.
     pub cluster_used: bool,
-    /// Whether any frontend uses the local list.
     pub local_used: bool,
 }
 

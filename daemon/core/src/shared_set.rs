@@ -5,7 +5,6 @@
 use crate::op::ServiceId;
 use crate::shared_vec::SharedVec;
 
-/// A set of ids.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedSet {
     words: SharedVec<u64>,

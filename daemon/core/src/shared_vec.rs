@@ -39,7 +39,6 @@ impl<T: Clone> SharedVec<T> {
         self.chunks.get(position / CHUNK)?.get(position % CHUNK)?.as_ref()
     }
 
-    /// All elements in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flat_map(|chunk| chunk.iter().flatten())
     }

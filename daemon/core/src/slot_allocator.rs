@@ -12,11 +12,9 @@ use alloc::vec::Vec;
 pub struct OutOfSlots {
     /// The requested slots.
     pub count: u32,
-    /// All slots.
     pub capacity: u32,
 }
 
-/// The slots of one array.
 #[derive(Clone, Debug)]
 pub struct SlotAllocator {
     // By order: the bases of the free blocks of 2^order slots. Lowest first, so that the array stays dense.

@@ -39,7 +39,6 @@ impl SourceRange {
         Some(Self { address, bits })
     }
 
-    /// A range of one address.
     pub const fn single_host(address: IpAddr) -> Self {
         let bits = match Family::from_address(address) {
             Family::V4 => 32,

@@ -42,7 +42,6 @@ macro_rules! words {
             /// All variants, in display order.
             $seen const ALL: [Self; [$($spelling),+].len()] = [$(Self::$told),+];
 
-            /// The spelling.
             $seen const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$member => $spelling,)+

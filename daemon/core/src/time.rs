@@ -12,13 +12,11 @@ use crate::facts::Timestamp;
 pub struct Uptime(pub i64);
 
 impl Uptime {
-    /// This many seconds later.
     #[must_use]
     pub const fn plus(self, seconds: i64) -> Self {
         Self(self.0.saturating_add(seconds))
     }
 
-    /// Seconds since `then`.
     pub const fn since(self, then: Self) -> i64 {
         self.0.saturating_sub(then.0)
     }
@@ -27,7 +25,6 @@ impl Uptime {
 /// The time of a step, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockReading {
-    /// The wall clock.
     pub wall: Timestamp,
     /// Since a fixed moment; never steps back.
     pub mono: Duration,

@@ -8,7 +8,6 @@ use crate::op::FrontendType;
 use crate::service_view::{FrontendView, PortView, Reason, ServiceState, ServiceView, Status, Verdict};
 use crate::work;
 
-/// The totals over all services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     services: [u64; ServiceState::ALL.len()],
@@ -33,7 +32,6 @@ pub struct BackendCounts {
     pub active: u64,
     /// Terminating, and in a list because no ready one is left.
     pub draining: u64,
-    /// In a held list.
     pub held: u64,
     pub unused: u64,
     /// The drained ones of them: in no list, and in one.
@@ -59,7 +57,6 @@ impl Totals {
         self.count(view, |count| count.wrapping_sub(1));
     }
 
-    /// How many services there are.
     pub fn services(&self) -> u64 {
         self.services.iter().sum()
     }

@@ -200,7 +200,6 @@ impl BackendWeights {
         Self::new(these.filter_map(weight)).with_drained(drained)
     }
 
-    /// Whether an operator drained this backend.
     pub fn is_drained(&self, backend: SocketAddr) -> bool {
         self.drained.as_ref().is_some_and(|drained| drained.binary_search(&backend).is_ok())
     }
@@ -213,12 +212,10 @@ impl BackendWeights {
         self.each.as_ref().and_then(|each| find_in_sorted(each, &backend)).unwrap_or(Weight::ONE)
     }
 
-    /// Memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.each.as_deref().map_or(0, size_of_val) + self.drained.as_deref().map_or(0, size_of_val)
     }
 
-    /// Whether all backends have the same weight.
     pub const fn is_uniform(&self) -> bool {
         self.each.is_none() && self.drained.is_none()
     }

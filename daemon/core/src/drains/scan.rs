@@ -22,7 +22,6 @@ use crate::world::services::Services;
 pub(crate) struct DrainScan {
     /// The changed drains of all services.
     changed: BTreeMap<Drain, ScanRound>,
-    /// The next service to scan.
     next: u32,
 }
 

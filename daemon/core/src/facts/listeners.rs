@@ -25,7 +25,6 @@ impl fmt::Display for Listener {
     }
 }
 
-/// All listening sockets of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listeners(BTreeSet<Listener>);
 

@@ -36,7 +36,6 @@ pub const QUERY_SECONDS: i64 = 2;
 words! {
     /// The result of a probe.
     pub enum ProbeAnswer {
-        /// It accepted the connection.
         Accepted = "accepted",
         /// Its host reports a closed port, or a router reports that the host is unreachable.
         Refused = "refused",
@@ -58,7 +57,6 @@ words! {
     /// Whether a backend was probed.
     pub enum ProbeState {
         Due = "due",
-        /// At least once.
         Done = "done",
         /// Never: a probe of it would prove nothing.
         Never = "never",
@@ -180,7 +178,6 @@ impl Hold {
         self.backends.iter().filter(|it| it.lost.is_none()).map(|it| &it.row)
     }
 
-    /// Whether a backend awaits its first probe.
     pub fn awaits_first_probe(&self) -> bool {
         self.backends.iter().any(|it| it.asked == ProbeState::Due && it.lost.is_none())
     }

@@ -104,7 +104,6 @@ impl Evidence {
     }
 }
 
-/// The result of the judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// New connections are refused at once.
@@ -134,9 +133,7 @@ words! {
         Guarded = "guarded",
         /// [`Policy::limit`], because the service asks for it.
         Limit = "limit",
-        /// [`Policy::mass_loss_limit`].
         MassLoss = "mass-loss",
-        /// No limit.
         Unlimited = "unlimited",
     }
 }

@@ -49,7 +49,6 @@ pub(crate) struct Ledger {
     /// The budget that each namespace has used since `claims_since`.
     claims: BTreeMap<Arc<str>, ClaimBudget>,
     claims_since: Uptime,
-    /// Sources that were interrupted since the last decision.
     interrupted_now: BTreeSet<Source>,
     interrupted: BTreeMap<Source, Uptime>,
     silence: SourceSilence,
@@ -151,7 +150,6 @@ impl Ledger {
         self.addresses.is_empty()
     }
 
-    /// The services with a held list.
     pub(crate) fn held_services(&self) -> Arc<BTreeSet<ServiceId>> {
         Arc::clone(&self.held)
     }

@@ -27,9 +27,7 @@ pub(crate) struct ListPresence {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MassLoss {
     pub(crate) lost: usize,
-    /// How many services had a list.
     pub(crate) populated: usize,
-    /// The services that lost their lists.
     pub(crate) services: Vec<ServiceId>,
 }
 

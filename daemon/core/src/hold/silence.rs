@@ -19,7 +19,6 @@ const ANSWER_SECONDS: i64 = 30;
 /// long.
 const STANDSTILL_SECONDS: i64 = 5;
 
-/// The silence of each source.
 #[derive(Debug, Default)]
 pub(super) struct SourceSilence {
     /// The reports since the last decision: whether the source is silent.

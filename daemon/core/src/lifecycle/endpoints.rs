@@ -19,7 +19,6 @@ use crate::time::Uptime;
 use crate::words;
 
 words! {
-    /// The kinds of findings.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum EndpointFindingId {
         /// Two targets are listed with one address: one of them is gone.
@@ -41,7 +40,6 @@ words! {
     }
 }
 
-/// The evidence of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EndpointEvidence {
     /// The endpoint's address; `None`: the finding is not about single endpoints.
@@ -52,7 +50,6 @@ pub struct EndpointEvidence {
     pub age: Option<i64>,
 }
 
-/// A fault of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointFinding {
     pub id: EndpointFindingId,

@@ -15,9 +15,7 @@ pub enum Meaning {
     Ensuring,
     /// The balancer matches the Service.
     Ensured,
-    /// A balancer is being created.
     Creating,
-    /// A balancer was created.
     Created,
     /// The balancer has the current nodes.
     Updated,
@@ -25,15 +23,12 @@ pub enum Meaning {
     UpdateFailed,
     /// The balancer could not be created or changed, or there was no address for it.
     SyncFailed,
-    /// The balancer is being removed.
     Deleting,
-    /// The balancer is removed.
     Deleted,
     /// The balancer could not be removed, whatever the Event's name.
     DeleteFailed,
     /// No node or helper can take its traffic.
     NoNodes,
-    /// An address was chosen.
     AddressAssigned,
     /// A controller wrote another Event about it, so a controller exists.
     Other,

@@ -13,7 +13,6 @@ use crate::facts::{BalancerFacts, ServiceFacts};
 use crate::words;
 
 words! {
-    /// The kinds of findings.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum FindingId {
         /// It was made and has no address for no known reason: the status was not written, or the address was
@@ -23,7 +22,6 @@ words! {
         Failing = "lb.failing",
         /// No node can take its traffic.
         NoNodes = "lb.no-nodes",
-        /// No controller acts on it.
         NoController = "lb.no-controller",
         /// No controller acts on its class.
         ClassUnserved = "lb.class-unserved",
@@ -31,7 +29,6 @@ words! {
         StuckEnsuring = "lb.stuck-ensuring",
         /// It works, but not with the newest Service or nodes.
         Degraded = "lb.degraded",
-        /// Its removal takes too long.
         DeleteStuck = "lb.delete-stuck",
         /// Resources of it may remain at the provider, and cost money.
         OrphanRisk = "lb.orphan-risk",
@@ -43,7 +40,6 @@ words! {
 }
 
 words! {
-    /// The severity of a finding.
     #[derive(PartialOrd, Ord)]
     pub enum Severity {
         /// Good to know.
@@ -56,7 +52,6 @@ words! {
 }
 
 words! {
-    /// The confidence of a finding.
     pub enum Confidence {
         /// An Event or the object says so.
         Certain = "certain",
@@ -67,7 +62,6 @@ words! {
     }
 }
 
-/// A fault of a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub id: FindingId,

@@ -51,7 +51,6 @@ fn has_address(facts: &ServiceFacts) -> bool {
 /// This node's history of one load balancer; stored with the view of its service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalancerHistory {
-    /// When the phase began.
     pub since: Uptime,
     /// The last changes of the address, the latest first.
     changes: [Option<Uptime>; limits::FLAPS_MIN],

@@ -20,7 +20,6 @@ words! {
         Requested = "requested",
         /// A controller works on it.
         Ensuring = "ensuring",
-        /// A balancer is being created.
         Creating = "creating",
         /// It could not be made; the controller retries.
         Failing = "failing",
@@ -30,7 +29,6 @@ words! {
         Updating = "updating",
         /// It has an address, but not the newest Service or nodes.
         Degraded = "degraded",
-        /// It is being removed.
         Deleting = "deleting",
         /// It could not be removed; the controller retries.
         DeleteFailing = "delete-failing",

@@ -19,7 +19,6 @@ use crate::op::{
 /// The origin of a client: a process or pod of this node, or outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
-    /// On this node.
     Local,
     /// At an address that every service allows.
     Outside,
@@ -27,7 +26,6 @@ pub enum Client {
     From(IpAddr),
 }
 
-/// The outcome for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialOutcome {
     /// No frontend: the packet continues to its destination.
@@ -48,14 +46,12 @@ pub struct UnfinishedRead {
     progress: ReadProgress,
 }
 
-/// The progress of a reader.
 #[derive(Debug)]
 enum ReadProgress {
     Frontend(FrontendValue, Client),
     Word(Word),
 }
 
-/// Maps in memory.
 #[derive(Debug)]
 pub struct MemoryMaps {
     frontends: BTreeMap<FrontendKey, FrontendValue>,

@@ -62,7 +62,6 @@ fn has_hints(hints: &HintSet) -> bool {
 }
 
 impl EndpointsBuilder {
-    /// A builder for a slice of one family.
     pub fn new(family: Family) -> Self {
         Self {
             family,
@@ -97,7 +96,6 @@ impl EndpointsBuilder {
         Ok(())
     }
 
-    /// The packed endpoints.
     pub fn finish(self) -> Endpoints {
         Endpoints {
             // All are of one family; an empty slice may have either.

@@ -7,7 +7,6 @@
 pub enum UidText<'a> {
     /// The usual form, `8-4-4-4-12` hexadecimal digits in lower case.
     Uuid([u8; 16]),
-    /// Any other text.
     Text(&'a str),
 }
 
