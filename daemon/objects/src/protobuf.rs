@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_told_apart() {
+    fn malformed_messages_give_distinct_errors() {
         check_malformed(&[0x08], DecodeError::Cut);
         check_malformed(&[0x08, 0x80], DecodeError::Cut);
         check_malformed(&[0x12, 0x05, b'a'], DecodeError::Cut);
@@ -254,7 +254,7 @@ mod tests {
 
     /// As Go's JSON encoder does: one mark per byte, even if several bytes begin a character.
     #[test]
-    fn a_text_that_is_no_utf8_is_read_as_the_apiserver_writes_it_in_json() {
+    fn invalid_utf8_is_replaced_as_in_the_apiservers_json() {
         let [field] = read(&[0x0a, 6, b'a', 0xff, 0xe2, 0x82, b'b', 0xc3]).unwrap()[..] else {
             panic!("one field")
         };
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_gives_what_is_there() {
+    fn a_truncated_message_gives_its_complete_part() {
         let mut fields = Fields::from_prefix(&[0x12, 0x7f, b'a', b'b']);
         assert_eq!(fields.next_field().map(|it| it.map(Field::text)), Ok(Some(Ok("ab".into()))));
         assert_eq!(fields.next_field(), Ok(None));

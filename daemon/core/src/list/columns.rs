@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn columns_return_the_rows_they_were_given(rows in proptest::collection::vec(row(), 0..20), bits in any::<u8>()) {
+        fn columns_return_the_given_rows(rows in proptest::collection::vec(row(), 0..20), bits in any::<u8>()) {
             let mut rows = rows;
             rows.sort_by_key(Row::position);
             rows.dedup_by_key(|row| row.position());
