@@ -104,9 +104,7 @@ pub struct DesiredPort {
 /// How a port's settings use its lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortPolicy {
-    /// Some frontend uses the cluster list.
     pub cluster_used: bool,
-    /// Some frontend uses the local list.
     pub local_used: bool,
     /// A usable backend exists, here or elsewhere.
     pub has_usable_backend: bool,
@@ -114,7 +112,6 @@ pub struct PortPolicy {
     pub internal_local: bool,
     /// Some frontend is for traffic from outside.
     pub has_external_frontend: bool,
-    /// Some frontend is a load-balancer address.
     pub has_lb_frontend: bool,
     /// Traffic from outside uses the local list.
     pub external_local: bool,
@@ -156,7 +153,6 @@ pub struct DesiredFrontend {
 }
 
 impl DesiredFrontend {
-    /// Its key in the maps, if it can have one.
     pub fn key(&self) -> Option<FrontendKey> {
         Some(FrontendKey { address: self.address, port: self.port, transport: self.transport? })
     }

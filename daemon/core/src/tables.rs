@@ -50,9 +50,7 @@ pub(crate) struct KnownService {
     /// The number of its namespace, set once the service object arrives.
     pub(crate) quota: QuotaId,
     pub(crate) facts: Option<Arc<ServiceFacts>>,
-    /// Sorted by name.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
-    /// What the last decision left out.
     pub(crate) truncation: Truncation,
 }
 
@@ -66,7 +64,6 @@ pub(crate) struct Tables {
     has_free_capacity: bool,
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
     pub(crate) node: Arc<NodeFacts>,
-    /// `None`: unknown.
     pub(crate) listeners: Option<Arc<Listeners>>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) drains: Arc<Drains>,
@@ -167,18 +164,15 @@ impl Tables {
         self.services.get(id.0 as usize)?.as_ref()
     }
 
-    /// A slice and its service.
     pub(crate) fn slice(&self, key: &SliceKey) -> Option<(&Arc<SliceFacts>, ServiceId)> {
         let (slice, service) = self.slices.get(key)?;
         Some((slice, (*service)?))
     }
 
-    /// The id of a known service.
     pub(crate) fn find_id(&self, key: &ServiceKey) -> Option<ServiceId> {
         self.names.get(key).copied()
     }
 
-    /// Every id in use.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ServiceId> {
         (0..).zip(&self.services).filter(|(_, known)| known.is_some()).map(|(id, _)| ServiceId(id))
     }

@@ -23,7 +23,6 @@ pub enum DecodeError {
     Mistyped(u32),
 }
 
-/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValue<'a> {
     Number(u64),
@@ -33,7 +32,6 @@ pub(super) enum FieldValue<'a> {
     Fixed,
 }
 
-/// One field of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
     pub number: u32,
@@ -84,11 +82,9 @@ fn replace_invalid(bytes: &[u8]) -> String {
     text
 }
 
-/// The header of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldHeader {
     pub number: u32,
-    /// The length of the header in bytes.
     pub length: usize,
     pub kind: WireKind,
 }

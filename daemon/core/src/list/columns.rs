@@ -42,7 +42,6 @@ impl RowAddresses {
     }
 }
 
-/// All of a row but its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PackedRow {
     since: u32,
@@ -85,7 +84,6 @@ impl Columns {
         self.rest.len()
     }
 
-    /// Memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.addresses.bytes() + size_of_val(&*self.rest)
     }

@@ -11,7 +11,6 @@ use core::num::NonZeroU16;
 use super::{Row, Rows};
 use crate::facts::{Conditions, Endpoints};
 
-/// A port's last list that was not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastList {
     rows: Option<Arc<Rows>>,
@@ -28,7 +27,6 @@ impl LastList {
         self.rows.as_ref()
     }
 
-    /// Records a list that is not empty.
     pub(crate) fn record_list(&mut self, now: &Arc<Rows>) {
         self.rows = Some(Arc::clone(now));
     }
@@ -86,7 +84,6 @@ impl LastList {
         self.rows.as_ref().map_or(0, |rows| rows.iter().len())
     }
 
-    /// Whether every member was seen terminating.
     pub(crate) fn was_scaled_down(&self) -> bool {
         self.has_list() && self.members().all(|row| row.was_seen_terminating())
     }

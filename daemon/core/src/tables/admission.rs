@@ -35,7 +35,6 @@ impl Tables {
         self.find_id(key).or_else(|| self.insert_service(key))
     }
 
-    /// How many more services fit.
     fn free_capacity(&self) -> usize {
         self.services_max.saturating_sub(self.services.len().saturating_sub(self.free.len()))
     }
@@ -88,7 +87,6 @@ impl Tables {
         self.quota_ids.reserve_id(share);
     }
 
-    /// Whether that namespace's number is known.
     pub(crate) fn has_quota(&self, namespace: &str) -> bool {
         self.quota_ids.has_id(namespace)
     }
@@ -98,7 +96,6 @@ impl Tables {
         self.quota_ids.record_owner(namespace, share);
     }
 
-    /// Records that a service gave up its id.
     pub(super) fn release_service(&mut self, key: &ServiceKey) {
         self.quota_ids.remove_service(key.name.namespace());
     }
@@ -155,7 +152,6 @@ impl Tables {
         self.rejections.put(Rejection { object, origin, reason, partial: false });
     }
 
-    /// Why an object of that service waits.
     fn waiting_reason(&self, service: &ServiceKey) -> Arc<str> {
         let namespace = service.name.namespace();
         let (most, own, left) =

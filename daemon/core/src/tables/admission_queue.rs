@@ -18,7 +18,6 @@ use crate::limits;
 /// name.
 type AdmissionRank = (Source, bool, i64, ServiceKey);
 
-/// The waiting objects of one service.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingService {
     pub(crate) facts: Option<Arc<ServiceFacts>>,
@@ -35,7 +34,6 @@ struct NamespaceQueue {
     bytes: usize,
 }
 
-/// Everything that waits.
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionQueue {
     namespaces: BTreeMap<Arc<str>, NamespaceQueue>,
@@ -50,7 +48,6 @@ pub(crate) struct AdmissionQueue {
 }
 
 impl AdmissionQueue {
-    /// Objects that wait.
     pub(crate) fn len(&self) -> usize {
         self.services + self.slice_services.len()
     }
@@ -68,7 +65,6 @@ impl AdmissionQueue {
         core::mem::take(&mut self.evicted_sources)
     }
 
-    /// Enqueues a service.
     pub(crate) fn put_service(&mut self, facts: Arc<ServiceFacts>) {
         let key = facts.key.clone();
         self.update_waiting(&key, true, |guest| guest.set_facts(Some(facts)));
@@ -119,7 +115,6 @@ impl AdmissionQueue {
         Some(key.clone())
     }
 
-    /// Whether the service itself waits.
     pub(crate) fn is_queued(&self, key: &ServiceKey) -> bool {
         self.queued > 0 && self.find_waiting(key).is_some_and(|guest| guest.rank.is_some())
     }

@@ -20,10 +20,8 @@ struct NamespaceUsage {
     quota: Option<QuotaId>,
 }
 
-/// A number that a namespace has or had.
 #[derive(Debug, Default)]
 struct QuotaIdUsage {
-    /// How many namespaces have it.
     namespace_count: usize,
     /// The namespace that had it last, if known.
     last_namespace: Option<Arc<str>>,
@@ -41,7 +39,6 @@ pub(crate) struct QuotaIds {
 }
 
 impl QuotaIds {
-    /// Counts one more admitted service of that namespace.
     pub(crate) fn add_service(&mut self, namespace: &str) {
         match self.namespaces.get_mut(namespace) {
             Some(resident) => resident.services += 1,
@@ -51,7 +48,6 @@ impl QuotaIds {
         }
     }
 
-    /// Counts one admitted service of that namespace less.
     pub(crate) fn remove_service(&mut self, namespace: &str) {
         let Some(resident) = self.namespaces.get_mut(namespace) else { return };
         resident.services -= 1;
@@ -65,7 +61,6 @@ impl QuotaIds {
         }
     }
 
-    /// How many admitted services it has.
     pub(crate) fn service_count(&self, namespace: &str) -> usize {
         self.namespaces.get(namespace).map_or(0, |resident| resident.services)
     }

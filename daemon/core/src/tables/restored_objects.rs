@@ -24,7 +24,6 @@ enum RestoredObject {
 }
 
 impl RestoredObject {
-    /// The version and origin of the object.
     fn meta(&self) -> &Meta {
         match self {
             Self::Service(facts) => &facts.meta,

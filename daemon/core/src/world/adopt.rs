@@ -66,7 +66,6 @@ impl LeftoverPorts {
         }
     }
 
-    /// Forgets wiped ports and returns their indices.
     pub(super) fn forget_wiped(&mut self) -> Vec<PortIndex> {
         let is_over = |port: &LeftoverPort| port.frontends.is_empty() && port.realized.is_wiped();
         let touched = core::mem::take(&mut self.touched);
@@ -216,7 +215,6 @@ impl LeftoverPorts {
 /// A list found in the maps, and the position of the restored port that owns its frontends.
 type LeftoverList = (PortIndex, Scope, Option<usize>);
 
-/// A port that was found in the maps.
 #[derive(Debug)]
 pub(super) struct LeftoverPort {
     pub(super) family: Family,

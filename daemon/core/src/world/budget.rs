@@ -42,7 +42,6 @@ impl TableBudget {
             && used.saturating_add(more) <= limits::table_slots_of_namespace_max(self.slots)
     }
 
-    /// The tables of one family.
     pub(super) fn charges(&mut self, of: Family) -> &mut Charges {
         by_family_mut(&mut self.charges, of)
     }

@@ -9,7 +9,6 @@ use crate::index::{Index, Seed};
 use crate::limits;
 use crate::op::QuotaId;
 
-/// The allocations of one resource.
 #[derive(Debug)]
 pub(super) struct Charges {
     all: u32,
@@ -24,12 +23,10 @@ impl Charges {
         Self { all: 0, quota_usage: Vec::new(), parts: Index::new(seed) }
     }
 
-    /// How much is charged in all.
     pub(super) const fn used(&self) -> u32 {
         self.all
     }
 
-    /// How much is charged to one namespace.
     pub(super) fn used_by(&self, share: QuotaId) -> u32 {
         self.quota_usage.get(usize::from(share.0)).copied().unwrap_or_default()
     }

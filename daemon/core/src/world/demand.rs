@@ -38,13 +38,11 @@ impl DemandKind {
     const ALL: [Self; 3] = [Self::Frontends, Self::ExternalIps, Self::Rows];
 }
 
-/// The demand of each kind.
 #[derive(Debug)]
 pub(crate) struct Demand {
     frontends: KindDemand,
     external_ips: KindDemand,
     rows: KindDemand,
-    /// The most rows of all services together.
     rows_max: u32,
 }
 
@@ -101,7 +99,6 @@ impl Demand {
         charges.headroom(share, most.saturating_sub(charges.used()))
     }
 
-    /// How much all services together may ask for.
     fn demand_limit(&self, kind: DemandKind, settings: &Settings) -> Option<u32> {
         match kind {
             DemandKind::Frontends => {
@@ -218,7 +215,6 @@ impl KindDemand {
         self.waiting.record_freed(before.saturating_sub(much) as usize);
     }
 
-    /// Releases leftovers that no service has asked for.
     fn forget_leftovers(&mut self) {
         for share in mem::take(&mut self.leftovers) {
             self.waiting.record_freed(self.amount(leftover_key(share)) as usize);

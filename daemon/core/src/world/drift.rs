@@ -29,9 +29,7 @@ pub enum Drift {
     Frontend(ServiceKey, FrontendKey),
     /// A frontend that the engine never wrote.
     Stray(FrontendKey),
-    /// A port's list, word, facts, members or sources differ.
     Port(ServiceKey, PortKey),
-    /// A node address is gone, or was added.
     NodeAddress(IpAddr),
 }
 
@@ -54,7 +52,6 @@ type PortMembers = BTreeMap<(Membership, SocketAddr), SlotState>;
 
 type PortSources = BTreeMap<PortIndex, BTreeSet<SourceRange>>;
 
-/// A comparison in progress.
 #[derive(Debug, Default)]
 pub(super) struct DriftCheck {
     is_begun: bool,
@@ -190,7 +187,6 @@ impl DriftCheck {
         Ok(looked_up)
     }
 
-    /// Compares the service's ports, and returns the work done.
     fn check_ports(
         &mut self,
         (key, service): (&ServiceKey, &mut Service),

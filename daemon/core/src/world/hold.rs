@@ -57,7 +57,6 @@ impl Ledger {
         }
     }
 
-    /// Marks services with an expired hold dirty.
     pub(super) fn expire(&mut self, now: Uptime, services: &mut Services) {
         self.begin_decision(now);
         while let Some(id) = self.take_due(now) {
@@ -194,7 +193,6 @@ pub(super) fn record_undecided_slice(
     }
 }
 
-/// Sets which held backends of a service may be probed.
 pub(super) fn set_probeable_backends(
     known: &KnownService,
     service: &mut Service,

@@ -28,7 +28,6 @@ impl OutOfMembers {
     }
 }
 
-/// The members that ports are charged with.
 #[derive(Debug)]
 pub(super) struct MemberSpace {
     most: u32,

@@ -60,12 +60,10 @@ impl OwnerUpdates {
     }
 }
 
-/// The claims and reservations of all services.
 #[derive(Debug)]
 pub(crate) struct Owners {
     /// The claims on each frontend, and its state in the maps.
     pub(crate) frontends: Frontends,
-    /// The reservations of addresses.
     pub(super) reservations: Reservations,
     /// Frontends with losers that still name a former owner.
     owner_updates: OwnerUpdates,
@@ -85,7 +83,6 @@ impl Owners {
         self.owner_updates.due()
     }
 
-    /// The other service that reserves a frontend.
     pub(super) fn reserving_service(
         &self,
         key: &FrontendKey,
@@ -225,7 +222,6 @@ impl Owners {
         self.note_handover(it.key);
     }
 
-    /// Records that a frontend has a new owner.
     fn note_handover(&mut self, key: FrontendKey) {
         if self.frontends.get(&key).is_some_and(|entry| entry.losers().next().is_some()) {
             self.owner_updates.waiting.insert(key);

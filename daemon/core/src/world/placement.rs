@@ -18,13 +18,10 @@ use crate::service::Port;
 use crate::slot_allocator::OutOfSlots;
 use crate::work;
 
-/// Why a list cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlacementError {
-    /// No run of slots is long enough.
     #[error(transparent)]
     Slots(#[from] OutOfSlots),
-    /// The namespace has reached its quota.
     #[error(
         "this namespace has reached its quota: its lists take {own} slots and leave {left} to all others; raise \
              `datapath.limits.backends`"
@@ -37,25 +34,21 @@ pub(crate) enum PlacementError {
     List(u32),
 }
 
-/// A list with its place.
 #[derive(Debug)]
 pub(super) struct ListPlacement {
     pub(super) scope: Scope,
-    /// The word to publish.
     pub(super) word: Word,
     /// The range to write first; `None`: the word points where it did, or nowhere.
     pub(super) range: Option<SlotRange>,
 }
 
 impl ListPlacement {
-    /// The list stays where it is.
     fn keep_range(port: &Port, scope: Scope, is_table: bool) -> Self {
         let flags = port.transitional_flags(scope).without(WordFlags::TABLE).with(WordFlags::TABLE, is_table);
         let word = Word { flags, ..port.realized.list(scope).word };
         Self { scope, word, range: None }
     }
 
-    /// The list moves to a new range.
     fn move_to(port: &Port, scope: Scope, range: SlotRange) -> Self {
         let is_table = range.count > port.rows.len(scope);
         let flags = port.transitional_flags(scope).without(WordFlags::TABLE).with(WordFlags::TABLE, is_table);

@@ -66,12 +66,10 @@ impl World {
         self.planner().plan_removals(id, ops);
     }
 
-    /// Plans the removal of addresses that the node no longer has.
     pub(crate) fn plan_node_removals(&self, ops: &mut Vec<Op>) {
         self.realized.node.plan_removals(&self.tables.node.node_port_addresses, ops);
     }
 
-    /// Plans the new addresses of the node.
     pub(crate) fn plan_node(&self, ops: &mut Vec<Op>) {
         self.realized.node.plan(&self.tables.node.node_port_addresses, ops);
     }
@@ -102,7 +100,6 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Plans the ops for a service's lists and frontends.
     fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         if self.services.is_unfinished(id) {
             return Ok(());
@@ -213,7 +210,6 @@ impl Planner<'_> {
         Ok(placed?)
     }
 
-    /// Places a port's lists.
     fn place_lists(
         &mut self,
         id: ServiceId,
@@ -332,7 +328,6 @@ impl Planner<'_> {
         ops.len() - before
     }
 
-    /// Plans the removal of what a service no longer has.
     fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         if self.services.is_unfinished(id) {
             return;

@@ -18,7 +18,6 @@ use crate::work;
 
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
-    /// What the plans left out.
     pub(super) shortfalls: PlanShortfalls,
     /// The services without capacity in the maps.
     pub(super) without_room: RetryQueue,
@@ -27,7 +26,6 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
-    /// Records whether a planned service found capacity.
     pub(super) fn record_plan<T>(
         &mut self,
         id: ServiceId,
@@ -73,7 +71,6 @@ impl Shortage {
         self.retry_tables(tables, services, space);
     }
 
-    /// Retries the services whose tables would fit now.
     fn retry_tables(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
         if self.tableless.take_freed() == 0 {
             return;

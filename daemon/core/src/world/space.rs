@@ -21,7 +21,6 @@ use crate::op::{Action, Grace, Op, Owner, PortIndex, QuotaId, ServiceId, SlotRan
 use crate::service::Port;
 use crate::slot_allocator::SlotAllocator;
 
-/// Why a port has no index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OutOfIndices {
     #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
@@ -33,16 +32,13 @@ pub(crate) enum OutOfIndices {
     Quota { own: u32, left: u32 },
 }
 
-/// The slots and indices of the maps.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(super) slots: [SlotAllocator; 2],
     spares: [SpareBlocks; 2],
-    /// The slots that plain lists take.
     pub(super) lists: [Charges; 2],
     pub(super) members: MemberSpace,
     pub(super) indices: Indices,
-    /// The slots that Maglev tables take.
     pub(super) tables: TableBudget,
     pub(crate) freed: FreedSpace,
 }
@@ -81,7 +77,6 @@ impl Space {
         self.indices.release_index(index);
     }
 
-    /// How many slots a family has.
     pub(super) const fn capacity(&self) -> u32 {
         let [slots, _] = &self.slots;
         slots.capacity()
@@ -117,7 +112,6 @@ impl Space {
     }
 }
 
-/// The allocated port indices.
 #[derive(Debug)]
 pub(super) struct Indices {
     free: BTreeSet<PortIndex>,
@@ -179,7 +173,6 @@ impl Indices {
         }
     }
 
-    /// Sets the positions of all ports of a service.
     pub(super) fn set_positions(&mut self, ports: &[Port]) {
         for (position, port) in ports.iter().enumerate() {
             if let Some(index) = port.index {
@@ -269,7 +262,6 @@ impl FreedBatch {
         ranges.is_empty() && indices.is_empty() && services.is_empty() && found.is_empty()
     }
 
-    /// Plans the wiping of ranges, up to this much work.
     pub(super) fn plan_wipes(&mut self, mut left: u64, ops: &mut Vec<Op>) {
         while left > 0
             && let Some(range) = self.ranges.pop()

@@ -28,7 +28,6 @@ use crate::tables::Tables;
 use crate::time::ClockReading;
 use crate::work;
 
-/// The inputs of a view.
 pub(super) struct Viewer<'a> {
     pub(super) tables: &'a Tables,
     pub(super) services: &'a Services,
@@ -246,7 +245,6 @@ fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Re
     }
 }
 
-/// Why there is no backend.
 fn no_backend_reason(port: &Port) -> Reason {
     let none_yet = if port.rows.iter().len() > 0 { Reason::AllUnready } else { Reason::NoEndpoints };
     port.history.empty_reason().unwrap_or(none_yet)

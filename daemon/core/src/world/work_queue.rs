@@ -23,17 +23,14 @@ use crate::service::{Freshness, Phase, Port, Service, StartupWrite};
 use crate::tables::{KnownService, Tables};
 use crate::time::Uptime;
 
-/// The order in which services are realized.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
     lanes: FairQueue,
     /// Dirty services that wait until their source has synced.
     waiting: Vec<ServiceId>,
-    /// The claims of undecided services.
     pub(super) undecided: UndecidedClaims,
     /// Services to plan again because another service's op unblocked them.
     pub(super) woken: BTreeSet<ServiceId>,
-    /// The services of this piece, in their order.
     pub(crate) piece: Vec<ServiceId>,
     /// Services that the start has decided, held back until it has decided all.
     pub(super) gathered: Vec<ServiceId>,
@@ -46,9 +43,7 @@ pub(crate) struct WorkQueue {
     deferred: BTreeSet<ServiceId>,
     /// How many services of the start are not written yet.
     unwritten: usize,
-    /// When losses were last judged.
     judged: Uptime,
-    /// The most work of a piece.
     pub(crate) most: u64,
 }
 
@@ -122,7 +117,6 @@ impl WorkQueue {
         }
     }
 
-    /// Begins a start with all known services.
     pub(super) fn begin_start(&mut self, services: &mut Services, may_decide: MayDecide<'_>) {
         if !mem::replace(&mut self.is_begun, true) {
             self.await_undecided(services, may_decide);
@@ -162,7 +156,6 @@ impl WorkQueue {
         }
     }
 
-    /// The next service of the piece.
     pub(super) fn next(&mut self, services: &mut Services, tables: &Tables) -> Option<ServiceId> {
         for id in mem::take(&mut services.dirty) {
             if let Some(known) = tables.get(id) {
