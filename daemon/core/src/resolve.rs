@@ -43,8 +43,8 @@ pub struct DesiredService {
 
 impl DesiredService {
     fn empty(state: ServiceState) -> Self {
-        let (ports, frontends, covering) = (Vec::new(), Vec::new(), Vec::new());
-        Self { state, ports, frontends, reserved: covering, cut: Truncation::default() }
+        let (ports, frontends, reserved) = (Vec::new(), Vec::new(), Vec::new());
+        Self { state, ports, frontends, reserved, cut: Truncation::default() }
     }
 }
 
@@ -171,7 +171,7 @@ pub fn resolve(
     let mut frontends = frontends::desired_frontends(service, settings);
     let (beyond, chosen) = frontends::apply_quota(&mut frontends, part);
     let left_out = beyond.len();
-    let covering = frontends::reserved_frontends(beyond);
+    let reserved = frontends::reserved_frontends(beyond);
     let mut ports = desired_ports(service, &frontends, settings);
     set_sources(&mut ports, service, node);
     let cut = Truncation {
@@ -196,7 +196,7 @@ pub fn resolve(
         frontend.position = port_position(frontend, &ports);
     }
     let state = if frontends.is_empty() { ServiceState::NoAddress } else { state };
-    DesiredService { state, ports, frontends, reserved: covering, cut }
+    DesiredService { state, ports, frontends, reserved, cut }
 }
 
 /// Whether a backend of the cluster list may run outside the cluster. An empty list may be held, so it counts as a yes.

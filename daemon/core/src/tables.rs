@@ -131,7 +131,7 @@ impl Tables {
             Event::NodeApplied(node) => self.node_applied(node, dirty),
             Event::ListenersApplied(listeners) => self.listeners_applied(listeners, dirty),
             Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
-            // The work queue finds the affected services step by step.
+            // The drain scan finds the affected services piece by piece.
             Event::DrainsApplied(drains, _) => self.drains = drains,
             Event::Resumed(source) => self.unconfirmed.confirm_all(source),
             Event::Synced(source) => self.source_synced(source, dirty),
@@ -272,14 +272,14 @@ impl Tables {
         // NodePort addresses matter to all decisions only if some address is bypassed.
         let same_addresses = self.settings.apiservers().next().is_none() || !moved;
         let same_place = self.node.name == node.name && self.node.zone == node.zone && same_addresses;
-        let turned = &(&self.node.node_port_addresses ^ &node.node_port_addresses)
+        let changed = &(&self.node.node_port_addresses ^ &node.node_port_addresses)
             | &(&self.node.addresses ^ &node.addresses);
         self.node = node;
         // If the node is within a service's source ranges, the service's balancer addresses are added to them. No
         // tenant's service gets the node's own addresses.
         let is_concerned = |facts: &ServiceFacts| {
             moved && !facts.source_ranges.is_empty()
-                || unallocated_addresses(facts).any(|address| turned.contains(&address))
+                || unallocated_addresses(facts).any(|address| changed.contains(&address))
         };
         let is_touched = |id: &ServiceId| {
             let facts = self.get(*id).and_then(|known| known.facts.as_deref());
@@ -291,14 +291,16 @@ impl Tables {
     /// An opened or closed socket affects services with an external IP of the node at its port.
     fn listeners_applied(&mut self, now: Option<Arc<Listeners>>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         let before = mem::replace(&mut self.listeners, now);
-        let turned = match (&before, &self.listeners) {
+        let changed = match (&before, &self.listeners) {
             (Some(before), Some(now)) => Some(before.changed_ports(now)),
             (None, None) => return,
             _ => None,
         };
-        let turns = |port: &ServicePort| turned.as_ref().is_none_or(|turned| turned.contains(&port.port));
+        let has_changed =
+            |port: &ServicePort| changed.as_ref().is_none_or(|changed| changed.contains(&port.port));
         let is_concerned = |facts: &ServiceFacts| {
-            facts.external_ips.iter().any(|it| self.node.has_address(*it)) && facts.ports.iter().any(turns)
+            facts.external_ips.iter().any(|it| self.node.has_address(*it))
+                && facts.ports.iter().any(has_changed)
         };
         let is_touched =
             |id: &ServiceId| self.get(*id).and_then(|known| known.facts.as_deref()).is_some_and(is_concerned);

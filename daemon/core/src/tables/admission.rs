@@ -61,10 +61,10 @@ impl Tables {
         };
         let place = self.services.get_mut(id.0 as usize)?;
         self.quota_ids.add_service(key.name.namespace());
-        let (share, slices) = (QuotaId::default(), alloc::vec::Vec::new());
+        let (quota, slices) = (QuotaId::default(), alloc::vec::Vec::new());
         *place = Some(KnownService {
             key: key.clone(),
-            quota: share,
+            quota,
             facts: None,
             slices,
             truncation: Truncation::default(),
@@ -83,8 +83,8 @@ impl Tables {
     }
 
     /// Reserves a number that a start found in the maps.
-    pub(crate) fn reserve_quota(&mut self, share: QuotaId) {
-        self.quota_ids.reserve_id(share);
+    pub(crate) fn reserve_quota(&mut self, quota: QuotaId) {
+        self.quota_ids.reserve_id(quota);
     }
 
     pub(crate) fn has_quota(&self, namespace: &str) -> bool {
@@ -92,8 +92,8 @@ impl Tables {
     }
 
     /// Records that a start found that number at a frontend of that namespace.
-    pub(crate) fn record_quota_owner(&mut self, namespace: &str, share: QuotaId) {
-        self.quota_ids.record_owner(namespace, share);
+    pub(crate) fn record_quota_owner(&mut self, namespace: &str, quota: QuotaId) {
+        self.quota_ids.record_owner(namespace, quota);
     }
 
     pub(super) fn release_service(&mut self, key: &ServiceKey) {
@@ -103,12 +103,12 @@ impl Tables {
     /// Admits waiting services in turn while capacity lasts, and applies their stored objects.
     pub(crate) fn admit(&mut self, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         for _ in 0..limits::ADMITTED_PER_BATCH {
-            let Some((key, guest)) = self.next_to_admit() else {
+            let Some((key, waiting)) = self.next_to_admit() else {
                 self.has_free_capacity = false;
                 return;
             };
             if self.insert_service(&key).is_some() {
-                self.apply_admitted(guest, dirty);
+                self.apply_admitted(waiting, dirty);
             }
         }
     }
@@ -121,16 +121,16 @@ impl Tables {
         let key = self
             .admission_queue
             .next_service(&self.quota_ids, &|source, namespace| self.has_capacity_for(source, namespace))?;
-        let guest = self.admission_queue.remove(&key)?;
-        Some((key, guest))
+        let waiting = self.admission_queue.remove(&key)?;
+        Some((key, waiting))
     }
 
-    fn apply_admitted(&mut self, guest: WaitingService, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        if let Some(facts) = guest.facts {
+    fn apply_admitted(&mut self, waiting: WaitingService, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        if let Some(facts) = waiting.facts {
             self.rejections.end(&ObjectKey::Service(facts.key.clone()));
             self.service_applied(facts, dirty);
         }
-        for (key, facts) in guest.slices {
+        for (key, facts) in waiting.slices {
             self.rejections.end(&ObjectKey::Slice(key));
             self.slice_applied(facts, dirty);
         }

@@ -47,7 +47,7 @@ impl OwnerUpdates {
         if self.is_under_way() {
             return Some(Duration::ZERO);
         }
-        let next = self.last_update.map_or(Duration::ZERO, |told| told + OWNER_UPDATE_INTERVAL);
+        let next = self.last_update.map_or(Duration::ZERO, |last| last + OWNER_UPDATE_INTERVAL);
         (!self.waiting.is_empty()).then_some(next)
     }
 
@@ -123,9 +123,9 @@ impl Owners {
         }
         let before = mem::replace(&mut service.reservations, now);
         let source = rank.map_or(known.key.source, Rank::source);
-        let told = self.reservations.replace((source, id), &before, &service.reservations);
-        work::count_work(told.len());
-        for (other, key) in told {
+        let affected = self.reservations.replace((source, id), &before, &service.reservations);
+        work::count_work(affected.len());
+        for (other, key) in affected {
             services.mark_dirty(other, Cause::ClaimLost(key, known.key.clone()), true);
         }
     }
@@ -322,11 +322,11 @@ mod tests {
 
     use super::*;
     use crate::keys::Transport;
-    use crate::world::tests::{ip, told};
+    use crate::world::tests::{ip, tables_with};
 
     #[test]
     fn a_withdrawn_claim_goes_to_its_heir() {
-        let (tables, mut services) = told(&["a", "b"]);
+        let (tables, mut services) = tables_with(&["a", "b"]);
         let [a, b] = [ServiceId(0), ServiceId(1)];
         let rank = tables.get(a).unwrap().facts.as_deref().map(Rank::for_service);
         let port = 80.try_into().unwrap();

@@ -125,11 +125,11 @@ pub(super) struct Indices {
 
 impl Indices {
     /// Allocates the lowest free index for a namespace, so that the map stays dense.
-    pub(super) fn allocate_index(&mut self, share: QuotaId) -> Result<PortIndex, OutOfIndices> {
+    pub(super) fn allocate_index(&mut self, quota: QuotaId) -> Result<PortIndex, OutOfIndices> {
         let left = self.capacity.saturating_sub(self.charges.used());
         let is_shared = self.capacity >= limits::QUOTA_CAPACITY_MIN;
-        if is_shared && left > 0 && !self.charges.leaves_headroom(share, 1, left) {
-            return Err(OutOfIndices::Quota { own: self.charges.used_by(share), left });
+        if is_shared && left > 0 && !self.charges.leaves_headroom(quota, 1, left) {
+            return Err(OutOfIndices::Quota { own: self.charges.used_by(quota), left });
         }
         let index = match self.free.pop_first() {
             Some(index) => index,
@@ -139,18 +139,18 @@ impl Indices {
             }
             None => return Err(OutOfIndices::Exhausted(self.capacity)),
         };
-        self.charges.charge(index.0, share, 1);
+        self.charges.charge(index.0, quota, 1);
         Ok(index)
     }
 
     /// Reserves an index that a restart found in use.
-    pub(super) fn reserve(&mut self, index: PortIndex, share: QuotaId) {
+    pub(super) fn reserve(&mut self, index: PortIndex, quota: QuotaId) {
         while self.next <= index.0 {
             self.free.insert(PortIndex(self.next));
             self.next += 1;
         }
         self.free.remove(&index);
-        self.charges.charge(index.0, share, 1);
+        self.charges.charge(index.0, quota, 1);
     }
 
     pub(super) fn release_index(&mut self, index: PortIndex) {

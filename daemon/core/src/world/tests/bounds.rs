@@ -488,9 +488,9 @@ fn invariant_06_last_good_versions_survive_a_restart_among_many_rejections() {
     next.world.queue.most = u64::MAX;
     next.world.restore_services(SavedSnapshot::from(&before), at(1));
     next.world.apply(settings(OnEmpty::Auto));
-    let mut told: Vec<_> = (0..1_200).map(noisy).collect();
-    told.extend([applied(service("victim", "10.0.0.1", &[])), bad("victim"), Event::Synced(SOURCE)]);
-    let after = next.turn(told);
+    let mut events: Vec<_> = (0..1_200).map(noisy).collect();
+    events.extend([applied(service("victim", "10.0.0.1", &[])), bad("victim"), Event::Synced(SOURCE)]);
+    let after = next.turn(events);
     let view = view(&after, "victim");
     assert_eq!(row(&view, "10.0.0.1").verdict.as_str(), "serving");
     assert_eq!(view.slices.len(), 1, "the last good version");

@@ -303,9 +303,9 @@ fn invariant_07_a_vanished_weightless_backend_is_held_when_the_listed_one_ended(
             let mut rig = Rig::new();
             rig.turn(vec![settings(OnEmpty::Auto), applied(facts.clone()), two("a"), draining(drained)]);
             assert_eq!(listed(&rig, 0), [ip("1.1.1.1")]);
-            let mut told = one_ends_and_all_vanishes().to_vec();
-            let last = told.split_off(2 / turns).into_iter();
-            rig.turn(told);
+            let mut events = one_ends_and_all_vanishes().to_vec();
+            let last = events.split_off(2 / turns).into_iter();
+            rig.turn(events);
             let snapshot = last.fold(rig.turn(vec![]), |_, event| rig.turn(vec![event]));
             assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, Verdict::Held, "{drained:?}, {turns}");
             assert_eq!(listed(&rig, 0), [ip("1.1.1.2")], "{drained:?}, {turns}");

@@ -295,8 +295,8 @@ fn invariant_08_imports_that_a_start_found_stay_until_a_complete_list() {
     emptied.turn(vec![Event::Synced(Source::Kubernetes), Event::Absent(Source::ClusterSet)]);
     emptied.turn(vec![Event::Synced(Source::ClusterSet)]);
     assert_eq!(removed(&emptied), [ip(SHARED)], "the complete list lacks it");
-    let told = imported().into_iter().chain([Event::Synced(Source::ClusterSet)]).collect();
-    assert_eq!(owned(&later.turn(told)), (Verdict::Serving, None));
+    let synced = imported().into_iter().chain([Event::Synced(Source::ClusterSet)]).collect();
+    assert_eq!(owned(&later.turn(synced)), (Verdict::Serving, None));
     let names: Vec<_> = later.log.iter().map(|op| op.action.name()).collect();
     assert_eq!(names, ["insert frontend"], "its port is taken over; its namespace has another number");
 }
