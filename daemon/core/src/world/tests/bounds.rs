@@ -257,7 +257,7 @@ fn invariant_10_capacity_of_a_deleted_service_is_given_in_turns() {
         rig.grace();
         rig.turn(vec![])
     };
-    assert_eq!(served(&gone(&all[0])), ["many/s2", "one/s5"], "the namespace that has the fewest");
+    assert_eq!(served(&gone(&all[0])), ["many/s2", "one/s5"], "the namespace with the fewest");
     assert_eq!(served(&gone(&all[1])), ["many/s3", "one/s5"], "then the oldest");
     let last = gone(&all[4]);
     assert_eq!(served(&last), ["many/s3", "many/s4"]);

@@ -83,7 +83,7 @@ fn invariant_10_a_handover_plans_no_service_that_loses_either_way() {
             // All within the same second.
             rig.now -= 1;
             rig.turn(vec![of_crowd(0, round % 2 == 0)]);
-            assert_eq!(rig.planned, 2, "round {round}: its owner before and its owner now");
+            assert_eq!(rig.planned, 2, "round {round}: its former and its new owner");
         }
         let work = crate::work::take();
         // The former owner is done.

@@ -512,7 +512,7 @@ fn an_address_claimed_while_no_process_ran_stays_held() {
     let snapshot = next.turn(events);
     check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 1));
     let hold = view(&snapshot, "a").ports[0].hold.clone().unwrap();
-    assert_eq!(hold.urgent_probe_targets(Transport::Tcp).count(), 1, "and asked out of turn");
+    assert_eq!(hold.urgent_probe_targets(Transport::Tcp).count(), 1, "and probed out of turn");
 }
 
 /// Checks that a list is held for `left` more seconds after a restart, if the wall clock stepped by `before` ahead of

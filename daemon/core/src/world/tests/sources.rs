@@ -124,7 +124,7 @@ fn invariant_04_sources_precede_word_and_frontend_and_leave_after_grace() {
     rig.turn(vec![applied(balanced(&[VIP], &["198.51.100.0/24"]))]);
     assert_eq!(names(&rig.log), ["insert source", "remove source"], "here too");
     rig.turn(vec![applied(balanced(&[], &["198.51.100.0/24"]))]);
-    assert_eq!(names(&rig.log), ["remove frontend"], "it is restricted for as long as it is there");
+    assert_eq!(names(&rig.log), ["remove frontend"], "it is restricted while it exists");
     rig.grace();
     assert_eq!(names(&rig.log), ["publish word"]);
     rig.grace();

@@ -122,7 +122,7 @@ fn invariant_10_claims_of_one_namespace_are_bounded_and_others_still_count() {
     rig.now += 10;
     rig.turn(vec![]);
     rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
-    assert_eq!(claims(&rig.changes), counted, "and the same namespace again, later, for others of them");
+    assert_eq!(claims(&rig.changes), counted, "later the same namespace may claim others");
 }
 
 /// A slice may list one address a thousand times at a hundred ports of one number, and its tenant may hold that address
@@ -156,7 +156,7 @@ fn empty_lists_of_one_namespace_prolong_no_hold_of_another() {
     rig.turn(vec![emptied("default", 61)]);
     let snapshot = rig.turn((1..=60).map(|number| emptied(TENANT, number)).collect());
     assert_eq!(held(&snapshot, "default"), [Reason::Vanished]);
-    assert_eq!(held(&snapshot, TENANT), vec![Reason::MassLoss; 60], "its own are all of it");
+    assert_eq!(held(&snapshot, TENANT), vec![Reason::MassLoss; 60], "its own losses are all of them");
     let snapshot = rig.turn(vec![emptied("shop", 63)]);
     assert_eq!(held(&snapshot, "default"), [Reason::Vanished]);
     assert_eq!(held(&snapshot, "shop"), [Reason::Vanished]);

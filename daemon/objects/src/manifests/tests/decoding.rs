@@ -180,7 +180,7 @@ fn an_ignored_kind_is_reported_once() {
     check(&typo, &named("Sevice (v1)"));
     check("{kind: \"od\\nd\", metadata: {name: a}}", &named("\"od\\nd\" (\"\")"));
     let many: String = (0..100).map(|it| format!("{{apiVersion: v1, kind: K{it}}}\n---\n")).collect();
-    assert_eq!(events("x.yaml", &many).lines().count(), 16, "a folder of something else is no flood");
+    assert_eq!(events("x.yaml", &many).lines().count(), 16, "a folder of other kinds makes no flood");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn an_ignored_kind_is_reported_once_for_the_whole_folder() {
         shown(&folder.apply_scan(FolderScan { present, files: read_now.iter().map(read).collect() }))
     };
     assert_eq!(look(&files, &files).lines().count(), 1);
-    assert_eq!(look(&files, &files), "", "not again when it is read again");
+    assert_eq!(look(&files, &files), "", "not again when the file is read again");
     assert_eq!(look(&files[..1], &[]), "", "the first file still has it");
     assert_eq!(look(&[], &[]), "ok kind Ingress (networking.k8s.io/v1)\n");
 }
