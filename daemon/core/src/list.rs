@@ -45,7 +45,6 @@ pub enum SlotState {
 pub struct Slot {
     pub address: IpAddr,
     pub port: NonZeroU16,
-    /// Why the backend is in the list.
     pub state: SlotState,
 }
 
@@ -179,14 +178,12 @@ impl Rows {
         self.rows.get(place)
     }
 
-    /// The rows of that address.
     pub fn rows_at(&self, address: IpAddr) -> impl Iterator<Item = Row> {
         let begin = self.rows.partition_point(address);
         let here = (begin..self.rows.len()).map_while(move |place| self.rows.get(place));
         here.take_while(move |row| row.address == address)
     }
 
-    /// Memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.rows.bytes() + self.weights.bytes()
     }
@@ -199,12 +196,10 @@ impl Rows {
         self.len(scope) == 0
     }
 
-    /// Whether any of the lists has a backend.
     pub const fn has_any_list(&self) -> bool {
         self.cluster.len > 0 || self.local.len > 0
     }
 
-    /// The backends of that list.
     pub fn list(&self, scope: Scope) -> impl Iterator<Item = Row> + Clone {
         self.rows.iter().filter(move |row| row.is_in(scope))
     }
@@ -235,7 +230,6 @@ impl Rows {
         self.summary(scope).is_draining
     }
 
-    /// Whether the list is held.
     pub const fn is_held(&self, scope: Scope) -> bool {
         self.summary(scope).is_held
     }

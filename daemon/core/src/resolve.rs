@@ -43,8 +43,8 @@ pub struct DesiredService {
 
 impl DesiredService {
     fn empty(state: ServiceState) -> Self {
-        let (ports, frontends, covering) = (Vec::new(), Vec::new(), Vec::new());
-        Self { state, ports, frontends, reserved: covering, cut: Truncation::default() }
+        let (ports, frontends, reserved) = (Vec::new(), Vec::new(), Vec::new());
+        Self { state, ports, frontends, reserved, cut: Truncation::default() }
     }
 }
 
@@ -104,9 +104,7 @@ pub struct DesiredPort {
 /// How a port's settings use its lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortPolicy {
-    /// Some frontend uses the cluster list.
     pub cluster_used: bool,
-    /// Some frontend uses the local list.
     pub local_used: bool,
     /// A usable backend exists, here or elsewhere.
     pub has_usable_backend: bool,
@@ -114,7 +112,6 @@ pub struct PortPolicy {
     pub internal_local: bool,
     /// Some frontend is for traffic from outside.
     pub has_external_frontend: bool,
-    /// Some frontend is a load-balancer address.
     pub has_lb_frontend: bool,
     /// Traffic from outside uses the local list.
     pub external_local: bool,
@@ -156,7 +153,6 @@ pub struct DesiredFrontend {
 }
 
 impl DesiredFrontend {
-    /// Its key in the maps, if it can have one.
     pub fn key(&self) -> Option<FrontendKey> {
         Some(FrontendKey { address: self.address, port: self.port, transport: self.transport? })
     }
@@ -175,7 +171,7 @@ pub fn resolve(
     let mut frontends = frontends::desired_frontends(service, settings);
     let (beyond, chosen) = frontends::apply_quota(&mut frontends, part);
     let left_out = beyond.len();
-    let covering = frontends::reserved_frontends(beyond);
+    let reserved = frontends::reserved_frontends(beyond);
     let mut ports = desired_ports(service, &frontends, settings);
     set_sources(&mut ports, service, node);
     let cut = Truncation {
@@ -200,7 +196,7 @@ pub fn resolve(
         frontend.position = port_position(frontend, &ports);
     }
     let state = if frontends.is_empty() { ServiceState::NoAddress } else { state };
-    DesiredService { state, ports, frontends, reserved: covering, cut }
+    DesiredService { state, ports, frontends, reserved, cut }
 }
 
 /// Whether a backend of the cluster list may run outside the cluster. An empty list may be held, so it counts as a yes.

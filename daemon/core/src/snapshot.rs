@@ -30,20 +30,16 @@ pub struct Rejections {
     pub more: usize,
     /// How many objects wait for capacity; each of them is rejected until admitted.
     pub waiting: usize,
-    /// How many rejections since the start came when the named ones were full.
+    /// Rejections since the start that came while the named ones were full.
     pub dropped: u64,
-    /// Rejections since the start.
     pub total: u64,
 }
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Applied batches.
     pub batches: u64,
-    /// Applied events.
     pub events: u64,
-    /// Ops that the maps accepted.
     pub ops: u64,
     /// Ops that the maps refused, except those beyond a namespace's quota.
     pub ops_failed: u64,
@@ -53,7 +49,6 @@ pub struct Counters {
     pub impossible: u64,
     /// Map entries that another writer had changed.
     pub drift: u64,
-    /// Change records made.
     pub changes: u64,
     /// Change records that the recorder dropped because it was full.
     pub changes_dropped: u64,
@@ -62,7 +57,6 @@ pub struct Counters {
 /// How full the maps are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
-    /// Frontends in the maps.
     pub frontends: usize,
     /// Port indices in use, including those in their grace period.
     pub ports: usize,
@@ -134,7 +128,6 @@ impl ServiceViews {
         self.views.is_same(&other.views)
     }
 
-    /// Sets or removes a service's view.
     pub fn set(&mut self, id: ServiceId, view: Option<Arc<ServiceView>>) {
         let before = self.get(id).cloned();
         let [old, new] = [&before, &view].map(|view| view.as_ref().map(|view| &view.key.name));
@@ -163,15 +156,12 @@ pub struct Snapshot {
     pub node: Arc<NodeFacts>,
     /// The listening sockets of the node; `None`: unknown.
     pub listeners: Option<Arc<Listeners>>,
-    /// The settings in force.
     pub settings: Arc<Settings>,
-    /// The drains in force.
     pub drains: Arc<Drains>,
     /// Sources that must sync before anything is removed, and whether they have.
     pub sources: BTreeMap<Source, bool>,
     /// Sources that have not synced because they cannot be read: only removals wait for them.
     pub unreadable: BTreeSet<Source>,
-    /// Services with a held list.
     pub held: Arc<BTreeSet<ServiceId>>,
     /// The last apiserver version received for each kind.
     pub progress: BTreeMap<WatchKind, Arc<str>>,
@@ -194,12 +184,10 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Whether every source has synced.
     pub fn is_synced(&self) -> bool {
         !self.sources.is_empty() && self.sources.values().all(|synced| *synced)
     }
 
-    /// Whether every readable source has synced.
     pub fn is_readable_synced(&self) -> bool {
         let mut sources = self.sources.iter();
         !self.sources.is_empty()
@@ -245,7 +233,6 @@ impl Snapshot {
         if self.behind { BTreeMap::new() } else { self.progress.clone() }
     }
 
-    /// When it was published, on both clocks.
     pub const fn clock(&self) -> ClockReading {
         ClockReading { wall: self.published, mono: self.mono }
     }

@@ -50,9 +50,7 @@ pub(crate) struct KnownService {
     /// The number of its namespace, set once the service object arrives.
     pub(crate) quota: QuotaId,
     pub(crate) facts: Option<Arc<ServiceFacts>>,
-    /// Sorted by name.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
-    /// What the last decision left out.
     pub(crate) truncation: Truncation,
 }
 
@@ -66,7 +64,6 @@ pub(crate) struct Tables {
     has_free_capacity: bool,
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
     pub(crate) node: Arc<NodeFacts>,
-    /// `None`: unknown.
     pub(crate) listeners: Option<Arc<Listeners>>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) drains: Arc<Drains>,
@@ -134,7 +131,7 @@ impl Tables {
             Event::NodeApplied(node) => self.node_applied(node, dirty),
             Event::ListenersApplied(listeners) => self.listeners_applied(listeners, dirty),
             Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
-            // The work queue finds the affected services step by step.
+            // The drain scan finds the affected services piece by piece.
             Event::DrainsApplied(drains, _) => self.drains = drains,
             Event::Resumed(source) => self.unconfirmed.confirm_all(source),
             Event::Synced(source) => self.source_synced(source, dirty),
@@ -167,18 +164,15 @@ impl Tables {
         self.services.get(id.0 as usize)?.as_ref()
     }
 
-    /// A slice and its service.
     pub(crate) fn slice(&self, key: &SliceKey) -> Option<(&Arc<SliceFacts>, ServiceId)> {
         let (slice, service) = self.slices.get(key)?;
         Some((slice, (*service)?))
     }
 
-    /// The id of a known service.
     pub(crate) fn find_id(&self, key: &ServiceKey) -> Option<ServiceId> {
         self.names.get(key).copied()
     }
 
-    /// Every id in use.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ServiceId> {
         (0..).zip(&self.services).filter(|(_, known)| known.is_some()).map(|(id, _)| ServiceId(id))
     }
@@ -278,14 +272,14 @@ impl Tables {
         // NodePort addresses matter to all decisions only if some address is bypassed.
         let same_addresses = self.settings.apiservers().next().is_none() || !moved;
         let same_place = self.node.name == node.name && self.node.zone == node.zone && same_addresses;
-        let turned = &(&self.node.node_port_addresses ^ &node.node_port_addresses)
+        let changed = &(&self.node.node_port_addresses ^ &node.node_port_addresses)
             | &(&self.node.addresses ^ &node.addresses);
         self.node = node;
         // If the node is within a service's source ranges, the service's balancer addresses are added to them. No
         // tenant's service gets the node's own addresses.
         let is_concerned = |facts: &ServiceFacts| {
             moved && !facts.source_ranges.is_empty()
-                || unallocated_addresses(facts).any(|address| turned.contains(&address))
+                || unallocated_addresses(facts).any(|address| changed.contains(&address))
         };
         let is_touched = |id: &ServiceId| {
             let facts = self.get(*id).and_then(|known| known.facts.as_deref());
@@ -297,14 +291,16 @@ impl Tables {
     /// An opened or closed socket affects services with an external IP of the node at its port.
     fn listeners_applied(&mut self, now: Option<Arc<Listeners>>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         let before = mem::replace(&mut self.listeners, now);
-        let turned = match (&before, &self.listeners) {
+        let changed = match (&before, &self.listeners) {
             (Some(before), Some(now)) => Some(before.changed_ports(now)),
             (None, None) => return,
             _ => None,
         };
-        let turns = |port: &ServicePort| turned.as_ref().is_none_or(|turned| turned.contains(&port.port));
+        let has_changed =
+            |port: &ServicePort| changed.as_ref().is_none_or(|changed| changed.contains(&port.port));
         let is_concerned = |facts: &ServiceFacts| {
-            facts.external_ips.iter().any(|it| self.node.has_address(*it)) && facts.ports.iter().any(turns)
+            facts.external_ips.iter().any(|it| self.node.has_address(*it))
+                && facts.ports.iter().any(has_changed)
         };
         let is_touched =
             |id: &ServiceId| self.get(*id).and_then(|known| known.facts.as_deref()).is_some_and(is_concerned);

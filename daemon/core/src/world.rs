@@ -51,14 +51,12 @@ pub use drift::Drift;
 pub use growth_estimate::estimate_service_growth;
 pub use restore::SavedSnapshot;
 
-/// All state of the rules.
 #[derive(Debug)]
 pub(crate) struct World {
     /// The objects of the sources.
     pub(crate) tables: Tables,
     /// What each service desires, and has in the maps.
     pub(crate) services: services::Services,
-    /// Which service owns a frontend.
     pub(crate) owners: owners::Owners,
     /// Which parts of the maps are allocated.
     pub(crate) space: space::Space,
@@ -74,7 +72,6 @@ pub(crate) struct World {
     ledger: Ledger,
     /// The order in which services are realized.
     pub(crate) queue: work_queue::WorkQueue,
-    /// What readers see.
     pub(crate) report: report::Report,
 }
 

@@ -44,34 +44,21 @@ pub enum ObjectError {
     TooLong { field: String, length: usize, length_max: usize },
     /// Two ports that endpoints could not distinguish.
     #[error("{field} repeats the name and protocol of an earlier port; each pair must be unique")]
-    PortRepeated {
-        /// The field of the second one.
-        field: String,
-    },
+    PortRepeated { field: String },
     /// A cluster IP of another family than `ipFamilies` gives at its index.
     #[error("spec.clusterIPs[{index}] is {address}, but spec.ipFamilies[{index}] is {family}")]
-    FamilyMismatch {
-        index: usize,
-        address: IpAddr,
-        /// The family at that index.
-        family: Family,
-    },
+    FamilyMismatch { index: usize, address: IpAddr, family: Family },
     /// An endpoint that no backend can come from.
     #[error("{field}: {error}")]
     Endpoint { field: String, error: EndpointError },
     /// A value of the wrong type.
     #[error("{path}: {reason}")]
-    Shape {
-        path: String,
-        /// The value found, and what is legal.
-        reason: String,
-    },
+    Shape { path: String, reason: String },
     /// An object of an unsupported version.
     #[error("apiVersion is {shown}; {legal} is legal for this kind")]
     Version {
         /// The object's version, quoted; empty if it names none.
         shown: String,
-        /// The supported version.
         legal: &'static str,
     },
 }

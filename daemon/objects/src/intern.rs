@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_texts_are_one() {
+    fn equal_short_texts_are_shared() {
         let long = "x".repeat(INTERNED_LENGTH_MAX + 1);
         for (text, is_one) in [("", true), ("kube-controller-manager", true), (&long, false)] {
             let [one, other] = [intern_text(text), intern_text(text)];
@@ -51,7 +51,7 @@ mod tests {
 
     /// More texts than cache entries.
     #[test]
-    fn no_text_is_taken_for_another() {
+    fn colliding_texts_stay_distinct() {
         let texts: Vec<String> = (0..10 * CACHE_ENTRIES).map(|number| format!("writer-{number}")).collect();
         for text in texts.iter().chain(&texts) {
             assert_eq!(&*intern_text(text), text);

@@ -23,7 +23,6 @@ pub enum DecodeError {
     Mistyped(u32),
 }
 
-/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValue<'a> {
     Number(u64),
@@ -33,7 +32,6 @@ pub(super) enum FieldValue<'a> {
     Fixed,
 }
 
-/// One field of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
     pub number: u32,
@@ -84,11 +82,9 @@ fn replace_invalid(bytes: &[u8]) -> String {
     text
 }
 
-/// The header of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldHeader {
     pub number: u32,
-    /// The length of the header in bytes.
     pub length: usize,
     pub kind: WireKind,
 }
@@ -236,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_told_apart() {
+    fn malformed_messages_give_distinct_errors() {
         check_malformed(&[0x08], DecodeError::Cut);
         check_malformed(&[0x08, 0x80], DecodeError::Cut);
         check_malformed(&[0x12, 0x05, b'a'], DecodeError::Cut);
@@ -254,7 +250,7 @@ mod tests {
 
     /// As Go's JSON encoder does: one mark per byte, even if several bytes begin a character.
     #[test]
-    fn a_text_that_is_no_utf8_is_read_as_the_apiserver_writes_it_in_json() {
+    fn invalid_utf8_is_replaced_as_in_the_apiservers_json() {
         let [field] = read(&[0x0a, 6, b'a', 0xff, 0xe2, 0x82, b'b', 0xc3]).unwrap()[..] else {
             panic!("one field")
         };
@@ -269,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_gives_what_is_there() {
+    fn a_truncated_message_gives_its_complete_part() {
         let mut fields = Fields::from_prefix(&[0x12, 0x7f, b'a', b'b']);
         assert_eq!(fields.next_field().map(|it| it.map(Field::text)), Ok(Some(Ok("ab".into()))));
         assert_eq!(fields.next_field(), Ok(None));

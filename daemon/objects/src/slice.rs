@@ -130,7 +130,6 @@ fn parse_port(
     }))
 }
 
-/// The endpoints that were skipped.
 #[derive(Debug, Default)]
 struct SkippedEndpoints {
     count: usize,

@@ -125,7 +125,6 @@ macro_rules! wire {
     };
 }
 
-/// The visitor of one wire type.
 struct Fields<Wire>(PhantomData<Wire>);
 
 wire! {
@@ -159,9 +158,7 @@ wire! {
         pub creation_timestamp: Option<TimeWire<'a>>,
         pub deletion_timestamp: Option<TimeWire<'a>>,
         pub finalizers: Option<Vec<Text<'a>>>,
-        /// The labels that are read.
         pub labels: Option<LabelsWire<'a>>,
-        /// The annotations that are read.
         pub annotations: Option<AnnotationsWire<'a>>,
         /// `managedFields`, without the fields themselves.
         pub managed_fields: Option<Vec<ManagedFieldsWire<'a>>>,

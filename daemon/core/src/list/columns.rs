@@ -42,7 +42,6 @@ impl RowAddresses {
     }
 }
 
-/// All of a row but its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PackedRow {
     since: u32,
@@ -85,7 +84,6 @@ impl Columns {
         self.rest.len()
     }
 
-    /// Memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.addresses.bytes() + size_of_val(&*self.rest)
     }
@@ -188,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn columns_return_the_rows_they_were_given(rows in proptest::collection::vec(row(), 0..20), bits in any::<u8>()) {
+        fn columns_return_the_given_rows(rows in proptest::collection::vec(row(), 0..20), bits in any::<u8>()) {
             let mut rows = rows;
             rows.sort_by_key(Row::position);
             rows.dedup_by_key(|row| row.position());

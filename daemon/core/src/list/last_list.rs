@@ -11,7 +11,6 @@ use core::num::NonZeroU16;
 use super::{Row, Rows};
 use crate::facts::{Conditions, Endpoints};
 
-/// A port's last list that was not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastList {
     rows: Option<Arc<Rows>>,
@@ -28,7 +27,6 @@ impl LastList {
         self.rows.as_ref()
     }
 
-    /// Records a list that is not empty.
     pub(crate) fn record_list(&mut self, now: &Arc<Rows>) {
         self.rows = Some(Arc::clone(now));
     }
@@ -40,34 +38,34 @@ impl LastList {
         let terminating =
             |row: &Row| Row::find(listed, row).is_some_and(|other| other.conditions().terminating);
         let members = last.iter().enumerate().filter(|(_, row)| last.is_member(row));
-        let told = members.filter(|(_, row)| terminating(row)).map(|(at, _)| (at, true)).collect();
-        self.mark_terminating(told);
+        let marks = members.filter(|(_, row)| terminating(row)).map(|(at, _)| (at, true)).collect();
+        self.mark_terminating(marks);
     }
 
     /// Applies a slice that no decision has used: marks members that it lists as terminating, and unmarks those that it
     /// lists as ready, because with them the list would not have been empty.
     pub(crate) fn observe_slice(&mut self, endpoints: &Endpoints, port: NonZeroU16) {
         let Some(last) = &self.rows else { return };
-        let told = |(address, told): (IpAddr, Conditions)| {
+        let marks = |(address, marks): (IpAddr, Conditions)| {
             let at = last.rows.find_position((address, port.get()))?;
             let is_member = last.rows.get(at).is_some_and(|row| last.is_member(&row));
-            (is_member && (told.terminating || told.ready)).then_some((at, told.terminating))
+            (is_member && (marks.terminating || marks.ready)).then_some((at, marks.terminating))
         };
-        let told = endpoints.iter_brief().filter_map(told).collect();
-        self.mark_terminating(told);
+        let marks = endpoints.iter_brief().filter_map(marks).collect();
+        self.mark_terminating(marks);
     }
 
     /// Marks which of the rows at these positions were seen terminating; copies nothing if nothing changes.
-    fn mark_terminating(&mut self, told: Vec<(usize, bool)>) {
+    fn mark_terminating(&mut self, marks: Vec<(usize, bool)>) {
         let Some(last) = &mut self.rows else { return };
         let is_news = |(at, ends): &(usize, bool)| {
             last.rows.get(*at).is_some_and(|row| row.was_seen_terminating() != *ends)
         };
-        if !told.iter().any(is_news) {
+        if !marks.iter().any(is_news) {
             return;
         }
         let rows = &mut Arc::make_mut(last).rows;
-        for (at, ends) in told {
+        for (at, ends) in marks {
             rows.get(at).into_iter().for_each(|row| rows.set_bits(at, row.with_terminating_seen(ends).bits));
         }
     }
@@ -86,7 +84,6 @@ impl LastList {
         self.rows.as_ref().map_or(0, |rows| rows.iter().len())
     }
 
-    /// Whether every member was seen terminating.
     pub(crate) fn was_scaled_down(&self) -> bool {
         self.has_list() && self.members().all(|row| row.was_seen_terminating())
     }

@@ -8,7 +8,6 @@ use core::num::NonZeroU16;
 use super::{Scope, Slot, SlotState};
 use crate::facts::{Conditions, Timestamp};
 
-/// One endpoint of one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Row {
@@ -60,7 +59,6 @@ impl Row {
         self.bits & scope_bit(scope) != 0
     }
 
-    /// Whether the row is in any list.
     pub const fn is_chosen(&self) -> bool {
         self.bits & (IN_CLUSTER | IN_LOCAL) != 0
     }
@@ -100,7 +98,6 @@ impl Row {
         Slot { address: self.address, port: self.port, state: self.state() }
     }
 
-    /// Puts the row into that list.
     pub fn choose(&mut self, scope: Scope) {
         self.bits |= scope_bit(scope);
     }

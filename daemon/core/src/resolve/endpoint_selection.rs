@@ -99,7 +99,6 @@ fn is_local(row: &Row, slices: &[Arc<SliceFacts>], node: &NodeFacts) -> bool {
     endpoint(row, slices).and_then(|it| it.node).is_some_and(|it| it == *node.name)
 }
 
-/// Whether the endpoint names its node.
 pub(super) fn has_node(row: &Row, slices: &[Arc<SliceFacts>]) -> bool {
     endpoint(row, slices).is_some_and(|it| it.node.is_some())
 }

@@ -174,13 +174,10 @@ fn dedup_ports(mut ports: Vec<NumberedPort<'_>>) -> Vec<NumberedPort<'_>> {
     ports
 }
 
-/// One address of a service.
 struct FrontendAddress {
     kind: FrontendType,
     ip: IpAddr,
-    /// The address's own number.
     port: Option<NonZeroU16>,
-    /// Shown and never programmed.
     denied: bool,
 }
 

@@ -35,7 +35,6 @@ impl Tables {
         self.find_id(key).or_else(|| self.insert_service(key))
     }
 
-    /// How many more services fit.
     fn free_capacity(&self) -> usize {
         self.services_max.saturating_sub(self.services.len().saturating_sub(self.free.len()))
     }
@@ -62,10 +61,10 @@ impl Tables {
         };
         let place = self.services.get_mut(id.0 as usize)?;
         self.quota_ids.add_service(key.name.namespace());
-        let (share, slices) = (QuotaId::default(), alloc::vec::Vec::new());
+        let (quota, slices) = (QuotaId::default(), alloc::vec::Vec::new());
         *place = Some(KnownService {
             key: key.clone(),
-            quota: share,
+            quota,
             facts: None,
             slices,
             truncation: Truncation::default(),
@@ -84,21 +83,19 @@ impl Tables {
     }
 
     /// Reserves a number that a start found in the maps.
-    pub(crate) fn reserve_quota(&mut self, share: QuotaId) {
-        self.quota_ids.reserve_id(share);
+    pub(crate) fn reserve_quota(&mut self, quota: QuotaId) {
+        self.quota_ids.reserve_id(quota);
     }
 
-    /// Whether that namespace's number is known.
     pub(crate) fn has_quota(&self, namespace: &str) -> bool {
         self.quota_ids.has_id(namespace)
     }
 
     /// Records that a start found that number at a frontend of that namespace.
-    pub(crate) fn record_quota_owner(&mut self, namespace: &str, share: QuotaId) {
-        self.quota_ids.record_owner(namespace, share);
+    pub(crate) fn record_quota_owner(&mut self, namespace: &str, quota: QuotaId) {
+        self.quota_ids.record_owner(namespace, quota);
     }
 
-    /// Records that a service gave up its id.
     pub(super) fn release_service(&mut self, key: &ServiceKey) {
         self.quota_ids.remove_service(key.name.namespace());
     }
@@ -106,12 +103,12 @@ impl Tables {
     /// Admits waiting services in turn while capacity lasts, and applies their stored objects.
     pub(crate) fn admit(&mut self, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         for _ in 0..limits::ADMITTED_PER_BATCH {
-            let Some((key, guest)) = self.next_to_admit() else {
+            let Some((key, waiting)) = self.next_to_admit() else {
                 self.has_free_capacity = false;
                 return;
             };
             if self.insert_service(&key).is_some() {
-                self.apply_admitted(guest, dirty);
+                self.apply_admitted(waiting, dirty);
             }
         }
     }
@@ -124,16 +121,16 @@ impl Tables {
         let key = self
             .admission_queue
             .next_service(&self.quota_ids, &|source, namespace| self.has_capacity_for(source, namespace))?;
-        let guest = self.admission_queue.remove(&key)?;
-        Some((key, guest))
+        let waiting = self.admission_queue.remove(&key)?;
+        Some((key, waiting))
     }
 
-    fn apply_admitted(&mut self, guest: WaitingService, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        if let Some(facts) = guest.facts {
+    fn apply_admitted(&mut self, waiting: WaitingService, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        if let Some(facts) = waiting.facts {
             self.rejections.end(&ObjectKey::Service(facts.key.clone()));
             self.service_applied(facts, dirty);
         }
-        for (key, facts) in guest.slices {
+        for (key, facts) in waiting.slices {
             self.rejections.end(&ObjectKey::Slice(key));
             self.slice_applied(facts, dirty);
         }
@@ -155,7 +152,6 @@ impl Tables {
         self.rejections.put(Rejection { object, origin, reason, partial: false });
     }
 
-    /// Why an object of that service waits.
     fn waiting_reason(&self, service: &ServiceKey) -> Arc<str> {
         let namespace = service.name.namespace();
         let (most, own, left) =

@@ -18,7 +18,6 @@ use crate::limits;
 /// name.
 type AdmissionRank = (Source, bool, i64, ServiceKey);
 
-/// The waiting objects of one service.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingService {
     pub(crate) facts: Option<Arc<ServiceFacts>>,
@@ -35,7 +34,6 @@ struct NamespaceQueue {
     bytes: usize,
 }
 
-/// Everything that waits.
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionQueue {
     namespaces: BTreeMap<Arc<str>, NamespaceQueue>,
@@ -50,7 +48,6 @@ pub(crate) struct AdmissionQueue {
 }
 
 impl AdmissionQueue {
-    /// Objects that wait.
     pub(crate) fn len(&self) -> usize {
         self.services + self.slice_services.len()
     }
@@ -68,30 +65,29 @@ impl AdmissionQueue {
         core::mem::take(&mut self.evicted_sources)
     }
 
-    /// Enqueues a service.
     pub(crate) fn put_service(&mut self, facts: Arc<ServiceFacts>) {
         let key = facts.key.clone();
-        self.update_waiting(&key, true, |guest| guest.set_facts(Some(facts)));
+        self.update_waiting(&key, true, |waiting| waiting.set_facts(Some(facts)));
         self.evict_over_limit();
     }
 
     /// Enqueues a slice: with its service if that is `without_room`, else for a position among the service's slices.
     pub(crate) fn put_slice(&mut self, service: &ServiceKey, facts: Arc<SliceFacts>, without_room: bool) {
         self.slice_services.insert(facts.key.clone(), service.clone());
-        self.update_waiting(service, without_room, |guest| guest.put_slice(facts));
+        self.update_waiting(service, without_room, |waiting| waiting.put_slice(facts));
         self.evict_over_limit();
     }
 
     /// Removes the object of a deleted service; its slices keep waiting.
     pub(crate) fn take_service(&mut self, key: &ServiceKey) {
-        self.update_waiting(key, true, |guest| guest.set_facts(None));
+        self.update_waiting(key, true, |waiting| waiting.set_facts(None));
     }
 
     /// Removes a slice that was deleted or left that service.
     pub(crate) fn take_slice(&mut self, key: &SliceKey) {
         if let Some(service) = self.slice_services.remove(key) {
-            let has_queued = self.find_waiting(&service).is_some_and(|guest| guest.rank.is_some());
-            self.update_waiting(&service, has_queued, |guest| guest.take_slice(key));
+            let has_queued = self.find_waiting(&service).is_some_and(|waiting| waiting.rank.is_some());
+            self.update_waiting(&service, has_queued, |waiting| waiting.take_slice(key));
         }
     }
 
@@ -119,9 +115,8 @@ impl AdmissionQueue {
         Some(key.clone())
     }
 
-    /// Whether the service itself waits.
     pub(crate) fn is_queued(&self, key: &ServiceKey) -> bool {
-        self.queued > 0 && self.find_waiting(key).is_some_and(|guest| guest.rank.is_some())
+        self.queued > 0 && self.find_waiting(key).is_some_and(|waiting| waiting.rank.is_some())
     }
 
     fn find_waiting(&self, key: &ServiceKey) -> Option<&WaitingService> {
@@ -135,10 +130,10 @@ impl AdmissionQueue {
         without_room: bool,
         change: impl FnOnce(&mut WaitingService),
     ) {
-        let mut guest = self.detach_waiting(key);
-        change(&mut guest);
-        if guest.facts.is_some() || !guest.slices.is_empty() {
-            self.attach_waiting(key, guest, without_room);
+        let mut waiting = self.detach_waiting(key);
+        change(&mut waiting);
+        if waiting.facts.is_some() || !waiting.slices.is_empty() {
+            self.attach_waiting(key, waiting, without_room);
         }
     }
 
@@ -146,39 +141,39 @@ impl AdmissionQueue {
         let Some(namespace) = self.namespaces.get_mut(key.name.namespace()) else {
             return WaitingService::default();
         };
-        let Some(mut guest) = namespace.entries.remove(key) else { return WaitingService::default() };
-        if let Some(turn) = guest.rank.take() {
+        let Some(mut waiting) = namespace.entries.remove(key) else { return WaitingService::default() };
+        if let Some(turn) = waiting.rank.take() {
             namespace.queue.remove(&turn);
             self.queued -= 1;
         }
-        namespace.bytes -= guest.bytes;
-        self.bytes -= guest.bytes;
-        self.services -= usize::from(guest.facts.is_some());
+        namespace.bytes -= waiting.bytes;
+        self.bytes -= waiting.bytes;
+        self.services -= usize::from(waiting.facts.is_some());
         if namespace.entries.is_empty() {
             self.namespaces.remove(key.name.namespace());
         }
-        guest
+        waiting
     }
 
-    fn attach_waiting(&mut self, key: &ServiceKey, mut guest: WaitingService, without_room: bool) {
-        guest.rank = without_room.then(|| admission_rank(key, guest.facts.as_deref()));
+    fn attach_waiting(&mut self, key: &ServiceKey, mut waiting: WaitingService, without_room: bool) {
+        waiting.rank = without_room.then(|| admission_rank(key, waiting.facts.as_deref()));
         self.queued += usize::from(without_room);
-        self.bytes += guest.bytes;
-        self.services += usize::from(guest.facts.is_some());
+        self.bytes += waiting.bytes;
+        self.services += usize::from(waiting.facts.is_some());
         let namespace = self.namespaces.entry(key.name.namespace().into()).or_default();
-        namespace.bytes += guest.bytes;
-        namespace.queue.extend(guest.rank.clone());
-        namespace.entries.insert(key.clone(), guest);
+        namespace.bytes += waiting.bytes;
+        namespace.queue.extend(waiting.rank.clone());
+        namespace.entries.insert(key.clone(), waiting);
     }
 
     /// Removes all waiting objects of a service.
     pub(crate) fn remove(&mut self, key: &ServiceKey) -> Option<WaitingService> {
         self.find_waiting(key)?;
-        let guest = self.detach_waiting(key);
-        for slice in guest.slices.keys() {
+        let waiting = self.detach_waiting(key);
+        for slice in waiting.slices.keys() {
             self.slice_services.remove(slice);
         }
-        Some(guest)
+        Some(waiting)
     }
 
     /// While over the bound, evicts the youngest service of the namespace with the most bytes.
@@ -199,9 +194,9 @@ impl AdmissionQueue {
     /// first. So do those of a service with over half of the memory: evicting them all would let its source relist them
     /// again and again.
     fn evict_service(&mut self, key: &ServiceKey) {
-        let Some(guest) = self.find_waiting(key) else { return };
-        let goes_bit_by_bit = guest.rank.is_none() || guest.bytes > limits::WAITING_BYTES_MAX / 2;
-        match guest.slices.keys().next_back().filter(|_| goes_bit_by_bit).cloned() {
+        let Some(waiting) = self.find_waiting(key) else { return };
+        let goes_bit_by_bit = waiting.rank.is_none() || waiting.bytes > limits::WAITING_BYTES_MAX / 2;
+        match waiting.slices.keys().next_back().filter(|_| goes_bit_by_bit).cloned() {
             Some(last) => self.take_slice(&last),
             None => drop(self.remove(key)),
         }

@@ -20,10 +20,8 @@ struct NamespaceUsage {
     quota: Option<QuotaId>,
 }
 
-/// A number that a namespace has or had.
 #[derive(Debug, Default)]
 struct QuotaIdUsage {
-    /// How many namespaces have it.
     namespace_count: usize,
     /// The namespace that had it last, if known.
     last_namespace: Option<Arc<str>>,
@@ -41,87 +39,84 @@ pub(crate) struct QuotaIds {
 }
 
 impl QuotaIds {
-    /// Counts one more admitted service of that namespace.
     pub(crate) fn add_service(&mut self, namespace: &str) {
         match self.namespaces.get_mut(namespace) {
-            Some(resident) => resident.services += 1,
+            Some(usage) => usage.services += 1,
             None => {
                 drop(self.namespaces.insert(namespace.into(), NamespaceUsage { services: 1, quota: None }))
             }
         }
     }
 
-    /// Counts one admitted service of that namespace less.
     pub(crate) fn remove_service(&mut self, namespace: &str) {
-        let Some(resident) = self.namespaces.get_mut(namespace) else { return };
-        resident.services -= 1;
-        if resident.services > 0 {
+        let Some(usage) = self.namespaces.get_mut(namespace) else { return };
+        usage.services -= 1;
+        if usage.services > 0 {
             return;
         }
-        if let Some((name, NamespaceUsage { quota: Some(share), .. })) =
+        if let Some((name, NamespaceUsage { quota: Some(quota), .. })) =
             self.namespaces.remove_entry(namespace)
         {
-            self.free_id(name, share);
+            self.free_id(name, quota);
         }
     }
 
-    /// How many admitted services it has.
     pub(crate) fn service_count(&self, namespace: &str) -> usize {
-        self.namespaces.get(namespace).map_or(0, |resident| resident.services)
+        self.namespaces.get(namespace).map_or(0, |usage| usage.services)
     }
 
     /// The number of a namespace with an admitted service, assigned if it has none.
     pub(crate) fn assign_id(&mut self, namespace: &str) -> QuotaId {
-        let share = self.namespaces.get(namespace).and_then(|resident| resident.quota);
+        let quota = self.namespaces.get(namespace).and_then(|usage| usage.quota);
         let former = || self.former_ids.get(namespace).copied();
-        let share = share.or_else(former).unwrap_or_else(|| self.pick_id(namespace));
+        let quota = quota.or_else(former).unwrap_or_else(|| self.pick_id(namespace));
         match self.namespaces.get_mut(namespace) {
-            Some(resident) if resident.quota.is_none() => resident.quota = Some(share),
-            _ => return share,
+            Some(usage) if usage.quota.is_none() => usage.quota = Some(quota),
+            _ => return quota,
         }
-        let number = self.numbers.entry(share).or_default();
+        let number = self.numbers.entry(quota).or_default();
         number.namespace_count += 1;
         if let Some(former) = number.last_namespace.take() {
             self.former_ids.remove(&former);
         }
-        share
+        quota
     }
 
     /// Reserves a number that a start found in the maps, because some namespace had it.
-    pub(crate) fn reserve_id(&mut self, share: QuotaId) {
-        if (1..=limits::QUOTA_IDS_MAX).contains(&share.0) {
-            self.numbers.entry(share).or_default();
+    pub(crate) fn reserve_id(&mut self, quota: QuotaId) {
+        if (1..=limits::QUOTA_IDS_MAX).contains(&quota.0) {
+            self.numbers.entry(quota).or_default();
         }
     }
 
     /// Records the namespace of a number that a start found.
-    pub(crate) fn record_owner(&mut self, namespace: &str, share: QuotaId) {
+    pub(crate) fn record_owner(&mut self, namespace: &str, quota: QuotaId) {
         if self.has_id(namespace) {
             return;
         }
         let free =
             |number: &&mut QuotaIdUsage| number.namespace_count == 0 && number.last_namespace.is_none();
-        if let Some(number) = self.numbers.get_mut(&share).filter(free) {
+        if let Some(number) = self.numbers.get_mut(&quota).filter(free) {
             let name: Arc<str> = namespace.into();
             number.last_namespace = Some(Arc::clone(&name));
-            self.former_ids.insert(name, share);
+            self.former_ids.insert(name, quota);
         }
     }
 
     /// Whether that namespace has or would get again a known number.
     pub(crate) fn has_id(&self, namespace: &str) -> bool {
-        let resident = self.namespaces.get(namespace);
-        resident.is_some_and(|it| it.quota.is_some()) || self.former_ids.contains_key(namespace)
+        let usage = self.namespaces.get(namespace);
+        usage.is_some_and(|it| it.quota.is_some()) || self.former_ids.contains_key(namespace)
     }
 
-    fn free_id(&mut self, namespace: Arc<str>, share: QuotaId) {
-        let Some(number) = self.numbers.get_mut(&share) else { return };
+    fn free_id(&mut self, namespace: Arc<str>, quota: QuotaId) {
+        let Some(number) = self.numbers.get_mut(&quota) else { return };
         number.namespace_count -= 1;
         if number.namespace_count == 0 {
             self.freed += 1;
             number.freed = self.freed;
             number.last_namespace = Some(Arc::clone(&namespace));
-            self.former_ids.insert(namespace, share);
+            self.former_ids.insert(namespace, quota);
         }
     }
 
@@ -133,9 +128,9 @@ impl QuotaIds {
             let number = (begin + u64::from(step)) % u64::from(limits::QUOTA_IDS_MAX);
             QuotaId(u16::try_from(number).unwrap_or_default() + 1)
         };
-        let new = (0..limits::QUOTA_IDS_MAX).map(numbered).find(|share| !self.numbers.contains_key(share));
+        let new = (0..limits::QUOTA_IDS_MAX).map(numbered).find(|quota| !self.numbers.contains_key(quota));
         let free = || self.numbers.iter().filter(|(_, number)| number.namespace_count == 0);
-        let longest = || free().min_by_key(|(_, number)| number.freed).map(|(share, _)| *share);
+        let longest = || free().min_by_key(|(_, number)| number.freed).map(|(quota, _)| *quota);
         new.or_else(longest).unwrap_or_else(|| numbered(0))
     }
 }
@@ -183,12 +178,12 @@ mod tests {
     fn namespaces_share_numbers_only_when_none_is_left() {
         let mut residents = QuotaIds::default();
         let name = |number: u16| format!("n{number}");
-        let shares: Vec<QuotaId> =
+        let quotas: Vec<QuotaId> =
             (0..limits::QUOTA_IDS_MAX).map(|it| moved_in(&mut residents, &name(it))).collect();
-        assert_eq!(shares.iter().collect::<BTreeSet<_>>().len(), usize::from(limits::QUOTA_IDS_MAX));
-        assert!(shares.iter().all(|share| (1..=limits::QUOTA_IDS_MAX).contains(&share.0)), "0 is of none");
+        assert_eq!(quotas.iter().collect::<BTreeSet<_>>().len(), usize::from(limits::QUOTA_IDS_MAX));
+        assert!(quotas.iter().all(|quota| (1..=limits::QUOTA_IDS_MAX).contains(&quota.0)), "0 is of none");
         let another = moved_in(&mut residents, "another");
-        assert!(shares.contains(&another));
+        assert!(quotas.contains(&another));
         residents.remove_service("another");
         assert_eq!(residents.numbers[&another].namespace_count, 1);
         assert!(residents.former_ids.is_empty(), "a number in use is no namespace's former one");
@@ -218,14 +213,14 @@ mod tests {
     fn the_longest_free_number_is_reused_first() {
         let mut residents = QuotaIds::default();
         let name = |number: u16| format!("n{number}");
-        let shares: Vec<QuotaId> =
+        let quotas: Vec<QuotaId> =
             (0..limits::QUOTA_IDS_MAX).map(|it| moved_in(&mut residents, &name(it))).collect();
         [7, 3, 5].into_iter().for_each(|number| residents.remove_service(&name(number)));
-        assert_eq!(moved_in(&mut residents, "x"), shares[7]);
-        assert_eq!(moved_in(&mut residents, "y"), shares[3]);
-        assert_eq!(moved_in(&mut residents, &name(5)), shares[5], "a returning namespace gets its own");
+        assert_eq!(moved_in(&mut residents, "x"), quotas[7]);
+        assert_eq!(moved_in(&mut residents, "y"), quotas[3]);
+        assert_eq!(moved_in(&mut residents, &name(5)), quotas[5], "a returning namespace gets its own");
         assert!(!residents.has_id(&name(7)), "a reassigned number is forgotten");
-        assert!(shares.contains(&moved_in(&mut residents, &name(7))));
+        assert!(quotas.contains(&moved_in(&mut residents, &name(7))));
         assert!(residents.former_ids.is_empty());
     }
 

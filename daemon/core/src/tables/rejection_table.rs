@@ -51,7 +51,6 @@ impl RejectionTable {
         }
     }
 
-    /// Records that the object is no longer rejected.
     pub(crate) fn end(&mut self, object: &ObjectKey) {
         if self.unnamed.remove(object).is_some() || !self.shared.named.contains_key(object) {
             return;

@@ -24,7 +24,6 @@ enum RestoredObject {
 }
 
 impl RestoredObject {
-    /// The version and origin of the object.
     fn meta(&self) -> &Meta {
         match self {
             Self::Service(facts) => &facts.meta,
@@ -80,8 +79,8 @@ impl UnconfirmedIndex {
 
     /// Records that the object or the whole file exists and cannot be parsed, so that its restored objects stay.
     pub(super) fn reject(&mut self, object: &ObjectKey) {
-        if let Some(unspoken) = self.objects.get_mut(object) {
-            unspoken.is_rejected = true;
+        if let Some(unconfirmed) = self.objects.get_mut(object) {
+            unconfirmed.is_rejected = true;
         }
         if let Some(is_rejected) = self.files.get_mut(object) {
             *is_rejected = true;
@@ -101,7 +100,7 @@ impl UnconfirmedIndex {
     }
 
     fn take_if(&mut self, gone: impl Fn(&ObjectKey, &UnconfirmedObject) -> bool) -> Vec<RestoredObject> {
-        self.objects.take_if(gone).into_iter().map(|(_, unspoken)| unspoken.known).collect()
+        self.objects.take_if(gone).into_iter().map(|(_, unconfirmed)| unconfirmed.known).collect()
     }
 
     /// Takes the source's undelivered objects, except those that it rejects.

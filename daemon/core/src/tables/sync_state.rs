@@ -24,7 +24,6 @@ impl Tables {
         self.synced.values().all(|synced| *synced)
     }
 
-    /// The sources that cannot be read.
     pub(crate) const fn unreadable(&self) -> &BTreeSet<Source> {
         &self.unreadable
     }
@@ -52,7 +51,6 @@ impl Tables {
         self.synced.iter().filter(is_here).map(|(source, synced)| (*source, *synced))
     }
 
-    /// How many sources have synced.
     pub(crate) fn synced_count(&self) -> usize {
         self.synced.values().filter(|synced| **synced).count()
     }

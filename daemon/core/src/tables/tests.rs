@@ -173,7 +173,7 @@ fn invariant_07_the_first_slices_by_name_are_used_in_any_order_of_arrival() {
             tables.apply(slice_deleted(&name(gone)), &mut |_, _| ());
         }
         let left = (0..most + 3).filter(|number| ![0, 5, most].contains(number));
-        assert_eq!(used(&tables), left.map(name).collect::<Vec<_>>(), "each place that came free is given");
+        assert_eq!(used(&tables), left.map(name).collect::<Vec<_>>(), "each freed position is filled");
         assert!(tables.rejections().named.is_empty() && tables.rejections().waiting == 0);
     }
 }
@@ -224,7 +224,7 @@ fn invariant_10_services_beyond_the_limit_are_named_and_ids_are_reused() {
     check(&mut tables, service_deleted("a"), &["a?:"]);
     assert!(tables.forget(ServiceId(0)));
     check(&mut tables, service("b", "2"), &[]);
-    assert_eq!(admitted(&mut tables), ["b:"], "it waited, and is given what came free");
+    assert_eq!(admitted(&mut tables), ["b:"], "it waited, and gets the freed id");
     let rejections = tables.rejections();
     assert_eq!(rejections.named.keys().collect::<Vec<_>>(), vec![&s]);
     assert_eq!(rejections.waiting, 1);
@@ -266,7 +266,7 @@ fn invariant_10_a_namespace_with_many_services_leaves_ids_to_others() {
     apply(&mut tables, Event::ServiceDeleted(gone, None));
     assert!(tables.forget(id));
     tables.admit(&mut |_, _| ());
-    assert!(had(&tables, "tenant") < before, "others have come meanwhile, and its part is smaller");
+    assert!(had(&tables, "tenant") < before, "others were admitted meanwhile, and its quota is smaller");
     // The last ids go to namespaces that have none.
     for namespace in 0..most {
         apply(&mut tables, unserved(&format!("n{namespace}"), 0).1);

@@ -66,7 +66,6 @@ impl LeftoverPorts {
         }
     }
 
-    /// Forgets wiped ports and returns their indices.
     pub(super) fn forget_wiped(&mut self) -> Vec<PortIndex> {
         let is_over = |port: &LeftoverPort| port.frontends.is_empty() && port.realized.is_wiped();
         let touched = core::mem::take(&mut self.touched);
@@ -81,13 +80,13 @@ impl LeftoverPorts {
     fn adopt(
         &mut self,
         dump: &Dump,
-        shares: &BTreeMap<PortIndex, QuotaId>,
+        quotas: &BTreeMap<PortIndex, QuotaId>,
         space: &mut Space,
     ) -> Vec<AdoptError> {
         let mut errors = Vec::new();
         for port in &dump.ports {
-            let share = shares.get(&port.index).copied().unwrap_or_default();
-            self.adopt_port(port, share, space, &mut errors);
+            let quota = quotas.get(&port.index).copied().unwrap_or_default();
+            self.adopt_port(port, quota, space, &mut errors);
         }
         for index in &dump.orphans {
             self.adopt_orphan(*index, space);
@@ -114,11 +113,11 @@ impl LeftoverPorts {
     fn adopt_port(
         &mut self,
         port: &DumpPort,
-        share: QuotaId,
+        quota: QuotaId,
         space: &mut Space,
         errors: &mut Vec<AdoptError>,
     ) {
-        space.indices.reserve(port.index, share);
+        space.indices.reserve(port.index, quota);
         let mut list = |scope, (word, slots): &(Word, Vec<Slot>)| {
             let own = word.count == 0 || space.slots(port.family).reserve(word.base, word.count);
             if own {
@@ -129,7 +128,7 @@ impl LeftoverPorts {
                     let family = range.family;
                     let charges =
                         if is_table { tables.charges(family) } else { by_family_mut(lists, family) };
-                    charges.charge(range.base, share, range.count.next_power_of_two());
+                    charges.charge(range.base, quota, range.count.next_power_of_two());
                 }
                 // Slots in another order than this version writes are rewritten.
                 let uncertain = !rows.slots_in_range(scope, word.count).eq(slots.iter().copied());
@@ -216,7 +215,6 @@ impl LeftoverPorts {
 /// A list found in the maps, and the position of the restored port that owns its frontends.
 type LeftoverList = (PortIndex, Scope, Option<usize>);
 
-/// A port that was found in the maps.
 #[derive(Debug)]
 pub(super) struct LeftoverPort {
     pub(super) family: Family,
@@ -254,9 +252,9 @@ impl World {
     /// Takes the maps as realized, and returns errors, which the plan rewrites.
     pub(crate) fn adopt(&mut self, dump: &Dump) -> Vec<AdoptError> {
         let Self { realized, space, tables, owners, demand, .. } = self;
-        let shares: BTreeMap<_, _> =
+        let quotas: BTreeMap<_, _> =
             dump.frontends.iter().map(|(_, value)| (value.port, value.quota)).collect();
-        let errors = realized.leftovers.adopt(dump, &shares, space);
+        let errors = realized.leftovers.adopt(dump, &quotas, space);
         for (key, value) in &dump.frontends {
             owners.frontends.adopt(*key, *value);
             tables.reserve_quota(value.quota);
@@ -266,9 +264,9 @@ impl World {
             }
         }
         for (index, port) in &realized.leftovers.ports {
-            let share = shares.get(index).copied().unwrap_or_default();
-            space.members.count_leftover(*index, share, &port.realized);
-            demand.count_leftover(DemandKind::Rows, share, port.row_count());
+            let quota = quotas.get(index).copied().unwrap_or_default();
+            space.members.count_leftover(*index, quota, &port.realized);
+            demand.count_leftover(DemandKind::Rows, quota, port.row_count());
         }
         realized.node.realized = dump.node_addresses.iter().copied().collect();
         errors
@@ -313,8 +311,8 @@ impl Tables {
             let realized = frontends.get(&key)?.realized?;
             (realized.owner.is_none() && realized.value.kind == kind).then_some(realized.value.quota)
         };
-        if let Some(share) = allocated_frontends(facts).find_map(found) {
-            self.record_quota_owner(namespace, share);
+        if let Some(quota) = allocated_frontends(facts).find_map(found) {
+            self.record_quota_owner(namespace, quota);
         }
     }
 }

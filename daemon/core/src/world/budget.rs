@@ -27,22 +27,21 @@ impl TableBudget {
     /// Whether another table of this size fits. If the replaced range is a table's, its slots come free soon.
     pub(super) fn allows_table(
         &self,
-        share: QuotaId,
+        quota: QuotaId,
         of: Family,
         places: u32,
         replaced: Option<SlotRange>,
     ) -> bool {
         let own = replaced.and_then(|range| by_family(&self.charges, range.family).find_charge(range.base));
-        let soon = own.filter(|(owner, _)| *owner == share).map_or(0, |(_, slots)| slots);
+        let soon = own.filter(|(owner, _)| *owner == quota).map_or(0, |(_, slots)| slots);
         let more = places.next_power_of_two().saturating_sub(soon);
         let charges = by_family(&self.charges, of);
-        let used = charges.used_by(share);
+        let used = charges.used_by(quota);
         more <= self.headroom(of)
             && charges.used() <= limits::table_slots_max(self.slots)
             && used.saturating_add(more) <= limits::table_slots_of_namespace_max(self.slots)
     }
 
-    /// The tables of one family.
     pub(super) fn charges(&mut self, of: Family) -> &mut Charges {
         by_family_mut(&mut self.charges, of)
     }

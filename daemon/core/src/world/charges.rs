@@ -9,7 +9,6 @@ use crate::index::{Index, Seed};
 use crate::limits;
 use crate::op::QuotaId;
 
-/// The allocations of one resource.
 #[derive(Debug)]
 pub(super) struct Charges {
     all: u32,
@@ -24,14 +23,12 @@ impl Charges {
         Self { all: 0, quota_usage: Vec::new(), parts: Index::new(seed) }
     }
 
-    /// How much is charged in all.
     pub(super) const fn used(&self) -> u32 {
         self.all
     }
 
-    /// How much is charged to one namespace.
-    pub(super) fn used_by(&self, share: QuotaId) -> u32 {
-        self.quota_usage.get(usize::from(share.0)).copied().unwrap_or_default()
+    pub(super) fn used_by(&self, quota: QuotaId) -> u32 {
+        self.quota_usage.get(usize::from(quota.0)).copied().unwrap_or_default()
     }
 
     /// The namespace and amount of an allocation. `None`: it is not charged.
@@ -40,11 +37,11 @@ impl Charges {
     }
 
     /// Charges an allocation, and replaces its earlier charge.
-    pub(super) fn charge(&mut self, part: u32, share: QuotaId, much: u32) {
-        if let Some(before) = self.parts.insert(part, (share, much)) {
+    pub(super) fn charge(&mut self, part: u32, quota: QuotaId, much: u32) {
+        if let Some(before) = self.parts.insert(part, (quota, much)) {
             self.adjust_usage(before, u32::saturating_sub);
         }
-        self.adjust_usage((share, much), u32::saturating_add);
+        self.adjust_usage((quota, much), u32::saturating_add);
     }
 
     pub(super) fn release(&mut self, part: u32) {
@@ -53,8 +50,8 @@ impl Charges {
         }
     }
 
-    fn adjust_usage(&mut self, (share, much): (QuotaId, u32), by: fn(u32, u32) -> u32) {
-        let at = usize::from(share.0);
+    fn adjust_usage(&mut self, (quota, much): (QuotaId, u32), by: fn(u32, u32) -> u32) {
+        let at = usize::from(quota.0);
         if self.quota_usage.len() <= at {
             self.quota_usage.resize(at + 1, 0);
         }
@@ -65,14 +62,14 @@ impl Charges {
     }
 
     /// Whether `more` for a namespace leaves enough of `left` to others.
-    pub(super) fn leaves_headroom(&self, share: QuotaId, more: u32, left: u32) -> bool {
-        more <= self.headroom(share, left)
+    pub(super) fn leaves_headroom(&self, quota: QuotaId, more: u32, left: u32) -> bool {
+        more <= self.headroom(quota, left)
     }
 
     /// The most of `left` that a namespace may take: it ends with at most [`limits::QUOTA_REST_FACTOR`] times the rest.
-    pub(super) fn headroom(&self, share: QuotaId, left: u32) -> u32 {
+    pub(super) fn headroom(&self, quota: QuotaId, left: u32) -> u32 {
         let part = u64::from(limits::QUOTA_REST_FACTOR);
-        let most = (u64::from(left) * part).saturating_sub(u64::from(self.used_by(share))) / (part + 1);
+        let most = (u64::from(left) * part).saturating_sub(u64::from(self.used_by(quota))) / (part + 1);
         u32::try_from(most).unwrap_or(left)
     }
 }

@@ -38,13 +38,11 @@ impl DemandKind {
     const ALL: [Self; 3] = [Self::Frontends, Self::ExternalIps, Self::Rows];
 }
 
-/// The demand of each kind.
 #[derive(Debug)]
 pub(crate) struct Demand {
     frontends: KindDemand,
     external_ips: KindDemand,
     rows: KindDemand,
-    /// The most rows of all services together.
     rows_max: u32,
 }
 
@@ -71,10 +69,10 @@ impl Demand {
     }
 
     /// Counts entries of that namespace that a start found in the maps.
-    pub(super) fn count_leftover(&mut self, kind: DemandKind, share: QuotaId, more: u32) {
+    pub(super) fn count_leftover(&mut self, kind: DemandKind, quota: QuotaId, more: u32) {
         let sum = self.kind_demand_mut(kind);
-        sum.leftovers.insert(share);
-        sum.set_amount(leftover_key(share), share, sum.amount(leftover_key(share)).saturating_add(more));
+        sum.leftovers.insert(quota);
+        sum.set_amount(leftover_key(quota), quota, sum.amount(leftover_key(quota)).saturating_add(more));
     }
 
     /// How much a service may ask for besides the uncounted. Rows have no key to match them with those that a start
@@ -82,26 +80,25 @@ impl Demand {
     pub(super) fn allowance(
         &self,
         kind: DemandKind,
-        (id, share): (ServiceId, QuotaId),
+        (id, quota): (ServiceId, QuotaId),
         settings: &Settings,
     ) -> usize {
         let sum = self.kind_demand(kind);
         let found = match kind {
             DemandKind::Frontends | DemandKind::ExternalIps => 0,
-            DemandKind::Rows => sum.leftover_amount(share),
+            DemandKind::Rows => sum.leftover_amount(quota),
         };
         let own = sum.amount(id.0).saturating_add(found);
-        own.saturating_add(self.headroom(kind, share, settings)) as usize
+        own.saturating_add(self.headroom(kind, quota, settings)) as usize
     }
 
     /// How much more a namespace may ask for.
-    fn headroom(&self, kind: DemandKind, share: QuotaId, settings: &Settings) -> u32 {
+    fn headroom(&self, kind: DemandKind, quota: QuotaId, settings: &Settings) -> u32 {
         let Some(most) = self.demand_limit(kind, settings) else { return u32::MAX };
         let charges = &self.kind_demand(kind).charges;
-        charges.headroom(share, most.saturating_sub(charges.used()))
+        charges.headroom(quota, most.saturating_sub(charges.used()))
     }
 
-    /// How much all services together may ask for.
     fn demand_limit(&self, kind: DemandKind, settings: &Settings) -> Option<u32> {
         match kind {
             DemandKind::Frontends => {
@@ -157,20 +154,20 @@ impl Demand {
     }
 
     fn retry_kind(&mut self, kind: DemandKind, tables: &Tables, services: &mut Services) {
-        let mut fed = 0;
+        let mut retried = 0;
         for _ in 0..self.kind_demand(kind).waiting.namespace_count().max(limits::RETRIED_PER_BATCH) {
-            let is_last = fed == limits::RETRIED_PER_BATCH;
+            let is_last = retried == limits::RETRIED_PER_BATCH;
             let next = if is_last { None } else { self.kind_demand_mut(kind).waiting.next() };
             let Some(id) = next else { break };
             work::count_work(1);
             if self.headroom(kind, tables.quota(id), &tables.settings) > 0 {
-                fed += 1;
+                retried += 1;
                 services.mark_dirty(id, Cause::Retry, true);
             } else if let Some(known) = tables.get(id) {
                 self.kind_demand_mut(kind).waiting.put(retry_turn(known, id));
             }
         }
-        self.kind_demand_mut(kind).waiting.record_freed(fed);
+        self.kind_demand_mut(kind).waiting.record_freed(retried);
     }
 }
 
@@ -194,35 +191,34 @@ impl KindDemand {
     }
 
     /// A namespace's leftovers that no service has asked for.
-    fn leftover_amount(&self, share: QuotaId) -> u32 {
-        if self.leftovers.contains(&share) { self.amount(leftover_key(share)) } else { 0 }
+    fn leftover_amount(&self, quota: QuotaId) -> u32 {
+        if self.leftovers.contains(&quota) { self.amount(leftover_key(quota)) } else { 0 }
     }
 
-    fn set_amount(&mut self, part: u32, share: QuotaId, much: u32) {
+    fn set_amount(&mut self, part: u32, quota: QuotaId, much: u32) {
         match much {
             0 => self.charges.release(part),
-            _ => self.charges.charge(part, share, much),
+            _ => self.charges.charge(part, quota, much),
         }
     }
 
     /// Sets a service's demand. What it newly asks for and the maps have is no longer a leftover.
-    fn set_demand(&mut self, id: ServiceId, share: QuotaId, (much, in_maps): (u32, u32)) {
+    fn set_demand(&mut self, id: ServiceId, quota: QuotaId, (much, in_maps): (u32, u32)) {
         let before = self.amount(id.0);
         // Once everything is decided, no leftovers are counted.
-        if self.leftovers.contains(&share) {
+        if self.leftovers.contains(&quota) {
             let anew = much.saturating_sub(before).min(in_maps);
-            let found_left = self.leftover_amount(share).saturating_sub(anew);
-            self.set_amount(leftover_key(share), share, found_left);
+            let found_left = self.leftover_amount(quota).saturating_sub(anew);
+            self.set_amount(leftover_key(quota), quota, found_left);
         }
-        self.set_amount(id.0, share, much);
+        self.set_amount(id.0, quota, much);
         self.waiting.record_freed(before.saturating_sub(much) as usize);
     }
 
-    /// Releases leftovers that no service has asked for.
     fn forget_leftovers(&mut self) {
-        for share in mem::take(&mut self.leftovers) {
-            self.waiting.record_freed(self.amount(leftover_key(share)) as usize);
-            self.charges.release(leftover_key(share));
+        for quota in mem::take(&mut self.leftovers) {
+            self.waiting.record_freed(self.amount(leftover_key(quota)) as usize);
+            self.charges.release(leftover_key(quota));
         }
     }
 
@@ -243,18 +239,18 @@ impl KindDemand {
     }
 }
 
-const fn leftover_key(share: QuotaId) -> u32 {
-    LEFTOVER_BIT | share.0 as u32
+const fn leftover_key(quota: QuotaId) -> u32 {
+    LEFTOVER_BIT | quota.0 as u32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::tests::{retried, told};
+    use crate::world::tests::{retried, tables_with};
 
     #[test]
     fn a_waiting_service_is_decided_again_when_another_asks_for_less() {
-        let (tables, mut services) = told(&["a", "b"]);
+        let (tables, mut services) = tables_with(&["a", "b"]);
         let mut demand = Demand::new(Seed(0), 1 << 10);
         let mut count = |demand: &mut Demand, id, rows, wants_more| {
             demand.count_rows(id, tables.get(id).unwrap(), rows, wants_more);

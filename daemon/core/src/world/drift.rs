@@ -29,9 +29,7 @@ pub enum Drift {
     Frontend(ServiceKey, FrontendKey),
     /// A frontend that the engine never wrote.
     Stray(FrontendKey),
-    /// A port's list, word, facts, members or sources differ.
     Port(ServiceKey, PortKey),
-    /// A node address is gone, or was added.
     NodeAddress(IpAddr),
 }
 
@@ -54,7 +52,6 @@ type PortMembers = BTreeMap<(Membership, SocketAddr), SlotState>;
 
 type PortSources = BTreeMap<PortIndex, BTreeSet<SourceRange>>;
 
-/// A comparison in progress.
 #[derive(Debug, Default)]
 pub(super) struct DriftCheck {
     is_begun: bool,
@@ -190,7 +187,6 @@ impl DriftCheck {
         Ok(looked_up)
     }
 
-    /// Compares the service's ports, and returns the work done.
     fn check_ports(
         &mut self,
         (key, service): (&ServiceKey, &mut Service),
@@ -201,9 +197,9 @@ impl DriftCheck {
             let Some(index) = port.index else { continue };
             work += limits::FRONTEND_WORK + port.work();
             // Maps may be unable to read a port without frontends; a later comparison covers it.
-            let Some(there) = maps.read_port(index, port.key.family)? else { continue };
+            let Some(found) = maps.read_port(index, port.key.family)? else { continue };
             let sources = self.sources.as_ref().map(|all| all.get(&index));
-            if check_port(port, &there, self.members.get(&index), sources) {
+            if check_port(port, &found, self.members.get(&index), sources) {
                 self.drift.push(Drift::Port(key.clone(), port.key.clone()));
             }
         }
@@ -241,14 +237,14 @@ impl World {
 /// Marks differences as uncertain, and returns whether there are any. `sources`: those in the maps, if they keep any.
 fn check_port(
     port: &mut Port,
-    there: &DumpPort,
+    found: &DumpPort,
     members: Option<&PortMembers>,
     sources: Option<Option<&BTreeSet<SourceRange>>>,
 ) -> bool {
     let realized = &mut port.realized;
-    let mut differs = mark_list_uncertain(&mut realized.cluster, &there.cluster, Scope::Cluster);
-    differs |= mark_list_uncertain(&mut realized.local, &there.local, Scope::Local);
-    if realized.facts.is_some_and(|facts| facts != there.facts) {
+    let mut differs = mark_list_uncertain(&mut realized.cluster, &found.cluster, Scope::Cluster);
+    differs |= mark_list_uncertain(&mut realized.local, &found.local, Scope::Local);
+    if realized.facts.is_some_and(|facts| facts != found.facts) {
         realized.facts = None;
         differs = true;
     }
@@ -260,13 +256,13 @@ fn check_port(
 fn mark_members_uncertain(realized: &mut RealizedPort, members: &PortMembers) -> bool {
     let all = realized.members.keys().chain(members.keys());
     let changed = |it: &&(Membership, SocketAddr)| realized.members.get(it) != members.get(it);
-    let doubted: Vec<_> = all.filter(changed).copied().collect();
-    doubted.into_iter().fold(false, |any, it| realized.uncertain_members.insert(it) | any)
+    let differing: Vec<_> = all.filter(changed).copied().collect();
+    differing.into_iter().fold(false, |any, it| realized.uncertain_members.insert(it) | any)
 }
 
 fn mark_sources_uncertain(realized: &mut RealizedPort, sources: &BTreeSet<SourceRange>) -> bool {
-    let doubted: Vec<_> = realized.sources.symmetric_difference(sources).copied().collect();
-    doubted.into_iter().fold(false, |any, it| realized.uncertain_sources.insert(it) | any)
+    let differing: Vec<_> = realized.sources.symmetric_difference(sources).copied().collect();
+    differing.into_iter().fold(false, |any, it| realized.uncertain_sources.insert(it) | any)
 }
 
 fn mark_list_uncertain(list: &mut RealizedList, (word, slots): &(Word, Vec<Slot>), scope: Scope) -> bool {

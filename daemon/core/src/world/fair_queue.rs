@@ -21,7 +21,6 @@ pub(super) struct FairQueue {
     len: usize,
 }
 
-/// The services of one namespace.
 #[derive(Debug, Default)]
 struct Lane {
     waiting: VecDeque<ServiceId>,
@@ -74,7 +73,6 @@ impl FairQueue {
         }
     }
 
-    /// Charges the work of the last popped service.
     pub(super) fn charge(&mut self, work: u64) {
         if let Some(lane) = self.current.as_ref().and_then(|name| self.lanes.get_mut(name)) {
             lane.spent = lane.spent.saturating_add(work);

@@ -18,32 +18,32 @@ use crate::work;
 impl Tables {
     /// What all known services would take of empty maps.
     pub(crate) fn estimate_growth(&self) -> MapGrowth {
-        let mut coming = MapGrowth::default();
+        let mut growth = MapGrowth::default();
         let known = self.ids().filter_map(|id| self.get(id));
         for service in known {
-            add_service_growth((service.facts.as_deref(), &service.slices), &self.settings, &mut coming);
+            add_service_growth((service.facts.as_deref(), &service.slices), &self.settings, &mut growth);
         }
-        coming
+        growth
     }
 }
 
 /// What a restored service would take of empty maps.
 pub fn estimate_service_growth(view: &ServiceView, settings: &Settings) -> MapGrowth {
-    let mut coming = MapGrowth::default();
-    add_service_growth((view.facts.as_deref(), &view.slices), settings, &mut coming);
-    coming
+    let mut growth = MapGrowth::default();
+    add_service_growth((view.facts.as_deref(), &view.slices), settings, &mut growth);
+    growth
 }
 
 fn add_service_growth(
     (facts, slices): (Option<&ServiceFacts>, &[Arc<SliceFacts>]),
     settings: &Settings,
-    coming: &mut MapGrowth,
+    growth: &mut MapGrowth,
 ) {
     let Some(facts) = facts.filter(|it| frontends::service_state(Some(it), settings) == ServiceState::Served)
     else {
         return;
     };
-    let MapGrowth { frontends, ports, slots, members } = coming;
+    let MapGrowth { frontends, ports, slots, members } = growth;
     for ((family, frontends), slots) in Family::ALL.into_iter().zip(frontends).zip(slots) {
         let addresses = count_addresses(facts, family);
         if addresses > 0 {

@@ -57,7 +57,6 @@ impl Ledger {
         }
     }
 
-    /// Marks services with an expired hold dirty.
     pub(super) fn expire(&mut self, now: Uptime, services: &mut Services) {
         self.begin_decision(now);
         while let Some(id) = self.take_due(now) {
@@ -109,8 +108,8 @@ impl Ledger {
             if !self.accept_claim(namespace) {
                 return false;
             }
-            let heard = service.holds_mut().filter(|hold| hold.is_new_claim(*address, by));
-            heard.for_each(|hold| Arc::make_mut(hold).mark_claimed(*address));
+            let claimed = service.holds_mut().filter(|hold| hold.is_new_claim(*address, by));
+            claimed.for_each(|hold| Arc::make_mut(hold).mark_claimed(*address));
             services.mark_dirty(*id, Cause::AddressClaimed(*address, claimant.clone()), false);
         }
         !held.is_empty()
@@ -183,18 +182,17 @@ pub(super) fn record_undecided_slice(
     services: &mut Services,
     tables: &Tables,
 ) {
-    let Some((told, id)) = tables.slice(key) else { return };
+    let Some((delivered, id)) = tables.slice(key) else { return };
     let Some(service) = services.get_mut(id).filter(|service| service.is_stale()) else { return };
     let decided = service.view.as_deref().map_or(&[][..], |view| &view.slices);
     let at = decided.binary_search_by(|it| it.key.cmp(key));
     // An equal slice that was redelivered counts as new, because another version may have come between.
-    let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| Arc::ptr_eq(it, told));
-    if !is_decided && !told.headless && next != Some(told) {
-        service.observe_slice(told);
+    let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| Arc::ptr_eq(it, delivered));
+    if !is_decided && !delivered.headless && next != Some(delivered) {
+        service.observe_slice(delivered);
     }
 }
 
-/// Sets which held backends of a service may be probed.
 pub(super) fn set_probeable_backends(
     known: &KnownService,
     service: &mut Service,

@@ -28,7 +28,6 @@ impl OutOfMembers {
     }
 }
 
-/// The members that ports are charged with.
 #[derive(Debug)]
 pub(super) struct MemberSpace {
     most: u32,
@@ -53,32 +52,32 @@ impl MemberSpace {
         &mut self,
         port: &mut Port,
         index: PortIndex,
-        share: QuotaId,
+        quota: QuotaId,
     ) -> Result<(), OutOfMembers> {
         let before = self.port_members(index);
         let left = self.most.saturating_sub(self.used());
-        let has_room =
-            |members: u32| members <= before || self.charges.leaves_headroom(share, members - before, left);
+        let fits =
+            |members: u32| members <= before || self.charges.leaves_headroom(quota, members - before, left);
         let listed = port.listed_members();
         let all = listed.saturating_add(port.other_members());
-        port.has_other_members = has_room(all);
-        if !port.has_other_members && !has_room(listed) {
-            return Err(OutOfMembers { own: self.charges.used_by(share), left });
+        port.has_other_members = fits(all);
+        if !port.has_other_members && !fits(listed) {
+            return Err(OutOfMembers { own: self.charges.used_by(quota), left });
         }
-        self.set_members(index, share, if port.has_other_members { all } else { listed });
+        self.set_members(index, quota, if port.has_other_members { all } else { listed });
         Ok(())
     }
 
     /// Charges what a start found of a port: no less than its lists need.
-    pub(super) fn count_leftover(&mut self, index: PortIndex, share: QuotaId, port: &RealizedPort) {
+    pub(super) fn count_leftover(&mut self, index: PortIndex, quota: QuotaId, port: &RealizedPort) {
         let found = u32::try_from(port.members.len()).unwrap_or(u32::MAX);
-        self.set_members(index, share, port.listed_members().max(found));
+        self.set_members(index, quota, port.listed_members().max(found));
     }
 
-    pub(super) fn set_members(&mut self, index: PortIndex, share: QuotaId, members: u32) {
+    pub(super) fn set_members(&mut self, index: PortIndex, quota: QuotaId, members: u32) {
         match members {
             0 => self.charges.release(index.0),
-            _ => self.charges.charge(index.0, share, members),
+            _ => self.charges.charge(index.0, quota, members),
         }
     }
 

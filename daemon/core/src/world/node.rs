@@ -9,7 +9,6 @@ use core::net::IpAddr;
 
 use crate::op::{Action, Op, Owner};
 
-/// The addresses that the maps have.
 #[derive(Debug, Default)]
 pub(super) struct NodeAddresses {
     pub(super) realized: BTreeSet<IpAddr>,
@@ -18,14 +17,12 @@ pub(super) struct NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// Ops that remove addresses the node no longer has.
     pub(super) fn plan_removals(&self, wanted: &BTreeSet<IpAddr>, ops: &mut Vec<Op>) {
         for address in self.realized.union(&self.uncertain).filter(|it| !wanted.contains(it)) {
             ops.push(Op { owner: Owner::Node, action: Action::RemoveNodeAddress(*address) });
         }
     }
 
-    /// Ops that add new addresses of the node.
     pub(super) fn plan(&self, wanted: &BTreeSet<IpAddr>, ops: &mut Vec<Op>) {
         let known = |address| self.realized.contains(address) && !self.uncertain.contains(address);
         for address in wanted.iter().filter(|address| !known(address)) {
@@ -33,7 +30,6 @@ impl NodeAddresses {
         }
     }
 
-    /// Records that the maps accepted the op that adds or removes this address.
     pub(super) fn record_accepted(&mut self, address: IpAddr, is_there: bool) {
         self.uncertain.remove(&address);
         if is_there {

@@ -47,7 +47,7 @@ impl OwnerUpdates {
         if self.is_under_way() {
             return Some(Duration::ZERO);
         }
-        let next = self.last_update.map_or(Duration::ZERO, |told| told + OWNER_UPDATE_INTERVAL);
+        let next = self.last_update.map_or(Duration::ZERO, |last| last + OWNER_UPDATE_INTERVAL);
         (!self.waiting.is_empty()).then_some(next)
     }
 
@@ -60,12 +60,10 @@ impl OwnerUpdates {
     }
 }
 
-/// The claims and reservations of all services.
 #[derive(Debug)]
 pub(crate) struct Owners {
     /// The claims on each frontend, and its state in the maps.
     pub(crate) frontends: Frontends,
-    /// The reservations of addresses.
     pub(super) reservations: Reservations,
     /// Frontends with losers that still name a former owner.
     owner_updates: OwnerUpdates,
@@ -85,7 +83,6 @@ impl Owners {
         self.owner_updates.due()
     }
 
-    /// The other service that reserves a frontend.
     pub(super) fn reserving_service(
         &self,
         key: &FrontendKey,
@@ -126,9 +123,9 @@ impl Owners {
         }
         let before = mem::replace(&mut service.reservations, now);
         let source = rank.map_or(known.key.source, Rank::source);
-        let told = self.reservations.replace((source, id), &before, &service.reservations);
-        work::count_work(told.len());
-        for (other, key) in told {
+        let affected = self.reservations.replace((source, id), &before, &service.reservations);
+        work::count_work(affected.len());
+        for (other, key) in affected {
             services.mark_dirty(other, Cause::ClaimLost(key, known.key.clone()), true);
         }
     }
@@ -225,7 +222,6 @@ impl Owners {
         self.note_handover(it.key);
     }
 
-    /// Records that a frontend has a new owner.
     fn note_handover(&mut self, key: FrontendKey) {
         if self.frontends.get(&key).is_some_and(|entry| entry.losers().next().is_some()) {
             self.owner_updates.waiting.insert(key);
@@ -326,11 +322,11 @@ mod tests {
 
     use super::*;
     use crate::keys::Transport;
-    use crate::world::tests::{ip, told};
+    use crate::world::tests::{ip, tables_with};
 
     #[test]
     fn a_withdrawn_claim_goes_to_its_heir() {
-        let (tables, mut services) = told(&["a", "b"]);
+        let (tables, mut services) = tables_with(&["a", "b"]);
         let [a, b] = [ServiceId(0), ServiceId(1)];
         let rank = tables.get(a).unwrap().facts.as_deref().map(Rank::for_service);
         let port = 80.try_into().unwrap();

@@ -18,13 +18,10 @@ use crate::service::Port;
 use crate::slot_allocator::OutOfSlots;
 use crate::work;
 
-/// Why a list cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlacementError {
-    /// No run of slots is long enough.
     #[error(transparent)]
     Slots(#[from] OutOfSlots),
-    /// The namespace has reached its quota.
     #[error(
         "this namespace has reached its quota: its lists take {own} slots and leave {left} to all others; raise \
              `datapath.limits.backends`"
@@ -37,25 +34,21 @@ pub(crate) enum PlacementError {
     List(u32),
 }
 
-/// A list with its place.
 #[derive(Debug)]
 pub(super) struct ListPlacement {
     pub(super) scope: Scope,
-    /// The word to publish.
     pub(super) word: Word,
     /// The range to write first; `None`: the word points where it did, or nowhere.
     pub(super) range: Option<SlotRange>,
 }
 
 impl ListPlacement {
-    /// The list stays where it is.
     fn keep_range(port: &Port, scope: Scope, is_table: bool) -> Self {
         let flags = port.transitional_flags(scope).without(WordFlags::TABLE).with(WordFlags::TABLE, is_table);
         let word = Word { flags, ..port.realized.list(scope).word };
         Self { scope, word, range: None }
     }
 
-    /// The list moves to a new range.
     fn move_to(port: &Port, scope: Scope, range: SlotRange) -> Self {
         let is_table = range.count > port.rows.len(scope);
         let flags = port.transitional_flags(scope).without(WordFlags::TABLE).with(WordFlags::TABLE, is_table);
@@ -71,11 +64,11 @@ impl Space {
         &mut self,
         port: &mut Port,
         index: PortIndex,
-        share: QuotaId,
+        quota: QuotaId,
     ) -> (Vec<ListPlacement>, Result<(), PlacementError>) {
         let (mut lists, mut lacks) = (Vec::with_capacity(Scope::ALL.len()), Ok(()));
         let before = self.members.port_members(index);
-        let few_members = self.members.allocate_members(port, index, share).err();
+        let few_members = self.members.allocate_members(port, index, quota).err();
         if let Some(error) = few_members.filter(|_| port.truncated_members() > before) {
             return (lists, Err(error.into()));
         }
@@ -84,7 +77,7 @@ impl Space {
             let grows = port.rows.len(scope) > port.realized_block(scope);
             let placed = match few_members.filter(|_| grows) {
                 Some(error) => Err(error.into()),
-                None => self.place_list(port, scope, share),
+                None => self.place_list(port, scope, quota),
             };
             match placed {
                 Ok(placed) => {
@@ -92,10 +85,10 @@ impl Space {
                     lists.push(placed);
                 }
                 Err(error) => {
-                    let Some(part) = self.place_part(port, scope, share) else {
+                    let Some(part) = self.place_part(port, scope, quota) else {
                         // A list that stays needs no more members than the longer one that has no place.
                         let taken = if lists.is_empty() { 0 } else { self.members.port_members(index) };
-                        self.members.set_members(index, share, taken.max(before));
+                        self.members.set_members(index, quota, taken.max(before));
                         return (lists, lacks.and(Err(error)));
                     };
                     port.set_table(scope, false);
@@ -110,7 +103,7 @@ impl Space {
 
     /// Places as much of a list as fits in a block of its current size, when the whole list has no place: otherwise the
     /// list would point to removed backends forever.
-    fn place_part(&mut self, port: &Port, scope: Scope, share: QuotaId) -> Option<ListPlacement> {
+    fn place_part(&mut self, port: &Port, scope: Scope, quota: QuotaId) -> Option<ListPlacement> {
         let (family, realized) = (port.key.family, port.realized.list(scope));
         let before = realized.word.range(family)?;
         let count = port.realized_block(scope);
@@ -120,8 +113,8 @@ impl Space {
         if port.is_realized_in(scope, count) {
             return Some(ListPlacement::keep_range(port, scope, false));
         }
-        let base = self.allocate_plain((family, count), Some(before), share).ok()?;
-        by_family_mut(&mut self.lists, family).charge(base, share, count);
+        let base = self.allocate_plain((family, count), Some(before), quota).ok()?;
+        by_family_mut(&mut self.lists, family).charge(base, quota, count);
         Some(ListPlacement::move_to(port, scope, SlotRange { family, base, count }))
     }
 
@@ -129,7 +122,7 @@ impl Space {
         &mut self,
         port: &Port,
         scope: Scope,
-        share: QuotaId,
+        quota: QuotaId,
     ) -> Result<ListPlacement, PlacementError> {
         let (plain, wanted) = (port.rows.len(scope), port.desired_places(scope));
         work::count_work(wanted as usize);
@@ -144,20 +137,20 @@ impl Space {
         if port.is_realized_in(scope, wanted) {
             return Ok(ListPlacement::keep_range(port, scope, wanted > plain));
         }
-        if let Some(range) = self.allocate_table(port, scope, share) {
+        if let Some(range) = self.allocate_table(port, scope, quota) {
             return Ok(ListPlacement::move_to(port, scope, range));
         }
         if port.is_realized_in(scope, plain) {
             return Ok(ListPlacement::keep_range(port, scope, false));
         }
-        self.place_plain(port, scope, share)
+        self.place_plain(port, scope, quota)
     }
 
     fn place_plain(
         &mut self,
         port: &Port,
         scope: Scope,
-        share: QuotaId,
+        quota: QuotaId,
     ) -> Result<ListPlacement, PlacementError> {
         let (family, count) = (port.key.family, port.rows.len(scope));
         if count == 0 {
@@ -167,9 +160,9 @@ impl Space {
         }
         let before = port.realized.list(scope).word.range(family);
         let slots = count.next_power_of_two();
-        let base = self.allocate_plain((family, count), before, share)?;
+        let base = self.allocate_plain((family, count), before, quota)?;
         let range = SlotRange { family, base, count };
-        by_family_mut(&mut self.lists, family).charge(base, share, slots);
+        by_family_mut(&mut self.lists, family).charge(base, quota, slots);
         Ok(ListPlacement::move_to(port, scope, range))
     }
 
@@ -178,13 +171,13 @@ impl Space {
         &mut self,
         (family, count): (Family, u32),
         before: Option<SlotRange>,
-        share: QuotaId,
+        quota: QuotaId,
     ) -> Result<u32, PlacementError> {
         let slots = count.next_power_of_two();
         let is_no_larger = before.is_some_and(|before| slots <= before.count.next_power_of_two());
         self.refill_spares(family);
         if !is_no_larger {
-            self.check_headroom(share, family, slots)?;
+            self.check_headroom(quota, family, slots)?;
         }
         let found = self.slots(family).allocate(count);
         match found {
@@ -194,32 +187,32 @@ impl Space {
     }
 
     /// Whether `slots` more for the namespace's lists leave enough to others.
-    fn check_headroom(&self, share: QuotaId, family: Family, slots: u32) -> Result<(), PlacementError> {
+    fn check_headroom(&self, quota: QuotaId, family: Family, slots: u32) -> Result<(), PlacementError> {
         let (lists, left) = (by_family(&self.lists, family), self.headroom(family));
         // Without any slots left, the allocator reports that instead.
-        let may = left < slots || lists.leaves_headroom(share, slots, left);
-        may.then_some(()).ok_or(PlacementError::Quota { own: lists.used_by(share), left })
+        let may = left < slots || lists.leaves_headroom(quota, slots, left);
+        may.then_some(()).ok_or(PlacementError::Quota { own: lists.used_by(quota), left })
     }
 
     /// A range for the list's Maglev table, if it should have one and the table fits.
-    fn allocate_table(&mut self, port: &Port, scope: Scope, share: QuotaId) -> Option<SlotRange> {
+    fn allocate_table(&mut self, port: &Port, scope: Scope, quota: QuotaId) -> Option<SlotRange> {
         let (family, count) = (port.key.family, port.desired_places(scope));
         let before = port.realized.list(scope).word.range(family);
-        if count == port.rows.len(scope) || !self.tables.allows_table(share, family, count, before) {
+        if count == port.rows.len(scope) || !self.tables.allows_table(quota, family, count, before) {
             return None;
         }
         self.refill_spares(family);
         let base = self.slots(family).allocate(count).ok()?;
-        self.tables.charges(family).charge(base, share, count.next_power_of_two());
+        self.tables.charges(family).charge(base, quota, count.next_power_of_two());
         Some(SlotRange { family, base, count })
     }
 
     /// Whether a table of that port would fit now.
-    pub(super) fn has_table_capacity(&self, port: &Port, share: QuotaId) -> bool {
+    pub(super) fn has_table_capacity(&self, port: &Port, quota: QuotaId) -> bool {
         let family = port.key.family;
         port.missing_tables().any(|(scope, places)| {
             let before = port.realized.list(scope).word.range(family);
-            self.tables.allows_table(share, family, places, before)
+            self.tables.allows_table(quota, family, places, before)
                 && by_family(&self.slots, family).has_run(places)
         })
     }

@@ -37,18 +37,18 @@ impl World {
     /// several pieces is counted in the first.
     pub(crate) fn estimate_pending_growth(&self) -> MapGrowth {
         let Self { queue, services, owners, space, .. } = self;
-        let mut coming = MapGrowth::default();
+        let mut growth = MapGrowth::default();
         let mut tables = [0; 2];
         let begins = |service: &&Service| !service.is_unfinished() && service.cursor == Cursor::default();
         let begun = queue.piece.iter().filter_map(|id| services.get(*id)).filter(begins);
         let all = queue.gathered.iter().filter_map(|id| services.get(*id)).chain(begun);
-        all.for_each(|service| add_growth(service, &owners.frontends, &mut coming, &mut tables));
+        all.for_each(|service| add_growth(service, &owners.frontends, &mut growth, &mut tables));
         for family in Family::ALL {
             let tables = by_family_mut(&mut tables, family);
-            let slots = by_family_mut(&mut coming.slots, family);
+            let slots = by_family_mut(&mut growth.slots, family);
             *slots = slots.saturating_add((*tables).min(space.tables.headroom(family)));
         }
-        coming
+        growth
     }
 
     /// Plans the ops for a service's lists and frontends, as many as a piece allows. On an error the planned ops are
@@ -66,12 +66,10 @@ impl World {
         self.planner().plan_removals(id, ops);
     }
 
-    /// Plans the removal of addresses that the node no longer has.
     pub(crate) fn plan_node_removals(&self, ops: &mut Vec<Op>) {
         self.realized.node.plan_removals(&self.tables.node.node_port_addresses, ops);
     }
 
-    /// Plans the new addresses of the node.
     pub(crate) fn plan_node(&self, ops: &mut Vec<Op>) {
         self.realized.node.plan(&self.tables.node.node_port_addresses, ops);
     }
@@ -102,7 +100,6 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Plans the ops for a service's lists and frontends.
     fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         if self.services.is_unfinished(id) {
             return Ok(());
@@ -181,7 +178,7 @@ impl Planner<'_> {
             index = left;
             (lists, placed) = self.place_lists(id, position, index);
         }
-        let share = self.tables.quota(id);
+        let quota = self.tables.quota(id);
         let Some(port) = self.services.port(id, position) else {
             self.services.count_impossible();
             return Ok(());
@@ -200,12 +197,12 @@ impl Planner<'_> {
         // delays no list.
         let is_restricted = checks_sources(port);
         if !is_restricted {
-            plan_sources(port, (index, share), push);
+            plan_sources(port, (index, quota), push);
         }
         lists.iter().for_each(|list| plan_list(port, index, list, push));
         let is_there = placed.is_ok() || port.realized.cluster.word != Word::EMPTY;
         if is_restricted && is_there {
-            plan_sources(port, (index, share), push);
+            plan_sources(port, (index, quota), push);
         }
         if !lists.is_empty() {
             plan_stale_members(port, index, &stays, push);
@@ -213,17 +210,16 @@ impl Planner<'_> {
         Ok(placed?)
     }
 
-    /// Places a port's lists.
     fn place_lists(
         &mut self,
         id: ServiceId,
         position: usize,
         index: PortIndex,
     ) -> (Vec<ListPlacement>, Result<(), PlacementError>) {
-        let share = self.tables.quota(id);
+        let quota = self.tables.quota(id);
         let Self { services, space, .. } = self;
         let port = services.port_mut(id, position);
-        port.map_or((Vec::new(), Ok(())), |port| space.place_lists(port, index, share))
+        port.map_or((Vec::new(), Ok(())), |port| space.place_lists(port, index, quota))
     }
 
     /// The port's index: its present one, one that a restart found and that is entirely its own, or a free one.
@@ -255,8 +251,8 @@ impl Planner<'_> {
             self.services.count_impossible();
             return begin;
         };
-        let (limit, share) = (self.tables.settings.frontends_max, self.tables.quota(id));
-        let (mut more, mut chosen, mut full, mut kept) = (0, 0, None, BTreeSet::new());
+        let (limit, quota) = (self.tables.settings.frontends_max, self.tables.quota(id));
+        let (mut more, mut chosen, mut full, mut to_replan) = (0, 0, None, BTreeSet::new());
         let mut end = service.desired.len();
         for (position, frontend) in
             service.desired.iter().enumerate().skip(begin).filter(|(_, it)| !it.passes)
@@ -269,22 +265,22 @@ impl Planner<'_> {
             let index = frontend.position.and_then(|position| service.ports.get(position)?.index);
             let former = || entry.realized.and_then(|it| it.owner);
             let Some(port) = index else {
-                kept.extend(former().filter(|former| self.blocks_winner(*former, id, &key)));
+                to_replan.extend(former().filter(|former| self.blocks_winner(*former, id, &key)));
                 continue;
             };
-            let value = FrontendValue { port, kind: frontend.kind, quota: share };
+            let value = FrontendValue { port, kind: frontend.kind, quota };
             let done = entry.realized.is_some_and(|it| it.value == value && it.owner == Some(id));
             if done && !entry.uncertain {
                 continue;
             }
             if !done && self.has_no_list(id, frontend.position) {
-                kept.extend(former().filter(|former| self.blocks_winner(*former, id, &key)));
+                to_replan.extend(former().filter(|former| self.blocks_winner(*former, id, &key)));
                 continue;
             }
             let is_chosen = usize::from(frontend.kind.is_author_chosen());
             if entry.realized.is_none()
                 && let Err(error) =
-                    check_frontend_limit(self.frontends, (limit, share), (more + 1, chosen, is_chosen), freed)
+                    check_frontend_limit(self.frontends, (limit, quota), (more + 1, chosen, is_chosen), freed)
             {
                 full = full.or(Some(error));
                 continue;
@@ -300,7 +296,7 @@ impl Planner<'_> {
         }
         self.frontends.all.planned += more;
         self.frontends.external_ips.planned += chosen;
-        kept.into_iter().for_each(|former| self.services.replan(former));
+        to_replan.into_iter().for_each(|former| self.services.replan(former));
         full.into_iter().for_each(|error| self.shortfalls.record_shortfall(id, None, error));
         end
     }
@@ -319,8 +315,8 @@ impl Planner<'_> {
     /// ones.
     fn free_own_frontends(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
         let new = self.services.get(id).map_or(0, |service| service.desired.len().saturating_sub(begin));
-        let (limit, share) = (self.tables.settings.frontends_max, self.tables.quota(id));
-        if check_frontend_limit(self.frontends, (limit, share), (new, 0, 0), 0).is_ok() {
+        let (limit, quota) = (self.tables.settings.frontends_max, self.tables.quota(id));
+        if check_frontend_limit(self.frontends, (limit, quota), (new, 0, 0), 0).is_ok() {
             return 0;
         }
         let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
@@ -332,7 +328,6 @@ impl Planner<'_> {
         ops.len() - before
     }
 
-    /// Plans the removal of what a service no longer has.
     fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         if self.services.is_unfinished(id) {
             return;
@@ -406,48 +401,48 @@ impl Planner<'_> {
     /// Gives a port without capacity the index and lists of a leaving port: a renamed one, or one of another number
     /// once its last frontend is gone. The lists are then replaced like those of any changed port.
     fn inherit_index(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
-        let Self { services, frontends, space, shortfalls: lacking, .. } = self;
+        let Self { services, frontends, space, shortfalls, .. } = self;
         if space.freed.has_readers(id) {
             return None;
         }
-        let known = lacking.handover.take().filter(|heirs| heirs.service_id == id);
+        let known = shortfalls.handover.take().filter(|heirs| heirs.service_id == id);
         let mut heirs = known.unwrap_or_else(|| IndexHandover::find_handover(id, services, frontends));
         let left =
             services.get(id).and_then(|service| heirs.take_index_for(service, position, &space.indices));
-        lacking.handover = Some(heirs);
+        shortfalls.handover = Some(heirs);
         hand_over_index(id, left?, position, services, space)
     }
 }
 
 /// Adds what the service lacks; `tables` collects the slots of Maglev tables, which have a limit of their own.
-fn add_growth(service: &Service, frontends: &Frontends, coming: &mut MapGrowth, tables: &mut [u32; 2]) {
+fn add_growth(service: &Service, frontends: &Frontends, growth: &mut MapGrowth, tables: &mut [u32; 2]) {
     let new = |key: &FrontendKey| frontends.get(key).is_none_or(|entry| entry.realized.is_none());
     let stays = |it: &&DesiredFrontend| !it.passes;
     for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
-        *by_family_mut(&mut coming.frontends, Family::from_address(key.address)) += 1;
+        *by_family_mut(&mut growth.frontends, Family::from_address(key.address)) += 1;
     }
     for port in service.ports.iter().filter(|port| port.index.is_none()) {
-        coming.ports += 1;
+        growth.ports += 1;
         let members = u32::try_from(desired_members(port).count()).unwrap_or(u32::MAX);
-        coming.members = coming.members.saturating_add(members);
+        growth.members = growth.members.saturating_add(members);
         for scope in Scope::ALL.into_iter().filter(|scope| port.uses_list(*scope)) {
-            add_list_growth(port, scope, coming, tables);
+            add_list_growth(port, scope, growth, tables);
         }
     }
 }
 
 /// Whether `more` new frontends of a namespace fit once `freed` ones are gone. `chosen` of them are at external IPs,
 /// and `is_chosen` says whether the last is. External IPs leave half of the capacity to what the apiserver allocates:
-/// one small object may list thousands, and each namespace may take nine tenths of the rest.
+/// one small object may list thousands, and each namespace may take eight ninths of the rest.
 fn check_frontend_limit(
     frontends: &Frontends,
-    (limit, share): (Option<usize>, QuotaId),
+    (limit, quota): (Option<usize>, QuotaId),
     (more, chosen, is_chosen): (usize, usize, usize),
     freed: usize,
 ) -> Result<(), PlanError> {
     let limit = limit.unwrap_or(usize::MAX);
     let all = frontends.all.total_planned().saturating_sub(freed);
-    let own = frontends.used_by(share).saturating_sub(freed);
+    let own = frontends.used_by(quota).saturating_sub(freed);
     let left = limit.saturating_sub(all);
     let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
     let is_shared = limit >= limits::QUOTA_CAPACITY_MIN as usize;
@@ -481,12 +476,12 @@ impl ReachableIndices {
 }
 
 /// Adds a list that is new, or its Maglev table with the members that it needs.
-fn add_list_growth(port: &Port, scope: Scope, coming: &mut MapGrowth, tables: &mut [u32; 2]) {
+fn add_list_growth(port: &Port, scope: Scope, growth: &mut MapGrowth, tables: &mut [u32; 2]) {
     let (backends, places) = (port.rows.len(scope), port.desired_places(scope));
-    let room = if places > backends { tables } else { &mut coming.slots };
+    let room = if places > backends { tables } else { &mut growth.slots };
     let room = by_family_mut(room, port.key.family);
     let slots = if places > 0 { places.next_power_of_two() } else { 0 };
     *room = room.saturating_add(slots);
     let is_listed = places > backends && port.policy.affinity_timeout == 0;
-    coming.members = coming.members.saturating_add(if is_listed { backends } else { 0 });
+    growth.members = growth.members.saturating_add(if is_listed { backends } else { 0 });
 }

@@ -14,22 +14,17 @@ use crate::op::ServiceId;
 /// Why a plan falls short of desired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
-    /// A list has no place.
     #[error(transparent)]
     Place(#[from] PlacementError),
-    /// A port has no index.
     #[error(transparent)]
     Index(#[from] OutOfIndices),
-    /// The configured limit is reached.
     #[error("{0} frontends are programmed, as many as `datapath.limits.frontends` allows; raise it")]
     Frontends(usize),
-    /// The namespace has reached its quota.
     #[error(
         "this namespace has reached its quota: its {own} frontends leave {left} to all others; raise \
              `datapath.limits.frontends`"
     )]
     Quota { own: usize, left: usize },
-    /// External IPs have reached their common half.
     #[error(
         "the frontends at external IPs of all namespaces have reached half of `datapath.limits.frontends`: {0} are \
              programmed; raise it"
@@ -65,7 +60,6 @@ pub(super) struct PlanShortfalls {
 struct Shortfall {
     /// The positions of ports without index or with truncated lists.
     ports: BTreeSet<usize>,
-    /// The first error.
     reason: PlanError,
 }
 
@@ -74,7 +68,6 @@ impl PlanShortfalls {
         self.services.remove(&id);
     }
 
-    /// Records a port or frontends left out.
     pub(super) fn record_shortfall(&mut self, id: ServiceId, port: Option<usize>, why: PlanError) {
         let lacks =
             self.services.entry(id).or_insert_with(|| Shortfall { ports: BTreeSet::new(), reason: why });

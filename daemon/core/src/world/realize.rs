@@ -27,16 +27,13 @@ use crate::work;
 /// What the maps hold besides the services' own.
 #[derive(Debug, Default)]
 pub(crate) struct RealizedState {
-    /// The node's own addresses.
     pub(super) node: NodeAddresses,
     /// What a start found in the maps and no service has adopted.
     pub(super) leftovers: LeftoverPorts,
-    /// A comparison with the maps, if one is in progress.
     pub(super) drift_check: Option<DriftCheck>,
 }
 
 impl RealizedState {
-    /// Starts to compare realized with the maps.
     pub(crate) fn begin_check(&mut self) {
         self.drift_check = Some(DriftCheck::default());
     }
@@ -252,7 +249,6 @@ fn release_unpublished(ops: &[Op], failed: usize, space: &mut Space, shortage: &
     }
 }
 
-/// The port that an op changes.
 struct PortWrite<'a> {
     realized: &'a mut RealizedPort,
     family: Family,

@@ -20,7 +20,6 @@ use crate::snapshot::{Counters, Fill, FrontendView, MapCheck, ServiceView, Servi
 use crate::time::ClockReading;
 use crate::work;
 
-/// The published snapshot and the counters.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(super) snapshot: Snapshot,

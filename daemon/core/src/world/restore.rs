@@ -21,21 +21,18 @@ use crate::service::{Port, Service};
 use crate::snapshot::{PortView, ServiceView, Snapshot, Status};
 use crate::time::{ClockReading, Uptime};
 
-/// The saved state of a former process.
 #[derive(Clone, Debug, Default)]
 pub struct SavedSnapshot {
     /// When the sources last confirmed it.
     pub at: Timestamp,
     /// The clocks of the former process, to which the times of its holds refer.
     pub clock: ClockReading,
-    /// All services, as readers saw them.
     pub services: Vec<Arc<ServiceView>>,
     /// The last apiserver version received for each kind.
     pub progress: BTreeMap<WatchKind, Arc<str>>,
 }
 
 impl From<&Snapshot> for SavedSnapshot {
-    /// The part of a snapshot that is saved.
     fn from(snapshot: &Snapshot) -> Self {
         Self {
             at: snapshot.confirmed_at(),

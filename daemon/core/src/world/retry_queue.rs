@@ -20,24 +20,20 @@ pub(super) type RetryTurn = (i64, ServiceKey, ServiceId);
 pub(super) struct RetryQueue {
     namespaces: BTreeMap<Arc<str>, BTreeSet<RetryTurn>>,
     turns: BTreeMap<ServiceId, RetryTurn>,
-    /// The namespace that had the last turn.
     last: Option<Arc<str>>,
     /// Capacity freed since the last retries.
     freed: usize,
 }
 
 impl RetryQueue {
-    /// Records freed capacity.
     pub(super) fn record_freed(&mut self, room: usize) {
         self.freed = if self.turns.is_empty() { 0 } else { self.freed.saturating_add(room) };
     }
 
-    /// Takes the capacity freed since the last call.
     pub(super) const fn take_freed(&mut self) -> usize {
         core::mem::replace(&mut self.freed, 0)
     }
 
-    /// How many namespaces have services here.
     pub(super) fn namespace_count(&self) -> usize {
         self.namespaces.len()
     }

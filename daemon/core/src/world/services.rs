@@ -13,7 +13,6 @@ use crate::op::{PortIndex, ServiceId};
 use crate::service::{Cursor, Freshness, Phase, Port, Service};
 use crate::tables::Tables;
 
-/// All services by their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Services {
     all: Vec<Service>,
@@ -80,12 +79,10 @@ impl Services {
         self.get(id).is_some_and(Service::is_dirty)
     }
 
-    /// Whether this service continues in a later piece.
     pub(crate) fn is_unfinished(&self, id: ServiceId) -> bool {
         self.get(id).is_some_and(Service::is_unfinished)
     }
 
-    /// Records the error that stopped a service's plan.
     pub(crate) fn record_error(&mut self, id: ServiceId, error: Arc<str>) {
         if let Some(service) = self.get_mut(id) {
             service.record_error(error);
@@ -97,7 +94,6 @@ impl Services {
         self.impossible += 1;
     }
 
-    /// The service's port at a position.
     pub(super) fn port(&self, id: ServiceId, position: usize) -> Option<&Port> {
         self.get(id)?.ports.get(position)
     }
@@ -106,7 +102,6 @@ impl Services {
         self.get_mut(id)?.ports.get_mut(position)
     }
 
-    /// The service's port with this index.
     pub(super) fn port_at(&self, id: ServiceId, index: PortIndex, indices: &Indices) -> Option<&Port> {
         self.port(id, indices.position(index)?).filter(|port| port.index == Some(index))
     }

@@ -18,7 +18,6 @@ use crate::work;
 
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
-    /// What the plans left out.
     pub(super) shortfalls: PlanShortfalls,
     /// The services without capacity in the maps.
     pub(super) without_room: RetryQueue,
@@ -27,7 +26,6 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
-    /// Records whether a planned service found capacity.
     pub(super) fn record_plan<T>(
         &mut self,
         id: ServiceId,
@@ -68,21 +66,20 @@ impl Shortage {
     /// Retries one service, in turn, per freed unit of capacity.
     pub(super) fn retry_waiting(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
         let room = self.without_room.take_freed().min(limits::RETRIED_PER_BATCH);
-        let fed: Vec<ServiceId> = (0..room).map_while(|_| self.without_room.next()).collect();
-        fed.into_iter().for_each(|id| services.retry(id, tables));
+        let retried: Vec<ServiceId> = (0..room).map_while(|_| self.without_room.next()).collect();
+        retried.into_iter().for_each(|id| services.retry(id, tables));
         self.retry_tables(tables, services, space);
     }
 
-    /// Retries the services whose tables would fit now.
     fn retry_tables(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
         if self.tableless.take_freed() == 0 {
             return;
         }
         let waiting: Vec<_> = (0..limits::RETRIED_PER_BATCH).map_while(|_| self.tableless.next()).collect();
         for id in waiting {
-            let share = tables.quota(id);
+            let quota = tables.quota(id);
             let ports = services.get(id).map_or(&[][..], |service| &service.ports);
-            if ports.iter().inspect(|_| work::count_work(1)).any(|port| space.has_table_capacity(port, share))
+            if ports.iter().inspect(|_| work::count_work(1)).any(|port| space.has_table_capacity(port, quota))
             {
                 services.retry(id, tables);
             }
@@ -96,11 +93,11 @@ mod tests {
     use super::*;
     use crate::index::Seed;
     use crate::maps::Capacity;
-    use crate::world::tests::{retried, told};
+    use crate::world::tests::{retried, tables_with};
 
     #[test]
     fn each_freed_unit_of_capacity_retries_one_service() {
-        let (tables, mut services) = told(&["a", "b", "c"]);
+        let (tables, mut services) = tables_with(&["a", "b", "c"]);
         let space = Space::new(Seed(0), Capacity::default());
         let mut shortage = Shortage::default();
         shortage.without_room.record_freed(9);

@@ -21,7 +21,6 @@ use crate::op::{Action, Grace, Op, Owner, PortIndex, QuotaId, ServiceId, SlotRan
 use crate::service::Port;
 use crate::slot_allocator::SlotAllocator;
 
-/// Why a port has no index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OutOfIndices {
     #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
@@ -33,16 +32,13 @@ pub(crate) enum OutOfIndices {
     Quota { own: u32, left: u32 },
 }
 
-/// The slots and indices of the maps.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(super) slots: [SlotAllocator; 2],
     spares: [SpareBlocks; 2],
-    /// The slots that plain lists take.
     pub(super) lists: [Charges; 2],
     pub(super) members: MemberSpace,
     pub(super) indices: Indices,
-    /// The slots that Maglev tables take.
     pub(super) tables: TableBudget,
     pub(crate) freed: FreedSpace,
 }
@@ -81,7 +77,6 @@ impl Space {
         self.indices.release_index(index);
     }
 
-    /// How many slots a family has.
     pub(super) const fn capacity(&self) -> u32 {
         let [slots, _] = &self.slots;
         slots.capacity()
@@ -117,7 +112,6 @@ impl Space {
     }
 }
 
-/// The allocated port indices.
 #[derive(Debug)]
 pub(super) struct Indices {
     free: BTreeSet<PortIndex>,
@@ -131,11 +125,11 @@ pub(super) struct Indices {
 
 impl Indices {
     /// Allocates the lowest free index for a namespace, so that the map stays dense.
-    pub(super) fn allocate_index(&mut self, share: QuotaId) -> Result<PortIndex, OutOfIndices> {
+    pub(super) fn allocate_index(&mut self, quota: QuotaId) -> Result<PortIndex, OutOfIndices> {
         let left = self.capacity.saturating_sub(self.charges.used());
         let is_shared = self.capacity >= limits::QUOTA_CAPACITY_MIN;
-        if is_shared && left > 0 && !self.charges.leaves_headroom(share, 1, left) {
-            return Err(OutOfIndices::Quota { own: self.charges.used_by(share), left });
+        if is_shared && left > 0 && !self.charges.leaves_headroom(quota, 1, left) {
+            return Err(OutOfIndices::Quota { own: self.charges.used_by(quota), left });
         }
         let index = match self.free.pop_first() {
             Some(index) => index,
@@ -145,18 +139,18 @@ impl Indices {
             }
             None => return Err(OutOfIndices::Exhausted(self.capacity)),
         };
-        self.charges.charge(index.0, share, 1);
+        self.charges.charge(index.0, quota, 1);
         Ok(index)
     }
 
     /// Reserves an index that a restart found in use.
-    pub(super) fn reserve(&mut self, index: PortIndex, share: QuotaId) {
+    pub(super) fn reserve(&mut self, index: PortIndex, quota: QuotaId) {
         while self.next <= index.0 {
             self.free.insert(PortIndex(self.next));
             self.next += 1;
         }
         self.free.remove(&index);
-        self.charges.charge(index.0, share, 1);
+        self.charges.charge(index.0, quota, 1);
     }
 
     pub(super) fn release_index(&mut self, index: PortIndex) {
@@ -179,7 +173,6 @@ impl Indices {
         }
     }
 
-    /// Sets the positions of all ports of a service.
     pub(super) fn set_positions(&mut self, ports: &[Port]) {
         for (position, port) in ports.iter().enumerate() {
             if let Some(index) = port.index {
@@ -269,7 +262,6 @@ impl FreedBatch {
         ranges.is_empty() && indices.is_empty() && services.is_empty() && found.is_empty()
     }
 
-    /// Plans the wiping of ranges, up to this much work.
     pub(super) fn plan_wipes(&mut self, mut left: u64, ops: &mut Vec<Op>) {
         while left > 0
             && let Some(range) = self.ranges.pop()

@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 use crate::limits;
 use crate::slot_allocator::SlotAllocator;
 
-/// The spare blocks of one family.
 #[derive(Clone, Debug)]
 pub(super) struct SpareBlocks {
     /// By order (power of two): the first slots of the spare blocks, and how many there should be.
@@ -48,7 +47,6 @@ impl SpareBlocks {
         }
     }
 
-    /// Takes a block for so many slots.
     pub(super) fn allocate_block(&mut self, count: u32) -> Option<u32> {
         let slots = count.max(1).checked_next_power_of_two()?;
         let (bases, _) = self.blocks.get_mut(slots.ilog2() as usize)?;

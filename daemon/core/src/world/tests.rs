@@ -264,7 +264,7 @@ pub(super) fn service(name: &str, cluster_ip: &str, external_ips: &[&str]) -> Se
 }
 
 /// Tables and undecided services of these names, to test one part of the world alone.
-pub(super) fn told(names: &[&str]) -> (Tables, services::Services) {
+pub(super) fn tables_with(names: &[&str]) -> (Tables, services::Services) {
     let mut tables = Tables::new(Seed(0), &[SOURCE], names.len());
     let mut services = services::Services::default();
     for name in names {

@@ -27,7 +27,6 @@ impl UndecidedClaims {
         Self { claims: Index::new(seed), waiting: BTreeMap::new() }
     }
 
-    /// Adds the claims of an undecided service.
     pub(super) fn add(&mut self, facts: &ServiceFacts) {
         claimed_addresses(facts).for_each(|address| *self.claims.get_or_insert_with(address, || 0) += 1);
     }

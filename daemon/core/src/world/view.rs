@@ -28,7 +28,6 @@ use crate::tables::Tables;
 use crate::time::ClockReading;
 use crate::work;
 
-/// The inputs of a view.
 pub(super) struct Viewer<'a> {
     pub(super) tables: &'a Tables,
     pub(super) services: &'a Services,
@@ -246,7 +245,6 @@ fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Re
     }
 }
 
-/// Why there is no backend.
 fn no_backend_reason(port: &Port) -> Reason {
     let none_yet = if port.rows.iter().len() > 0 { Reason::AllUnready } else { Reason::NoEndpoints };
     port.history.empty_reason().unwrap_or(none_yet)
@@ -255,14 +253,14 @@ fn no_backend_reason(port: &Port) -> Reason {
 /// Sets the label as the reason if it hides a slice with endpoints from proxies: its endpoints exist, so the other
 /// reasons would mislead.
 fn set_hidden_reason(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
-    let is_nobody = matches!(row.verdict, Verdict::Refusing | Verdict::Passing);
-    let tells_less = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished, Reason::HoldExpired];
-    let is_nobody = is_nobody && row.reason.is_some_and(|reason| tells_less.contains(&reason));
+    let is_unserved = matches!(row.verdict, Verdict::Refusing | Verdict::Passing);
+    let less_specific = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished, Reason::HoldExpired];
+    let is_unserved = is_unserved && row.reason.is_some_and(|reason| less_specific.contains(&reason));
     let family = AddressType::Ip(Family::from_address(row.address));
     let hides = |slice: &Arc<SliceFacts>| {
         slice.headless && slice.address_type == family && slice.endpoints.iter_brief().next().is_some()
     };
-    if is_nobody && slices.iter().any(hides) {
+    if is_unserved && slices.iter().any(hides) {
         row.reason = Some(Reason::Hidden);
     }
 }

@@ -23,17 +23,14 @@ use crate::service::{Freshness, Phase, Port, Service, StartupWrite};
 use crate::tables::{KnownService, Tables};
 use crate::time::Uptime;
 
-/// The order in which services are realized.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
     lanes: FairQueue,
     /// Dirty services that wait until their source has synced.
     waiting: Vec<ServiceId>,
-    /// The claims of undecided services.
     pub(super) undecided: UndecidedClaims,
     /// Services to plan again because another service's op unblocked them.
     pub(super) woken: BTreeSet<ServiceId>,
-    /// The services of this piece, in their order.
     pub(crate) piece: Vec<ServiceId>,
     /// Services that the start has decided, held back until it has decided all.
     pub(super) gathered: Vec<ServiceId>,
@@ -46,9 +43,7 @@ pub(crate) struct WorkQueue {
     deferred: BTreeSet<ServiceId>,
     /// How many services of the start are not written yet.
     unwritten: usize,
-    /// When losses were last judged.
     judged: Uptime,
-    /// The most work of a piece.
     pub(crate) most: u64,
 }
 
@@ -122,7 +117,6 @@ impl WorkQueue {
         }
     }
 
-    /// Begins a start with all known services.
     pub(super) fn begin_start(&mut self, services: &mut Services, may_decide: MayDecide<'_>) {
         if !mem::replace(&mut self.is_begun, true) {
             self.await_undecided(services, may_decide);
@@ -162,7 +156,6 @@ impl WorkQueue {
         }
     }
 
-    /// The next service of the piece.
     pub(super) fn next(&mut self, services: &mut Services, tables: &Tables) -> Option<ServiceId> {
         for id in mem::take(&mut services.dirty) {
             if let Some(known) = tables.get(id) {
@@ -181,8 +174,8 @@ impl WorkQueue {
         tables: &Tables,
     ) -> u64 {
         let most = self.most;
-        let looks = if was_stale { tables.get(id).map_or(0, KnownService::decision_cost) } else { 0 };
-        let work = services.get(id).map_or(0, Service::work) + looks;
+        let lookups = if was_stale { tables.get(id).map_or(0, KnownService::decision_cost) } else { 0 };
+        let work = services.get(id).map_or(0, Service::work) + lookups;
         if let Some(service) = services.get_mut(id) {
             // Deciding a heavy service was a piece of its own.
             service.phase = if was_stale && work > most { Phase::Unfinished } else { Phase::Dirty };
@@ -220,7 +213,7 @@ impl WorkQueue {
         }
     }
 
-    /// Whether to judge losses now: after all decisions, or once a second while they take longer.
+    /// Records `now`, and returns whether to judge losses: after all decisions, or once a second until then.
     pub(super) fn begin_judging(&mut self, now: Uptime, services: &Services) -> bool {
         let before = mem::replace(&mut self.judged, now);
         !self.has_more(services) || before != now
@@ -278,9 +271,9 @@ impl KnownService {
     /// The work of a decision's input, besides its output.
     fn decision_cost(&self) -> u64 {
         let ports = endpoint_rows::count_slice_ports(&self.slices).min(limits::SLICE_PORTS_PER_SERVICE_MAX);
-        let looks = HiddenAddresses::lookup_cost(&self.slices) + ports;
+        let lookups = HiddenAddresses::lookup_cost(&self.slices) + ports;
         // Frontends beyond the limit were built and sorted.
-        looks as u64 / limits::LOOKUPS_PER_SLOT + self.truncation.frontends as u64
+        lookups as u64 / limits::LOOKUPS_PER_SLOT + self.truncation.frontends as u64
     }
 }
 
@@ -307,14 +300,14 @@ impl Service {
 mod tests {
     use super::*;
     use crate::keys::Transport;
-    use crate::world::tests::{ip, retried, told};
+    use crate::world::tests::{ip, retried, tables_with};
 
     const A: ServiceId = ServiceId(0);
     const B: ServiceId = ServiceId(1);
 
     #[test]
     fn a_start_opens_after_all_decisions_and_ends_after_all_writes() {
-        let (tables, mut services) = told(&["a", "b"]);
+        let (tables, mut services) = tables_with(&["a", "b"]);
         let mut queue = WorkQueue::new(Seed(0));
         queue.begin_start(&mut services, &|_, _| true);
         for is_open in [false, true] {
@@ -331,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_removal_is_planned_after_all_awaited_decisions() {
-        let (tables, mut services) = told(&["a", "b"]);
+        let (tables, mut services) = tables_with(&["a", "b"]);
         let mut queue = WorkQueue::new(Seed(0));
         queue.await_undecided(&mut services, &|id, _| id == A);
         let port = 80.try_into().unwrap();

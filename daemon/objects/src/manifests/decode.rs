@@ -35,7 +35,6 @@ const KINDS_NAMED_MAX: usize = 16;
 /// The longest kind or version, in characters, that is shown unquoted; real ones are shorter.
 const KIND_LENGTH_MAX: usize = 60;
 
-/// A parsed Service or slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectFacts {
     Service(Arc<ServiceFacts>),
@@ -51,7 +50,6 @@ pub struct ObjectVersion {
     pub rejections: Vec<Rejection>,
 }
 
-/// The contents of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileContents {
     pub objects: BTreeMap<ObjectKey, ObjectVersion>,
@@ -153,7 +151,6 @@ impl Document {
     }
 }
 
-/// One object, decoded on its own.
 #[derive(Debug)]
 enum Item {
     Service(Box<ServiceWire<'static>>),

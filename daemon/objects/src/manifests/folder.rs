@@ -31,13 +31,11 @@ impl<C> FolderScan<C> {
         Self { present: later.present, files: self.files }
     }
 
-    /// The files that could be read.
     pub fn readable_files(&self) -> impl Iterator<Item = (&Arc<str>, &C)> {
         self.files.iter().filter_map(|(file, contents)| Some((file, contents.as_ref().ok()?)))
     }
 }
 
-/// All files and objects of one folder.
 #[derive(Debug)]
 pub struct Folder {
     path: Arc<str>,
@@ -58,7 +56,6 @@ impl Folder {
         Self { path: path.into(), files: BTreeMap::new(), objects: BTreeMap::new() }
     }
 
-    /// Applies a scan, and returns the resulting events.
     pub fn apply_scan(&mut self, reading: FolderScan) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         match reading.present {

@@ -62,7 +62,7 @@ fn an_import_is_a_service_of_its_own_source() {
 }
 
 #[test]
-fn what_an_older_version_of_the_api_leaves_out_has_its_default() {
+fn fields_missing_in_an_older_api_version_have_defaults() {
     let facts = spec(&json!({"type": "ClusterSetIP", "ports": [{"port": 80}]}));
     assert!(facts.cluster_ips.is_empty(), "a controller writes the address later");
     assert_eq!((facts.affinity_timeout, facts.internal_policy), (None, TrafficPolicy::Cluster));
@@ -88,7 +88,7 @@ fn an_import_has_no_address_but_its_ips_and_no_node_port() {
 }
 
 #[test]
-fn what_cannot_be_read_rejects_the_import_by_its_name() {
+fn a_wrong_field_rejects_the_import_by_its_name() {
     check_refused(&json!({}), r#"spec.type is ""; ClusterSetIP and Headless are legal"#);
     check_refused(
         &json!({"type": "LoadBalancer"}),
@@ -133,7 +133,7 @@ fn services(labels: &Value) -> [Option<String>; 2] {
 }
 
 #[test]
-fn a_slice_belongs_to_the_import_of_one_label_and_to_the_service_of_another() {
+fn a_slices_two_labels_name_its_import_and_its_service() {
     const IMPORT: &str = "multicluster.kubernetes.io/service-name";
     const SERVICE: &str = "kubernetes.io/service-name";
     let some = |text: &str| Some(text.to_owned());

@@ -105,7 +105,7 @@ fn cluster_ips_of_a_manifest() {
 }
 
 #[test]
-fn cluster_ips_of_a_stored_object_are_those_that_kube_proxy_sees() {
+fn cluster_ips_of_a_stored_object_are_kube_proxys() {
     let (v4, v6) = (Family::V4, Family::V6);
     let check = |object: Value, ips: &[&str], families: &[Family], headless| {
         check_cluster_ips(&stored_spec(&object), ips, families, headless);
@@ -177,7 +177,7 @@ fn labels_and_annotations_of_a_service() {
 
 /// Only one short, printable line is kept.
 #[test]
-fn a_value_of_a_closed_set_is_cut_and_cleaned_where_it_enters() {
+fn an_objects_texts_are_sanitized_when_parsed() {
     let hostile = format!("no\nService is held\u{202e}{}", "x".repeat(250_000));
     let writer = json!({"manager": hostile, "operation": hostile, "subresource": hostile, "time": "2026-01-08T11:11:55Z"});
     let object = json!({"metadata": {"name": "web", "uid": hostile, "resourceVersion": hostile,
@@ -222,7 +222,7 @@ fn meta_names_version_and_last_writer() {
 }
 
 #[test]
-fn a_service_that_cannot_be_understood_says_what_is_legal() {
+fn a_rejected_service_names_the_legal_values() {
     check_spec_refused(
         &json!({"type": "Magic"}),
         r#"spec.type is "Magic"; ClusterIP, NodePort, LoadBalancer and ExternalName are legal"#,
@@ -326,7 +326,7 @@ fn check_unnamed(metadata: &Value, object: &str, reason: &str) {
 }
 
 #[test]
-fn an_object_without_a_legal_name_is_named_by_its_place() {
+fn an_object_with_an_illegal_name_is_identified_by_its_origin() {
     let empty = r#"object in web.yaml, Service """#;
     check_unnamed(&json!({}), empty, "metadata: the name is empty");
     check_unnamed(&json!({"name": 7}), empty, "metadata.name: invalid type: integer `7`, expected a string");
@@ -353,7 +353,7 @@ fn ranges(v4: usize, v6: usize) -> Vec<String> {
 
 /// Parsing keeps all of them; the limit depends on the number of ports and applies later.
 #[test]
-fn source_ranges_make_no_service_unreadable_by_their_number() {
+fn any_number_of_source_ranges_is_parsed() {
     let told = |v4, v6| spec(&json!({"loadBalancerSourceRanges": ranges(v4, v6), "ports": [{"port": 80}]}));
     assert_eq!(told(256, 257).source_ranges.len(), 2 * (256 + 257) - 2);
 }
@@ -370,7 +370,7 @@ fn balancer(kind: &str, metadata: &Value, spec: &Value, ingress: &Value) -> Opti
 }
 
 #[test]
-fn of_a_load_balancer_all_is_known_that_its_life_needs() {
+fn a_load_balancers_facts_are_parsed() {
     let entry = |manager, subresource: Option<&str>, time| json!({"manager": manager, "operation": "Update", "subresource": subresource, "time": time});
     let metadata = json!({
         "deletionTimestamp": "2026-01-10T11:11:55Z",
@@ -397,7 +397,7 @@ fn of_a_load_balancer_all_is_known_that_its_life_needs() {
 
 /// Ten thousand services without one cost nothing.
 #[test]
-fn who_has_no_load_balancer_and_stays_has_nothing_of_it() {
+fn a_service_without_load_balancer_has_no_balancer_facts() {
     let (none, spec) = (json!({}), json!({"loadBalancerClass": "example.com/own"}));
     assert_eq!(balancer("ClusterIP", &none, &spec, &json!([{"hostname": "a.example.com"}])), None);
     assert_eq!(balancer("NodePort", &json!({"finalizers": [""]}), &none, &json!(null)), None);
@@ -409,7 +409,7 @@ fn who_has_no_load_balancer_and_stays_has_nothing_of_it() {
 }
 
 #[test]
-fn invariant_10_what_is_kept_of_a_load_balancer() {
+fn invariant_10_a_load_balancers_facts_are_bounded() {
     let many = |what: &str| (0..500).map(|nth| format!("{nth}-{}", what.repeat(300))).collect::<Vec<_>>();
     let entries = many("m").into_iter().map(|manager| json!({"manager": manager, "subresource": "status"}));
     let metadata = json!({"finalizers": many("é"), "managedFields": entries.collect::<Vec<_>>()});

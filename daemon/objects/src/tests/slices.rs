@@ -32,7 +32,7 @@ fn check_slice_refused(object: &Value, expected: &str) {
 }
 
 #[test]
-fn a_slice_whose_frame_cannot_be_understood_rejects_itself() {
+fn a_slice_with_a_wrong_field_is_rejected() {
     let long = "n".repeat(254);
     check_slice_refused(
         &slice_with(|o| o["addressType"] = json!("IPX")),
@@ -213,7 +213,7 @@ fn an_endpoint_keeps_its_node_zone_hints_and_target() {
 }
 
 #[test]
-fn a_slice_says_when_that_happened_of_which_it_tells() {
+fn a_slice_has_its_trigger_time() {
     let told = |text: Value| {
         let annotation = json!({"endpoints.kubernetes.io/last-change-trigger-time": text});
         good_slice(&slice_with(|o| o["metadata"]["annotations"] = annotation)).meta
@@ -273,7 +273,7 @@ fn weighed(text: &str) -> (SliceFacts, Option<Rejection>) {
 }
 
 #[test]
-fn a_slice_may_say_the_weights_of_its_endpoints() {
+fn a_slice_may_have_weights() {
     let (facts, partial) = weighed("10.0.0.1=0, node:n1=3");
     let asked = facts.weights.expect("weights");
     let of = |backend: &str, node| {
@@ -288,7 +288,7 @@ fn a_slice_may_say_the_weights_of_its_endpoints() {
 }
 
 #[test]
-fn weights_of_a_slice_that_cannot_be_read_are_named_beside_what_else_is_wrong() {
+fn invalid_weights_of_a_slice_are_reported_with_its_other_faults() {
     let (facts, partial) = weighed("10.0.0.1=many");
     assert!(facts.weights.expect("weights").wrong.is_some());
     let partial = partial.expect("a rejection");
@@ -305,7 +305,7 @@ fn weights_of_a_slice_that_cannot_be_read_are_named_beside_what_else_is_wrong() 
 }
 
 #[test]
-fn invariant_10_the_weights_of_a_slice_are_bounded_as_those_of_a_service() {
+fn invariant_10_a_slices_weights_are_bounded_like_a_services() {
     let many = vec!["10.0.0.1=1"; limits::WEIGHTS_PER_SERVICE_MAX + 1].join(",");
     let long = format!("node:{}=1,", "n".repeat(250)).repeat(limits::WEIGHTS_BYTES_MAX / 250);
     for (text, words) in [(many, "more than 1024 weights"), (long, "more than 65536 bytes")] {

@@ -11,7 +11,7 @@ fn check_address(text: &str, expected: Option<&str>) {
 }
 
 #[test]
-fn addresses_are_read_as_leniently_as_kube_proxy_does_and_shown_canonical() {
+fn addresses_are_parsed_as_in_kube_proxy_and_shown_canonical() {
     check_address("10.0.0.1", Some("10.0.0.1"));
     check_address("172.30.0.041", Some("172.30.0.41"));
     check_address("1.2.3.004", Some("1.2.3.4"));
@@ -131,7 +131,7 @@ fn times_are_read_to_the_microsecond() {
 }
 
 #[test]
-fn a_reason_has_a_bound() {
+fn a_reason_is_truncated() {
     assert_eq!(&*truncate_reason("short"), "short");
     let cut = truncate_reason(&"é".repeat(500));
     assert_eq!(cut.chars().count(), limits::REJECTION_REASON_LENGTH_MAX);

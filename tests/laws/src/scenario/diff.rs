@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_marked() {
+    fn only_differing_lines_are_marked() {
         assert_eq!(difference("a\nb\nc\n", "a\nx\nc\nd\n"), " a\n-b\n+x\n c\n+d\n");
         assert_eq!(difference("a\n", "a\n"), " a\n");
         assert_eq!(difference("", "a\n"), "+a\n");

@@ -62,7 +62,7 @@ struct Held {
 }
 
 impl Held {
-    fn end(&mut self, policy: &Policy, now: i64, source: Told) -> Option<Reason> {
+    fn end(&mut self, policy: &Policy, now: i64, source: SourceState) -> Option<Reason> {
         if self.members.iter().any(|it| it.asked == ProbeState::Done) {
             self.asked.get_or_insert(now);
         }
@@ -72,8 +72,8 @@ impl Held {
         let bound = self.bound(policy).filter(|_| self.is_over(policy, now));
         match (bound, source) {
             (None, _) => return None,
-            (Some(_), Told::Silent) => self.reached = Some(now),
-            (Some(bound), Told::Answered(at)) if at.is_none_or(|at| at < bound) => {
+            (Some(_), SourceState::Silent) => self.reached = Some(now),
+            (Some(bound), SourceState::Answered(at)) if at.is_none_or(|at| at < bound) => {
                 self.unanswered = Some(now);
             }
             _ => {}
@@ -118,7 +118,7 @@ impl Held {
 
 /// What a source could report about endpoints that are back.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum SourceState {
     /// Everything at any time: it is the node's files.
     All,
     Silent,
@@ -192,7 +192,7 @@ impl Past {
         judged: Option<(Reason, Bound)>,
         policy: &Policy,
         (now, transport): (i64, Transport),
-        (source, listed): (Told, &BTreeSet<SocketAddr>),
+        (source, listed): (SourceState, &BTreeSet<SocketAddr>),
     ) {
         match (self.held.take(), judged) {
             (Some(mut held), Some((reason, bound))) => {
@@ -295,7 +295,7 @@ pub struct History {
     /// Services that became part of a mass loss.
     pub joined: BTreeSet<ServiceKey>,
     /// Each slice as last delivered, and as last used by its service's decision.
-    told: Slices,
+    delivered: Slices,
     decided: Slices,
     /// The object behind each service's name at the last decision.
     uids: Uids,
@@ -319,7 +319,7 @@ impl History {
             resumed: 0,
             claims: Vec::new(),
             joined: BTreeSet::new(),
-            told: memory.2.clone(),
+            delivered: memory.2.clone(),
             decided: memory.2,
             uids: memory.3,
         }
@@ -387,9 +387,9 @@ impl History {
     /// A state that no decision used is remembered when the slice is replaced.
     fn replace(&mut self, key: &SliceKey, new: Option<&Arc<SliceFacts>>) {
         let old = match new {
-            Some(new) if self.told.get(key) == Some(new) => return,
-            Some(new) => self.told.insert(key.clone(), Arc::clone(new)),
-            None => self.told.remove(key),
+            Some(new) if self.delivered.get(key) == Some(new) => return,
+            Some(new) => self.delivered.insert(key.clone(), Arc::clone(new)),
+            None => self.delivered.remove(key),
         };
         let is_decided = |old: &Arc<SliceFacts>| self.decided.get(key).is_some_and(|it| Arc::ptr_eq(it, old));
         let Some(missed) = old.filter(|old| !is_decided(old)) else { return };
@@ -463,16 +463,16 @@ impl History {
         }
     }
 
-    fn told(&self, source: Source) -> Told {
+    fn source_state(&self, source: Source) -> SourceState {
         let now = seconds(self.now);
         let silent = self.silent.get(&source).is_some_and(|(since, until)| since.is_some() || now < *until);
         let is_young = |put: &i64| *put >= self.resumed && now - put <= 30;
         match source {
-            _ if silent => Told::Silent,
+            _ if silent => SourceState::Silent,
             source if source.is_tenant_writable() => {
-                Told::Answered(self.answered.get(&source).copied().filter(is_young))
+                SourceState::Answered(self.answered.get(&source).copied().filter(is_young))
             }
-            _ => Told::All,
+            _ => SourceState::All,
         }
     }
 
@@ -483,7 +483,7 @@ impl History {
 
     /// The engine has decided for one service.
     pub fn conclude(&mut self, service: &ServiceKey, expected: Option<&Expected>, facts: &Facts) {
-        let source = self.told(service.source);
+        let source = self.source_state(service.source);
         let pasts = self.pasts.entry(service.clone()).or_default();
         let uid = facts.services.get(service).and_then(|it| it.meta.uid.clone());
         let former = self.uids.insert(service.clone(), uid.clone()).flatten();
@@ -515,7 +515,7 @@ impl History {
             };
             let own = (service.name.namespace(), service.name.name()) == ("default", "kubernetes");
             let signs = Signs {
-                own: facts.services.get(service).and_then(|it| asked(it)),
+                own: facts.services.get(service).and_then(|it| on_empty_setting(it)),
                 all: hold.on_empty,
                 control: own || last.iter().any(bypassed),
                 unready: past.is_unready(&port.listed),
@@ -531,7 +531,7 @@ impl History {
 
     /// The engine has decided for all.
     pub fn end(&mut self) {
-        self.decided.clone_from(&self.told);
+        self.decided.clone_from(&self.delivered);
     }
 
     /// Services that lost their lists within the window are held as a mass loss if they are enough.
@@ -631,7 +631,7 @@ fn rename(pasts: &mut BTreeMap<PortName, Past>, expected: &Expected, service: &S
 }
 
 /// The service's on-empty setting, if it is valid.
-fn asked(service: &ServiceFacts) -> Option<OnEmpty> {
+fn on_empty_setting(service: &ServiceFacts) -> Option<OnEmpty> {
     let is_shared = service.kind == ServiceType::LoadBalancer
         || !service.external_ips.is_empty()
         || !service.ingress.is_empty();
@@ -646,6 +646,6 @@ fn asked(service: &ServiceFacts) -> Option<OnEmpty> {
 
 /// Whether a service passes its shared addresses to the real balancer while it has no backend.
 pub fn asks_to_pass(service: &ServiceKey, facts: &Facts) -> bool {
-    let own = facts.services.get(service).and_then(|it| asked(it));
+    let own = facts.services.get(service).and_then(|it| on_empty_setting(it));
     own.unwrap_or(facts.settings.hold.on_empty) == OnEmpty::Pass
 }

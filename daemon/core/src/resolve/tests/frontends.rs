@@ -90,7 +90,7 @@ fn services_that_are_not_ours() {
     let labelled = ServiceFacts { proxy_name: Some("x".into()), ..service("") };
     let other = ServiceFacts { proxy_name: Some("y".into()), ..service("") };
     assert_eq!(state(&labelled, &plain), ServiceState::OtherProxy);
-    assert_eq!(state(&service(""), &named), ServiceState::OtherProxy, "we serve only our own label");
+    assert_eq!(state(&service(""), &named), ServiceState::OtherProxy, "only our own label is served");
     assert_eq!(state(&labelled, &named), ServiceState::Served);
     assert_eq!(state(&other, &named), ServiceState::OtherProxy);
     assert_eq!(state(&ServiceFacts { headless: true, ..service("") }, &plain), ServiceState::Headless);
@@ -172,7 +172,7 @@ fn protocols() {
         );
         assert_eq!(desired.frontends.iter().map(|it| it.position).collect::<Vec<_>>(), positions);
         let keys: Vec<_> = desired.frontends.iter().map(|it| it.key().is_some()).collect();
-        assert_eq!(keys, positions.map(|it| it.is_some()), "what has no port has no key");
+        assert_eq!(keys, positions.map(|it| it.is_some()), "a frontend without port has no key");
     }
 }
 
@@ -226,5 +226,5 @@ fn external_ips_beyond_their_quota_are_left_out_although_all_frontends_fit() {
     };
     assert_eq!(shown(part(3, &|_| false)), ("10.0.0.1 10.9.0.1 10.9.0.2 10.9.0.3".into(), 0));
     assert_eq!(shown(part(2, &|_| false)), ("10.0.0.1 10.9.0.1 10.9.0.2".into(), 1));
-    assert_eq!(shown(part(0, &has)), ("10.0.0.1 10.9.0.3".into(), 2), "what it has already stays");
+    assert_eq!(shown(part(0, &has)), ("10.0.0.1 10.9.0.3".into(), 2), "present frontends stay");
 }

@@ -28,7 +28,7 @@ fn unnamed_rejections_become_named_when_others_end() {
     (0..limits::REJECTIONS_MAX + 7).for_each(|number| put(&mut rejected, "a", number));
     assert_eq!(shown(&mut rejected), (limits::REJECTIONS_MAX, 7));
     (0..10).for_each(|number| rejected.end(&object("a", number)));
-    assert_eq!(shown(&mut rejected), (limits::REJECTIONS_MAX - 3, 0), "those beyond took the names");
+    assert_eq!(shown(&mut rejected), (limits::REJECTIONS_MAX - 3, 0), "the unnamed ones became named");
     (10..limits::REJECTIONS_MAX + 7).for_each(|number| rejected.end(&object("a", number)));
     assert_eq!(shown(&mut rejected), (0, 0));
     assert!(rejected.is_empty() && rejected.named_counts.is_empty());

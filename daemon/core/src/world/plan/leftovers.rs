@@ -10,7 +10,6 @@ use crate::op::{Action, FrontendType, Op, Owner};
 use crate::world::World;
 
 impl World {
-    /// Plans the removal of leftovers once every source has synced.
     pub(crate) fn plan_leftovers(&self, ops: &mut Vec<Op>) {
         if !self.tables.is_synced() {
             return;

@@ -1,6 +1,6 @@
 //! The ops for the lists and members of one port.
 //!
-//! Invariant: members are written before the word that needs them and removed after it. A word goes first.
+//! Invariant: members are written before the word that needs them and removed after it. A word is emptied first.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -109,7 +109,6 @@ pub(super) fn plan_stale_members(
     }
 }
 
-/// Wipes an index completely.
 pub(super) fn plan_wipe(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let list = port.realized.list(scope);

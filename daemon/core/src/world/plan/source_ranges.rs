@@ -11,9 +11,9 @@ use crate::work;
 /// Plans the sources of a port. New sources precede the word that has clients looked up. The ranges that they replace
 /// go once all new ones are written, even before any lookup: they would admit clients after it. A port that needs no
 /// sources any more drops them later, when no client in flight can look them up.
-pub(super) fn plan_sources(port: &Port, (index, share): (PortIndex, QuotaId), push: &mut dyn FnMut(Action)) {
+pub(super) fn plan_sources(port: &Port, (index, quota): (PortIndex, QuotaId), push: &mut dyn FnMut(Action)) {
     let new = port.sources().iter().filter(|range| !port.has_realized_source(range));
-    new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range }, share)));
+    new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range }, quota)));
     if port.sources.is_some() {
         let replaced = stale_sources(port).filter(|range| overlaps_any(*range, port.sources()));
         replaced.for_each(|range| push(Action::RemoveSource(SourceKey { port: index, range })));

@@ -79,7 +79,7 @@ fn an_address_that_the_node_gets_later_is_no_tenants_either() {
         rig.turn(vec![nowhere(), chosen(80, &[address], &[])]);
         let later = rig.turn(vec![node_at(&[main], &[])]);
         assert_eq!(met(&later, address), BARRED);
-        assert!(is_served(met(&rig.turn(vec![nowhere()]), address)), "{address} is the node's no longer");
+        assert!(is_served(met(&rig.turn(vec![nowhere()]), address)), "{address} left the node");
     }
     // The kubelet and this daemon's health check also listen at further addresses of the host.
     for number in [10_250, 10_256] {
@@ -228,7 +228,7 @@ fn a_process_that_listens_later_keeps_its_port_until_it_ends() {
     assert_eq!((met(&later, address), is_in_the_maps(&rig)), (HELD_BY_A_PROCESS, false));
     (0..4).for_each(|_| drop(rig.grace()));
     rig.turn(vec![listening(&[("0.0.0.0", 80), ("0.0.0.0", 81)])]);
-    assert_eq!(rig.planned, 0, "another port is none of its business");
+    assert_eq!(rig.planned, 0, "another port is not affected");
     let after = rig.turn(vec![listening(&[("0.0.0.0", 81)])]);
     assert_eq!((met(&after, address).0, is_in_the_maps(&rig)), (Verdict::Refusing, true));
     let unknown = rig.turn(vec![Event::ListenersApplied(None)]);

@@ -257,7 +257,7 @@ fn invariant_10_capacity_of_a_deleted_service_is_given_in_turns() {
         rig.grace();
         rig.turn(vec![])
     };
-    assert_eq!(served(&gone(&all[0])), ["many/s2", "one/s5"], "the namespace that has the fewest");
+    assert_eq!(served(&gone(&all[0])), ["many/s2", "one/s5"], "the namespace with the fewest");
     assert_eq!(served(&gone(&all[1])), ["many/s3", "one/s5"], "then the oldest");
     let last = gone(&all[4]);
     assert_eq!(served(&last), ["many/s3", "many/s4"]);
@@ -488,9 +488,9 @@ fn invariant_06_last_good_versions_survive_a_restart_among_many_rejections() {
     next.world.queue.most = u64::MAX;
     next.world.restore_services(SavedSnapshot::from(&before), at(1));
     next.world.apply(settings(OnEmpty::Auto));
-    let mut told: Vec<_> = (0..1_200).map(noisy).collect();
-    told.extend([applied(service("victim", "10.0.0.1", &[])), bad("victim"), Event::Synced(SOURCE)]);
-    let after = next.turn(told);
+    let mut events: Vec<_> = (0..1_200).map(noisy).collect();
+    events.extend([applied(service("victim", "10.0.0.1", &[])), bad("victim"), Event::Synced(SOURCE)]);
+    let after = next.turn(events);
     let view = view(&after, "victim");
     assert_eq!(row(&view, "10.0.0.1").verdict.as_str(), "serving");
     assert_eq!(view.slices.len(), 1, "the last good version");

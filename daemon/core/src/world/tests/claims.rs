@@ -64,10 +64,10 @@ fn a_loser_with_a_new_owner_makes_no_change_record() {
     let mut rig = crowd(100);
     for round in 0..20 {
         let snapshot = rig.turn(vec![of_crowd(0, round % 2 == 1)]);
-        let mut told: Vec<_> =
+        let mut recorded: Vec<_> =
             rig.changes.iter().map(|change| std::format!("{}", change.service.name)).collect();
-        told.sort_unstable();
-        assert_eq!(told, ["default/s000", "default/s001"], "round {round}");
+        recorded.sort_unstable();
+        assert_eq!(recorded, ["default/s000", "default/s001"], "round {round}");
         let owner = if round % 2 == 0 { "s001" } else { "s000" };
         check_row(&snapshot, "s099", Verdict::Conflict, Some(owner));
     }
@@ -83,7 +83,7 @@ fn invariant_10_a_handover_plans_no_service_that_loses_either_way() {
             // All within the same second.
             rig.now -= 1;
             rig.turn(vec![of_crowd(0, round % 2 == 0)]);
-            assert_eq!(rig.planned, 2, "round {round}: its owner before and its owner now");
+            assert_eq!(rig.planned, 2, "round {round}: its former and its new owner");
         }
         let work = crate::work::take();
         // The former owner is done.

@@ -29,7 +29,7 @@ fn a_failed_claimant_keeps_nothing_once_the_owner_has_written() {
     while rig.world.has_dirty() {
         rig.turn(vec![]);
     }
-    assert_eq!(rig.world.tables.ids().count(), 1, "nothing is known of the one that tried");
+    assert_eq!(rig.world.tables.ids().count(), 1, "the failed claimant is forgotten");
     rig.turn(vec![deleted("b")]);
     rig.turn(vec![]);
     assert_eq!(rig.world.tables.ids().count(), 0);

@@ -69,7 +69,7 @@ fn drains_make_no_list_empty() {
     let mut rig = Rig::new();
     rig.turn(vec![plain("a", "10.0.0.1"), two("a")]);
     let snapshot = rig.turn(vec![draining(&["1.1.1.1", "1.1.1.2"])]);
-    assert_eq!(listed(&rig, 0), [ip("1.1.1.1"), ip("1.1.1.2")], "all count alike");
+    assert_eq!(listed(&rig, 0), [ip("1.1.1.1"), ip("1.1.1.2")], "all have the same weight");
     assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), None);
     assert!(view(&snapshot, "a").ports[0].rows.weights().is_drained("1.1.1.1:8080".parse().unwrap()));
     // The other backend leaves.
@@ -133,7 +133,7 @@ fn a_drain_touches_only_services_that_have_the_backend() {
     let [Cause::Drained(turned)] = &caused[..] else { panic!("{caused:?}") };
     assert_eq!(**turned, DrainChange { drain: drain("1.1.1.1:8080"), is_on: true, by: by_root() });
     rig.turn(vec![draining(&["1.1.1.1:8080", "1.1.1.1:9", "9.9.9.9"])]);
-    assert_eq!(rig.planned, 0, "none has these");
+    assert_eq!(rig.planned, 0, "no service has these");
     rig.turn(vec![draining(&[])]);
     assert_eq!(rig.planned, 1);
     let [Cause::Drained(turned)] = &rig.changes[0].causes[..] else { panic!() };
@@ -153,7 +153,7 @@ fn two_drain_changes_before_the_scan_both_count() {
     rig.turn(vec![draining(&["1.1.1.1"]), draining(&["1.1.1.1", "1.1.1.3"])]);
     assert_eq!((listed(&rig, 0), listed(&rig, 1)), (vec![ip("1.1.1.2")], vec![ip("1.1.1.4")]));
     rig.turn(vec![draining(&["1.1.1.3"]), draining(&["1.1.1.1", "1.1.1.3"])]);
-    assert_eq!(rig.log, [], "taken back and drained again is as before");
+    assert_eq!(rig.log, [], "undrained and drained again is as before");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_drain_scan_over_many_services_proceeds_in_pieces() {
         if !rig.world.has_dirty() {
             break snapshot;
         }
-        assert!(turns < 1_000, "the walk does not end");
+        assert!(turns < 1_000, "the scan does not end");
     };
     for at in 1..SERVICES {
         assert_eq!(because(&snapshot, &named(at), "1.1.1.1:8080"), Some(UnusedReason::Drained), "{at}");
@@ -303,9 +303,9 @@ fn invariant_07_a_vanished_weightless_backend_is_held_when_the_listed_one_ended(
             let mut rig = Rig::new();
             rig.turn(vec![settings(OnEmpty::Auto), applied(facts.clone()), two("a"), draining(drained)]);
             assert_eq!(listed(&rig, 0), [ip("1.1.1.1")]);
-            let mut told = one_ends_and_all_vanishes().to_vec();
-            let last = told.split_off(2 / turns).into_iter();
-            rig.turn(told);
+            let mut events = one_ends_and_all_vanishes().to_vec();
+            let last = events.split_off(2 / turns).into_iter();
+            rig.turn(events);
             let snapshot = last.fold(rig.turn(vec![]), |_, event| rig.turn(vec![event]));
             assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, Verdict::Held, "{drained:?}, {turns}");
             assert_eq!(listed(&rig, 0), [ip("1.1.1.2")], "{drained:?}, {turns}");

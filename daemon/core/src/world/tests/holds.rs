@@ -237,9 +237,9 @@ fn invariant_07_a_recreated_service_holds_nothing_of_the_former_one() {
     for turns in [1, 2, 3] {
         let mut rig = rig();
         rig.turn(vec![created("1")]);
-        let mut told = vec![gone("a"), deleted("a"), created("2")];
-        let last = told.split_off(4 - turns).into_iter();
-        let first = rig.turn(told);
+        let mut events = vec![gone("a"), deleted("a"), created("2")];
+        let last = events.split_off(4 - turns).into_iter();
+        let first = rig.turn(events);
         let snapshot = last.fold(first, |_, event| rig.turn(vec![event]));
         let verdict = row(&view(&snapshot, "a"), "10.0.0.1").verdict;
         assert_eq!((verdict, snapshot.held.len()), (Verdict::Refusing, 0), "{turns}");
@@ -512,7 +512,7 @@ fn an_address_claimed_while_no_process_ran_stays_held() {
     let snapshot = next.turn(events);
     check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 1));
     let hold = view(&snapshot, "a").ports[0].hold.clone().unwrap();
-    assert_eq!(hold.urgent_probe_targets(Transport::Tcp).count(), 1, "and asked out of turn");
+    assert_eq!(hold.urgent_probe_targets(Transport::Tcp).count(), 1, "and probed out of turn");
 }
 
 /// Checks that a list is held for `left` more seconds after a restart, if the wall clock stepped by `before` ahead of

@@ -270,7 +270,7 @@ fn invariant_08_restored_imports_are_served_before_any_list() {
             _ => None,
         })
         .collect();
-    assert_eq!(inserted, [ip(SHARED)], "what a Service had is not an import's before the Services have come");
+    assert_eq!(inserted, [ip(SHARED)], "no import gets a Service's address before the Services are synced");
     assert_eq!(owned(&snapshot), (Verdict::Serving, None));
 }
 
@@ -285,9 +285,9 @@ fn invariant_08_imports_that_a_start_found_stay_until_a_complete_list() {
     let mut later = at_a_start();
     assert_eq!(later.world.adopt(&before.dump()), []);
     later.turn(vec![Event::Synced(Source::Kubernetes)]);
-    assert_eq!(removed(&later), [] as [IpAddr; 0], "a source is waited for");
+    assert_eq!(removed(&later), [] as [IpAddr; 0], "the source is awaited");
     let snapshot = later.turn(vec![Event::Absent(Source::ClusterSet)]);
-    assert!(snapshot.is_synced(), "nothing waits any longer");
+    assert!(snapshot.is_synced(), "nothing waits any more");
     assert_eq!(removed(&later), [ip("10.0.0.2")]);
     later.grace();
     let mut emptied = at_a_start();
@@ -295,10 +295,10 @@ fn invariant_08_imports_that_a_start_found_stay_until_a_complete_list() {
     emptied.turn(vec![Event::Synced(Source::Kubernetes), Event::Absent(Source::ClusterSet)]);
     emptied.turn(vec![Event::Synced(Source::ClusterSet)]);
     assert_eq!(removed(&emptied), [ip(SHARED)], "the complete list lacks it");
-    let told = imported().into_iter().chain([Event::Synced(Source::ClusterSet)]).collect();
-    assert_eq!(owned(&later.turn(told)), (Verdict::Serving, None));
+    let synced = imported().into_iter().chain([Event::Synced(Source::ClusterSet)]).collect();
+    assert_eq!(owned(&later.turn(synced)), (Verdict::Serving, None));
     let names: Vec<_> = later.log.iter().map(|op| op.action.name()).collect();
-    assert_eq!(names, ["insert frontend"], "its port is taken over; its namespace has another number");
+    assert_eq!(names, ["insert frontend"], "its port is adopted; its namespace has another number");
 }
 
 /// A tenant of `default` may choose any name for a ServiceImport.
@@ -335,7 +335,7 @@ fn invariant_08_a_partial_first_list_empties_nothing() {
         slice_of("gone", Source::Kubernetes, &["1.1.1.2"]),
     ]);
     rig.turn(vec![Event::ServiceDeleted(key("gone", Source::Kubernetes), None)]);
-    assert_eq!(removed(&rig), [ip(SHARED)], "an import that is not whole keeps no other service's frontend");
+    assert_eq!(removed(&rig), [ip(SHARED)], "a partial import keeps no other service's frontend");
     let rest =
         vec![slice_of("imported", Source::ClusterSet, &["1.1.1.1"]), Event::Synced(Source::ClusterSet)];
     assert_eq!(owned(&rig.turn(rest)), (Verdict::Serving, None));

@@ -102,7 +102,7 @@ fn invariant_10_a_list_changes_after_a_restart_with_all_members_taken() {
         assert_eq!(rig.world.adopt(&before.dump()), []);
         let found = rig.world.space.members.used();
         rig.turn(greedy(40).chain(sticky("web", 1, 0..4, 4..6)).collect());
-        assert!(found <= limits::counted_members_max(SLOTS), "{found} of what there was are counted");
+        assert!(found <= limits::counted_members_max(SLOTS), "{found} of the former members are counted");
         check_changes(&mut rig);
         before = rig;
     }
@@ -164,7 +164,7 @@ fn invariant_10_a_list_that_cannot_grow_fills_its_block() {
         let members = members_of(&rig, "web", 1);
         assert_eq!((&found(&rig, "web", 1)[..], members.len()), (&members[..4], 8));
         let (used, there) = (rig.world.space.members.used() as usize, rig.members.len());
-        assert!(there <= used, "{there} members are there, and {used} are counted");
+        assert!(there <= used, "{there} members are in the maps, and {used} are counted");
     }
     rig.turn(sticky("web", 1, 100..104, 0..0).into());
     assert_eq!((members_of(&rig, "web", 1), rig.members.len()), (found(&rig, "web", 1), 8));

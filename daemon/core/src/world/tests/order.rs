@@ -121,7 +121,11 @@ fn invariant_04_clients_leaving_the_local_list_never_read_another() {
         Action::PublishWord(_, scope, _) => Some(scope),
         _ => None,
     });
-    assert_eq!(published.collect::<Vec<_>>(), [Scope::Local, Scope::Cluster], "and on the way there");
+    assert_eq!(
+        published.collect::<Vec<_>>(),
+        [Scope::Local, Scope::Cluster],
+        "the other order when turning to Local"
+    );
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn invariant_08_lagging_views_have_no_version_to_resume_from() {
     let (snapshot, _) = rest(&mut rig);
     assert_eq!((snapshot.behind, version(&snapshot)), (false, 1));
     let snapshot = rig.turn(vec![applied(service("one", "10.0.0.1", &[])), told("8")]);
-    assert_eq!((snapshot.behind, version(&snapshot)), (false, 1), "one change is carried out at once");
+    assert_eq!((snapshot.behind, version(&snapshot)), (false, 1), "one change is realized at once");
 }
 
 #[test]

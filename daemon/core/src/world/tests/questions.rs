@@ -88,7 +88,7 @@ impl Lost {
                 self.wait(1);
             }
         }
-        assert!(self.question() > before, "nothing is asked any more");
+        assert!(self.question() > before, "no query follows");
         self
     }
 
@@ -121,7 +121,7 @@ impl Lost {
 fn no_hold_expires_until_the_apiserver_has_answered() {
     let mut lost = Lost::new();
     lost.wait(UNANSWERED_LIMIT - 1).is_held();
-    assert_eq!(lost.question(), None, "nothing is asked before the bound");
+    assert_eq!(lost.question(), None, "no query precedes the bound");
     lost.wait(1).is_held();
     assert!(lost.question().is_some());
     // An apiserver that hangs answers nothing.

@@ -77,8 +77,8 @@ fn a_slice_delivered_twice_counts_once() {
     for times in 1..=3 {
         let mut rig = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
         let going = terminating(&[("http", 8080)]);
-        let told = std::iter::repeat_n(going, times);
-        held(&rig.turn(told.chain([ports(&[("web", 80, TCP)])]).collect()), 80, 8080);
+        let deliveries = std::iter::repeat_n(going, times);
+        held(&rig.turn(deliveries.chain([ports(&[("web", 80, TCP)])]).collect()), 80, 8080);
     }
 }
 

@@ -157,7 +157,7 @@ fn invariant_10_waiting_row_demand_is_decided_again_when_capacity_returns() {
     rig.turn(gone("tenant", 0));
     let snapshot = rest(&mut rig);
     assert_eq!(led_to(&rig, "tenant", 9).len(), 1_000);
-    assert_eq!(rows(&snapshot, "tenant"), (limits::ROWS_PER_SERVICE_MAX + 1_000, 0), "the other one too");
+    assert_eq!(rows(&snapshot, "tenant"), (limits::ROWS_PER_SERVICE_MAX + 1_000, 0), "the other service too");
     assert!(snapshot.rejections.named.is_empty(), "no service waits");
     [1, 9].into_iter().for_each(|number| drop(rig.turn(gone("tenant", number))));
     rest(&mut rig);

@@ -124,7 +124,7 @@ fn invariant_04_sources_precede_word_and_frontend_and_leave_after_grace() {
     rig.turn(vec![applied(balanced(&[VIP], &["198.51.100.0/24"]))]);
     assert_eq!(names(&rig.log), ["insert source", "remove source"], "here too");
     rig.turn(vec![applied(balanced(&[], &["198.51.100.0/24"]))]);
-    assert_eq!(names(&rig.log), ["remove frontend"], "it is restricted for as long as it is there");
+    assert_eq!(names(&rig.log), ["remove frontend"], "it is restricted while it exists");
     rig.grace();
     assert_eq!(names(&rig.log), ["publish word"]);
     rig.grace();
@@ -271,7 +271,7 @@ fn invariant_08_sources_that_a_start_finds_are_adopted() {
 
 /// A list that cannot grow delays no revoked range: a narrowed range applies to all clients at once.
 #[test]
-fn invariant_04_sources_change_while_a_list_finds_no_room() {
+fn invariant_04_sources_change_while_a_list_finds_no_slots() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 14, ..Capacity::default() });
     let backends = ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4", "1.1.1.5"];
     rig.turn(vec![slice("a", &backends[..4]), applied(balanced(&[VIP], &["198.51.0.0/16"]))]);

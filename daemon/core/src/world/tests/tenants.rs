@@ -115,14 +115,14 @@ fn invariant_10_claims_of_one_namespace_are_bounded_and_others_still_count() {
     rig.turn(vec![Event::SettingsApplied(Arc::new(Settings { hold, ..Settings::default() }))]);
     rig.turn((1..=60).map(|number| emptied("default", number)).collect());
     rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
-    let heard = claims(&rig.changes);
-    assert!((1..=20).contains(&heard), "{heard} claims of one namespace");
+    let counted = claims(&rig.changes);
+    assert!((1..=20).contains(&counted), "{counted} claims of one namespace");
     rig.turn(vec![pods(key_in("other", "nobody"), SOURCE, &["1.1.1.60"], "two")]);
     assert_eq!(claims(&rig.changes), 1, "another namespace's first claim counts");
     rig.now += 10;
     rig.turn(vec![]);
     rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
-    assert_eq!(claims(&rig.changes), heard, "and the same namespace again, later, for others of them");
+    assert_eq!(claims(&rig.changes), counted, "later the same namespace may claim others");
 }
 
 /// A slice may list one address a thousand times at a hundred ports of one number, and its tenant may hold that address
@@ -156,7 +156,7 @@ fn empty_lists_of_one_namespace_prolong_no_hold_of_another() {
     rig.turn(vec![emptied("default", 61)]);
     let snapshot = rig.turn((1..=60).map(|number| emptied(TENANT, number)).collect());
     assert_eq!(held(&snapshot, "default"), [Reason::Vanished]);
-    assert_eq!(held(&snapshot, TENANT), vec![Reason::MassLoss; 60], "its own are all of it");
+    assert_eq!(held(&snapshot, TENANT), vec![Reason::MassLoss; 60], "its own losses are all of them");
     let snapshot = rig.turn(vec![emptied("shop", 63)]);
     assert_eq!(held(&snapshot, "default"), [Reason::Vanished]);
     assert_eq!(held(&snapshot, "shop"), [Reason::Vanished]);

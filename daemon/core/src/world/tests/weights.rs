@@ -113,7 +113,7 @@ fn the_backends_of_a_table_are_members_while_it_exists() {
     assert_eq!(listed(&rig), (vec![ip("1.1.1.1"), ip("1.1.1.2")], true));
     let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
     let order = ["insert member", "insert member", "write range", "publish word", "insert frontend"];
-    assert_eq!(names, order, "before a client can look for them");
+    assert_eq!(names, order, "before a client can look them up");
     rig.turn(vec![weighing("1.1.1.1=30,1.1.1.2=30")]);
     assert_eq!(listed(&rig), (vec![], false));
 }

@@ -25,7 +25,7 @@ fn check(text: &str, expected: &str) {
 }
 
 #[test]
-fn what_kubectl_writes_goes_in_unchanged() {
+fn kubectl_output_is_read_unchanged() {
     let file: Arc<str> = "cluster.yaml".into();
     let contents = decode_file(&file, CLUSTER_YAML.as_bytes()).expect("a good file");
     let facts = contents.objects.values().filter_map(|version| version.facts.as_ref());
@@ -114,7 +114,7 @@ fn meta_facts(meta: &Meta) -> String {
 }
 
 #[test]
-fn yaml_and_json_of_one_cluster_say_the_same() {
+fn yaml_and_json_of_one_cluster_give_the_same_events() {
     let yaml = events("cluster.yaml", CLUSTER_YAML);
     assert_eq!(events("cluster.json", CLUSTER_JSON), yaml.replace("cluster.yaml", "cluster.json"));
     // JSON is YAML as well.
@@ -152,13 +152,13 @@ fn documents_lists_and_items_without_a_kind() {
 }
 
 #[test]
-fn words_that_yaml_1_1_takes_for_booleans_are_names() {
+fn yaml_1_1_booleans_are_read_as_names() {
     let port = "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{name: on, port: 80}, {name: y, port: 81}]}}";
     check(port, "+ Service default/a [] x.yaml\n");
 }
 
 #[test]
-fn a_kind_that_is_not_read_is_named_once() {
+fn an_ignored_kind_is_reported_once() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n\
                 {apiVersion: serving.knative.dev/v1, kind: Service, metadata: {name: a}}\n---\n\
                 {apiVersion: multicluster.example/v1, kind: EndpointSlice, metadata: {name: a}}\n";
@@ -180,11 +180,11 @@ fn a_kind_that_is_not_read_is_named_once() {
     check(&typo, &named("Sevice (v1)"));
     check("{kind: \"od\\nd\", metadata: {name: a}}", &named("\"od\\nd\" (\"\")"));
     let many: String = (0..100).map(|it| format!("{{apiVersion: v1, kind: K{it}}}\n---\n")).collect();
-    assert_eq!(events("x.yaml", &many).lines().count(), 16, "a folder of something else is no flood");
+    assert_eq!(events("x.yaml", &many).lines().count(), 16, "a folder of other kinds makes no flood");
 }
 
 #[test]
-fn a_kind_that_is_not_read_is_named_once_for_the_whole_folder() {
+fn an_ignored_kind_is_reported_once_for_the_whole_folder() {
     let mut folder = Folder::new("/manifests");
     let ingress = b"{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: a}}";
     let files = ["a.yaml", "b.yaml"].map(Arc::<str>::from);
@@ -194,13 +194,13 @@ fn a_kind_that_is_not_read_is_named_once_for_the_whole_folder() {
         shown(&folder.apply_scan(FolderScan { present, files: read_now.iter().map(read).collect() }))
     };
     assert_eq!(look(&files, &files).lines().count(), 1);
-    assert_eq!(look(&files, &files), "", "not again when it is read again");
+    assert_eq!(look(&files, &files), "", "not again when the file is read again");
     assert_eq!(look(&files[..1], &[]), "", "the first file still has it");
     assert_eq!(look(&[], &[]), "ok kind Ingress (networking.k8s.io/v1)\n");
 }
 
 #[test]
-fn versions_and_shapes_that_are_not_read_are_named() {
+fn unsupported_versions_and_shapes_are_reported() {
     check(
         "{apiVersion: v2, kind: Service, metadata: {name: a}}",
         "! Service default/a rejected in x.yaml: apiVersion is \"v2\"; v1 is legal for this kind\n",
@@ -235,7 +235,7 @@ fn versions_and_shapes_that_are_not_read_are_named() {
 }
 
 #[test]
-fn an_object_that_is_twice_in_a_file_counts_once() {
+fn an_object_twice_in_a_file_counts_once() {
     let twice =
         service("a", "10.0.0.1") + "---\n" + &service("a", "10.0.0.2") + "---\n" + &service("a", "10.0.0.3");
     check(
@@ -252,7 +252,7 @@ fn check_file_refused(file: &str, bytes: &[u8], expected: &str) {
 }
 
 #[test]
-fn what_is_no_yaml_or_json_refuses_the_file() {
+fn text_that_is_neither_yaml_nor_json_rejects_the_file() {
     check_file_refused("x.yaml", b"a: [", "is not YAML");
     check_file_refused("x.yaml", b"a: b: c", "is not YAML");
     check_file_refused("x.yaml", b"just text", "expected a Kubernetes object or a List of them");
@@ -265,7 +265,7 @@ fn what_is_no_yaml_or_json_refuses_the_file() {
 }
 
 #[test]
-fn bombs_are_refused() {
+fn yaml_bombs_are_rejected() {
     let deep = "[".repeat(100_000);
     check_file_refused("x.yaml", format!("a: {deep}").as_bytes(), "is not YAML");
     check_file_refused(
@@ -287,7 +287,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn decoding_never_panics_whatever_the_bytes(
+    fn decoding_random_bytes_never_panics(
         places in prop::collection::vec((0..CLUSTER_JSON.len(), any::<u8>()), 1..20),
         cut in 0..CLUSTER_JSON.len(),
         json in any::<bool>(),
@@ -304,7 +304,7 @@ proptest! {
     }
 
     #[test]
-    fn a_value_of_any_type_in_any_field_harms_only_its_object(field in 0..2000_usize, value in 0..6_usize) {
+    fn a_wrong_value_in_any_field_rejects_only_its_object(field in 0..2000_usize, value in 0..6_usize) {
         let values = ["null", "-1", "99999999999999999999", "\"\\u0000é\"", "[[{}]]", "{\"a\":[]}"];
         let mut document: serde_json::Value = serde_json::from_str(CLUSTER_JSON).expect("the fixture");
         let items = document["items"].as_array_mut().expect("items");

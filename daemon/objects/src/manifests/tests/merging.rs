@@ -52,7 +52,7 @@ fn an_unchanged_object_makes_no_event() {
 }
 
 #[test]
-fn an_object_that_moves_to_another_file_is_never_gone() {
+fn an_object_that_moves_to_another_file_is_never_deleted() {
     let mut disk = Disk::new();
     let a = service("a", "10.0.0.1");
     disk.check(&[("x.yaml", Some(&a))], "+ Service default/a [10.0.0.1] x.yaml\n");
@@ -81,7 +81,7 @@ fn the_first_file_name_wins_and_the_next_takes_over() {
 }
 
 #[test]
-fn a_duplicate_that_goes_ends_its_rejection() {
+fn a_removed_duplicate_ends_its_rejection() {
     let mut disk = Disk::new();
     let a = service("a", "10.0.0.1");
     disk.check(
@@ -93,7 +93,7 @@ fn a_duplicate_that_goes_ends_its_rejection() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_keeps_its_last_good_objects() {
+fn an_unreadable_file_keeps_its_last_good_objects() {
     let mut disk = Disk::new();
     let a = service("a", "10.0.0.1");
     disk.check(
@@ -114,7 +114,7 @@ fn a_file_that_cannot_be_read_keeps_its_last_good_objects() {
 }
 
 #[test]
-fn invariant_06_a_bad_object_rejects_only_itself_and_its_last_good_version_stays() {
+fn invariant_06_a_bad_object_rejects_only_itself_and_keeps_its_last_version() {
     let mut disk = Disk::new();
     let good = service("a", "10.0.0.1") + "---\n" + &service("b", "10.0.0.2");
     let bad = service("a", "10.0.0.300") + "---\n" + &service("b", "10.0.0.3");
@@ -132,7 +132,7 @@ fn invariant_06_a_bad_object_rejects_only_itself_and_its_last_good_version_stays
 }
 
 #[test]
-fn a_good_version_elsewhere_serves_while_the_first_was_never_good() {
+fn another_files_version_serves_while_the_first_is_bad() {
     let mut disk = Disk::new();
     disk.check(
         &[("a.yaml", Some(&service("a", "nowhere"))), ("b.yaml", Some(&service("a", "10.0.0.2")))],
@@ -142,7 +142,7 @@ fn a_good_version_elsewhere_serves_while_the_first_was_never_good() {
 }
 
 #[test]
-fn the_worst_rejection_of_an_object_is_told_last() {
+fn the_worst_rejection_of_an_object_is_delivered_last() {
     let mut disk = Disk::new();
     let a = service("a", "10.0.0.1");
     disk.check(&[("a.yaml", Some(&a))], "+ Service default/a [10.0.0.1] a.yaml\n");
@@ -154,7 +154,7 @@ fn the_worst_rejection_of_an_object_is_told_last() {
 }
 
 #[test]
-fn a_folder_that_vanishes_keeps_everything() {
+fn an_unreadable_folder_keeps_everything() {
     let mut disk = Disk::new();
     let a = service("a", "10.0.0.1");
     disk.check(&[("x.yaml", Some(&a))], "+ Service default/a [10.0.0.1] x.yaml\n");
@@ -166,7 +166,7 @@ fn a_folder_that_vanishes_keeps_everything() {
 }
 
 #[test]
-fn what_counts_is_told_once_more_when_the_table_asks_for_it() {
+fn a_relist_delivers_all_current_objects_again() {
     let mut disk = Disk::new();
     let (a, bad) = (service("a", "10.0.0.1"), service("b", "nowhere"));
     disk.check(&[("x.yaml", Some(&a))], "+ Service default/a [10.0.0.1] x.yaml\n");

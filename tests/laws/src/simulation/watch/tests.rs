@@ -58,17 +58,17 @@ fn check(led_by: FrontendKey, owned: FrontendKey, is_legal: bool) {
 }
 
 #[test]
-fn the_owner_of_the_wildcard_is_met_at_an_address_that_left() {
+fn a_slow_client_may_find_the_wildcards_owner_after_its_address_left() {
     check(wildcard(exact()), wildcard(exact()), true);
 }
 
 #[test]
-fn the_owner_of_an_exact_frontend_is_met() {
+fn a_slow_client_may_find_the_exact_frontends_owner() {
     check(exact(), exact(), true);
 }
 
 #[test]
-fn nobody_is_met_whose_frontend_was_not_read() {
+fn a_slow_client_finds_no_owner_of_an_unread_frontend() {
     check(wildcard(exact()), exact(), false);
     check(exact(), wildcard(exact()), false);
 }
