@@ -21,24 +21,24 @@ cilium 44348: an answer to a UDP socket of the node is taken for a client of a s
 cilium 45492: the kernel masquerades with any port
   tests/tests/packets/regressions.rs replies_to_kernel_masqueraded_packets_are_left_to_the_kernel
 cilium 29305 34833 36572 31643: half of what is known of a flow is pushed out
-  daemon/datapath/src/packets/tests/flows.rs kernel_a_full_table_keeps_what_lives_and_counts_the_rest
+  daemon/datapath/src/packets/tests/flows.rs kernel_a_full_table_keeps_live_flows_and_counts_drops
   tests/tests/packets/survival.rs a_full_table_keeps_live_flows
   daemon/datapath/src/kernel/packets/tests.rs kernel_an_incomplete_set_of_flow_maps_is_recreated
 cilium 8740 33074: ports run out, and are not given back before the next sweep
-  daemon/datapath/src/packets/tests/flows.rs kernel_ports_for_other_nodes_run_out_by_name
+  daemon/datapath/src/packets/tests/flows.rs kernel_exhausted_snat_ports_are_reported_by_reason
   daemon/datapath/src/flows/tests/swept.rs kernel_the_thread_sweeps_and_ends_with_its_owner
 cilium 27405 28455: sweeps become ever more seldom
   daemon/datapath/src/flows/tests/swept.rs kernel_the_thread_sweeps_and_ends_with_its_owner
   daemon/datapath/src/flows/tests/swept.rs kernel_an_empty_table_is_swept_once_until_a_flow_begins
 cilium 10984 32472 23894 47641: what is left of another service's flow leads a new client astray
-  daemon/datapath/src/packets/tests/flows.rs kernel_a_syn_on_a_connection_that_is_over_begins_anew
+  daemon/datapath/src/packets/tests/flows.rs kernel_a_syn_reopens_a_closed_connection
   daemon/datapath/src/flows/tests/swept.rs kernel_a_new_flow_in_an_orphans_record_is_not_an_orphan
   tests/tests/packets/served.rs a_source_port_is_used_again_at_once
 cilium 9687: a sweep takes away a flow whose SYN-ACK is on its way
   daemon/datapath/src/flows/tests/swept.rs kernel_sweeping_alongside_programs_loses_no_flow
   daemon/datapath/src/flows/tests/swept.rs kernel_no_live_flow_is_ever_removed
 cilium 12968 21262 26193: errors of ICMP are not translated, so the path's MTU is not found
-  daemon/datapath/src/packets/tests/errors.rs kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent
+  daemon/datapath/src/packets/tests/errors.rs kernel_icmp_errors_reach_the_sender_and_quote_its_packet
   tests/tests/packets/served.rs errors_of_routers_on_the_way_reach_the_client
   tests/tests/packets/served.rs large_transfers_over_a_narrow_path
 cilium 25709 16036 22624: fragments are lost
@@ -59,7 +59,7 @@ cilium 39806: rules of routing are ignored
   tests/tests/packets/regressions.rs replies_follow_routing_rules
 cilium 42632 11810 18632: one port of a client, two frontends, one backend
   tests/tests/packets/served.rs one_source_port_two_frontends_one_backend
-  daemon/datapath/src/packets/tests/flows.rs kernel_one_port_of_a_client_serves_for_two_frontends_with_one_backend
+  daemon/datapath/src/packets/tests/flows.rs kernel_one_client_port_reaches_two_frontends_with_one_backend
 cilium 21541: a client that comes again from the same port at once is refused
   tests/tests/packets/served.rs a_source_port_is_used_again_at_once
 cilium 12859 27300 48244: connected UDP clings to a backend that is gone
@@ -69,7 +69,7 @@ calico 4661 felix-2983: one port of a client, at once or again
   tests/tests/packets/served.rs one_source_port_two_frontends_one_backend
   tests/tests/packets/served.rs a_source_port_is_used_again_at_once
 calico 5606 5358: errors show ports that nobody sent
-  daemon/datapath/src/packets/tests/errors.rs kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent
+  daemon/datapath/src/packets/tests/errors.rs kernel_icmp_errors_reach_the_sender_and_quote_its_packet
 calico 8821 10737: fragments are lost, or delivered to somebody else
   tests/tests/packets/served.rs datagrams_in_fragments
   tests/tests/packets/served.rs datagrams_whose_last_fragment_comes_first
@@ -80,8 +80,8 @@ calico 10058 13334: virtual machines behind a bridge drop what was handed over w
 calico 4942 9675 10511 10469: a node with two uplinks answers by the other one
   tests/tests/packets/uplinks.rs replies_may_leave_on_another_uplink
 calico 10640: an error comes from another address than the one that was dialled
-  daemon/datapath/src/packets/tests/answers.rs kernel_who_finds_nobody_is_refused_from_the_address_that_it_dialled
-  daemon/datapath/src/packets/tests/errors.rs kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent
+  daemon/datapath/src/packets/tests/answers.rs kernel_a_client_without_backend_is_rejected_from_the_dialled_address
+  daemon/datapath/src/packets/tests/errors.rs kernel_icmp_errors_reach_the_sender_and_quote_its_packet
 calico 4310: sweeps cut flows under policy Local
   tests/tests/packets/changes.rs flows_under_policy_local_survive_list_changes
 kubernetes 139276: masquerading picks a node port, and its answers go to the service
@@ -104,7 +104,7 @@ reach: who gets whom, as whom, from which address, much both ways, one port of a
   tests/tests/packets/served.rs one_source_port_two_frontends_one_backend
 ports again: after a reset, after both have closed, and a flood beside live flows
   tests/tests/packets/served.rs a_source_port_is_used_again_at_once
-  daemon/datapath/src/packets/tests/flows.rs kernel_a_syn_on_a_connection_that_is_over_begins_anew
+  daemon/datapath/src/packets/tests/flows.rs kernel_a_syn_reopens_a_closed_connection
   tests/tests/packets/survival.rs a_flood_of_syns_leaves_live_flows_alone
 full: live flows stay and new ones are counted
   tests/tests/packets/survival.rs a_full_table_keeps_live_flows
@@ -112,7 +112,7 @@ path: its MTU, fragments, extension headers, hops
   tests/tests/packets/served.rs large_transfers_over_a_narrow_path
   tests/tests/packets/served.rs datagrams_in_fragments
   tests/tests/packets/served.rs errors_of_routers_on_the_way_reach_the_client
-  daemon/datapath/src/packets/tests/hard.rs kernel_options_and_extensions_are_stepped_over
+  daemon/datapath/src/packets/tests/hard.rs kernel_options_and_extension_headers_are_skipped
 closed: a client of UDP hears that nobody listens
   tests/tests/packets/served.rs the_table_holds
 policy: Local, those that end, ranges of sources, health checks, affinity
@@ -135,9 +135,9 @@ life: restart, kill, growth, a device made anew, another address, programs taken
 the real one: kube-proxy on the same network, by the same table
   tests/systems/cluster/packets.rs packets_kube_proxy_matches_the_table
 parser: crafted packets, judged by somebody else; nonsense; sums
-  daemon/datapath/src/packets/tests/flows.rs kernel_invariant_14_what_is_translated_one_way_is_translated_back
-  daemon/datapath/src/packets/tests/hard.rs kernel_nonsense_is_survived
-  daemon/datapath/src/packets/tests/hard.rs kernel_invariant_13_a_wrong_sum_stays_wrong
+  daemon/datapath/src/packets/tests/flows.rs kernel_invariant_14_translation_is_reversed_for_replies
+  daemon/datapath/src/packets/tests/hard.rs kernel_corrupted_packets_cause_no_failure
+  daemon/datapath/src/packets/tests/hard.rs kernel_invariant_13_a_wrong_checksum_stays_wrong
 ";
 
 /// The entries, each with the lines below it.

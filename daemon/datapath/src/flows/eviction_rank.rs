@@ -1,7 +1,7 @@
 //! Ranks flows for eviction from a full table.
 //!
 //! Invariant: programs rank by the same rule (`bpf/evict.h`); the test
-//! `kernel_programs_and_daemon_give_up_the_same_flow` compares both.
+//! `kernel_programs_and_daemon_evict_the_same_flow` compares both.
 
 use holdfast_core::keys::Transport;
 

@@ -1,6 +1,6 @@
-//! What the packet programs make of a packet, judged by an observer that knows nothing of them. Needs root.
+//! Checks what the packet programs do to packets, with an observer that is independent of them. Needs root.
 //!
-//! Each packet is given to a program by the kernel's test run, in a network of its own: nothing is attached or sent.
+//! The kernel's test run passes each packet to a program, in its own network: nothing is attached or sent.
 
 #![allow(unsafe_code)]
 

@@ -1,5 +1,4 @@
-//! Clients that begin anew from the port of a connection which lost its backend, and for how long a silent connection
-//! is kept.
+//! Clients that reconnect from the port of a connection whose backend is gone, and how long an idle connection is kept.
 
 use std::net::SocketAddr;
 
@@ -14,7 +13,7 @@ const OTHERS: [&str; 2] = ["10.1.0.6:8080", "[fd01::6]:8080"];
 
 type Way = (&'static str, &'static str, &'static str, &'static str);
 
-/// Runs a test in each family: client, frontend, a backend, another one.
+/// Runs a test in each family: client, frontend, a backend, another backend.
 fn in_both(test: fn(&mut Node, Way)) {
     for ((client, frontend, backend), other) in BOTH.into_iter().zip(OTHERS) {
         Node::test(move |node| test(node, (client, frontend, backend, other)));
@@ -31,7 +30,7 @@ fn goes(node: &Node, (client, frontend, ..): Way, flags: u8) -> std::net::Socket
     node.comes(&Sent::tcp(client, frontend, flags)).to
 }
 
-/// What the client sends while it has something to say.
+/// The client's data.
 fn asked((client, frontend, ..): Way) -> Sent {
     Sent { payload: b"ask".to_vec(), ..Sent::tcp(client, frontend, ACK) }
 }
@@ -43,13 +42,13 @@ fn agree(node: &Node, way @ (client, frontend, backend, _): Way) {
     assert_eq!(goes(node, way, ACK), address(backend));
 }
 
-/// So long that the next packet is in another second.
+/// Waits until the next packet is in another second.
 fn next_second(node: &Node, (client, ..): Way) {
     age(node, client, 1);
 }
 
 #[test]
-fn kernel_who_dials_again_from_the_port_of_a_connection_to_a_dead_backend_gets_one_that_lives() {
+fn kernel_a_reconnect_from_a_dead_backends_connection_gets_a_live_backend() {
     in_both(|node, way @ (_, frontend, backend, other)| {
         for end in [&[ACK][..], &[RST], &[FIN | ACK]] {
             lead(node, frontend, &[backend]);
@@ -67,13 +66,13 @@ fn kernel_who_dials_again_from_the_port_of_a_connection_to_a_dead_backend_gets_o
 }
 
 #[test]
-fn kernel_whoever_asked_in_vain_is_led_elsewhere_by_its_first_syn() {
+fn kernel_an_unanswered_client_gets_another_backend_by_its_first_syn() {
     in_both(|node, way @ (_, frontend, backend, other)| {
         lead(node, frontend, &[backend]);
         agree(node, way);
         lead(node, frontend, &[other]);
         next_second(node, way);
-        assert_eq!(node.comes(&asked(way)).to, address(backend), "a connection stays where it is");
+        assert_eq!(node.comes(&asked(way)).to, address(backend), "a connection keeps its backend");
         next_second(node, way);
         assert_eq!(goes(node, way, RST), address(backend));
         assert_eq!(goes(node, way, SYN), address(other));
@@ -81,24 +80,24 @@ fn kernel_whoever_asked_in_vain_is_led_elsewhere_by_its_first_syn() {
 }
 
 #[test]
-fn kernel_a_syn_that_nobody_has_answered_is_decided_anew_when_its_backend_has_left() {
+fn kernel_an_unanswered_syn_is_reassigned_when_its_backend_is_gone() {
     in_both(|node, way @ (_, frontend, backend, other)| {
         lead(node, frontend, &[backend]);
         assert_eq!(goes(node, way, SYN), address(backend));
         next_second(node, way);
-        assert_eq!(goes(node, way, SYN), address(backend), "while it is one of the frontend's");
+        assert_eq!(goes(node, way, SYN), address(backend), "while the frontend has it");
         lead(node, frontend, &[other]);
         next_second(node, way);
         assert_eq!(goes(node, way, SYN), address(other));
         lead(node, frontend, &[]);
         next_second(node, way);
-        assert_ne!(node.come(&Sent::tcp(way.0, frontend, SYN).frame()).0, NEXT, "nobody is there");
+        assert_ne!(node.come(&Sent::tcp(way.0, frontend, SYN).frame()).0, NEXT, "no backend serves");
     });
 }
 
-/// The backend lives: it says what it thinks of a SYN, and the client's connection goes on.
+/// The backend is alive: it replies to the SYN, and the client's connection continues.
 #[test]
-fn kernel_no_syn_of_a_stranger_takes_a_connection_from_a_backend_that_leaves() {
+fn kernel_a_forged_syn_moves_no_connection_from_a_leaving_backend() {
     in_both(|node, way @ (client, frontend, backend, other)| {
         lead(node, frontend, &[backend]);
         agree(node, way);
@@ -111,9 +110,9 @@ fn kernel_no_syn_of_a_stranger_takes_a_connection_from_a_backend_that_leaves() {
     });
 }
 
-/// The pod of a service that was deleted lives on for a while, and agrees to anything.
+/// The pod of a deleted service lives on for a while and accepts any connection.
 #[test]
-fn kernel_the_pod_of_a_deleted_service_gets_no_connection_of_the_one_that_has_its_address_now() {
+fn kernel_a_deleted_services_pod_gets_no_connection_of_its_successor() {
     in_both(|node, way @ (client, frontend, backend, other)| {
         lead(node, frontend, &[backend]);
         agree(node, way);
@@ -124,13 +123,13 @@ fn kernel_the_pod_of_a_deleted_service_gets_no_connection_of_the_one_that_has_it
             assert_eq!(goes(node, way, flags), address(backend), "{flags}");
         }
         assert_eq!(node.leave(&Sent::tcp(backend, client, SYN | ACK).frame()).0, SHOT);
-        assert_eq!(goes(node, way, SYN), address(other), "as it says again");
+        assert_eq!(goes(node, way, SYN), address(other), "the repeated SYN goes there too");
     });
 }
 
-/// What a backend says twice, because its first answer was lost, is no other connection.
+/// A SYN-ACK repeated after a loss opens no other connection.
 #[test]
-fn kernel_a_backend_that_repeats_its_answer_while_it_leaves_keeps_its_client() {
+fn kernel_a_leaving_backend_that_repeats_its_syn_ack_keeps_its_client() {
     in_both(|node, way @ (client, frontend, backend, other)| {
         lead(node, frontend, &[backend]);
         agree(node, way);
@@ -140,9 +139,9 @@ fn kernel_a_backend_that_repeats_its_answer_while_it_leaves_keeps_its_client() {
     });
 }
 
-/// A backend of many is found in its list, wherever it stands there.
+/// A backend among many is found at any position of its list.
 #[test]
-fn kernel_a_syn_stays_with_its_backend_while_its_frontend_leads_there() {
+fn kernel_a_syn_keeps_its_backend_while_its_frontend_has_it() {
     in_both(|node, way @ (_, frontend, backend, _)| {
         lead(node, frontend, &[backend]);
         agree(node, way);
@@ -162,7 +161,7 @@ fn kernel_a_syn_stays_with_its_backend_while_its_frontend_leads_there() {
     });
 }
 
-/// Places of a table of few backends.
+/// The slots of a table for few backends.
 const PLACES: u32 = 16_381;
 
 /// Runs a test with a frontend, sixteen backends and a hundred clients of each family.
@@ -184,9 +183,9 @@ fn with_many(test: fn(&mut Node, &'static str, &[SocketAddr], &[String])) {
     }
 }
 
-/// In a table, which is in no order, a backend is found too, whichever it is; and one that has left is not.
+/// Backends are found in an unordered table too; one that has left is not.
 #[test]
-fn kernel_a_syn_stays_with_its_backend_while_the_table_of_its_frontend_has_it() {
+fn kernel_a_syn_keeps_its_backend_while_the_maglev_table_has_it() {
     with_many(|node, frontend, backends, clients| {
         let port = Port { frontends: &[frontend], backends, places: PLACES, ..Port::TCP };
         node.serve(&port);
@@ -202,15 +201,15 @@ fn kernel_a_syn_stays_with_its_backend_while_the_table_of_its_frontend_has_it() 
         node.serve(&Port { backends: stay, ..port });
         for (client, first) in clients.iter().zip(first) {
             let now = asks(node, client);
-            assert!(stay.contains(&now), "{client} is led to {now}, which has left");
+            assert!(stay.contains(&now), "{client} goes to {now}, which has left");
             assert!(now == first || !stay.contains(&first), "{client} left {first}");
         }
     });
 }
 
-/// Conntrack gives up after 300 seconds, too.
+/// Conntrack also gives up after 300 seconds.
 #[test]
-fn kernel_what_nobody_acknowledges_keeps_no_flow_for_a_day() {
+fn kernel_unacknowledged_data_keeps_no_flow_for_a_day() {
     in_both(|node, way @ (client, frontend, backend, _)| {
         lead(node, frontend, &[backend]);
         let midway = |node: &Node| node.counted(packet_count::COUNT_MIDSTREAM);
@@ -219,14 +218,14 @@ fn kernel_what_nobody_acknowledges_keeps_no_flow_for_a_day() {
         assert_eq!(node.comes(&asked(way)).to, address(backend));
         assert_eq!(node.leaves(&Sent::tcp(backend, client, ACK)).from, address(frontend));
         age(node, client, 80_000);
-        assert_eq!(goes(node, way, ACK), address(backend), "what was answered is kept for a day");
+        assert_eq!(goes(node, way, ACK), address(backend), "a flow with a reply is kept for a day");
         age(node, client, 80_000);
         assert_eq!(node.comes(&asked(way)).to, address(backend));
         age(node, client, 290);
         assert_eq!(goes(node, way, ACK), address(backend));
         age(node, client, 302);
         node.come(&asked(way).frame());
-        assert_eq!(midway(node), 1, "it has ended");
+        assert_eq!(midway(node), 1, "the flow has ended");
         assert!(found(node, client).is_none());
     });
 }

@@ -1,4 +1,4 @@
-//! What a client hears that is not served.
+//! The replies that unserved clients get.
 
 use holdfast_core::op::{FrontendType, QuotaId, WordFlags};
 
@@ -23,7 +23,7 @@ fn refuse(node: &mut Node, flags: WordFlags) {
 }
 
 #[test]
-fn kernel_who_finds_nobody_is_refused_from_the_address_that_it_dialled() {
+fn kernel_a_client_without_backend_is_rejected_from_the_dialled_address() {
     Node::test(|node| {
         refuse(node, WordFlags::default());
         for (client, frontend) in CLIENTS {
@@ -33,24 +33,24 @@ fn kernel_who_finds_nobody_is_refused_from_the_address_that_it_dialled() {
             assert_eq!((seen.from, seen.to), (address(frontend), address(client)));
             assert_eq!((seen.flags, seen.is_valid), (RST | ACK, true), "{seen:?}");
             let number = if client.starts_with('[') { 14 + 40 + 8 } else { 14 + 20 + 8 };
-            assert_eq!(frame[number..number + 4], [0, 0, 0, 8], "it acknowledges the SYN");
-            assert_eq!(frame[..6], [2, 0, 0, 0, 0, 2], "back to whose it came from");
+            assert_eq!(frame[number..number + 4], [0, 0, 0, 8], "the RST acknowledges the SYN");
+            assert_eq!(frame[..6], [2, 0, 0, 0, 0, 2], "back to the sender's hardware address");
             for size in [0, 1, 7, 100, 1100] {
                 let quoted = is_told(node, &Sent::udp(client, frontend, &vec![0xa5; size]));
-                assert_eq!(quoted, size, "a short one is quoted whole");
+                assert_eq!(quoted, size, "a short datagram is quoted whole");
             }
         }
         assert_eq!(node.counted(packet_count::COUNT_UNANSWERABLE), 0);
     });
 }
 
-/// Checks that the sender of a datagram is told that no backend is there, and gives how much of the datagram is quoted.
+/// Checks that the sender of a datagram gets an ICMP error, and returns how much of the datagram it quotes.
 #[track_caller]
 fn is_told(node: &Node, sent: &Sent) -> usize {
     let (verdict, frame) = node.come(&sent.frame());
     let size = sent.payload.len();
     assert_eq!(verdict, REDIRECTED, "{size} bytes to {}", sent.to);
-    assert!(frame.len() <= 1280, "{size} bytes: the answer fits into any network");
+    assert!(frame.len() <= 1280, "{size} bytes: the error fits any MTU");
     let seen = see(&frame, true);
     assert_eq!((seen.from.ip(), seen.to.ip()), (sent.to.ip(), sent.from.ip()));
     assert!(seen.is_valid, "{size} bytes: {seen:?}");
@@ -63,12 +63,12 @@ fn is_told(node: &Node, sent: &Sent) -> usize {
     quoted.payload.len()
 }
 
-/// How much of a datagram is quoted behind its ports, its length and its sum, where it is not quoted whole.
+/// How much of a long datagram is quoted after its ports, length and checksum.
 const BEGINNING: usize = QUOTED_LEAST - 8;
 
 /// The first datagram of QUIC has at least 1,200 bytes.
 #[test]
-fn kernel_who_sends_a_long_datagram_to_nobody_hears_it_too() {
+fn kernel_a_long_datagram_without_backend_is_rejected_too() {
     Node::test(|node| {
         refuse(node, WordFlags::default());
         for ((client, frontend), whole) in CLIENTS.into_iter().zip([QUOTED_MOST - 28, QUOTED_MOST - 48]) {
@@ -86,7 +86,7 @@ fn kernel_who_sends_a_long_datagram_to_nobody_hears_it_too() {
     });
 }
 
-/// A datagram with options behind it (RFC 9868), which are a part of the packet and not of the datagram.
+/// A datagram with options behind it (RFC 9868), which belong to the packet but not to the datagram.
 fn with_options(sent: &Sent, options: &[u8]) -> Vec<u8> {
     let (mut frame, at) = (sent.frame(), ETHERNET + if sent.to.is_ipv6() { 4 } else { 2 });
     frame.extend(options);
@@ -101,7 +101,7 @@ fn with_options(sent: &Sent, options: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn kernel_who_sends_a_datagram_with_options_to_nobody_hears_it_with_a_right_sum() {
+fn kernel_a_datagram_with_options_is_rejected_with_a_right_checksum() {
     Node::test(|node| {
         refuse(node, WordFlags::default());
         for (client, frontend) in CLIENTS {
@@ -120,9 +120,9 @@ fn kernel_who_sends_a_datagram_with_options_to_nobody_hears_it_with_a_right_sum(
     });
 }
 
-/// The sum of a packet covers less than a datagram says that it has, or more, so none of both can be right.
+/// The checksum would cover less or more than the datagram's length, so it cannot be right.
 #[test]
-fn kernel_a_datagram_longer_than_its_packet_or_shorter_than_its_header_hears_nothing() {
+fn kernel_a_datagram_of_a_wrong_length_gets_no_reply() {
     Node::test(|node| {
         refuse(node, WordFlags::default());
         for (client, frontend) in CLIENTS {
@@ -137,9 +137,9 @@ fn kernel_a_datagram_longer_than_its_packet_or_shorter_than_its_header_hears_not
     });
 }
 
-/// IPv6 allows no datagram without a sum, and hosts take none.
+/// IPv6 allows no datagram without a checksum, and hosts drop them.
 #[test]
-fn kernel_who_sends_a_datagram_without_a_sum_to_nobody_hears_it_too() {
+fn kernel_a_datagram_without_a_checksum_is_rejected_too() {
     Node::test(|node| {
         refuse(node, WordFlags::default());
         let [(client, frontend), (client6, frontend6)] = CLIENTS;
@@ -154,13 +154,16 @@ fn kernel_who_sends_a_datagram_without_a_sum_to_nobody_hears_it_too() {
 }
 
 #[test]
-fn kernel_who_is_refused_and_hears_nothing_is_counted() {
+fn kernel_clients_rejected_without_a_reply_are_counted() {
     Node::test(|node| {
         refuse(node, WordFlags::default());
         let [(client, frontend), (client6, frontend6)] = CLIENTS;
         let options = vec![(0, vec![0, 0, 1, 4, 0, 0, 0, 0])];
         let untold = [
-            Sent { extensions: options, ..Sent::udp(client6, frontend6, b"its sum would have to be read") },
+            Sent {
+                extensions: options,
+                ..Sent::udp(client6, frontend6, b"its checksum would have to be read")
+            },
             Sent { fragment: Some((7, 0, true)), ..Sent::udp(client, frontend, b"12345678") },
             Sent::chunks(client, frontend, vec![1, 0, 0, 4]),
         ];
@@ -173,7 +176,7 @@ fn kernel_who_is_refused_and_hears_nothing_is_counted() {
 }
 
 #[test]
-fn kernel_who_is_dropped_hears_nothing() {
+fn kernel_dropped_clients_get_no_reply() {
     Node::test(|node| {
         refuse(node, WordFlags::DROP);
         for (client, frontend) in CLIENTS {
@@ -183,9 +186,9 @@ fn kernel_who_is_dropped_hears_nothing() {
     });
 }
 
-/// In the name of no host, or of many, and to all that it may concern.
+/// From no host's address or many hosts', and to broadcast addresses.
 #[test]
-fn kernel_a_refusal_goes_to_one_host_or_to_nobody() {
+fn kernel_a_reject_goes_to_one_host_or_to_none() {
     Node::test(|node| {
         refuse(node, WordFlags::default());
         let [(client, frontend), (_, frontend6)] = CLIENTS;
@@ -212,7 +215,7 @@ fn kernel_a_refusal_goes_to_one_host_or_to_nobody() {
 }
 
 #[test]
-fn kernel_no_more_answers_than_a_node_may_give() {
+fn kernel_rejects_are_rate_limited() {
     Node::test(|node| {
         refuse(node, WordFlags::default());
         let (client, frontend) = CLIENTS[0];
@@ -243,7 +246,7 @@ pub(super) fn told(node: &Node) -> Vec<Refusal> {
 }
 
 #[test]
-fn kernel_no_flood_at_one_namespace_keeps_untold_whom_another_turns_away() {
+fn kernel_a_flood_at_one_quota_hides_no_refusals_of_another() {
     Node::test(|node| {
         let (flooded, other) = ("203.0.113.10:80", "203.0.113.11:80");
         node.serve(&Port { index: 1, frontends: &[flooded], ..Port::TCP });
@@ -256,6 +259,6 @@ fn kernel_no_flood_at_one_namespace_keeps_untold_whom_another_turns_away() {
         let (told, lost) = (told(node), node.maps.status().refusals_lost);
         let at_other = told.iter().filter(|it| it.frontend.address == address(other).ip()).count();
         assert_eq!(at_other, 1, "among {}", told.len());
-        assert_eq!(told.len() as u64 + lost, 5_001, "what is not told is counted");
+        assert_eq!(told.len() as u64 + lost, 5_001, "lost refusals are counted");
     });
 }

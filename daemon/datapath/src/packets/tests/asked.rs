@@ -1,4 +1,4 @@
-//! An answer of the kernel's about a way holds for whatever asks the very same in the same second, and nothing else.
+//! A cached route serves equal look-ups of the same second, and no others.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::network::{self, OUTER};
 use super::node::{NEXT, Node, REDIRECTED};
 use super::past::{Way, serve};
 
-/// Clients outside without their ports, what they dial, and backends of another node.
+/// Outside clients without their ports, their frontends, and backends of another node.
 const WAYS: [Way; 2] = [
     ("198.51.100.7", "203.0.113.10:80", "10.2.0.5:8080"),
     ("[2001:db8:1::7]", "[2001:db8:f::10]:80", "[fd02::5]:8080"),
@@ -16,8 +16,8 @@ const WAYS: [Way; 2] = [
 /// On a busy machine a second may pass while a command runs.
 const TRIES: u16 = 100;
 
-/// What frames meet that come after another one, once the routers were forgotten: those that are led on the way of the
-/// other one are sent past the stack, in the same second.
+/// The verdicts of frames that follow another one after the routers were flushed: frames that share its cached route
+/// take the fast path in the same second.
 fn after_another(node: &Node, frames: Vec<Vec<u8>>) -> Vec<i32> {
     network::know_routers();
     let mut frames = frames.into_iter();
@@ -26,8 +26,8 @@ fn after_another(node: &Node, frames: Vec<Vec<u8>>) -> Vec<i32> {
     frames.map(|frame| node.come(&frame).0).collect()
 }
 
-/// Tries until all of it falls into one second. What is not to be shared is shared in none. The frames come of a number
-/// that no other try has.
+/// Retries until everything falls into one second. Frames that must not share a route share it in no try. Each try has
+/// its own number.
 #[track_caller]
 fn meet(node: &Node, frames: impl Fn(u16) -> Vec<Vec<u8>>, expected: &[i32]) {
     let is_met = |number| {
@@ -39,13 +39,13 @@ fn meet(node: &Node, frames: impl Fn(u16) -> Vec<Vec<u8>>, expected: &[i32]) {
     assert!((1..TRIES).any(is_met), "a second is too short");
 }
 
-/// The first datagram of a client, by one of two ports of that number.
+/// The first datagram of a client, from one of two ports for that number.
 fn first(client: &str, frontend: &str, number: u16, is_second: bool) -> Vec<u8> {
     let port = 20_000 + 2 * number + u16::from(is_second);
     Sent::by(UDP, &format!("{client}:{port}"), frontend, SYN, b"?").frame()
 }
 
-/// By another port, with another label, and of another class or another host.
+/// From another port, with another flow label, and of another class or host.
 fn others(way: Way, number: u16) -> Vec<Vec<u8>> {
     let (client, frontend, _) = way;
     let one = first(client, frontend, number, false);
@@ -75,18 +75,18 @@ fn check(plain: [bool; 2], expected: [&'static [i32]; 2]) {
 }
 
 #[test]
-fn kernel_connections_of_two_hosts_share_a_way_where_ports_do_not_count_and_others_do_not() {
+fn kernel_connections_of_two_hosts_share_a_route_if_ports_do_not_count() {
     check([true, true], [&[REDIRECTED, NEXT], &[REDIRECTED, REDIRECTED, NEXT, NEXT]]);
 }
 
 #[test]
-fn kernel_connections_of_two_hosts_ask_for_themselves_where_ports_count() {
+fn kernel_connections_of_two_hosts_share_no_route_if_ports_count() {
     check([false, false], [&[NEXT, NEXT], &[NEXT, NEXT, NEXT, NEXT]]);
     check([true, false], [&[REDIRECTED, NEXT], &[NEXT, NEXT, NEXT, NEXT]]);
 }
 
 #[test]
-fn kernel_a_way_that_was_shared_is_asked_for_again_in_the_next_second() {
+fn kernel_a_cached_route_is_looked_up_again_in_the_next_second() {
     Node::test(|node| {
         serve(node, &WAYS);
         node.tell_of_plain(OUTER, [true, true]);
@@ -94,7 +94,7 @@ fn kernel_a_way_that_was_shared_is_asked_for_again_in_the_next_second() {
             let frames = |number| vec![first(way.0, way.1, number, false), first(way.0, way.1, number, true)];
             meet(node, frames, &[REDIRECTED]);
             std::thread::sleep(Duration::from_millis(1_100));
-            assert_eq!(node.come(&first(way.0, way.1, TRIES, false)).0, NEXT, "no router is known");
+            assert_eq!(node.come(&first(way.0, way.1, TRIES, false)).0, NEXT, "no router is resolved");
         }
     });
 }

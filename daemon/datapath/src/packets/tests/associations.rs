@@ -1,4 +1,4 @@
-//! What is SCTP's own: a sum over all of a packet, and chunks that say what becomes of an association.
+//! Specifics of SCTP: a checksum over the whole packet, and chunks that set an association's state.
 
 use holdfast_core::op::WordFlags;
 use holdfast_laws::simulation::Random;
@@ -18,18 +18,18 @@ const CLIENT: &str = "198.51.100.7:40000";
 const FRONTEND: &str = "203.0.113.10:80";
 const OLD: &str = "10.1.0.5:8080";
 const NEW: &str = "10.1.0.6:8080";
-/// A frontend with the port of its backend: nothing of it changes but addresses.
+/// A frontend with its backend's port: translation changes only addresses.
 const SAME: &str = "203.0.113.11:8080";
 
 const ENDS: [(&str, &str, &str); 2] =
     [("198.51.100.7", "203.0.113.10", "10.1.0.5"), ("[2001:db8:1::7]", "[2001:db8:f::10]", "[fd01::5]")];
 
-/// How long the header of Ethernet is, and that of IPv4 and of IPv6.
+/// The bytes of the headers of Ethernet, IPv4 and IPv6.
 const ETHERNET: usize = 14;
 const IP: [usize; 2] = [20, 40];
 
-/// How much of a long packet a program is given: a test run takes no packet of full length, and no program looks at the
-/// bytes behind these.
+/// How much of a long packet a program gets: a test run accepts no packet of full length, and no program reads beyond
+/// these bytes.
 const BYTES_MOST: usize = 1_000;
 
 fn serve(node: &mut Node) {
@@ -62,7 +62,7 @@ fn associate(node: &Node, backend: &str) {
     answers(node, backend, COOKIE_ACK);
 }
 
-/// A packet with a header that says so many bytes of SCTP, and only the first of these bytes; and all of these bytes.
+/// A packet whose header claims so many bytes of SCTP but that contains only the first ones; and all of these bytes.
 fn long(random: &mut Random, from: &str, to: &str, length: usize) -> (Vec<u8>, Vec<u8>) {
     let mut whole: Vec<u8> = (0..length).map(|_| random.number().to_le_bytes()[0]).collect();
     for (at, port) in [(0, address(from).port()), (2, address(to).port())] {
@@ -70,7 +70,7 @@ fn long(random: &mut Random, from: &str, to: &str, length: usize) -> (Vec<u8>, V
     }
     let sum = sum_of(&whole);
     whole[SUM..HEADER].copy_from_slice(&sum);
-    // The header of IP says the whole length, and IPv4's own sum is right.
+    // The IP header has the whole length, and IPv4's own checksum is right.
     let mut frame = Sent::chunks(from, to, Vec::new()).frame();
     let total = u16::try_from(length + if address(from).is_ipv4() { IP[0] } else { 0 }).unwrap();
     let ip = &mut frame[ETHERNET..];
@@ -88,9 +88,9 @@ fn long(random: &mut Random, from: &str, to: &str, length: usize) -> (Vec<u8>, V
     (frame, whole)
 }
 
-/// The one law of SCTP's sum: the program corrects it to what a sender would make over the whole packet.
+/// The law of SCTP's checksum: the program's result equals the one that a sender would compute over the whole packet.
 #[test]
-fn kernel_invariant_13_a_corrected_sum_is_the_one_that_would_be_made_anew() {
+fn kernel_invariant_13_a_corrected_checksum_equals_a_computed_one() {
     Node::test_with(4096, |node| {
         let mut random = Random::new(1);
         for case in 0..600_u32 {
@@ -116,7 +116,7 @@ fn kernel_invariant_13_a_corrected_sum_is_the_one_that_would_be_made_anew() {
             for (at, port) in [(0, seen.from.port()), (2, seen.to.port())] {
                 whole[at..at + 2].copy_from_slice(&port.to_be_bytes());
             }
-            assert_eq!(out[at..at + SUM], whole[..SUM], "the ports, and the tag");
+            assert_eq!(out[at..at + SUM], whole[..SUM], "the ports and the tag");
             assert_eq!(
                 out[at + SUM..at + HEADER],
                 sum_of(&whole),
@@ -126,10 +126,10 @@ fn kernel_invariant_13_a_corrected_sum_is_the_one_that_would_be_made_anew() {
     });
 }
 
-/// A sum of 0 means "still to be made" only where the kernel says so of the packet, which it never does of one that
-/// came by a wire.
+/// A checksum of 0 means "to be computed" only if the kernel marks the packet so, which it never does for packets from
+/// a wire.
 #[test]
-fn kernel_a_sum_that_happens_to_be_zero_is_one() {
+fn kernel_a_checksum_of_zero_is_a_valid_checksum() {
     Node::test(|node| {
         serve(node);
         associate(node, OLD);
@@ -148,13 +148,13 @@ fn kernel_a_sum_that_happens_to_be_zero_is_one() {
 }
 
 #[test]
-fn kernel_an_association_begins_with_an_init_and_nothing_else() {
+fn kernel_only_an_init_opens_an_association() {
     Node::test(|node| {
         serve(node);
         for kind in [DATA, INIT_ACK, SACK, HEARTBEAT, ABORT, SHUTDOWN, COOKIE_ECHO, COOKIE_ACK, 0xc1] {
             node.check_passed(&says(CLIENT, FRONTEND, kind));
         }
-        // An INIT has its packet to itself.
+        // An INIT is the only chunk of its packet.
         let both = [chunk(INIT, &[7; 16]), chunk(DATA, &[1; 12])].concat();
         node.check_passed(&Sent::chunks(CLIENT, FRONTEND, both));
         assert_eq!(node.counted(packet_count::COUNT_FLOWS), 0);
@@ -165,10 +165,10 @@ fn kernel_an_association_begins_with_an_init_and_nothing_else() {
     });
 }
 
-/// Any host may send an INIT in a client's name, and a backend answers each. It does not answer a cookie that it did
-/// not give.
+/// Any host may send an INIT in a client's name, and a backend replies to each. It does not reply to a cookie that it
+/// did not issue.
 #[test]
-fn kernel_an_association_is_open_once_its_backend_says_so() {
+fn kernel_an_association_is_open_once_its_backend_confirms_it() {
     Node::test(|node| {
         serve(node);
         let is_in =
@@ -180,21 +180,21 @@ fn kernel_an_association_is_open_once_its_backend_says_so() {
         answers(node, OLD, INIT_ACK);
         for kind in [COOKIE_ECHO, DATA] {
             goes(node, kind);
-            assert!(is_in(node, flow_state::FLOW_OPENING), "a stranger may have said that: {kind}");
+            assert!(is_in(node, flow_state::FLOW_OPENING), "any host may have sent that: {kind}");
         }
         answers(node, OLD, COOKIE_ACK);
         assert!(is_in(node, flow_state::FLOW_OPEN));
         node.serve_local(&Port { frontends: &[FRONTEND], backends: &[address(NEW)], ..Port::SCTP });
         goes(node, INIT);
         answers(node, OLD, INIT_ACK);
-        assert!(is_in(node, flow_state::FLOW_OPEN), "a stranger's INIT is answered too");
+        assert!(is_in(node, flow_state::FLOW_OPEN), "a forged INIT gets a reply too");
         assert_eq!(goes(node, DATA), address(OLD));
     });
 }
 
-/// A client begins anew from the port of an association that is over; an association that lives is left alone.
+/// A client reconnects from the port of a closed association; an open association is left alone.
 #[test]
-fn kernel_an_init_begins_anew_where_both_sides_have_shut_down() {
+fn kernel_an_init_reopens_an_association_that_both_sides_closed() {
     for [first, second] in [[CLIENT, OLD], [OLD, CLIENT]] {
         Node::test(move |node| {
             serve(node);
@@ -204,34 +204,34 @@ fn kernel_an_init_begins_anew_where_both_sides_have_shut_down() {
                 true => _ = goes(node, kind),
                 false => answers(node, OLD, kind),
             };
-            assert_eq!(goes(node, DATA), address(OLD), "an association stays where it is");
-            assert_eq!(goes(node, INIT), address(OLD), "a stranger's INIT ends nothing");
+            assert_eq!(goes(node, DATA), address(OLD), "an association keeps its backend");
+            assert_eq!(goes(node, INIT), address(OLD), "a forged INIT ends nothing");
             answers(node, OLD, INIT_ACK);
             assert_eq!(goes(node, COOKIE_ECHO), address(OLD));
             say(first, SHUTDOWN);
-            assert_eq!(goes(node, INIT), address(OLD), "one side is not the end");
+            assert_eq!(goes(node, INIT), address(OLD), "one side is not enough");
             answers(node, OLD, SACK);
             say(second, SHUTDOWN_ACK);
             say(first, SHUTDOWN_COMPLETE);
-            assert_eq!(goes(node, INIT), address(NEW), "both sides are");
+            assert_eq!(goes(node, INIT), address(NEW), "both sides are enough");
         });
     }
 }
 
 #[test]
-fn kernel_an_abort_is_believed_of_a_backend() {
+fn kernel_only_a_backends_abort_ends_an_association() {
     Node::test(|node| {
         serve(node);
         associate(node, OLD);
         node.serve_local(&Port { frontends: &[FRONTEND], backends: &[address(NEW)], ..Port::SCTP });
         assert_eq!(goes(node, ABORT), address(OLD));
-        assert_eq!(goes(node, INIT), address(OLD), "any host may say so in a client's name");
+        assert_eq!(goes(node, INIT), address(OLD), "any host may send an ABORT in a client's name");
         answers(node, OLD, ABORT);
         assert_eq!(goes(node, INIT), address(NEW));
     });
 }
 
-/// A chunk is heard behind other ones too; what is inside of a chunk, and what fills up a frame, says nothing.
+/// Chunks count in any position; the content of a chunk and the padding of a frame do not.
 #[test]
 fn kernel_chunks_are_read_one_after_the_other() {
     Node::test(|node| {
@@ -246,20 +246,20 @@ fn kernel_chunks_are_read_one_after_the_other() {
         assert_eq!(
             heard_of_client(node, chunk(DATA, &[7, 0, 0, 4, 7, 0, 0, 4])) & fin,
             0,
-            "data is no chunk"
+            "data is not parsed as chunks"
         );
         assert_eq!(heard_of_client(node, [chunk(SACK, &[1; 12]), vec![0; 10]].concat()) & fin, 0);
         let waits_for_nothing =
             |node: &Node| u32::from(found(node, CLIENT).unwrap().1.unacked) == unacked::UNACKED_NOTHING.0;
-        assert!(waits_for_nothing(node), "a SACK asks for nothing, nor does what fills up a frame");
+        assert!(waits_for_nothing(node), "neither a SACK nor padding needs a reply");
         assert_eq!(heard_of_client(node, [long.concat(), chunk_of(FIN, b"")].concat()) & fin, fin);
     });
 }
 
-/// The sum of SCTP covers the bytes of all pieces, so it cannot be corrected in the first one alone. Where no port
-/// changes, it stays as it is.
+/// The checksum of SCTP covers all fragments, so the first one alone cannot be corrected. If no port changes, it stays
+/// as it is.
 #[test]
-fn kernel_a_packet_in_pieces_is_translated_only_where_its_ports_stay() {
+fn kernel_a_fragmented_sctp_packet_is_translated_only_with_the_same_port() {
     Node::test(|node| {
         serve(node);
         let same = Port { index: 2, base: 2, frontends: &[SAME], backends: &[address(OLD)], ..Port::SCTP };
@@ -273,7 +273,7 @@ fn kernel_a_packet_in_pieces_is_translated_only_where_its_ports_stay() {
             let first = part(0, true, &[1; 16]).frame();
             let (verdict, out) = node.come(&first);
             if frontend == FRONTEND {
-                assert_eq!(verdict, SHOT, "its sum would be wrong");
+                assert_eq!(verdict, SHOT, "its checksum would be wrong");
                 continue;
             }
             let segment = ETHERNET + IP[0];
@@ -286,22 +286,22 @@ fn kernel_a_packet_in_pieces_is_translated_only_where_its_ports_stay() {
     });
 }
 
-/// If a flow were left, what the client sends next would follow it to a backend that never heard of the client.
+/// A remaining flow would send the client's next packet to a backend that never saw the client.
 #[test]
-fn kernel_a_first_packet_that_cannot_be_written_leaves_no_flow() {
+fn kernel_an_unwritable_first_packet_opens_no_flow() {
     Node::test(|node| {
         serve(node);
         let first = Sent { fragment: Some((7, 0, true)), ..says(CLIENT, FRONTEND, INIT) };
-        assert_eq!(node.come(&first.frame()).0, SHOT, "its sum would be wrong");
+        assert_eq!(node.come(&first.frame()).0, SHOT, "its checksum would be wrong");
         assert_eq!(node.counted(packet_count::COUNT_UNWRITABLE), 1);
-        assert_eq!(goes(node, DATA), address(FRONTEND), "it is of no flow");
+        assert_eq!(goes(node, DATA), address(FRONTEND), "it has no flow");
         associate(node, OLD);
     });
 }
 
-/// The host that sent an INIT knows it again by the tag in it, so the error quotes the INIT.
+/// The sender matches the error by the INIT's tag, so the error quotes the INIT.
 #[test]
-fn kernel_an_sctp_client_without_a_backend_is_told_that_the_port_is_closed() {
+fn kernel_an_sctp_client_without_a_backend_gets_port_unreachable() {
     for (at, (client, frontend, _)) in ENDS.into_iter().enumerate() {
         Node::test(move |node| {
             let (client, frontend) = (format!("{client}:40000"), format!("{frontend}:80"));
@@ -316,10 +316,10 @@ fn kernel_an_sctp_client_without_a_backend_is_told_that_the_port_is_closed() {
                 let (kind, code, quoted) = seen.error.unwrap();
                 assert_eq!((kind, code), [(3, 3), (1, 4)][at]);
                 assert_eq!((quoted.from, quoted.to), (address(&client), address(&frontend)));
-                assert_eq!(quoted.payload, sent.payload[..INIT_BYTES], "the whole of an INIT, and no more");
+                assert_eq!(quoted.payload, sent.payload[..INIT_BYTES], "exactly the INIT");
             }
             let short = Sent::chunks(&client, &frontend, vec![INIT, 0, 0, 4]);
-            assert_eq!(node.come(&short.frame()).0, SHOT, "it is no INIT");
+            assert_eq!(node.come(&short.frame()).0, SHOT, "a truncated INIT");
             node.serve(&Port { frontends: &[&frontend], flags: WordFlags::DROP, ..Port::SCTP });
             assert_eq!(node.come(&says(&client, &frontend, INIT).frame()).0, SHOT);
         });

@@ -1,6 +1,6 @@
-//! Packets as any host may send them, and as an observer that knows nothing of the programs reads them.
+//! Crafts packets as any host may send them, and parses them independently of the programs.
 //!
-//! Invariant: sums are computed here by adding up all that they cover, never by what has changed.
+//! Invariant: checksums are computed here over all covered bytes, never from differences.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ pub(super) const ACK: u8 = 16;
 
 const ETHERNET: usize = 14;
 
-/// What is sent.
+/// A packet to send.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) from: SocketAddr,
@@ -26,9 +26,9 @@ pub(super) struct Sent {
     /// IPv4: options, a multiple of four bytes. IPv6: whole extension headers, each with its number.
     pub(super) options: Vec<u8>,
     pub(super) extensions: Vec<(u8, Vec<u8>)>,
-    /// The number of the datagram, how far into it this is, and whether more follows.
+    /// The datagram's id, the fragment's offset, and whether more follows.
     pub(super) fragment: Option<(u16, u16, bool)>,
-    /// UDP over IPv4 without a sum.
+    /// UDP over IPv4 without a checksum.
     pub(super) no_sum: bool,
     pub(super) has_ethernet: bool,
 }
@@ -57,7 +57,7 @@ impl Sent {
         Self { transport: UDP, payload: payload.to_vec(), ..Self::tcp(from, to, 0) }
     }
 
-    /// By chunks that say what the flags say.
+    /// With the chunks that correspond to TCP's flags.
     pub(super) fn sctp(from: &str, to: &str, flags: u8, content: &[u8]) -> Self {
         Self::chunks(from, to, sctp::chunk_of(flags, content))
     }
@@ -66,7 +66,7 @@ impl Sent {
         Self { transport: SCTP, payload: chunks, ..Self::tcp(from, to, 0) }
     }
 
-    /// By that transport, with the payload as far as it can have one.
+    /// Over that transport, with the payload if its flags allow one.
     pub(super) fn by(transport: u8, from: &str, to: &str, flags: u8, payload: &[u8]) -> Self {
         match transport {
             TCP => Self { payload: payload.to_vec(), ..Self::tcp(from, to, flags) },
@@ -75,7 +75,7 @@ impl Sent {
         }
     }
 
-    /// The bytes of it.
+    /// The bytes of the frame.
     pub(super) fn frame(&self) -> Vec<u8> {
         let kind: [u8; 2] = if self.from.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
         let mut frame = Vec::new();
@@ -87,7 +87,7 @@ impl Sent {
         frame
     }
 
-    /// From the header of IP on.
+    /// The bytes from the IP header on.
     pub(super) fn packet(&self) -> Vec<u8> {
         let is_later = self.fragment.is_some_and(|(_, offset, _)| offset > 0);
         let segment = if is_later { self.payload.clone() } else { self.segment() };
@@ -171,7 +171,7 @@ impl Sent {
     }
 }
 
-/// All 16-bit words added up, and what ran over added again.
+/// Adds all 16-bit words, and folds the carries.
 pub(super) fn folded(start: u32, bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
     let mut sum = words.fold(u64::from(start), |sum, word| sum + u64::from(word));
@@ -195,14 +195,14 @@ fn pseudo_header(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> Vec<u
     header
 }
 
-/// The sum of a segment in which the sum itself is zero.
+/// The checksum of a segment whose checksum field is zero.
 pub(super) fn sum_of_segment(from: IpAddr, to: IpAddr, transport: u8, segment: &[u8]) -> u16 {
     let pseudo = folded(0, &pseudo_header(from, to, transport, segment.len()));
     let sum = !folded(u32::from(pseudo), segment);
     if transport == UDP && sum == 0 { 0xffff } else { sum }
 }
 
-/// What an observer sees.
+/// A packet as an observer sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) from: SocketAddr,
@@ -210,13 +210,13 @@ pub(super) struct Seen {
     pub(super) protocol: u8,
     pub(super) flags: u8,
     pub(super) payload: Vec<u8>,
-    /// Whether all sums are right, that of a UDP datagram over IPv4 also if there is none.
+    /// Whether all checksums are right; a UDP datagram over IPv4 may have none.
     pub(super) is_valid: bool,
-    /// Of an error: its type, its code, and the packet that it quotes.
+    /// An ICMP error's type, code, and quoted packet.
     pub(super) error: Option<(u8, u8, Box<Seen>)>,
 }
 
-/// Reads a frame.
+/// Parses a frame.
 pub(super) fn see(frame: &[u8], has_ethernet: bool) -> Seen {
     see_packet(&frame[if has_ethernet { ETHERNET } else { 0 }..], false)
 }
@@ -233,12 +233,12 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// What the header of IP says.
+/// The fields of the IP header.
 struct Outer {
     from: IpAddr,
     to: IpAddr,
     protocol: u8,
-    /// Where the transport begins, and the packet ends.
+    /// Where the transport header begins, and where the packet ends.
     at: usize,
     end: usize,
     is_valid: bool,
@@ -289,7 +289,7 @@ fn outer6(packet: &[u8]) -> Outer {
     outer
 }
 
-/// `is_quoted`: only its beginning is there, so the sum of the transport cannot be judged.
+/// `is_quoted`: only the beginning is there, so the transport's checksum cannot be checked.
 fn see_packet(packet: &[u8], is_quoted: bool) -> Seen {
     let outer = if packet[0] >> 4 == 4 { outer4(packet) } else { outer6(packet) };
     let segment = &packet[outer.at..outer.end];
@@ -309,7 +309,7 @@ fn see_packet(packet: &[u8], is_quoted: bool) -> Seen {
     }
 }
 
-/// `is_part`: what the sum covers is not all there.
+/// `is_part`: bytes covered by the checksum are missing.
 fn see_transport(segment: &[u8], is_part: bool, outer: Seen) -> Seen {
     let (from, to) = (outer.from.ip(), outer.to.ip());
     let (header, sum) = match outer.protocol {
@@ -350,7 +350,7 @@ fn see_control(segment: &[u8], outer: &Seen) -> Seen {
     }
 }
 
-/// An error of `from` to `to` about that packet, of which so many bytes are quoted.
+/// An error from `from` to `to` about that packet, quoting so many bytes.
 pub(super) fn error(from: &str, to: &str, (kind, code): (u8, u8), about: &[u8], quoted: usize) -> Vec<u8> {
     let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let mut body = vec![kind, code, 0, 0, 0, 0, 0x05, 0x78];
@@ -367,7 +367,7 @@ pub(super) fn error(from: &str, to: &str, (kind, code): (u8, u8), about: &[u8], 
         to: SocketAddr::new(to, 0),
         transport: protocol,
         payload: body,
-        // What is no first fragment has no header of a transport.
+        // Only a first fragment has a transport header.
         ..Sent::tcp("192.0.2.1:1", "192.0.2.1:1", 0)
     };
     let body = outer.payload.clone();

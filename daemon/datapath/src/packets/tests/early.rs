@@ -1,4 +1,4 @@
-//! Clients that are turned away at a driver: as the program of packets would turn them away, and no other client.
+//! Clients denied at the driver: exactly those that the TC program denies.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -21,36 +21,36 @@ use crate::kernel::bed::Port;
 use crate::map::{self, Map};
 use crate::refusals::{Arrival, Cause, Denial, Refusal};
 
-/// What the program returns if the frame ends at the driver.
+/// The XDP verdict of a dropped frame.
 const DROPPED: i32 = 1;
 
-/// A client inside of the ranges, one outside, and what both dial.
+/// A client inside the ranges, one outside, and their frontend.
 const BARRED: [[&str; 3]; 2] = [
     ["198.51.100.9:40000", "198.18.0.9:40000", "203.0.113.20:80"],
     ["[2001:db8:1::9]:40000", "[2001:db8:9::9]:40000", "[2001:db8:f::20]:80"],
 ];
 const BACKENDS: [&str; 2] = ["10.2.0.5:8080", "[fd02::5]:8080"];
 
-/// A client and what it dials where nothing serves: without a word, and with an answer.
+/// A client and its frontend without backends: dropped silently, and rejected.
 const SILENT: [[&str; 2]; 2] =
     [["198.51.100.9:40000", "203.0.113.21:80"], ["[2001:db8:1::9]:40000", "[2001:db8:f::21]:80"]];
 const REFUSING: [[&str; 2]; 2] =
     [["198.51.100.9:40000", "203.0.113.22:80"], ["[2001:db8:1::9]:40000", "[2001:db8:f::22]:80"]];
-/// A port of the node at which nothing serves, and clients who dial it.
+/// A node port without backends, and clients that dial it.
 const OF_NODE: [[&str; 2]; 2] =
     [["198.51.100.9:40000", "192.0.2.1:30080"], ["[2001:db8:1::9]:40000", "[2001:db8::1]:30080"]];
 
 const TRANSPORTS: [(Transport, u8); 3] =
     [(Transport::Tcp, TCP), (Transport::Udp, UDP), (Transport::Sctp, SCTP)];
 
-/// The indices of ports at [`BARRED`]: one for each family and transport.
+/// The port indices at [`BARRED`]: one for each family and transport.
 const FIRST: u32 = 30;
 
 fn sources() -> WordFlags {
     WordFlags::default().with(WordFlags::SOURCES, true)
 }
 
-/// Serves all of the above by all transports.
+/// Serves all of the above over all transports.
 fn serve(node: &mut Node) {
     let mut index = FIRST;
     let balancer = FrontendType::LoadBalancer;
@@ -83,7 +83,7 @@ fn serve(node: &mut Node) {
     (FIRST..index).for_each(|port| allow(node, port));
 }
 
-/// Has the clients' own networks be the ranges of a port.
+/// Makes the clients' own networks the ranges of a port.
 fn allow(node: &Node, port_index: u32) {
     let allowed = [198, 51, 100, 0];
     let key = types::source4_key { prefix: 32 + 24, port_index, address: u32::from_ne_bytes(allowed) };
@@ -95,19 +95,19 @@ fn allow(node: &Node, port_index: u32) {
     node.put(Map::SourceRanges6, abi::as_bytes(&key), &1_u32.to_ne_bytes());
 }
 
-/// A first packet by each transport.
+/// A first packet over each transport.
 fn firsts(client: &str, frontend: &str) -> [Sent; 3] {
     TRANSPORTS.map(|(_, transport)| Sent::by(transport, client, frontend, SYN, b"x"))
 }
 
-/// All that is turned away: who is outside of the ranges, and who finds nothing and is not to hear that.
+/// All denied packets: from outside the ranges, and to silent frontends without backends.
 fn turned_away() -> Vec<Sent> {
     let barred = BARRED.iter().flat_map(|[_, client, frontend]| firsts(client, frontend));
     let silent = SILENT.iter().chain(&OF_NODE).flat_map(|[client, frontend]| firsts(client, frontend));
     barred.chain(silent).collect()
 }
 
-/// Everything that is counted of clients who are turned away, but where that was.
+/// All counts of denied clients, except where they were denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     source: u64,
@@ -139,7 +139,7 @@ fn counts(node: &Node) -> Counts {
     }
 }
 
-/// What is counted while something is done.
+/// The counts that an action changes.
 fn counted(node: &Node, act: impl FnOnce()) -> [u64; 7] {
     let before = counts(node);
     act();
@@ -159,8 +159,8 @@ fn at_driver(node: &Node) -> u64 {
     node.counted(packet_count::COUNT_XDP_DROPS)
 }
 
-/// What becomes of a frame at the driver, right after the program of packets has turned a client away. Once in a while
-/// a second ends just then.
+/// The result for a frame at the driver right after the TC program has denied a client. Occasionally a second ends in
+/// between.
 fn arrive_after(node: &Node, frame: &[u8]) -> (i32, Vec<u8>) {
     let [client, frontend] = SILENT[0];
     let known = Sent::tcp(client, frontend, SYN).frame();
@@ -175,7 +175,7 @@ fn arrive_after(node: &Node, frame: &[u8]) -> (i32, Vec<u8>) {
     arrived
 }
 
-/// Checks that a frame goes on to the kernel as it came, and that nothing is counted of it.
+/// Checks that a frame passes to the kernel unchanged and uncounted.
 #[track_caller]
 fn check_left(node: &Node, frame: &[u8], what: &str) {
     let [client, frontend] = SILENT[0];
@@ -188,7 +188,7 @@ fn check_left(node: &Node, frame: &[u8], what: &str) {
     }
 }
 
-/// Has one host be the range of a port.
+/// Makes one host the range of a port.
 fn allow_host(node: &Node, port_index: u32, host: SocketAddr) {
     match host {
         SocketAddr::V4(host) => {
@@ -205,9 +205,9 @@ fn allow_host(node: &Node, port_index: u32, host: SocketAddr) {
     }
 }
 
-/// No range is longer than that of one host.
+/// No range is longer than a single host.
 #[test]
-fn kernel_a_client_alone_in_its_range_is_let_in_and_its_neighbour_is_not() {
+fn kernel_a_range_of_one_host_admits_it_and_not_its_neighbour() {
     test(|node| {
         for (index, [host, neighbour, frontend], backend) in [
             (FIRST, ["198.51.100.9:40000", "198.51.100.8:40000", BARRED[0][2]], BACKENDS[0]),
@@ -231,7 +231,7 @@ fn kernel_a_client_alone_in_its_range_is_let_in_and_its_neighbour_is_not() {
 }
 
 #[test]
-fn kernel_who_is_turned_away_ends_at_the_driver_and_is_counted_as_behind_it() {
+fn kernel_denied_clients_are_dropped_at_the_driver_with_the_same_counts() {
     test(|node| {
         serve(node);
         for sent in turned_away() {
@@ -253,7 +253,7 @@ fn kernel_who_is_turned_away_ends_at_the_driver_and_is_counted_as_behind_it() {
 }
 
 #[test]
-fn kernel_who_is_turned_away_at_the_driver_is_named_as_behind_it() {
+fn kernel_clients_denied_at_the_driver_are_reported_as_behind_it() {
     test(|node| {
         serve(node);
         let barred = BARRED.map(|[_, client, frontend]| (client, frontend, Cause::Source));
@@ -278,9 +278,9 @@ fn kernel_who_is_turned_away_at_the_driver_is_named_as_behind_it() {
     });
 }
 
-/// The driver does nothing on its own: not before the program of packets has turned a client away, in each second.
+/// The driver drops nothing before the TC program has denied a client in that second.
 #[test]
-fn kernel_the_first_client_of_each_second_who_is_turned_away_is_not_the_drivers() {
+fn kernel_the_first_denied_client_of_each_second_passes_the_driver() {
     test(|node| {
         serve(node);
         let frames: Vec<_> = turned_away().iter().map(Sent::frame).collect();
@@ -293,7 +293,7 @@ fn kernel_the_first_client_of_each_second_who_is_turned_away_is_not_the_drivers(
 }
 
 #[test]
-fn kernel_whoever_is_refused_is_answered_while_answers_may_leave() {
+fn kernel_rejected_clients_get_replies_within_the_rate_limit() {
     test(|node| {
         serve(node);
         for [client, frontend] in REFUSING {
@@ -301,7 +301,7 @@ fn kernel_whoever_is_refused_is_answered_while_answers_may_leave() {
                 let frame = sent.frame();
                 set_answers(node, [0, 0]);
                 assert_eq!(node.come(&frame).0, REDIRECTED);
-                check_left(node, &frame, "an answer may leave");
+                check_left(node, &frame, "a reply may leave");
                 let early = |_| {
                     set_answers(node, [1_000, 0]);
                     let behind = counted(node, || drop(node.come(&frame)));
@@ -309,15 +309,15 @@ fn kernel_whoever_is_refused_is_answered_while_answers_may_leave() {
                     let early = counted(node, || drop(node.arrive(&frame)));
                     (at_driver(node) == before + 1).then_some((early, behind))
                 };
-                let (early, behind) = (0..3).find_map(early).expect("it does not end at the driver");
+                let (early, behind) = (0..3).find_map(early).expect("dropped at the driver");
                 assert_eq!(early, behind, "{sent:?}");
-                assert_eq!(early, [0, 1, 0, 0, 0, 0, 1], "unanswerable, and refused");
+                assert_eq!(early, [0, 1, 0, 0, 0, 0, 1], "unanswerable and refused");
             }
         }
     });
 }
 
-/// Has each CPU have given so many answers in this second: to who is refused, and to whose packets are too long.
+/// Sets how many replies each CPU has sent in this second: rejects, and ICMP errors about long packets.
 pub(super) fn set_answers(node: &Node, [refused, too_long]: [u16; 2]) {
     // A `struct pace`.
     let pace = [&now().to_ne_bytes()[..], &refused.to_ne_bytes(), &too_long.to_ne_bytes()].concat();
@@ -327,12 +327,12 @@ pub(super) fn set_answers(node: &Node, [refused, too_long]: [u16; 2]) {
 }
 
 #[test]
-fn kernel_clients_who_are_served_are_not_turned_away_at_the_driver() {
+fn kernel_served_clients_are_not_dropped_at_the_driver() {
     test(|node| {
         serve(node);
         for [client, _, frontend] in BARRED {
             for sent in firsts(client, frontend) {
-                check_left(node, &sent.frame(), "inside of the ranges");
+                check_left(node, &sent.frame(), "inside the ranges");
             }
         }
         for (client, frontend, _) in WAYS {
@@ -344,15 +344,15 @@ fn kernel_clients_who_are_served_are_not_turned_away_at_the_driver() {
             [("198.18.0.9:40000", "203.0.113.99:80"), ("[2001:db8:9::9]:1", "[2001:db8:f::99]:80")]
         {
             for sent in firsts(from, to) {
-                check_left(node, &sent.frame(), "for no frontend");
+                check_left(node, &sent.frame(), "to no frontend");
             }
         }
     });
 }
 
-/// Ranges that change, and backends that go, are for those who come.
+/// New ranges and lost backends affect only new clients.
 #[test]
-fn kernel_flows_that_live_are_not_turned_away_at_the_driver() {
+fn kernel_live_flows_are_not_dropped_at_the_driver() {
     test(|node| {
         serve(node);
         for (family, [client, _, frontend]) in BARRED.into_iter().enumerate() {
@@ -365,19 +365,19 @@ fn kernel_flows_that_live_are_not_turned_away_at_the_driver() {
                 gone.publish(&mut node.maps, holdfast_core::list::Scope::Cluster);
                 check_left(node, &sent.frame(), "of a flow");
                 let other = Sent { from: SocketAddr::new(sent.from.ip(), 40_001), ..sent.clone() };
-                assert_eq!(arrive_after(node, &other.frame()).0, DROPPED, "who comes now is turned away");
+                assert_eq!(arrive_after(node, &other.frame()).0, DROPPED, "a new client is denied");
             }
         }
     });
 }
 
 #[test]
-fn kernel_what_is_no_plain_first_packet_is_not_turned_away_at_the_driver() {
+fn kernel_other_than_plain_first_packets_are_not_dropped_at_the_driver() {
     test(|node| {
         serve(node);
         for [_, client, frontend] in BARRED {
             for flags in [ACK, RST, RST | ACK, SYN | ACK, FIN | ACK, 0] {
-                check_left(node, &Sent::tcp(client, frontend, flags).frame(), "it begins nothing");
+                check_left(node, &Sent::tcp(client, frontend, flags).frame(), "not a first packet");
             }
             for chunks in [
                 sctp::chunk_of(ACK, b"x"),
@@ -400,7 +400,7 @@ fn kernel_what_is_no_plain_first_packet_is_not_turned_away_at_the_driver() {
                     check_left(node, &frame, what);
                 }
                 let cut = if sent.from.is_ipv4() { 14 + 20 + 6 } else { 14 + 40 + 6 };
-                check_left(node, &sent.frame()[..cut], "cut off");
+                check_left(node, &sent.frame()[..cut], "truncated");
                 check_left(
                     node,
                     &Sent { fragment: Some((7, 0, true)), ..sent.clone() }.frame(),
@@ -411,24 +411,28 @@ fn kernel_what_is_no_plain_first_packet_is_not_turned_away_at_the_driver() {
     });
 }
 
-/// In the name of this node, at ports where it asks others, and while it is about to leave clients to another proxy.
+/// Packets from the node's own address, replies to its own requests, and packets while it drains.
 #[test]
-fn kernel_what_the_program_of_packets_leaves_to_the_stack_is_not_turned_away_at_the_driver() {
+fn kernel_packets_for_the_stack_are_not_dropped_at_the_driver() {
     test(|node| {
         serve(node);
         for (own, [_, frontend]) in ["192.0.2.1:40000", "[2001:db8::1]:40000"].iter().zip(SILENT) {
             for sent in firsts(own, frontend) {
-                check_left(node, &sent.frame(), "in the name of this node");
+                check_left(node, &sent.frame(), "from this node's address");
             }
         }
         let asks = UdpSocket::bind("192.0.2.1:30080").unwrap();
         asks.connect("198.51.100.9:53").unwrap();
-        check_left(node, &Sent::udp("198.51.100.9:53", OF_NODE[0][1], b"x").frame(), "a socket has asked");
+        check_left(node, &Sent::udp("198.51.100.9:53", OF_NODE[0][1], b"x").frame(), "a reply to a socket");
         assert_eq!(
             node.leave(&Sent::udp(OF_NODE[1][1], "[2001:db8:1::9]:53", b"?").frame()).0,
             super::node::NEXT
         );
-        check_left(node, &Sent::udp("[2001:db8:1::9]:53", OF_NODE[1][1], b"x").frame(), "the node has asked");
+        check_left(
+            node,
+            &Sent::udp("[2001:db8:1::9]:53", OF_NODE[1][1], b"x").frame(),
+            "a reply to the node",
+        );
         let frame = Sent::udp(BARRED[0][1], BARRED[0][2], b"x").frame();
         assert_eq!(arrive_after(node, &frame).0, DROPPED);
         node.tell_drains(1);
@@ -440,16 +444,16 @@ fn kernel_what_the_program_of_packets_leaves_to_the_stack_is_not_turned_away_at_
     });
 }
 
-/// Where the program at the driver is not told to take part, nothing is noted for it.
+/// Without the XDP flag in the entry, the TC program records nothing for the driver.
 #[test]
-fn kernel_clients_are_turned_away_behind_the_driver_where_the_device_does_not_take_part() {
+fn kernel_without_the_xdp_flag_clients_are_denied_behind_the_driver() {
     test(|node| {
         serve(node);
         let frame = Sent::udp(BARRED[0][1], BARRED[0][2], b"x").frame();
         for (shortcut, frames, expected) in [
             (true, false, PASSED),
             (false, false, PASSED),
-            // A firewall that is to see what is sent on has no part in what ends.
+            // A firewall that must see forwarded packets does not see dropped ones.
             (false, true, DROPPED),
         ] {
             node.tell_of_frames(OUTER, shortcut, frames);
@@ -461,9 +465,9 @@ fn kernel_clients_are_turned_away_behind_the_driver_where_the_device_does_not_ta
 
 const SPOILERS: [u8; 8] = [0, 1, 6, 17, 0x45, 0x60, 0x84, 0xff];
 
-/// Each byte of the headers spoilt: what ends at the driver would have ended behind it, and counted for the same.
+/// With each header byte corrupted: every frame dropped at the driver would be dropped behind it, with the same counts.
 #[test]
-fn kernel_whatever_ends_at_the_driver_would_have_ended_behind_it() {
+fn kernel_frames_dropped_at_the_driver_would_be_dropped_behind_it() {
     test(|node| {
         serve(node);
         let mut ended = 0;

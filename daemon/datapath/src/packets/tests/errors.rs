@@ -1,4 +1,4 @@
-//! Errors about packets that were translated.
+//! ICMP errors about translated packets.
 
 use holdfast_core::op::FrontendType;
 
@@ -53,9 +53,9 @@ fn ip(address: &str) -> String {
     super::craft::address(address).ip().to_string()
 }
 
-/// `packet_in` and `packet_out` see one error after the other, as the stack would lead it.
+/// `packet_in` and `packet_out` handle the errors in the order of the stack.
 #[test]
-fn kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent() {
+fn kernel_icmp_errors_reach_the_sender_and_quote_its_packet() {
     for (transport, base) in [(TCP, Port::TCP), (UDP, Port::UDP), (SCTP, Port::SCTP)] {
         Node::test(move |node| {
             for (index, case) in (1..).zip(&CASES) {
@@ -76,7 +76,7 @@ fn kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent() {
     }
 }
 
-/// Whether that backend said itself that its port is closed.
+/// Whether that backend itself sent a port unreachable error.
 fn is_refused(node: &Node, backend: &str) -> bool {
     let backend = encode_endpoint(address(backend));
     let its = all(node).filter(|(_, it)| (it.backend, it.backend_port) == backend);
@@ -93,14 +93,14 @@ fn check_errors(node: &Node, case: &Case, transport: u8) {
         false => through.to_string(),
     };
     for quoted in [if client.starts_with('[') { 48 } else { 28 }, 1000] {
-        // A router before the client: the answer was too big for it.
+        // A router before the client: the reply was too big.
         let answer = packet(frontend, client, ACK);
         let (verdict, frame) = node.come(&error(router, &ip(frontend), too_big, &answer.packet(), quoted));
         let seen = see(&frame, true);
         assert_eq!((verdict, seen.is_valid), (NEXT, true), "{seen:?}");
         assert_eq!((seen.from.ip().to_string(), seen.to.ip().to_string()), (router.to_owned(), ip(backend)));
         let (.., about) = seen.error.clone().unwrap();
-        assert_eq!((about.from, about.to), (address(backend), through), "as the stack saw it");
+        assert_eq!((about.from, about.to), (address(backend), through), "as the stack sees it");
         if is_remote {
             let (_, frame) = node.leave(&frame);
             let seen = see(&frame, true);
@@ -114,7 +114,7 @@ fn check_errors(node: &Node, case: &Case, transport: u8) {
                 "from the node, not the router"
             );
         }
-        // The backend, or a router before it: the port is closed, or the packet too big.
+        // The backend or a router before it: port unreachable or packet too big.
         let request = packet(&at_backend, backend, SYN);
         let code = if client.starts_with('[') { (1, 4) } else { (3, 3) };
         for (who, code) in [(ip(backend), code), (router.to_owned(), too_big)] {
@@ -133,16 +133,16 @@ fn check_errors(node: &Node, case: &Case, transport: u8) {
             assert_eq!(
                 is_refused(node, backend),
                 transport == UDP,
-                "{who}: what the backend said stays until it answers"
+                "{who}: the backend's error counts until it replies"
             );
         }
         let answer = packet(backend, &at_backend, ACK).frame();
         let answer = if is_remote { node.come(&answer).1 } else { answer };
         assert_eq!(node.leave(&answer).0, NEXT);
-        assert!(!is_refused(node, backend), "it has answered");
+        assert!(!is_refused(node, backend), "it has replied");
         let other = error(router, &ip(&at_backend), code, &request.packet(), quoted);
         let other = if is_remote { node.come(&other).1 } else { other };
         assert_eq!(node.leave(&other).0, NEXT);
-        assert!(!is_refused(node, backend), "nobody else says so for it");
+        assert!(!is_refused(node, backend), "no other sender counts");
     }
 }

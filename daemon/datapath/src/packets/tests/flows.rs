@@ -1,4 +1,4 @@
-//! Packets of clients and backends that agree.
+//! Packets of open flows.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +17,7 @@ use crate::map::Map;
 const CLIENT: &str = "198.51.100.7:40000";
 const CLIENT6: &str = "[2001:db8:1::7]:40000";
 
-/// Frontend, kind, backend; the first two backends are pods here, the others are on another node.
+/// Frontend, kind, backend; the first two backends are local pods, the others are on another node.
 const WAYS: [(&str, FrontendType, &str, &str); 4] = [
     ("203.0.113.10:80", FrontendType::LoadBalancer, "10.1.0.5:8080", CLIENT),
     ("203.0.113.11:80", FrontendType::ExternalIp, "10.2.0.5:8080", CLIENT),
@@ -29,7 +29,7 @@ fn is_remote(backend: &str) -> bool {
     backend.starts_with("10.2") || backend.starts_with("[fd02")
 }
 
-/// A whole conversation, seen at each of the four places. Returns the client as it is seen inside, and at its backend.
+/// A whole conversation at each of the four places. Returns the client as seen inside, and at its backend.
 #[track_caller]
 fn check_conversation(
     node: &Node,
@@ -52,21 +52,21 @@ fn check_conversation(
             let seen = node.leaves(&packet(&through, backend, flags, payload));
             assert_eq!(seen.to, address(backend));
             assert!(seen.is_valid && seen.payload == sent.payload, "{seen:?}");
-            assert_ne!(seen.from, address(client), "the backend's node would answer past this one");
+            assert_ne!(seen.from, address(client), "the backend's node would bypass this one");
             assert_eq!(*remote.get_or_insert(seen.from), seen.from, "the same for the whole flow");
             let seen = node.comes(&packet(backend, &seen.from.to_string(), flags | ACK, b"answer"));
             assert_eq!((seen.from, seen.to), (address(backend), address(&through)), "back inside");
             assert!(seen.is_valid);
         }
         let seen = node.leaves(&packet(backend, &through, flags | ACK, b"answer"));
-        assert_eq!((seen.from, seen.to), (address(frontend), address(client)), "the answer");
+        assert_eq!((seen.from, seen.to), (address(frontend), address(client)), "the reply");
         assert!(seen.is_valid && seen.payload == answer(flags), "{seen:?}");
     }
     let inside = inside.unwrap();
     [inside, remote.unwrap_or(inside)]
 }
 
-/// Whether that is one of the ports that are given to clients there.
+/// Whether the client has an SNAT port.
 fn is_given(seen: SocketAddr, is_remote: bool) -> bool {
     let ports = if is_remote { SNAT_FIRST..SNAT_FIRST + SNAT_COUNT } else { THROUGH };
     ports.contains(&seen.port())
@@ -81,14 +81,14 @@ fn serve(node: &mut Node, base: &Port<'_>) {
 }
 
 #[test]
-fn kernel_invariant_14_what_is_translated_one_way_is_translated_back() {
+fn kernel_invariant_14_translation_is_reversed_for_replies() {
     for (transport, base) in [(TCP, Port::TCP), (UDP, Port::UDP), (SCTP, Port::SCTP)] {
         Node::test(move |node| {
             serve(node, &base);
             for (frontend, _, backend, client) in WAYS {
                 let [inside, outside] = check_conversation(node, client, frontend, backend, transport);
                 assert!(is_given(outside, is_remote(backend)), "{outside}");
-                assert_eq!(inside == address(client), is_remote(backend), "what changes changes once");
+                assert_eq!(inside == address(client), is_remote(backend), "translation happens once");
             }
             assert_eq!(node.counted(packet_count::COUNT_FLOWS), 4);
         });
@@ -96,7 +96,7 @@ fn kernel_invariant_14_what_is_translated_one_way_is_translated_back() {
 }
 
 #[test]
-fn kernel_a_node_port_is_answered_at_each_address_of_the_node() {
+fn kernel_a_node_port_is_served_at_each_address_of_the_node() {
     Node::test(|node| {
         let kind = FrontendType::NodePort;
         let backends = [address("10.1.0.5:8080")];
@@ -107,9 +107,9 @@ fn kernel_a_node_port_is_answered_at_each_address_of_the_node() {
     });
 }
 
-/// The kernel drops such a packet, and would not if its destination were another one by then.
+/// The kernel drops such a packet, but would not with another destination.
 #[test]
-fn kernel_no_packet_that_comes_from_elsewhere_gets_what_is_served_at_the_loopback() {
+fn kernel_packets_from_other_hosts_get_no_loopback_service() {
     Node::test(|node| {
         let (v4, v6) = ([address("10.1.0.5:8080")], [address("[fd00:1::5]:8080")]);
         let any = Port { kind: FrontendType::NodePort, ..Port::TCP };
@@ -135,7 +135,7 @@ fn kernel_no_packet_that_comes_from_elsewhere_gets_what_is_served_at_the_loopbac
 }
 
 #[test]
-fn kernel_invariant_13_what_is_no_frontends_goes_on_untouched() {
+fn kernel_invariant_13_packets_to_no_frontend_pass_unchanged() {
     Node::test(|node| {
         serve(node, &Port::TCP);
         for sent in [
@@ -144,7 +144,7 @@ fn kernel_invariant_13_what_is_no_frontends_goes_on_untouched() {
             Sent::udp(CLIENT, "203.0.113.10:80", b"x"),
             Sent::tcp(CLIENT6, "[2001:db8:f::10]:81", SYN),
             Sent::tcp("10.1.0.5:8080", CLIENT, ACK),
-            // Of connections that began with another proxy: their translation is the stack's.
+            // Connections opened by another proxy: the stack translates them.
             Sent::tcp(CLIENT, "203.0.113.10:80", ACK),
             Sent::tcp(CLIENT, "203.0.113.10:80", SYN | ACK),
             Sent::tcp(CLIENT, "203.0.113.10:80", RST),
@@ -156,23 +156,23 @@ fn kernel_invariant_13_what_is_no_frontends_goes_on_untouched() {
     });
 }
 
-/// cilium#42632, calico#4661: a client that comes from one port to two frontends with one backend.
+/// cilium#42632, calico#4661: a client connects from one port to two frontends with one backend.
 #[test]
-fn kernel_one_port_of_a_client_serves_for_two_frontends_with_one_backend() {
+fn kernel_one_client_port_reaches_two_frontends_with_one_backend() {
     Node::test(|node| {
         let backends = [address("10.1.0.5:8080")];
         let frontends = ["203.0.113.10:80", "203.0.113.11:80"];
         node.serve_local(&Port { frontends: &frontends, backends: &backends, ..Port::TCP });
         let both = || frontends.map(|it| check_conversation(node, CLIENT, it, "10.1.0.5:8080", TCP));
         let seen = both();
-        assert_ne!(seen[0], seen[1], "the first one has that port");
-        assert_eq!(both(), seen, "each goes on as it began");
+        assert_ne!(seen[0], seen[1], "the first flow has that port");
+        assert_eq!(both(), seen, "each keeps its port");
     });
 }
 
-/// cilium#10984, #32472, calico#4661: a client that takes its port again at once.
+/// cilium#10984, #32472, calico#4661: a client that reuses its port at once.
 #[test]
-fn kernel_a_syn_on_a_connection_that_is_over_begins_anew() {
+fn kernel_a_syn_reopens_a_closed_connection() {
     Node::test(|node| {
         let (frontend, old, new) = ("203.0.113.10:80", "10.1.0.5:8080", "10.1.0.6:8080");
         let port = Port { frontends: &[frontend], ..Port::TCP };
@@ -180,21 +180,21 @@ fn kernel_a_syn_on_a_connection_that_is_over_begins_anew() {
         check_conversation(node, CLIENT, frontend, old, TCP);
         node.serve_local(&Port { frontends: &[frontend], backends: &[address(new)], ..Port::TCP });
         let to = |node: &Node, flags| node.comes(&Sent::tcp(CLIENT, frontend, flags)).to;
-        assert_eq!(to(node, ACK), address(old), "a connection stays where it is");
-        assert_eq!(to(node, SYN), address(old), "a SYN of somebody else ends nothing");
+        assert_eq!(to(node, ACK), address(old), "a connection keeps its backend");
+        assert_eq!(to(node, SYN), address(old), "a forged SYN ends nothing");
         assert_eq!(to(node, FIN | ACK), address(old));
-        assert_eq!(to(node, SYN), address(old), "one side is not the end");
+        assert_eq!(to(node, SYN), address(old), "one FIN is not enough");
         node.leaves(&Sent::tcp(old, CLIENT, FIN | ACK));
         assert_eq!(to(node, ACK), address(old), "the last segment");
-        assert_eq!(to(node, SYN), address(new), "both sides are");
+        assert_eq!(to(node, SYN), address(new), "both FINs are enough");
         node.leaves(&Sent::tcp(new, CLIENT, RST | ACK));
         node.serve_local(&Port { frontends: &[frontend], backends: &[address(old)], ..Port::TCP });
-        assert_eq!(to(node, SYN), address(old), "so is a reset");
+        assert_eq!(to(node, SYN), address(old), "a RST is enough");
     });
 }
 
 #[test]
-fn kernel_a_datagram_leaves_a_backend_that_serves_no_more() {
+fn kernel_a_udp_flow_leaves_a_backend_that_stopped_serving() {
     Node::test(|node| {
         let (frontend, old, new) = ("203.0.113.10:53", "10.1.0.5:53", "10.1.0.6:53");
         let port = |backends| Port { frontends: &["203.0.113.10:53"], backends, ..Port::UDP };
@@ -204,18 +204,18 @@ fn kernel_a_datagram_leaves_a_backend_that_serves_no_more() {
         assert_eq!(to(node), address(old));
         port(&news).publish_beside(&mut node.maps, Scope::Cluster, &olds);
         std::thread::sleep(std::time::Duration::from_millis(1100));
-        assert_eq!(to(node), address(old), "it still serves, though nobody new gets it");
+        assert_eq!(to(node), address(old), "a draining backend keeps its clients");
         port(&news).publish(&mut node.maps, Scope::Cluster);
         std::thread::sleep(std::time::Duration::from_millis(1100));
         assert_eq!(to(node), address(new));
     });
 }
 
-/// What one port gets of a table of 64 while no other port wants any.
+/// What one port gets of a table of 64 while no other port needs space.
 const PART: usize = 57;
 
 #[test]
-fn kernel_a_full_table_keeps_what_lives_and_counts_the_rest() {
+fn kernel_a_full_table_keeps_live_flows_and_counts_drops() {
     Node::test(|node| {
         let frontend = "203.0.113.10:80";
         node.serve(&Port { frontends: &[frontend], backends: &[address("10.1.0.5:8080")], ..Port::TCP });
@@ -230,14 +230,14 @@ fn kernel_a_full_table_keeps_what_lives_and_counts_the_rest() {
         for at in 0..PART {
             check_conversation(node, &client(at), frontend, "10.1.0.5:8080", TCP);
         }
-        // What both sides have closed goes after ten seconds; what was reset after thirty: not within this test.
+        // A flow closed by both sides goes after ten seconds, a reset one after thirty: not within this test.
         assert_eq!(node.counted(packet_count::COUNT_RECLAIMED), 0);
     });
 }
 
-/// Policy Local is for those outside; a pod of this node gets any backend, and is known to it.
+/// Policy Local is for outside clients; a local pod gets any backend, which sees its address.
 #[test]
-fn kernel_policy_local_is_for_clients_outside() {
+fn kernel_policy_local_applies_to_outside_clients_only() {
     Node::test(|node| {
         let (frontend, here, away) = ("203.0.113.10:80", "10.1.0.5:8080", "10.2.0.5:8080");
         let kind = FrontendType::LoadBalancer;
@@ -248,18 +248,18 @@ fn kernel_policy_local_is_for_clients_outside() {
         let outside = Sent::tcp(CLIENT, frontend, SYN);
         let local = |backends| Port { backends, flags: WordFlags::DROP, ..port(1, 16) };
         local(&[]).publish(&mut node.maps, Scope::Local);
-        assert_eq!(node.come(&outside.frame()).0, SHOT, "none here");
+        assert_eq!(node.come(&outside.frame()).0, SHOT, "no local backend");
         let (verdict, frame) = node.come_from_pod(&Sent::tcp("10.1.0.9:40000", frontend, SYN).frame());
         assert_eq!((verdict, see(&frame, true).to), (NEXT, address(away)));
         let seen = node.leaves(&Sent::tcp("10.1.0.9:40000", away, SYN));
-        assert_eq!(seen.from, address("10.1.0.9:40000"), "every node knows it");
+        assert_eq!(seen.from, address("10.1.0.9:40000"), "every node routes to it");
         local(&heres).publish(&mut node.maps, Scope::Local);
         let seen = node.comes(&outside);
         assert_eq!((seen.from, seen.to), (address(CLIENT), address(here)));
     });
 }
 
-/// What a pod sends, as it goes on.
+/// A pod's packet, as it continues.
 #[track_caller]
 fn of_pod(node: &Node, from: SocketAddr, to: SocketAddr) -> Seen {
     let sent = Sent::udp(&from.to_string(), &to.to_string(), b"x");
@@ -268,8 +268,7 @@ fn of_pod(node: &Node, from: SocketAddr, to: SocketAddr) -> Seen {
     see(&frame, true)
 }
 
-/// A pod drops what says that it comes from the pod. From the port at which it serves itself, request and answer would
-/// be one and the same between the devices.
+/// A pod drops packets from its own address. From its own service port, request and reply would have equal tuples.
 #[track_caller]
 fn check_hairpin(node: &Node, frontend: &str, backend: &str, port: u16, gate: IpAddr) {
     let (frontend, backend) = (address(frontend), address(backend));
@@ -290,7 +289,7 @@ fn check_hairpin(node: &Node, frontend: &str, backend: &str, port: u16, gate: Ip
 }
 
 #[test]
-fn kernel_a_pod_that_reaches_itself_sees_an_address_of_the_node() {
+fn kernel_a_pod_that_reaches_itself_sees_a_node_address() {
     Node::test(|node| {
         serve(node, &Port::UDP);
         for port in [40_000, 8080] {
@@ -302,7 +301,7 @@ fn kernel_a_pod_that_reaches_itself_sees_an_address_of_the_node() {
 }
 
 #[test]
-fn kernel_ports_for_other_nodes_run_out_by_name() {
+fn kernel_exhausted_snat_ports_are_reported_by_reason() {
     Node::test(|node| {
         let (frontend, backend) = ("203.0.113.11:80", "10.2.0.5:8080");
         node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
@@ -313,9 +312,9 @@ fn kernel_ports_for_other_nodes_run_out_by_name() {
     });
 }
 
-/// As it is after a restart: no address leads to a frontend that is gone, and the port is one that clients get.
+/// As after a restart: no address leads to the removed frontend, and its port is an SNAT port.
 #[test]
-fn kernel_a_flow_at_the_node_itself_is_found_by_its_port_when_its_frontend_is_gone() {
+fn kernel_a_node_flow_is_found_by_its_port_without_its_frontend() {
     let ways = [
         ("198.51.100.7:40000", "192.0.2.1:61005", "10.1.0.5:8080"),
         ("[2001:db8:1::7]:40000", "[2001:db8::1]:61005", "[fd01::5]:8080"),
@@ -341,16 +340,16 @@ fn kernel_a_flow_at_the_node_itself_is_found_by_its_port_when_its_frontend_is_go
     }
 }
 
-/// What came by a bridge and was rewritten is handed in again. An answer of another node's backend says nothing of its
-/// device that was not known when the flow began.
+/// Rewritten packets from a bridge are redirected to ingress again. A reply of a remote backend shows nothing of its
+/// device that was unknown when the flow began.
 #[test]
-fn kernel_programs_that_are_loaded_anew_know_of_the_bridge_of_a_flow_that_goes_on() {
+fn kernel_reloaded_programs_still_handle_a_flow_by_a_bridge() {
     Node::test(|node| {
         let (client, frontend, backend) = ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080");
         node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
         node.tell_of_bridge();
         let (verdict, frame) = node.come(&Sent::tcp(client, frontend, SYN).frame());
-        assert_eq!(verdict, REDIRECTED, "it is handed in again");
+        assert_eq!(verdict, REDIRECTED, "it is redirected to ingress");
         let through = see(&frame, true).from.to_string();
         let nat = node.leaves(&Sent::tcp(&through, backend, SYN)).from.to_string();
         let answer = Sent::tcp(backend, &nat, SYN | ACK).frame();

@@ -1,4 +1,4 @@
-//! What the program at a driver makes of a frame: what the program of packets made of one like it, or nothing.
+//! The XDP program does to a frame what the TC program did to a similar one, or nothing.
 
 use libbpf_rs::libbpf_sys as sys;
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -11,20 +11,20 @@ use super::past::{Way, passed, serve};
 use crate::abi::packets::types::packet_count;
 use crate::bpf_syscall;
 
-/// What the program returns if the frame goes on to the kernel, or leaves.
+/// The XDP verdicts of a frame that passes to the kernel, or is redirected.
 pub(super) const PASSED: i32 = 2;
 const SENT: i32 = 4;
 
-/// A client outside, what it dials, and a backend of another node.
+/// An outside client, its frontend, and a backend of another node.
 pub(super) const WAYS: [Way; 2] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080"),
     ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd02::5]:8080"),
 ];
 
-/// From the node's hardware address to that of its routers.
+/// From the node's hardware address to its router's.
 const LINK: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
-/// Runs a test on a node with the program at its outer device. What the kernel said of ways each CPU keeps for itself.
+/// Runs a test on a node with the XDP program at its outer device. Each CPU caches routes.
 pub(super) fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     Node::test(|node| {
         let mut first = CpuSet::new();
@@ -33,7 +33,7 @@ pub(super) fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
         serve(node, &WAYS);
         network::know_routers();
         node.tell_of_frames(OUTER, true, true);
-        // The kernel's test run takes a device as the frame's own only where a program is.
+        // The kernel's test run accepts a device as the frame's own only if it has a program.
         let index = i32::try_from(OUTER).unwrap();
         let link =
             bpf_syscall::create_link(node.frames(), index, sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE).unwrap();
@@ -48,7 +48,7 @@ pub(super) fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     });
 }
 
-/// Whether the kernel is older than that.
+/// Whether the kernel is older than that version.
 fn is_before(major: u32, minor: u32) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|it: char| !it.is_ascii_digit());
@@ -56,8 +56,8 @@ fn is_before(major: u32, minor: u32) -> bool {
     (number(), number()) < (major, minor)
 }
 
-/// Checks that frames of flows by another device go on to the kernel as they came. Kernels before 5.14 run programs for
-/// no other device.
+/// Checks that frames of flows by another device pass to the kernel unchanged. Kernels before 5.14 run programs for no
+/// other device.
 #[track_caller]
 fn check_elsewhere(node: &Node) {
     const LOOPBACK: u32 = 1;
@@ -73,11 +73,11 @@ fn check_elsewhere(node: &Node) {
 }
 
 #[test]
-fn kernel_frames_that_come_by_another_device_than_their_flow_are_not_the_drivers() {
+fn kernel_frames_at_another_device_than_their_flows_pass_the_driver() {
     test(|node| check_elsewhere(node));
 }
 
-/// Begins a flow, and returns what comes of it from now on: from the client, and from the backend.
+/// Opens a flow, and returns its next packets: from the client, and from the backend.
 #[track_caller]
 fn begin(node: &Node, (client, frontend, backend): Way, transport: u8) -> [Sent; 2] {
     let open = |flags| Sent::by(transport, client, frontend, flags, b"?");
@@ -86,14 +86,14 @@ fn begin(node: &Node, (client, frontend, backend): Way, transport: u8) -> [Sent;
     let answer = |flags| Sent::by(transport, backend, &through, flags, b"!");
     let (verdict, frame) = node.come(&answer(SYN | ACK).frame());
     assert_eq!(verdict, REDIRECTED);
-    // The answer that agrees is for the program at the other device.
+    // The SYN-ACK goes through the program of the other device.
     assert_eq!(node.leave(&frame).0, super::node::NEXT);
     passed(&node.come(&open(ACK).frame()));
     [open(ACK), answer(ACK)]
 }
 
-/// What becomes of a frame at the driver, right after the program of packets has seen one of the flow. Once in a while
-/// a second ends just then.
+/// The result for a frame at the driver right after the TC program has seen one of the flow. Occasionally a second ends
+/// in between.
 #[track_caller]
 fn arrive_after(node: &Node, seen: &Sent, frame: &[u8]) -> (i32, Vec<u8>) {
     let mut arrived = (PASSED, Vec::new());
@@ -107,7 +107,7 @@ fn arrive_after(node: &Node, seen: &Sent, frame: &[u8]) -> (i32, Vec<u8>) {
     arrived
 }
 
-/// Checks that a frame leaves at the driver just as it would leave behind it.
+/// Checks that a frame leaves at the driver exactly as it would behind it.
 #[track_caller]
 fn check_sent(node: &Node, seen: &Sent, frame: &[u8]) {
     let before = node.counted(packet_count::COUNT_XDP_REDIRECTS);
@@ -120,14 +120,14 @@ fn check_sent(node: &Node, seen: &Sent, frame: &[u8]) {
     assert_eq!(node.counted(packet_count::COUNT_XDP_REDIRECTS), before + 1);
 }
 
-/// Checks that a frame goes on to the kernel as it came.
+/// Checks that a frame passes to the kernel unchanged.
 #[track_caller]
 fn check_left(node: &Node, seen: &Sent, frame: &[u8], what: &str) {
     assert_eq!(arrive_after(node, seen, frame), (PASSED, frame.to_vec()), "{what}: {seen:?}");
 }
 
 #[test]
-fn kernel_frames_leave_at_the_driver_as_the_program_of_packets_would_send_them() {
+fn kernel_the_driver_redirects_frames_as_the_tc_program_would() {
     test(|node| {
         for way in WAYS {
             for transport in [TCP, UDP] {
@@ -141,9 +141,9 @@ fn kernel_frames_leave_at_the_driver_as_the_program_of_packets_would_send_them()
     });
 }
 
-/// Sums of all kinds: of payloads that differ, none, and those that come out at nothing.
+/// Checksums of all kinds: of various payloads, none, and zero.
 #[test]
-fn kernel_a_sum_is_made_up_for_at_the_driver_as_behind_it() {
+fn kernel_checksums_at_the_driver_are_as_behind_it() {
     test(|node| {
         for way in WAYS {
             let [from_client, from_backend] = begin(node, way, UDP);
@@ -162,7 +162,7 @@ fn kernel_a_sum_is_made_up_for_at_the_driver_as_behind_it() {
     });
 }
 
-/// A datagram that leaves with a sum of 0 would say that it has none.
+/// A datagram that leaves with a checksum of 0 would claim to have none.
 #[track_caller]
 fn check_nothing(node: &Node, sent: &Sent) {
     let of = |word: u16| {
@@ -171,14 +171,14 @@ fn check_nothing(node: &Node, sent: &Sent) {
         assert_eq!(verdict, SENT);
         u16::from_be_bytes([frame[40], frame[41]])
     };
-    // The sum falls by what the payload gains.
+    // The checksum falls by what the payload gains.
     let word = of(1).wrapping_add(1);
     let made = [word.wrapping_sub(1), word, word.wrapping_add(1)].map(of);
     assert!(made.contains(&0xffff) && !made.contains(&0), "{made:04x?}");
 }
 
 #[test]
-fn kernel_what_needs_more_than_to_be_sent_on_goes_on_from_the_driver_as_it_came() {
+fn kernel_frames_that_need_the_stack_pass_the_driver_unchanged() {
     test(|node| {
         for way in WAYS {
             for sent in begin(node, way, UDP) {
@@ -201,7 +201,7 @@ fn kernel_what_needs_more_than_to_be_sent_on_goes_on_from_the_driver_as_it_came(
                     check_left(node, &sent, &Sent { extensions: header, ..sent.clone() }.frame(), "a header");
                     let mut no_sum = sent.frame();
                     no_sum[at + 6..at + 8].fill(0);
-                    check_left(node, &sent, &no_sum, "no sum where there must be one");
+                    check_left(node, &sent, &no_sum, "a missing checksum");
                 }
                 let edits: [(&str, usize, u8); 5] = [
                     ("the last hop", hops, 1),
@@ -219,20 +219,20 @@ fn kernel_what_needs_more_than_to_be_sent_on_goes_on_from_the_driver_as_it_came(
                 let (high, length) = if sent.from.is_ipv4() { (16, 24) } else { (18, 4) };
                 empty[high..high + 2].copy_from_slice(&[0, length]);
                 empty.resize(60, 0);
-                check_left(node, &sent, &empty, "without a whole header of its transport");
+                check_left(node, &sent, &empty, "a truncated transport header");
                 let mut longer = Sent { payload: vec![1; 80], ..sent.clone() }.frame();
                 longer.push(0);
                 check_left(node, &sent, &longer, "longer than its packet");
                 let short = Sent { payload: vec![1; 80], ..sent.clone() }.frame();
-                check_left(node, &sent, &short[..short.len() - 1], "cut off");
+                check_left(node, &sent, &short[..short.len() - 1], "truncated");
             }
         }
     });
 }
 
-/// The first buffer may look like a whole frame. Kernels before 6.18 take no such frame for a test.
+/// The first buffer may look like a whole frame. Kernels before 6.18 accept no such frame in a test run.
 #[test]
-fn kernel_a_frame_in_several_buffers_is_not_the_drivers() {
+fn kernel_a_partial_first_buffer_passes_the_driver() {
     test(|node| {
         for way in WAYS {
             for sent in begin(node, way, UDP) {
@@ -250,10 +250,10 @@ fn kernel_a_frame_in_several_buffers_is_not_the_drivers() {
     });
 }
 
-/// Drivers that send whole frames need not send such, and would lose them without a word. A frame of more than a page
-/// is in several buffers; kernels before 5.18 have none.
+/// Drivers that transmit whole frames may silently drop these. A frame of more than a page has several buffers; kernels
+/// before 5.18 do not support them.
 #[test]
-fn kernel_a_whole_frame_in_several_buffers_is_not_the_drivers() {
+fn kernel_a_multi_buffer_frame_passes_the_driver() {
     test(|node| {
         network::narrow(9_000);
         for way in WAYS {
@@ -271,9 +271,9 @@ fn kernel_a_whole_frame_in_several_buffers_is_not_the_drivers() {
     });
 }
 
-/// What this host sends to itself has no sum yet where a network card would make it.
+/// Packets from this host to itself have no checksum yet if a network card would compute it.
 #[test]
-fn kernel_a_sum_that_a_card_is_to_finish_is_not_the_drivers() {
+fn kernel_a_frame_with_a_partial_checksum_passes_the_driver() {
     test(|node| {
         for way in WAYS {
             for transport in [TCP, UDP] {
@@ -290,7 +290,7 @@ fn kernel_a_sum_that_a_card_is_to_finish_is_not_the_drivers() {
     });
 }
 
-/// The sum of what is in no header of the transport, as a kernel leaves it to a card.
+/// The checksum of the pseudo header, as a kernel leaves it to a card.
 fn unfinished(sent: &Sent) -> u16 {
     let empty = super::craft::sum_of_segment(sent.from.ip(), sent.to.ip(), sent.transport, &[]);
     let length = if sent.transport == TCP { 20 } else { 8 } + u16::try_from(sent.payload.len()).unwrap();
@@ -298,7 +298,7 @@ fn unfinished(sent: &Sent) -> u16 {
 }
 
 #[test]
-fn kernel_what_begins_or_ends_a_connection_is_not_the_drivers() {
+fn kernel_segments_that_open_or_close_pass_the_driver() {
     test(|node| {
         for way @ (client, frontend, backend) in WAYS {
             let [from_client, from_backend] = begin(node, way, TCP);
@@ -308,7 +308,7 @@ fn kernel_what_begins_or_ends_a_connection_is_not_the_drivers() {
                 }
             }
             check_sent(node, &from_client, &from_client.frame());
-            // The client has taken its leave: what comes now the program of packets has to hear.
+            // After a client's RST the TC program must see the next packet.
             node.come(&Sent { flags: RST, ..from_client.clone() }.frame());
             let frame = from_backend.frame();
             assert_eq!(node.arrive(&frame), (PASSED, frame), "{client} {frontend} {backend}");
@@ -316,9 +316,9 @@ fn kernel_what_begins_or_ends_a_connection_is_not_the_drivers() {
     });
 }
 
-/// A way holds for a second, and so does all that the program of packets has noted.
+/// A cached route and all state of the TC program last for a second.
 #[test]
-fn kernel_the_first_packet_of_each_second_is_not_the_drivers() {
+fn kernel_the_first_packet_of_each_second_passes_the_driver() {
     test(|node| {
         let flows = WAYS.map(|way| begin(node, way, UDP));
         for sent in flows.iter().flatten() {
@@ -332,9 +332,9 @@ fn kernel_the_first_packet_of_each_second_is_not_the_drivers() {
     });
 }
 
-/// A SYN in the name of a client that waits for an answer gives a flow no life, so the packets after it have to.
+/// A forged SYN does not extend a flow's life, so the following packets must.
 #[test]
-fn kernel_what_follows_a_forged_syn_is_noted_before_it_is_the_drivers() {
+fn kernel_packets_after_a_forged_syn_first_pass_the_driver() {
     test(|node| {
         let second = std::time::Duration::from_millis(1_100);
         let flows = WAYS.map(|way| begin(node, way, TCP));
@@ -353,7 +353,7 @@ fn kernel_what_follows_a_forged_syn_is_noted_before_it_is_the_drivers() {
 }
 
 #[test]
-fn kernel_frames_stay_with_the_kernel_where_their_device_does_not_take_part() {
+fn kernel_frames_pass_the_driver_without_the_xdp_flag() {
     test(|node| {
         let flows = WAYS.map(|way| begin(node, way, UDP));
         for (shortcut, frames, expected) in
@@ -369,9 +369,9 @@ fn kernel_frames_stay_with_the_kernel_where_their_device_does_not_take_part() {
     });
 }
 
-/// The stack has all packets of a flow or none.
+/// The stack sees all packets of a flow or none.
 #[test]
-fn kernel_frames_of_flows_that_go_through_the_stack_are_not_the_drivers() {
+fn kernel_frames_of_flows_through_the_stack_pass_the_driver() {
     test(|node| {
         node.tell_of_frames(OUTER, false, true);
         for (client, frontend, backend) in WAYS {

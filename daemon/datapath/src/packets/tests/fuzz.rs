@@ -1,7 +1,7 @@
-//! Packets that no other test thinks of: of flows and of none, whole and spoilt, as a seed decides.
+//! Random packets: of flows and strangers, valid and corrupted, from a seed.
 //!
-//! Each goes through both programs, and [`StaleJudge`] says whether what they made of it may be. `SEED` chooses other ones,
-//! and `FUZZ_SECONDS` goes on for as long.
+//! Each goes through both programs, and [`Judge`] checks the results. `SEED` selects other packets, and `FUZZ_SECONDS`
+//! continues for as long.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use super::sctp::{SCTP, chunk_of};
 use crate::flows::FlowTable;
 use crate::kernel::bed::Port;
 
-/// A part of a run, after which all flows are looked at.
+/// A part of a run; all flows are checked after it.
 const PACKETS: usize = 2_000;
 const PARTS: usize = 10;
 
-/// More than may be unanswered at once, so that the table is never full.
+/// More than may wait for replies at once, so that the table is never full.
 const FLOWS: u32 = 32_768;
 
-/// Frontends, and the backends behind each: by each transport, pods here and on another node, or none.
+/// Frontends and their backends for all transports: local pods, pods of another node, or none.
 const SERVICES: [(&str, &[&str], WordFlags); 11] = [
     ("203.0.113.10:80", &["10.1.0.5:8080", "10.1.0.6:8080"], NOTHING),
     ("203.0.113.11:80", &["10.2.0.5:8080"], NOTHING),
@@ -42,7 +42,7 @@ const NOTHING: WordFlags = crate::kernel::bed::NONE;
 
 const CLIENTS: [[&str; 3]; 2] =
     [["198.51.100.7", "198.51.100.8", "10.1.0.9"], ["2001:db8:1::7", "2001:db8:1::8", "fd01::9"]];
-/// Of no frontend and of no flow.
+/// Addresses of no frontend and no flow.
 const STRANGERS: [[&str; 4]; 2] = [
     ["203.0.113.10:81", "10.1.0.5:8080", "192.0.2.1:61001", "224.0.0.1:80"],
     ["[2001:db8:f::10]:81", "[fd01::5]:8080", "[2001:db8::1]:61001", "[ff02::1]:80"],
@@ -82,12 +82,12 @@ fn is_remote(backend: SocketAddr) -> bool {
     ["10.2.0.5:8080", "[fd02::5]:8080"].map(address).contains(&backend)
 }
 
-/// One of them, whatever they are.
+/// One of them at random.
 fn one<'a, T>(random: &mut Random, of: &'a [T]) -> &'a T {
     &of[random.below(of.len())]
 }
 
-/// From where to where, of which transport, and about what flow.
+/// A packet's direction, transport and flow.
 struct Sender<'a> {
     random: &'a mut Random,
     judge: &'a Judge,
@@ -134,7 +134,7 @@ impl Sender<'_> {
         (transport, from, to)
     }
 
-    /// Of the first ones and of the last ones: those between may have been pushed out.
+    /// One of the first or last flows: those between may have been evicted.
     fn known(&mut self) -> Option<Known> {
         let all = &self.judge.known;
         let within = all.len().min(100);
@@ -159,7 +159,7 @@ impl Sender<'_> {
         (service.transport, SocketAddr::new(client, port), to)
     }
 
-    /// One of a few datagrams, so that parts of one meet.
+    /// One of a few datagrams, so that their fragments meet.
     fn part(&mut self) -> (u16, u16, bool) {
         let id = u16::try_from(self.random.below(6)).unwrap();
         let offset = *one(self.random, &[0, 0, 0, 8, 16, 1480]);
@@ -217,18 +217,21 @@ impl Sender<'_> {
     }
 }
 
-/// Each flow is of a client that dialled, and leads where that client may go.
+/// Each flow belongs to a client that dialled, and leads to an allowed backend.
 fn check_flows(node: &Node, judge: &Judge) {
     let table = FlowTable::new(&node.handles).unwrap();
     let report = table.find_flows(&FlowFilter::default(), FLOWS as usize);
     assert_eq!(report.omitted, 0);
     for flow in report.matches {
         let transport = flow.transport.protocol_number();
-        assert!(judge.dialled.contains(&(transport, flow.client, flow.frontend)), "nobody dialled: {flow:?}");
+        assert!(
+            judge.dialled.contains(&(transport, flow.client, flow.frontend)),
+            "no client dialled: {flow:?}"
+        );
         let behind = judge.services.iter().filter(|it| it.transport == transport);
         assert!(
             behind.flat_map(|it| &it.backends).any(|it| *it == flow.backend),
-            "nobody's backend: {flow:?}"
+            "no service's backend: {flow:?}"
         );
     }
 }
@@ -238,7 +241,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn kernel_invariant_13_no_packet_changes_unless_a_frontend_or_a_flow_says_so() {
+fn kernel_invariant_13_only_packets_of_frontends_and_flows_change() {
     Node::test_with(FLOWS, |node| {
         let (seed, until) = (number("SEED").unwrap_or(1), number("FUZZ_SECONDS").map(Duration::from_secs));
         let (mut random, mut judge) = (Random::new(seed), serve(node));
@@ -258,10 +261,10 @@ fn kernel_invariant_13_no_packet_changes_unless_a_frontend_or_a_flow_says_so() {
             part += 1;
         }
         assert!(taken > u64::try_from(part * PACKETS * 9 / 10).unwrap(), "{taken} packets are taken");
-        assert!(judge.changed > taken / 8, "hardly any of {taken} is changed: {}", judge.changed);
+        assert!(judge.changed > taken / 8, "too few of {taken} change: {}", judge.changed);
         assert!(judge.known.iter().any(|known| known.nat.is_some()), "none went to another node");
         let last = Sent::tcp("198.51.100.9:50000", "203.0.113.14:80", SYN);
         assert_eq!(node.come(&last.frame()).0, NEXT);
-        assert_ne!(node.comes(&last).to, last.to, "and it goes on");
+        assert_ne!(node.comes(&last).to, last.to, "the programs still translate");
     });
 }

@@ -1,4 +1,4 @@
-//! Packets that are not simple: fragments, options, extensions, no Ethernet, nonsense.
+//! Complex packets: fragments, options, extensions, no Ethernet, garbage.
 
 use holdfast_core::op::FrontendType;
 use libbpf_rs::{MapCore, MapFlags};
@@ -42,7 +42,7 @@ const WAYS: [(&str, &str, &str); 2] = [
 ];
 
 #[test]
-fn kernel_options_and_extensions_are_stepped_over() {
+fn kernel_options_and_extension_headers_are_skipped() {
     Node::test(|node| {
         serve(node);
         let (client, frontend, backend) = WAYS[0];
@@ -93,15 +93,15 @@ fn kernel_fragments_follow_their_first_one_both_ways() {
     });
 }
 
-/// A part of a datagram over UDP: where it begins, and whether another one comes after it.
+/// A fragment of a UDP datagram: its offset, and whether more follows.
 fn part(from: &str, to: &str, offset: u16, more: bool) -> Sent {
     Sent { fragment: Some((7, offset, more)), ..Sent::udp(from, to, b"12345678") }
 }
 
 const OPTIONS: u8 = 60;
 
-/// A part of a datagram with options of IPv6 behind the header of fragments: of which only the first part has them,
-/// while all parts say that they are next.
+/// A fragment with IPv6 options behind the fragment header: only the first one contains them, while all fragments name
+/// them as the next header.
 fn part_with_options(from: &str, to: &str, transport: u8, offset: u16) -> Sent {
     let payload = b"12345678";
     if offset > 0 {
@@ -113,7 +113,7 @@ fn part_with_options(from: &str, to: &str, transport: u8, offset: u16) -> Sent {
 }
 
 #[test]
-fn kernel_fragments_with_options_behind_their_header_follow_their_first_one_both_ways() {
+fn kernel_fragments_with_options_follow_their_first_one_both_ways() {
     for transport in [UDP, TCP] {
         Node::test(move |node| {
             serve(node);
@@ -132,9 +132,9 @@ fn kernel_fragments_with_options_behind_their_header_follow_their_first_one_both
     }
 }
 
-/// In IPv4 the datagrams of each protocol have numbers of their own.
+/// In IPv4 each protocol numbers its datagrams separately.
 #[test]
-fn kernel_a_fragment_of_ip4_follows_no_first_one_of_another_protocol() {
+fn kernel_an_ipv4_fragment_follows_no_first_one_of_another_protocol() {
     Node::test(|node| {
         serve(node);
         let (client, frontend, backend) = WAYS[0];
@@ -148,7 +148,7 @@ fn kernel_a_fragment_of_ip4_follows_no_first_one_of_another_protocol() {
     });
 }
 
-/// A node has many fragments that are no client's: of tunnels, of files. Nothing of them is lost here.
+/// A node has many foreign fragments, as of tunnels and files. None is lost here.
 #[test]
 fn kernel_only_fragments_to_frontends_count_as_early() {
     Node::test(|node| {
@@ -171,7 +171,7 @@ fn kernel_only_fragments_to_frontends_count_as_early() {
     });
 }
 
-/// So many turns pass for all first fragments that are known.
+/// So many turns pass for all known first fragments.
 fn age_fragments(node: &Node, turns: u16) {
     let fragments = map::find_handle(&node.handles, Map::Fragments).unwrap();
     for key in fragments.keys().collect::<Vec<_>>() {
@@ -184,9 +184,9 @@ fn age_fragments(node: &Node, turns: u16) {
     }
 }
 
-/// The number of a datagram comes round; what is known of the former one is no more than what the kernel would know.
+/// Datagram ids wrap around; an entry lives no longer than the kernel's own.
 #[test]
-fn kernel_a_fragment_follows_no_first_one_from_long_before() {
+fn kernel_a_fragment_follows_no_expired_first_one() {
     let turn = || lives::now() / lifetime::FRAGMENT_TURN.0;
     Node::test(move |node| {
         serve(node);
@@ -212,7 +212,7 @@ fn kernel_a_fragment_follows_no_first_one_from_long_before() {
 }
 
 #[test]
-fn kernel_a_fragment_follows_no_first_one_of_a_former_datagram_with_its_number() {
+fn kernel_a_fragment_follows_no_former_datagram_with_its_id() {
     Node::test(|node| {
         for (index, (to, backend)) in
             (1..).zip([("192.0.2.1", "10.1.0.5:53"), ("[2001:db8::1]", "[fd01::5]:53")])
@@ -234,7 +234,7 @@ fn kernel_a_fragment_follows_no_first_one_of_a_former_datagram_with_its_number()
     });
 }
 
-/// A device that shows all that passes by shows it too.
+/// A device in promiscuous mode receives it too.
 #[test]
 fn kernel_a_frame_for_another_host_is_left_alone() {
     Node::test(|node| {
@@ -249,7 +249,7 @@ fn kernel_a_frame_for_another_host_is_left_alone() {
 }
 
 #[test]
-fn kernel_a_datagram_without_a_sum_gets_none() {
+fn kernel_a_datagram_without_a_checksum_stays_without_one() {
     Node::test(|node| {
         serve(node);
         let (client, frontend, backend) = WAYS[0];
@@ -258,9 +258,9 @@ fn kernel_a_datagram_without_a_sum_gets_none() {
     });
 }
 
-/// A sum that was wrong is wrong afterwards: a check of it finds what went wrong on the way here.
+/// A wrong checksum stays wrong: a check still finds the corruption.
 #[test]
-fn kernel_invariant_13_a_wrong_sum_stays_wrong() {
+fn kernel_invariant_13_a_wrong_checksum_stays_wrong() {
     Node::test(|node| {
         serve(node);
         for (client, frontend, _) in WAYS {
@@ -277,7 +277,7 @@ fn kernel_invariant_13_a_wrong_sum_stays_wrong() {
 
 const SPOILERS: [u8; 8] = [0, 1, 0x0f, 0x2c, 0x45, 0x4f, 0x6f, 0xff];
 
-/// Each byte of a frame from the kind of its packet on, spoilt.
+/// Corrupts each byte of a frame from its protocol type on.
 fn spoilt(frame: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let at = (12..frame.len()).flat_map(|at| SPOILERS.map(|value| (at, value)));
     at.map(|(at, value)| {
@@ -287,9 +287,9 @@ fn spoilt(frame: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Each beginning of a packet, and each byte of its headers spoilt: nothing fails, nothing is read beyond the end.
+/// Each truncation of a packet, and each header byte corrupted: no failure, no read beyond the end.
 #[test]
-fn kernel_nonsense_is_survived() {
+fn kernel_corrupted_packets_cause_no_failure() {
     Node::test(|node| {
         serve(node);
         let mut taken = 0;
@@ -306,6 +306,10 @@ fn kernel_nonsense_is_survived() {
         }
         assert!(taken > 1500, "{taken}");
         let (client, frontend, backend) = WAYS[0];
-        assert_eq!(node.comes(&Sent::tcp(client, frontend, SYN)).to, address(backend), "and it goes on");
+        assert_eq!(
+            node.comes(&Sent::tcp(client, frontend, SYN)).to,
+            address(backend),
+            "the programs still translate"
+        );
     });
 }

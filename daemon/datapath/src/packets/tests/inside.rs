@@ -1,5 +1,5 @@
-//! Pods that are clients by their packets: what they ask and are answered passes by the stack, as with clients outside,
-//! and what their device leads to is a pod of this node all the same.
+//! Pods as clients by packets: their requests and replies take the fast path, as with outside clients, although their
+//! device leads to a local pod.
 
 use std::net::SocketAddr;
 
@@ -11,22 +11,22 @@ use super::past::{HOPS, Way, hops, passed, serve};
 use crate::abi::flow::types;
 use crate::devices::DeviceSide;
 
-/// This node's own address in each family, by which backends of other nodes know clients.
+/// This node's own addresses, by which remote backends see clients.
 const OWN: [&str; 2] = ["192.0.2.1:0", "[2001:db8::1]:0"];
 
-/// A pod, what it dials, and another pod behind the same device.
+/// A pod, its frontend, and another pod behind the same device.
 const HERE: [Way; 2] = [
     ("10.1.0.6:40000", "203.0.113.10:80", "10.1.0.5:8080"),
     ("[fd01::6]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080"),
 ];
 
-/// A pod, what it dials, and a backend of another node.
+/// A pod, its frontend, and a backend of another node.
 const AWAY: [Way; 2] = [
     ("10.1.0.6:40000", "203.0.113.11:80", "10.2.0.5:8080"),
     ("[fd01::6]:40000", "[2001:db8:f::11]:80", "[fd02::5]:8080"),
 ];
 
-/// A client outside, what it dials, and a pod that is a client too.
+/// An outside client, its frontend, and a pod that is also a client.
 const FROM_OUTSIDE: [Way; 2] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.1.0.5:8080"),
     ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080"),
@@ -43,7 +43,7 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     });
 }
 
-/// Lets a pod's packet reach a backend past the stack, and returns how it looks between the two programs.
+/// Sends a pod's packet to a backend on the fast path, and returns how it looks between the two programs.
 #[track_caller]
 fn ask(node: &Node, transport: u8, (client, frontend, backend): Way, flags: u8) -> String {
     let seen = passed(&node.come_by(&Sent::by(transport, client, frontend, flags, b"?").frame(), PODS));
@@ -51,7 +51,7 @@ fn ask(node: &Node, transport: u8, (client, frontend, backend): Way, flags: u8) 
     seen.from.to_string()
 }
 
-/// The second program has the last word on what a pod is answered, so the answer is given to no other end of a link.
+/// The second program decides about replies to a pod, so the reply bypasses no peer device.
 #[track_caller]
 fn check_answered(node: &Node, (client, frontend, _): Way, sent: &[u8], (verdict, frame): (i32, Vec<u8>)) {
     assert_eq!((verdict, hops(&frame)), (REDIRECTED, HOPS - 1));
@@ -63,7 +63,7 @@ fn check_answered(node: &Node, (client, frontend, _): Way, sent: &[u8], (verdict
 }
 
 #[test]
-fn kernel_a_pod_reaches_another_pod_past_the_stack_and_is_answered_so() {
+fn kernel_pods_reach_each_other_on_the_fast_path_both_ways() {
     test(|node| {
         for way @ (_, _, backend) in HERE {
             for transport in [TCP, UDP] {
@@ -78,7 +78,7 @@ fn kernel_a_pod_reaches_another_pod_past_the_stack_and_is_answered_so() {
     });
 }
 
-/// A backend of another node sees the pod and answers it by this node's stack, which so sees both directions.
+/// A remote backend replies to the pod through this node's stack, which thus sees both directions.
 #[test]
 fn kernel_a_pod_reaches_a_backend_of_another_node_through_the_stack() {
     test(|node| {
@@ -95,12 +95,12 @@ fn kernel_a_pod_reaches_a_backend_of_another_node_through_the_stack() {
 }
 
 #[test]
-fn kernel_clients_outside_reach_a_pod_that_is_a_client_past_the_stack() {
+fn kernel_outside_clients_reach_a_client_pod_on_the_fast_path() {
     test(|node| {
         for (client, frontend, backend) in FROM_OUTSIDE {
             let sent = Sent::udp(client, frontend, b"?").frame();
             let (verdict, frame) = node.come(&sent);
-            assert_eq!((verdict, frame[5]), (REDIRECTED, network::POD_LINK), "it is given to the pod");
+            assert_eq!((verdict, frame[5]), (REDIRECTED, network::POD_LINK), "it is redirected to the pod");
             let through = passed(&(verdict, frame)).from.to_string();
             let answer = Sent::udp(backend, &through, b"!").frame();
             let seen = passed(&node.come_back(&answer, PODS));
@@ -109,9 +109,9 @@ fn kernel_clients_outside_reach_a_pod_that_is_a_client_past_the_stack() {
     });
 }
 
-/// The pod is answered by this node, which gives the answer the address that the pod dialled.
+/// This node replies to the pod from the address that the pod dialled.
 #[test]
-fn kernel_a_pod_that_reaches_itself_does_so_through_the_stack() {
+fn kernel_a_pod_reaches_itself_through_the_stack() {
     test(|node| {
         for (_, frontend, backend) in HERE {
             let client = backend.replace(":8080", ":40000");
@@ -123,9 +123,9 @@ fn kernel_a_pod_that_reaches_itself_does_so_through_the_stack() {
     });
 }
 
-/// A pod that sends in the name of a client outside gets no way for both.
+/// A pod that sends from an outside client's address gets no fast path.
 #[test]
-fn kernel_a_pod_with_an_address_that_is_elsewhere_goes_through_the_stack() {
+fn kernel_a_pod_with_an_outside_address_takes_the_stack() {
     test(|node| {
         for (client, frontend, backend) in FROM_OUTSIDE {
             let (verdict, frame) = node.come_by(&Sent::tcp(client, frontend, SYN).frame(), PODS);
@@ -134,9 +134,9 @@ fn kernel_a_pod_with_an_address_that_is_elsewhere_goes_through_the_stack() {
     });
 }
 
-/// A strict path drops it there, and nothing that the pod says counts.
+/// Strict reverse path filtering drops it there, and the pod's segments do not count.
 #[test]
-fn kernel_what_a_pod_sends_in_the_name_of_others_whose_flow_is_known_goes_through_the_stack() {
+fn kernel_packets_that_a_pod_forges_for_others_flows_take_the_stack() {
     test(|node| {
         for (client, frontend, backend) in FROM_OUTSIDE {
             let sent = Sent::udp(client, frontend, b"?").frame();
@@ -156,13 +156,13 @@ fn kernel_what_a_pod_sends_in_the_name_of_others_whose_flow_is_known_goes_throug
             assert_eq!(found(node, client).unwrap().1.backend_flags, begun.backend_flags);
             passed(&node.come(&denied));
             let heard = u32::from(found(node, client).unwrap().1.backend_flags);
-            assert_ne!(heard & types::flow_flag::FLOW_RST_SEEN.0, 0, "of the backend itself it counts");
+            assert_ne!(heard & types::flow_flag::FLOW_RST_SEEN.0, 0, "the backend's own RST counts");
         }
     });
 }
 
 #[test]
-fn kernel_flows_of_pods_go_through_the_stack_when_their_device_has_no_shortcut_any_more() {
+fn kernel_flows_of_client_pods_take_the_stack_once_the_fast_path_ends() {
     test(|node| {
         for way @ (client, frontend, backend) in HERE {
             let through = ask(node, TCP, way, SYN);

@@ -1,5 +1,5 @@
-//! Segments of connections that another node has let in: where all nodes choose alike, they go on to the backend of
-//! that choice, and nowhere else: see `bpf/dsr_decap.h`.
+//! Segments of connections that another node has opened: if all nodes select alike, they go to the backend of that
+//! selection, and nowhere else: see `bpf/dsr_decap.h`.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
@@ -41,7 +41,7 @@ fn serve(node: &mut Node, changed: impl Fn(Port<'_>, &mut dyn FnMut(&Port<'_>)))
     }
 }
 
-/// Where a node that knows none of them sends the clients' packets.
+/// The backends to which a node without these flows sends the clients' packets.
 fn backends_by(flags: u8) -> Vec<SocketAddr> {
     let (told, chosen) = channel();
     test(DsrTransports::Tcp, move |node| {
@@ -52,27 +52,27 @@ fn backends_by(flags: u8) -> Vec<SocketAddr> {
                 let client = SocketAddr::new(host, from).to_string();
                 let frame = Sent::tcp(&client, way.frontend, flags).frame();
                 let (_, backend, inner) = taken_apart(node.come(&frame));
-                assert_eq!(inner, frame, "it is as the client sent it");
+                assert_eq!(inner, frame, "the inner packet is unchanged");
                 told.send(backend).unwrap();
             }
         }
         let opens = flags & (SYN | RST) == 0;
         let joined = u64::try_from(if opens { WAYS.len() * CLIENTS.len() } else { 0 }).unwrap();
         assert_eq!(node.counted(packet_count::COUNT_ADOPTED), joined);
-        assert_eq!(all(node).next().is_none(), flags & RST > 0, "nothing follows a reset");
+        assert_eq!(all(node).next().is_none(), flags & RST > 0, "a RST opens no flow");
     });
     chosen.iter().collect()
 }
 
 #[test]
-fn kernel_a_segment_of_a_connection_by_another_node_goes_to_the_backend_that_a_syn_would_get() {
+fn kernel_another_nodes_segment_goes_to_the_backend_of_its_syn() {
     let let_in = backends_by(SYN);
     for flags in [ACK, FIN | ACK, RST, RST | ACK] {
         assert_eq!(backends_by(flags), let_in);
     }
 }
 
-/// A router's error about what a frontend has answered.
+/// A router's error about a frontend's reply.
 fn about_answer(transport: u8, client: &str, frontend: &str) -> Vec<u8> {
     let router = if client.starts_with('[') { "2001:db8::3" } else { "192.0.2.3" };
     let told = if client.starts_with('[') { (2, 0) } else { (3, 4) };
@@ -80,7 +80,7 @@ fn about_answer(transport: u8, client: &str, frontend: &str) -> Vec<u8> {
     error(router, &address(frontend).ip().to_string(), told, &answer, 60)
 }
 
-/// Serves the frontends over UDP too.
+/// Also serves the frontends over UDP.
 fn serve_both(node: &mut Node) {
     serve(node, |port, serve| serve(&port));
     for (at, way) in (5..).zip(&WAYS) {
@@ -89,20 +89,20 @@ fn serve_both(node: &mut Node) {
     }
 }
 
-/// Routers share errors out by other rules than packets. So this node has never heard of the connection.
+/// Routers distribute errors by other rules than packets, so this node has not seen the connection.
 #[test]
-fn kernel_an_error_about_an_answer_by_another_node_goes_to_the_backend_that_a_client_would_get() {
+fn kernel_an_error_about_another_nodes_reply_goes_to_the_clients_backend() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve_both(node);
         for way in &WAYS {
             let host = address(way.client).ip();
-            // There is room for few flows.
+            // The table holds few flows.
             for (from, transport) in CLIENTS.take(10).flat_map(|from| [(from, TCP), (from, UDP)]) {
                 let client = SocketAddr::new(host, from).to_string();
                 let about = about_answer(transport, &client, way.frontend);
                 let flows = all(node).count();
                 let (_, backend, inner) = taken_apart(node.come(&about));
-                assert_eq!(inner, about, "it is as the router sent it");
+                assert_eq!(inner, about, "the error is unchanged");
                 assert_eq!(all(node).count(), flows, "an error opens nothing");
                 let asked = Sent::by(transport, &client, way.frontend, SYN, b"?").frame();
                 assert_eq!(backend, taken_apart(node.come(&asked)).1, "{client}");
@@ -111,7 +111,7 @@ fn kernel_an_error_about_an_answer_by_another_node_goes_to_the_backend_that_a_cl
     });
 }
 
-/// Checks that an error about an answer of no flow goes on as it came.
+/// Checks that an error about a reply of no flow passes unchanged.
 #[track_caller]
 fn errors_are_left(node: &Node, frontend: impl Fn(&Way) -> String) {
     for way in &WAYS {
@@ -123,7 +123,7 @@ fn errors_are_left(node: &Node, frontend: impl Fn(&Way) -> String) {
 }
 
 #[test]
-fn kernel_an_error_about_an_answer_is_left_to_the_stack_where_no_other_node_may_know_of_it() {
+fn kernel_an_error_that_concerns_no_other_node_is_left_to_the_stack() {
     let dialled = |way: &Way| way.frontend.to_owned();
     test(DsrTransports::TcpAndUdp, move |node| {
         serve_both(node);
@@ -156,9 +156,9 @@ fn kernel_an_error_about_an_answer_is_left_to_the_stack_where_no_other_node_may_
     });
 }
 
-/// The process has a connection at the frontend's address, where this node bears that.
+/// The process has a connection at the frontend's address, which this node has.
 #[test]
-fn kernel_an_error_about_what_a_process_here_said_is_left_to_the_stack() {
+fn kernel_an_error_about_a_local_process_is_left_to_the_stack() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve_both(node);
         for way in &WAYS {
@@ -176,9 +176,9 @@ fn kernel_an_error_about_what_a_process_here_said_is_left_to_the_stack() {
     });
 }
 
-/// What comes behind it follows, and the table may change meanwhile.
+/// The following packets go there too, although the table may change meanwhile.
 #[test]
-fn kernel_a_connection_that_has_joined_keeps_its_backend() {
+fn kernel_an_adopted_connection_keeps_its_backend() {
     test(DsrTransports::Tcp, |node| {
         serve(node, |port, serve| serve(&port));
         let of = |node: &Node, way: &Way| taken_apart(node.come(&by(TCP, way, ACK).frame())).1;
@@ -192,7 +192,7 @@ fn kernel_a_connection_that_has_joined_keeps_its_backend() {
     });
 }
 
-/// Checks that a segment is left to the stack as it came, and leaves no flow behind.
+/// Checks that a segment passes to the stack unchanged, and opens no flow.
 #[track_caller]
 fn is_left(node: &Node, frame: &[u8], client: &str) {
     let before = node.counted(packet_count::COUNT_MIDSTREAM);
@@ -208,9 +208,9 @@ fn all_are_left(node: &Node) {
     }
 }
 
-/// Where another node may have chosen otherwise, or the backend would not see the client, nothing is sent on.
+/// If another node may have selected otherwise, or the backend would not see the client, nothing is encapsulated.
 #[test]
-fn kernel_a_segment_is_left_to_the_stack_where_nodes_may_choose_otherwise() {
+fn kernel_a_segment_is_left_to_the_stack_if_nodes_may_select_differently() {
     test(DsrTransports::TcpAndUdp, |node| {
         let affinity = maglev().with(WordFlags::AFFINITY, true);
         let barred = maglev().with(WordFlags::SOURCES, true);
@@ -236,7 +236,7 @@ fn kernel_a_segment_is_left_to_the_stack_where_nodes_may_choose_otherwise() {
     }
 }
 
-/// Such a segment may be of a connection that another proxy of this node has, which the stack alone knows.
+/// Such a segment may belong to a connection of another proxy of this node, which only the stack has.
 #[test]
 fn kernel_a_segment_that_may_be_of_another_proxys_connection_is_left_to_the_stack() {
     test(DsrTransports::TcpAndUdp, |node| {
@@ -249,9 +249,9 @@ fn kernel_a_segment_that_may_be_of_another_proxys_connection_is_left_to_the_stac
     });
 }
 
-/// A process of this node may have a connection at the frontend's address, where this node bears that.
+/// A process of this node may have a connection at the frontend's address, if this node has the address.
 #[test]
-fn kernel_a_segment_of_a_connection_of_a_process_here_is_left_to_the_stack() {
+fn kernel_a_segment_of_a_local_process_is_left_to_the_stack() {
     test(DsrTransports::Tcp, |node| {
         serve(node, |port, serve| serve(&port));
         for way in &WAYS {
@@ -270,9 +270,9 @@ fn kernel_a_segment_of_a_connection_of_a_process_here_is_left_to_the_stack() {
     });
 }
 
-/// What no node may have let in passes, also while flows move to another table.
+/// Segments that no node can have opened pass, even while flows move to another table.
 #[test]
-fn kernel_a_segment_is_left_to_the_stack_while_flows_stand_still_and_one_that_joins_waits() {
+fn kernel_while_flows_pause_adoptable_segments_are_dropped_and_others_pass() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, |port, serve| serve(&Port { flags: WordFlags::default(), ..port }));
         node.tell_drains(now() + 100);
@@ -298,9 +298,9 @@ fn kernel_a_segment_at_a_node_port_is_left_to_the_stack() {
     });
 }
 
-/// What agrees to a connection needs no backend; and who says to be a node is no client.
+/// A SYN-ACK needs no backend, and a packet from a node's address comes from no client.
 #[test]
-fn kernel_what_may_be_of_no_connection_of_a_client_is_left_to_the_stack() {
+fn kernel_segments_of_no_clients_connection_are_left_to_the_stack() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, |port, serve| serve(&port));
         for way in &WAYS {
@@ -311,7 +311,7 @@ fn kernel_what_may_be_of_no_connection_of_a_client_is_left_to_the_stack() {
                 let client = SocketAddr::new(node_address.parse().unwrap(), 40_001).to_string();
                 is_left(node, &Sent::tcp(&client, way.frontend, ACK).frame(), &client);
             }
-            assert_eq!(node.come(&by(UDP, way, 0).frame()).0, NEXT, "no service by UDP");
+            assert_eq!(node.come(&by(UDP, way, 0).frame()).0, NEXT, "no service over UDP");
         }
         assert_eq!(node.counted(packet_count::COUNT_ADOPTED), 0);
     });

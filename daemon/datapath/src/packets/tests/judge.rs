@@ -1,7 +1,7 @@
-//! Judges whether the programs may do to a packet what they did to it.
+//! Checks whether the programs may have changed a packet as they did.
 //!
-//! Invariant: nothing here is read from the maps. The judge knows from packets alone what clients dialled and which
-//! backends they got. It adds each sum up over all bytes that the sum covers.
+//! Invariant: nothing here is read from the maps. The judge learns only from packets what clients dialled and which
+//! backends they got. It computes each checksum over all covered bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +12,10 @@ use super::sctp::{self, SCTP};
 
 pub(super) const NODE6: &str = "2001:db8::1";
 const ETHERNET: usize = 14;
-/// The extension headers of IPv6 that stand between two others.
+/// The IPv6 extension headers that may precede another header.
 const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
 
-/// Which program looks at a packet.
+/// The program that handles a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
     In,
@@ -29,10 +29,10 @@ enum Part {
     Later,
 }
 
-/// Source and destination of a packet, as one place sees them.
+/// Source and destination of a packet at one place.
 type Pair = (SocketAddr, SocketAddr);
 
-/// An IP packet in a frame, read from its bytes alone.
+/// An IP packet in a frame, parsed from its bytes alone.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     v4: bool,
@@ -102,7 +102,7 @@ impl Read {
         (header[0] >> 4 == 6).then_some(read)
     }
 
-    /// Steps over an extension header.
+    /// Skips an extension header.
     fn step(&mut self, header: [u8; 8]) {
         let length = usize::from(header[1]);
         self.transport += match self.protocol {
@@ -123,7 +123,7 @@ impl Read {
         self.protocol = header[0];
     }
 
-    /// The packet that an ICMP error quotes.
+    /// The packet quoted by an ICMP error.
     fn quoted(&self, frame: &[u8]) -> Option<Self> {
         let kind = *frame.get(self.transport)?;
         let is_error = match (self.v4, self.protocol) {
@@ -137,7 +137,7 @@ impl Read {
         (is_error && is_known).then_some(quoted)
     }
 
-    /// Whether a later part of a datagram says of an extension header alone that it would come next.
+    /// Whether a later fragment names only an extension header as the next one.
     fn hides_transport(&self) -> bool {
         self.part == Part::Later && EXTENSIONS.contains(&self.protocol)
     }
@@ -156,7 +156,7 @@ impl Read {
 
     fn flags(&self, frame: &[u8]) -> u8 {
         if self.protocol == SCTP {
-            // What a frame has behind its packet is no chunk. A length of 0 says nothing.
+            // Bytes behind the packet are no chunk. A chunk length of 0 ends the parsing.
             let headers = self.ip + if self.v4 { 0 } else { 40 };
             let end = self.end(frame).filter(|end| *end > headers).unwrap_or(frame.len()).min(frame.len());
             return sctp::flags_of(frame.get(self.transport + sctp::HEADER..end).unwrap_or_default());
@@ -173,19 +173,19 @@ impl Read {
         self.transport + at..self.transport + at + size
     }
 
-    /// Where the packet ends, by its IP header.
+    /// The end of the packet by its IP header.
     fn end(&self, frame: &[u8]) -> Option<usize> {
         let (before, at) = if self.v4 { (0, 2) } else { (40, 4) };
         Some(self.ip + before + usize::from(u16_at(frame, self.ip + at)?))
     }
 
-    /// Whether the SCTP sum is right; `None`: the frame lacks a part of what the sum covers.
+    /// Whether the SCTP checksum is right; `None`: covered bytes are missing.
     fn is_sum_right(&self, frame: &[u8]) -> Option<bool> {
         let segment = frame.get(self.transport..self.end(frame)?).filter(|it| it.len() >= sctp::HEADER);
         segment.filter(|_| self.part == Part::Whole).map(sctp::is_right)
     }
 
-    /// Whether this SCTP packet lacks a part that its sum covers, so that the sum cannot be made anew.
+    /// Whether covered bytes of this SCTP packet are missing, so that its checksum cannot be recomputed.
     fn is_unwritable(&self, frame: &[u8]) -> bool {
         let least = self.transport + sctp::HEADER;
         let is_short = frame.len() < least || self.end(frame).is_none_or(|end| end < least);
@@ -196,7 +196,7 @@ impl Read {
         if self.v4 { self.ip + 12..self.ip + 20 } else { self.ip + 8..self.ip + 40 }
     }
 
-    /// How far the IPv4 header's sum is off from what it covers; 0: it is right.
+    /// The error of the IPv4 header's checksum; 0: it is right.
     fn header_sum(&self, frame: &[u8]) -> u16 {
         let header = frame.get(self.ip..self.transport.min(frame.len())).unwrap_or_default();
         if self.v4 { folded(0, header) % 0xffff } else { 0 }
@@ -219,7 +219,7 @@ fn wipe(frame: &mut [u8], range: std::ops::Range<usize>) {
     frame.get_mut(range.start.min(end)..end).unwrap_or_default().fill(0);
 }
 
-/// A frame without the bytes that a translation may change.
+/// A frame without the bytes that translation may change.
 fn rest(frame: &[u8], read: &Read) -> Vec<u8> {
     let mut rest = frame.to_vec();
     wipe(&mut rest, read.addresses());
@@ -248,7 +248,7 @@ pub(super) struct Service {
     pub(super) backends: Vec<SocketAddr>,
     /// Its backends are on another node.
     pub(super) is_remote: bool,
-    /// If the service has no backend, its clients get no answer.
+    /// Without backends, its clients are dropped silently.
     pub(super) is_silent: bool,
 }
 
@@ -262,7 +262,7 @@ impl Service {
     }
 }
 
-/// A client with its backend, as the packets showed it.
+/// A client with its backend, as packets have shown it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) transport: u8,
@@ -271,15 +271,15 @@ pub(super) struct Known {
     pub(super) backend: SocketAddr,
     /// The client as the stack sees it.
     pub(super) through: SocketAddr,
-    /// The client as a backend of another node sees it, once it was seen.
+    /// The client as a remote backend sees it, once seen.
     pub(super) nat: Option<SocketAddr>,
     is_remote: bool,
 }
 
-/// Positions in `StaleJudge::service_mut`, by transport, source and destination.
+/// Positions in `Judge::known`, by transport, source and destination.
 type Index = BTreeMap<(u8, SocketAddr, SocketAddr), Vec<usize>>;
 
-/// One datagram that comes in parts: its way, its source, its destination, its number and transport.
+/// A fragmented datagram: direction, source, destination, id and transport.
 type Parted = (Way, IpAddr, IpAddr, u32, u8);
 
 /// Remembers what clients dialled, and which backends they got.
@@ -289,9 +289,9 @@ pub(super) struct Judge {
     pub(super) known: Vec<Known>,
     by_client: Index,
     by_backend: Index,
-    /// The ports in the first parts of datagrams that come in parts.
+    /// The ports in the first fragments of datagrams.
     parts: BTreeMap<Parted, BTreeSet<(u16, u16)>>,
-    /// The clients that sent a packet which may open a flow, and what they dialled.
+    /// Clients that sent a packet which may open a flow, and what they dialled.
     pub(super) dialled: BTreeSet<(u8, SocketAddr, SocketAddr)>,
     pub(super) changed: u64,
 }
@@ -340,14 +340,14 @@ impl Judge {
         made.1 == to && candidates.iter().any(|at| self.shows_nat(*at, made.0))
     }
 
-    /// Whether a backend sees the client as `shown`. The first packet decides: it may show any port that is given.
+    /// Whether a backend sees the client as `shown`. The first packet decides: it may show any SNAT port.
     fn shows_nat(&mut self, at: usize, shown: SocketAddr) -> bool {
         let known = &mut self.known[at];
         let may_be = known.is_remote && is_given(shown, known.client.is_ipv4());
         may_be && *known.nat.get_or_insert(shown) == shown
     }
 
-    /// Whether this packet begins a flow, which is known from then on.
+    /// Whether this packet opens a flow, which is known from then on.
     fn begins(&mut self, transport: u8, (client, frontend): Pair, (through, backend): Pair) -> bool {
         let Some(service) = self.service(transport, frontend) else { return false };
         let has_port = through.port() == client.port() || THROUGH.contains(&through.port());
@@ -377,7 +377,7 @@ impl Judge {
         }
     }
 
-    /// Judges what a program made of a frame; an error says what is wrong.
+    /// Judges a program's result for a frame; an error says what is wrong.
     pub(super) fn judge(
         &mut self,
         way: Way,
@@ -396,7 +396,7 @@ impl Judge {
             (SHOT, Some(read)) if read.is_unwritable(sent) => Ok(()),
             (SHOT, Some(read)) if way == Way::In => self.judge_dropped(sent, &read),
             (REDIRECTED, Some(read)) if way == Way::In => self.judge_answer(sent, got, &read),
-            _ => Err("that verdict is nobody's"),
+            _ => Err("an unknown verdict"),
         }
     }
 
@@ -405,7 +405,7 @@ impl Judge {
         way == Way::In && read.part != Part::Later && opens
     }
 
-    /// Forgets the port by which a backend sees a client: a flow that was over may have begun anew by another port.
+    /// Forgets a client's SNAT port: a closed flow may have reopened with another port.
     fn forget_nat(&mut self, client: (u8, SocketAddr, SocketAddr)) {
         for at in self.of(&self.by_client, client) {
             self.known[at].nat = None;
@@ -419,9 +419,9 @@ impl Judge {
         }
     }
 
-    /// A later part of a datagram follows a first one with its number, of whichever transport that is.
+    /// A later fragment follows the first one with its id, over any transport.
     fn judge_hidden(&mut self, way: Way, sent: &[u8], got: &[u8], read: &Read) -> Result<(), &'static str> {
-        let mut judged = Err("it follows no first part");
+        let mut judged = Err("it follows no first fragment");
         for protocol in [UDP, TCP, SCTP] {
             let read = Read { protocol, ..*read };
             let ports = self.ports(way, sent, &read);
@@ -442,17 +442,17 @@ impl Judge {
         if sent.len() != got.len() {
             return Err("it is longer or shorter");
         }
-        let made = Read::frame(got).ok_or("it is no packet any more")?;
+        let made = Read::frame(got).ok_or("it is not a packet any more")?;
         if rest(sent, read) != rest(got, &made) {
-            return Err("something else changed than addresses, ports and sums");
+            return Err("other bytes than addresses, ports and checksums changed");
         }
         if read.header_sum(sent) != made.header_sum(got) {
-            return Err("the sum of its header is off by something else than before");
+            return Err("the error of its header's checksum changed");
         }
         match (read.quoted(sent), made.quoted(got)) {
             (Some(about), Some(shown)) => self.judge_error(way, (sent, read, &about), (got, &made, &shown)),
             (None, None) if read.is_transport() => self.judge_packet(way, sent, got, read, &made, ports),
-            _ => Err("it is neither of a flow nor about one"),
+            _ => Err("it has no flow and is no error about one"),
         }
     }
 
@@ -469,14 +469,14 @@ impl Judge {
             return self.judge_later(way, read, made, ports);
         }
         if read.has_no_sum(sent) != made.has_no_sum(got) {
-            return Err("a datagram without a sum has one, or the other way round");
+            return Err("a datagram gained or lost its checksum");
         }
         let is_sctp = read.protocol == SCTP;
         if is_sctp && read.is_sum_right(sent) != made.is_sum_right(got) {
-            return Err("its sum was right and is not, or the other way round");
+            return Err("its checksum became wrong or right");
         }
         if !is_sctp && !read.has_no_sum(sent) && read.segment_sum(sent) != made.segment_sum(got) {
-            return Err("its sum is off by something else than before");
+            return Err("the error of its checksum changed");
         }
         let Some((before, after)) = ports.first().zip(made.ports(got)) else { return Err("it has no ports") };
         let (pair, made) = (read.pair(*before), made.pair(after));
@@ -487,10 +487,10 @@ impl Judge {
             return Ok(());
         }
         let begins = self.may_begin(way, sent, read) && self.begins(read.protocol, pair, made);
-        if begins { Ok(()) } else { Err("no flow and no frontend says so") }
+        if begins { Ok(()) } else { Err("no flow and no frontend allows it") }
     }
 
-    /// A later part has the ports of the first part, before and after the translation.
+    /// A later fragment has the ports of the first one, before and after translation.
     fn judge_later(
         &mut self,
         way: Way,
@@ -513,11 +513,11 @@ impl Judge {
         };
         let of_transport = |known: &&Known| known.transport == read.protocol;
         let found = ports.iter().map(|ports| read.pair(*ports)).any(|pair| {
-            // An answer to a given port may be of a flow that no packet has shown with that port yet.
+            // A reply to an SNAT port may belong to a flow that no packet has shown with that port yet.
             let is_hidden = way == Way::In && is_given(pair.1, read.v4);
             is_hidden || self.known.iter().filter(of_transport).any(|known| is_so(known, pair))
         });
-        if found { Ok(()) } else { Err("no flow says so of the part of a datagram") }
+        if found { Ok(()) } else { Err("no flow allows it for a fragment") }
     }
 
     fn judge_error(
@@ -527,14 +527,14 @@ impl Judge {
         (got, made, shown): (&[u8], &Read, &Read),
     ) -> Result<(), &'static str> {
         if about.header_sum(sent) != shown.header_sum(got) {
-            return Err("the sum of the header that it quotes is off by something else than before");
+            return Err("the error of the quoted header's checksum changed");
         }
         let of_control = |read: &Read, frame: &[u8]| match read.v4 {
             true => folded(0, frame.get(read.transport..).unwrap_or_default()) % 0xffff,
             false => read.segment_sum(frame),
         };
         if of_control(read, sent) != of_control(made, got) {
-            return Err("the sum of the error is off by something else than before");
+            return Err("the error of the ICMP checksum changed");
         }
         let Some((before, after)) = about.ports(sent).zip(shown.ports(got)) else {
             return Err("what it quotes has no ports");
@@ -543,20 +543,20 @@ impl Judge {
         if !self.follows(way, about.protocol, before, after) {
             return Err("it quotes nothing of a flow");
         }
-        // An error that leaves is from the frontend or the node, as all packets are, whichever router sent it.
+        // An egress error comes from the frontend or the node, as all packets do, whichever router sent it.
         let by = if way == Way::Out { after.0.ip() } else { read.from };
-        // It goes to the sender of the packet that it quotes.
-        if (made.from, made.to) == (by, after.1.ip()) { Ok(()) } else { Err("it goes astray") }
+        // It goes to the sender of the quoted packet.
+        if (made.from, made.to) == (by, after.1.ip()) { Ok(()) } else { Err("it goes to the wrong host") }
     }
 
     fn judge_dropped(&self, sent: &[u8], read: &Read) -> Result<(), &'static str> {
-        let dialled = self.dialled_service(sent, read).ok_or("it is dropped, and for no frontend")?;
+        let dialled = self.dialled_service(sent, read).ok_or("it is dropped, but dials no frontend")?;
         let of_transport = self.services.iter().filter(|it| it.transport == dialled.transport);
         let beside = of_transport.filter(|it| it.frontend != dialled.frontend).flat_map(|it| &it.backends);
-        // A client that comes to one backend by two frontends needs one of the few ports that the node gives.
+        // A client of one backend by two frontends needs one of the few SNAT ports.
         let needs_port = dialled.is_remote || beside.into_iter().any(|it| dialled.backends.contains(it));
         let may_drop = dialled.backends.is_empty() || needs_port;
-        if may_drop { Ok(()) } else { Err("it is dropped, and there are backends") }
+        if may_drop { Ok(()) } else { Err("it is dropped, but there are backends") }
     }
 
     fn dialled_service(&self, sent: &[u8], read: &Read) -> Option<&Service> {
@@ -566,18 +566,18 @@ impl Judge {
     }
 
     fn judge_answer(&self, sent: &[u8], got: &[u8], read: &Read) -> Result<(), &'static str> {
-        let service = self.dialled_service(sent, read).ok_or("it is answered, and for no frontend")?;
+        let service = self.dialled_service(sent, read).ok_or("it gets a reply, but dials no frontend")?;
         if !service.backends.is_empty() || service.is_silent || read.part != Part::Whole {
-            return Err("it is answered, and should not be");
+            return Err("it gets a reply, but should not");
         }
-        let made = Read::frame(got).ok_or("the answer is no packet")?;
+        let made = Read::frame(got).ok_or("the reply is not a packet")?;
         if (made.from, made.to) != (read.to, read.from) || got[..6] != sent[6..12] || got[6..12] != sent[..6]
         {
-            return Err("the answer goes somewhere else");
+            return Err("the reply goes elsewhere");
         }
         match read.protocol {
             TCP => judge_reset(sent, got, read, &made),
-            _ if is_right(sent, read) && !see(got, true).is_valid => Err("the answer's sums are wrong"),
+            _ if is_right(sent, read) && !see(got, true).is_valid => Err("the reply's checksums are wrong"),
             _ => Ok(()),
         }
     }
@@ -586,13 +586,13 @@ impl Judge {
 fn judge_reset(sent: &[u8], got: &[u8], read: &Read, made: &Read) -> Result<(), &'static str> {
     let turned = read.ports(sent).map(|(from, to)| (to, from));
     if sent.len() != got.len() || made.ports(got) != turned || made.flags(got) != RST | ACK {
-        return Err("it is no reset of that segment");
+        return Err("the RST does not match the segment");
     }
     let sums = |read: &Read, frame: &[u8]| (read.header_sum(frame), read.segment_sum(frame));
-    if sums(read, sent) == sums(made, got) { Ok(()) } else { Err("a reset's sums are off by something else") }
+    if sums(read, sent) == sums(made, got) { Ok(()) } else { Err("the error of the RST's checksums differs") }
 }
 
-/// Whether a datagram has the length that its header says, and right sums.
+/// Whether a datagram has its header's length, and right checksums.
 fn is_right(sent: &[u8], read: &Read) -> bool {
     let size = if read.v4 {
         u16_at(sent, read.ip + 2).map(|total| usize::from(total) + read.ip)

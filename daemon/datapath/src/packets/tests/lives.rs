@@ -1,4 +1,4 @@
-//! How long flows live, what ends them, and which packets are none of theirs.
+//! How long flows live, what ends them, and which packets do not belong to them.
 
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -56,7 +56,7 @@ fn flow_of(node: &Node, client: &str) -> types::flow {
     found(node, client).unwrap().1
 }
 
-/// Changes what is written of a flow.
+/// Changes the record of a flow.
 #[track_caller]
 pub(super) fn change(node: &Node, client: &str, change: impl FnOnce(&mut types::flow)) {
     let (number, mut flow) = found(node, client).unwrap();
@@ -64,7 +64,7 @@ pub(super) fn change(node: &Node, client: &str, change: impl FnOnce(&mut types::
     node.put(Map::Flows, &number.to_ne_bytes(), as_bytes(&flow));
 }
 
-/// So many seconds pass for that flow.
+/// Ages a flow by so many seconds.
 #[track_caller]
 pub(super) fn age(node: &Node, client: &str, seconds: u32) {
     change(node, client, |flow| {
@@ -76,13 +76,13 @@ fn packet(tcp: bool, from: &str, to: &str, flags: u8) -> Sent {
     if tcp { Sent::tcp(from, to, flags) } else { Sent::udp(from, to, b"x") }
 }
 
-/// Where a client's packet goes that goes on.
+/// The destination of a client's packet that continues.
 #[track_caller]
 fn goes(node: &Node, tcp: bool, client: &str, flags: u8) -> std::net::SocketAddr {
     node.comes(&packet(tcp, client, FRONTEND, flags)).to
 }
 
-/// A client and a backend of this node agree.
+/// A client and a local backend open a connection.
 #[track_caller]
 fn agree(node: &Node, tcp: bool, client: &str, backend: &str) {
     assert_eq!(goes(node, tcp, client, SYN), address(backend));
@@ -100,7 +100,7 @@ fn begun(node: &Node) -> u64 {
     node.counted(packet_count::COUNT_FLOWS)
 }
 
-/// What goes to another node as it came lives as long as its way leads to one.
+/// An encapsulated flow lives as long as its route leads to another node.
 fn come_for_another_node(node: &Node, sent: &Sent) {
     network::lead_to_others("10.1.0.5");
     node.come(&sent.frame());
@@ -108,8 +108,8 @@ fn come_for_another_node(node: &Node, sent: &Sent) {
 }
 
 #[test]
-fn kernel_programs_and_daemon_have_flows_live_equally_long() {
-    // Where no nodes are known, flows whose packets went to one end at once.
+fn kernel_programs_and_daemon_apply_the_same_lifetimes() {
+    // Without networks of nodes, encapsulated flows end at once.
     Node::test_as(64, switches(DsrTransports::Off), |node| {
         node.serve_local(&Port { index: 1, backends: &[address(HERE)], ..TCP });
         node.serve_local(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
@@ -121,7 +121,7 @@ fn kernel_programs_and_daemon_have_flows_live_equally_long() {
             if let Some((_, flow)) = other {
                 age(node, CLIENT, 100_000);
                 node.come(&packet(flow.transport, ACK).frame());
-                assert!(found(node, CLIENT).is_none(), "datagrams come last: they would begin anew");
+                assert!(found(node, CLIENT).is_none(), "datagrams come last: they would reopen the flow");
             }
             if found(node, CLIENT).is_none() {
                 assert_eq!(node.comes(&packet(transport, SYN)).to, address(HERE));
@@ -157,9 +157,9 @@ fn kernel_programs_and_daemon_have_flows_live_equally_long() {
     });
 }
 
-/// As a daemon leaves it that is killed while it takes a flow away.
+/// As left by a daemon that is killed while it ends a flow.
 #[test]
-fn kernel_an_entry_that_leads_to_nobody_keeps_no_client_away() {
+fn kernel_a_stale_entry_keeps_no_client_away() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         let ((client, client_port), (frontend, frontend_port)) =
@@ -189,7 +189,7 @@ fn kernel_an_entry_that_leads_to_nobody_keeps_no_client_away() {
 }
 
 #[test]
-fn kernel_as_many_flows_as_there_may_be_lead_to_other_nodes() {
+fn kernel_a_full_table_of_flows_to_other_nodes_has_all_entries() {
     Node::test(|node| {
         let all: Vec<_> =
             (0..8).map(|at| (format!("203.0.113.{at}:80"), format!("10.2.0.{}:80", at + 5))).collect();
@@ -211,9 +211,9 @@ fn kernel_as_many_flows_as_there_may_be_lead_to_other_nodes() {
     });
 }
 
-/// Where entries find no room it is no port that is missing, and what is over makes room.
+/// Without space for entries, no SNAT port is missing, and closed flows make space.
 #[test]
-fn kernel_a_client_without_room_for_what_leads_to_it_takes_that_of_what_is_over() {
+fn kernel_a_client_without_entry_space_replaces_a_closed_flow() {
     Node::test(|node| {
         node.serve(&Port { backends: &[address(AWAY)], ..TCP });
         assert_eq!(goes(node, true, CLIENT, SYN), address(AWAY));
@@ -227,7 +227,7 @@ fn kernel_a_client_without_room_for_what_leads_to_it_takes_that_of_what_is_over(
         let counted = |what| node.counted(what);
         assert_eq!((counted(packet_count::COUNT_FULL), counted(packet_count::COUNT_NO_PORT)), (1, 0));
         age(node, CLIENT, 31);
-        // By chance: it looks at a few flows each time, or is given the very port of the one that is over.
+        // Randomly: it checks a few flows each time, or gets exactly the port of the closed one.
         assert!((0..5000).any(|_| node.come(&syn).0 == NEXT));
         assert_eq!(counted(packet_count::COUNT_NO_PORT), 0);
     });
@@ -235,7 +235,7 @@ fn kernel_a_client_without_room_for_what_leads_to_it_takes_that_of_what_is_over(
 
 /// cilium#8740, #33074: ports ran out until the next sweep.
 #[test]
-fn kernel_a_port_is_taken_from_a_flow_that_is_over() {
+fn kernel_an_snat_port_is_taken_from_a_closed_flow() {
     Node::test(|node| {
         node.serve(&Port { backends: &[address(AWAY)], ..TCP });
         let mut settings = packet_settings { snat_ports: 1, ..Default::default() };
@@ -250,18 +250,18 @@ fn kernel_a_port_is_taken_from_a_flow_that_is_over() {
             assert_eq!(goes(node, true, CLIENT, FIN | ACK), address(AWAY));
         }
         let other = Sent::tcp(OTHER, FRONTEND, SYN);
-        assert_eq!(node.come(&other.frame()).0, SHOT, "its last segments are under way");
+        assert_eq!(node.come(&other.frame()).0, SHOT, "its last segments may still arrive");
         assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
         age(node, CLIENT, 2);
         assert_eq!(node.comes(&other).to, address(AWAY));
         assert_eq!(node.leaves(&Sent::tcp(OTHER, AWAY, SYN)).from, address(nat));
         assert_eq!(node.comes(&Sent::tcp(AWAY, nat, SYN | ACK)).to, address(OTHER));
-        assert!(found(node, CLIENT).is_none(), "nothing is left of the one before");
+        assert!(found(node, CLIENT).is_none(), "nothing of the former flow is left");
     });
 }
 
 #[test]
-fn kernel_a_node_that_drains_opens_no_flow_and_keeps_those_that_it_has() {
+fn kernel_a_draining_node_opens_no_flow_and_keeps_existing_ones() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         assert_eq!(goes(node, true, CLIENT, SYN), address(HERE));
@@ -272,14 +272,14 @@ fn kernel_a_node_that_drains_opens_no_flow_and_keeps_those_that_it_has() {
             assert_eq!(goes(node, true, CLIENT, flags), address(HERE));
             assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, flags)).from, address(FRONTEND));
         }
-        assert_eq!(goes(node, true, OTHER, SYN), address(FRONTEND), "the next in line translates it");
-        assert_eq!(goes(node, true, CLIENT, SYN), address(FRONTEND), "who begins anew does so there, too");
+        assert_eq!(goes(node, true, OTHER, SYN), address(FRONTEND), "the next proxy translates it");
+        assert_eq!(goes(node, true, CLIENT, SYN), address(FRONTEND), "a reopened connection goes there too");
         assert_eq!(node.counted(packet_count::COUNT_FLOWS), 1);
     });
 }
 
 #[test]
-fn kernel_while_flows_stand_still_data_goes_on_and_nothing_begins_or_ends() {
+fn kernel_while_flows_pause_data_continues_and_none_begins_or_ends() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         assert_eq!(goes(node, true, CLIENT, SYN), address(HERE));
@@ -300,7 +300,7 @@ fn kernel_while_flows_stand_still_data_goes_on_and_nothing_begins_or_ends() {
         assert_eq!(goes(node, true, CLIENT, ACK), address(HERE));
         assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, ACK)).from, address(FRONTEND));
         assert_eq!((said(flow_of(node, CLIENT)), all(node).count()), (before, 1));
-        // Also where the daemon has died, they go on when that second comes.
+        // Even if the daemon has died, flows resume at that second.
         until(now());
         assert_eq!(goes(node, true, OTHER, SYN), address(HERE));
         assert_eq!(goes(node, true, CLIENT, FIN | ACK), address(HERE));
@@ -309,7 +309,7 @@ fn kernel_while_flows_stand_still_data_goes_on_and_nothing_begins_or_ends() {
 }
 
 #[test]
-fn kernel_two_packets_of_a_stranger_cut_no_connection() {
+fn kernel_two_forged_packets_end_no_connection() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         agree(node, true, CLIENT, HERE);
@@ -318,20 +318,20 @@ fn kernel_two_packets_of_a_stranger_cut_no_connection() {
             assert_eq!(goes(node, true, CLIENT, flags), address(HERE), "{flags}");
             if flags == SYN {
                 let doubt = node.leaves(&Sent::tcp(HERE, CLIENT, ACK));
-                assert_eq!(doubt.from, address(FRONTEND), "who has a connection says so (RFC 5961)");
+                assert_eq!(doubt.from, address(FRONTEND), "a challenge ACK (RFC 5961)");
             }
         }
         age(node, CLIENT, 500);
-        assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, ACK)).from, address(FRONTEND), "it has been idle");
+        assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, ACK)).from, address(FRONTEND), "after an idle time");
         assert_eq!(goes(node, true, CLIENT, ACK), address(HERE));
         node.leaves(&Sent::tcp(HERE, CLIENT, FIN | ACK));
         assert_eq!(goes(node, true, CLIENT, RST), address(HERE));
-        assert_eq!(goes(node, true, CLIENT, SYN), address(HERE_TOO), "both have ended it");
+        assert_eq!(goes(node, true, CLIENT, SYN), address(HERE_TOO), "both have closed it");
     });
 }
 
 #[test]
-fn kernel_who_acknowledges_blindly_opens_nothing_for_long() {
+fn kernel_a_blind_ack_opens_no_long_lived_flow() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         let state = |node: &Node| u32::from(flow_of(node, CLIENT).state);
@@ -340,15 +340,15 @@ fn kernel_who_acknowledges_blindly_opens_nothing_for_long() {
         for flags in [RST, SYN | ACK] {
             node.leaves(&Sent::tcp(HERE, CLIENT, flags));
         }
-        assert_eq!(state(node), flow_state::FLOW_OPENING.0, "the backend knows of no connection yet");
+        assert_eq!(state(node), flow_state::FLOW_OPENING.0, "the backend has no connection yet");
         assert_eq!(goes(node, true, CLIENT, ACK), address(HERE));
-        assert_eq!(state(node), flow_state::FLOW_OPEN.0, "who did get its answer acknowledges it again");
+        assert_eq!(state(node), flow_state::FLOW_OPEN.0, "a client that got the reply acknowledges it again");
     });
 }
 
-/// A client that gave up, which its backend need not have believed, dials again from the same port.
+/// A client that gave up reconnects from the same port; its backend may still have the old connection.
 #[test]
-fn kernel_the_end_of_a_connection_is_none_of_the_next_one_by_its_ports() {
+fn kernel_a_former_connections_end_does_not_end_the_next_one() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         agree(node, true, CLIENT, HERE);
@@ -359,7 +359,7 @@ fn kernel_the_end_of_a_connection_is_none_of_the_next_one_by_its_ports() {
         assert_eq!(goes(node, true, CLIENT, ACK), address(HERE), "it is open");
         node.leaves(&Sent::tcp(HERE, CLIENT, FIN | ACK));
         age(node, CLIENT, 3_000);
-        assert_eq!(goes(node, true, CLIENT, ACK), address(HERE), "and half of it when one side has closed");
+        assert_eq!(goes(node, true, CLIENT, ACK), address(HERE), "half closed after one FIN");
         assert_eq!(flow_of(node, CLIENT).serial, before);
     });
 }
@@ -369,8 +369,7 @@ fn heard_of_backend(node: &Node, client: &str) -> u32 {
         & !(flow_flag::FLOW_COUNTED.0 | flow_flag::FLOW_SNAT_UNUSED.0)
 }
 
-/// The client and the backend of a flow may have a connection without any frontend, and any host may have sent the
-/// first packet.
+/// The client and the backend may have a direct connection, and any host may have sent the first packet.
 #[test]
 fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
     for (client, frontend, backend) in [
@@ -405,21 +404,21 @@ fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
     }
 }
 
-/// A client, a frontend and a backend of this node, in each family.
+/// A client, a frontend and a local backend, in each family.
 pub(super) const BOTH: [(&str, &str, &str); 2] =
     [(CLIENT, FRONTEND, HERE), ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080")];
 
-/// What the two of a flow say, one after the other, until a connection is over.
+/// Sends segments of both sides, one after the other, until a connection is closed.
 #[track_caller]
 fn say(node: &Node, (client, frontend, backend): (&str, &str, &str), flags: [u8; 2]) {
     assert_eq!(node.comes(&Sent::tcp(client, frontend, flags[0])).to, address(backend), "{flags:?}");
     assert_eq!(node.leaves(&Sent::tcp(backend, client, flags[1])).from, address(frontend), "{flags:?}");
 }
 
-/// A node that dials another one's NodePort and backends of that node itself: its ports come round before a flow that
-/// is over has been forgotten.
+/// A node dials another node's NodePort and that node's backends directly: its ports are reused before a closed flow
+/// has expired.
 #[test]
-fn kernel_a_backend_that_is_dialled_itself_after_a_flow_answers_as_itself() {
+fn kernel_a_backend_dialled_directly_after_a_flow_keeps_its_address() {
     for end in [[FIN | ACK, FIN | ACK], [RST, FIN | ACK], [ACK, FIN | RST | ACK]] {
         for between @ (client, frontend, backend) in BOTH {
             Node::test(move |node| {
@@ -435,24 +434,24 @@ fn kernel_a_backend_that_is_dialled_itself_after_a_flow_answers_as_itself() {
                     for flags in [SYN | ACK, ACK, FIN | ACK] {
                         left_as_it_was(node, &Sent::tcp(backend, client, flags));
                     }
-                    assert!(found(node, client).is_none(), "what is over has ended");
+                    assert!(found(node, client).is_none(), "the closed flow has ended");
                 }
             });
         }
     }
 }
 
-/// What a backend repeats until it is acknowledged is of the flow, and so is all that it says before it has closed: a
-/// FIN or a RST in the client's name is no proof.
+/// A backend's repetitions belong to the flow, as do all its segments before its FIN: a FIN or RST in the client's name
+/// proves nothing.
 #[test]
-fn kernel_a_backend_that_says_syn_again_before_it_has_closed_ends_no_flow() {
+fn kernel_a_backends_repeated_syn_before_its_fin_ends_no_flow() {
     for between @ (client, frontend, backend) in BOTH {
         Node::test(move |node| {
             node.serve_local(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
             for flags in [[SYN, SYN | ACK], [ACK, FIN | ACK], [SYN, SYN | ACK]] {
                 say(node, between, flags);
             }
-            assert_eq!(begun(node), 1, "its half was forgotten, and the frontend was dialled");
+            assert_eq!(begun(node), 1, "the backend lost its half, and the client dialled the frontend");
         });
         Node::test(move |node| {
             node.serve_local(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
@@ -468,9 +467,9 @@ fn kernel_a_backend_that_says_syn_again_before_it_has_closed_ends_no_flow() {
     }
 }
 
-/// The answer to a client that comes again through the frontend is the frontend's, also when it comes twice.
+/// The reply to a client that reconnects comes from the frontend, even when repeated.
 #[test]
-fn kernel_a_client_that_begins_anew_is_answered_by_the_frontend() {
+fn kernel_a_reconnecting_client_gets_replies_from_the_frontend() {
     for between @ (_, frontend, backend) in BOTH {
         Node::test(move |node| {
             node.serve_local(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
@@ -484,29 +483,33 @@ fn kernel_a_client_that_begins_anew_is_answered_by_the_frontend() {
     }
 }
 
-/// A client that dials a backend of another node by way of this one is seen there as itself, and gets its answers from
-/// there.
+/// A client that dials a remote backend directly through this node keeps its own address there, and gets direct
+/// replies.
 #[test]
-fn kernel_a_client_that_dials_another_nodes_backend_itself_after_a_flow_is_seen_as_itself() {
+fn kernel_a_client_dialling_a_remote_backend_after_a_flow_keeps_its_address() {
     Node::test(|node| {
         node.serve(&Port { backends: &[address(AWAY)], ..TCP });
         assert_eq!(goes(node, true, CLIENT, SYN), address(AWAY));
         let nat = node.leaves(&Sent::tcp(CLIENT, AWAY, SYN)).from.to_string();
         for flags in [SYN | ACK, FIN | ACK, SYN | ACK] {
             assert_eq!(node.comes(&Sent::tcp(AWAY, &nat, flags)).to, address(CLIENT));
-            assert_eq!(node.leaves(&Sent::tcp(AWAY, CLIENT, flags)).from, address(FRONTEND), "by its port");
+            assert_eq!(
+                node.leaves(&Sent::tcp(AWAY, CLIENT, flags)).from,
+                address(FRONTEND),
+                "translated by its port"
+            );
             assert_eq!(goes(node, true, CLIENT, FIN | ACK), address(AWAY));
         }
         for (from, to, flags) in [(CLIENT, AWAY, SYN), (AWAY, CLIENT, SYN | ACK), (CLIENT, AWAY, ACK)] {
             left_as_it_was(node, &Sent::tcp(from, to, flags));
         }
-        assert!(found(node, CLIENT).is_none(), "what is over has ended");
+        assert!(found(node, CLIENT).is_none(), "the closed flow has ended");
         assert_eq!(goes(node, true, CLIENT, SYN), address(AWAY));
     });
 }
 
 #[test]
-fn kernel_who_says_to_be_the_node_itself_gets_no_flow() {
+fn kernel_a_packet_from_the_nodes_own_address_opens_no_flow() {
     Node::test(|node| {
         node.serve_local(&Port { index: 1, backends: &[address(HERE)], ..TCP });
         node.serve_local(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
@@ -517,14 +520,14 @@ fn kernel_who_says_to_be_the_node_itself_gets_no_flow() {
     });
 }
 
-/// How many flows one port gets of the table while no other port wants any.
+/// How many flows one port gets while no other port needs space.
 fn part(node: &Node) -> u32 {
     map(node, Map::Flows).max_entries() * 8 / 9 + 1
 }
 
 #[test]
-fn kernel_questions_that_were_answered_make_room_and_conversations_do_not() {
-    // A conversation that pauses for longer than ten seconds is the last to go.
+fn kernel_udp_flows_with_replies_are_evicted_and_streams_are_not() {
+    // A stream that pauses for more than ten seconds goes last.
     for (lived, silent, expected) in [(1, 11, NEXT), (3, 5, SHOT), (3, 12, NEXT)] {
         Node::test(move |node| {
             node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
@@ -540,9 +543,9 @@ fn kernel_questions_that_were_answered_make_room_and_conversations_do_not() {
     }
 }
 
-/// Clients without an answer make room for others of the same service, in a table of any size.
+/// Clients without a reply make space for others of the same service, in a table of any size.
 #[test]
-fn kernel_a_full_table_forgets_who_had_no_answer() {
+fn kernel_a_full_table_evicts_clients_without_replies() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         let client = |at: u32| format!("198.51.100.7:{}", 40_000 + at);
@@ -557,9 +560,9 @@ fn kernel_a_full_table_forgets_who_had_no_answer() {
     });
 }
 
-/// As logs and measurements are sent: no answer ever comes, and the sender is no flood.
+/// As for logs and metrics: no reply ever comes, and the sender is no flood.
 #[test]
-fn kernel_a_stream_that_nobody_answers_makes_no_room_while_it_flows() {
+fn kernel_an_unanswered_stream_is_not_evicted_while_it_continues() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
         let most = map(node, Map::Flows).max_entries();
@@ -570,27 +573,27 @@ fn kernel_a_stream_that_nobody_answers_makes_no_room_while_it_flows() {
         assert!(found(node, CLIENT).is_some());
         age(node, CLIENT, 12);
         (0..most).for_each(|at| assert_eq!(goes(node, false, &other(at), 0), address(HERE), "{at}"));
-        assert!(found(node, CLIENT).is_none(), "it has fallen silent");
+        assert!(found(node, CLIENT).is_none(), "it is idle");
     });
 }
 
-/// A client that asks once a second of a backend that says a thousand things.
+/// A client sends once a second to a backend that replies a thousand times.
 #[test]
-fn kernel_a_backend_that_serves_no_more_is_left_however_much_it_says() {
+fn kernel_a_udp_client_leaves_a_gone_backend_despite_its_replies() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
         agree(node, false, CLIENT, HERE);
         node.serve_local(&Port { backends: &[address(HERE_TOO)], ..UDP });
         std::thread::sleep(std::time::Duration::from_millis(1100));
         let last = node.leaves(&Sent::udp(HERE, CLIENT, b"x"));
-        assert_eq!((last.from, last.to), (address(FRONTEND), address(CLIENT)), "what is under way arrives");
+        assert_eq!((last.from, last.to), (address(FRONTEND), address(CLIENT)), "packets in flight arrive");
         assert_eq!(goes(node, false, CLIENT, 0), address(HERE_TOO));
     });
 }
 
-/// The index of a port is given to another one when its service has gone.
+/// A port index goes to another port after its service is gone.
 #[test]
-fn kernel_a_conversation_is_judged_by_the_port_that_its_frontend_has_now() {
+fn kernel_a_udp_flow_follows_its_frontends_current_port() {
     Node::test(|node| {
         let (backends, others) = ([address(HERE)], [address(HERE_TOO)]);
         node.serve_local(&Port { backends: &backends, ..UDP });
@@ -599,33 +602,29 @@ fn kernel_a_conversation_is_judged_by_the_port_that_its_frontend_has_now() {
         node.serve_local(&Port { frontends: &["203.0.113.99:80"], backends: &others, ..Port::UDP });
         std::thread::sleep(std::time::Duration::from_millis(1100));
         assert_eq!(goes(node, false, CLIENT, 0), address(HERE));
-        assert_eq!(begun(node), 1, "it is the same conversation");
+        assert_eq!(begun(node), 1, "it is the same flow");
         node.serve_local(&Port { index: 2, base: 8, backends: &others, ..UDP });
         node.serve_local(&Port { frontends: &["203.0.113.99:80"], backends: &backends, ..Port::UDP });
         std::thread::sleep(std::time::Duration::from_millis(1100));
-        assert_eq!(
-            goes(node, false, CLIENT, 0),
-            address(HERE_TOO),
-            "of the other port it is no backend any more"
-        );
+        assert_eq!(goes(node, false, CLIENT, 0), address(HERE_TOO), "it is not a backend of the other port");
     });
 }
 
 #[test]
-fn kernel_a_late_answer_arrives_and_revives_nobody() {
+fn kernel_a_late_reply_arrives_and_revives_no_flow() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
         assert_eq!(goes(node, false, CLIENT, 0), address(HERE));
         age(node, CLIENT, 40);
         let before = flow_of(node, CLIENT);
         assert_eq!(node.leaves(&Sent::udp(HERE, CLIENT, b"x")).from, address(FRONTEND));
-        assert_eq!(as_bytes(&flow_of(node, CLIENT)), as_bytes(&before), "somebody may be taking it away");
+        assert_eq!(as_bytes(&flow_of(node, CLIENT)), as_bytes(&before), "the daemon may be ending it");
     });
 }
 
-/// What looks the same may have begun anew in another record since.
+/// An equal flow may have been opened in another record since.
 #[test]
-fn kernel_who_ends_a_flow_takes_no_entry_of_another_one() {
+fn kernel_ending_a_flow_removes_no_other_flows_entry() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         agree(node, true, CLIENT, HERE);

@@ -1,5 +1,5 @@
-//! Datagrams that say to come from a frontend: an answer to such a one would be a question to that frontend, whose
-//! answer would be a question again.
+//! Datagrams with a frontend as their source: a reply would be a request to that frontend, whose reply would be a
+//! request again.
 
 use holdfast_core::op::{FrontendType, QuotaId};
 
@@ -12,15 +12,15 @@ use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
 use crate::packets::DsrTransports;
 
-/// What is dialled, and a frontend from which the datagrams say to come, in each family.
+/// A dialled frontend, and a frontend as the source, in each family.
 const PAIRS: [[&str; 2]; 2] =
     [["203.0.113.10:80", "203.0.113.53:53"], ["[2001:db8:f::10]:80", "[2001:db8:f::53]:53"]];
 
-/// The namespace that has the first frontend of each pair.
+/// The quota of the first frontend of each pair.
 const OWN: QuotaId = QuotaId(1);
 const OTHER: QuotaId = QuotaId(2);
 
-/// Serves the first frontend of each pair, and the second one as one of that kind and that namespace.
+/// Serves the first frontend of each pair, and the second one with that kind and quota.
 fn serve(node: &mut Node, kind: FrontendType, share: QuotaId) {
     for (at, (pair, way)) in (1..).zip(PAIRS.iter().zip(&WAYS)) {
         let backends = [address(way.here)];
@@ -41,7 +41,7 @@ fn serve(node: &mut Node, kind: FrontendType, share: QuotaId) {
     }
 }
 
-/// Checks that a datagram between those two is dropped, or served.
+/// Checks that a datagram between the two is dropped or served.
 #[track_caller]
 fn check(node: &Node, from: &str, to: &str, is_dropped: bool) {
     let before = node.counted(packet_count::COUNT_LOOP);
@@ -52,7 +52,7 @@ fn check(node: &Node, from: &str, to: &str, is_dropped: bool) {
 }
 
 #[test]
-fn kernel_a_datagram_that_says_to_come_from_a_frontend_is_dropped() {
+fn kernel_a_datagram_with_a_frontend_as_source_is_dropped() {
     for kind in [FrontendType::LoadBalancer, FrontendType::ClusterIp, FrontendType::Static] {
         Node::test(move |node| {
             serve(node, kind, OTHER);
@@ -65,9 +65,9 @@ fn kernel_a_datagram_that_says_to_come_from_a_frontend_is_dropped() {
     }
 }
 
-/// Else whoever may write a Service would keep the clients of others out, by their addresses and ports.
+/// Otherwise an author of a Service could block other services' clients by their addresses and ports.
 #[test]
-fn kernel_an_address_that_its_author_chose_keeps_nobody_from_frontends_of_others() {
+fn kernel_a_chosen_external_address_blocks_no_clients_of_others() {
     for kind in [FrontendType::ExternalIp, FrontendType::ClusterSetIp] {
         for (share, is_dropped) in [(OWN, true), (OTHER, false)] {
             Node::test(move |node| {
@@ -78,9 +78,9 @@ fn kernel_an_address_that_its_author_chose_keeps_nobody_from_frontends_of_others
     }
 }
 
-/// What answers a SYN begins nothing, so nothing goes round.
+/// The reply to a SYN opens nothing, so no loop arises.
 #[test]
-fn kernel_a_segment_that_says_to_come_from_a_frontend_is_served() {
+fn kernel_a_segment_with_a_frontend_as_source_is_served() {
     Node::test(|node| {
         serve(node, FrontendType::LoadBalancer, OTHER);
         for (at, ([dialled, other], way)) in (10..).zip(PAIRS.into_iter().zip(&WAYS)) {
@@ -100,7 +100,7 @@ fn kernel_a_segment_that_says_to_come_from_a_frontend_is_served() {
 }
 
 #[test]
-fn kernel_such_a_datagram_that_came_by_another_node_is_dropped() {
+fn kernel_a_decapsulated_datagram_with_a_frontend_as_source_is_dropped() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, FrontendType::LoadBalancer, OTHER);
         for ([dialled, other], way) in PAIRS.into_iter().zip(&WAYS) {
@@ -115,9 +115,9 @@ fn kernel_such_a_datagram_that_came_by_another_node_is_dropped() {
     });
 }
 
-/// The driver drops what the program behind it has dropped just now.
+/// The driver drops what the TC program has just dropped.
 #[test]
-fn kernel_such_datagrams_end_at_the_driver() {
+fn kernel_datagrams_with_a_frontend_as_source_are_dropped_at_the_driver() {
     const DROPPED: i32 = 1;
     frames::test(|node| {
         serve(node, FrontendType::LoadBalancer, OTHER);
@@ -127,7 +127,7 @@ fn kernel_such_datagrams_end_at_the_driver() {
                 assert_eq!(node.come(&frame).0, SHOT);
                 node.arrive(&frame).0 == DROPPED
             };
-            // Once in a while a second ends between the two.
+            // Occasionally a second ends between the two.
             assert!((0..3).any(ends), "{other} to {dialled}");
         }
     });

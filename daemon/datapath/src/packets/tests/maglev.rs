@@ -1,4 +1,4 @@
-//! Programs compute the backend of a client, so that every node finds the same one.
+//! Programs compute a client's backend so that every node selects the same one.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use super::craft::{SYN, Sent, address};
 use super::node::{NODE, Node};
 use crate::kernel::bed::Port;
 
-/// A frontend, backends of this node, clients.
+/// A frontend, local backends, clients.
 type Place = (&'static str, fn(u16) -> String, fn(u16) -> String);
 
 const PLACES: [Place; 2] = [
@@ -31,7 +31,7 @@ fn mix(mixed: u64, low: u32, high: u32) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// An address and a port as they stand in a packet, IPv4 as mapped.
+/// An address and a port as in a packet, IPv4 as mapped.
 fn mix_place(mixed: u64, address: IpAddr, port: u16) -> u64 {
     let octets = match address {
         IpAddr::V4(it) => it.to_ipv6_mapped().octets(),
@@ -43,7 +43,7 @@ fn mix_place(mixed: u64, address: IpAddr, port: u16) -> u64 {
     mix(mixed, words[1], words[0])
 }
 
-/// Which of so many places a TCP client has, in every version. `None`: its frontend is a node port, of which the
+/// The slot of a TCP client in a table of so many slots, in every version. `None`: the frontend is a node port, whose
 /// address does not count.
 fn place(client: SocketAddr, frontend: Option<IpAddr>, port: u16, places: u64) -> usize {
     let dialled = match frontend {
@@ -76,14 +76,14 @@ fn kernel_a_client_gets_the_backend_that_every_node_computes() {
                 assert_eq!(goes_to(node, &client(at), frontend), expected, "{}", client(at));
                 chosen.insert(expected);
             }
-            assert_eq!(chosen.len(), 8, "each of them has clients");
+            assert_eq!(chosen.len(), 8, "each backend has clients");
         });
     }
 }
 
-/// Each node has another address, and a balancer before them sends a client to any.
+/// Each node has another address, and a balancer sends a client to any node.
 #[test]
-fn kernel_at_a_node_port_the_address_of_the_node_does_not_count() {
+fn kernel_at_a_node_port_the_nodes_address_does_not_count() {
     Node::test_with(256, |node| {
         let (_, backend, client) = PLACES[0];
         let backends: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
@@ -101,15 +101,15 @@ fn kernel_at_a_node_port_the_address_of_the_node_does_not_count() {
     });
 }
 
-/// With affinity the address alone counts, before anything is remembered: a client that comes to another node finds the
-/// backend that it had.
+/// With affinity only the address counts, before any entry exists: a client that arrives at another node gets the same
+/// backend.
 #[test]
-fn kernel_with_affinity_all_connections_of_a_client_go_where_every_node_sends_them() {
+fn kernel_with_affinity_every_node_selects_a_clients_same_backend() {
     for (frontend, backend, client) in PLACES {
         Node::test_with(256, move |node| {
             let backends: Vec<_> = (2..10).map(|at| address(&backend(at))).collect();
             let flags = maglev().with(WordFlags::AFFINITY, true);
-            // Each pause is too long, so nothing that is remembered counts.
+            // Every entry counts as expired.
             node.maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts::default())).unwrap();
             node.serve(&Port { frontends: &[frontend], backends: &backends, flags, ..Port::TCP });
             let dialled = address(frontend);

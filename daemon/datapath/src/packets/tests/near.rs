@@ -1,4 +1,4 @@
-//! Packets between clients outside and pods of this node pass by the stack both ways, as far as a pod answers by the
+//! Packets between outside clients and local pods take the fast path in both directions, if the pod replies by the
 //! device that leads to it.
 
 use super::craft::{ACK, FIN, SYN, Sent, TCP, UDP, address, see};
@@ -8,13 +8,13 @@ use super::node::{NEXT, Node, REDIRECTED};
 use super::past::{HOPS, Way, hops, passed, serve};
 use crate::devices::DeviceSide;
 
-/// A client outside, what it dials, and a pod of this node.
+/// An outside client, its frontend, and a local pod.
 const WAYS: [Way; 2] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.1.0.5:8080"),
     ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080"),
 ];
 
-/// Runs a test on a node where packets pass by the stack, and that knows its routers and pods.
+/// Runs a test on a node with the fast path and resolved routers and pods.
 fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     Node::test(|node| {
         serve(node, &WAYS);
@@ -26,7 +26,7 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     });
 }
 
-/// Begins a flow, and returns how its backend sees the client.
+/// Opens a flow, and returns how its backend sees the client.
 #[track_caller]
 fn begin(node: &Node, (client, frontend, backend): Way, transport: u8) -> String {
     let sent = passed(&node.come(&Sent::by(transport, client, frontend, SYN, b"?").frame()));
@@ -35,7 +35,7 @@ fn begin(node: &Node, (client, frontend, backend): Way, transport: u8) -> String
     let answer = Sent::by(transport, backend, &through, SYN | ACK, b"!").frame();
     let (verdict, frame) = node.come_back(&answer, PODS);
     assert_eq!((verdict, hops(&frame)), (REDIRECTED, HOPS - 1));
-    // By TCP the second program decides whether the backend agrees, and translates.
+    // With TCP the second program checks that the backend opens the connection, and translates.
     let (verdict, frame) = node.leave(&frame);
     let seen = see(&frame, true);
     assert_eq!((verdict, seen.from, seen.to), (NEXT, address(frontend), address(client)));
@@ -44,7 +44,7 @@ fn begin(node: &Node, (client, frontend, backend): Way, transport: u8) -> String
 }
 
 #[test]
-fn kernel_a_flow_with_a_pod_takes_the_shortcut_both_ways_from_its_first_packet_on() {
+fn kernel_a_pods_flow_takes_the_fast_path_from_its_first_packet() {
     test(|node| {
         for way @ (client, frontend, backend) in WAYS {
             for transport in [TCP, UDP] {
@@ -59,9 +59,9 @@ fn kernel_a_flow_with_a_pod_takes_the_shortcut_both_ways_from_its_first_packet_o
     });
 }
 
-/// A virtual machine takes only what is for its own hardware. What leaves is given to no other end of a link.
+/// A virtual machine accepts only frames for its own hardware address. Egress packets bypass no peer device.
 #[test]
-fn kernel_what_is_given_to_a_pod_right_away_bears_the_hardware_address_of_the_pod() {
+fn kernel_packets_redirected_to_a_pod_have_its_hardware_address() {
     test(|node| {
         node.tell_of_pods(DeviceSide::LocalPods, true, true);
         for way @ (client, frontend, backend) in WAYS {
@@ -76,7 +76,7 @@ fn kernel_what_is_given_to_a_pod_right_away_bears_the_hardware_address_of_the_po
     });
 }
 
-/// Where a packet is given to the pod at once, it bears the hardware address of the pod.
+/// Whether a packet redirected to the pod has the pod's hardware address.
 #[track_caller]
 fn is_given(node: &Node, sent: &Sent) -> bool {
     let (verdict, frame) = node.come(&sent.frame());
@@ -84,36 +84,36 @@ fn is_given(node: &Node, sent: &Sent) -> bool {
     frame[5] == network::POD_LINK
 }
 
-/// A guest that comes back with other hardware says nothing, and only the kernel's table asks for it anew.
+/// A guest that returns with other hardware sends nothing; only the kernel's neighbour table resolves it again.
 #[test]
-fn kernel_one_packet_in_a_second_goes_to_a_silent_pod_by_the_table_of_neighbours() {
+fn kernel_one_packet_per_second_to_a_silent_pod_takes_the_stack() {
     test(|node| {
         node.tell_of_pods(DeviceSide::LocalPods, true, true);
         for way @ (client, frontend, backend) in WAYS {
             let through = begin(node, way, TCP);
             let asks = Sent::by(TCP, client, frontend, ACK, b"?");
             age(node, client, 1);
-            assert!(is_given(node, &asks), "it has answered all so far");
+            assert!(is_given(node, &asks), "it has replied to all so far");
             for _ in 0..2 {
                 age(node, client, 1);
-                assert!(!is_given(node, &asks), "it has not answered for a second");
+                assert!(!is_given(node, &asks), "no reply for a second");
                 assert!((0..3).any(|_| is_given(node, &asks)), "one packet of a second is enough");
             }
             assert_eq!(node.come_back(&Sent::tcp(backend, &through, ACK).frame(), PODS).0, REDIRECTED);
             age(node, client, 1);
-            assert!(is_given(node, &asks), "it has answered");
+            assert!(is_given(node, &asks), "it has replied");
             let another = client.replace(":40000", ":40001");
             let dials = Sent::tcp(&another, frontend, SYN);
             assert!(is_given(node, &dials));
             age(node, &another, 1);
-            assert!(!is_given(node, &dials), "nobody has agreed for a second");
+            assert!(!is_given(node, &dials), "no SYN-ACK for a second");
         }
     });
 }
 
-/// Another pod may send in the name of this one; `rp_filter` drops that, and has to see it.
+/// Another pod may send from this one's address; `rp_filter` must see that to drop it.
 #[test]
-fn kernel_an_answer_by_another_device_than_the_pods_is_left_to_the_stack() {
+fn kernel_a_reply_by_another_device_than_the_pods_takes_the_stack() {
     test(|node| {
         for way @ (_, _, backend) in WAYS {
             let through = begin(node, way, TCP);
@@ -125,9 +125,9 @@ fn kernel_an_answer_by_another_device_than_the_pods_is_left_to_the_stack() {
     });
 }
 
-/// Answers come by a device without a program of ours, or by one that leads to other nodes too.
+/// Replies arrive by a device without our program, or by one that also leads to other nodes.
 #[test]
-fn kernel_a_pod_behind_a_device_where_answers_do_not_pass_is_reached_through_the_stack() {
+fn kernel_a_pod_whose_replies_take_the_stack_is_reached_through_it() {
     test(|node| {
         let sides = [(DeviceSide::LocalPods, false), (DeviceSide::Outer, true), (DeviceSide::Pod, false)];
         for (at, (side, shortcut)) in sides.into_iter().enumerate() {
@@ -145,7 +145,7 @@ fn kernel_a_pod_behind_a_device_where_answers_do_not_pass_is_reached_through_the
 }
 
 #[test]
-fn kernel_flows_with_pods_go_through_the_stack_when_their_device_has_no_shortcut_any_more() {
+fn kernel_flows_with_pods_take_the_stack_once_the_fast_path_ends() {
     test(|node| {
         for way @ (client, frontend, backend) in WAYS {
             let through = begin(node, way, TCP);
@@ -160,9 +160,9 @@ fn kernel_flows_with_pods_go_through_the_stack_when_their_device_has_no_shortcut
     });
 }
 
-/// What the stack does more than send on, it does for pods, too.
+/// Packets that the stack must do more with than forward go there, for pods too.
 #[test]
-fn kernel_what_a_pod_sends_beside_its_flows_goes_on_as_it_is() {
+fn kernel_a_pods_packets_of_no_flow_pass_unchanged() {
     test(|node| {
         for way @ (client, frontend, backend) in WAYS {
             let through = begin(node, way, UDP);
@@ -185,9 +185,9 @@ fn kernel_what_a_pod_sends_beside_its_flows_goes_on_as_it_is() {
     });
 }
 
-/// The two may have a connection of their own, and a stranger may have begun the flow in the client's name.
+/// Both may have their own connection, and any host may have opened the flow in the client's name.
 #[test]
-fn kernel_a_pod_that_has_not_agreed_to_a_flow_sends_nothing_of_it() {
+fn kernel_a_pods_packets_before_it_opened_the_flow_pass_unchanged() {
     test(|node| {
         for (client, frontend, backend) in WAYS {
             let sent = passed(&node.come(&Sent::tcp(client, frontend, SYN).frame()));
@@ -197,9 +197,9 @@ fn kernel_a_pod_that_has_not_agreed_to_a_flow_sends_nothing_of_it() {
     });
 }
 
-/// A CPU keeps the ways of as many flows as there are places, and flows further on have the same ones again.
+/// A CPU caches the paths of a fixed number of flows; later flows share their cache slots.
 #[test]
-fn kernel_a_flow_never_goes_the_way_of_another_flow_with_its_place() {
+fn kernel_flows_that_share_a_cache_slot_keep_their_own_paths() {
     const PLACES: u16 = 2_048;
     let others = [
         ("198.51.100.7:40000", "203.0.113.20:80", "10.1.0.5:8080"),
@@ -217,7 +217,7 @@ fn kernel_a_flow_never_goes_the_way_of_another_flow_with_its_place() {
             let given = |_| {
                 let (verdict, frame) = node.come(&Sent::udp(&client, frontend, b"?").frame());
                 assert_eq!(verdict, REDIRECTED, "{frontend} {port}");
-                // One packet in a second to who does not answer is not given to the pod at once.
+                // One packet per second to a silent pod goes through the stack.
                 Some(frame[5]).filter(|it| *it >= network::POD_LINK)
             };
             (0..3).find_map(given).unwrap()

@@ -1,4 +1,4 @@
-//! What depends on the network around a node: the device by which a packet comes or leaves, and which side spoke first.
+//! Cases that depend on the network around a node: the device of a packet, and which side sent first.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::devices::DeviceSide;
 use crate::kernel::bed::Port;
 use crate::map::{self, Map};
 
-/// A client outside, what it dials, and a backend of this node.
+/// An outside client, its frontend, and a local backend.
 const WAYS: [(&str, &str, &str); 2] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.1.0.5:8080"),
     ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080"),
@@ -36,9 +36,9 @@ fn serve(node: &mut Node) {
     }
 }
 
-/// The kernel has sent the answer to the device of pods: that is where rules have the backend's packets go.
+/// The kernel has sent the reply to the pods' device, where rules route the backend's packets.
 #[test]
-fn kernel_an_answer_goes_by_the_device_that_the_dialled_address_is_routed_by() {
+fn kernel_a_reply_leaves_by_the_device_of_the_frontends_route() {
     for (by_address, expected) in [(true, REDIRECTED), (false, NEXT)] {
         Node::test(move |node| {
             serve(node);
@@ -50,17 +50,17 @@ fn kernel_an_answer_goes_by_the_device_that_the_dialled_address_is_routed_by() {
                 let left = see(&frame, true);
                 assert_eq!((left.from, left.to), (address(frontend), address(client)));
                 assert_eq!(verdict, expected, "{frontend}");
-                assert_eq!(node.leave(&answer).0, NEXT, "where it is right already it stays");
+                assert_eq!(node.leave(&answer).0, NEXT, "a reply on the right device stays");
                 let through = seen.from.to_string();
                 let long = Sent { payload: vec![7; 3_000], ..Sent::tcp(backend, &through, ACK) };
-                assert_eq!(node.leave_to_pod(&long.frame()).0, NEXT, "no host would divide it on that way");
+                assert_eq!(node.leave_to_pod(&long.frame()).0, NEXT, "no host fragments it on that path");
             }
         });
     }
 }
 
-/// A client, what it dials, and a backend behind the outer device: with as many bits of the device's address as pods of
-/// this node have, or with one less.
+/// A client, its frontend, and a backend behind the outer device: sharing as many bits of the device's address as local
+/// pods, or one less.
 const BEHIND_ONE: [(&str, &str, &str, bool); 4] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.127:8080", true),
     ("198.51.100.7:40000", "203.0.113.11:80", "10.2.0.128:8080", false),
@@ -68,9 +68,9 @@ const BEHIND_ONE: [(&str, &str, &str, bool); 4] = [
     ("[2001:db8:1::7]:40000", "[2001:db8:f::11]:80", "[fd02::1000:5]:8080", false),
 ];
 
-/// A device leads to both where Cilium has an overlay. A pod of this node answers past it, by a device of its own.
+/// One device leads to both, as with Cilium's overlay. A local pod replies by its own device.
 #[test]
-fn kernel_pods_of_this_node_see_the_client_behind_a_device_that_leads_to_others_too() {
+fn kernel_local_pods_behind_a_shared_device_see_the_client() {
     Node::test(|node| {
         node.tell_of_near(["10.2.0.1", "fd02::1"].map(|it| it.parse().unwrap()), [25, 100]);
         for (index, (client, frontend, backend, is_near)) in (1..).zip(BEHIND_ONE) {
@@ -85,9 +85,9 @@ fn kernel_pods_of_this_node_see_the_client_behind_a_device_that_leads_to_others_
     });
 }
 
-/// The kernel tells a program nothing of such a way, not even the device.
+/// The kernel reports nothing of such a route to a program, not even the device.
 #[test]
-fn kernel_a_backend_behind_a_route_with_encapsulation_answers_to_this_node() {
+fn kernel_a_backend_behind_an_encapsulating_route_replies_to_this_node() {
     Node::test(|node| {
         if !network::lay_encapsulated() {
             let mut told = std::io::stderr();
@@ -103,24 +103,24 @@ fn kernel_a_backend_behind_a_route_with_encapsulation_answers_to_this_node() {
             assert_eq!(seen.to, *backend);
             let sent = node.leaves(&Sent::tcp(&seen.from.to_string(), &backend.to_string(), SYN));
             let own: IpAddr = if backend.is_ipv4() { NODE.into() } else { "2001:db8::1".parse().unwrap() };
-            assert_eq!(sent.from.ip(), own, "{backend} would answer past this node");
+            assert_eq!(sent.from.ip(), own, "{backend} would bypass this node");
         }
         node.tell_of_device(DeviceSide::Outer, [None, None]);
         for (client, frontend, _) in WAYS {
             let another = client.replace(":40000", ":40001");
-            assert_eq!(node.come(&Sent::tcp(&another, frontend, SYN).frame()).0, SHOT, "none to give");
+            assert_eq!(node.come(&Sent::tcp(&another, frontend, SYN).frame()).0, SHOT, "no SNAT port");
         }
         assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 2);
     });
 }
 
-/// A client outside, what it dials, and a backend of another node, in the network to which a route leads.
+/// An outside client, its frontend, and a backend of another node, in the network of a route.
 const AWAY: [(&str, &str, &str, &str); 2] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080", "10.2.0.0/24"),
     ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd02::5]:8080", "fd02::/64"),
 ];
 
-/// As which address the backend of another node sees the client's packet.
+/// The client's address as the remote backend sees it.
 #[track_caller]
 fn seen_by_backend(
     node: &Node,
@@ -141,10 +141,10 @@ fn serve_away(node: &mut Node) {
     }
 }
 
-/// Open vSwitch has one port on the host for the pods of all nodes, as Antrea's gateway is. Whether such a pod is one
-/// of this node's is known under policy Local alone, and it answers by the port in any case.
+/// Open vSwitch has one host port for the pods of all nodes, like Antrea's gateway. Only policy Local tells whether
+/// such a pod is local, and it replies by that port in any case.
 #[test]
-fn kernel_a_service_that_asks_for_its_clients_has_them_behind_a_switch() {
+fn kernel_policy_local_keeps_client_addresses_behind_a_switch() {
     for (is_switch, is_local) in [(true, true), (true, false), (false, true)] {
         Node::test(move |node| {
             if is_switch {
@@ -172,9 +172,9 @@ fn kernel_a_service_that_asks_for_its_clients_has_them_behind_a_switch() {
     }
 }
 
-/// A node whose routers tell it of themselves has forwarding off at the device by which they do, and on for all.
+/// A node that accepts router advertisements has forwarding off at that device, and on for all.
 #[test]
-fn kernel_a_device_that_hears_routers_has_backends_of_other_nodes_answer_to_this_one() {
+fn kernel_behind_a_device_with_router_advertisements_backends_reply_to_this_node() {
     for transport in [TCP, UDP] {
         Node::test(move |node| {
             serve_away(node);
@@ -187,9 +187,9 @@ fn kernel_a_device_that_hears_routers_has_backends_of_other_nodes_answer_to_this
     }
 }
 
-/// As where a routing daemon begins anew.
+/// As when a routing daemon restarts.
 #[test]
-fn kernel_a_client_that_came_while_there_was_no_way_gets_an_address_when_there_is_one() {
+fn kernel_a_client_without_a_route_gets_an_address_once_one_exists() {
     for transport in [TCP, UDP] {
         Node::test(move |node| {
             serve_away(node);
@@ -205,9 +205,9 @@ fn kernel_a_client_that_came_while_there_was_no_way_gets_an_address_when_there_i
     }
 }
 
-/// A conversation goes on as it is while it is answered, because the backend answers to the address that it knows.
+/// A conversation with replies continues unchanged, because the backend replies to the address that it has.
 #[test]
-fn kernel_who_is_not_answered_at_an_address_that_the_node_has_no_more_is_given_the_one_that_it_has() {
+fn kernel_an_unanswered_flow_with_a_lost_node_address_gets_the_current_one() {
     Node::test(|node| {
         serve_away(node);
         for way @ (client, _, backend, _) in AWAY {
@@ -227,9 +227,9 @@ fn kernel_who_is_not_answered_at_an_address_that_the_node_has_no_more_is_given_t
     });
 }
 
-/// A sender that comes by a device which leads to backends alone is no client.
+/// A sender at a device that only leads to backends is no client.
 #[test]
-fn kernel_a_device_that_leads_to_backends_alone_opens_no_flow() {
+fn kernel_a_device_that_leads_only_to_backends_opens_no_flow() {
     Node::test(|node| {
         serve(node);
         node.tell_of_device(DeviceSide::Backends, [None, None]);
@@ -240,7 +240,7 @@ fn kernel_a_device_that_leads_to_backends_alone_opens_no_flow() {
     });
 }
 
-/// In a network to which this node knows a way, and in one to which it knows none.
+/// In a network with a route, and in one without.
 const CLUSTER_IPS: [(&str, &str, &str, bool); 4] = [
     ("198.51.100.7:40000", "10.2.0.9:80", "10.2.0.9:81", true),
     ("[2001:db8:1::7]:40000", "[fd02::9]:80", "[fd02::9]:81", true),
@@ -249,7 +249,7 @@ const CLUSTER_IPS: [(&str, &str, &str, bool); 4] = [
 ];
 
 #[test]
-fn kernel_a_port_that_a_cluster_ip_has_not_is_refused_where_the_packet_would_be_sent_on() {
+fn kernel_an_unlisted_cluster_ip_port_is_refused_if_the_packet_is_routed() {
     Node::test(|node| {
         for (index, (_, frontend, ..)) in (1..).zip(CLUSTER_IPS) {
             node.serve(&Port { index, frontends: &[frontend], ..Port::TCP });
@@ -274,7 +274,7 @@ fn kernel_a_port_that_a_cluster_ip_has_not_is_refused_where_the_packet_would_be_
     });
 }
 
-/// What stands in the map of this node's conversations is made so old.
+/// Ages the entries of this node's own conversations.
 fn age(node: &Node, seconds: u32) {
     let talks = map::find_handle(&node.handles, Map::OwnTalks).unwrap();
     for key in talks.keys() {
@@ -285,13 +285,13 @@ fn age(node: &Node, seconds: u32) {
 }
 
 #[test]
-fn kernel_what_this_node_asks_from_a_node_ports_number_is_answered_to_itself_for_a_while() {
+fn kernel_replies_to_the_nodes_own_request_from_a_node_port_reach_it() {
     check_own_talk(FrontendType::NodePort, ["0.0.0.0:30053", "[::]:30053"]);
 }
 
-/// As where a balancer has no addresses but those of nodes (ServiceLB of k3s).
+/// As with a balancer that only has nodes' addresses (ServiceLB of k3s).
 #[test]
-fn kernel_what_this_node_asks_from_a_balancers_port_at_its_address_is_answered_to_itself_for_a_while() {
+fn kernel_replies_to_the_nodes_own_request_from_a_balancer_port_reach_it() {
     check_own_talk(FrontendType::LoadBalancer, ["192.0.2.1:30053", "[2001:db8::1]:30053"]);
 }
 
@@ -321,8 +321,8 @@ fn check_own_talk(kind: FrontendType, served: [&'static str; 2]) {
             let other = Sent::udp(&far.replace(":53", ":54"), own, b"question");
             assert_ne!(node.comes(&other).to, address(own), "a client");
             age(node, lifetime::LIFE_UDP.0 + 1);
-            assert_ne!(node.comes(&answer).to, address(own), "long after it is a client too");
-            // Of its flow this node's own words are the answers.
+            assert_ne!(node.comes(&answer).to, address(own), "after the entry expired it is a client");
+            // The node's own datagrams are the replies of this flow.
             assert_eq!(node.leave(&asked).0, NEXT);
             assert_ne!(node.comes(&answer).to, address(own));
         }

@@ -1,4 +1,4 @@
-//! A node on which a test runs the programs by hand.
+//! A node whose programs a test runs by hand.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -19,32 +19,32 @@ use crate::load::{self, PacketPrograms};
 use crate::map::{self, Map, MapHandles};
 use crate::packets::PacketSwitches;
 
-/// What a program returns if the packet goes on, ends, or is sent back.
+/// The verdicts: the packet continues, is dropped, or is redirected.
 pub(super) const NEXT: i32 = -1;
 pub(super) const SHOT: i32 = 2;
 pub(super) const REDIRECTED: i32 = 7;
 
-/// The longest packet that a refusal quotes whole, and how much of a longer one it quotes behind its header of IP.
+/// The longest packet that an ICMP error quotes whole, and how much of a longer one it quotes behind the IP header.
 pub(super) const QUOTED_MOST: usize = 1200;
 pub(super) const QUOTED_LEAST: usize = 20;
 
 const FLOWS: u32 = 64;
-/// The node's address outside, which backends of other nodes see.
+/// The node's outer address, which remote backends see.
 pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const NODE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-/// The node's addresses at the device of its pods.
+/// The node's addresses at the pods' device.
 pub(super) const POD_GATE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 pub(super) const POD_GATE6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
 pub(super) const SNAT_FIRST: u16 = 61_000;
 pub(super) const SNAT_COUNT: u16 = 64;
-/// The ports by which clients come to backends of this node.
+/// The translated ports by which clients reach local backends.
 pub(super) const THROUGH: std::ops::Range<u16> = 1_024..30_000;
-/// Where the slots of local lists begin: so low that no map grows, because the programs would not have the larger map.
+/// Where the slots of local lists begin: so low that no map grows, because the programs would not read the larger map.
 const LOCAL_SLOTS: u32 = 64;
-/// The slots of the maps from the start: a table does not fill them so far that they grow, either.
+/// The slots of the maps: enough that a table makes none grow.
 const SLOTS: u32 = 65_536;
 
-/// The programs over maps of their own, in a network with an outer device and a device of pods.
+/// The programs over their own maps, in a network with an outer device and a pods' device.
 pub(super) struct Node {
     pub(super) maps: KernelMaps,
     pub(super) handles: MapHandles,
@@ -52,17 +52,17 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Runs a test on a node of its own.
+    /// Runs a test on its own node.
     pub(super) fn test(test: impl FnOnce(&mut Self) + Send + 'static) {
         Self::test_with(FLOWS, test);
     }
 
-    /// Runs a test on a node with room for this many flows.
+    /// Runs a test on a node with space for this many flows.
     pub(super) fn test_with(flows: u32, test: impl FnOnce(&mut Self) + Send + 'static) {
         Self::test_as(flows, PacketSwitches::default(), test);
     }
 
-    /// Runs a test on a node of which the programs are told this when they are loaded.
+    /// Runs a test on a node whose programs load with these switches.
     pub(super) fn test_as(
         flows: u32,
         switches: PacketSwitches,
@@ -82,7 +82,7 @@ impl Node {
         node
     }
 
-    /// Loads the programs anew over the same maps, as a start does and a change of the tables' size.
+    /// Loads the programs again over the same maps, as a start or a resize does.
     pub(super) fn load_again(&mut self) {
         let (programs, _) = load::load_ethernet(&self.handles, FLOWS, &PacketSwitches::default()).unwrap();
         self.programs = programs;
@@ -119,7 +119,7 @@ impl Node {
         self.maps.execute(&Action::InsertNodeAddress(address)).unwrap();
     }
 
-    /// Has the programs look at packets to this port of the node.
+    /// Makes the programs check packets to this port of the node.
     pub(super) fn watch(&self, port: u16) {
         let key = u32::from(port / 64).to_ne_bytes();
         let map = map::find_handle(&self.handles, Map::PacketPorts).unwrap();
@@ -133,7 +133,7 @@ impl Node {
         map.update(key, value, MapFlags::ANY).unwrap();
     }
 
-    /// The rest of the settings is as it was.
+    /// The other settings stay.
     pub(super) fn tell_drains(&self, drains: u32) {
         let settings = map::find_handle(&self.handles, Map::PacketSettings).unwrap();
         let before = settings.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
@@ -142,7 +142,7 @@ impl Node {
         self.put(Map::PacketSettings, &0_u32.to_ne_bytes(), abi::as_bytes(&told));
     }
 
-    /// How often `what` was counted, on all CPUs.
+    /// A count, summed over all CPUs.
     pub(super) fn counted(&self, what: types::packet_count) -> u64 {
         let map = map::find_handle(&self.handles, Map::PacketCounts).unwrap();
         let each = map.lookup_percpu(&what.0.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
@@ -156,30 +156,30 @@ impl Node {
         }
     }
 
-    /// Serves a port by policy Local, with both lists alike: backends see a client as itself, by its own port.
+    /// Serves a port with policy Local and equal lists: backends see a client's own address and port.
     pub(super) fn serve_local(&mut self, port: &Port<'_>) {
         let flags = port.flags.with(WordFlags::INTERNAL_LOCAL, true).with(WordFlags::EXTERNAL_LOCAL, true);
         Port { base: port.base + LOCAL_SLOTS, flags, ..*port }.publish(&mut self.maps, Scope::Local);
         self.serve(&Port { flags, ..*port });
     }
 
-    /// What becomes of a frame that comes by the outer device.
+    /// The result for a frame that arrives at the outer device.
     #[track_caller]
     pub(super) fn come(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         self.run(&self.programs.ingress, frame, OUTER).unwrap()
     }
 
-    /// Tells the programs which side sends by the device, and which addresses are seen there.
+    /// Writes the outer device's entry: its side, and its addresses.
     pub(super) fn tell_of_device(&self, side: DeviceSide, seen: [Option<IpAddr>; 2]) {
         self.tell_of(side, seen, false);
     }
 
-    /// The same, and whether answers to clients that came by the device are routed by the address that was dialled.
+    /// The same, with `by_address`: replies to the device's clients are routed by the dialled address.
     pub(super) fn tell_of(&self, side: DeviceSide, seen: [Option<IpAddr>; 2], by_address: bool) {
         self.tell(&Device { route_by_address: by_address, ..device(side, seen) });
     }
 
-    /// Tells the programs how many bits of its addresses the outer device shares with pods of this node.
+    /// Writes how many bits of its addresses the outer device shares with local pods.
     pub(super) fn tell_of_near(&self, seen: [IpAddr; 2], [near4, near6]: [u8; 2]) {
         self.tell(&Device {
             local_prefix4: near4,
@@ -188,31 +188,31 @@ impl Node {
         });
     }
 
-    /// Tells the programs that the outer device is a bridge.
+    /// Marks the outer device as a bridge.
     pub(super) fn tell_of_bridge(&self) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
         self.tell(&Device { bridge: true, ..device(DeviceSide::Outer, seen) });
     }
 
-    /// Tells the programs that the outer device is a switch, with pods of this node behind it and those of others.
+    /// Marks the outer device as a switch, with local and remote pods behind it.
     pub(super) fn tell_of_switch(&self) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
         self.tell(&Device { switch: true, ..device(DeviceSide::Outer, seen) });
     }
 
-    /// Tells the programs whether policies of IPsec are to see what the outer device sends and takes.
+    /// Sets whether IPsec policies apply at the outer device.
     pub(super) fn tell_of_policies(&self, secured: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
         self.tell(&Device { has_ipsec: secured, adopts_flows: true, ..device(DeviceSide::Outer, seen) });
     }
 
-    /// Tells the programs whether packets may pass by the stack between the outer device and itself.
+    /// Sets whether the fast path is on between the outer device and itself.
     pub(super) fn tell_of_shortcut(&self, shortcut: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
         self.tell(&Device { fast_path: shortcut, peer: true, ..device(DeviceSide::Outer, seen) });
     }
 
-    /// Tells the programs of such a device, and whether the kernel finds ways without a look at ports.
+    /// The same for another device, and whether the kernel's FIB ignores ports.
     pub(super) fn tell_of_plain(&self, index: u32, plain: [bool; 2]) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
         self.tell(&Device {
@@ -224,7 +224,7 @@ impl Node {
         });
     }
 
-    /// The same of any device, and whether frames may pass at its driver.
+    /// The same for any device, and whether its driver may redirect frames.
     pub(super) fn tell_of_frames(&self, index: u32, shortcut: bool, frames: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
         let device = Device { index, fast_path: shortcut, peer: true, ..device(DeviceSide::Outer, seen) };
@@ -232,23 +232,23 @@ impl Node {
         self.put(Map::Devices, &index.to_ne_bytes(), abi::as_bytes(&told));
     }
 
-    /// The program for frames, as devices have it.
+    /// The XDP program as devices have it.
     pub(super) fn frames(&self) -> BorrowedFd<'_> {
         self.programs.xdp.as_ref().unwrap().as_fd()
     }
 
-    /// What becomes of a frame at the driver of the outer device. An error: this kernel's test run knows no devices.
+    /// The result for a frame at the outer device's driver. An error: this kernel's test run has no devices.
     pub(super) fn try_arrive(&self, frame: &[u8]) -> std::io::Result<(i32, Vec<u8>)> {
         self.try_arrive_in_buffers(frame, frame.len())
     }
 
-    /// The same of a frame of which so many bytes are in the first buffer.
+    /// The same with so many bytes in the first buffer.
     pub(super) fn try_arrive_in_buffers(
         &self,
         frame: &[u8],
         first: usize,
     ) -> std::io::Result<(i32, Vec<u8>)> {
-        // A `struct xdp_md`: the first buffer's bounds, no bytes before it, and the number of the device.
+        // A `struct xdp_md`: the first buffer's bounds, no metadata, and the device's index.
         let context = [0, u32::try_from(first).unwrap(), 0, OUTER, 0, 0];
         run_once(self.frames().as_raw_fd(), frame, &context, 0)
     }
@@ -258,17 +258,16 @@ impl Node {
         self.try_arrive(frame).unwrap()
     }
 
-    /// What becomes of a frame at the driver of the loopback, as every kernel can run it.
+    /// The result for a frame at the loopback's driver, which every kernel can run.
     #[track_caller]
     pub(super) fn arrive_elsewhere(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         run_once(self.frames().as_raw_fd(), frame, &[], 0).unwrap()
     }
 
-    /// Tells the programs of the device of pods: whether packets may pass by the stack there, and be given to the pod
-    /// right away.
+    /// Writes the entry of the pods' device: whether the fast path is on, and whether packets go to the peer directly.
     pub(super) fn tell_of_pods(&self, side: DeviceSide, shortcut: bool, peer: bool) {
         let seen = [POD_GATE.into(), POD_GATE6.into()].map(Some);
-        // A pod's own device leads to no pod beside it.
+        // A pod's own device leads to no other pod.
         let (near4, near6) = if side == DeviceSide::Pod { (0, 0) } else { (24, 64) };
         self.tell(&Device {
             index: PODS,
@@ -288,46 +287,46 @@ impl Node {
         );
     }
 
-    /// What becomes of a frame that a pod of this node sends.
+    /// The result for a frame that a local pod sends.
     #[track_caller]
     pub(super) fn come_from_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         self.tell_of_device(DeviceSide::Pod, [Some(POD_GATE.into()), Some(POD_GATE6.into())]);
         self.run(&self.programs.ingress, frame, PODS).unwrap()
     }
 
-    /// What becomes of a frame that comes by a device, as the programs know that one.
+    /// The result for a frame that arrives at a device with an entry.
     #[track_caller]
     pub(super) fn come_by(&self, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
         self.run(&self.programs.ingress, frame, device).unwrap()
     }
 
-    /// What becomes of a frame that comes by a device where pods' answers pass by the stack.
+    /// The result for a frame at a device whose pods' replies take the fast path.
     #[track_caller]
     pub(super) fn come_back(&self, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
         self.run(&self.programs.pod_egress, frame, device).unwrap()
     }
 
-    /// What becomes of a frame that leaves by the device of pods.
+    /// The result for a frame that leaves by the pods' device.
     #[track_caller]
     pub(super) fn leave_to_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         self.run(&self.programs.egress, frame, PODS).unwrap()
     }
 
-    /// What becomes of a frame that leaves by the outer device.
+    /// The result for a frame that leaves by the outer device.
     #[track_caller]
     pub(super) fn leave(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         self.run(&self.programs.egress, frame, OUTER).unwrap()
     }
 
-    /// What becomes of any frame, when it comes and when it leaves; `None`: the kernel's test run takes no such frame.
+    /// The results for any frame at ingress and egress; `None`: the kernel's test run rejects the frame.
     pub(super) fn take(&self, frame: &[u8]) -> Option<[(i32, Vec<u8>); 2]> {
         let PacketPrograms { ingress, egress, .. } = &self.programs;
         let run = |program| self.run(program, frame, OUTER).ok();
         Some([run(ingress)?, run(egress)?])
     }
 
-    /// Runs a program once, over a packet with a sum that a network card has made of all of it (CHECKSUM_COMPLETE).
-    /// Afterwards that sum still is the packet's, or the packet was cut. Kernels before 6.17 know no such packets.
+    /// Runs a program on a packet with a full checksum by a network card (CHECKSUM_COMPLETE). Afterwards that checksum
+    /// is still right, or the packet was trimmed. Kernels before 6.17 have no such packets.
     fn run(&self, program: &OwnedFd, frame: &[u8], device: u32) -> std::io::Result<(i32, Vec<u8>)> {
         let summed = run_with(program, frame, device, sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE);
         match summed.as_ref().err().and_then(std::io::Error::raw_os_error) {
@@ -337,21 +336,17 @@ impl Node {
         }
     }
 
-    /// Runs a program once more, over a packet that it has cut. To cut a packet is all that makes the kernel forget the
-    /// sum of it (`__skb_trim_rcsum`), and the test run takes what was forgotten for a sum all the same. If the program
-    /// does not cut the packet, the sum is wrong.
+    /// Runs a program again on a packet that it trims. Only trimming makes the kernel drop the checksum
+    /// (`__skb_trim_rcsum`), and the test run still compares it. If the program does not trim, the checksum is wrong.
     fn run_cut(&self, program: &OwnedFd, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
         self.forget_answers();
         let (verdict, out) = run_with(program, frame, device, 0).unwrap();
         let is_cut = verdict == REDIRECTED && out.len() < frame.len() + size_of_new_headers(&out);
-        assert!(
-            is_cut,
-            "the sum of the whole packet is not the packet's: {frame:02x?}, {verdict}: {out:02x?}"
-        );
+        assert!(is_cut, "the checksum of the whole packet is wrong: {frame:02x?}, {verdict}: {out:02x?}");
         (verdict, out)
     }
 
-    /// Lets the programs send as many answers as at the beginning of a second.
+    /// Resets the reply pace, as at the beginning of a second.
     fn forget_answers(&self) {
         let (map, key) = (map::find_handle(&self.handles, Map::PacketPace).unwrap(), 0_u32.to_ne_bytes());
         let mut paces = map.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap();
@@ -359,7 +354,7 @@ impl Node {
         map.update_percpu(&key, &paces, MapFlags::ANY).unwrap();
     }
 
-    /// A packet that came and goes on, as it looks then.
+    /// A packet after ingress.
     #[track_caller]
     pub(super) fn comes(&self, sent: &Sent) -> Seen {
         let (verdict, frame) = self.come(&sent.frame());
@@ -374,7 +369,7 @@ impl Node {
         see(&frame, true)
     }
 
-    /// Checks that a packet goes on, coming and leaving, and that no byte of it changes.
+    /// Checks that a packet passes ingress and egress unchanged.
     #[track_caller]
     pub(super) fn check_passed(&self, sent: &Sent) {
         let frame = sent.frame();
@@ -392,7 +387,7 @@ fn device(side: DeviceSide, [address4, address6]: [Option<IpAddr>; 2]) -> Device
     }
 }
 
-/// How many bytes a program has put before a packet: the headers of an ICMP error, or one more header of IP.
+/// How many bytes a program has added before a packet: the headers of an ICMP error, or an outer IP header.
 fn size_of_new_headers(frame: &[u8]) -> usize {
     match (frame.get(12..14), frame.get(23), frame.get(20)) {
         (Some([0x08, 0x00]), Some(1), _) => 28,
@@ -404,7 +399,7 @@ fn size_of_new_headers(frame: &[u8]) -> usize {
 }
 
 fn run_with(program: &OwnedFd, frame: &[u8], device: u32, flags: u32) -> std::io::Result<(i32, Vec<u8>)> {
-    // The beginning of the kernel's struct __sk_buff, where the device's number is the eleventh word.
+    // The beginning of the kernel's struct __sk_buff, where the device's index is the eleventh word.
     let mut context = [0_u32; 16];
     context[10] = device;
     run_once(program.as_raw_fd(), frame, &context, flags)
@@ -412,7 +407,7 @@ fn run_with(program: &OwnedFd, frame: &[u8], device: u32, flags: u32) -> std::io
 
 fn run_once(program: RawFd, frame: &[u8], context: &[u32], flags: u32) -> std::io::Result<(i32, Vec<u8>)> {
     let mut out = vec![0_u8; 4096];
-    // SAFETY: zeros are options that ask for nothing.
+    // SAFETY: zeros are valid options.
     let mut options: sys::bpf_test_run_opts = unsafe { std::mem::zeroed() };
     options.sz = size_of::<sys::bpf_test_run_opts>() as u64;
     options.data_in = frame.as_ptr().cast();
@@ -425,7 +420,7 @@ fn run_once(program: RawFd, frame: &[u8], context: &[u32], flags: u32) -> std::i
     }
     options.repeat = 1;
     options.flags = flags;
-    // SAFETY: all memory that the options point to lives through the call.
+    // SAFETY: all memory that the options point to outlives the call.
     let returned = unsafe { sys::bpf_prog_test_run_opts(program, &raw mut options) };
     if returned != 0 {
         return Err(std::io::Error::last_os_error());

@@ -1,4 +1,4 @@
-//! What tests of packets past the stack share: services, and how a packet looks that was sent on.
+//! Shared by tests of the fast path: services, and how a forwarded packet looks.
 
 use holdfast_core::op::FrontendType;
 
@@ -6,13 +6,13 @@ use super::craft::{Seen, address, see};
 use super::node::{Node, REDIRECTED};
 use crate::kernel::bed::Port;
 
-/// A client outside, what it dials, and the backend.
+/// An outside client, its frontend, and the backend.
 pub(super) type Way = (&'static str, &'static str, &'static str);
 
 /// The time to live of a crafted packet.
 pub(super) const HOPS: u8 = 63;
 
-/// Serves each frontend by TCP and by UDP.
+/// Serves each frontend over TCP and UDP.
 pub(super) fn serve(node: &mut Node, ways: &[Way]) {
     let both = [Port::TCP, Port::UDP];
     for (index, (_, frontend, backend)) in (1..).zip(ways) {
@@ -29,7 +29,7 @@ pub(super) fn hops(frame: &[u8]) -> u8 {
     if frame[12] == 8 { frame[14 + 8] } else { frame[14 + 7] }
 }
 
-/// A packet that was sent on, one hop further.
+/// A forwarded packet, one hop further.
 #[track_caller]
 pub(super) fn passed((verdict, frame): &(i32, Vec<u8>)) -> Seen {
     assert_eq!((*verdict, hops(frame)), (REDIRECTED, HOPS - 1));

@@ -1,4 +1,4 @@
-//! By which port a client is seen, and which flow had it before.
+//! The translated ports of clients, and the flows that had them before.
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, address, see};
 use super::lives::{BOTH, age, change, found, left_as_it_was};
@@ -18,7 +18,7 @@ fn client(port: u16) -> String {
     format!("198.51.100.7:{port}")
 }
 
-/// The address and port with which a client goes on that opens a connection.
+/// The translated source of a client that opens a connection.
 #[track_caller]
 fn seen(node: &Node, client: &str, frontend: &str) -> std::net::SocketAddr {
     let seen = node.comes(&Sent::tcp(client, frontend, SYN));
@@ -26,13 +26,13 @@ fn seen(node: &Node, client: &str, frontend: &str) -> std::net::SocketAddr {
     seen.from
 }
 
-/// Both have agreed to it.
+/// Both sides open the connection.
 #[track_caller]
 pub(super) fn open(node: &Node, client: &str) {
     change(node, client, |flow| flow.state = u8::try_from(flow_state::FLOW_OPEN.0).unwrap());
 }
 
-/// Both have closed it, so many seconds ago.
+/// Both sides have closed it, so many seconds ago.
 #[track_caller]
 pub(super) fn close(node: &Node, client: &str, seconds: u32) {
     open(node, client);
@@ -43,9 +43,9 @@ pub(super) fn close(node: &Node, client: &str, seconds: u32) {
     age(node, client, seconds);
 }
 
-/// Sent on as it is, it would be answered past this node, and the client would wait without anything said of it.
+/// Sent unchanged, its reply would bypass this node, and the client would wait without any report.
 #[test]
-fn kernel_a_client_that_no_other_node_could_answer_is_dropped_and_counted() {
+fn kernel_a_client_without_an_snat_address_is_dropped_and_counted() {
     let [here, here6] = BOTH;
     let away = (here.0, here.1, AWAY);
     for (client, frontend, backend) in [here, here6, away, (here6.0, here6.1, "[fd02::5]:8080")] {
@@ -63,10 +63,10 @@ fn kernel_a_client_that_no_other_node_could_answer_is_dropped_and_counted() {
     }
 }
 
-/// A node of the cluster dials NodePorts of another one, and pods there: its ports come round, and to a backend that
-/// remembers the one connection the other would be the same.
+/// A node dials another node's NodePorts, and pods there: its ports are reused, and to a backend both connections would
+/// have equal tuples.
 #[test]
-fn kernel_a_client_that_dials_a_backend_itself_meets_no_flow_of_its_own() {
+fn kernel_a_client_dialling_a_backend_directly_meets_no_own_flow() {
     for (client, frontend, backend) in BOTH {
         Node::test(move |node| {
             node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
@@ -94,7 +94,7 @@ fn kernel_a_client_that_dials_a_backend_itself_meets_no_flow_of_its_own() {
 }
 
 #[test]
-fn kernel_who_is_to_be_seen_is_seen_by_its_own_port() {
+fn kernel_policy_local_keeps_the_clients_own_port() {
     for (client, frontend, backend) in BOTH {
         Node::test(move |node| {
             node.serve_local(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
@@ -108,16 +108,16 @@ fn kernel_who_is_to_be_seen_is_seen_by_its_own_port() {
     }
 }
 
-/// These are the ports to give, from that one on.
+/// Sets the SNAT ports, from `first` on.
 pub(super) fn give(node: &Node, first: u16, count: u16) {
     let mut settings = packet_settings { snat_ports: count.into(), ..Default::default() };
     settings.snat[0] = port_range { first, count };
     node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), as_bytes(&settings));
 }
 
-/// A client that is a node of the cluster gives those ports to clients of its own, on their way to the same backend.
+/// A client that is a node uses those ports for its own clients towards the same backend.
 #[test]
-fn kernel_no_client_comes_by_a_port_that_its_node_gives_to_others() {
+fn kernel_a_node_clients_translated_port_is_none_of_its_snat_ports() {
     Node::test(|node| {
         node.serve(&Port { frontends: &[FRONTENDS[0]], backends: &[address(HERE)], ..Port::TCP });
         let (half, rest) = (THROUGH.start..15_000, 15_000..THROUGH.end);
@@ -129,10 +129,10 @@ fn kernel_no_client_comes_by_a_port_that_its_node_gives_to_others() {
     });
 }
 
-/// As the daemon has it by default: ports towards other nodes are most of all, in several ranges. One of these begins
-/// below the ports between client and backend, and another ends above them.
+/// As by the daemon's default: most ports are SNAT ports, in several ranges. One begins below the translated ports, and
+/// another ends above them.
 #[test]
-fn kernel_each_client_comes_by_a_port_that_is_left_to_it() {
+fn kernel_each_client_gets_one_of_its_remaining_ports() {
     Node::test(|node| {
         node.serve(&Port { frontends: &[FRONTENDS[0]], backends: &[address(HERE)], ..Port::TCP });
         let given = [(1_000, 9_000), (10_002, 13_998), (24_001, 5_000), (29_002, 2_000)];
@@ -147,13 +147,13 @@ fn kernel_each_client_comes_by_a_port_that_is_left_to_it() {
             assert!(left.contains(&through), "{client} comes by {through}");
             seen_at.insert(through);
         }
-        assert_eq!(Vec::from_iter(seen_at), left, "each of them is given");
+        assert_eq!(Vec::from_iter(seen_at), left, "each of them is used");
     });
 }
 
-/// Sixteen tries by chance miss the other half once in 65,536 times.
+/// Sixteen random attempts miss the other half once in 65,536 times.
 #[test]
-fn kernel_a_client_that_has_half_of_its_ports_comes_by_one_of_the_others() {
+fn kernel_a_client_with_half_its_ports_used_gets_a_free_one() {
     Node::test_with(256, |node| {
         node.serve(&Port { frontends: &[FRONTENDS[0]], backends: &[address(HERE)], ..Port::TCP });
         let left = THROUGH.start..THROUGH.start + 2;
@@ -167,21 +167,21 @@ fn kernel_a_client_that_has_half_of_its_ports_comes_by_one_of_the_others() {
 }
 
 #[test]
-fn kernel_a_client_comes_by_its_own_port_where_none_is_left_to_it() {
+fn kernel_a_client_without_remaining_ports_keeps_its_own() {
     Node::test(|node| {
         node.serve(&Port { frontends: &FRONTENDS, backends: &[address(HERE)], ..Port::TCP });
         give(node, THROUGH.start, THROUGH.end - THROUGH.start);
         assert_eq!(seen(node, &client(40_000), FRONTENDS[0]), address(&client(40_000)));
         let second = seen(node, &client(40_000), FRONTENDS[1]);
-        assert!(THROUGH.contains(&second.port()), "its own is another flow's: {second}");
+        assert!(THROUGH.contains(&second.port()), "another flow has its own port: {second}");
         assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 0);
     });
 }
 
-/// What a client resets keeps its port for ten seconds, because a stranger may have said so. The client itself goes on
-/// at once: it has thousands of connections a second, and comes round to the same ports at each frontend.
+/// A client's RST holds its port for ten seconds, because any host may have sent it. The client itself continues at
+/// once: with thousands of connections per second it reuses its ports at each frontend.
 #[test]
-fn kernel_no_client_waits_for_a_port_that_it_has_reset_at_another_frontend() {
+fn kernel_a_client_reuses_a_port_reset_at_another_frontend_at_once() {
     for (own, frontend, backend) in BOTH {
         let other = frontend.replace(":80", ":81");
         Node::test(move |node| {
@@ -198,7 +198,7 @@ fn kernel_no_client_waits_for_a_port_that_it_has_reset_at_another_frontend() {
     }
 }
 
-/// All ports of a client at a backend but this one lead to no flow, as those of other proxies' connections do.
+/// Reserves all ports of a client at a backend except this one, as for other proxies' connections.
 fn take_all_but(node: &Node, at: &str, to: &str, left: u16) {
     let raw = |place: &str| match address(place) {
         std::net::SocketAddr::V4(it) => (u32::from_ne_bytes(it.ip().octets()), it.port().to_be()),
@@ -220,12 +220,12 @@ fn take_all_but(node: &Node, at: &str, to: &str, left: u16) {
     }
 }
 
-/// Flows with room for an entry at each port.
+/// Flows with space for an entry at each port.
 const CROWD: u32 = 10_000;
 
 /// One port is left to a client at a backend, and no other is free.
 #[test]
-fn kernel_a_client_whose_own_port_is_taken_comes_by_any_of_what_is_over() {
+fn kernel_a_client_whose_port_is_taken_gets_a_closed_flows_port() {
     Node::test_with(CROWD, |node| {
         let [one, two, _] = FRONTENDS;
         node.serve(&Port { frontends: &[one, two], backends: &[address(HERE)], ..Port::TCP });
@@ -233,7 +233,7 @@ fn kernel_a_client_whose_own_port_is_taken_comes_by_any_of_what_is_over() {
         give(node, only + 1, THROUGH.end - only - 1);
         take_all_but(node, &client(0), HERE, only);
         assert_eq!(seen(node, &client(holder), one).port(), only);
-        // Heard of for the last time in a minute: it is over only now, however long this machine takes.
+        // Last seen in a minute: only now closed, however slow this machine is.
         const AHEAD: u32 = 60;
         close(node, &client(holder), AHEAD.wrapping_neg());
         assert_eq!(seen(node, &client(60_000), one), address(&client(60_000)));
@@ -251,9 +251,9 @@ fn kernel_a_client_whose_own_port_is_taken_comes_by_any_of_what_is_over() {
     });
 }
 
-/// The backend still remembers what came by those ports.
+/// The backend still remembers connections from those ports.
 #[test]
-fn kernel_a_port_of_what_is_over_is_taken_last() {
+fn kernel_a_closed_flows_port_is_taken_last() {
     Node::test(|node| {
         node.serve(&Port { frontends: &[FRONTENDS[0]], backends: &[address(AWAY)], ..Port::TCP });
         for port in 40_000..40_012 {
@@ -265,9 +265,9 @@ fn kernel_a_port_of_what_is_over_is_taken_last() {
     });
 }
 
-/// Only a superuser sends from there, and servers ask for that (NFS): as kube-proxy, which draws such a port again.
+/// Only a superuser sends from there, and some servers (NFS) require it: like kube-proxy, which also picks such a port.
 #[test]
-fn kernel_a_client_that_sends_from_a_reserved_port_is_seen_by_it() {
+fn kernel_a_client_from_a_privileged_port_keeps_a_privileged_port() {
     for (client, frontend, backend) in BOTH {
         Node::test(move |node| {
             node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
@@ -280,9 +280,9 @@ fn kernel_a_client_that_sends_from_a_reserved_port_is_seen_by_it() {
     }
 }
 
-/// A process of the node at the very port that is dialled: between the two nothing is translated.
+/// A process of the node at exactly the dialled port: nothing is translated.
 #[test]
-fn kernel_a_backend_that_is_its_own_frontend_sees_whom_it_would_see_without() {
+fn kernel_a_backend_that_is_its_own_frontend_sees_the_client() {
     for (client, at) in [(BOTH[0].0, "192.0.2.1:53"), (BOTH[1].0, "[2001:db8::1]:53")] {
         Node::test(move |node| {
             node.serve(&Port { frontends: &[at], backends: &[address(at)], ..Port::UDP });
@@ -295,9 +295,9 @@ fn kernel_a_backend_that_is_its_own_frontend_sees_whom_it_would_see_without() {
     }
 }
 
-/// By UDP an answer does not say that it is one: what a pod sends to a frontend goes to a backend of that.
+/// A UDP reply is not marked as such: a pod's datagram to a frontend goes to one of its backends.
 #[test]
-fn kernel_no_client_comes_by_a_port_that_is_a_frontend_at_its_address() {
+fn kernel_a_translated_port_is_no_frontend_at_the_clients_address() {
     for (client, frontend, backend) in BOTH {
         Node::test(move |node| {
             let only = THROUGH.start;

@@ -1,4 +1,4 @@
-//! Which flows give way where the table of flows is full, and which do not.
+//! Which flows are evicted from a full table, and which are not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use crate::flows::eviction_rank::{self, EvictionRank};
 use crate::kernel::bed::Port;
 use holdfast_core::op::QuotaId;
 
-/// A frontend and its backend of this node, a second one and its, and a client without its port.
+/// A frontend and its local backend, a second pair, and a client without its port.
 type Place<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 
 const PLACES: [Place<'static>; 2] = [
@@ -22,7 +22,7 @@ const PLACES: [Place<'static>; 2] = [
 
 const FLOWS: u32 = 256;
 
-/// Runs a test in each family: one service over UDP, and over TCP another one of another namespace.
+/// Runs a test in each family: one service over UDP, and over TCP another one of another quota.
 fn in_both(test: fn(&Node, Place<'_>)) {
     for place @ (asked, answers, other, backend, _) in PLACES {
         Node::test_with(FLOWS, move |node| {
@@ -51,9 +51,9 @@ fn connect(node: &Node, (_, _, other, backend, client): Place<'_>, port: u16) ->
     true
 }
 
-/// Questions in others' names, faster than any of them is old.
+/// Forged requests, faster than any of them ages.
 #[test]
-fn kernel_answered_questions_keep_no_client_of_another_service_out() {
+fn kernel_answered_requests_displace_no_clients_of_another_service() {
     in_both(|node, place| {
         for round in 0..4 {
             (0..500).for_each(|at| ask(node, place, 2_000 + 500 * round + at));
@@ -61,12 +61,11 @@ fn kernel_answered_questions_keep_no_client_of_another_service_out() {
         }
         assert_eq!(node.counted(packet_count::COUNT_FULL), 0);
         let all = (30_000..30_040).all(|port| found(node, &format!("{}:{port}", place.4)).is_some());
-        assert!(all, "and no connection gave way to a question");
+        assert!(all, "no connection was evicted for a request");
     });
 }
 
-/// Sends datagrams in others' names that go on, so slowly that they cost little, and that no backend answers. Gives how
-/// many of them had room.
+/// Sends forged streams of datagrams, slow enough to be cheap, without replies. Returns how many got a flow.
 fn flood_of_streams(node: &Node, (asked, .., client): Place<'_>, ports: std::ops::Range<u16>) -> usize {
     let lasts = |port: &u16| {
         let client = format!("{client}:{port}");
@@ -79,9 +78,9 @@ fn flood_of_streams(node: &Node, (asked, .., client): Place<'_>, ports: std::ops
     ports.filter(lasts).count()
 }
 
-/// By UDP no handshake keeps strangers from beginning as many as they like, in the names of as many hosts.
+/// UDP has no handshake, so any host can open any number of flows from any addresses.
 #[test]
-fn kernel_streams_that_nobody_answers_push_out_only_themselves() {
+fn kernel_unanswered_streams_evict_only_each_other() {
     let shares = [QuotaId(1), QuotaId(2)];
     for (place, share) in PLACES.into_iter().flat_map(|place| shares.map(|share| (place, share))) {
         let (asked, answers, other, backend, client) = place;
@@ -112,13 +111,13 @@ fn kernel_streams_that_nobody_answers_push_out_only_themselves() {
     }
 }
 
-/// What was answered just now may go on: a handshake over UDP begins so. A machine may be too slow to see that.
+/// A flow with a recent reply may continue, as a handshake over UDP does. A slow machine may miss that.
 #[test]
-fn kernel_a_stream_that_nobody_answers_goes_before_what_was_answered_just_now() {
+fn kernel_unanswered_streams_are_evicted_before_recent_replies() {
     in_both(|node, place @ (.., client)| {
         flood_of_streams(node, place, 2_000..2_300);
         let mut judged = 0;
-        // So few that those which are looked at by chance are never these alone.
+        // So few that a random sample never consists of these alone.
         for round in 0..3 {
             let (began, asked) = (lives::now(), 30_000 + 10 * round..30_010 + 10 * round);
             asked.clone().for_each(|port| ask(node, place, port));
@@ -134,22 +133,22 @@ fn kernel_a_stream_that_nobody_answers_goes_before_what_was_answered_just_now() 
 }
 
 #[test]
-fn kernel_no_service_takes_the_room_that_another_one_wants() {
+fn kernel_no_service_fills_the_table_of_flows() {
     in_both(|node, place| {
         let most = (0..300).find(|at| !connect(node, place, 30_000 + at)).unwrap();
         let parts = FLOWS / 9;
-        assert!((7 * parts..=8 * parts + 8).contains(&most.into()), "alone it has eight of nine: {most}");
+        assert!((7 * parts..=8 * parts + 8).contains(&most.into()), "alone it gets eight ninths: {most}");
         assert_eq!(node.counted(packet_count::COUNT_FULL), 1);
         (0..100).for_each(|at| ask(node, place, 2_000 + at));
         assert_eq!(node.counted(packet_count::COUNT_FULL), 1);
         let all = (30_000..30_000 + most).all(|port| found(node, &format!("{}:{port}", place.4)).is_some());
-        assert!(all, "what lives stays");
+        assert!(all, "live flows stay");
     });
 }
 
-/// Eight ports would have 64 of 65 parts of the table, if each of them had a share.
+/// Eight ports would get 64 of 65 parts of the table, if each had its own quota.
 #[test]
-fn kernel_a_namespace_takes_no_more_room_by_many_ports() {
+fn kernel_a_quota_gets_no_more_space_by_many_ports() {
     for (asked, answers, other, backend, client) in PLACES {
         Node::test_with(FLOWS, move |node| {
             let own = [address(answers)];
@@ -172,17 +171,17 @@ fn kernel_a_namespace_takes_no_more_room_by_many_ports() {
             };
             let tenants = (0..300).zip(ports.iter().cycle());
             let opened = tenants.filter(|(at, port)| opens(30_000 + at, port, backend)).count();
-            assert!((200..=228 + 8).contains(&opened), "together they have eight of nine: {opened}");
+            assert!((200..=228 + 8).contains(&opened), "together they get eight ninths: {opened}");
             let bystanders = (0..16).filter(|at| opens(20_000 + at, asked, answers)).count();
             assert_eq!(bystanders, 16);
         });
     }
 }
 
-/// Connections that live, of as many namespaces as have the whole table where each has no more than a small part of it,
-/// and then of further ones, by turns. A full table stays full for as long as those connections live.
+/// Live connections of as many quotas as fill the table with small parts, then of further quotas by turns. The table
+/// stays full while those connections live.
 #[test]
-fn kernel_namespaces_with_connections_leave_room_to_those_that_have_few() {
+fn kernel_quotas_with_connections_leave_space_to_small_ones() {
     const MANY: u32 = 4096;
     for (.., other, backend, client) in PLACES {
         Node::test_with(MANY, move |node| {
@@ -211,7 +210,7 @@ fn kernel_namespaces_with_connections_leave_room_to_those_that_have_few() {
 }
 
 #[test]
-fn kernel_the_least_worth_keeping_goes_first() {
+fn kernel_flows_are_evicted_by_rank() {
     in_both(|node, place @ (.., client)| {
         (0..40).for_each(|at| assert!(connect(node, place, 30_000 + at)));
         (0..40).for_each(|at| {
@@ -227,9 +226,9 @@ fn kernel_the_least_worth_keeping_goes_first() {
     });
 }
 
-/// What is answered soon after it began leaves no trace by which others would be pushed out.
+/// A reply soon after the request leaves no trace by which others would be evicted.
 #[test]
-fn kernel_answered_flows_push_no_unanswered_one_out() {
+fn kernel_answered_flows_evict_no_unanswered_ones() {
     let place @ (_, _, other, _, client) = PLACES[0];
     Node::test_with(40_000, move |node| {
         node.serve_local(&Port { frontends: &[place.0], backends: &[address(place.1)], ..Port::UDP });
@@ -244,9 +243,9 @@ fn kernel_answered_flows_push_no_unanswered_one_out() {
     });
 }
 
-/// A client of a port that has nothing but what lives is dropped, and flows of that port that are over make room again.
+/// A client of a port with only live flows is dropped; closed flows of that port make space again.
 #[test]
-fn kernel_who_has_its_part_gets_room_from_what_is_its_own() {
+fn kernel_a_full_quota_evicts_only_its_own_flows() {
     in_both(|node, place @ (.., client)| {
         let most = (0..300).find(|at| !connect(node, place, 30_000 + at)).unwrap();
         let refused = node.come(&Sent::tcp(&format!("{client}:2222"), place.2, SYN).frame()).0;
@@ -257,8 +256,8 @@ fn kernel_who_has_its_part_gets_room_from_what_is_its_own() {
     });
 }
 
-/// Makes of a flow one of all that it may be, by a number: what was said, how far it is, for how many seconds it has
-/// been silent. Where it `lives` neither side has ended it, and it is not old.
+/// Gives a flow one of all its possible states, by a number: flags, state, idle seconds. If `lives`, neither side has
+/// closed it, and it is not old.
 fn becomes(flow: &mut types::flow, number: u64, lives: bool) {
     let mut left = number;
     let mut any = |of: u64| {
@@ -275,7 +274,7 @@ fn becomes(flow: &mut types::flow, number: u64, lives: bool) {
     flow.client_flags = said(flow.client_flags, any(8));
     flow.backend_flags = said(flow.backend_flags, any(8));
     let silent = if lives { [0, 0, 4, 5] } else { [0, 4, 20, 40] }[any(4) as usize];
-    // Whether it goes on long enough to be a stream, and for longer than it is silent.
+    // Whether it lasted long enough to be a stream, and longer than it is idle.
     let lasted = [0, 15, 100][any(3) as usize];
     if flow.transport == TCP && any(2) == 1 {
         flow.client_flags |= u8::try_from(flow_flag::FLOW_ENCAP.0).unwrap();
@@ -286,7 +285,7 @@ fn becomes(flow: &mut types::flow, number: u64, lives: bool) {
 
 const NEWCOMERS: &str = "203.0.113.12:80";
 
-/// A table that is full of four flows of one namespace, two over UDP and two over TCP; a port of another namespace.
+/// Fills a table with four flows of one quota, two over UDP and two over TCP, and serves a port of another quota.
 fn crowd(node: &mut Node, number: u64) {
     let (asked, answers, other, backend, client) = PLACES[0];
     let udp = Port { index: 1, frontends: &[asked], backends: &[address(answers)], ..Port::UDP };
@@ -304,8 +303,8 @@ fn crowd(node: &mut Node, number: u64) {
     }
 }
 
-/// Has a further client come, and looks which flow has made room. `false`: a second went by meanwhile, so programs and
-/// daemon may have counted otherwise.
+/// Sends one more client, and checks which flow was evicted. `false`: a second passed meanwhile, so programs and daemon
+/// may have counted differently.
 fn one_gives_way(node: &Node) -> bool {
     let before: Vec<types::flow> = all(node).map(|(_, flow)| flow).collect();
     let now = lives::now();
@@ -320,7 +319,7 @@ fn one_gives_way(node: &Node) -> bool {
     let worth = EvictionRank::from_flow(most, now);
     assert_eq!((has_room, gone.len()), (worth != EvictionRank::Needed, usize::from(has_room)), "{before:?}");
     assert!(gone.iter().all(|it| EvictionRank::from_flow(it, now) == worth), "{gone:?}, and not {most:?}");
-    // Of those without an answer the oldest goes, however long the others are silent.
+    // Of flows without a reply the oldest goes, however long others are idle.
     let is_by_silence = worth >= EvictionRank::OldReply;
     let is_most = |it: &&types::flow| {
         eviction_rank::eviction_score(it, now) == eviction_rank::eviction_score(most, now)
@@ -329,9 +328,9 @@ fn one_gives_way(node: &Node) -> bool {
     true
 }
 
-/// The daemon moves flows to a smaller table by the rule by which programs give them up.
+/// The daemon moves flows to a smaller table by the same rank by which programs evict them.
 #[test]
-fn kernel_programs_and_daemon_give_up_the_same_flow() {
+fn kernel_programs_and_daemon_evict_the_same_flow() {
     const ROUNDS: u32 = 16;
     let judged = Arc::new(AtomicU32::new(0));
     for round in 0..ROUNDS {

@@ -1,13 +1,13 @@
-//! Packets of SCTP, and what an observer knows of them.
+//! Packets of SCTP, and their parsing.
 //!
-//! Invariant: a sum is made here over all that it covers, bit by bit, never by what has changed.
+//! Invariant: a checksum is computed here over all covered bytes, bit by bit, never from differences.
 
 use super::craft::{ACK, FIN, RST, SYN};
 
-/// The number of the protocol.
+/// The protocol number.
 pub(super) const SCTP: u8 = 132;
 
-/// Kinds of chunks.
+/// Types of chunks.
 pub(super) const DATA: u8 = 0;
 pub(super) const INIT: u8 = 1;
 pub(super) const INIT_ACK: u8 = 2;
@@ -20,11 +20,11 @@ pub(super) const COOKIE_ECHO: u8 = 10;
 pub(super) const COOKIE_ACK: u8 = 11;
 pub(super) const SHUTDOWN_COMPLETE: u8 = 14;
 
-/// The header before the chunks, and where its sum stands.
+/// The header before the chunks, and the position of its checksum.
 pub(super) const HEADER: usize = 12;
 pub(super) const SUM: usize = 8;
 
-/// A chunk that is an INIT has at least so many bytes.
+/// The minimum bytes of an INIT chunk.
 pub(super) const INIT_BYTES: usize = 20;
 
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -41,13 +41,13 @@ pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     !register(bytes)
 }
 
-/// Four bytes after which the sum of all is 0.
+/// Four bytes after which the checksum of all is 0.
 pub(super) fn end_that_makes_zero(bytes: &[u8]) -> [u8; 4] {
     let back = |it: u32| if it >> 31 == 1 { ((it ^ POLYNOMIAL) << 1) | 1 } else { it << 1 };
     ((0..32).fold(u32::MAX, |it, _| back(it)) ^ register(bytes)).to_le_bytes()
 }
 
-/// The sum of a packet, whatever stands in its place.
+/// The checksum of a packet, whatever its checksum field holds.
 pub(super) fn sum_of(packet: &[u8]) -> [u8; 4] {
     let mut packet = packet.to_vec();
     packet[SUM..HEADER].fill(0);
@@ -58,7 +58,7 @@ pub(super) fn is_right(packet: &[u8]) -> bool {
     packet.get(SUM..HEADER).is_some_and(|sum| sum == sum_of(packet))
 }
 
-/// A chunk, filled up to whole words.
+/// A chunk, padded to whole words.
 pub(super) fn chunk(kind: u8, content: &[u8]) -> Vec<u8> {
     let length = u16::try_from(content.len() + 4).unwrap();
     let mut chunk = [&[kind, 0][..], &length.to_be_bytes(), content].concat();
@@ -66,7 +66,7 @@ pub(super) fn chunk(kind: u8, content: &[u8]) -> Vec<u8> {
     chunk
 }
 
-/// What says in chunks what these flags say in TCP.
+/// The chunks that correspond to these TCP flags.
 pub(super) fn chunk_of(flags: u8, content: &[u8]) -> Vec<u8> {
     match (flags & SYN != 0, flags & RST != 0, flags & FIN != 0, flags & ACK != 0) {
         (true, _, _, false) => chunk(INIT, &[&[7; 16], content].concat()),
@@ -77,7 +77,7 @@ pub(super) fn chunk_of(flags: u8, content: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The same the other way round, by the first chunks.
+/// The inverse, by the first chunks.
 pub(super) fn flags_of(chunks: &[u8]) -> u8 {
     let (mut rest, mut flags) = (chunks, 0);
     for _ in 0..4 {
@@ -102,7 +102,7 @@ pub(super) fn flags_of(chunks: &[u8]) -> u8 {
 }
 
 #[test]
-fn the_sum_is_that_of_the_standard() {
+fn the_checksum_matches_the_standard() {
     assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     let mut bytes = b"whatever stands before".to_vec();
     bytes.extend(end_that_makes_zero(&bytes));

@@ -1,17 +1,17 @@
-//! Which packets pass by the stack, and that both directions of a flow do or neither.
+//! Which packets take the fast path; both directions of a flow do, or neither.
 
 use super::craft::{ACK, SYN, Seen, Sent, UDP, address, see};
 use super::network;
 use super::node::{NEXT, Node, REDIRECTED};
 use super::past::{HOPS, Way, hops, passed, serve};
 
-/// A client outside, what it dials, and a backend of another node.
+/// An outside client, its frontend, and a backend of another node.
 const WAYS: [Way; 2] = [
     ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080"),
     ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd02::5]:8080"),
 ];
 
-/// Runs a test on a node that has the shortcut and knows its routers.
+/// Runs a test on a node with the fast path and resolved routers.
 fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     Node::test(|node| {
         serve(node, &WAYS);
@@ -21,12 +21,12 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
     });
 }
 
-/// What the kernel said of a way holds for the second in which it was asked.
+/// A cached route lasts for the second of its look-up.
 fn wait_until_asked_again() {
     std::thread::sleep(std::time::Duration::from_millis(1_100));
 }
 
-/// A packet that has taken the shortcut, as the other device's program gets it.
+/// A packet on the fast path, as the other device's program gets it.
 #[track_caller]
 fn passes(node: &Node, sent: &Sent) -> Vec<u8> {
     let sent_on = node.come(&sent.frame());
@@ -41,7 +41,7 @@ fn leaves(node: &Node, frame: &[u8]) -> Seen {
     see(&frame, true)
 }
 
-/// Begins a flow with its first packet and an answer, and returns what the backend saw as its client.
+/// Opens a flow with its first packet and a reply, and returns the client as the backend saw it.
 #[track_caller]
 fn begin(node: &Node, (client, frontend, backend): (&str, &str, &str), transport: u8) -> String {
     let first = Sent::by(transport, client, frontend, SYN, b"?");
@@ -54,7 +54,7 @@ fn begin(node: &Node, (client, frontend, backend): (&str, &str, &str), transport
 }
 
 #[test]
-fn kernel_a_flow_takes_the_shortcut_both_ways_from_its_first_packet_on() {
+fn kernel_a_flow_takes_the_fast_path_from_its_first_packet() {
     test(|node| {
         for way @ (client, frontend, _) in WAYS {
             for transport in [super::craft::TCP, UDP] {
@@ -65,9 +65,9 @@ fn kernel_a_flow_takes_the_shortcut_both_ways_from_its_first_packet_on() {
     });
 }
 
-/// What the stack does more than send on: it tells the sender, follows options, or puts fragments together.
+/// The stack does more than forward: it sends ICMP errors, follows options, or reassembles fragments.
 #[test]
-fn kernel_a_packet_with_which_the_stack_does_more_goes_through_the_stack() {
+fn kernel_packets_that_need_more_than_forwarding_take_the_stack() {
     test(|node| {
         for way @ (client, frontend, backend) in WAYS {
             let seen = begin(node, way, UDP);
@@ -76,7 +76,7 @@ fn kernel_a_packet_with_which_the_stack_does_more_goes_through_the_stack() {
                 let mut last_hop = plain().frame();
                 let at = if last_hop[12] == 8 { 22 } else { 21 };
                 last_hop[at] = 1;
-                // IPv4 has a sum that covers the number of hops.
+                // IPv4 has a checksum that covers the number of hops.
                 if last_hop[12] == 8 {
                     let sum = u16::from_be_bytes([last_hop[24], last_hop[25]]);
                     let sum = u32::from(sum) + (u32::from(HOPS - 1) << 8);
@@ -98,9 +98,9 @@ fn kernel_a_packet_with_which_the_stack_does_more_goes_through_the_stack() {
     });
 }
 
-/// The route counts, not the device alone: a path may be narrower further on.
+/// The route's MTU counts, not only the device's: a path may be narrower further on.
 #[test]
-fn kernel_a_packet_that_is_too_long_for_its_way_goes_through_the_stack() {
+fn kernel_a_packet_that_exceeds_the_mtu_takes_the_stack() {
     test(|node| {
         WAYS.iter().for_each(|way| drop(begin(node, *way, UDP)));
         network::narrow(1_400);
@@ -113,13 +113,17 @@ fn kernel_a_packet_that_is_too_long_for_its_way_goes_through_the_stack() {
 }
 
 #[test]
-fn kernel_a_way_holds_for_a_second_and_for_packets_that_it_is_long_enough_for() {
+fn kernel_a_cached_route_serves_one_second_and_packets_within_its_mtu() {
     test(|node| {
         WAYS.iter().for_each(|way| drop(begin(node, *way, UDP)));
         network::forget_routers();
         wait_until_asked_again();
         for (client, frontend, _) in WAYS {
-            assert_eq!(node.come(&Sent::udp(client, frontend, b"?").frame()).0, NEXT, "no router is known");
+            assert_eq!(
+                node.come(&Sent::udp(client, frontend, b"?").frame()).0,
+                NEXT,
+                "no router is resolved"
+            );
         }
         network::know_routers();
         for (client, frontend, _) in WAYS {
@@ -130,9 +134,9 @@ fn kernel_a_way_holds_for_a_second_and_for_packets_that_it_is_long_enough_for() 
     });
 }
 
-/// A frame may be filled up to 60 bytes, and no further.
+/// A frame may be padded up to 60 bytes, and no further.
 #[test]
-fn kernel_a_frame_of_another_length_than_its_packet_goes_through_the_stack() {
+fn kernel_a_frame_longer_than_its_packet_takes_the_stack() {
     test(|node| {
         for way @ (client, frontend, _) in WAYS {
             begin(node, way, UDP);
@@ -149,9 +153,9 @@ fn kernel_a_frame_of_another_length_than_its_packet_goes_through_the_stack() {
     });
 }
 
-/// A look at the kernel's routes does not tell that the stack drops what comes from there.
+/// A FIB look-up does not report that the stack drops packets from that source.
 #[test]
-fn kernel_a_client_with_an_address_that_no_host_can_have_takes_no_shortcut() {
+fn kernel_a_client_with_an_invalid_address_takes_no_fast_path() {
     test(|node| {
         network::lead_to_others("default via 192.0.2.3");
         for client in ["239.1.1.1:40000", "255.255.255.255:40000", "0.0.0.1:40000", "8.8.8.8:40000"] {
@@ -161,14 +165,14 @@ fn kernel_a_client_with_an_address_that_no_host_can_have_takes_no_shortcut() {
     });
 }
 
-/// Tracking would otherwise see the first packet and nothing after it.
+/// Otherwise conntrack would see the first packet and nothing after it.
 #[test]
-fn kernel_a_flow_whose_first_packet_needs_the_stack_stays_with_the_stack() {
+fn kernel_a_flow_whose_first_packet_took_the_stack_stays_there() {
     Node::test(|node| {
         serve(node, &WAYS);
         node.tell_of_shortcut(true);
         for (client, frontend, _) in WAYS {
-            assert_eq!(node.come(&Sent::tcp(client, frontend, SYN).frame()).0, NEXT, "no router is known");
+            assert_eq!(node.come(&Sent::tcp(client, frontend, SYN).frame()).0, NEXT, "no router is resolved");
         }
         network::know_routers();
         for (client, frontend, backend) in WAYS {
@@ -180,7 +184,7 @@ fn kernel_a_flow_whose_first_packet_needs_the_stack_stays_with_the_stack() {
 }
 
 #[test]
-fn kernel_a_client_whose_answers_leave_by_another_device_takes_no_shortcut() {
+fn kernel_a_client_with_replies_by_another_device_takes_no_fast_path() {
     test(|node| {
         network::lead_to_pods("198.51.100.0/24", "10.1.0.2");
         network::lead_to_pods("2001:db8:1::/48", "fd01::2");
@@ -190,9 +194,9 @@ fn kernel_a_client_whose_answers_leave_by_another_device_takes_no_shortcut() {
     });
 }
 
-/// A firewall may come while flows go on.
+/// A firewall may be loaded while flows continue.
 #[test]
-fn kernel_flows_go_through_the_stack_when_their_device_has_no_shortcut_any_more() {
+fn kernel_flows_take_the_stack_once_the_fast_path_ends() {
     test(|node| {
         let seen: Vec<String> = WAYS.iter().map(|way| begin(node, *way, super::craft::TCP)).collect();
         node.tell_of_shortcut(false);

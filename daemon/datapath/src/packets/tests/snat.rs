@@ -1,4 +1,4 @@
-//! Ports for clients of other nodes' backends: each is found while it is free, and soon after it was.
+//! SNAT ports towards remote backends: each is found while it is free, and soon after it was freed.
 
 use holdfast_core::op::QuotaId;
 
@@ -13,16 +13,16 @@ use crate::map::Map;
 
 type Way<'a> = (&'a str, &'a str, &'a str);
 
-/// A frontend, a backend of another node, and the clients of it.
+/// A frontend, a remote backend, and its clients.
 const WAYS: [Way<'_>; 2] = [
     ("203.0.113.10:80", "10.2.0.5:8080", "198.51.100.7"),
     ("[2001:db8:f::10]:80", "[fd02::5]:8080", "[2001:db8:1::7]"),
 ];
 
-/// More than are looked at by chance, and one at a time.
+/// More than a random search tries one at a time.
 const PORTS: u16 = 1_000;
 
-/// With `LONG` in the environment nearly as many as may wait for an answer at once.
+/// With `LONG` in the environment, nearly as many as may wait for a reply at once.
 fn ports() -> u16 {
     if std::env::var_os("LONG").is_some() { 16_000 } else { PORTS }
 }
@@ -31,7 +31,7 @@ fn begin(node: &Node, (frontend, _, client): Way<'_>, port: u16) -> i32 {
     node.come(&Sent::tcp(&format!("{client}:{port}"), frontend, SYN).frame()).0
 }
 
-/// A client and the backend agree.
+/// A client and the backend open a connection.
 #[track_caller]
 fn connect(node: &Node, (frontend, backend, client): Way<'_>, port: u16) {
     let client = format!("{client}:{port}");
@@ -42,26 +42,26 @@ fn connect(node: &Node, (frontend, backend, client): Way<'_>, port: u16) {
 }
 
 #[test]
-fn kernel_a_client_gets_a_port_for_another_node_while_there_is_one() {
+fn kernel_a_client_gets_an_snat_port_while_one_is_free() {
     for way @ (frontend, backend, client) in WAYS {
         Node::test_with(2 * u32::from(ports()), move |node| {
             node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
             give(node, 1_024, ports());
             (1_024..1_024 + ports()).for_each(|port| connect(node, way, port));
             assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 0);
-            assert_eq!(begin(node, way, 65_535), SHOT, "all are taken");
+            assert_eq!(begin(node, way, 65_535), SHOT, "all ports are taken");
             assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
             let one = format!("{client}:{}", 1_024 + ports() / 2);
             close(node, &one, 2);
-            assert_eq!(begin(node, way, 65_535), NEXT, "one has been closed for a second");
+            assert_eq!(begin(node, way, 65_535), NEXT, "one was closed a second ago");
             assert!(found(node, &one).is_none());
         });
     }
 }
 
-/// Clients that ask when there is none cost no more than a few searches a second.
+/// Clients without free ports cost only a few searches per second.
 #[test]
-fn kernel_no_flood_has_all_ports_searched_again_and_again() {
+fn kernel_a_flood_causes_no_repeated_search_of_all_ports() {
     let way @ (frontend, backend, client) = WAYS[0];
     Node::test_with(2 * u32::from(PORTS), move |node| {
         node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
@@ -71,13 +71,13 @@ fn kernel_no_flood_has_all_ports_searched_again_and_again() {
         close(node, &format!("{client}:1500"), 2);
         let later = std::time::Duration::from_millis(1_100);
         std::thread::sleep(later);
-        assert_eq!(begin(node, way, 50_000), NEXT, "they are searched again in another second");
+        assert_eq!(begin(node, way, 50_000), NEXT, "another second searches again");
     });
 }
 
-/// Whose backends have no ports left searches in vain, and takes no search from another namespace.
+/// A quota whose backends have no ports left searches in vain, and takes no searches from another quota.
 #[test]
-fn kernel_searches_of_one_namespace_find_ports_for_another() {
+fn kernel_searches_of_one_quota_find_ports_for_another() {
     let backends = ["10.2.0.5:8080", "10.2.0.6:8080", "10.2.0.7:8080"];
     let frontends = ["203.0.113.10:80", "203.0.113.11:80", "203.0.113.12:80"];
     let last = ("203.0.113.20:80", "10.2.0.20:8080", WAYS[0].2);
@@ -103,14 +103,14 @@ fn kernel_searches_of_one_namespace_find_ports_for_another() {
             let way = (frontend, "", last.2);
             (50_000..50_004).for_each(|port| assert_eq!(begin(node, way, port), SHOT, "{frontend}"));
         }
-        assert_eq!(begin(node, last, 50_000), NEXT, "the one port that is left is found");
+        assert_eq!(begin(node, last, 50_000), NEXT, "the last free port is found");
     });
 }
 
-/// Where a balancer's address is one of the node itself, and its port one that clients get: a tenant may name that
-/// frontend's client as his own backend, and what the client says next would be taken for his backend's answer.
+/// If a balancer's address is the node's own and its port an SNAT port, a tenant could name that frontend's client as a
+/// backend. The client's next packet would then look like the backend's reply.
 #[test]
-fn kernel_no_flow_comes_from_a_frontend_of_the_node() {
+fn kernel_no_snat_port_is_a_frontend_of_the_node() {
     let ways = [
         ("192.0.2.1:5060", "198.51.100.9:5060", "10.2.0.5:5060"),
         ("[2001:db8::1]:5060", "[2001:db8:1::9]:5060", "[fd02::5]:5060"),
@@ -130,9 +130,9 @@ fn kernel_no_flow_comes_from_a_frontend_of_the_node() {
     }
 }
 
-/// With the kernel's own range of ports made small, as docs/packets.md says, a node gives nearly all that there are.
+/// With the kernel's own port range made small, as docs/packets.md says, a node uses nearly all ports for SNAT.
 #[test]
-fn kernel_fifty_thousand_connections_to_one_backend_are_all_carried() {
+fn kernel_fifty_thousand_connections_to_one_backend_get_ports() {
     let ranges = [port_range { first: 1_024, count: 22_976 }, port_range { first: 32_768, count: 28_232 }];
     for (frontend, backend, client) in WAYS {
         Node::test_with(100_000, move |node| {
@@ -147,10 +147,10 @@ fn kernel_fifty_thousand_connections_to_one_backend_are_all_carried() {
     }
 }
 
-/// Flannel has the kernel masquerade whatever leaves for another node's pod: a client then has a port of the kernel's,
-/// which a flow may have been given that never sent from it.
+/// Flannel makes the kernel masquerade everything that leaves for another node's pod: the client then has a port of the
+/// kernel's, which may be the SNAT port of a flow that never sent from it.
 #[test]
-fn kernel_nothing_answers_a_port_from_which_nothing_has_left() {
+fn kernel_a_reply_to_an_unused_snat_port_passes_unchanged() {
     for (frontend, backend, client) in WAYS {
         for (transport, port) in [(TCP, Port::TCP), (UDP, Port::UDP)] {
             Node::test(move |node| {
@@ -162,32 +162,32 @@ fn kernel_nothing_answers_a_port_from_which_nothing_has_left() {
                 let nat = format!("{own}:{}", u16::from_be(sees.nat_port));
                 let answer = Sent::by(transport, backend, &nat, SYN | ACK, b"answer");
                 let frame = answer.frame();
-                assert_eq!(node.come(&frame), (NEXT, frame.clone()), "of a connection that the kernel has");
+                assert_eq!(node.come(&frame), (NEXT, frame.clone()), "a connection of the kernel's");
                 let leaving = Sent::by(transport, &came.from.to_string(), backend, SYN, b"question");
                 assert_eq!(node.leaves(&leaving).from, address(&nat));
-                assert_eq!(node.comes(&answer).to, came.from, "from then on it is the flow's");
+                assert_eq!(node.comes(&answer).to, came.from, "from then on it belongs to the flow");
             });
         }
     }
 }
 
-/// A second frontend to each backend, of another namespace.
+/// A second frontend for each backend, of another quota.
 const OTHERS: [&str; 2] = ["203.0.113.11:80", "[2001:db8:f::11]:80"];
 
-/// Flows of one namespace that have all ports towards a backend.
+/// Flows of one quota that take all ports towards a backend.
 struct Flood<'a> {
     node: &'a Node,
     transport: u8,
-    /// The frontends to that backend: of the flood, and of another namespace.
+    /// The frontends of that backend: of the flood, and of another quota.
     frontends: [&'a str; 2],
     client: &'a str,
 }
 
 impl Flood<'_> {
-    /// So few that a search looks at all of them at once.
+    /// So few that a search tries all of them at once.
     const PORTS: std::ops::Range<u16> = 40_000..40_064;
 
-    /// Runs a test over TCP and UDP, in both families. Nobody has answered the flows, which have begun just now.
+    /// Runs a test over TCP and UDP, in both families. The flows have just been opened, without replies.
     fn test(test: fn(&Flood<'_>)) {
         for ((frontend, backend, client), other) in WAYS.into_iter().zip(OTHERS) {
             for (transport, port) in [(TCP, Port::TCP), (UDP, Port::UDP)] {
@@ -214,7 +214,7 @@ impl Flood<'_> {
         format!("{}:{port}", self.client)
     }
 
-    /// That flow has gone on for so long that it is none whose answer is under way.
+    /// Ages a flow so that no reply to it can be in flight.
     fn goes_on(&self, port: u16) {
         change(self.node, &self.client(port), |flow| flow.began = flow.began.wrapping_sub(20));
     }
@@ -224,25 +224,25 @@ impl Flood<'_> {
     }
 }
 
-/// Any namespace may name a backend of others, and 900 packets a second would have kept all ports towards it.
+/// Any quota may name others' backends, and 900 packets per second would have taken all ports towards them.
 #[test]
-fn kernel_a_flood_without_answers_keeps_no_port_from_others() {
+fn kernel_a_flood_without_replies_keeps_no_port_from_others() {
     Flood::test(|flood| {
         let [own, other] = flood.frontends;
-        assert!(!flood.begins(other, 50_000), "answers may be under way");
+        assert!(!flood.begins(other, 50_000), "replies may be in flight");
         for (at, frontend) in (0..).zip([other, own]) {
             let (oldest, newcomer) = (Flood::PORTS.start + at, 50_000 + at);
             flood.goes_on(oldest);
             assert!(flood.begins(frontend, newcomer), "{frontend}");
             assert!(!flood.is_there(oldest) && flood.is_there(newcomer), "{frontend}");
         }
-        assert_eq!(all(flood.node).count(), Flood::PORTS.len(), "and no other flow is gone");
+        assert_eq!(all(flood.node).count(), Flood::PORTS.len(), "no other flow is evicted");
         assert_eq!(flood.node.counted(packet_count::COUNT_NO_PORT), 1);
     });
 }
 
 #[test]
-fn kernel_what_was_answered_keeps_its_port_however_few_there_are() {
+fn kernel_flows_with_replies_keep_their_ports_under_shortage() {
     Flood::test(|flood| {
         for port in Flood::PORTS {
             flood.goes_on(port);

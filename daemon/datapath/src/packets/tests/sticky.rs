@@ -1,4 +1,4 @@
-//! Clients that come back to the backend that they had.
+//! Clients that return to the backend that they had.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use super::craft::{ACK, RST, SYN, Sent, TCP, address, see};
 use super::node::{NEXT, Node};
 use crate::kernel::bed::Port;
 
-/// A frontend, its backends of this node, the first of its clients; the same of another service.
+/// A frontend, its local backends, its first client; the same of another service.
 type Place = ([&'static str; 2], fn(u16) -> String, fn(u32) -> String);
 
 const PLACES: [Place; 2] = [
@@ -30,7 +30,7 @@ fn lead(node: &mut Node, index: u32, frontend: &str, backends: &[SocketAddr]) {
     lead_of(node, index, QuotaId(1), frontend, backends);
 }
 
-/// Leads a frontend of that namespace there.
+/// Leads a frontend of that quota to these backends.
 fn lead_of(node: &mut Node, index: u32, share: QuotaId, frontend: &str, backends: &[SocketAddr]) {
     lead_as(node, index, (share, WordFlags::default()), frontend, backends);
 }
@@ -55,13 +55,13 @@ fn lead_as(
     node.serve_local(&Port { index, base, frontends: &[frontend], backends, flags, share, ..Port::TCP });
 }
 
-/// So many last bits of a client's address do not count.
+/// Ignores so many last bits of clients' addresses.
 fn leave_out(node: &mut Node, index: u32, left_out: u8) {
     let facts = PortFacts { affinity_timeout: 10_800, ignored_bits: left_out };
     node.maps.execute(&Action::WriteFacts(PortIndex(index), facts)).unwrap();
 }
 
-/// Where a SYN goes.
+/// The backend of a SYN.
 fn begins(node: &Node, client: &str, port: u16, frontend: &str) -> SocketAddr {
     node.comes(&Sent::tcp(&format!("{client}:{port}"), frontend, SYN)).to
 }
@@ -70,26 +70,26 @@ fn agrees(node: &Node, client: &str, port: u16, backend: SocketAddr) {
     node.leaves(&Sent::tcp(&backend.to_string(), &format!("{client}:{port}"), SYN | ACK));
 }
 
-/// A backend agrees, and then says what only a client that hears it is told.
+/// A backend opens the connection, and then sends data that only a real client acknowledges.
 fn answers(node: &Node, client: &str, port: u16, backend: SocketAddr) {
     agrees(node, client, port, backend);
     node.leaves(&Sent::by(TCP, &backend.to_string(), &format!("{client}:{port}"), ACK, b"answer"));
 }
 
-/// The backend that a SYN goes to; it answers the client.
+/// The backend of a SYN, after it has replied to the client.
 fn begins_and_is_answered(node: &Node, client: &str, frontend: &str) -> SocketAddr {
     let first = begins(node, client, 40_000, frontend);
     answers(node, client, 40_000, first);
     first
 }
 
-/// Two backends, and eight with the two among them.
+/// Two backends, and eight that include the two.
 fn few_and_many(backend: fn(u16) -> String) -> [Vec<SocketAddr>; 2] {
     [8..10, 2..10].map(|all| all.map(|at| address(&backend(at))).collect())
 }
 
 #[test]
-fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
+fn kernel_simultaneous_connections_of_a_client_get_one_backend() {
     for ([frontend, _], backend, client) in PLACES {
         Node::test(move |node| {
             let backends: Vec<_> = (5..9).map(|at| address(&backend(at))).collect();
@@ -105,12 +105,12 @@ fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
     }
 }
 
-/// Seconds for which a client is known, and after which it comes again.
+/// Seconds for which a client is remembered, and after which it returns.
 const KNOWN_FOR: u32 = 6;
 const COMES_AGAIN: std::time::Duration = std::time::Duration::from_secs(4);
 
 #[test]
-fn kernel_a_client_that_comes_again_in_time_keeps_its_backend_for_that_time_anew() {
+fn kernel_a_client_that_returns_in_time_renews_its_affinity() {
     for ([frontend, _], backend, client) in PLACES {
         Node::test(move |node| {
             let [_, many] = few_and_many(backend);
@@ -129,9 +129,9 @@ fn kernel_a_client_that_comes_again_in_time_keeps_its_backend_for_that_time_anew
     }
 }
 
-/// By its address alone the client would get the same backend after each pause, for ever, with Maglev as without.
+/// By its address alone the client would get the same backend after each pause, with or without Maglev.
 #[test]
-fn kernel_a_client_that_was_away_for_too_long_may_get_any_backend() {
+fn kernel_a_client_whose_affinity_expired_may_get_any_backend() {
     for (([frontend, _], backend, client), by_maglev) in
         PLACES.into_iter().flat_map(|it| [false, true].map(|by_maglev| (it, by_maglev)))
     {
@@ -139,7 +139,7 @@ fn kernel_a_client_that_was_away_for_too_long_may_get_any_backend() {
             let [_, many] = few_and_many(backend);
             let flags = WordFlags::default().with(WordFlags::MAGLEV, by_maglev);
             lead_as(node, 1, (QuotaId(1), flags), frontend, &many);
-            // Each pause is too long.
+            // Every pause is too long.
             node.maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts::default())).unwrap();
             let mut chosen = std::collections::BTreeSet::new();
             for port in (40_000..40_040).step_by(2) {
@@ -153,9 +153,9 @@ fn kernel_a_client_that_was_away_for_too_long_may_get_any_backend() {
     }
 }
 
-/// A backend without weight is out of the list, and still a member of it.
+/// A backend without weight is not in the list but still a member.
 #[test]
-fn kernel_a_client_comes_back_to_a_member_that_the_list_has_no_more() {
+fn kernel_a_client_returns_to_a_member_that_left_the_list() {
     for ([frontend, _], backend, client) in PLACES {
         Node::test_with(256, move |node| {
             let [_, many] = few_and_many(backend);
@@ -177,9 +177,9 @@ fn kernel_a_client_comes_back_to_a_member_that_the_list_has_no_more() {
     }
 }
 
-/// Its backend is one of others later, and by their number alone the client would get another one.
+/// The list changes later, and by their number alone the clients would get other backends.
 #[test]
-fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
+fn kernel_affinity_begins_with_a_backends_reply() {
     for ([frontend, _], backend, client) in PLACES {
         Node::test(move |node| {
             let [few, many] = few_and_many(backend);
@@ -190,13 +190,13 @@ fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
             }
             lead(node, 1, frontend, &many);
             let again: Vec<_> = (0..20).map(|at| begins(node, &client(at), 40_001, frontend)).collect();
-            assert_eq!(again[..10], firsts[..10], "they have been answered");
-            assert_ne!(again[10..], firsts[10..], "of these nobody knows who sent them");
+            assert_eq!(again[..10], firsts[..10], "the backend has replied to them");
+            assert_ne!(again[10..], firsts[10..], "these may be forged");
         });
     }
 }
 
-/// Five ports of one namespace, each with more clients than it has places.
+/// Five ports of one quota, each with more clients than it has slots.
 fn flood(node: &mut Node, frontends: &[String], backends: &[SocketAddr], client: fn(u32) -> String) {
     for (index, frontend) in (2..).zip(frontends) {
         lead_of(node, index, QuotaId(2), frontend, backends);
@@ -209,9 +209,9 @@ fn flood(node: &mut Node, frontends: &[String], backends: &[SocketAddr], client:
     }
 }
 
-/// All of them real, or at least answered: of the table of clients they get no more than their part.
+/// Even real clients of one quota get no more than its part of the table.
 #[test]
-fn kernel_no_flood_of_one_service_moves_clients_of_another() {
+fn kernel_a_flood_of_one_service_moves_few_clients_of_another() {
     for ([frontend, other], backend, client) in PLACES {
         Node::test(move |node| {
             let [few, many] = few_and_many(backend);
@@ -223,14 +223,14 @@ fn kernel_no_flood_of_one_service_moves_clients_of_another() {
             lead(node, 1, frontend, &many);
             let again = |at| begins(node, &client(at), 40_001, frontend);
             let moved = (0..1_000).zip(&firsts).filter(|(at, first)| again(*at) != **first).count();
-            assert!(moved < 20, "{moved} of 1000 were moved");
+            assert!(moved < 20, "{moved} of 1000 have moved");
         });
     }
 }
 
-/// A backend agrees to any SYN, and answers a forged segment that does not fit.
+/// A backend accepts any SYN, and replies to a forged segment that does not fit.
 #[test]
-fn kernel_nobody_is_remembered_in_whose_name_others_sent() {
+fn kernel_forged_segments_create_no_affinity() {
     for ([frontend, _], backend, client) in PLACES {
         Node::test(move |node| {
             let [few, many] = few_and_many(backend);
@@ -249,9 +249,9 @@ fn kernel_nobody_is_remembered_in_whose_name_others_sent() {
     }
 }
 
-/// Its own place is its own, also where many have one.
+/// A client keeps its own slot, even among many.
 #[test]
-fn kernel_thousands_of_clients_of_one_service_stay_where_they_are() {
+fn kernel_thousands_of_clients_of_one_service_keep_their_backends() {
     let ([frontend, _], backend, client) = PLACES[0];
     Node::test(move |node| {
         let [few, many] = few_and_many(backend);
@@ -268,14 +268,14 @@ fn kernel_thousands_of_clients_of_one_service_stay_where_they_are() {
             .zip(&firsts)
             .filter(|(at, first)| begins(node, &client(*at), 40_001, frontend) != **first)
             .count();
-        assert!(moved < 200, "{moved} of 4000 were moved");
+        assert!(moved < 200, "{moved} of 4000 have moved");
     });
 }
 
-/// For each of the places: how many last bits do not count.
+/// For each of the families: how many last bits do not count.
 const LEFT_OUT: [&[u8]; 2] = [&[1, 8, 13, 24], &[1, 16, 33, 63, 64, 65, 72, 96]];
 
-/// The same address but for one bit, counted from the last one.
+/// The same address with one bit flipped, counted from the last one.
 fn turned(client: &str, bit: u8) -> String {
     match client.trim_matches(['[', ']']).parse().unwrap() {
         IpAddr::V4(it) => IpAddr::from((it.to_bits() ^ 1 << bit).to_be_bytes()).to_string(),
@@ -283,7 +283,7 @@ fn turned(client: &str, bit: u8) -> String {
     }
 }
 
-/// Where connections of clients begin that differ from this one in these bits, each in one.
+/// The backends of clients whose addresses differ from this one in one of these bits.
 fn begin_of(
     node: &Node,
     client: &str,
@@ -295,7 +295,7 @@ fn begin_of(
 }
 
 #[test]
-fn kernel_clients_of_one_prefix_begin_at_one_backend_and_their_neighbours_do_not() {
+fn kernel_clients_of_one_prefix_share_a_backend_and_neighbours_do_not() {
     for (([frontend, _], backend, client), lengths) in PLACES.into_iter().zip(LEFT_OUT) {
         Node::test(move |node| {
             let [_, many] = few_and_many(backend);
@@ -303,7 +303,7 @@ fn kernel_clients_of_one_prefix_begin_at_one_backend_and_their_neighbours_do_not
             let client = client(77);
             for left_out in lengths {
                 leave_out(node, 1, *left_out);
-                // A port that was there before goes on to where it was.
+                // A port used before keeps its backend.
                 let from = 20_000 + 300 * u16::from(*left_out);
                 let first = begins(node, &client, from, frontend);
                 let inside = begin_of(node, &client, 0..*left_out, from + 1, frontend);
@@ -315,9 +315,9 @@ fn kernel_clients_of_one_prefix_begin_at_one_backend_and_their_neighbours_do_not
     }
 }
 
-/// By their number alone clients would go elsewhere once there are more backends.
+/// By their number alone, clients would move once there are more backends.
 #[test]
-fn kernel_a_prefix_is_remembered_by_any_client_of_it_that_was_answered() {
+fn kernel_a_reply_to_any_client_sets_the_prefixs_affinity() {
     for (([frontend, _], backend, client), left_out) in PLACES.into_iter().zip([8, 64]) {
         Node::test(move |node| {
             let [few, many] = few_and_many(backend);
@@ -340,9 +340,9 @@ fn kernel_a_prefix_is_remembered_by_any_client_of_it_that_was_answered() {
     }
 }
 
-/// What was remembered of a client, or of a prefix, sets it apart from no other client of the prefix of now.
+/// An entry of a client or another prefix does not separate it from the clients of the current prefix.
 #[test]
-fn kernel_with_another_prefix_all_clients_of_it_are_at_one_backend_at_once() {
+fn kernel_clients_of_a_changed_prefix_share_one_backend_at_once() {
     for (([frontend, _], backend, client), left_out) in PLACES.into_iter().zip([8, 64]) {
         Node::test(move |node| {
             let [few, many] = few_and_many(backend);
@@ -366,9 +366,9 @@ fn kernel_with_another_prefix_all_clients_of_it_are_at_one_backend_at_once() {
     }
 }
 
-/// Of two services each has its own prefix, and its own clients.
+/// Each of two services has its own prefix and clients.
 #[test]
-fn kernel_the_prefix_of_one_service_is_none_of_another() {
+fn kernel_each_service_has_its_own_affinity_prefix() {
     for (([frontend, other], backend, client), left_out) in PLACES.into_iter().zip([8, 64]) {
         Node::test(move |node| {
             let [few, many] = few_and_many(backend);

@@ -1,4 +1,4 @@
-//! Where the room for the entries of flows is taken from the start, and where it is taken with each flow.
+//! Whether memory for entries is allocated in advance, or with each flow.
 
 use libbpf_rs::MapCore;
 use libbpf_rs::libbpf_sys::BPF_F_NO_PREALLOC;
@@ -8,15 +8,15 @@ use crate::kernel::bed::bed;
 use crate::load;
 use crate::map::{Map, MapHandles};
 
-/// The number of the map of entries over IPv6, and whether its room is taken with each flow.
+/// The id of the IPv6 entry map, and whether it allocates with each flow.
 fn entries6(maps: &MapHandles) -> (u32, bool) {
     let told = maps[&Map::Entries6].info().unwrap().info;
     (told.id, told.map_flags & BPF_F_NO_PREALLOC != 0)
 }
 
-/// A table that is there keeps its flows, and so its entries, whatever the node has become since.
+/// An existing table keeps its flows and entries, even if the node has changed since.
 #[test]
-fn kernel_room_for_flows_over_ipv6_is_taken_from_the_start_where_the_node_has_an_address() {
+fn kernel_ipv6_entries_are_preallocated_if_the_node_has_an_ipv6_address() {
     bed(|_| {
         let before = load::make_default_packet_maps(&MapHandles::new(), 64).unwrap();
         assert!(entries6(&before).1, "nothing but a loopback");

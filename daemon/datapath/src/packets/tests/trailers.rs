@@ -1,4 +1,4 @@
-//! Bytes that a frame has behind its packet are no part of the packet: a switch or a network card has left them there.
+//! Bytes behind the packet in a frame do not belong to the packet: a switch or network card added them.
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address};
 use super::lives::found;
@@ -8,10 +8,10 @@ use super::wrapped::{FITS, WAYS, of_length, serve, taken_apart, test, wrapped};
 use crate::kernel::bed::Port;
 use crate::packets::DsrTransports;
 
-/// One byte, the sum of a frame, and a long trailer of a switch.
+/// One byte, a frame check sequence, and a long trailer of a switch.
 const LENGTHS: [usize; 3] = [1, 4, 96];
 
-/// So many bytes make a frame longer than the least that Ethernet has.
+/// So many bytes that the frame exceeds the minimum of Ethernet.
 const DATA: usize = 40;
 
 fn followed(frame: &[u8], by: &[u8]) -> Vec<u8> {
@@ -19,7 +19,7 @@ fn followed(frame: &[u8], by: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn kernel_a_packet_goes_to_another_node_without_what_the_frame_has_behind_it() {
+fn kernel_a_frames_trailer_is_not_encapsulated() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
@@ -36,9 +36,9 @@ fn kernel_a_packet_goes_to_another_node_without_what_the_frame_has_behind_it() {
     });
 }
 
-/// The way has room for the packet, and for the frame it would not.
+/// The route's MTU fits the packet, but not the frame.
 #[test]
-fn kernel_the_length_of_a_packet_counts_on_its_way_and_not_that_of_its_frame() {
+fn kernel_the_mtu_check_ignores_a_frames_trailer() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for (way, fits) in WAYS.iter().zip(FITS) {
@@ -50,7 +50,7 @@ fn kernel_the_length_of_a_packet_counts_on_its_way_and_not_that_of_its_frame() {
 }
 
 #[test]
-fn kernel_a_packet_that_came_by_another_node_may_have_bytes_behind_it() {
+fn kernel_an_encapsulated_packet_may_have_a_trailer() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for way in &WAYS {
@@ -64,9 +64,9 @@ fn kernel_a_packet_that_came_by_another_node_may_have_bytes_behind_it() {
     });
 }
 
-/// By chance the sum of a frame looks as an ABORT.
+/// A frame check sequence may look like an ABORT.
 #[test]
-fn kernel_what_a_frame_has_behind_a_packet_of_sctp_is_no_chunk() {
+fn kernel_a_trailer_of_an_sctp_packet_is_no_chunk() {
     Node::test(|node| {
         for (at, way) in (1..).zip(&WAYS) {
             node.serve(&Port {

@@ -1,4 +1,4 @@
-//! How many instructions the verifier looks at for the programs of packets.
+//! How many instructions of the packet programs the verifier processes.
 
 use std::io::Write;
 
@@ -8,17 +8,17 @@ use crate::kernel::KernelMaps;
 use crate::kernel::bed::CAPACITY;
 use crate::{load, map};
 
-/// The log level for which the kernel writes statistics alone.
+/// The log level for statistics only.
 const STATISTICS: u32 = 4;
 
-/// The kernel's own limit, and the share that the programs may take: another kernel or compiler may need more.
+/// The kernel's own limit, and the share that the programs may use: another kernel or compiler may need more.
 const LIMIT: u64 = 1_000_000;
 const MOST: u64 = LIMIT / 4;
 
-/// The step to which the guide rounds the number up: a new compiler changes a few instructions.
+/// The step to which the guide rounds up: a new compiler changes a few instructions.
 const STEP: u64 = 100_000;
 
-/// A program's name, and what the kernel writes when it loads the program.
+/// A program's name, and its verifier log.
 type Log = (String, Vec<u8>);
 
 fn logs() -> Vec<Log> {
@@ -26,10 +26,10 @@ fn logs() -> Vec<Log> {
     let given = map::clone_handles(maps.handles_for_tests()).unwrap();
     let mut logs = Vec::new();
     let mut listen = |mut program: OpenProgramMut<'_>| {
-        // The log has a line for each call of a function that is verified on its own, in each round of a loop.
+        // The log has a line for each call of a separately verified function, in each round of a loop.
         let mut log = vec![0_u8; 1 << 18];
         program.set_log_level(STATISTICS);
-        // SAFETY: the bytes of the log stay where they are until the programs are loaded, even if their owner moves.
+        // SAFETY: the log's bytes stay in place until the programs are loaded, even if their owner moves.
         let set = unsafe {
             let program = program.as_libbpf_object().as_ptr();
             sys::bpf_program__set_log_buf(program, log.as_mut_ptr().cast(), log.len() as sys::size_t)
@@ -42,15 +42,15 @@ fn logs() -> Vec<Log> {
     logs
 }
 
-/// The number that stands after a word.
+/// The number after a word.
 fn after(log: &str, word: &str) -> u64 {
     let rest = log.split_once(word).unwrap_or_else(|| panic!("no {word}in {log:?}")).1;
     rest.split(|it: char| !it.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
 
-/// A run in several kernels makes a table of these lines, and compares it with the guide.
+/// Runs in several kernels collect these lines in a table, and compare it with the guide.
 #[test]
-fn kernel_the_verifier_has_room_for_more_than_the_programs_take() {
+fn kernel_the_programs_stay_below_a_quarter_of_the_verifiers_limit() {
     let logs = logs();
     assert_eq!(logs.len(), 4, "what comes, what leaves, what pods answer, and frames");
     for (name, log) in logs {

@@ -1,4 +1,4 @@
-//! What goes to another node as it came, and what comes from there: see `bpf/dsr_encap.h` and `bpf/dsr_decap.h`.
+//! Encapsulated packets to and from other nodes: see `bpf/dsr_encap.h` and `bpf/dsr_decap.h`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ use crate::devices::DeviceSide;
 use crate::kernel::bed::Port;
 use crate::packets::{DsrTransports, PacketSwitches};
 
-/// A client, what it dials, a backend of another node and one of this node, that other node, and this one.
+/// A client, its frontend, a remote and a local backend, the other node, and this one.
 pub(super) struct Way {
     pub(super) client: &'static str,
     pub(super) frontend: &'static str,
@@ -57,7 +57,7 @@ pub(super) fn test(wraps: DsrTransports, test: impl FnOnce(&mut Node) + Send + '
     });
 }
 
-/// Serves the frontends with backends of another node, or of this one.
+/// Serves the frontends with remote or local backends.
 pub(super) fn serve(node: &mut Node, is_here: bool) {
     for (at, way) in (1..).zip(&WAYS) {
         let backend = address(if is_here { way.here } else { way.there });
@@ -77,7 +77,7 @@ pub(super) fn by(transport: u8, way: &Way, flags: u8) -> Sent {
     Sent::by(transport, way.client, way.frontend, flags, b"?")
 }
 
-/// The frame behind another header, as another node sends it.
+/// The frame encapsulated by another node.
 pub(super) fn wrapped(frame: &[u8], from: &str, to: &str) -> Vec<u8> {
     let (from, to): (IpAddr, SocketAddr) = (from.parse().unwrap(), address(to));
     let (link, inner) = frame.split_at(14);
@@ -108,7 +108,7 @@ pub(super) fn wrapped(frame: &[u8], from: &str, to: &str) -> Vec<u8> {
     [link, &outer, inner].concat()
 }
 
-/// A frame that left wrapped: from which node, to which backend, and what is inside.
+/// The outer header of an encapsulated frame: node, backend, and the inner frame.
 #[track_caller]
 pub(super) fn taken_apart((verdict, frame): (i32, Vec<u8>)) -> (IpAddr, SocketAddr, Vec<u8>) {
     assert_eq!(verdict, REDIRECTED);
@@ -125,15 +125,15 @@ pub(super) fn taken_apart((verdict, frame): (i32, Vec<u8>)) -> (IpAddr, SocketAd
     (from, SocketAddr::new(to, u16::from_be_bytes([outer[2], outer[3]])), inner)
 }
 
-/// Checks that a packet leaves as it came, behind a header of this node.
+/// Checks that a packet leaves unchanged, encapsulated by this node.
 #[track_caller]
 fn goes_wrapped(node: &Node, way: &Way, frame: &[u8]) {
     let (from, to, inner) = taken_apart(node.come(frame));
     assert_eq!((from, to), (way.own.parse().unwrap(), address(way.there)));
-    assert_eq!(inner, frame, "it is as the client sent it");
+    assert_eq!(inner, frame, "the inner packet is unchanged");
 }
 
-/// Checks that a packet that came wrapped goes to the backend, from the client itself.
+/// Checks that an encapsulated packet goes to the backend with the client's address.
 #[track_caller]
 fn comes_out(node: &Node, way: &Way, sent: &Sent) {
     let (verdict, frame) = node.come(&wrapped(&sent.frame(), way.node, way.here));
@@ -142,7 +142,7 @@ fn comes_out(node: &Node, way: &Way, sent: &Sent) {
     assert!(seen.is_valid, "{seen:?}");
 }
 
-/// Checks that a packet that came wrapped is dropped.
+/// Checks that an encapsulated packet is dropped.
 #[track_caller]
 fn is_dropped(node: &Node, frame: &[u8], counted: packet_count) {
     let before = node.counted(counted);
@@ -151,7 +151,7 @@ fn is_dropped(node: &Node, frame: &[u8], counted: packet_count) {
 }
 
 #[test]
-fn kernel_a_clients_packets_go_to_the_backends_node_as_they_came() {
+fn kernel_a_clients_packets_are_encapsulated_unchanged() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
@@ -166,7 +166,7 @@ fn kernel_a_clients_packets_go_to_the_backends_node_as_they_came() {
 }
 
 #[test]
-fn kernel_only_the_transports_that_are_named_go_so() {
+fn kernel_only_configured_transports_are_encapsulated() {
     test(DsrTransports::Tcp, |node| {
         serve(node, false);
         for way in &WAYS {
@@ -184,8 +184,7 @@ fn kernel_only_the_transports_that_are_named_go_so() {
 }
 
 #[test]
-fn kernel_what_another_node_sent_goes_to_the_backend_from_the_client_itself_and_is_answered_from_the_frontend()
- {
+fn kernel_decapsulated_packets_show_the_client_and_replies_the_frontend() {
     test(DsrTransports::Off, |node| {
         serve(node, true);
         for way in &WAYS {
@@ -204,9 +203,9 @@ fn kernel_what_another_node_sent_goes_to_the_backend_from_the_client_itself_and_
     });
 }
 
-/// A packet that no node sent, and one that is no client's, stay as they are.
+/// Packets that no node sent, or that come from no client, stay unchanged.
 #[test]
-fn kernel_what_no_node_sent_for_a_frontend_stays_as_it_is() {
+fn kernel_packets_that_no_node_encapsulated_pass_unchanged() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for way in &WAYS {
@@ -237,19 +236,19 @@ fn kernel_what_no_node_sent_for_a_frontend_stays_as_it_is() {
             if way.node.contains('.') {
                 let mut wrong = wrapped(&syn, way.node, way.here);
                 wrong[24] ^= 1;
-                assert_eq!(node.come(&wrong), (NEXT, wrong.clone()), "the sum of the other header counts");
+                assert_eq!(node.come(&wrong), (NEXT, wrong.clone()), "a wrong checksum of the outer header");
                 let mut part = wrapped(&syn, way.node, way.here);
                 part[20] = 0x20;
-                assert_eq!(node.come(&part), (NEXT, part.clone()), "a part of a packet");
+                assert_eq!(node.come(&part), (NEXT, part.clone()), "a fragment");
             }
         }
         assert_eq!(node.counted(packet_count::COUNT_DECAP), 0);
     });
 }
 
-/// Without networks of nodes no packet is taken out.
+/// Without networks of nodes nothing is decapsulated.
 #[test]
-fn kernel_where_no_nodes_are_named_nothing_is_taken_out() {
+fn kernel_without_node_networks_nothing_is_decapsulated() {
     Node::test(|node| {
         serve(node, true);
         for way in &WAYS {
@@ -260,7 +259,7 @@ fn kernel_where_no_nodes_are_named_nothing_is_taken_out() {
 }
 
 #[test]
-fn kernel_by_a_device_of_a_pod_no_node_comes() {
+fn kernel_nothing_is_decapsulated_at_a_pods_device() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         node.tell_of_pods(DeviceSide::Pod, false, false);
@@ -271,9 +270,9 @@ fn kernel_by_a_device_of_a_pod_no_node_comes() {
     });
 }
 
-/// The backend that a node names is one that a client here could get, or the packet ends.
+/// The backend named by the node must be selectable for a client here, otherwise the packet is dropped.
 #[test]
-fn kernel_a_backend_that_its_frontend_does_not_lead_to_is_not_had() {
+fn kernel_a_named_backend_that_is_not_the_frontends_is_refused() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for (at, way) in (20..).zip(&WAYS) {
@@ -297,9 +296,9 @@ fn kernel_a_backend_that_its_frontend_does_not_lead_to_is_not_had() {
     });
 }
 
-/// While a list is written its slots may be empty, which proves nothing of a backend that a packet names.
+/// While a list is written its slots may be empty, which says nothing about a named backend.
 #[test]
-fn kernel_an_empty_slot_is_no_proof_of_a_backend() {
+fn kernel_an_empty_slot_matches_no_named_backend() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         let way = &WAYS[0];
@@ -313,14 +312,14 @@ fn kernel_an_empty_slot_is_no_proof_of_a_backend() {
 }
 
 #[test]
-fn kernel_what_came_wrapped_goes_to_no_third_node() {
+fn kernel_decapsulated_packets_go_to_no_third_node() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
             for transport in [TCP, UDP] {
                 let frame = wrapped(&by(transport, way, SYN).frame(), way.node, way.there);
                 is_dropped(node, &frame, packet_count::COUNT_NOT_LOCAL);
-                // Its client has dialled this node too, which sends it to another one.
+                // Its client has also dialled this node, which sends it to another one.
                 goes_wrapped(node, way, &by(transport, way, SYN).frame());
                 is_dropped(node, &frame, packet_count::COUNT_NOT_LOCAL);
                 let segment = wrapped(&by(transport, way, ACK).frame(), way.node, way.there);
@@ -334,7 +333,7 @@ fn kernel_what_came_wrapped_goes_to_no_third_node() {
     });
 }
 
-/// Where the client's packets went while they came in by this node, as before the frontend moved to another one.
+/// The client's packets keep their backend from when they arrived at this node, before the frontend moved.
 #[track_caller]
 fn goes_on(node: &Node, way: &Way, flags: u8, wraps: DsrTransports) {
     let frame = by(TCP, way, flags).frame();
@@ -344,9 +343,9 @@ fn goes_on(node: &Node, way: &Way, flags: u8, wraps: DsrTransports) {
     }
 }
 
-/// A client that dials anew by another node comes by a port that it has dialled from before, by this one.
+/// A client that reconnects through another node reuses a port that it used through this one.
 #[test]
-fn kernel_a_flow_that_leads_to_another_node_is_in_nobodys_way_who_comes_by_another_node() {
+fn kernel_an_encapsulated_flow_does_not_affect_decapsulated_ones() {
     for wraps in [DsrTransports::TcpAndUdp, DsrTransports::Off] {
         test(wraps, move |node| {
             serve(node, false);
@@ -364,18 +363,14 @@ fn kernel_a_flow_that_leads_to_another_node_is_in_nobodys_way_who_comes_by_anoth
                     }
                 }
             }
-            assert_eq!(
-                node.counted(packet_count::COUNT_FLOWS),
-                6,
-                "the one from before, and two after another"
-            );
+            assert_eq!(node.counted(packet_count::COUNT_FLOWS), 6, "the former flow, and two in sequence");
         });
     }
 }
 
-/// What one node has put together, the kernel cuts again behind the other header, and counts the datagrams' numbers up.
+/// The kernel segments a packet merged by GRO behind the outer header, and increments the datagrams' ids.
 #[test]
-fn kernel_a_flow_beside_another_is_found_by_each_segment_of_what_was_cut() {
+fn kernel_each_gso_segment_finds_its_decapsulated_flow() {
     test(DsrTransports::TcpAndUdp, |node| {
         let (way, here) = (&WAYS[0], address(WAYS[0].here));
         serve(node, false);
@@ -395,9 +390,9 @@ fn kernel_a_flow_beside_another_is_found_by_each_segment_of_what_was_cut() {
     });
 }
 
-/// The policy is for what leaves by the stack, and the stack sees no packet that goes as it came.
+/// The policy applies to packets from the stack, which does not see encapsulated packets.
 #[test]
-fn kernel_nothing_goes_to_another_node_as_it_came_past_a_policy_of_ipsec() {
+fn kernel_nothing_is_encapsulated_past_an_ipsec_policy() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
@@ -407,7 +402,7 @@ fn kernel_nothing_goes_to_another_node_as_it_came_past_a_policy_of_ipsec() {
             let about = Sent::udp(way.frontend, way.client, b"!").packet();
             let closed = if client.is_ipv4() { (3, 3) } else { (1, 4) };
             let error = error(&client.to_string(), &frontend.to_string(), closed, &about, 60);
-            assert_eq!(node.come(&error).0, SHOT, "nor does an error about what the client was answered");
+            assert_eq!(node.come(&error).0, SHOT, "nor does an error about a reply");
             for (transport, flags) in [(UDP, 0), (TCP, SYN)] {
                 let (verdict, frame) = node.come(&by(transport, way, flags).frame());
                 assert_eq!((verdict, see(&frame, true).to), (NEXT, address(way.there)));
@@ -420,7 +415,7 @@ fn kernel_nothing_goes_to_another_node_as_it_came_past_a_policy_of_ipsec() {
 }
 
 #[test]
-fn kernel_what_another_node_sent_past_a_policy_of_ipsec_is_the_stacks() {
+fn kernel_encapsulated_packets_under_an_ipsec_policy_go_to_the_stack() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         node.tell_of_policies(true);
@@ -434,7 +429,7 @@ fn kernel_what_another_node_sent_past_a_policy_of_ipsec_is_the_stacks() {
 }
 
 #[test]
-fn kernel_who_says_to_be_a_node_is_no_client_that_came_by_one() {
+fn kernel_a_decapsulated_packet_from_a_nodes_address_is_dropped() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for way in &WAYS {
@@ -447,19 +442,19 @@ fn kernel_who_says_to_be_a_node_is_no_client_that_came_by_one() {
     });
 }
 
-/// Has the backends of the other node reached by the device of this node's pods.
+/// Routes the other node's backends to the local pods' device.
 fn come_here() {
     network::lead_to_pods("10.2.0.0/24", "10.1.0.2");
     network::lead_to_pods("fd02::/64", "fd01::2");
 }
 
-/// Has the outer device bear an address that is no node's.
+/// Gives the outer device an address that is no node's.
 fn bear_another(node: &Node) {
     let others = ["198.18.0.1", "2001:db8:5::1"].map(|it| it.parse().ok());
     node.tell_of_device(DeviceSide::Outer, others);
 }
 
-/// Whether the client goes on by the way that there is now, as soon as the programs have asked the kernel anew.
+/// Whether the client's packets take the stack, as soon as the programs look up the route again.
 fn goes_by_the_stack(node: &Node, sent: &Sent) -> bool {
     (0..30).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -469,7 +464,7 @@ fn goes_by_the_stack(node: &Node, sent: &Sent) -> bool {
 
 /// The backend keeps its address and moves to this node, or its node is reached by another device now.
 #[test]
-fn kernel_a_flow_whose_way_leads_to_no_other_node_any_more_ends_and_begins_anew() {
+fn kernel_a_flow_whose_route_leaves_other_nodes_ends_and_reopens() {
     let changes: [fn(&Node); 2] = [|_| come_here(), bear_another];
     for change in changes {
         test(DsrTransports::TcpAndUdp, move |node| {
@@ -490,9 +485,9 @@ fn kernel_a_flow_whose_way_leads_to_no_other_node_any_more_ends_and_begins_anew(
     }
 }
 
-/// An address may be gone for a moment; a backend that is on this node has none of its connections by another one.
+/// An address may vanish briefly; a backend that is on this node now has no connections by another one.
 #[test]
-fn kernel_a_connection_whose_way_is_gone_ends_where_its_backend_has_come_here_and_waits_otherwise() {
+fn kernel_a_lost_route_ends_a_connection_only_if_its_backend_is_local() {
     let [come, bear]: [fn(&Node); 2] = [|_| come_here(), bear_another];
     for (change, is_over) in [(come, true), (bear, false)] {
         test(DsrTransports::TcpAndUdp, move |node| {
@@ -509,15 +504,15 @@ fn kernel_a_connection_whose_way_is_gone_ends_where_its_backend_has_come_here_an
     }
 }
 
-/// Other nodes send their clients here until they hear that the backend is gone, and no other proxy could take them.
+/// Other nodes send their clients here until they see that the backend is gone, and no other proxy could serve them.
 #[test]
-fn kernel_a_node_that_drains_serves_who_comes_by_another_node() {
+fn kernel_a_draining_node_serves_clients_of_other_nodes() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         node.tell_drains(1);
         for way in &WAYS {
             let own = by(TCP, way, SYN).frame();
-            assert_eq!(node.come(&own), (NEXT, own.clone()), "who comes here gets the next proxy");
+            assert_eq!(node.come(&own), (NEXT, own.clone()), "direct clients get the next proxy");
             for transport in [TCP, UDP] {
                 comes_out(node, way, &by(transport, way, SYN));
             }
@@ -525,9 +520,9 @@ fn kernel_a_node_that_drains_serves_who_comes_by_another_node() {
     });
 }
 
-/// Every way of IPv6 takes packets of 1,280 bytes, and no sender makes shorter ones where it is told to.
+/// Every IPv6 path takes 1,280 bytes, and no sender makes shorter packets when told to.
 #[test]
-fn kernel_a_way_that_has_no_room_for_the_least_packet_and_the_other_header_is_left_to_snat() {
+fn kernel_a_route_with_a_too_small_mtu_for_encapsulation_uses_snat() {
     for (mtu, is_wrapped) in [(1_319, false), (1_320, true)] {
         test(DsrTransports::TcpAndUdp, move |node| {
             network::narrow(mtu);
@@ -543,9 +538,9 @@ fn kernel_a_way_that_has_no_room_for_the_least_packet_and_the_other_header_is_le
     }
 }
 
-/// A segment of a connection that this node does not know is answered as from a host that has none.
+/// A segment of an unknown connection gets a RST, as from any host.
 #[test]
-fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_sent_on() {
+fn kernel_an_encapsulated_segment_without_a_flow_is_rejected_or_dropped() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for way in &WAYS {
@@ -573,7 +568,7 @@ fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_
 }
 
 #[test]
-fn kernel_fragments_go_wrapped_and_come_out() {
+fn kernel_fragments_are_encapsulated_and_decapsulated() {
     let parts = |way: &Way| {
         let whole = Sent::udp(way.client, way.frontend, &[7; 40]);
         let first = Sent { fragment: Some((5, 0, true)), payload: vec![7; 24], ..whole.clone() };
@@ -600,21 +595,21 @@ fn kernel_fragments_go_wrapped_and_come_out() {
             assert_eq!(
                 node.come(&wrapped(&unknown, way.node, way.here)).0,
                 SHOT,
-                "its first part was not seen"
+                "its first fragment was not seen"
             );
         }
     });
 }
 
-/// The sender of a packet that does not fit with the other header is told how much does.
+/// The sender of a packet that does not fit with the outer header gets an error with the MTU.
 #[test]
-fn kernel_who_sends_too_much_at_once_is_told_how_much_fits() {
+fn kernel_too_long_packets_for_encapsulation_get_an_error_with_the_mtu() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for (way, fits) in WAYS.iter().zip(FITS) {
             goes_wrapped(node, way, &by(TCP, way, SYN).frame());
             goes_wrapped(node, way, &of_length(way, fits));
-            // A kernel that tells no length is asked for the usual ones, however much too long the packet is.
+            // A kernel that reports no length is probed for the usual ones, however long the packet is.
             for too_long in [fits + 1, 2 * fits] {
                 is_told(node, way, &of_length(way, too_long), fits);
             }
@@ -623,7 +618,7 @@ fn kernel_who_sends_too_much_at_once_is_told_how_much_fits() {
 }
 
 #[test]
-fn kernel_who_sends_too_long_a_datagram_without_a_sum_is_told_of_one_without_a_sum() {
+fn kernel_the_error_about_a_datagram_without_checksum_quotes_none() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         let (way, fits) = (&WAYS[0], FITS[0]);
@@ -636,19 +631,19 @@ fn kernel_who_sends_too_long_a_datagram_without_a_sum_is_told_of_one_without_a_s
     });
 }
 
-/// How long a packet may be that gets the other header, in each family.
+/// The longest packet that can be encapsulated, in each family.
 pub(super) const FITS: [u32; 2] = [1_480, 1_460];
 
-/// A segment of a client that makes a packet of so many bytes.
+/// A client's segment in a packet of so many bytes.
 pub(super) fn of_length(way: &Way, length: u32) -> Vec<u8> {
     let header = if address(way.client).is_ipv4() { 40 } else { 60 };
     let payload = vec![9; (length - header) as usize];
     Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame()
 }
 
-/// A client whose packets vanish without a word loses its connection, so refused clients do not use up its answers.
+/// A client whose packets vanish silently loses its connection, so rejects must not use up these errors.
 #[test]
-fn kernel_who_sends_too_much_is_told_however_many_clients_are_refused() {
+fn kernel_mtu_errors_are_sent_despite_many_rejects() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for (way, fits) in WAYS.iter().zip(FITS) {
@@ -660,12 +655,12 @@ fn kernel_who_sends_too_much_is_told_however_many_clients_are_refused() {
                 set_answers(node, [0, 1_000]);
                 node.come(&sent).0 == SHOT
             };
-            assert!((0..3).any(is_silent), "a thousand a second are told on each CPU, and no more");
+            assert!((0..3).any(is_silent), "at most a thousand errors per second on each CPU");
         }
     });
 }
 
-/// Checks that the client is told how long its packets may be, from the address that it dialled.
+/// Checks that the client gets an error with the MTU, from the dialled address.
 #[track_caller]
 fn is_told(node: &Node, way: &Way, sent: &[u8], fits: u32) {
     let (verdict, frame) = node.come(sent);
@@ -680,7 +675,7 @@ fn is_told(node: &Node, way: &Way, sent: &[u8], fits: u32) {
     assert_eq!(u32::from_be_bytes(frame[at..at + 4].try_into().unwrap()), fits);
 }
 
-/// A SYN or its answer that says how long segments may be.
+/// A SYN or SYN-ACK with a maximum segment size.
 fn with_longest(mut frame: Vec<u8>, transport: usize, longest: u16) -> Vec<u8> {
     let ip = 14;
     frame[transport + 12] = 0x70;
@@ -702,9 +697,9 @@ fn with_longest(mut frame: Vec<u8>, transport: usize, longest: u16) -> Vec<u8> {
     frame
 }
 
-/// Routers and links that share packets out by the label would send all of a node to one backend the same way.
+/// Routers and links that balance by the flow label would send all packets between a node and a backend the same way.
 #[test]
-fn kernel_labels_of_the_other_header_differ_between_clients_and_not_between_packets_of_one() {
+fn kernel_outer_flow_labels_differ_by_client_and_not_by_packet() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         let (way, mut labels) = (&WAYS[1], std::collections::BTreeSet::new());
@@ -724,9 +719,9 @@ fn kernel_labels_of_the_other_header_differ_between_clients_and_not_between_pack
     });
 }
 
-/// The client is told of shorter segments than the backend takes, so that they fit behind the other header.
+/// The client gets a smaller MSS than the backend's, so that segments fit behind the outer header.
 #[test]
-fn kernel_segments_of_who_came_wrapped_are_shorter_by_the_other_header() {
+fn kernel_the_mss_of_encapsulated_clients_fits_the_outer_header() {
     test(DsrTransports::Off, |node| {
         serve(node, true);
         for (way, transport, less) in [(&WAYS[0], 34, 20), (&WAYS[1], 54, 40)] {
@@ -755,15 +750,15 @@ fn kernel_segments_of_who_came_wrapped_are_shorter_by_the_other_header() {
             assert_eq!(
                 frame[transport + 22..transport + 24],
                 1_460_u16.to_be_bytes(),
-                "who dials here has all of it"
+                "direct clients get the full MSS"
             );
         }
     });
 }
 
-/// An error about an answer comes to the node that has the frontend, and goes the same way as the client's packets.
+/// An error about a reply arrives at the node with the frontend, and takes the path of the client's packets.
 #[test]
-fn kernel_errors_about_answers_find_the_backend() {
+fn kernel_errors_about_replies_reach_the_backend() {
     let of = |way: &Way| {
         let router = if way.node.contains(':') { "2001:db8::3" } else { "192.0.2.3" };
         let answer = Sent::tcp(way.frontend, way.client, ACK).packet();
@@ -773,7 +768,7 @@ fn kernel_errors_about_answers_find_the_backend() {
     test(DsrTransports::TcpAndUdp, move |node| {
         serve(node, false);
         for way in &WAYS {
-            assert_ne!(node.come(&of(way)).0, REDIRECTED, "there is no flow yet");
+            assert_ne!(node.come(&of(way)).0, REDIRECTED, "no flow yet");
             goes_wrapped(node, way, &by(TCP, way, SYN).frame());
             goes_wrapped(node, way, &of(way));
         }
@@ -781,7 +776,7 @@ fn kernel_errors_about_answers_find_the_backend() {
     test(DsrTransports::TcpAndUdp, move |node| {
         serve(node, true);
         for way in &WAYS {
-            assert_eq!(node.come(&wrapped(&of(way), way.node, way.here)).0, SHOT, "there is no flow yet");
+            assert_eq!(node.come(&wrapped(&of(way), way.node, way.here)).0, SHOT, "no flow yet");
             comes_out(node, way, &by(TCP, way, SYN));
             let (verdict, frame) = node.come(&wrapped(&of(way), way.node, way.here));
             let seen = see(&frame, true);
@@ -794,7 +789,7 @@ fn kernel_errors_about_answers_find_the_backend() {
 
 /// No error is sent about an error.
 #[test]
-fn kernel_an_error_that_has_no_room_for_the_other_header_ends_without_a_word() {
+fn kernel_an_error_too_long_for_encapsulation_is_dropped_silently() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for (way, fits) in WAYS.iter().zip(FITS) {
@@ -816,9 +811,9 @@ fn kernel_an_error_that_has_no_room_for_the_other_header_ends_without_a_word() {
     });
 }
 
-/// What the other node could not judge, or what would not come back, goes by an address of this node as before.
+/// Cases that the other node could not judge, or whose replies would not return, still use SNAT.
 #[test]
-fn kernel_node_ports_affinity_servers_outside_and_nodes_are_left_to_snat() {
+fn kernel_cases_that_dsr_cannot_serve_use_snat() {
     use holdfast_core::op::WordFlags;
     test(DsrTransports::TcpAndUdp, |node| {
         for (at, way) in (1..).zip(&WAYS) {
@@ -848,7 +843,7 @@ fn kernel_node_ports_affinity_servers_outside_and_nodes_are_left_to_snat() {
             }
             node.serve(&Port { flags: WordFlags::OFF_CLUSTER, ..port });
             let elsewhere = Sent::tcp(&way.client.replace("40000", "40002"), way.frontend, SYN);
-            assert_eq!(node.comes(&elsewhere).to, address(way.there), "some backend may be on no node");
+            assert_eq!(node.comes(&elsewhere).to, address(way.there), "a backend may be on no node");
             node.serve(&port);
             let other_node = SocketAddr::new(way.node.parse().unwrap(), 40_001).to_string();
             assert_eq!(node.comes(&Sent::tcp(&other_node, way.frontend, SYN)).to, address(way.there));
@@ -856,9 +851,9 @@ fn kernel_node_ports_affinity_servers_outside_and_nodes_are_left_to_snat() {
     });
 }
 
-/// A stranger may say anything in the client's name: of what only the client says, none takes it from its backend.
+/// Any host may send in the client's name: packets of the client alone never take a flow from its backend.
 #[test]
-fn kernel_a_client_of_which_alone_is_heard_keeps_its_backend() {
+fn kernel_a_one_sided_flow_keeps_its_backend() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         let way = &WAYS[0];
@@ -889,13 +884,13 @@ fn kernel_a_client_of_which_alone_is_heard_keeps_its_backend() {
     });
 }
 
-/// Where a client's packets go, in its family.
+/// The backend of a client's packets, in its family.
 #[track_caller]
 fn backend_of(node: &Node, way: &Way, flags: u8) -> SocketAddr {
     taken_apart(node.come(&by(TCP, way, flags).frame())).1
 }
 
-/// Leads all frontends to other backends of other nodes; those from before may still serve.
+/// Leads all frontends to other remote backends; the former ones may still serve.
 fn lead_elsewhere(node: &mut Node, serves: bool) -> [SocketAddr; 2] {
     let others = ["10.2.0.9:8080", "[fd02::9]:8080"].map(address);
     for (at, (way, other)) in (1..).zip(WAYS.iter().zip(others)) {
@@ -915,9 +910,9 @@ fn lead_elsewhere(node: &mut Node, serves: bool) -> [SocketAddr; 2] {
     others
 }
 
-/// A client that is heard alone cannot be told from a stranger, but one that has its connection goes on to speak.
+/// A client alone cannot be told from a forger, but one with a connection continues to send.
 #[test]
-fn kernel_who_dials_again_from_the_port_of_a_connection_with_a_backend_that_is_gone_gets_another_one() {
+fn kernel_a_reconnect_over_dsr_to_a_gone_backend_gets_another() {
     for end in [&[][..], &[FIN | ACK], &[RST]] {
         test(DsrTransports::TcpAndUdp, move |node| {
             serve(node, false);
@@ -927,7 +922,11 @@ fn kernel_who_dials_again_from_the_port_of_a_connection_with_a_backend_that_is_g
             }
             let others = lead_elsewhere(node, false);
             for (way, other) in WAYS.iter().zip(others) {
-                assert_eq!(backend_of(node, way, SYN), address(way.there), "the backend may know of it");
+                assert_eq!(
+                    backend_of(node, way, SYN),
+                    address(way.there),
+                    "the backend may have a connection"
+                );
                 assert_eq!(backend_of(node, way, SYN), address(way.there), "in the same second");
                 age(node, way.client, 1);
                 assert_eq!(backend_of(node, way, SYN), other, "{end:?}");
@@ -937,7 +936,7 @@ fn kernel_who_dials_again_from_the_port_of_a_connection_with_a_backend_that_is_g
 }
 
 #[test]
-fn kernel_no_syn_of_a_stranger_takes_a_connection_of_which_the_client_alone_is_heard() {
+fn kernel_a_forged_syn_moves_no_one_sided_connection() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
@@ -950,14 +949,14 @@ fn kernel_no_syn_of_a_stranger_takes_a_connection_of_which_the_client_alone_is_h
                 assert_eq!(backend_of(node, way, flags), address(way.there), "{flags}");
             }
             age(node, way.client, 3_600);
-            assert_eq!(backend_of(node, way, ACK), address(way.there), "nor does it make its life shorter");
+            assert_eq!(backend_of(node, way, ACK), address(way.there), "its lifetime stays the same");
         }
     });
 }
 
-/// A backend that leaves has its connections for as long as it serves.
+/// A draining backend keeps its connections while it serves.
 #[test]
-fn kernel_a_client_of_which_alone_is_heard_is_left_to_a_backend_that_serves() {
+fn kernel_a_one_sided_flow_stays_with_a_draining_backend() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
@@ -973,9 +972,9 @@ fn kernel_a_client_of_which_alone_is_heard_is_left_to_a_backend_that_serves() {
     });
 }
 
-/// A client's port comes round while the connection that it has closed is still kept.
+/// A client's port is reused while its closed connection is still kept.
 #[test]
-fn kernel_a_connection_by_the_port_of_one_that_its_client_has_closed_lives_as_long_as_any() {
+fn kernel_a_reopened_one_sided_connection_has_the_full_lifetime() {
     for end in [FIN | ACK, RST] {
         test(DsrTransports::TcpAndUdp, move |node| {
             serve(node, false);
@@ -992,9 +991,9 @@ fn kernel_a_connection_by_the_port_of_one_that_its_client_has_closed_lives_as_lo
     }
 }
 
-/// A backend that is drained gets nothing new from a client that has closed what it had there.
+/// A draining backend gets nothing new from a client that has closed its connection.
 #[test]
-fn kernel_who_has_closed_and_been_silent_is_led_elsewhere_though_its_backend_serves() {
+fn kernel_a_closed_idle_client_leaves_its_draining_backend() {
     for (end, silent, is_led) in [(FIN | ACK, 11, true), (FIN | ACK, 9, false), (ACK, 3_600, false)] {
         test(DsrTransports::TcpAndUdp, move |node| {
             serve(node, false);
@@ -1011,9 +1010,9 @@ fn kernel_who_has_closed_and_been_silent_is_led_elsewhere_though_its_backend_ser
     }
 }
 
-/// What the two say to each other without a frontend is not the flow's, where the backend answers past this node.
+/// Direct packets between the two do not belong to the flow, if the backend bypasses this node.
 #[test]
-fn kernel_answers_to_who_dials_the_backend_itself_stay_as_they_are() {
+fn kernel_replies_to_direct_clients_pass_unchanged() {
     test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
