@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_take_over_waits_for_what_cannot_be_read_and_not_for_ever() {
+    fn a_take_over_waits_a_bounded_time_for_an_unreadable_source() {
         let held = MapCoverage { is_whole: true, is_synced: true, lacks_unreadable: false };
         assert_eq!(taken_over(held), Some(0));
         let lacks = MapCoverage { is_synced: false, lacks_unreadable: true, ..held };
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_meanwhile_begins_the_time_anew() {
+    fn a_source_that_becomes_readable_resets_the_wait() {
         let lacks = MapCoverage { is_whole: true, is_synced: false, lacks_unreadable: true };
         let (begun, mut waits) = (Instant::now(), None);
         let at = |second| begun + Duration::from_secs(second);

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_the_host_has_or_is_said_to_have_is_its_own_but_for_loopback_and_links() {
+    fn own_addresses_exclude_loopback_and_link_local() {
         let found = own_addresses(
             &local("127.0.0.1@lo ::1@lo 10.0.0.5 192.168.1.7@default fe80::1@default 10.1.1.1@lo"),
             &["203.0.113.7".parse().unwrap()],
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_address_beside_ranges_is_one_more_and_speaks_for_both_families() {
+    fn primary_with_ranges_adds_an_address_and_covers_both_families() {
         let all = "127.0.0.1@lo 10.0.0.5 172.16.0.1 192.168.1.7@default fd00::7@default fd00::8";
         let both = "[\"10.0.0.0/8\", \"primary\"]";
         check(both, both, all, &["10.0.0.5", "192.168.1.7", "fd00::7"]);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn node_ports_answer_at_the_loopback_only_where_its_word_stands() {
+    fn node_ports_answer_at_the_loopback_only_with_localhost() {
         let all = "127.0.0.1@lo 127.0.0.53@lo ::1@lo 192.168.1.7@default fd00::7@default";
         for without in ["[\"primary\"]", "[\"all\"]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"192.168.0.0/16\"]"] {
             check(without, without, all, &["192.168.1.7", "fd00::7"]);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_address_is_what_the_node_object_says_where_this_host_has_it() {
+    fn the_primary_address_is_the_node_objects_if_the_host_has_it() {
         let all = "127.0.0.1@lo 10.9.9.9@lo 10.0.0.5 192.168.1.7@default fd00::7@default fd00::8@default";
         let primary = "[\"primary\"]";
         check_said("both", primary, all, &["10.0.0.5", "fd00::8"], &["10.0.0.5", "fd00::8"]);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_of_the_node_object_is_followed_and_what_it_said_holds_meanwhile() {
+    async fn a_changed_node_object_is_followed_and_the_old_one_holds_meanwhile() {
         let (_config, configs) = watch::channel(Arc::new(Config::default()));
         let (nodes, nodes_told) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(8);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_listed_now_is_not_gone() {
+    async fn addresses_that_cannot_be_listed_stay() {
         let (_config, configs) = watch::channel(Arc::new(Config::default()));
         let (_nodes, nodes_told) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel::<Vec<Event>>(8);
@@ -422,7 +422,7 @@ mod tests {
 
     /// As when keepalived takes over an address: clients dial its NodePorts at once.
     #[test]
-    fn kernel_an_address_that_comes_answers_node_ports_at_once() {
+    fn kernel_a_new_address_answers_node_ports_at_once() {
         network_namespace::block_on_inside(async || {
             let ip = |arguments: &str| {
                 let status = std::process::Command::new("ip").args(arguments.split(' ')).status();
@@ -450,7 +450,7 @@ mod tests {
 
     /// A router's table of a million routes would delay everything else by a second.
     #[test]
-    fn routes_are_read_no_further_than_the_default_ones() {
+    fn reading_routes_stops_after_the_default_ones() {
         struct Unread;
         impl io::Read for Unread {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_change_is_told_at_once_and_many_are_told_as_one() {
+    async fn the_first_change_is_reported_at_once_and_many_as_one() {
         let (value, now) = watch::channel(0);
         let pace = Duration::from_millis(200);
         let mut paced = PacedReceiver::new(Some(now), pace);

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_sent_nothing_for_longest_goes_first() {
+    async fn the_client_idle_for_longest_is_evicted_first() {
         let mut guests = IdleEvictor::default();
         let mut all: Vec<_> = (0..3).map(|_| come(&mut guests, false)).collect();
         tokio::task::yield_now().await;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_come_is_read_before_its_client_goes_and_a_request_is_never_broken_off() {
+    async fn arrived_bytes_are_read_before_eviction_and_requests_are_never_aborted() {
         let mut guests = IdleEvictor::default();
         let (mut asks, asking) = come(&mut guests, true);
         let (_idle, idles) = come(&mut guests, false);

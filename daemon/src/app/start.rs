@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_starts_have_the_same_secret() {
+    fn each_start_draws_another_secret() {
         let [one, other] = [(); 2].map(|()| random_hash_seed().unwrap());
         assert_ne!(one, other);
         assert_ne!(one, Seed(0), "nothing was drawn");

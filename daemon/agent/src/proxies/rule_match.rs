@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_cut_off_name_nothing_and_harm_nobody() {
+    fn truncated_bytes_match_nothing_and_do_not_panic() {
         let (_, frontends) = web();
         let expressions = [load(1, 9, 1), equal(&[6]), load(2, 2, 2), equal(&30080_u16.to_be_bytes())];
         let whole = encode_attribute(EXPRESSIONS | 0x8000, &expressions.concat());
