@@ -56,27 +56,27 @@ pub(crate) fn host_node_name() -> Result<NodeName, HostNameError> {
 
 /// The current facts of the node. It fails if the kernel's addresses cannot be read, because the facts are worthless
 /// without them.
-pub fn facts(config: &Config, name: &NodeName, said: &NodeDescription) -> io::Result<NodeFacts> {
-    Ok(facts_with(config, name, said, &local_addresses()?))
+pub fn facts(config: &Config, name: &NodeName, description: &NodeDescription) -> io::Result<NodeFacts> {
+    Ok(facts_with(config, name, description, &local_addresses()?))
 }
 
 /// The node's facts with these local addresses. The configuration's zone overrides the cluster's.
-fn facts_with(config: &Config, name: &NodeName, said: &NodeDescription, local: &[LocalAddress]) -> NodeFacts {
+fn facts_with(config: &Config, name: &NodeName, node: &NodeDescription, local: &[LocalAddress]) -> NodeFacts {
     let configured = config.node.zone.as_deref().map(Into::into);
     let setting = &config.node.node_port_addresses;
     NodeFacts {
         name: name.as_str().into(),
-        zone: configured.or_else(|| said.zone.clone()),
-        node_port_addresses: node_port_addresses(setting, local, &said.addresses),
-        addresses: own_addresses(local, &said.addresses),
-        is_leaving: said.is_leaving,
+        zone: configured.or_else(|| node.zone.clone()),
+        node_port_addresses: node_port_addresses(setting, local, &node.addresses),
+        addresses: own_addresses(local, &node.addresses),
+        is_leaving: node.is_leaving,
     }
 }
 
 /// The addresses of the host and of its Node object. Loopback and link-local ones are left out: link-local ones
 /// change with every pod, each change decides everything again, and no pod has an address of either kind.
-fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
-    let all = local.iter().map(|it| it.address).chain(said.iter().copied());
+fn own_addresses(local: &[LocalAddress], node_addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
+    let all = local.iter().map(|it| it.address).chain(node_addresses.iter().copied());
     all.filter(|address| !is_reserved(*address)).collect()
 }
 
@@ -85,27 +85,27 @@ fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     name: NodeName,
-    said: NodeDescription,
+    description: NodeDescription,
     nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
     let notices = NetlinkMonitor::open(NetlinkFamily::Route, ADDRESS_GROUPS);
     let notices =
         notices.map_err(|error| tracing::warn!(%error, "cannot watch this host's addresses; they are listed every ten seconds"));
-    follow(config, (name, said), nodes, events, (local_addresses, notices.ok())).await;
+    follow(config, (name, description), nodes, events, (local_addresses, notices.ok())).await;
 }
 
 /// Follows as [`run`] does. If addresses cannot be listed, for lack of file descriptors for example, they count as
 /// unchanged: NodePorts stay.
 async fn follow(
     mut config: watch::Receiver<Arc<Config>>,
-    (name, mut said): (NodeName, NodeDescription),
+    (name, mut description): (NodeName, NodeDescription),
     mut nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
     (list, mut notices): (impl Fn() -> io::Result<Vec<LocalAddress>>, Option<NetlinkMonitor>),
 ) {
-    let mut told = None;
-    let mut heard = None;
+    let mut sent = None;
+    let mut reporter = None;
     let mut local = None;
     loop {
         match list() {
@@ -115,20 +115,20 @@ async fn follow(
             }
         }
         let config_now = config.borrow_and_update().clone();
-        let now = local.as_ref().map(|local| facts_with(&config_now, &name, &said, local));
-        if let Some(now) = now.filter(|now| told.as_ref() != Some(now)) {
-            told = Some(now.clone());
+        let now = local.as_ref().map(|local| facts_with(&config_now, &name, &description, local));
+        if let Some(now) = now.filter(|now| sent.as_ref() != Some(now)) {
+            sent = Some(now.clone());
             if events.send(vec![Event::NodeApplied(Arc::new(now))]).await.is_err() {
                 return;
             }
         }
         // The sender may have gone meanwhile.
-        let _ = heard.take().map(|heard: oneshot::Sender<()>| heard.send(()));
+        let _ = reporter.take().map(|reporter: oneshot::Sender<()>| reporter.send(()));
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
             Some(NodeReport { node, applied }) = nodes.recv() => {
-                said = node.unwrap_or(NodeDescription { addresses: Vec::new(), ..said });
-                heard = Some(applied);
+                description = node.unwrap_or(NodeDescription { addresses: Vec::new(), ..description });
+                reporter = Some(applied);
             }
             () = NetlinkMonitor::wait_if_open(&mut notices) => {
                 tokio::time::sleep(BURST).await;

@@ -178,18 +178,18 @@ mod tests {
     use super::*;
 
     /// A client, and the task that serves it. With `asks`, the first byte begins a request that gets no response.
-    fn come(guests: &mut IdleEvictor, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
+    fn come(evictor: &mut IdleEvictor, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
         let (ours, theirs) = duplex(16);
-        let guest = guests.add_client();
-        let mut stream = guest.track_stream(ours);
+        let client = evictor.add_client();
+        let mut stream = client.track_stream(ours);
         let serving = async move {
             let mut asking = None;
             let connection = async {
                 while stream.read_u8().await.is_ok() {
-                    asking = asks.then(|| guest.begin_request());
+                    asking = asks.then(|| client.begin_request());
                 }
             };
-            let _ = guest.serve_until_evicted(connection).await;
+            let _ = client.serve_until_evicted(connection).await;
         };
         (theirs, tokio::spawn(serving))
     }

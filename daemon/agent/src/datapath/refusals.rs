@@ -86,8 +86,8 @@ impl RefusalLog {
 
     /// How many tries were refused and dropped since the start.
     pub fn totals(&self) -> [(Denial, u64); 2] {
-        let kept = self.lock_state();
-        [(Denial::Refused, kept.refused), (Denial::Dropped, kept.dropped)]
+        let state = self.lock_state();
+        [(Denial::Refused, state.refused), (Denial::Dropped, state.dropped)]
     }
 
     pub(crate) fn record(&self, at: Timestamp, refusal: Refusal) {
