@@ -161,13 +161,13 @@ impl App {
         let (decisions, devices) = device_channels();
         let (in_force, gatherer) = config_channels(&file.path, config, base.access.as_ref(), &base.node.0);
         let upkeep = build_upkeep(base.map_senders, &fail, devices, &in_force);
-        let (engine, told) = EngineThread::start(base.engine, incoming, upkeep)?;
-        let (history, recorded) = start_recorder(&config.state.path, base.numbers_below, told, &engine)?;
+        let (engine, changes) = EngineThread::start(base.engine, incoming, upkeep)?;
+        let (history, recorded) = start_recorder(&config.state.path, base.numbers_below, changes, &engine)?;
         let cluster = (&base.access, &base.kubernetes);
         let (keeper, written) = build_snapshot_writer((base.folder, base.damage), &engine, cluster, &history);
         let event_readings = EventStatus::new(gatherer.editions());
-        let (acts, wishes, draining) = client_requests::channels(gatherer, base.drains, &config.state.path);
-        let read = ReadingParts {
+        let (acts, requests, draining) = client_requests::channels(gatherer, base.drains, &config.state.path);
+        let (readings, senders) = ReadingParts {
             config,
             cluster: (base.access.as_ref(), base.kubernetes.as_ref()),
             engine: &engine,
@@ -176,8 +176,8 @@ impl App {
             history,
             last_write: written,
             drains: draining.last_write(),
-        };
-        let (readings, senders) = read.into_readings();
+        }
+        .into_readings();
         let shown = (readings.clone(), event_readings.clone(), acts);
         let admin = admin::start(&settings::admin_settings(config), shown, senders.closed_listeners);
         let in_force_ends = (senders.effective, blocks_out, senders.reload_refusal);
@@ -194,7 +194,7 @@ impl App {
                 devices: decisions,
                 filters: senders.filters,
                 routes: senders.routes,
-                requests: wishes,
+                requests,
                 drain_orders: draining,
             },
             persistence: (recorded, keeper, base.claim),
@@ -220,7 +220,7 @@ impl App {
         let readings = background_tasks.readings.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         watch_hostname(&mut tasks, &reload, &node, &readings, fail);
-        let wishes = background_tasks.start(&mut tasks, &reload, &node, stopping.clone());
+        let requests = background_tasks.start(&mut tasks, &reload, &node, stopping.clone());
         sources.start(
             &mut tasks,
             SourceContext { reload: &reload, readings: &readings, seed, stopping },
@@ -230,7 +230,7 @@ impl App {
             tasks.spawn(access.run_maintenance());
         }
         say!(info, messages::STARTED, address = %admin.address(), version = env!("CARGO_PKG_VERSION"));
-        let ended = serve_signals(signals, &reload, wishes, failures).await;
+        let ended = serve_signals(signals, &reload, requests, failures).await;
         if !matches!(ended, Ok(()) | Err(AppError::Renamed(_))) {
             return ended;
         }
@@ -354,7 +354,7 @@ fn build_upkeep(
 async fn serve_signals(
     mut signals: Signals,
     reload: &Reload,
-    mut wishes: ClientRequests,
+    mut requests: ClientRequests,
     mut failures: mpsc::Receiver<AppError>,
 ) -> Result<(), AppError> {
     let mut apiservers = PacedReceiver::new(reload.access.as_ref().map(Access::addresses), APISERVERS_PACE);
@@ -362,8 +362,8 @@ async fn serve_signals(
         tokio::select! {
             // The sender of a signal gets no response; the log has the outcome.
             _ = signals.hangup.recv() => drop(reload.reload_config(|| true).await),
-            Some(wish) = wishes.reloads.recv() => reload.answer_reload(wish).await,
-            Some(wish) = wishes.forgets.recv() => reload.answer_forget(wish).await,
+            Some(request) = requests.reloads.recv() => reload.answer_reload(request).await,
+            Some(request) = requests.forgets.recv() => reload.answer_forget(request).await,
             () = apiservers.wait_for_change() => reload.send_settings().await,
             _ = signals.terminate.recv() => return Ok(()),
             _ = signals.interrupt.recv() => return Ok(()),

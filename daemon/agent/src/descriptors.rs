@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_soft_limit_is_raised_as_far_as_needed_and_allowed_and_never_lowered() {
+    fn the_soft_limit_is_raised_within_the_hard_one_and_never_lowered() {
         assert_eq!(target_limit(1_024, 524_288), Some(FILES_NEEDED));
         assert_eq!(target_limit(1_024, 4_096), Some(4_096));
         assert_eq!(target_limit(1_024, 1_024), Some(1_024));

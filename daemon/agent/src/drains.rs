@@ -83,8 +83,8 @@ pub struct DrainsWrite {
 
 impl DrainsWrite {
     /// The initial state of a process.
-    pub fn from_restored(kept: &RestoredDrains) -> Self {
-        Self { drains: Arc::clone(&kept.drains), error: kept.unread.as_deref().map(unread_reason) }
+    pub fn from_restored(restored: &RestoredDrains) -> Self {
+        Self { drains: Arc::clone(&restored.drains), error: restored.unread.as_deref().map(unread_reason) }
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -104,42 +104,37 @@ fn unread_reason(unread: &str) -> String {
     format!("{unread}; the file is not overwritten until it can be read")
 }
 
-/// Takes orders until no sender is left. `told` begins with what the former process wrote.
+/// Takes orders until no sender is left. `last_write` begins with what the former process wrote.
 pub async fn run(
     folder: PathBuf,
-    RestoredDrains { drains: begun_with, unread }: RestoredDrains,
+    RestoredDrains { drains: restored, unread }: RestoredDrains,
     mut orders: mpsc::Receiver<Order>,
     events: mpsc::Sender<Vec<Event>>,
-    told: watch::Sender<DrainsWrite>,
+    last_write: watch::Sender<DrainsWrite>,
 ) {
-    let (wanted, mut to_write) = watch::channel(Arc::clone(&begun_with));
+    let (desired, mut to_write) = watch::channel(Arc::clone(&restored));
     // One of the two files may have been damaged.
-    if !begun_with.is_empty() {
+    if !restored.is_empty() {
         to_write.mark_changed();
     }
     let (unread, still_unread) = watch::channel(unread);
-    let mut desk = DrainController {
-        desired: wanted,
-        last_write: told.subscribe(),
-        events,
-        restored: begun_with,
-        unread,
-    };
+    let mut controller =
+        DrainController { desired, last_write: last_write.subscribe(), events, restored, unread };
     let serving = async {
         loop {
-            let is_whole = desk.unread.borrow().is_none();
+            let is_whole = controller.unread.borrow().is_none();
             tokio::select! {
                 order = orders.recv() => match order {
-                    Some(order) => desk.execute_order(order).await,
+                    Some(order) => controller.execute_order(order).await,
                     None => return,
                 },
-                () = tokio::time::sleep(RETRY_WAIT), if !is_whole => desk.reread(&folder).await,
+                () = tokio::time::sleep(RETRY_WAIT), if !is_whole => controller.reread(&folder).await,
             }
         }
     };
     tokio::select! {
         () = serving => {}
-        () = run_writer(folder.clone(), (to_write, still_unread), told) => {}
+        () = run_writer(folder.clone(), (to_write, still_unread), last_write) => {}
     }
 }
 
@@ -268,17 +263,17 @@ async fn stamp_order(uid: u32) -> DrainOrder {
 /// Writes the drains in force after each change, and retries a failed write.
 async fn run_writer(
     folder: PathBuf,
-    (mut wanted, unread): (watch::Receiver<Arc<Drains>>, watch::Receiver<Option<String>>),
-    told: watch::Sender<DrainsWrite>,
+    (mut desired, unread): (watch::Receiver<Arc<Drains>>, watch::Receiver<Option<String>>),
+    last_write: watch::Sender<DrainsWrite>,
 ) {
     let mut failed = false;
-    while wanted.changed().await.is_ok() {
-        while let Some(error) = write_once(&folder, (&mut wanted, &unread), &told).await {
+    while desired.changed().await.is_ok() {
+        while let Some(error) = write_once(&folder, (&mut desired, &unread), &last_write).await {
             if !std::mem::replace(&mut failed, true) {
                 tracing::warn!(error, "cannot write the drains; a restart would lose the last orders");
             }
             tokio::select! {
-                changed = wanted.changed() => if changed.is_err() { return },
+                changed = desired.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(RETRY_WAIT) => {}
             }
         }
@@ -291,20 +286,20 @@ async fn run_writer(
 /// Writes once, and returns the error.
 async fn write_once(
     folder: &Path,
-    (wanted, unread): (&mut watch::Receiver<Arc<Drains>>, &watch::Receiver<Option<String>>),
-    told: &watch::Sender<DrainsWrite>,
+    (desired, unread): (&mut watch::Receiver<Arc<Drains>>, &watch::Receiver<Option<String>>),
+    last_write: &watch::Sender<DrainsWrite>,
 ) -> Option<String> {
     let unread = unread.borrow().clone();
-    let drains = Arc::clone(&wanted.borrow_and_update());
+    let drains = Arc::clone(&desired.borrow_and_update());
     let error = match unread {
         Some(unread) => Some(unread_reason(&unread)),
         None => {
             // The disk may hang.
-            told.send_modify(|it| it.error = it.error.take().or_else(|| Some(NO_ANSWER.to_owned())));
+            last_write.send_modify(|it| it.error = it.error.take().or_else(|| Some(NO_ANSWER.to_owned())));
             store_drains(folder, &drains).await.err()
         }
     };
-    told.send_replace(DrainsWrite { drains, error: error.clone() });
+    last_write.send_replace(DrainsWrite { drains, error: error.clone() });
     error
 }
 

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_failed_for_a_moment_is_made_again() {
+    fn a_transient_start_failure_is_retried() {
         let short = std::io::Error::from_raw_os_error(nix::libc::ENOMEM);
         assert_eq!(code_of_start(StartError::ShortOfResources(short.into())), TRY_AGAIN);
         let refused = std::io::Error::from_raw_os_error(nix::libc::EINVAL);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_could_not_be_read_for_a_moment_is_read_again() {
+    fn a_transient_configuration_error_is_retried() {
         let code = |passes| {
             let refused =
                 ConfigErrors { errors: Vec::new(), warnings: Vec::new(), omitted: 0, is_transient: passes };

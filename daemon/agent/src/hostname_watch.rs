@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_counts_once_it_has_lasted() {
+    fn a_new_host_name_counts_once_it_has_lasted() {
         let (begun, mut other) = (Instant::now(), CandidateName::default());
         let mut look = |second, host: Option<&str>| {
             let now = begun + Duration::from_secs(second);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_cluster_says_that_there_is_no_such_node() {
+    fn only_a_synced_watch_proves_that_a_node_is_missing() {
         let of =
             |what, state, objects| View::from_watches(vec![Watch { state, objects, ..Watch::new(what) }]);
         assert!(has_no_node(&of(Resource::Node, State::Watching, 0)));

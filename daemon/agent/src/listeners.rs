@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn kernel_a_process_that_listens_on_this_host_is_told_and_one_that_ends() {
+    async fn kernel_new_and_closed_listeners_are_reported() {
         let first = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = first.local_addr().unwrap().port();
         let (_snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_a_udp_socket_at_a_port_of_clients_listens_once_it_lasts() {
+    fn kernel_a_udp_socket_at_an_ephemeral_port_counts_once_it_lasts() {
         let local = local_ports(Path::new(LOCAL_PORTS));
         let client = UdpSocket::bind("0.0.0.0:0").unwrap();
         let chosen = (20_000..30_000).filter(|port| !local.contains(port));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_clients_are_those_of_the_kernel_or_the_usual_ones() {
+    fn ephemeral_ports_come_from_the_kernel_or_the_default() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("range");
         for (text, expected) in [

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_waited_for_and_nothing_else_is() {
+    fn only_a_held_resource_is_waited_for() {
         assert_eq!(tries(WAIT_MAX, &["taken", "taken"]), (Ok(()), 3));
         assert_eq!(tries(WAIT_MAX, &["taken", "broken", "taken"]), (Err("broken"), 2));
         assert_eq!(tries(Duration::ZERO, &["taken"]), (Err("taken"), 1), "not for ever");

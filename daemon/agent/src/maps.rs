@@ -76,12 +76,12 @@ impl MapCoverage {
     }
 
     /// Whether the former programs may end. `waiting_since` is since when only an unreadable source is missing.
-    fn may_take_over(self, waits: &mut Option<Instant>, now: Instant) -> bool {
+    fn may_take_over(self, waiting_since: &mut Option<Instant>, now: Instant) -> bool {
         if !self.is_whole || !self.lacks_unreadable {
-            *waits = None;
+            *waiting_since = None;
             return self.is_whole;
         }
-        now.saturating_duration_since(*waits.get_or_insert(now)) >= UNREADABLE_WAIT
+        now.saturating_duration_since(*waiting_since.get_or_insert(now)) >= UNREADABLE_WAIT
     }
 }
 
@@ -151,15 +151,14 @@ impl AppMaps {
     /// owners reconnect.
     pub fn run_upkeep(&mut self, held: MapCoverage) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
-        let Kernel { maps, devices, packet_log: told, repair_error: trouble, waiting_since: waits, .. } =
-            kernel.as_mut();
+        let Kernel { maps, devices, packet_log, repair_error, waiting_since, .. } = kernel.as_mut();
         if !maps.is_predecessor_serving() {
-            repair_maps(maps, trouble, held.is_whole && held.is_synced);
-        } else if held.may_take_over(waits, Instant::now()) {
+            repair_maps(maps, repair_error, held.is_whole && held.is_synced);
+        } else if held.may_take_over(waiting_since, Instant::now()) {
             maps.take_over()?;
             say!(info, messages::TOOK_OVER);
         }
-        told.log_changes(maps.packet_status(), devices);
+        packet_log.log_changes(maps.packet_status(), devices);
         Ok(())
     }
 
@@ -451,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_take_over_waits_for_what_cannot_be_read_and_not_for_ever() {
+    fn a_take_over_waits_a_bounded_time_for_an_unreadable_source() {
         let held = MapCoverage { is_whole: true, is_synced: true, lacks_unreadable: false };
         assert_eq!(taken_over(held), Some(0));
         let lacks = MapCoverage { is_synced: false, lacks_unreadable: true, ..held };
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_meanwhile_begins_the_time_anew() {
+    fn a_source_that_becomes_readable_resets_the_wait() {
         let lacks = MapCoverage { is_whole: true, is_synced: false, lacks_unreadable: true };
         let (begun, mut waits) = (Instant::now(), None);
         let at = |second| begun + Duration::from_secs(second);

@@ -56,27 +56,27 @@ pub(crate) fn host_node_name() -> Result<NodeName, HostNameError> {
 
 /// The current facts of the node. It fails if the kernel's addresses cannot be read, because the facts are worthless
 /// without them.
-pub fn facts(config: &Config, name: &NodeName, said: &NodeDescription) -> io::Result<NodeFacts> {
-    Ok(facts_with(config, name, said, &local_addresses()?))
+pub fn facts(config: &Config, name: &NodeName, description: &NodeDescription) -> io::Result<NodeFacts> {
+    Ok(facts_with(config, name, description, &local_addresses()?))
 }
 
 /// The node's facts with these local addresses. The configuration's zone overrides the cluster's.
-fn facts_with(config: &Config, name: &NodeName, said: &NodeDescription, local: &[LocalAddress]) -> NodeFacts {
+fn facts_with(config: &Config, name: &NodeName, node: &NodeDescription, local: &[LocalAddress]) -> NodeFacts {
     let configured = config.node.zone.as_deref().map(Into::into);
     let setting = &config.node.node_port_addresses;
     NodeFacts {
         name: name.as_str().into(),
-        zone: configured.or_else(|| said.zone.clone()),
-        node_port_addresses: node_port_addresses(setting, local, &said.addresses),
-        addresses: own_addresses(local, &said.addresses),
-        is_leaving: said.is_leaving,
+        zone: configured.or_else(|| node.zone.clone()),
+        node_port_addresses: node_port_addresses(setting, local, &node.addresses),
+        addresses: own_addresses(local, &node.addresses),
+        is_leaving: node.is_leaving,
     }
 }
 
 /// The addresses of the host and of its Node object. Loopback and link-local ones are left out: link-local ones
 /// change with every pod, each change decides everything again, and no pod has an address of either kind.
-fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
-    let all = local.iter().map(|it| it.address).chain(said.iter().copied());
+fn own_addresses(local: &[LocalAddress], node_addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
+    let all = local.iter().map(|it| it.address).chain(node_addresses.iter().copied());
     all.filter(|address| !is_reserved(*address)).collect()
 }
 
@@ -85,27 +85,27 @@ fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     name: NodeName,
-    said: NodeDescription,
+    description: NodeDescription,
     nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
     let notices = NetlinkMonitor::open(NetlinkFamily::Route, ADDRESS_GROUPS);
     let notices =
         notices.map_err(|error| tracing::warn!(%error, "cannot watch this host's addresses; they are listed every ten seconds"));
-    follow(config, (name, said), nodes, events, (local_addresses, notices.ok())).await;
+    follow(config, (name, description), nodes, events, (local_addresses, notices.ok())).await;
 }
 
 /// Follows as [`run`] does. If addresses cannot be listed, for lack of file descriptors for example, they count as
 /// unchanged: NodePorts stay.
 async fn follow(
     mut config: watch::Receiver<Arc<Config>>,
-    (name, mut said): (NodeName, NodeDescription),
+    (name, mut description): (NodeName, NodeDescription),
     mut nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
     (list, mut notices): (impl Fn() -> io::Result<Vec<LocalAddress>>, Option<NetlinkMonitor>),
 ) {
-    let mut told = None;
-    let mut heard = None;
+    let mut sent = None;
+    let mut reporter = None;
     let mut local = None;
     loop {
         match list() {
@@ -115,20 +115,20 @@ async fn follow(
             }
         }
         let config_now = config.borrow_and_update().clone();
-        let now = local.as_ref().map(|local| facts_with(&config_now, &name, &said, local));
-        if let Some(now) = now.filter(|now| told.as_ref() != Some(now)) {
-            told = Some(now.clone());
+        let now = local.as_ref().map(|local| facts_with(&config_now, &name, &description, local));
+        if let Some(now) = now.filter(|now| sent.as_ref() != Some(now)) {
+            sent = Some(now.clone());
             if events.send(vec![Event::NodeApplied(Arc::new(now))]).await.is_err() {
                 return;
             }
         }
         // The sender may have gone meanwhile.
-        let _ = heard.take().map(|heard: oneshot::Sender<()>| heard.send(()));
+        let _ = reporter.take().map(|reporter: oneshot::Sender<()>| reporter.send(()));
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
             Some(NodeReport { node, applied }) = nodes.recv() => {
-                said = node.unwrap_or(NodeDescription { addresses: Vec::new(), ..said });
-                heard = Some(applied);
+                description = node.unwrap_or(NodeDescription { addresses: Vec::new(), ..description });
+                reporter = Some(applied);
             }
             () = NetlinkMonitor::wait_if_open(&mut notices) => {
                 tokio::time::sleep(BURST).await;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_the_host_has_or_is_said_to_have_is_its_own_but_for_loopback_and_links() {
+    fn own_addresses_exclude_loopback_and_link_local() {
         let found = own_addresses(
             &local("127.0.0.1@lo ::1@lo 10.0.0.5 192.168.1.7@default fe80::1@default 10.1.1.1@lo"),
             &["203.0.113.7".parse().unwrap()],
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_address_beside_ranges_is_one_more_and_speaks_for_both_families() {
+    fn primary_with_ranges_adds_an_address_and_covers_both_families() {
         let all = "127.0.0.1@lo 10.0.0.5 172.16.0.1 192.168.1.7@default fd00::7@default fd00::8";
         let both = "[\"10.0.0.0/8\", \"primary\"]";
         check(both, both, all, &["10.0.0.5", "192.168.1.7", "fd00::7"]);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn node_ports_answer_at_the_loopback_only_where_its_word_stands() {
+    fn node_ports_answer_at_the_loopback_only_with_localhost() {
         let all = "127.0.0.1@lo 127.0.0.53@lo ::1@lo 192.168.1.7@default fd00::7@default";
         for without in ["[\"primary\"]", "[\"all\"]", "[\"0.0.0.0/0\", \"::/0\"]", "[\"192.168.0.0/16\"]"] {
             check(without, without, all, &["192.168.1.7", "fd00::7"]);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_address_is_what_the_node_object_says_where_this_host_has_it() {
+    fn the_primary_address_is_the_node_objects_if_the_host_has_it() {
         let all = "127.0.0.1@lo 10.9.9.9@lo 10.0.0.5 192.168.1.7@default fd00::7@default fd00::8@default";
         let primary = "[\"primary\"]";
         check_said("both", primary, all, &["10.0.0.5", "fd00::8"], &["10.0.0.5", "fd00::8"]);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_of_the_node_object_is_followed_and_what_it_said_holds_meanwhile() {
+    async fn a_changed_node_object_is_followed_and_the_old_one_holds_meanwhile() {
         let (_config, configs) = watch::channel(Arc::new(Config::default()));
         let (nodes, nodes_told) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(8);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_cannot_be_listed_now_is_not_gone() {
+    async fn addresses_that_cannot_be_listed_stay() {
         let (_config, configs) = watch::channel(Arc::new(Config::default()));
         let (_nodes, nodes_told) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel::<Vec<Event>>(8);
@@ -422,7 +422,7 @@ mod tests {
 
     /// As when keepalived takes over an address: clients dial its NodePorts at once.
     #[test]
-    fn kernel_an_address_that_comes_answers_node_ports_at_once() {
+    fn kernel_a_new_address_answers_node_ports_at_once() {
         network_namespace::block_on_inside(async || {
             let ip = |arguments: &str| {
                 let status = std::process::Command::new("ip").args(arguments.split(' ')).status();
@@ -450,7 +450,7 @@ mod tests {
 
     /// A router's table of a million routes would delay everything else by a second.
     #[test]
-    fn routes_are_read_no_further_than_the_default_ones() {
+    fn reading_routes_stops_after_the_default_ones() {
         struct Unread;
         impl io::Read for Unread {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

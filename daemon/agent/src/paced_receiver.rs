@@ -42,18 +42,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_change_is_told_at_once_and_many_are_told_as_one() {
+    async fn the_first_change_is_reported_at_once_and_many_as_one() {
         let (value, now) = watch::channel(0);
         let pace = Duration::from_millis(200);
         let mut paced = PacedReceiver::new(Some(now), pace);
         let begun = Instant::now();
-        let mut told = 0;
+        let mut reported = 0;
         while begun.elapsed() < Duration::from_millis(500) {
             value.send_modify(|value| *value += 1);
-            told += u32::from(timeout(Duration::from_millis(1), paced.wait_for_change()).await.is_ok());
-            assert!(told > 0, "the first one");
+            reported += u32::from(timeout(Duration::from_millis(1), paced.wait_for_change()).await.is_ok());
+            assert!(reported > 0, "the first one");
         }
-        assert!((2..=3).contains(&told), "{told}");
+        assert!((2..=3).contains(&reported), "{reported}");
         value.send_modify(|value| *value += 1);
         assert!(timeout(pace * 5, paced.wait_for_change()).await.is_ok(), "the last one");
         assert!(timeout(pace * 2, paced.wait_for_change()).await.is_err());

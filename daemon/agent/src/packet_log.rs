@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_loses_its_pins_is_not_told_to_serve_nobody() {
+    fn a_device_without_pins_is_not_logged_as_unserved() {
         let mut told = PacketLog::default();
         let unpinned = || {
             let mut now = status(None, &[(2, "eth0", Some("read-only"))]).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_whose_answers_pass_by_the_stack_have_no_line() {
+    fn pods_on_the_fast_path_are_not_logged() {
         let mut told = PacketLog::default();
         let mut near = status(None, &[(7, "veth7", Some("busy"))]).unwrap();
         near.devices[0].device.side = DeviceSide::LocalPods;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn another_size_of_the_table_and_what_had_no_room_are_told_once() {
+    fn a_resized_flow_table_and_its_evictions_are_logged_once() {
         let mut told = PacketLog::default();
         let with = |flows, all, failure: Option<&str>| {
             let flows_given_up = EvictedFlows { total: all, in_use: all / 2 };

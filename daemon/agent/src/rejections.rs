@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_is_told_once() {
+    fn a_lasting_rejection_is_logged_once() {
         let check = |before: &[(&str, &str)], now: &[(&str, &str)], told: &[&str]| {
             let before = rejections(before);
             let now = rejections(now);

@@ -104,12 +104,12 @@ impl StateFolder {
         let damaged = || LoadError::Damaged(path.clone());
         let newest = file::load(&path);
         let is_damaged = newest.as_ref().map_or(true, |found| found.as_ref().is_some_and(|it| it.is_damaged));
-        let kept = damage::merge_files(newest, older, damaged);
+        let saved = damage::merge_files(newest, older, damaged);
         if is_damaged {
             // If the file cannot be set aside, writing fails too, and that is reported.
             let _ = file::set_aside_damaged(&path, &self.path.join(DAMAGED));
         }
-        kept
+        saved
     }
 
     /// The age of the file. If it is unknown, for example because the clock was set back, it counts as old.

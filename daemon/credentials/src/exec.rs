@@ -90,9 +90,9 @@ impl Plugin {
     }
 
     pub(super) async fn run(&self) -> Result<IssuedCredential, String> {
-        let said = |what: String| format!("exec plugin {}: {what}", self.name());
-        let output = self.run_command().await.map_err(said)?;
-        parse_credential(&output, &self.version).map_err(said)
+        let name_plugin = |what: String| format!("exec plugin {}: {what}", self.name());
+        let output = self.run_command().await.map_err(name_plugin)?;
+        parse_credential(&output, &self.version).map_err(name_plugin)
     }
 
     async fn run_command(&self) -> Result<Vec<u8>, String> {

@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_tells_its_end_in_both_spellings() {
+    fn a_certificates_expiry_is_read_in_both_formats() {
         check_year(2030, 1_893_542_400);
         check_year(2049, 2_493_158_400);
         check_year(2050, 2_524_694_400);
     }
 
     #[test]
-    fn a_token_tells_its_end_if_it_is_a_jwt() {
+    fn a_jwts_expiry_is_read() {
         let claims = BASE64_URL_SAFE_NO_PAD.encode(r#"{"exp":1893542400,"iss":"x"}"#);
         assert_eq!(seconds(token_expiry(&format!("e30.{claims}.c2ln"))), Some(1_893_542_400));
         for opaque in
@@ -124,7 +124,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(der in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
+        fn any_bytes_are_read_without_a_panic(der in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
             let _ = not_after(&der);
             let _ = not_after(&[&[SEQUENCE, 62, SEQUENCE, 60][..], &der].concat());
         }

@@ -105,24 +105,24 @@ impl FileReader {
     pub(super) fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         self.current.set_path(path);
         self.snapshots.push(FileSnapshot::take(path));
-        let said = |what: &str| format!("{}: {what}", path.display());
-        let plainly = |error: std::io::Error| said(&describe_error(&error));
+        let fault = |what: &str| format!("{}: {what}", path.display());
+        let plainly = |error: std::io::Error| fault(&describe_error(&error));
         // Only regular files are opened: opening a device may have side effects.
         if !std::fs::metadata(path).map_err(plainly)?.is_file() {
-            return Err(said("is not a regular file"));
+            return Err(fault("is not a regular file"));
         }
         // Without this flag, opening a pipe without a writer would block for ever.
         let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
         let opened = opened.map_err(plainly)?;
         if !self.author.may_read(&opened).map_err(plainly)? {
-            return Err(said(NOT_READABLE_BY_AUTHOR));
+            return Err(fault(NOT_READABLE_BY_AUTHOR));
         }
         let mut content = Vec::new();
         opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(plainly)?;
         match u64::try_from(content.len()) {
-            Ok(0) => Err(said("is empty")),
+            Ok(0) => Err(fault("is empty")),
             Ok(1..=FILE_BYTES_MAX) => Ok(content),
-            _ => Err(said("is larger than 1 MiB")),
+            _ => Err(fault("is larger than 1 MiB")),
         }
     }
 

@@ -26,11 +26,11 @@ impl Context {
     /// Reads the current context of the file at `path`.
     pub(super) fn read(path: &Path, files: &mut FileReader) -> Result<Self, GatherError> {
         let text = files.read_text(path).map_err(GatherError::Unreadable)?;
-        let said = |what: String| GatherError::Wrong(format!("{}: {what}", path.display()));
+        let wrong = |what: String| GatherError::Wrong(format!("{}: {what}", path.display()));
         // The parser's error can quote the file, which has secrets.
-        let parsed = Kubeconfig::from_yaml(&text).map_err(|_| said("is not a kubeconfig".to_owned()))?;
+        let parsed = Kubeconfig::from_yaml(&text).map_err(|_| wrong("is not a kubeconfig".to_owned()))?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
-        Self::from_kubeconfig(parsed, folder).map_err(said)
+        Self::from_kubeconfig(parsed, folder).map_err(wrong)
     }
 
     fn from_kubeconfig(parsed: Kubeconfig, folder: PathBuf) -> Result<Self, String> {

@@ -237,10 +237,10 @@ impl Credentials {
             (Err(_), Some(good)) => return Ok(good),
             (Err(_), None) => drop(self.refreshing.lock().await),
         }
-        let kept = self.lock_state();
+        let state = self.lock_state();
         let problem =
-            || kept.problem.as_ref().map_or("nothing was read yet", |(problem, _)| problem).to_owned();
-        kept.good.clone().ok_or_else(problem)
+            || state.problem.as_ref().map_or("nothing was read yet", |(problem, _)| problem).to_owned();
+        state.good.clone().ok_or_else(problem)
     }
 
     /// The last good credentials, for a caller that must not wait for a file or program.
@@ -255,8 +255,8 @@ impl Credentials {
     /// Checks the files, and reads them if they changed or are old.
     async fn refresh(&self, pending: &mut Option<ReadTask>, doubted: bool) {
         let (before, is_old, seen) = {
-            let kept = self.lock_state();
-            (kept.good.clone(), kept.is_old(doubted), kept.files.clone())
+            let state = self.lock_state();
+            (state.good.clone(), state.is_old(doubted), state.files.clone())
         };
         // A hanging read has used up its time; only poll whether it has ended.
         let patience = if pending.is_some() { Duration::ZERO } else { read_task::READ_TIMEOUT };
@@ -284,34 +284,34 @@ impl Credentials {
         shown: Result<Arc<ConnectionCredentials>, String>,
         seen: Option<Vec<FileSnapshot>>,
     ) {
-        let mut kept = self.lock_state();
-        kept.read_at = Some(Instant::now());
+        let mut state = self.lock_state();
+        state.read_at = Some(Instant::now());
         if let Some(seen) = seen {
-            kept.files = seen;
+            state.files = seen;
         }
         match shown {
             Ok(shown) => {
-                if kept.problem.take().is_some() {
+                if state.problem.take().is_some() {
                     tracing::info!(kind = shown.kind, "credentials are good again");
                 }
-                kept.good = Some(shown);
+                state.good = Some(shown);
             }
             Err(why) => {
-                let is_new = kept.problem.as_ref().is_none_or(|(known, _)| *known != why);
+                let is_new = state.problem.as_ref().is_none_or(|(known, _)| *known != why);
                 if is_new {
-                    self.log_problem(&why, &kept);
-                    kept.problem = Some((why, SystemTime::now()));
+                    self.log_problem(&why, &state);
+                    state.problem = Some((why, SystemTime::now()));
                 }
             }
         }
     }
 
-    fn log_problem(&self, error: &str, kept: &CredentialState) {
-        let keeps_old = kept.good.is_some();
-        if self.locations.is_optional && kept.is_absent() {
+    fn log_problem(&self, error: &str, state: &CredentialState) {
+        let keeps_old = state.good.is_some();
+        if self.locations.is_optional && state.is_absent() {
             tracing::debug!(error, "no credentials there");
         } else {
-            let files: Vec<_> = kept.files.iter().map(|seen| seen.path.as_path()).collect();
+            let files: Vec<_> = state.files.iter().map(|seen| seen.path.as_path()).collect();
             tracing::warn!(error, ?files, keeps_old, "credentials cannot be read");
         }
     }
@@ -379,11 +379,11 @@ fn read_identity(identity: &ClientIdentity, files: &mut FileReader) -> Result<Cl
 fn read_token(path: &Path, files: &mut FileReader) -> Result<String, GatherError> {
     let text = files.read_text(path).map_err(GatherError::Unreadable)?;
     let token = text.trim();
-    let said = |what| GatherError::Unreadable(format!("{}: {what}", path.display()));
+    let unreadable = |what| GatherError::Unreadable(format!("{}: {what}", path.display()));
     match token {
-        "" => Err(said("is empty")),
+        "" => Err(unreadable("is empty")),
         _ if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(token.to_owned()),
-        _ => Err(said("is not a token: it has spaces or control characters inside")),
+        _ => Err(unreadable("is not a token: it has spaces or control characters inside")),
     }
 }
 

@@ -59,13 +59,13 @@ fn gather(locations: &Locations, mut files: FileReader) -> ReadOutcome {
 
 /// Reads every file before a runtime exists; `None` after a timeout.
 pub(super) fn gather_within_timeout(locations: &Locations) -> Option<Result<FileContents, GatherError>> {
-    let (read, told) = mpsc::sync_channel(1);
+    let (outcome, received) = mpsc::sync_channel(1);
     let locations = locations.clone();
     let work = move || {
         // After a timeout the receiver is gone.
         let files = FileReader::new(locations.author, CurrentFile::default());
-        let _ = read.send(gather(&locations, files).0);
+        let _ = outcome.send(gather(&locations, files).0);
     };
     std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;
-    told.recv_timeout(READ_TIMEOUT).ok()
+    received.recv_timeout(READ_TIMEOUT).ok()
 }

@@ -83,7 +83,7 @@ async fn a_token_is_trimmed_and_followed() {
 }
 
 #[tokio::test]
-async fn a_token_behind_a_turned_link_is_followed() {
+async fn a_token_behind_a_changed_symlink_is_followed() {
     let fixture = CredentialFolder::new(BY_TOKEN, &[("t1", "one"), ("t2", "two")]);
     let turn = |to: &str| {
         std::os::unix::fs::symlink(fixture.path().join(to), fixture.path().join("new")).unwrap();
@@ -96,7 +96,7 @@ async fn a_token_behind_a_turned_link_is_followed() {
 }
 
 #[tokio::test]
-async fn nothing_changes_while_no_file_does() {
+async fn unchanged_files_change_nothing() {
     let fixture = CredentialFolder::new(BY_TOKEN, &[("token", "t1")]);
     let first = fixture.credentials.current(false).await.unwrap();
     fixture.write("token", "t1");
@@ -138,7 +138,7 @@ async fn authorities_are_followed_and_a_bad_bundle_changes_nothing() {
 }
 
 #[tokio::test]
-async fn files_that_come_later_are_found() {
+async fn files_that_appear_later_are_found() {
     let fixture = CredentialFolder::new(BY_TOKEN, &[]);
     assert_eq!(fixture.shown().await, Err("token: does not exist".to_owned()));
     let missing = fixture.credentials.check().unwrap().unwrap();
@@ -148,7 +148,7 @@ async fn files_that_come_later_are_found() {
 }
 
 #[tokio::test]
-async fn a_kubeconfig_of_kubelets_that_never_was_there_is_not_worth_a_word() {
+async fn a_missing_kubelet_kubeconfig_is_not_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubelet.conf");
     let credentials = Credentials::new(Locations::from_kubeconfig(path.clone()));
@@ -159,7 +159,7 @@ async fn a_kubeconfig_of_kubelets_that_never_was_there_is_not_worth_a_word() {
 }
 
 #[tokio::test]
-async fn no_secret_is_in_what_a_careless_log_would_print() {
+async fn debug_output_has_no_secret() {
     let fixture = CredentialFolder::new(BY_TOKEN, &[("token", "hush")]);
     assert_eq!(fixture.shown().await.unwrap(), "Bearer hush");
     let printed = format!("{:?}", fixture.credentials);
@@ -177,7 +177,7 @@ const CLUSTER: &str =
     "{server: \"https://10.0.0.7:6443\", certificate-authority: ca, tls-server-name: kubernetes}";
 
 #[tokio::test]
-async fn a_kubeconfig_says_it_all() {
+async fn a_kubeconfig_supplies_everything() {
     let user = "{token: inline, tokenFile: token}";
     let fixture = CredentialFolder::new(
         BY_KUBECONFIG,
@@ -206,7 +206,7 @@ fn check_wrong(kubeconfig: &str, expected: &str) {
 }
 
 #[test]
-fn a_kubeconfig_that_nobody_can_follow_is_named_at_the_start() {
+fn an_unsupported_kubeconfig_is_named_at_the_start() {
     let cluster = |keys: &str| kubeconfig(&format!("{{certificate-authority: ca, {keys}}}"), "{}");
     check_wrong("[", "is not a kubeconfig");
     check_wrong("kind: Config", "has no current-context");
@@ -272,7 +272,7 @@ async fn a_plugin_runs_once_until_its_credential_ends_or_is_doubted() {
 }
 
 #[tokio::test]
-async fn a_pipe_in_place_of_a_token_is_no_file_and_nobody_waits_for_it() {
+async fn a_pipe_in_place_of_a_token_is_refused_without_a_wait() {
     let fixture = CredentialFolder::new(BY_TOKEN, &[("token", "t1")]);
     assert_eq!(fixture.shown().await.as_deref(), Ok("Bearer t1"));
     std::fs::remove_file(fixture.path().join("token")).unwrap();

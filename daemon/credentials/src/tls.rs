@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authority_that_cannot_be_used_takes_no_other_with_it() {
+    fn an_unusable_authority_does_not_reject_the_others() {
         let good = rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap().cert.pem();
         let odd = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for (bundle, usable) in [

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_node_lacks_is_not_what_a_peer_said() {
+    fn a_shortage_of_the_node_is_no_answer_of_the_peer() {
         const LATER: Duration = Duration::from_millis(3);
         for (number, after, expected) in [
             (libc::EMFILE, LATER, ErrorOrigin::Node),

@@ -178,24 +178,24 @@ mod tests {
     use super::*;
 
     /// A client, and the task that serves it. With `asks`, the first byte begins a request that gets no response.
-    fn come(guests: &mut IdleEvictor, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
+    fn come(evictor: &mut IdleEvictor, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
         let (ours, theirs) = duplex(16);
-        let guest = guests.add_client();
-        let mut stream = guest.track_stream(ours);
+        let client = evictor.add_client();
+        let mut stream = client.track_stream(ours);
         let serving = async move {
             let mut asking = None;
             let connection = async {
                 while stream.read_u8().await.is_ok() {
-                    asking = asks.then(|| guest.begin_request());
+                    asking = asks.then(|| client.begin_request());
                 }
             };
-            let _ = guest.serve_until_evicted(connection).await;
+            let _ = client.serve_until_evicted(connection).await;
         };
         (theirs, tokio::spawn(serving))
     }
 
     #[tokio::test]
-    async fn who_has_sent_nothing_for_longest_goes_first() {
+    async fn the_client_idle_for_longest_is_evicted_first() {
         let mut guests = IdleEvictor::default();
         let mut all: Vec<_> = (0..3).map(|_| come(&mut guests, false)).collect();
         tokio::task::yield_now().await;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_come_is_read_before_its_client_goes_and_a_request_is_never_broken_off() {
+    async fn arrived_bytes_are_read_before_eviction_and_requests_are_never_aborted() {
         let mut guests = IdleEvictor::default();
         let (mut asks, asking) = come(&mut guests, true);
         let (_idle, idles) = come(&mut guests, false);

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_at_any_time_waits_for_the_same_beat() {
+    fn waiters_at_any_time_wait_for_the_same_tick() {
         let first = Instant::now();
         for late in [0, 1, 400, 999] {
             assert_eq!(tick_after(first, first + Duration::from_millis(late)), first + TICK);
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_here_before_the_first_waits_for_the_second() {
+    fn a_waiter_before_the_first_tick_waits_for_the_second() {
         let first = Instant::now();
         assert_eq!(tick_after(first + TICK, first), first + 2 * TICK);
     }

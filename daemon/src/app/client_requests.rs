@@ -28,18 +28,18 @@ pub(super) struct DrainOrders {
 /// The channels of what clients may request. The folder holds the state.
 pub(super) fn channels(
     gatherer: Gatherer,
-    kept: drains::RestoredDrains,
+    restored_drains: drains::RestoredDrains,
     folder: &Path,
 ) -> (RequestSenders, ClientRequests, DrainOrders) {
     let (reloads_out, reloads) = mpsc::channel(RELOADS_WAITING_MAX);
     let (forgets_out, forgets) = mpsc::channel(FORGETS_WAITING_MAX);
     let (orders_out, orders) = mpsc::channel(ORDERS_WAITING_MAX);
     let acts = RequestSenders { gatherer, reloads: reloads_out, forgets: forgets_out, drains: orders_out };
-    let written = watch::channel(drains::DrainsWrite::from_restored(&kept)).0;
+    let written = watch::channel(drains::DrainsWrite::from_restored(&restored_drains)).0;
     (
         acts,
         ClientRequests { reloads, forgets },
-        DrainOrders { orders, restored: kept, folder: folder.to_owned(), last_write: written },
+        DrainOrders { orders, restored: restored_drains, folder: folder.to_owned(), last_write: written },
     )
 }
 

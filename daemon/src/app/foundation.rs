@@ -64,18 +64,18 @@ impl Foundation {
     pub(super) fn open(config: &Config) -> Result<Self, AppError> {
         let (seed, folder) = (start::random_seed(), settings::state_folder(config));
         let node = node::name(config)?;
-        let (claim, maps, kept) = start::open_state(config, &folder)?;
-        let (access, kubernetes) = start::open_cluster(config, &node, seed, kept.as_ref())?;
-        let (numbers_below, damage) = start::saved_numbers(kept.as_ref());
+        let (claim, maps, saved) = start::open_state(config, &folder)?;
+        let (access, kubernetes) = start::open_cluster(config, &node, seed, saved.as_ref())?;
+        let (numbers_below, damage) = start::saved_numbers(saved.as_ref());
         let drains = drains::load_drains(&config.state.path);
         let (refusals, refusals_end) = maps.refusals()?;
         let (map_senders, map_receivers) = map_channels(&maps);
-        let described = start::describe_node(config, &maps, kept.as_ref());
-        let sets = start::restored_sets(kept.as_ref());
+        let description = start::describe_node(config, &maps, saved.as_ref());
+        let sets = start::restored_sets(saved.as_ref());
         let engine =
-            build_engine(config, (&node, &described, access.as_ref()), maps, (kept, &drains.drains))?;
+            build_engine(config, (&node, &description, access.as_ref()), maps, (saved, &drains.drains))?;
         Ok(Self {
-            node: (node, described),
+            node: (node, description),
             sets,
             seed,
             folder,

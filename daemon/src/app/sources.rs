@@ -92,11 +92,11 @@ pub(super) struct SourceContext<'a> {
 }
 
 /// Starts to resolve the backends that have names.
-fn start_resolver(tasks: &mut JoinSet<()>, seen: Arc<NameTable>, kept: SavedSets, seed: u64) -> NameChannels {
-    let (wanted, wishes) = watch::channel(Arc::default());
-    let (told, news) = mpsc::channel(1);
-    tasks.spawn(names::run(wishes, told, seen, seed));
-    NameChannels { queries: wanted, news, saved: kept }
+fn start_resolver(tasks: &mut JoinSet<()>, seen: Arc<NameTable>, sets: SavedSets, seed: u64) -> NameChannels {
+    let (queries, wishes) = watch::channel(Arc::default());
+    let (news_out, news) = mpsc::channel(1);
+    tasks.spawn(names::run(wishes, news_out, seen, seed));
+    NameChannels { queries, news, saved: sets }
 }
 
 /// Follows the folder of further blocks, and returns its table of files.
@@ -105,9 +105,9 @@ fn watch_folder(
     folder: BlocksFolder,
     stopping: &watch::Receiver<bool>,
 ) -> mpsc::Receiver<Vec<FolderNews>> {
-    let (news, told) = mpsc::channel(1);
+    let (news, received) = mpsc::channel(1);
     tasks.spawn(run_folder(folder.run(news, stopping.clone()), "files of services"));
-    told
+    received
 }
 
 /// Follows a folder until the daemon stops.

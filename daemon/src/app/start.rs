@@ -101,9 +101,9 @@ pub(super) fn warn_about_missing(config: &Config) {
 /// Loads the snapshot. If it cannot be used, the daemon starts as on a new node.
 fn load_state(folder: &state::StateFolder) -> Option<state::SavedState> {
     match folder.load() {
-        Ok(kept) => {
-            kept.iter().filter_map(|kept| kept.damage.as_deref()).for_each(log_damage);
-            kept
+        Ok(saved) => {
+            saved.iter().filter_map(|saved| saved.damage.as_deref()).for_each(log_damage);
+            saved
         }
         Err(error) => {
             say!(warn, messages::SNAPSHOT_NOT_USED, %error);
@@ -113,13 +113,13 @@ fn load_state(folder: &state::StateFolder) -> Option<state::SavedState> {
 }
 
 /// Which numbers of records may be in use, and the damage of the snapshot.
-pub(super) fn saved_numbers(kept: Option<&state::SavedState>) -> (u64, Option<Arc<state::Damage>>) {
-    kept.map_or((0, None), |kept| (kept.context.numbers_below, kept.damage.clone()))
+pub(super) fn saved_numbers(saved: Option<&state::SavedState>) -> (u64, Option<Arc<state::Damage>>) {
+    saved.map_or((0, None), |saved| (saved.context.numbers_below, saved.damage.clone()))
 }
 
 /// The saved backends of the configuration's services.
-pub(super) fn restored_sets(kept: Option<&state::SavedState>) -> SavedSets {
-    kept.map(|kept| config::saved_sets(&kept.remembered.services)).unwrap_or_default()
+pub(super) fn restored_sets(saved: Option<&state::SavedState>) -> SavedSets {
+    saved.map(|saved| config::saved_sets(&saved.remembered.services)).unwrap_or_default()
 }
 
 fn log_damage(damage: &state::Damage) {
@@ -198,16 +198,16 @@ pub(super) fn build_engine(
     maps: AppMaps,
     sources: &[Source],
     now: (Settings, NodeFacts),
-    (kept, drains): (Option<state::SavedState>, &Arc<Drains>),
+    (saved, drains): (Option<state::SavedState>, &Arc<Drains>),
 ) -> Result<Engine<AppMaps>, AppError> {
     let (mut engine, found) = Engine::start(maps, random_hash_seed()?, sources)?;
     for error in found {
         tracing::warn!(%error, "the maps hold entries that holdfast cannot have written; rewriting them");
     }
     engine.restore_drains(Arc::clone(drains));
-    if let Some(kept) = kept {
+    if let Some(saved) = saved {
         // The engine's own clock begins with its loop.
-        engine.restore(kept.remembered, ClockReading { wall: super::now(), mono: Duration::ZERO });
+        engine.restore(saved.remembered, ClockReading { wall: super::now(), mono: Duration::ZERO });
     }
     engine.apply(Event::SettingsApplied(Arc::new(now.0)));
     engine.apply(Event::NodeApplied(Arc::new(now.1)));
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_starts_have_the_same_secret() {
+    fn each_start_draws_another_secret() {
         let [one, other] = [(); 2].map(|()| random_hash_seed().unwrap());
         assert_ne!(one, other);
         assert_ne!(one, Seed(0), "nothing was drawn");

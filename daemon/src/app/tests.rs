@@ -122,7 +122,7 @@ fn kernel_a_reload_keeps_the_name_that_a_start_needs() {
 }
 
 #[tokio::test]
-async fn the_command_lines_node_name_goes_before_the_files_and_a_reload_keeps_it() {
+async fn the_command_lines_node_name_wins_and_survives_a_reload() {
     let bed = ReloadHarness::started_as(Some("n7"), "[node]\nname = \"n\"\n");
     for text in ["[node]\nname = \"m\"\n", ""] {
         assert!(bed.reload(text).await.is_empty(), "it waits for nothing that a restart would not change");
@@ -147,7 +147,7 @@ async fn a_reload_reads_the_files_about_events_and_is_not_refused_for_them() {
 }
 
 #[tokio::test]
-async fn what_is_in_force_is_told_without_what_checks_send() {
+async fn the_effective_configuration_omits_what_checks_send() {
     let bed = ReloadHarness::started_with("");
     let block = "[[service]]\nname = \"a\"\nfrontends = [\"192.0.2.1:80\"]\nbackends = [\"10.0.0.1:80\"]\n\
                  health_check = { kind = \"send-expect\", send = \"AUTH s3cret\", expect = \"OK\" }\n";
@@ -158,7 +158,7 @@ async fn what_is_in_force_is_told_without_what_checks_send() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_restart_is_not_in_force() {
+async fn a_key_that_needs_a_restart_is_not_in_force() {
     let bed = ReloadHarness::started_with("[hold]\nlimit = \"1m\"\n");
     bed.reload(
         "[hold]\nlimit = \"2m\"\n[admin]\nlisten = \"127.0.0.1:9891\"\n[datapath.limits]\nfrontends = 7\n",
@@ -173,7 +173,7 @@ async fn what_waits_for_a_restart_is_not_in_force() {
 
 /// Other nodes select by their own lists, so this one needs every serving backend.
 #[test]
-fn what_other_nodes_send_as_it_came_goes_to_each_backend_that_serves() {
+fn unchanged_packets_from_other_nodes_reach_each_serving_backend() {
     for (text, expected) in [
         ("", (false, false)),
         ("[packets]\ndsr_from = [\"10.0.0.0/24\"]\n", (true, true)),
@@ -197,7 +197,7 @@ fn listed(file: &str, text: &str) -> FileTable {
 /// Blocks of other files are checked against the running configuration, so that a reload removes nothing that is
 /// served.
 #[tokio::test]
-async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {
+async fn a_reload_checks_other_files_blocks_against_the_keys_in_force() {
     let bed =
         ReloadHarness::started_with("[packets]\nenabled = true\n[admin]\nlisten = \"127.0.0.1:9890\"\n");
     let text = |name: &str, frontend: &str, more: &str| {
@@ -221,7 +221,7 @@ async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {
 }
 
 #[tokio::test]
-async fn a_reload_gives_no_block_the_address_at_which_the_daemon_listens_until_its_restart() {
+async fn a_reload_gives_no_block_the_address_still_listened_at() {
     let bed = ReloadHarness::started_with("[admin]\nlisten = \"127.0.0.1:9890\"\n");
     let moved = "[admin]\nlisten = \"127.0.0.1:9891\"\n[[service]]\nname = \"web\"\nfrontends = \
                  [\"127.0.0.1:9890\"]\nbackends = [\"127.0.0.1:80\"]\n";
@@ -241,7 +241,7 @@ fn wish() -> (ReloadRequest, oneshot::Receiver<Result<ReloadOutcome, String>>) {
 }
 
 #[tokio::test]
-async fn who_was_told_that_a_reload_failed_does_not_get_it_later() {
+async fn a_reload_reported_as_failed_is_not_applied_later() {
     let mut bed = ReloadHarness::started_with("[hold]\nlimit = \"1m\"\n");
     let limit = |bed: &ReloadHarness| bed.reload.effective.borrow().text.contains("limit = \"7m\"");
     std::fs::write(bed.folder.path().join("holdfast.toml"), "[hold]\nlimit = \"7m\"\n").unwrap();
@@ -267,7 +267,7 @@ async fn who_was_told_that_a_reload_failed_does_not_get_it_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_that_the_engine_does_not_take_in_time_changes_nothing() {
+async fn a_reload_that_the_engine_misses_changes_nothing() {
     let mut bed = ReloadHarness::started_with("");
     let (events, _heard) = mpsc::channel(1);
     events.try_send(Vec::new()).unwrap();

@@ -118,7 +118,7 @@ closed: a client of UDP hears that nobody listens
 policy: Local, those that end, ranges of sources, health checks, affinity
   tests/tests/packets/served.rs the_table_holds
   tests/tests/packets/served.rs clients_stick_to_their_backend_at_each_address
-  daemon/agent/src/kube_proxy/tests/doors.rs a_health_check_port_comes_changes_and_goes_with_its_service
+  daemon/agent/src/kube_proxy/tests/doors.rs a_health_check_port_follows_its_service
 own: what the node sends itself from a node port's number
   tests/tests/packets/served.rs a_process_of_the_node_has_a_node_ports_number
   tests/tests/packets/regressions.rs replies_to_kernel_masqueraded_packets_are_left_to_the_kernel

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frontend_has_one_line_at_a_time_with_the_count_since_the_last() {
+    fn a_frontend_logs_one_line_per_gap_with_the_count_since() {
         let mut lines = LineLimiter::default();
         let due: Vec<_> =
             (0..25).map(|second| lines.count_due(frontend(1), Duration::from_secs(second))).collect();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn frontends_do_not_silence_one_another() {
+    fn a_noisy_frontend_does_not_silence_another() {
         let mut lines = LineLimiter::default();
         assert_eq!(lines.count_due(frontend(1), LINE_GAP), Some(1));
         assert_eq!(lines.count_due(frontend(2), LINE_GAP), Some(1));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_is_bounded_and_what_is_quiet_again_makes_room() {
+    fn a_scan_is_bounded_and_quiet_frontends_are_evicted() {
         let mut lines = LineLimiter::default();
         let told = (0..1_000).filter_map(|host| lines.count_due(frontend(host), LINE_GAP)).count();
         assert_eq!((told, lines.0.len()), (FRONTENDS_MAX, FRONTENDS_MAX));

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trickle_is_never_held_up() {
+    fn a_trickle_is_never_paused() {
         let mut pace = ReadPacer::default();
         let step = 2 * WINDOW / REFUSALS_MAX;
         assert!((0..5 * REFUSALS_MAX).all(|nth| pace.pause(nth * step).is_none()));

@@ -86,8 +86,8 @@ impl RefusalLog {
 
     /// How many tries were refused and dropped since the start.
     pub fn totals(&self) -> [(Denial, u64); 2] {
-        let kept = self.lock_state();
-        [(Denial::Refused, kept.refused), (Denial::Dropped, kept.dropped)]
+        let state = self.lock_state();
+        [(Denial::Refused, state.refused), (Denial::Dropped, state.dropped)]
     }
 
     pub(crate) fn record(&self, at: Timestamp, refusal: Refusal) {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_outside_are_told_apart_by_their_addresses_and_not_by_their_ports() {
+    fn clients_outside_are_distinguished_by_address_and_not_by_port() {
         use holdfast_datapath::Cause::{NoBackend, Source};
 
         let log = RefusalLog::none();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_client_that_was_not_served_names_the_service() {
+    fn the_log_line_of_a_denied_client_names_the_service() {
         let log = RefusalLog::none();
         let at = |last, port| FrontendKey {
             address: [10, 96, 0, last].into(),
@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_has_its_name_for_as_long_as_it_is_there() {
+    fn a_missing_device_is_shown_by_its_number() {
         let source = "203.0.113.9:1".parse().unwrap();
         assert_eq!(device_name(Arrival { source, device: 1 }), "lo");
         assert_eq!(device_name(Arrival { source, device: u32::MAX }), "device 4294967295");
     }
 
     #[test]
-    fn the_latest_are_kept_and_all_are_counted() {
+    fn the_latest_refusals_are_kept_and_all_are_counted() {
         let log = RefusalLog::none();
         for process in 0..1_500 {
             let denial = if process % 3 == 0 { Denial::Dropped } else { Denial::Refused };
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn who_tries_again_is_one_entry_with_a_count() {
+    fn a_client_that_retries_is_one_entry_with_a_count() {
         let log = RefusalLog::none();
         let tries = [
             (5, 1, Denial::Refused),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_in_a_loop_pushes_nobody_out() {
+    fn one_client_in_a_loop_evicts_no_other() {
         let log = RefusalLog::none();
         log.record(NOW, refusal(1, Denial::Refused));
         (0..2_000).for_each(|_| log.record(NOW, refusal(2, Denial::Refused)));
@@ -330,7 +330,7 @@ mod tests {
 
     /// The crowd is like processes that try once each, or a sender that changes its address each time.
     #[test]
-    fn no_crowd_at_one_namespace_pushes_out_who_was_refused_at_another() {
+    fn many_clients_of_one_namespace_evict_no_refusal_of_another() {
         let log = RefusalLog::none();
         let at = |share, process| Refusal { quota: QuotaId(share), ..refusal(process, Denial::Dropped) };
         (0..300).for_each(|process| log.record(NOW, at(2, process)));
@@ -347,7 +347,7 @@ mod tests {
 
     /// Refusals at ports without a service are their own group: a scan of all ports concerns no namespace.
     #[test]
-    fn no_scan_of_ports_that_no_service_has_pushes_out_who_was_refused() {
+    fn a_scan_of_unused_ports_evicts_no_other_refusal() {
         let log = RefusalLog::none();
         log.record(NOW, refusal(1, Denial::Refused));
         for at in 0..3_000 {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn why_no_more_are_read_is_told_beside_what_was() {
+    fn a_read_failure_is_reported_with_the_earlier_refusals() {
         let log = RefusalLog::none();
         log.record(NOW, refusal(1, Denial::Refused));
         assert_eq!(log.snapshot().failure, None);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_holds_does_not_change() {
+    fn a_readers_snapshot_does_not_change() {
         let log = RefusalLog::none();
         log.record(NOW, refusal(1, Denial::Refused));
         let told = log.snapshot();

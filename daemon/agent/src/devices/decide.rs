@@ -32,9 +32,9 @@ pub(super) fn decide(listed: &KernelListing, config: &Packets, onlookers: &Obser
     let judged: Vec<_> = links.into_iter().map(|link| (link, world.classify(link, config))).collect();
     let outer = judged.iter().filter(|(_, (class, _))| *class == DeviceClass::Outer);
     let of_node = world.node_sources(outer.map(|(link, _)| link.index));
-    let is_told_apart = routing_rules::routes_by_source(&listed.rules, &listed.addresses);
+    let routes_by_source = routing_rules::routes_by_source(&listed.rules, &listed.addresses);
     let answers = |class: DeviceClass| {
-        if is_told_apart && class == DeviceClass::Outer {
+        if routes_by_source && class == DeviceClass::Outer {
             ReplyRouting::ByFrontend
         } else {
             ReplyRouting::ByBackend
@@ -261,11 +261,12 @@ impl<'a> LinkIndex<'a> {
     /// the loopback's counts, then that of a dummy device, which has no other purpose, then any.
     fn node_sources(&self, outer: impl Iterator<Item = u32> + Clone) -> SourceAddresses {
         let first = outer.clone().filter(|index| self.listing.defaults.contains(index));
-        let kept = |is_kept: fn(&Link) -> bool| {
-            self.by_index.values().filter(move |link| is_kept(link)).map(|link| link.index)
+        let candidates = |is_candidate: fn(&Link) -> bool| {
+            self.by_index.values().filter(move |link| is_candidate(link)).map(|link| link.index)
         };
-        let besides =
-            kept(|link| link.is_loopback).chain(kept(|link| link.kind == "dummy")).chain(kept(|_| true));
+        let besides = candidates(|link| link.is_loopback)
+            .chain(candidates(|link| link.kind == "dummy"))
+            .chain(candidates(|_| true));
         first
             .chain(outer)
             .chain(besides)

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_a_driver_that_changes_is_looked_at_at_once_where_frames_may_pass_there() {
+    fn kernel_a_changed_driver_is_checked_at_once_if_xdp_is_used() {
         network_namespace::block_on_inside(async || {
             run_tool("ip", "link add left type veth peer name right");
             let (config, followed) = watch::channel(configured("native"));

@@ -121,8 +121,8 @@ fn strict_devices(links: &[Link]) -> BTreeSet<u32> {
 
 /// The `rp_filter` of a device; an unreadable one counts as strict.
 fn rp_filter(device: &str) -> u32 {
-    let said = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"));
-    said.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(STRICT)
+    let setting = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"));
+    setting.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(STRICT)
 }
 
 /// The addresses of devices with both ends here.

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_node_has_and_rules_of_pods_alone_tell_nothing_apart() {
+    fn default_rules_and_rules_of_pods_do_not_route_by_source() {
         check("", false);
         check("0 from 0.0.0.0/0 255\n32766 from 0.0.0.0/0 254\n32767 from 0.0.0.0/0 253", false);
         check("1536 from 10.244.1.10/32 2", false);
@@ -157,7 +157,7 @@ mod tests {
 
     /// As the AWS VPC CNI writes them.
     #[test]
-    fn a_mark_that_leads_back_before_pods_are_sent_elsewhere_tells_apart() {
+    fn a_mark_rule_to_main_before_pod_rules_routes_by_source() {
         check("1024 mark 254\n1536 from 10.244.1.10/32 2", true);
         check("2024 mark 254\n1536 from 10.244.1.10/32 2", false);
         check("1024 mark 254\n1536 from fd00:244::1/128 2", false);
@@ -165,7 +165,7 @@ mod tests {
 
     /// As cloud images do for a second network card.
     #[test]
-    fn a_rule_for_an_address_of_the_node_tells_apart() {
+    fn a_rule_for_a_node_address_routes_by_source() {
         check("101 from 10.1.0.5/32 101", true);
         check("101 from 10.1.0.0/24 101", true);
         check("101 from fd00:c::5/128 101", true);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_with_ports_may_tell_connections_of_two_hosts_apart_and_others_do_not() {
+    fn only_a_rule_with_ports_may_separate_connections_of_two_hosts() {
         let header = |family| [family, 0, 0, 0, 254, 0, 0, 1, 0, 0, 0, 0];
         let check = |family, attribute: [u8; 8], expected| {
             let body = [&header(family)[..], &[8, 0, 6, 0, 101, 0, 0, 0], &attribute].concat();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_is_cut_off_or_asks_for_more_says_nothing() {
+    fn a_truncated_rule_or_one_with_more_conditions_is_ignored() {
         // from 10.1.0.5 lookup 101
         let whole: Vec<u8> = [
             &[2, 0, 32, 0, 101, 0, 0, 1, 0, 0, 0, 0][..],

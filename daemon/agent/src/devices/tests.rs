@@ -141,7 +141,7 @@ fn a_plain_node_has_one_outer_device() {
 }
 
 #[test]
-fn a_device_of_any_kind_is_outer_if_others_reach_the_node_by_it() {
+fn a_device_of_any_kind_that_leads_to_others_is_outer() {
     check(
         "",
         "1 lo loopback 10.9.9.9
@@ -176,7 +176,7 @@ fn a_device_of_any_kind_is_outer_if_others_reach_the_node_by_it() {
 }
 
 #[test]
-fn a_veth_or_a_bridge_with_a_gateway_behind_it_is_an_outer_one() {
+fn a_veth_or_bridge_with_a_gateway_is_outer() {
     check(
         "",
         "2 eth0 veth 172.18.0.2 default
@@ -189,7 +189,7 @@ fn a_veth_or_a_bridge_with_a_gateway_behind_it_is_an_outer_one() {
 /// Weave and other layer 2 networks have the pods of all nodes behind one bridge, and EVPN or Proxmox the machines of
 /// all hosts. Replies of pods elsewhere return by this node only if it uses its own address as source.
 #[test]
-fn a_bridge_to_which_anything_but_pods_belongs_is_an_outer_one() {
+fn a_bridge_with_a_member_other_than_pods_is_outer() {
     for member in ["vxlan", "geneve", "gretap", "macsec", "dsa", "vlan", "macvlan", "veth here", "bond", "-"]
     {
         let (kind, here) = member.split_once(' ').unwrap_or((member, ""));
@@ -224,7 +224,7 @@ fn a_bridge_to_which_anything_but_pods_belongs_is_an_outer_one() {
 }
 
 #[test]
-fn a_device_without_an_address_shows_that_of_the_default_routes_device() {
+fn a_device_without_an_address_uses_the_default_routes_address() {
     check(
         "",
         "2 eth0 - 10.0.0.5
@@ -237,7 +237,7 @@ fn a_device_without_an_address_shows_that_of_the_default_routes_device() {
 }
 
 #[test]
-fn names_of_the_configuration_go_before_everything_but_the_loopback() {
+fn configured_names_override_everything_but_the_loopback() {
     check("devices = [\"lo\"]", "1 lo loopback 10.9.9.9", "lo none Loopback");
     check(
         "devices = [\"eth1\", \"eth9\"]\npod_devices = [\"veth*\", \"eth1\"]",
@@ -279,7 +279,7 @@ fn pods_are_served_at_each_device_that_leads_to_one() {
 /// kube-vip and keepalived set such addresses, and the kernel may list one first: it lists IPv6 addresses newest
 /// first, IPv4 addresses oldest first.
 #[test]
-fn a_floating_address_is_never_the_one_that_backends_see_while_there_is_another() {
+fn a_floating_address_is_a_source_only_without_another() {
     check(
         "",
         "1 lo loopback
@@ -291,7 +291,7 @@ fn a_floating_address_is_never_the_one_that_backends_see_while_there_is_another(
 }
 
 #[test]
-fn backends_see_the_address_that_a_route_would_send_from() {
+fn backends_see_the_source_address_of_the_route() {
     check(
         "",
         "2 eth0 - 10.9.0.5/24 10.0.0.5/24 fd00::55/64 fd00::5/64 default via 10.0.0.1 via fe80::1 from fd00::5",
@@ -306,7 +306,7 @@ fn backends_see_the_address_that_a_route_would_send_from() {
 
 /// Pods of other nodes may be behind an overlay that the configuration does not name.
 #[test]
-fn a_left_out_device_that_leads_to_others_is_for_backends_alone_and_its_reason_says_so() {
+fn an_excluded_uplink_serves_backends_only_and_its_reason_says_so() {
     check(
         "devices = [\"eth0\"]",
         "2 eth0 - 10.0.0.5 default
@@ -330,7 +330,7 @@ fn a_left_out_device_that_leads_to_others_is_for_backends_alone_and_its_reason_s
 
 /// As Calico and Cilium route by WireGuard: without a gateway or an address at the device.
 #[test]
-fn a_tunnel_by_which_a_route_leads_to_others_is_outer_even_without_a_gateway_or_an_address() {
+fn a_routed_tunnel_is_outer_without_gateway_or_address() {
     check(
         "",
         "2 eth0 - 10.0.0.5 default
@@ -344,7 +344,7 @@ fn a_tunnel_by_which_a_route_leads_to_others_is_outer_even_without_a_gateway_or_
 
 /// Routing on the host: the uplink has no address, and the node's is elsewhere.
 #[test]
-fn an_uplink_without_an_address_shows_the_one_that_the_node_has_elsewhere() {
+fn an_uplink_without_an_address_uses_the_nodes_other_address() {
     check(
         "",
         "1 lo loopback 10.0.0.99/32 10.0.0.5/32 fd00::5/128
@@ -365,7 +365,7 @@ fn an_uplink_without_an_address_shows_the_one_that_the_node_has_elsewhere() {
 
 /// A containerized node in two networks of its host, one of them without a gateway.
 #[test]
-fn a_veth_with_an_address_of_a_network_leads_to_others_than_one_pod() {
+fn a_veth_with_a_network_address_leads_to_more_than_one_pod() {
     for pods in ["", "pod_devices = \"auto\""] {
         check(
             pods,
@@ -389,7 +389,7 @@ fn a_veth_with_an_address_of_a_network_leads_to_others_than_one_pod() {
 
 /// A container's only uplink is a veth too.
 #[test]
-fn what_leads_to_a_gateway_leads_to_no_pod_whatever_else_is_named() {
+fn a_device_with_a_gateway_leads_to_no_pod() {
     check(
         "devices = [\"eth1\"]\npod_devices = \"auto\"",
         "2 eth0 veth 172.18.0.2 default
@@ -402,7 +402,7 @@ fn what_leads_to_a_gateway_leads_to_no_pod_whatever_else_is_named() {
 }
 
 #[test]
-fn ports_that_sockets_get_as_well_are_found() {
+fn snat_ports_that_overlap_ephemeral_ports_are_found() {
     let ranges = [61_000..=65_535, 40_000..=40_010];
     assert_eq!(find_overlap(&ranges, "32768\t60999\n", ""), Some(40_000..=40_010));
     assert_eq!(find_overlap(&ranges[..1], "32768\t60999\n", ""), None);
@@ -455,7 +455,7 @@ async fn until(now: &mut watch::Receiver<Arc<[DeviceDecision]>>, expected: &str)
 }
 
 #[test]
-fn kernel_devices_are_followed_as_they_come_change_and_go() {
+fn kernel_added_changed_and_removed_devices_are_followed() {
     network_namespace::block_on_inside(async || {
         follow(async |now, config| {
             until(now, "lo none Loopback\n").await;
@@ -490,7 +490,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
 
 /// Connections between the same hosts may share a route look-up only without either.
 #[test]
-fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_family() {
+fn kernel_port_rules_and_multipath_routes_are_found_in_each_family() {
     network_namespace::run_inside(|| {
         for arguments in [
             "link add near type veth peer name away",
@@ -532,7 +532,7 @@ fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_
 /// A segment that starts no flow and matches none may belong to another proxy's connection, until the search for
 /// proxies has found none.
 #[test]
-fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
+fn kernel_flows_are_not_adopted_while_another_proxy_may_have_clients() {
     network_namespace::block_on_inside(async || {
         ip("link add near type veth peer name away");
         ip("address add 10.9.0.1/24 dev near");
@@ -560,7 +560,7 @@ fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
 }
 
 #[test]
-fn clients_get_most_of_the_ports_that_are_free() {
+fn snat_uses_the_largest_free_port_ranges() {
     let usual = 32_768..=60_999;
     assert_eq!(free_ranges(&usual, &[]), [1_024..=23_999, 61_000..=65_535]);
     let taken = [6_443..=6_443, 10_248..=10_260, 2_379..=2_380, 61_000..=61_000, 9_890..=9_890];
@@ -574,7 +574,7 @@ fn clients_get_most_of_the_ports_that_are_free() {
 }
 
 #[test]
-fn a_list_of_sockets_says_at_which_ports_they_wait_for_others() {
+fn waiting_ports_are_parsed_from_a_list_of_sockets() {
     let list = "  sl  local_address rem_address   st tx_queue rx_queue\n\
         \x20  0: 0100007F:26A2 00000000:0000 0A 00000000:00000000 00:00000000 00000000\n\
         \x20  1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000\n\

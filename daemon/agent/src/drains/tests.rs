@@ -142,7 +142,7 @@ fn a_damaged_file_hangs_nothing_and_loses_no_drain() {
 
 /// A valid head does not prove a valid body.
 #[test]
-fn what_no_daemon_would_have_written_is_not_used() {
+fn drains_that_no_daemon_would_write_are_not_used() {
     for body in [
         "[]x",
         r#"[{"address": "10.0.0.5", "port": 0, "uid": 0, "at": "2026-01-08T11:11:55Z"}]"#,
@@ -159,7 +159,7 @@ fn what_no_daemon_would_have_written_is_not_used() {
 }
 
 #[tokio::test]
-async fn an_order_is_told_written_and_kept_over_a_restart() {
+async fn an_order_is_sent_written_and_kept_over_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let mut taking = Taking::begin(folder.path());
     let taken = taking.order(drain(5, 0, None), true).await.unwrap();
@@ -180,7 +180,7 @@ async fn an_order_is_told_written_and_kept_over_a_restart() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_written_anew_at_once() {
+async fn a_damaged_drains_file_is_rewritten_at_once() {
     let folder = written();
     fs::write(folder.path().join(file::FILE), "").unwrap();
     let _taking = Taking::begin(folder.path());
@@ -210,7 +210,7 @@ fn given(folder: &Path) {
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_read_now_are_kept_and_come_into_force_when_they_can() {
+async fn unreadable_files_stay_and_take_effect_once_readable() {
     let folder = written();
     withheld(folder.path());
     let mut taking = Taking::begin(folder.path());
@@ -244,7 +244,7 @@ async fn two_orders_at_once_both_count() {
 }
 
 #[tokio::test]
-async fn invariant_10_no_more_is_drained_than_may_be() {
+async fn invariant_10_drains_beyond_the_limit_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let mut drains = Drains::default();
     for number in 0..u32::try_from(DRAINS_MAX).unwrap() {
@@ -257,7 +257,7 @@ async fn invariant_10_no_more_is_drained_than_may_be() {
 }
 
 #[tokio::test]
-async fn a_disk_that_takes_nothing_keeps_no_order_from_counting_and_is_tried_again() {
+async fn an_order_counts_on_a_failing_disk_and_the_write_is_retried() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     fs::write(&state, "").unwrap();
@@ -272,7 +272,7 @@ async fn a_disk_that_takes_nothing_keeps_no_order_from_counting_and_is_tried_aga
 }
 
 #[test]
-fn a_user_is_named_as_the_nodes_own_file_says() {
+fn a_user_is_named_by_the_nodes_own_file() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("passwd");
     fs::write(&users, "# none\nroot:x:0:0::/root:/bin/sh\nodd name:x:6::\n:x:7::\nada:x:1000:\n").unwrap();

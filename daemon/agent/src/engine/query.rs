@@ -54,8 +54,8 @@ pub struct EngineBusy;
 
 /// The queue of queries: the clients' end and the engine's.
 pub fn channel() -> (EngineClient, mpsc::Receiver<EngineQuery>) {
-    let (asks, heard) = mpsc::channel(WAITING_MAX);
-    (EngineClient(asks), heard)
+    let (queries, incoming) = mpsc::channel(WAITING_MAX);
+    (EngineClient(queries), incoming)
 }
 
 impl EngineClient {

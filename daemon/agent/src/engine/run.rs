@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn while_events_wait_upkeep_takes_half_of_the_time_at_most() {
+    fn upkeep_takes_at_most_half_of_the_time_while_events_wait() {
         let pieces =
             |is_left, took| UpkeepSchedule { is_left, last: Some((Instant::now(), took)), looked_at: None };
         let long = Duration::from_secs(60);

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_has_all_that_took_no_longer() {
+    fn a_bucket_counts_all_durations_up_to_its_bound() {
         let steps = StepMetrics::default();
         for milliseconds in [1, 2, 3, 16_384, 16_385, 60_000] {
             steps.durations.add(Duration::from_millis(milliseconds));

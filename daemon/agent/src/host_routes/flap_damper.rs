@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_served_is_announced_at_once_and_what_is_lost_is_not() {
+    fn a_served_address_is_announced_and_a_lost_one_withdrawn_at_once() {
         let mut rig = Rig::new(&[]);
         assert_eq!(rig.at(0, "lost", Duration::ZERO), (false, None));
         assert_eq!(rig.at(1, "served", Duration::ZERO), (true, None));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_announced_again_only_when_it_stays() {
+    fn a_lost_address_is_announced_again_only_once_stable() {
         let mut rig = Rig::new(&[]);
         rig.at(0, "served", Duration::ZERO);
         rig.at(10, "lost", Duration::ZERO);
@@ -154,7 +154,7 @@ mod tests {
 
     /// Until its first verdict a backend counts as usable, which is no reason to attract clients.
     #[test]
-    fn what_has_checks_is_announced_once_they_have_had_their_time() {
+    fn a_checked_address_is_announced_after_its_first_checks() {
         let mut rig = Rig::new(&[]);
         assert_eq!(rig.at(0, "served", 3 * SECOND), (false, Some(3_000)));
         assert_eq!(rig.at(2_999, "served", 3 * SECOND), (false, Some(1)));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_former_process_announced_stays_while_it_is_served_or_undecided() {
+    fn a_former_announcement_stays_while_served_or_undecided() {
         let mut rig = Rig::new(&["192.0.2.10"]);
         assert_eq!(rig.at(0, "served", 3 * SECOND), (true, None), "checks are no reason to take it away");
         let mut rig = Rig::new(&["192.0.2.10"]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_told_of_stays_as_it_is_for_as_long_as_that_lasts() {
+    fn an_unreported_address_keeps_its_state() {
         let mut rig = Rig::new(&["192.0.2.10"]);
         assert_eq!(rig.at(0, "untold", Duration::ZERO), (true, None));
         assert_eq!(rig.at(3_600_000, "untold", Duration::ZERO), (true, None));
@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_undecided_is_not_announced() {
+    fn an_undecided_address_is_not_announced() {
         let mut rig = Rig::new(&[]);
         assert_eq!(rig.at(0, "undecided", Duration::ZERO), (false, None));
     }
 
     #[test]
-    fn what_no_service_is_announced_at_is_forgotten() {
+    fn an_address_without_a_service_is_forgotten() {
         let mut rig = Rig::new(&["192.0.2.10", "2001:db8::10"]);
         rig.course.update(&AddressStates::new(), rig.begun);
         assert_eq!(rig.course.announced_addresses().count(), 0);

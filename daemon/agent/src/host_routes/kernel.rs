@@ -173,7 +173,7 @@ mod tests {
 
     /// A router has a million routes, and another program may own a route to each of a thousand announced addresses.
     #[test]
-    fn one_list_tells_which_of_the_routes_that_were_there_are_ours() {
+    fn one_list_identifies_our_existing_routes() {
         let mut lists = 0;
         let mut all = outcomes();
         let ours = BTreeSet::from([step(RouteChange::Add, "192.0.2.2").route]);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_list_no_route_is_taken_for_another_programs() {
+    fn without_a_list_no_route_counts_as_foreign() {
         let mut all = outcomes();
         accept_own_routes(&mut all, || Err(io::ErrorKind::WouldBlock.into()));
         let kinds = all.iter().map(|(_, outcome)| outcome.as_ref().err().map(io::Error::kind));

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_is_taken_out_before_what_comes_is_put_in() {
+    fn old_routes_are_removed_before_new_ones_are_added() {
         let now = Instant::now();
         let mut kernel = InstalledRoutes::from_installed(routes(&["192.0.2.1", "192.0.2.2"]));
         let wanted = routes(&["192.0.2.2", "2001:db8::1"]);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_tried_again_less_and_less_often_and_delays_no_other() {
+    fn a_refused_route_is_retried_ever_less_often_and_delays_no_other() {
         let begun = Instant::now();
         let mut kernel = InstalledRoutes::default();
         let (one, both) = (routes(&["192.0.2.1"]), routes(&["192.0.2.1", "192.0.2.2"]));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_come_while_the_kernel_was_silent_is_taken_out() {
+    fn a_route_whose_add_timed_out_is_removed() {
         let now = Instant::now();
         let mut kernel = InstalledRoutes::default();
         let steps = kernel.plan_steps(&routes(&["192.0.2.1"]), now);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn another_programs_route_is_not_taken_for_ours() {
+    fn a_route_of_another_program_is_not_ours() {
         let now = Instant::now();
         let mut kernel = InstalledRoutes::default();
         let steps = kernel.plan_steps(&routes(&["192.0.2.1"]), now);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_is_gone_already_is_gone() {
+    fn removing_a_missing_route_succeeds() {
         let now = Instant::now();
         let mut kernel = InstalledRoutes::from_installed(routes(&["192.0.2.1"]));
         let steps = kernel.plan_steps(&BTreeSet::new(), now);

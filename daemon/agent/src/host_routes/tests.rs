@@ -63,7 +63,7 @@ fn shown(
 }
 
 #[tokio::test]
-async fn an_address_is_served_while_each_of_its_announced_services_is() {
+async fn an_address_is_served_if_all_its_announced_services_are() {
     assert_eq!(judged(BLOCKS, &[]).await, ["192.0.2.10", "2001:db8::10"]);
     let lost = BLOCKS.replace("backends = [\"10.1.0.1:8443\"]", "backends = []");
     let why = "192.0.2.10: static/secure is refusing (no-endpoints) at port 443";
@@ -73,7 +73,7 @@ async fn an_address_is_served_while_each_of_its_announced_services_is() {
 }
 
 #[tokio::test]
-async fn a_service_whose_backends_are_all_drained_asks_for_no_clients() {
+async fn a_service_with_only_drained_backends_wants_no_clients() {
     let why = "192.0.2.10: all backends of static/secure are drained or have weight 0";
     assert_eq!(judged(BLOCKS, &["10.1.0.1"]).await, [why, "2001:db8::10"]);
     assert_eq!(judged(BLOCKS, &["10.1.0.2"]).await, ["192.0.2.10", "2001:db8::10"]);
@@ -82,7 +82,7 @@ async fn a_service_whose_backends_are_all_drained_asks_for_no_clients() {
 }
 
 #[tokio::test]
-async fn what_is_not_known_yet_is_undecided() {
+async fn an_unknown_address_is_undecided() {
     let mut rules = Rules::new();
     let config = config(BLOCKS);
     let snapshot = rules.snapshot();
@@ -98,7 +98,7 @@ async fn what_is_not_known_yet_is_undecided() {
 }
 
 #[test]
-fn checks_have_the_time_to_tell_before_an_address_is_announced() {
+fn first_checks_delay_the_announcement() {
     let checked = |more: &str| {
         let text = format!(
             "[[service]]\nname = \"a\"\nannounce = \"route\"\nfrontends = [\"192.0.2.1:80\"]\nbackends = []\n{more}"
@@ -136,7 +136,7 @@ fn route(table: u8, address: &str) -> Route {
 }
 
 #[test]
-fn kernel_only_routes_of_our_own_are_listed_and_taken_out() {
+fn kernel_only_our_own_routes_are_listed_and_removed() {
     apart(|| {
         let own = [route(180, "192.0.2.10"), route(180, "2001:db8::10"), route(7, "192.0.2.10")];
         let steps = |change| own.iter().map(|route| RouteStep { change, route: *route }).collect::<Vec<_>>();
@@ -173,7 +173,7 @@ async fn until(shown: &mut watch::Receiver<Arc<AnnouncementStatus>>, expected: &
 }
 
 #[test]
-fn kernel_the_table_of_routes_follows_what_is_served_over_reloads_and_restarts() {
+fn kernel_routes_follow_served_addresses_over_reloads_and_restarts() {
     apart(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -210,7 +210,7 @@ fn kernel_the_table_of_routes_follows_what_is_served_over_reloads_and_restarts()
 /// The blocks are in a file that is half-written when the next process starts. Their service `quiet` was lost before,
 /// at an address that is announced for others.
 #[test]
-fn kernel_a_restart_takes_no_route_of_a_block_that_it_cannot_read() {
+fn kernel_a_restart_keeps_the_routes_of_an_unreadable_block() {
     apart(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {

@@ -25,13 +25,12 @@ pub(super) async fn run(
     health: watch::Receiver<Health>,
     closed: Arc<ClosedPorts>,
 ) {
-    let room = ConnectionLimit {
+    let limit = ConnectionLimit {
         reserved: limits::SERVICE_CONNECTIONS_MIN,
         max: limits::CONNECTIONS_MAX,
         shared: Arc::new(Semaphore::new(limits::SHARED_CONNECTIONS_MAX)),
     };
-    let mut listeners =
-        ServiceListeners { open: BTreeMap::new(), failed: BTreeMap::new(), health, limit: room };
+    let mut listeners = ServiceListeners { open: BTreeMap::new(), failed: BTreeMap::new(), health, limit };
     loop {
         let plan = plans.borrow_and_update().clone();
         listeners.apply_plan(&plan, Instant::now()).await;

@@ -18,7 +18,7 @@ use crate::readings::Readings;
 use holdfast_kubernetes::source::Resource;
 
 /// All current metrics.
-pub(super) fn render_metrics(readings: &Readings, asked: &HealthRequests) -> String {
+pub(super) fn render_metrics(readings: &Readings, requests: &HealthRequests) -> String {
     let mut out = Exposition::default();
     write_steps(&mut out, &readings.liveness.steps);
     write_programming_latency(&mut out, readings);
@@ -28,13 +28,13 @@ pub(super) fn render_metrics(readings: &Readings, asked: &HealthRequests) -> Str
         &mut out,
         "kubeproxy_proxy_healthz_total",
         "Cumulative proxy healthz HTTP status",
-        &asked.healthz,
+        &requests.healthz,
     );
     write_answers(
         &mut out,
         "kubeproxy_proxy_livez_total",
         "Cumulative proxy livez HTTP status",
-        &asked.livez,
+        &requests.livez,
     );
     process::write(&mut out, readings.about.started);
     out.into_text()

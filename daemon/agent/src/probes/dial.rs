@@ -55,7 +55,7 @@ impl ErrorQueue {
     fn read_first(&self) -> Option<IcmpError> {
         let mut quote = [0; QUOTE_BYTES];
         let mut pieces = [IoSliceMut::new(&mut quote)];
-        let mut room = nix::cmsg_space!(
+        let mut control = nix::cmsg_space!(
             libc::sock_extended_err,
             libc::sockaddr_in6,
             libc::sock_extended_err,
@@ -63,7 +63,7 @@ impl ErrorQueue {
         );
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
         let message =
-            recvmsg::<SockaddrStorage>(self.0.as_raw_fd(), &mut pieces, Some(&mut room), flags).ok()?;
+            recvmsg::<SockaddrStorage>(self.0.as_raw_fd(), &mut pieces, Some(&mut control), flags).ok()?;
         message.cmsgs().ok()?.find_map(|it| match it {
             ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _) => {
                 parse_icmp_error(&error)

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_becomes_due_has_its_turn_after_one_of_each_other_namespace() {
+    fn a_due_item_waits_for_one_turn_of_each_other_namespace() {
         let (mut turns, now) = (FairQueue::default(), Instant::now());
         let soon = now + Duration::from_secs(1);
         (0..5).for_each(|who| turns.insert("crowd", Turn::First(who.into()), who));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_is_taken_back_is_not_waited_for() {
+    fn a_removed_turn_is_not_waited_for() {
         let (mut turns, now) = (FairQueue::default(), Instant::now());
         let soon = now + Duration::from_secs(1);
         turns.insert("a", Turn::Again(now), 1);

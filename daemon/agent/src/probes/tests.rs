@@ -13,7 +13,7 @@ fn intervals_are_spread_by_a_fifth() {
 }
 
 #[test]
-fn each_answer_is_counted_for_itself() {
+fn each_answer_has_its_own_count() {
     let probes = ProbeCounts::default();
     [ProbeAnswer::Silent, ProbeAnswer::Accepted, ProbeAnswer::Silent]
         .into_iter()

@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_where_nothing_is() {
+    fn a_node_without_cilium_has_no_traces() {
         check("", false, false, &[(255, true), (254, false)], &[]);
         check("", true, true, &[], &[]);
     }
 
     #[test]
-    fn while_the_replacement_is_on_connects_and_packets_are_translated() {
+    fn kube_proxy_replacement_translates_connects_and_packets() {
         let packets = "kubeProxyReplacement: false, when their connections have ended";
         let expected = [
             (true, "translates connects of processes and pods, at the cgroup", "kubeProxyReplacement: false"),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_has_left_is_named_with_the_command_that_removes_it() {
+    fn leftovers_of_an_agent_are_named_with_the_removing_command() {
         let sockets = "programs at the cgroup keep translating connects by a stale table";
         let chains = "for i in iptables ip6tables; do $i-save | grep -v CILIUM_ | $i-restore; done";
         let expected = [

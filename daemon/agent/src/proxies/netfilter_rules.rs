@@ -73,13 +73,13 @@ fn dial_targets(snapshots: &watch::Receiver<Arc<Snapshot>>) -> DialTargets {
 
 /// All such filters now. Forwarded packets of services carry the mark `accepted`; 0 means none.
 pub(crate) fn find_filters(root: &Path, dialled: &DialTargets, accepted: u32) -> io::Result<Vec<Filter>> {
-    let mut room = CHAINS_MAX;
+    let mut chains_left = CHAINS_MAX;
     let mut found = Vec::new();
     for chain in chains::parse_chains(&dump(chains::GET_CHAINS, 0, &[])?) {
         if chain.is_before_translation() {
-            found.extend(find_early_drops(&chain, dialled, &mut room)?);
+            found.extend(find_early_drops(&chain, dialled, &mut chains_left)?);
         } else if chain.is_forward() {
-            found.extend(find_forward_drop(&chain, accepted, &mut room)?);
+            found.extend(find_forward_drop(&chain, accepted, &mut chains_left)?);
         }
     }
     found.extend(find_conntrack_limit(root));
@@ -105,8 +105,12 @@ fn matching_frontends(dialled: &DialTargets, rule: &FilterRule) -> Vec<(Option<I
 }
 
 /// Rules of a hook in front of kube-proxy's that drop dialled frontends.
-fn find_early_drops(chain: &Chain, dialled: &DialTargets, room: &mut usize) -> io::Result<Vec<Filter>> {
-    let rules = reachable_rules(chain, room)?;
+fn find_early_drops(
+    chain: &Chain,
+    dialled: &DialTargets,
+    chains_left: &mut usize,
+) -> io::Result<Vec<Filter>> {
+    let rules = reachable_rules(chain, chains_left)?;
     let drops = rules.iter().filter(|(_, rule)| rule.verdict == Some(RuleVerdict::Drop));
     let met = drops.map(|(name, rule)| Filter {
         targets: matching_frontends(dialled, rule),
@@ -116,8 +120,8 @@ fn find_early_drops(chain: &Chain, dialled: &DialTargets, room: &mut usize) -> i
 }
 
 /// Finds a chain that forwards only accepted packets, if no rule in it accepts everything or the mark.
-fn find_forward_drop(chain: &Chain, accepted: u32, room: &mut usize) -> io::Result<Option<Filter>> {
-    let rules = reachable_rules(chain, room)?;
+fn find_forward_drop(chain: &Chain, accepted: u32, chains_left: &mut usize) -> io::Result<Option<Filter>> {
+    let rules = reachable_rules(chain, chains_left)?;
     let ends = rules.iter().rfind(|(name, _)| *name == chain.name);
     let is_closed = chain.drops
         || ends.is_some_and(|(_, it)| it.is_unconditional && it.verdict == Some(RuleVerdict::Drop));
@@ -138,15 +142,15 @@ fn find_forward_drop(chain: &Chain, accepted: u32, room: &mut usize) -> io::Resu
 }
 
 /// The rules of a chain and of those that it leads to, each with the chain's name.
-fn reachable_rules(chain: &Chain, room: &mut usize) -> io::Result<Vec<(String, FilterRule)>> {
+fn reachable_rules(chain: &Chain, chains_left: &mut usize) -> io::Result<Vec<(String, FilterRule)>> {
     let mut found = Vec::new();
     let mut seen = BTreeSet::new();
     let mut waiting = vec![chain.name.clone()];
-    while let Some(name) = waiting.pop().filter(|_| *room > 0) {
+    while let Some(name) = waiting.pop().filter(|_| *chains_left > 0) {
         if !seen.insert(name.clone()) {
             continue;
         }
-        *room -= 1;
+        *chains_left -= 1;
         let rules = dump_named(chains::GET_RULES, chain.family, &chain.table, &name)?;
         for mut rule in chains::parse_rules(&rules) {
             for set in std::mem::take(&mut rule.sets) {

@@ -56,13 +56,13 @@ struct RuleCondition {
 pub fn find_rules(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Result<Vec<RuleMatch>> {
     let mut found = Vec::new();
     for (family, word) in FAMILIES {
-        let mut room = CHAINS_MAX;
+        let mut chains_left = CHAINS_MAX;
         for chain in ["KUBE-SERVICES", "KUBE-NODEPORTS"] {
             let rules = dump_named(GET_RULES, family, "nat", chain)?;
             let place = format!("iptables table nat, chain {chain}");
             for rule in parse_rules(&rules) {
                 let Some(frontend) = rule.match_frontend(family, frontends) else { continue };
-                let backends = follow_jumps(family, rule.target, &mut room)?;
+                let backends = follow_jumps(family, rule.target, &mut chains_left)?;
                 found.push(RuleMatch { location: place.clone(), frontend, backends });
             }
         }
@@ -78,14 +78,14 @@ pub fn find_rules(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Result<V
 }
 
 /// The backends that an iptables rule translates to, through all chains that it leads to.
-fn follow_jumps(family: u8, leads: RuleTarget, room: &mut usize) -> io::Result<Vec<SocketAddr>> {
+fn follow_jumps(family: u8, target: RuleTarget, chains_left: &mut usize) -> io::Result<Vec<SocketAddr>> {
     let mut backends = BTreeSet::new();
     let mut seen = BTreeSet::new();
-    let mut waiting = vec![leads];
-    while let Some(leads) = waiting.pop() {
-        backends.extend(leads.to);
-        let Some(chain) = leads.chain.filter(|chain| seen.insert(chain.clone())) else { continue };
-        *room = match room.checked_sub(1) {
+    let mut waiting = vec![target];
+    while let Some(target) = waiting.pop() {
+        backends.extend(target.to);
+        let Some(chain) = target.chain.filter(|chain| seen.insert(chain.clone())) else { continue };
+        *chains_left = match chains_left.checked_sub(1) {
             Some(left) => left,
             None => break,
         };
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_cut_off_name_nothing_and_harm_nobody() {
+    fn truncated_bytes_match_nothing_and_do_not_panic() {
         let (_, frontends) = web();
         let expressions = [load(1, 9, 1), equal(&[6]), load(2, 2, 2), equal(&30080_u16.to_be_bytes())];
         let whole = encode_attribute(EXPRESSIONS | 0x8000, &expressions.concat());

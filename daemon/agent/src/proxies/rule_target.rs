@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_another_target_leads_nowhere() {
+    fn truncated_bytes_and_other_targets_lead_nowhere() {
         let jump = bytes(JUMP);
         let dnat = bytes(DNAT[0]);
         for cut in 0..dnat.len() - 14 {

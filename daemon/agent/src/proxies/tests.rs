@@ -25,7 +25,7 @@ fn check(tables: &[&str], chains: &[&str], expected: &[&str]) {
 }
 
 #[test]
-fn rules_are_known_by_the_names_of_their_tables_and_chains() {
+fn proxies_are_identified_by_names_of_tables_and_chains() {
     check(&[], &[], &[]);
     check(&["nat", "filter"], &["PREROUTING", "KUBE-SERVICES-NOT"], &[]);
     check(&["filter", "kube-proxy"], &["services"], &["nftables table kube-proxy"]);
@@ -35,7 +35,7 @@ fn rules_are_known_by_the_names_of_their_tables_and_chains() {
 }
 
 #[test]
-fn each_proxy_that_may_be_found_has_a_figure() {
+fn each_proxy_that_may_be_found_is_in_the_list_of_names() {
     let by_port = PORTS.map(|(_, proxy)| proxy);
     let by_trace = TRACES.map(|(_, proxy)| proxy);
     let chains = [object(3, "KUBE-SERVICES"), object(3, "ANTREA-OUTPUT"), object(3, "CILIUM_POST_nat")];
@@ -63,7 +63,7 @@ const SOCKETS: &str =
 ";
 
 #[test]
-fn listeners_devices_and_pins_are_seen_and_named_together() {
+fn listeners_devices_and_pins_of_a_proxy_are_named_together() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("proc/net")).unwrap();
     fs::write(root.path().join("proc/net/tcp"), SOCKETS).unwrap();
@@ -93,7 +93,7 @@ fn listeners_devices_and_pins_are_seen_and_named_together() {
 
 /// kube-proxy has no traces besides its findings.
 #[test]
-fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
+fn only_cilium_has_traces_and_a_listening_agent_runs() {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("sys/fs/bpf/cilium/socketlb/links/cgroup");
     fs::create_dir_all(&folder).unwrap();
@@ -125,7 +125,7 @@ fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
 
 /// Its connections are in the kernel's conntrack table, and outlive its process by the rules that it leaves.
 #[test]
-fn a_kube_proxy_may_have_clients_as_long_as_anything_of_it_is_there() {
+fn a_kube_proxy_may_have_clients_while_any_trace_remains() {
     let root = tempfile::tempdir().unwrap();
     let of = |rules| find_proxies(root.path(), rules, None, &BTreeSet::new());
     assert!(!of(Vec::new()).iter().any(OtherProxy::has_clients));

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_closed_since_it_was_first_told_whatever_is_said_later() {
+    fn a_closed_port_keeps_its_first_time_over_later_reports() {
         let closed = ClosedPorts::default();
         let check = |now: &[(u16, &str)], at, expected: &[(u16, i64, bool)]| {
             let now = now.iter().map(|(number, why)| port(*number, why)).collect();

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_who_ask_within_a_second_get_one_comparison() {
+    async fn clients_within_a_second_share_one_comparison() {
         let all = Verifications::default();
         let count = AtomicUsize::new(0);
         let running = AtomicUsize::new(0);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_comparison_whose_asker_leaves_is_made_by_the_next() {
+    async fn an_abandoned_comparison_is_made_by_the_next_client() {
         let all = Verifications::default();
         let count = AtomicUsize::new(0);
         let running = AtomicUsize::new(0);

@@ -249,11 +249,11 @@ fn merge_transition(entries: &mut Vec<Transition>, new: Transition) -> u32 {
         (&it.before, &it.after, &it.backends, &it.external_backends)
             == (&new.before, &new.after, &new.backends, &new.external_backends)
     };
-    let room = entries.len() < TRANSITIONS_MAX;
+    let fits = entries.len() < TRANSITIONS_MAX;
     match entries.iter_mut().find(same) {
         Some(known) if known.frontends.len() < FRONTENDS_MAX => known.frontends.extend(new.frontends),
         Some(known) => known.frontends_omitted += 1,
-        None if room => entries.push(new),
+        None if fits => entries.push(new),
         None => return 1,
     }
     0

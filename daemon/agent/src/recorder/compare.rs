@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_becomes_of_a_load_balancer_is_named() {
+    fn changed_fields_of_a_load_balancer_are_named() {
         let name = ObjectName::new("shop", "web").unwrap();
         let key = ServiceKey { name, source: Source::Kubernetes };
         let before = ServiceFacts::new(key, ServiceType::LoadBalancer);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_tail_is_told_apart_from_what_is_whole() {
+    fn a_torn_tail_is_separated_from_whole_records() {
         let bytes = file(&["first", "second"]);
         for cut in 18..bytes.len() {
             check(&bytes[..cut], &[Piece::Record("first"), Piece::Bad(cut - 17)]);
@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_bytes_are_reading_ends_and_accounts_for_each(bytes: Vec<u8>, cut: usize, json in "\\PC*") {
+        fn reading_any_bytes_ends_and_accounts_for_each(bytes: Vec<u8>, cut: usize, json in "\\PC*") {
             let mut file = bytes;
             put_record(&json, &mut file).unwrap();
             let cut = cut % (file.len() + 1);

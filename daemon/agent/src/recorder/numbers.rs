@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_comes_back_and_the_last_word_counts() {
+    fn the_last_written_mark_is_read_back() {
         let folder = TempDir::new().unwrap();
         let (mut numbers, found) = NumberFile::open(folder.path());
         assert_eq!(found, None);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_was_torn_leaves_the_one_before() {
+    fn a_torn_copy_leaves_the_previous_one() {
         let folder = TempDir::new().unwrap();
         let (mut numbers, _) = NumberFile::open(folder.path());
         for below in [100, 200] {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_nothing_and_what_stands_behind_is_not_read() {
+    fn an_unreadable_file_has_no_mark_and_trailing_bytes_are_ignored() {
         let folder = TempDir::new().unwrap();
         fs::create_dir(folder.path().join(FILE)).unwrap();
         assert_eq!(NumberFile::open(folder.path()).1, None);
@@ -250,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_no_record_can_have_is_not_believed() {
+    fn an_impossible_number_is_ignored() {
         let mark = NumberMark { below: u64::MAX, is_exact: true };
         assert_eq!(decode(&encode(1, mark)), None);
     }
 
     #[test]
-    fn more_are_set_aside_where_they_are_used_up_fast() {
+    fn more_numbers_are_reserved_when_used_up_fast() {
         let folder = TempDir::new().unwrap();
         let (mut numbers, _) = NumberFile::open(folder.path());
         let rooms: Vec<u64> = (0..20).map(|_| numbers.reserve(0).unwrap() - 1).collect();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_file_that_cannot_be_written() {
+    fn no_record_waits_for_an_unwritable_file() {
         let reserve = Reserve::new(Some(1_000));
         assert!(!reserve.is_short(500) && reserve.is_short(999));
         reserve.set(None);

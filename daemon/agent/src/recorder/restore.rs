@@ -76,10 +76,10 @@ pub(super) fn restore(
 
 /// The offset in each segment from which to read, so that at most [`READ_BYTES_MAX`] are read in all.
 fn start_offsets(segments: &[Segment]) -> Vec<u64> {
-    let mut room = READ_BYTES_MAX;
+    let mut left = READ_BYTES_MAX;
     let newest_first = segments.iter().rev().map(|segment| {
-        let taken = segment.bytes.min(room);
-        room -= taken;
+        let taken = segment.bytes.min(left);
+        left -= taken;
         segment.bytes - taken
     });
     let mut begins: Vec<_> = newest_first.collect();

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn who_flaps_takes_nobody_elses_record() {
+    fn a_flapping_service_takes_no_others_record() {
         let mut rings = Rings::new(10 * 400);
         rings.push(line(1, Some("quiet")));
         (2..=500).for_each(|seq| rings.push(line(seq, Some("flapping"))));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_service_gets_room_from_the_quietest() {
+    fn a_new_service_evicts_from_the_quietest() {
         let mut rings = Rings::new(3 * 400);
         (1..=3).for_each(|seq| rings.push(line(seq, Some(&format!("s{seq}")))));
         rings.push(line(4, Some("s1")));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_stand_between_everybodys_records() {
+    fn gaps_appear_among_every_services_records() {
         let mut rings = Rings::new(BYTES_MAX);
         rings.push(line(1, Some("a")));
         rings.push(line(2, None));

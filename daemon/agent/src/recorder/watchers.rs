@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_is_not_counted_and_the_end_is_told_after_what_waits() {
+    fn a_gone_watcher_is_not_counted_and_the_end_comes_last() {
         let watchers = Watchers::default();
         let mut stays = seated(&watchers, "");
         drop(seated(&watchers, ""));

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_to_stops_nobody() {
+    fn a_read_only_folder_stops_no_start() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "").unwrap();

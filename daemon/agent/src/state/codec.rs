@@ -115,7 +115,7 @@ pub(super) fn decode_record(found: &mut SnapshotFile, kind: RecordKind, record: 
 }
 
 fn decode_head(found: &mut SnapshotFile, head: Head) {
-    let kept = &mut found.saved;
+    let saved = &mut found.saved;
     found.has_head = true;
     let odd = UntabledByKind {
         services: untabled_form::from_forms(head.odd_services, |name| {
@@ -126,10 +126,10 @@ fn decode_head(found: &mut SnapshotFile, head: Head) {
         }),
     };
     let Head { boot, cluster, zone, proxy_name, numbers_below, .. } = head;
-    kept.context = SnapshotContext { boot, cluster, zone, proxy_name, oddities: odd, numbers_below };
-    kept.remembered.at = Timestamp(head.at);
+    saved.context = SnapshotContext { boot, cluster, zone, proxy_name, oddities: odd, numbers_below };
+    saved.remembered.at = Timestamp(head.at);
     let versions = [(WatchKind::Services, head.services_version), (WatchKind::Slices, head.slices_version)];
-    kept.remembered.progress =
+    saved.remembered.progress =
         versions.into_iter().filter_map(|(watched, version)| Some((watched, version?))).collect();
 }
 

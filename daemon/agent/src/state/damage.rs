@@ -100,11 +100,11 @@ impl SnapshotFile {
     /// The content of an undamaged file. If services were too large for a record, a resumed watch would never deliver
     /// them, so everything is to be listed.
     fn into_saved(self) -> SavedState {
-        let mut kept = self.saved;
+        let mut saved = self.saved;
         if !self.left_out.is_empty() {
-            kept.remembered.progress.clear();
+            saved.remembered.progress.clear();
         }
-        kept
+        saved
     }
 
     fn service_keys(&self) -> BTreeSet<ServiceKey> {
@@ -133,10 +133,10 @@ pub(super) fn merge_files(
     };
     let mended = repair_file(newest.unwrap_or_default(), older());
     match (mended, why) {
-        (Some((mut kept, older, lost)), why) => {
+        (Some((mut saved, older, lost)), why) => {
             let error = why.map_or_else(|| "it is missing".to_owned(), |why| why.to_string()).into();
-            kept.damage = Some(Arc::new(Damage { error, older, lost }));
-            Ok(Some(kept))
+            saved.damage = Some(Arc::new(Damage { error, older, lost }));
+            Ok(Some(saved))
         }
         (None, Some(error)) => Err(error),
         (None, None) => Ok(None),

@@ -194,7 +194,7 @@ mod tests {
 
     /// The file's checksum detects damage, not a writer that breaks the rules.
     #[test]
-    fn what_no_constructor_would_make_is_not_read() {
+    fn a_form_that_no_constructor_would_make_is_refused() {
         check::<ObjectName>(&("default", "web"), true);
         check::<ObjectName>(&("default", "a/b"), false);
         check::<Source>(&"manifests", true);

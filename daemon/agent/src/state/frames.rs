@@ -104,9 +104,9 @@ impl<R: BufRead + Seek> Frames<R> {
         record.clear();
         self.input.by_ref().take(HEAD_BYTES as u64).read_to_end(record)?;
         let Some((kind, length, written)) = parse_head(record) else { return Ok(None) };
-        let room = self.end.saturating_sub(self.offset + HEAD_BYTES as u64);
+        let available = self.end.saturating_sub(self.offset + HEAD_BYTES as u64);
         let bytes = u64::from(u32::from_le_bytes(length));
-        if bytes > room.min(u64::from(RECORD_BYTES_MAX)) {
+        if bytes > available.min(u64::from(RECORD_BYTES_MAX)) {
             return Ok(None);
         }
         record.clear();

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn some_services_tell_what_all_of_them_take() {
+    fn a_sample_estimates_the_demand_of_all_services() {
         let (expected, all) = expected(3_000);
         for (expected, is) in expected.unwrap().into_iter().zip(all) {
             assert!(is > 0 && expected.abs_diff(is) <= is / 16, "{expected} for {is}");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn of_few_services_nothing_is_expected() {
+    fn a_file_of_few_services_has_no_sample() {
         assert_eq!(expected(9).0, None);
     }
 }

@@ -74,7 +74,7 @@ fn odds(rejected: usize) -> UntabledObjects {
 
 /// A list costs less then.
 #[test]
-fn with_too_many_odd_objects_no_version_is_written() {
+fn with_too_many_untabled_objects_no_version_is_written() {
     for (rejected, is_resumable) in [(4_095, true), (4_096, false)] {
         let folder = tempfile::tempdir().unwrap();
         let state = StateFolder::new(folder.path());
@@ -88,7 +88,7 @@ fn with_too_many_odd_objects_no_version_is_written() {
 
 /// A waiting object is in no record: a restart must list it.
 #[test]
-fn while_something_waits_for_room_no_version_is_written() {
+fn while_an_object_waits_for_admission_no_version_is_written() {
     for (waiting, is_resumable) in [(0, true), (1, false)] {
         let folder = tempfile::tempdir().unwrap();
         let state = StateFolder::new(folder.path());
@@ -102,7 +102,7 @@ fn while_something_waits_for_room_no_version_is_written() {
 
 /// The version covers everything delivered, and the table lacks a part of it.
 #[test]
-fn while_changes_are_still_to_be_carried_out_no_version_is_written() {
+fn while_changes_are_pending_no_version_is_written() {
     for behind in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let state = StateFolder::new(folder.path());
@@ -137,7 +137,7 @@ fn written() -> (tempfile::TempDir, StateFolder) {
 }
 
 #[test]
-fn what_is_written_comes_back() {
+fn a_written_snapshot_is_read_back() {
     let (_folder, state) = written();
     let kept = state.load().unwrap().unwrap();
     assert_eq!(kept.context, context());
@@ -147,7 +147,7 @@ fn what_is_written_comes_back() {
 /// A ServiceImport and its slice are saved as such, so that a restart serves them before any apiserver answers, and a
 /// list of the apiserver removes those that are gone.
 #[test]
-fn what_is_imported_comes_back_as_imported() {
+fn an_imported_service_is_read_back_as_imported() {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::ClusterSet]).unwrap();
     let of = Provenance { source: Source::ClusterSet, origin: None, defaulting: Defaulting::Done };
     let meta = |name: &str| {
@@ -225,7 +225,7 @@ fn a_version_of_the_file_never_changes() {
 }
 
 #[test]
-fn a_service_beyond_all_bounds_is_left_out_alone_and_named() {
+fn only_a_service_that_is_too_large_is_omitted_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let (all, most) = (snapshot(), 600);
     let stored = file::store(folder.path(), (FILE, PREVIOUS, DAMAGED), &context(), &all, most).unwrap();
@@ -238,7 +238,7 @@ fn a_service_beyond_all_bounds_is_left_out_alone_and_named() {
 }
 
 #[test]
-fn what_was_only_remembered_gets_no_younger_by_writing() {
+fn a_remembered_table_keeps_its_age_when_written() {
     let folder = tempfile::tempdir().unwrap();
     let state = StateFolder::new(folder.path());
     for (stale_since, at) in [(None, 2_000), (Some(Timestamp(1_500)), 1_500)] {
@@ -248,7 +248,7 @@ fn what_was_only_remembered_gets_no_younger_by_writing() {
 }
 
 #[test]
-fn nothing_there_is_no_error() {
+fn a_missing_file_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     assert!(StateFolder::new(folder.path()).load().unwrap().is_none());
 }
@@ -266,7 +266,7 @@ fn check_refused(what: &str, damage: impl FnOnce(&mut Vec<u8>), expected: &str) 
 }
 
 #[test]
-fn a_file_that_is_not_whole_is_named_and_not_used() {
+fn an_invalid_file_is_named_and_not_used() {
     check_refused("empty", Vec::clear, " is not a snapshot of holdfast");
     check_refused(
         "another file",
@@ -306,7 +306,7 @@ fn a_failed_write_leaves_the_old_file() {
 }
 
 #[tokio::test]
-async fn a_table_of_which_a_source_has_not_spoken_is_not_written() {
+async fn a_table_without_a_sources_first_list_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let state = StateFolder::new(folder.path());
     let mut early = snapshot();
@@ -346,7 +346,7 @@ async fn the_last_change_is_written_when_the_daemon_stops() {
 
 /// A file may be a hundred megabytes, and an apiserver reports its progress each minute.
 #[tokio::test]
-async fn how_far_an_apiserver_has_come_alone_is_written_seldom_and_when_the_daemon_stops() {
+async fn apiserver_progress_alone_is_written_rarely_and_at_the_stop() {
     let folder = tempfile::tempdir().unwrap();
     let state = StateFolder::new(folder.path());
     let (snapshots, reader) = watch::channel(Arc::new(snapshot()));
@@ -369,7 +369,7 @@ async fn how_far_an_apiserver_has_come_alone_is_written_seldom_and_when_the_daem
 
 /// A new node whose folder of manifests is missing for good, and which boots while no apiserver answers.
 #[tokio::test]
-async fn what_lacks_an_unreadable_source_is_written_where_nothing_better_is_known() {
+async fn a_table_without_an_unreadable_source_is_written_if_none_is_better() {
     let folder = tempfile::tempdir().unwrap();
     let state = StateFolder::new(folder.path());
     let mut lacking = snapshot();
@@ -386,7 +386,7 @@ async fn what_lacks_an_unreadable_source_is_written_where_nothing_better_is_know
 
 /// On an idle node no snapshot is news for a long time.
 #[tokio::test]
-async fn a_cluster_that_is_identified_is_written_without_other_news() {
+async fn an_identified_cluster_is_written_without_another_change() {
     let folder = tempfile::tempdir().unwrap();
     let state = StateFolder::new(folder.path());
     let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
@@ -406,7 +406,7 @@ async fn a_cluster_that_is_identified_is_written_without_other_news() {
 }
 
 #[tokio::test]
-async fn a_disk_that_takes_nothing_is_told_and_tried_again() {
+async fn a_failing_disk_is_reported_and_retried() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("not-a-folder");
     fs::write(&file, "").unwrap();

@@ -56,7 +56,7 @@ fn fixture(snapshot: Snapshot) -> TellerInputs {
 }
 
 #[test]
-fn ready_is_told_once_and_only_when_clients_are_served_as_the_sources_say() {
+fn ready_is_sent_once_and_only_when_clients_are_served() {
     let TellerInputs { snapshots, watched, .. } = fixture(unprogrammed());
     let (listener, began) = (Listener::default(), Instant::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
@@ -81,7 +81,7 @@ fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
 }
 
 #[test]
-fn all_sources_having_delivered_is_not_enough_while_devices_are_not_known() {
+fn synced_sources_are_not_ready_while_devices_are_unknown() {
     let TellerInputs { mut watched, .. } = fixture(programmed());
     let known = watched.readings.datapath();
     let unknown = DatapathView::for_kernel(fixture::status());
@@ -125,7 +125,7 @@ fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
 
 /// A missing folder may never appear; everything else is served, and kubelet waits for that.
 #[test]
-fn what_is_known_to_be_missing_is_not_waited_for() {
+fn readiness_does_not_wait_for_an_unreadable_source() {
     let mut snapshot = Snapshot { programmed: true, ..unprogrammed() };
     for (sources, is_ready) in [
         (vec![(Source::Config, true), (Source::Manifests, false)], true),
@@ -141,7 +141,7 @@ fn what_is_known_to_be_missing_is_not_waited_for() {
 }
 
 #[test]
-fn an_address_that_is_taken_stands_in_the_status_line() {
+fn an_address_in_use_is_in_the_status_line() {
     let TellerInputs { mut watched, .. } = fixture(programmed());
     watched.readings.closed_listeners = watch::channel(vec!["cannot listen on 127.0.0.1:9890".to_owned()]).1;
     let (listener, began) = (Listener::default(), Instant::now());

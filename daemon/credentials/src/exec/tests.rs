@@ -26,20 +26,20 @@ async fn run(script: &str) -> Result<IssuedCredential, String> {
 }
 
 #[tokio::test]
-async fn a_plugin_gives_a_token_with_its_end() {
+async fn a_plugin_prints_a_token_with_its_expiry() {
     let issued = run(&format!("printf '%s' '{GOOD}'")).await.unwrap();
     let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(1_893_542_400);
     assert_eq!(issued, IssuedCredential { token: Some("t1".to_owned()), pair: None, expires: Some(expires) });
 }
 
 #[tokio::test]
-async fn a_plugin_knows_its_environment_and_the_cluster() {
+async fn a_plugin_gets_its_environment_and_the_cluster() {
     let script = r#"case "$KUBERNETES_EXEC_INFO$X" in *'"server":"https://10.0.0.1"'*y) ;; *) echo "$KUBERNETES_EXEC_INFO" >&2; exit 3;; esac"#;
     assert_eq!(run(script).await.unwrap_err(), "exec plugin plugin: printed no ExecCredential");
 }
 
 #[tokio::test]
-async fn a_plugin_that_fails_is_named_with_its_last_words() {
+async fn a_failing_plugin_is_named_with_its_last_error_line() {
     for (script, expected) in [
         ("echo one >&2; echo 'two words' >&2; exit 3", "exit status: 3: two words"),
         ("exit 1", "exit status: 1: no error output"),
@@ -63,7 +63,7 @@ async fn a_plugin_that_fails_is_named_with_its_last_words() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_hangs_ends_after_10_s_with_all_that_it_started() {
+async fn a_hanging_plugin_is_killed_after_10_s_with_its_children() {
     let folder = tempfile::tempdir().unwrap();
     let child = folder.path().join("child");
     let start = Instant::now();
@@ -83,7 +83,7 @@ async fn a_plugin_that_hangs_ends_after_10_s_with_all_that_it_started() {
 }
 
 #[test]
-fn what_no_plugin_can_be_is_refused() {
+fn an_unsupported_exec_plugin_is_refused() {
     let refused = |exec: ExecConfig| Plugin::new(&exec, &Cluster::default(), Path::new("/")).unwrap_err();
     let old =
         ExecConfig { api_version: Some("client.authentication.k8s.io/v1alpha1".to_owned()), ..exec("p") };

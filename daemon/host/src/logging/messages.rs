@@ -29,9 +29,9 @@ macro_rules! messages {
 
 messages! {
     /// The admin API answers.
-    STARTED = "fa7bcbd42d2dc89fb8a718175b425260", "started";
+    STARTED = "fa7bcbd42d2dc89fb8a718175b425260", "started; the admin API answers";
     /// The service manager got `READY=1`.
-    READY = "65b0794de283a67c935fa3309c90d955", "ready";
+    READY = "65b0794de283a67c935fa3309c90d955", "ready; clients are served";
     /// A signal ends this daemon.
     STOPPING = "187b7d892993e66831760515b687f134", "stopping; clients are served as before";
     /// A signal ends this daemon, and some of its programs or pins are gone, so clients may lose their service.

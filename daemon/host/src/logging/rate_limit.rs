@@ -180,10 +180,10 @@ impl<S: Subscriber> Layer<S> for RateLimitLayer {
         if event.metadata().name() == messages::LEFT_OUT.id {
             return true;
         }
-        let mut said = LineFields::default();
-        event.record(&mut said);
+        let mut fields = LineFields::default();
+        event.record(&mut fields);
         let is_loud = *event.metadata().level() <= Level::WARN;
-        self.lock_window().admits(Instant::now(), is_loud, &said.message, &said.namespace)
+        self.lock_window().admits(Instant::now(), is_loud, &fields.message, &fields.namespace)
     }
 }
 

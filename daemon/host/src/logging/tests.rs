@@ -88,7 +88,7 @@ fn a_notice_has_a_priority_between_a_warning_and_the_other_lines() {
 }
 
 #[test]
-fn what_nobody_sees_is_spelled_out_for_people_and_kept_for_programs() {
+fn invisible_characters_are_escaped_for_people_and_kept_for_programs() {
     let fake = Fake::new();
     fake.log(|| {
         tracing::warn!(file = "token\u{202e}gpj", name = "a\u{1b}[2J", plain = r#"C:"x"é"#, "cannot be read");
@@ -100,7 +100,7 @@ fn what_nobody_sees_is_spelled_out_for_people_and_kept_for_programs() {
 }
 
 #[test]
-fn no_text_of_others_writes_or_turns_a_line_of_the_log() {
+fn foreign_texts_cannot_add_or_reverse_a_log_line() {
     let told =
         || tracing::warn!(service = HOSTILE, reason = %HOSTILE, why = ?HOSTILE, "{HOSTILE} cannot be read");
     let file = Arc::new(tempfile::tempfile().unwrap());
@@ -121,7 +121,7 @@ fn no_text_of_others_writes_or_turns_a_line_of_the_log() {
 }
 
 #[test]
-fn a_field_cannot_pretend_to_be_the_journals_own() {
+fn a_field_cannot_pose_as_the_journals_own() {
     let fake = Fake::new();
     fake.log(|| tracing::warn!(PRIORITY = 0, _pid = 1, "odd.name" = "x\nMESSAGE=forged", "oddities"));
     let entry = fake.next().unwrap();
@@ -134,7 +134,7 @@ fn a_field_cannot_pretend_to_be_the_journals_own() {
 }
 
 #[test]
-fn what_the_journal_does_not_take_is_counted_and_nobody_waits() {
+fn lines_that_the_journal_refuses_are_counted_without_a_wait() {
     let fake = Fake::new();
     let began = Instant::now();
     let journal = fake.log(|| (0..2_000).for_each(|round| tracing::info!(round, "into the void")));
@@ -150,7 +150,7 @@ fn what_the_journal_does_not_take_is_counted_and_nobody_waits() {
 }
 
 #[test]
-fn a_journal_that_comes_back_is_told_what_it_missed() {
+fn a_restarted_journal_gets_the_count_of_lost_lines() {
     let Fake { socket, path, _folder } = Fake::new();
     drop(socket);
     std::fs::remove_file(&path).unwrap();
@@ -194,7 +194,7 @@ fn owned(fd: std::os::fd::RawFd) -> std::fs::File {
 }
 
 #[test]
-fn a_flood_is_cut_and_summed_up_by_kind_and_warnings_have_a_place_of_their_own() {
+fn a_flood_is_limited_and_counted_by_kind_apart_from_warnings() {
     let now = Instant::now();
     let mut flood = RateWindow::new(now);
     let admitted = (0..LINES_MAX + 100).filter(|_| flood.admits(now, false, "frontend added", "")).count();
@@ -213,7 +213,7 @@ fn a_flood_is_cut_and_summed_up_by_kind_and_warnings_have_a_place_of_their_own()
 
 /// Many tenants together stay below the limit, and each still logs.
 #[test]
-fn a_namespace_has_a_share_and_its_first_warnings_have_a_place_whatever_others_say() {
+fn a_namespace_has_a_quota_and_its_first_warnings_are_always_written() {
     let now = Instant::now();
     let mut flood = RateWindow::new(now);
     let mut written = 0;
@@ -286,7 +286,7 @@ fn places<'a>(sources: &'a str, name: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn every_message_is_said_with_the_fields_that_its_explanation_shows() {
+fn every_message_is_logged_with_the_fields_of_its_explanation() {
     let mut sources = String::new();
     read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut sources);
     let catalog = catalog();
@@ -323,7 +323,7 @@ fn the_stream_is_the_journals_if_both_numbers_are() {
 }
 
 #[test]
-fn last_words_are_whole_lines() {
+fn a_fatal_error_is_written_as_whole_lines() {
     let mut said = Vec::new();
     write_fatal_error("one\ntwo", &mut said);
     assert_eq!(String::from_utf8(said).unwrap(), "holdfast: one\nholdfast: two\n");

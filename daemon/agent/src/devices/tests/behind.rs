@@ -6,7 +6,7 @@ use super::{check, decided, listed};
 /// of this node's pods, as a host address. A device with an address of a whole network proves nothing: its neighbours
 /// there are other hosts.
 #[test]
-fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
+fn local_pods_behind_a_shared_device_are_near() {
     check(
         "",
         "2 eth0 - 10.0.0.5 fd00::5 default net 10.0.0.0/24 net fd00::/64
@@ -36,7 +36,7 @@ fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
 
 /// As when a pod is a VPN for others, or speaks BGP with the node: the bridge's pods see a client as before.
 #[test]
-fn a_route_by_a_pod_makes_the_other_pods_of_its_bridge_no_others() {
+fn a_route_by_a_pod_keeps_its_bridges_other_pods_near() {
     check(
         "",
         "2 eth0 - 10.0.0.5 default
@@ -52,7 +52,7 @@ fn a_route_by_a_pod_makes_the_other_pods_of_its_bridge_no_others() {
 
 /// Antrea's gateway and Kube-OVN's port lead to pods; the port of a switch that has the network card is the uplink.
 #[test]
-fn a_port_of_a_virtual_switch_with_pods_behind_it_is_told_from_a_way_out() {
+fn a_virtual_switch_port_with_pods_is_no_uplink() {
     let world = listed(
         "2 eth0 - 10.0.0.5 default
          3 antrea-gw0 openvswitch 10.244.1.1 gateway net 10.244.1.0/24 net 10.244.2.0/24@10.244.2.1
@@ -67,7 +67,7 @@ fn a_port_of_a_virtual_switch_with_pods_behind_it_is_told_from_a_way_out() {
 
 /// A frame for a keepalived with its own hardware address, or for a VLAN of the bridge, has passed the bridge before.
 #[test]
-fn what_stands_on_a_bridge_hears_what_the_bridge_has_seen() {
+fn a_device_on_a_bridge_gets_the_bridges_packets() {
     let world = listed(
         "2 eth0 - in 3
          3 br0 bridge 10.0.0.5 default
@@ -83,7 +83,7 @@ fn what_stands_on_a_bridge_hears_what_the_bridge_has_seen() {
 /// ZeroTier, tinc and OpenVPN have other hosts of a network behind such a device; a virtual machine has a
 /// point-to-point link.
 #[test]
-fn a_tap_with_a_network_leads_to_others_and_not_to_a_pod() {
+fn a_tap_with_a_network_leads_to_others() {
     for config in ["", "pod_devices = \"auto\""] {
         let fc0 = if config.is_empty() { "near LocalPodsOnly" } else { "pod LeadsToPod 172.16.0.1" };
         check(

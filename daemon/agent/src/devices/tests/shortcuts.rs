@@ -52,7 +52,7 @@ fn check(
 }
 
 #[test]
-fn packets_pass_by_the_stack_where_nothing_needs_them_there() {
+fn packets_take_the_fast_path_unless_an_observer_needs_them() {
     check("", ONE_WAY, &[], None, &[Enabled]);
     check(
         "",
@@ -79,7 +79,7 @@ const PODS: &str = "2 eth0 - 10.0.0.5 default
 13 vlan5 vlan on 12";
 
 #[test]
-fn packets_of_pods_pass_by_the_stack_where_those_of_clients_do() {
+fn pods_packets_take_the_fast_path_if_clients_packets_do() {
     check(
         "",
         PODS,
@@ -145,7 +145,7 @@ fn packets_of_pods_pass_by_the_stack_where_those_of_clients_do() {
 
 /// If clients' packets go to other nodes unchanged, the stack sees none of them.
 #[test]
-fn policies_of_ipsec_are_told_to_each_device_that_leads_to_others_whatever_the_shortcut_is() {
+fn ipsec_policies_reach_each_uplink_whatever_the_shortcut_setting() {
     for packets in ["", "shortcut = \"always\"", "devices = [\"eth0\"]"] {
         let world = listed(&format!("1 lo loopback\n{TWO_WAYS}\n4 eth2 -"));
         for has_policies in [false, true] {
@@ -158,7 +158,7 @@ fn policies_of_ipsec_are_told_to_each_device_that_leads_to_others_whatever_the_s
 
 /// Passing conditions such as a firewall do not count: the program at a driver stays.
 #[test]
-fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_for() {
+fn uplink_drivers_run_xdp_if_configured() {
     let check = |packets: &str, world: &str, onlooker: Option<&str>, expected: &[XdpUse]| {
         let decided = decided_beside(packets, &listed(world), &beside(onlooker));
         let decided: Vec<_> = decided.into_iter().map(|it| it.xdp).collect();
@@ -180,7 +180,7 @@ fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_f
 
 /// Packets must wait in a device's queue, usually for a pod's bandwidth limit.
 #[test]
-fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
+fn packets_go_directly_to_the_peer_of_a_link_without_a_queue() {
     let decided = decided_beside("", &listed(PODS), &Observers::default());
     let told = |it: &DeviceDecision| (it.peer, it.to_device().map(|device| device.side));
     let near = |peer| (peer, Some(DeviceSide::LocalPods));
@@ -196,7 +196,7 @@ fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
 
 /// The programs need entries for the devices of client pods.
 #[test]
-fn so_many_pods_have_the_shortcut_that_pods_that_are_clients_have_room() {
+fn fast_paths_of_pods_leave_entries_for_client_pods() {
     let pods = (0..600).map(|at| format!("{} veth{at} veth\n", 10 + at)).collect::<String>();
     let decided =
         decided_beside("", &listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}")), &Observers::default());
@@ -216,21 +216,21 @@ fn so_many_pods_have_the_shortcut_that_pods_that_are_clients_have_room() {
 
 /// A bridge's filter has this node's conntrack state.
 #[test]
-fn nothing_that_comes_by_a_bridge_is_given_to_a_pod_right_away() {
+fn packets_from_a_bridge_never_go_directly_to_a_pod() {
     let world = "2 br0 bridge 10.0.0.5 default\n3 vlan5 vlan on 2 10.1.0.5 default\n7 veth1 veth";
     let decided = decided_beside("", &listed(world), &Observers::default());
     assert_eq!(decided.iter().map(|it| it.peer).collect::<Vec<_>>(), [false, false, true]);
 }
 
 #[test]
-fn strict_paths_matter_where_packets_may_come_by_more_than_one_device() {
+fn strict_rp_filter_matters_with_more_than_one_uplink() {
     check("", &format!("{ONE_WAY} strict"), &[], None, &[Enabled]);
     check("", TWO_WAYS, &[], None, &[Enabled, StrictRpFilter]);
 }
 
 /// The operator answers for the firewall, and not for what packets cannot do.
 #[test]
-fn the_configuration_decides_for_the_firewall_alone() {
+fn the_configuration_overrides_only_the_firewall() {
     check("shortcut = \"never\"", ONE_WAY, &[], None, &[DisabledByConfig]);
     check("shortcut = \"always\"", ONE_WAY, &[], Some("a policy of IPsec"), &[Enabled]);
     check("shortcut = \"always\"", TWO_WAYS, &[], None, &[Enabled, StrictRpFilter]);
@@ -240,7 +240,7 @@ fn the_configuration_decides_for_the_firewall_alone() {
 
 /// A router with a million routes is listed again only after ten seconds.
 #[tokio::test(start_paused = true)]
-async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
+async fn a_new_firewall_takes_effect_before_the_next_listing() {
     let world = listed(ONE_WAY);
     let (_config, config) = watch::channel(Arc::new(Config::default()));
     let (seen, onlookers) = watch::channel(Observers::default());
@@ -274,7 +274,7 @@ async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
 
 /// The greater number of the device and `all` counts, and 2 is loose.
 #[test]
-fn kernel_strict_paths_are_read_from_the_kernel() {
+fn kernel_strict_rp_filter_is_read_from_the_kernel() {
     network_namespace::run_inside(|| {
         ip("link add strict type veth peer name loose");
         let set = |device: &str, value: &str| {

@@ -138,7 +138,7 @@ fn key() -> FrontendKey {
 }
 
 #[test]
-fn events_and_what_they_change_come_before_questions() {
+fn events_and_dirty_services_come_before_queries() {
     let mut answers = Vec::new();
     let (mut task, thread) = task(|task| {
         for _ in 0..8 {
@@ -166,7 +166,7 @@ fn events_and_what_they_change_come_before_questions() {
 
 /// Otherwise a tenant could stop the time of the last success on all nodes, for as long as its service exists.
 #[test]
-fn who_asks_for_more_than_its_part_keeps_no_engine_from_having_caught_up() {
+fn a_namespace_beyond_its_quota_does_not_stop_catching_up() {
     for (address, is_quiet) in [(BEYOND_ITS_PART, true), (REFUSED, false)] {
         let event = service("a", &address.to_string());
         let (mut task, thread) = task(|task| task.events.try_send(vec![event]).unwrap());
@@ -185,7 +185,7 @@ fn who_asks_for_more_than_its_part_keeps_no_engine_from_having_caught_up() {
 }
 
 #[test]
-fn a_question_whose_asker_has_left_is_not_answered() {
+fn an_abandoned_query_is_not_answered() {
     let (mut task, thread) = task(|task| {
         for _ in 0..4 {
             let (answer, _) = oneshot::channel();
@@ -206,7 +206,7 @@ fn a_question_whose_asker_has_left_is_not_answered() {
 }
 
 #[test]
-fn load_without_end_starves_no_question() {
+fn lasting_load_starves_no_query() {
     let (mut task, thread) = task(|_| ());
     let (events, stop) = (task.events.clone(), task.stop.subscribe());
     // There is always another change of this service.
@@ -233,7 +233,7 @@ fn load_without_end_starves_no_question() {
 }
 
 #[test]
-fn who_waits_for_news_is_not_woken_by_the_time() {
+fn a_waiting_reader_is_not_woken_by_time_alone() {
     let (mut task, thread) = task(|task| task.events.try_send(vec![service("s", "10.0.0.1")]).unwrap());
     let runtime = runtime();
     wait(&runtime, &mut task, |snapshot| snapshot.fill.frontends == 1);
@@ -249,7 +249,7 @@ fn who_waits_for_news_is_not_woken_by_the_time() {
 
 /// Services of many ports, one of which comes and goes, and a recorder that takes nothing.
 #[test]
-fn what_waits_for_the_recorder_has_a_bound_in_bytes_and_is_given_back() {
+fn waiting_change_records_are_bounded_in_bytes_and_released() {
     let heavy = |number: u16, round: u16| {
         let mut facts = super::facts(&format!("s{number}"), &format!("10.0.1.{number}"));
         let port = |at| ServicePort {

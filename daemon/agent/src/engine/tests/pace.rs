@@ -11,7 +11,7 @@ use crate::engine::run::{EngineChannels, Upkeep, run};
 
 /// Another version's programs serve until then, and the daemon is not ready before.
 #[tokio::test]
-async fn the_maps_are_looked_after_as_soon_as_everything_is_written() {
+async fn upkeep_runs_as_soon_as_everything_is_written() {
     let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let (events, incoming) = mpsc::channel(4);
     let (stop, stopping) = watch::channel(false);
@@ -55,7 +55,7 @@ const PIECE: Duration = Duration::from_millis(5);
 const PIECES: usize = 100;
 
 #[tokio::test]
-async fn a_change_waits_for_one_piece_of_upkeep_and_not_for_all() {
+async fn a_change_waits_for_only_one_piece_of_upkeep() {
     let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let (events, incoming) = mpsc::channel(4);
     let (stop, stopping) = watch::channel(false);

@@ -38,8 +38,8 @@ pub(super) fn ip(arguments: &str) {
 
 /// The output of `ip route`, without blanks at the ends of lines.
 pub(super) fn ip_route(arguments: &str) -> String {
-    let said = done(&format!("route {arguments}"));
-    said.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    let output = done(&format!("route {arguments}"));
+    output.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// The input of blocks, and the output of events.

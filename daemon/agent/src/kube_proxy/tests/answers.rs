@@ -19,7 +19,7 @@ fn check(health: Health, now: HealthyTime, with_node: bool, is_good: bool, expec
 }
 
 #[test]
-fn health_is_told_in_the_words_and_the_order_of_kube_proxy() {
+fn health_has_the_members_and_order_of_kube_proxy() {
     let begun = Instant::now();
     let well = Health { last_healthy: Some(at(0, begun)), is_leaving: false };
     let family = r#"{"lastUpdated":"2026-01-08T11:11:55.000Z","healthy":true}"#;
@@ -34,7 +34,7 @@ fn health_is_told_in_the_words_and_the_order_of_kube_proxy() {
 }
 
 #[test]
-fn what_has_not_been_well_for_a_minute_is_unhealthy_and_says_when_it_was() {
+fn a_minute_without_health_is_unhealthy_and_names_the_last_time() {
     let (begun, limit) = (Instant::now(), limits::HEALTHY_WITHIN.as_secs());
     let well = Health { last_healthy: Some(at(0, begun)), is_leaving: false };
     assert!(well.to_response(at(limit - 1, begun), true).is_good);

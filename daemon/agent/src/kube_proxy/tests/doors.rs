@@ -85,7 +85,7 @@ fn serving(objects: &[Value]) -> (Rules, Arc<Snapshot>) {
 const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable";
 
 #[test]
-fn a_node_that_serves_is_healthy_and_one_that_is_to_be_deleted_gets_no_traffic() {
+fn a_serving_node_is_healthy_and_a_leaving_one_gets_no_traffic() {
     let (_, snapshot) = serving(&[]);
     let open = Open::new(Arc::clone(&snapshot));
     open.until_healthy();
@@ -102,7 +102,7 @@ fn a_node_that_serves_is_healthy_and_one_that_is_to_be_deleted_gets_no_traffic()
 }
 
 #[test]
-fn a_node_whose_maps_follow_nothing_yet_or_whose_engine_hangs_is_not_healthy() {
+fn a_node_with_unwritten_maps_or_a_hung_engine_is_unhealthy() {
     let unprogrammed = Snapshot { programmed: false, published: Timestamp(1), ..Snapshot::default() };
     let open = Open::new(Arc::new(unprogrammed));
     until("open", || open.addresses.health.is_some_and(|it| ask(it, "/livez").is_ok()));
@@ -133,7 +133,7 @@ fn checked() -> (SocketAddr, Open) {
 }
 
 #[test]
-fn of_several_checkers_that_come_at_once_each_is_answered() {
+fn several_checkers_at_once_are_all_answered() {
     let (at, _open) = checked();
     let together = 3 * limits::SERVICE_CONNECTIONS_MIN;
     let mut checkers: Vec<TcpStream> = (0..together).map(|_| TcpStream::connect(at).unwrap()).collect();
@@ -159,7 +159,7 @@ fn a_port_that_moves_from_one_address_to_all_of_them_stays_open() {
 }
 
 #[test]
-fn a_health_check_port_comes_changes_and_goes_with_its_service() {
+fn a_health_check_port_follows_its_service() {
     let port = free("127.0.0.1").port();
     let at = SocketAddr::new([127, 0, 0, 1].into(), port);
     let (mut rules, snapshot) =
@@ -183,7 +183,7 @@ fn a_health_check_port_comes_changes_and_goes_with_its_service() {
 }
 
 #[test]
-fn a_port_that_somebody_else_has_is_told_tried_again_and_stops_nothing() {
+fn a_port_in_use_is_reported_retried_and_stops_nothing() {
     let (taken, check) =
         (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     let port = check.local_addr().unwrap().port();
@@ -205,7 +205,7 @@ fn a_port_that_somebody_else_has_is_told_tried_again_and_stops_nothing() {
 
 /// Idle clients, and one that sends half a request, a hundred times as many as fit.
 #[test]
-fn whoever_fills_one_port_keeps_nobody_from_it_nor_from_another() {
+fn clients_that_fill_one_port_block_no_other_client() {
     let (at, open) = checked();
     for (filled, places) in [
         (open.addresses.health.unwrap(), limits::CONNECTIONS_MAX),
@@ -275,7 +275,7 @@ fn is_answered_in_three_tries(address: SocketAddr, path: &str) -> bool {
 }
 
 #[test]
-fn checks_are_answered_while_idle_clients_come_on_and_on() {
+fn checks_are_answered_while_idle_clients_keep_coming() {
     let (at, open) = checked();
     let health = open.addresses.health.unwrap();
     for (address, path) in [(at, "/"), (health, "/healthz")] {
@@ -285,7 +285,7 @@ fn checks_are_answered_while_idle_clients_come_on_and_on() {
 }
 
 #[test]
-fn the_metrics_have_the_names_of_kube_proxy_and_say_what_is_true() {
+fn the_metrics_have_kube_proxys_names_and_true_values() {
     let mut service = balanced("web", 30_000, 1);
     service["spec"]["internalTrafficPolicy"] = json!("Local");
     let (_, snapshot) = serving(&[service, slice("web", &["10.0.0.1@n2"])]);
@@ -331,7 +331,7 @@ fn the_metrics_have_the_names_of_kube_proxy_and_say_what_is_true() {
 }
 
 #[test]
-fn the_mode_is_told_in_plain_text() {
+fn the_proxy_mode_is_plain_text() {
     let open = Open::new(serving(&[]).1);
     open.until_healthy();
     let answer = open.metrics("/proxyMode");

@@ -71,7 +71,7 @@ fn check(devices: &[&str], hooks: Option<HookKind>, expected: bool) {
 }
 
 #[test]
-fn each_device_by_which_balancers_come_has_to_have_its_programs() {
+fn every_inbound_device_needs_its_programs() {
     let tcx = Some(HookKind::Tcx);
     check(&["eth0 outer Gateway", "cni0 none PodSide"], tcx, true);
     check(&["eth0 outer Gateway !"], tcx, false);
@@ -103,7 +103,7 @@ fn packets_fail_at_a_device_without_programs_and_not_at_one_without_pins() {
 }
 
 #[test]
-fn nobody_misses_what_is_not_asked_for() {
+fn packets_that_are_not_configured_are_not_missed() {
     assert!(translates_packets(&DatapathView::for_memory()));
     let mut status = fixture::status();
     status.packets = None;

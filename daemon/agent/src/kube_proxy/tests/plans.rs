@@ -47,7 +47,7 @@ fn only_local_load_balancers_have_a_health_check_port() {
 
 /// Unique addresses of this node that are ready, as the real kube-proxy counts them.
 #[test]
-fn what_is_counted_is_addresses_of_this_node_that_are_ready() {
+fn ready_addresses_of_this_node_are_counted() {
     let counted = |endpoints: &[&str], count: &str| {
         let objects = [balanced("web", 30123, 1), slice("web", endpoints)];
         check(count, &objects, &[&format!("10.9.0.5:30123 web {count}")]);
@@ -61,7 +61,7 @@ fn what_is_counted_is_addresses_of_this_node_that_are_ready() {
 }
 
 #[test]
-fn each_family_in_which_it_is_served_has_its_own_port_and_count() {
+fn each_served_family_has_its_own_port_and_count() {
     let mut service = balanced("web", 30123, 1);
     service["spec"]["clusterIPs"] = json!(["10.96.0.1", "fd96::1"]);
     service["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
@@ -71,7 +71,7 @@ fn each_family_in_which_it_is_served_has_its_own_port_and_count() {
 }
 
 #[test]
-fn a_list_that_is_held_counts_as_it_was() {
+fn a_held_list_counts_as_before() {
     let mut rules = Rules::new(&["10.9.0.5"], &[balanced("web", 30123, 1), slice("web", &["10.0.0.1@n1"])]);
     let mut planner = Planner::default();
     assert_eq!(shown(&planner.plan(&rules.snapshot(), &PRIMARY)), ["10.9.0.5:30123 web 1"]);
@@ -81,7 +81,7 @@ fn a_list_that_is_held_counts_as_it_was() {
 }
 
 #[test]
-fn a_change_of_endpoints_is_counted_anew() {
+fn a_change_of_endpoints_updates_the_count() {
     let mut rules = Rules::new(&["10.9.0.5"], &[balanced("web", 30123, 1), slice("web", &["10.0.0.1@n1"])]);
     let mut planner = Planner::default();
     planner.plan(&rules.snapshot(), &PRIMARY);
@@ -92,7 +92,7 @@ fn a_change_of_endpoints_is_counted_anew() {
 }
 
 #[test]
-fn of_two_services_with_one_port_the_older_one_has_it() {
+fn the_older_of_two_services_gets_the_port() {
     let young_first = [balanced("a", 30123, 9), balanced("z", 30123, 1), slice("z", &["10.0.0.1@n1"])];
     let snapshot = Rules::new(&["10.9.0.5"], &young_first).snapshot();
     let plan = Planner::default().plan(&snapshot, &PRIMARY);
@@ -136,7 +136,7 @@ fn listeners_have_a_bound_and_go_by_age() {
 
 /// Two Services of a tenant at 400 addresses each would leave 224 listeners to another tenant that came later.
 #[test]
-fn where_listeners_are_scarce_no_namespace_takes_those_of_another() {
+fn scarce_listeners_are_shared_between_namespaces() {
     let tenants = |name: &str, port, created| {
         let mut service = balanced(name, port, created);
         service["metadata"]["namespace"] = json!("tenant");

@@ -78,7 +78,7 @@ impl ScheduleHarness {
 }
 
 #[test]
-fn one_of_every_list_is_asked_before_a_second_one_of_any() {
+fn one_backend_of_every_list_is_probed_before_any_second() {
     let mut fixture = ScheduleHarness::new();
     (0..4).for_each(|service| fixture.hold(service, 3, 0));
     fixture.look();
@@ -96,7 +96,7 @@ fn one_of_every_list_is_asked_before_a_second_one_of_any() {
 }
 
 #[test]
-fn a_list_that_nobody_asked_goes_before_all_others() {
+fn a_list_without_a_probe_goes_first() {
     let mut fixture = ScheduleHarness::new();
     (0..3).for_each(|service| fixture.hold(service, 20, 0));
     fixture.look();
@@ -137,7 +137,7 @@ fn a_large_list_takes_no_more_turns_than_a_small_one_that_is_due() {
 }
 
 #[test]
-fn what_is_not_held_any_more_is_forgotten() {
+fn a_list_that_is_no_longer_held_is_dropped() {
     let mut fixture = ScheduleHarness::new();
     (0..4).for_each(|service| fixture.hold(service, 2, 0));
     fixture.look();
@@ -167,7 +167,7 @@ fn a_list_that_returned_and_was_lost_again_is_a_new_one() {
 }
 
 #[test]
-fn another_service_in_the_same_place_is_not_taken_for_the_one_before() {
+fn a_new_service_with_a_reused_id_is_another_one() {
     let mut fixture = ScheduleHarness::new();
     fixture.hold(1, 1, 0);
     fixture.look();
@@ -217,7 +217,7 @@ fn asked_within(fixture: &mut ScheduleHarness, time: Duration) -> Vec<(Instant, 
 }
 
 #[test]
-fn one_address_is_asked_a_few_times_a_second_however_many_lists_have_it() {
+fn one_address_is_probed_a_few_times_per_second_despite_many_lists() {
     let mut fixture = ScheduleHarness::new();
     (0..20).for_each(|service| hold_ports(&mut fixture, service, "tenant", 200));
     fixture.look();
@@ -228,7 +228,7 @@ fn one_address_is_asked_a_few_times_a_second_however_many_lists_have_it() {
 }
 
 #[test]
-fn who_has_thousands_of_ports_at_an_address_keeps_nobody_elses_from_being_asked() {
+fn thousands_of_ports_at_an_address_do_not_starve_other_namespaces() {
     let mut fixture = ScheduleHarness::new();
     (0..20).for_each(|service| hold_ports(&mut fixture, service, "tenant", 200));
     fixture.look();
@@ -244,7 +244,7 @@ fn who_has_thousands_of_ports_at_an_address_keeps_nobody_elses_from_being_asked(
 }
 
 #[test]
-fn who_waits_for_an_address_is_forgotten_with_its_list() {
+fn a_waiting_backend_is_dropped_with_its_list() {
     let mut fixture = ScheduleHarness::new();
     (0..5).for_each(|service| hold_ports(&mut fixture, service, "tenant", 50));
     fixture.look();
@@ -257,7 +257,7 @@ fn who_waits_for_an_address_is_forgotten_with_its_list() {
 }
 
 #[test]
-fn a_backend_that_somebody_claims_is_asked_out_of_turn_and_once() {
+fn a_claimed_backend_is_probed_out_of_turn_once() {
     let mut fixture = ScheduleHarness::new();
     fixture.hold(1, 3, 0);
     fixture.look();
@@ -274,7 +274,7 @@ fn a_backend_that_somebody_claims_is_asked_out_of_turn_and_once() {
 }
 
 #[test]
-fn who_may_not_be_probed_gets_no_turn() {
+fn a_backend_that_may_not_be_probed_gets_no_turn() {
     let mut fixture = ScheduleHarness::new();
     fixture.hold(1, 3, 0);
     let mut view = ServiceView::clone(fixture.snapshot.services.get(ServiceId(1)).unwrap());
@@ -303,7 +303,7 @@ fn a_new_list_begins_after_its_pause_and_not_all_nodes_at_once() {
 }
 
 #[test]
-fn whoever_needs_not_wait_for_an_address_is_not_held_up_by_those_who_do() {
+fn backends_at_free_addresses_are_not_delayed_by_waiting_ones() {
     let mut fixture = ScheduleHarness::new();
     let addresses: Vec<u8> = (0..=254).collect();
     (0..8).for_each(|service| hold_at(&mut fixture, service, "tenant", &addresses, 20));
@@ -318,7 +318,7 @@ fn whoever_needs_not_wait_for_an_address_is_not_held_up_by_those_who_do() {
 }
 
 #[test]
-fn backends_that_wait_for_an_address_are_not_held_up_by_those_that_need_not() {
+fn waiting_backends_are_not_delayed_by_those_at_free_addresses() {
     let mut fixture = ScheduleHarness::new();
     (0..60).for_each(|service| fixture.hold(service, 200, 0));
     (60..62).for_each(|service| hold_ports(&mut fixture, service, "tenant", 20));
@@ -371,7 +371,7 @@ fn apart(list: u16, backend: u8) -> [u8; 4] {
 }
 
 #[test]
-fn who_has_thousands_of_held_lists_delays_no_probe_of_another_namespace() {
+fn thousands_of_held_lists_delay_no_probe_of_another_namespace() {
     let mut fixture = ScheduleHarness::new();
     hold_lists(&mut fixture, (1, "tenant"), 3_000, 10, apart);
     hold_at(&mut fixture, 60, "bystander", &[1, 2, 3], 1);
@@ -383,7 +383,7 @@ fn who_has_thousands_of_held_lists_delays_no_probe_of_another_namespace() {
 }
 
 #[test]
-fn new_lists_of_one_namespace_keep_no_other_from_its_turns() {
+fn new_lists_of_one_namespace_do_not_starve_another() {
     let mut fixture = ScheduleHarness::new();
     hold_at(&mut fixture, 60, "bystander", &[1, 2, 3], 1);
     hold_ports(&mut fixture, 70, "neighbour", 2);
@@ -398,7 +398,7 @@ fn new_lists_of_one_namespace_keep_no_other_from_its_turns() {
 }
 
 #[test]
-fn who_waits_for_an_address_does_not_wait_for_those_of_another_namespace() {
+fn a_waiting_backend_does_not_wait_for_another_namespaces_addresses() {
     let mut fixture = ScheduleHarness::new();
     let shared = |list: u16, backend: u8| apart(list % 1_000, backend);
     hold_lists(&mut fixture, (1, "tenant"), 20_000, 2, shared);

@@ -139,7 +139,7 @@ impl Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_hold_of_thousands_ends_while_every_backend_would_take_a_probe() {
+async fn thousands_of_holds_last_while_every_backend_accepts_probes() {
     let mut node = Node::start();
     node.tell((0..SERVICES).map(service).chain((0..SERVICES).map(|it| slice(it, BACKENDS))));
     node.tell([Event::Synced(Source::Manifests)].into_iter());
@@ -178,7 +178,7 @@ async fn no_hold_of_thousands_ends_while_every_backend_would_take_a_probe() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_hear_of_a_loss_at_once_do_not_ask_at_once() {
+async fn nodes_spread_their_probes_after_a_loss() {
     let mut waited = Vec::new();
     for _ in 0..40 {
         let mut node = Node::start();

@@ -36,7 +36,7 @@ fn check(program: &[&str], rules: &str, accepted: u32, expected: &[&str]) {
 }
 
 #[test]
-fn kernel_rules_that_dropped_what_was_dialled_are_named() {
+fn kernel_nftables_rules_that_drop_dialled_ports_are_named() {
     let rules = "table inet guard {
  set bad { type inet_service; elements = { 22, 30090 }; }
  chain more {
@@ -76,7 +76,7 @@ fn kernel_rules_that_dropped_what_was_dialled_are_named() {
 }
 
 #[test]
-fn kernel_rules_of_iptables_that_dropped_what_was_dialled_are_named() {
+fn kernel_iptables_rules_that_drop_dialled_ports_are_named() {
     let rules = "*raw
 :PREROUTING ACCEPT [0:0]
 :OURS - [0:0]
@@ -103,7 +103,7 @@ COMMIT
 
 /// Docker's policy with the rule that kube-proxy added, and without it.
 #[test]
-fn kernel_a_forward_chain_that_lets_nothing_through_is_named_unless_it_accepts_the_mark() {
+fn kernel_a_forward_drop_policy_is_named_unless_it_accepts_the_mark() {
     let chain = |rules: &str| format!("*filter\n:FORWARD DROP [0:0]\n{rules}COMMIT\n");
     let place = "forward table ip filter, chain FORWARD (forward, priority 0): policy drop";
     let none = format!("{place}: packets that no rule accepts are not forwarded to backends");
@@ -147,7 +147,7 @@ fn kernel_a_forward_chain_whose_last_rule_drops_everything_is_named() {
 }
 
 #[test]
-fn a_table_of_connections_is_named_where_kube_proxy_made_it_larger() {
+fn a_conntrack_limit_below_kube_proxys_is_named() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("proc/sys/net/netfilter");
     std::fs::create_dir_all(&path).unwrap();

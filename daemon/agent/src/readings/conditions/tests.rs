@@ -80,7 +80,7 @@ fn check(views: Vec<ServiceView>, expected: &[&str]) {
 const CLUSTER: FrontendType = FrontendType::ClusterIp;
 
 #[test]
-fn what_is_well_has_nothing_to_tell() {
+fn healthy_services_have_no_condition() {
     let well = [
         (CLUSTER, Verdict::Serving, None, 5),
         (CLUSTER, Verdict::Draining, Some(Reason::ScaledDown), 5),
@@ -117,7 +117,7 @@ fn each_verdict_and_reason_has_its_condition_and_cause() {
 }
 
 #[test]
-fn an_import_whose_address_a_service_derived_from_it_has_is_well() {
+fn an_import_whose_derived_service_has_its_address_is_healthy() {
     let lost = [(FrontendType::ClusterSetIp, Verdict::Conflict, Some(Reason::Claimed), 7)];
     let owned_by = |owner: &str, source| {
         let mut import = view("shop/web", Source::ClusterSet, &lost);
@@ -145,14 +145,14 @@ fn a_service_has_one_series_of_a_kind_over_all_its_frontends_and_sources() {
 }
 
 #[test]
-fn a_write_that_was_refused_is_told() {
+fn a_refused_write_is_a_condition() {
     let mut view = view("shop/web", Source::Kubernetes, &[(CLUSTER, Verdict::Serving, None, 7)]);
     view.frontends[0].status = Status::Error("the map of frontends is full".into());
     check(vec![view], &["shop/web not_programmed maps 7"]);
 }
 
 #[test]
-fn a_load_balancer_without_an_address_is_pending_since_it_was_asked_for() {
+fn a_load_balancer_without_an_address_is_pending_since_its_creation() {
     let mut view = view("shop/web", Source::Kubernetes, &[]);
     let facts = Arc::make_mut(view.facts.as_mut().unwrap());
     facts.kind = ServiceType::LoadBalancer;
@@ -164,7 +164,7 @@ fn a_load_balancer_without_an_address_is_pending_since_it_was_asked_for() {
 }
 
 #[test]
-fn a_closed_health_check_port_is_told_with_its_cause() {
+fn a_closed_health_check_port_is_a_condition_with_its_cause() {
     let closed = |is_in_use, ago| ClosedServicePort {
         service: name("shop/web"),
         since: Timestamp(NOW.0 - ago),
@@ -175,7 +175,7 @@ fn a_closed_health_check_port_is_told_with_its_cause() {
 }
 
 #[test]
-fn invariant_10_namespaces_take_turns_for_the_places_and_what_is_on_purpose_comes_last() {
+fn invariant_10_namespaces_take_turns_and_intended_conditions_come_last() {
     let broken = |service: String, reason, ago| {
         view(&service, Source::Kubernetes, &[(CLUSTER, Verdict::Refusing, Some(reason), ago)])
     };

@@ -48,7 +48,7 @@ fn a_namespace_below_its_share_loses_nothing_whatever_others_write() {
 }
 
 #[test]
-fn of_a_namespace_the_records_of_services_that_are_gone_go_first() {
+fn records_of_deleted_services_are_dropped_first() {
     let lines = vec![
         line(1_000, "noisy/stay", "usable-endpoints"),
         line(1_001, "noisy/gone", "usable-endpoints"),
@@ -60,7 +60,7 @@ fn of_a_namespace_the_records_of_services_that_are_gone_go_first() {
 }
 
 #[test]
-fn one_gap_tells_what_was_taken_before_with_what_is_taken_now() {
+fn one_gap_covers_earlier_and_present_compactions() {
     let lines =
         (0..10).map(|at| line(1_000 + at, ["prod/web-0", "noisy/n"][usize::from(at > 0)], "no-effect"));
     let kept = check(
@@ -81,7 +81,7 @@ fn without_older_records_there_is_no_gap_and_the_history_begins_later() {
 }
 
 #[test]
-fn what_fits_stays_as_it_is() {
+fn records_that_fit_stay_unchanged() {
     let lines = (0..3).map(|at| line(1_000 + at, "noisy/n", "service-gone"));
     check(lines.collect(), room(4), &[1_000, 1_001, 1_002], None);
 }

@@ -44,7 +44,7 @@ fn check_restart(folder: &TempDir, expected: &[(u64, Kind)]) -> Vec<Record> {
 use Kind::{Change, Gap as Missing};
 
 #[test]
-fn a_restart_knows_what_was_and_counts_on() {
+fn a_restart_restores_records_and_continues_the_numbers() {
     let folder = three();
     let records = check_restart(&folder, &[(1, Change), (2, Change), (3, Change), (4, Change)]);
     assert_eq!(records[0].service.as_deref(), Some("default/web-0"));
@@ -52,7 +52,7 @@ fn a_restart_knows_what_was_and_counts_on() {
 }
 
 #[test]
-fn a_torn_tail_is_cut_off_and_named() {
+fn a_torn_tail_is_truncated_and_becomes_a_gap() {
     let folder = three();
     let file = OpenOptions::new().write(true).open(segment(&folder)).unwrap();
     let length = file.metadata().unwrap().len();
@@ -66,7 +66,7 @@ fn a_torn_tail_is_cut_off_and_named() {
 }
 
 #[test]
-fn a_file_that_was_torn_in_its_first_bytes_is_begun_anew() {
+fn a_file_torn_in_its_first_bytes_is_restarted() {
     let folder = three();
     OpenOptions::new().write(true).open(segment(&folder)).unwrap().set_len(5).unwrap();
     check_restart(&folder, &[(3, Missing), (4, Change)]);
@@ -85,7 +85,7 @@ fn a_flipped_bit_costs_one_record() {
 }
 
 #[test]
-fn invariant_12_a_record_that_is_too_long_for_the_file_is_a_gap_and_takes_no_other_with_it() {
+fn invariant_12_a_record_too_long_for_the_file_is_a_gap() {
     let mut changes = services(&mut Rig::new(), 3);
     let long: Arc<str> = "7".repeat(2 << 20).into();
     for cause in &mut changes[1].change.causes {
@@ -116,7 +116,7 @@ fn a_file_of_another_version_stays_and_is_not_read() {
 }
 
 #[test]
-fn what_is_no_file_of_ours_is_left_alone() {
+fn a_foreign_file_is_left_alone() {
     let folder = three();
     fs::write(folder.path().join("notes.txt"), "mine").unwrap();
     fs::create_dir(folder.path().join("00000000000000000009.history")).unwrap();
@@ -124,7 +124,7 @@ fn what_is_no_file_of_ours_is_left_alone() {
 }
 
 #[test]
-fn the_oldest_part_makes_room() {
+fn the_oldest_records_are_dropped_first() {
     let folder = TempDir::new().unwrap();
     let disk = Disk { segment_bytes_max: 4_096, ..Disk::default() };
     // Each batch of the writer goes to one segment, so small batches make many segments.
@@ -189,7 +189,7 @@ fn open_after_a_while(path: &Path) -> io::Result<File> {
 
 /// Readers see the disk's state within moments, even without a change.
 #[test]
-fn room_on_a_disk_is_noticed_without_another_record() {
+fn free_disk_space_is_noticed_without_another_record() {
     let folder = TempDir::new().unwrap();
     let disk = Disk { open: open_after_a_while, ..Disk::default() };
     let files = SegmentFiles::new(folder.path(), disk, Vec::new(), false);
@@ -229,7 +229,7 @@ fn room_on_a_disk_is_noticed_without_another_record() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_costs_the_file_only() {
+fn an_uncreatable_folder_costs_only_the_file() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("history"), "a file, no folder").unwrap();
     let history = recorded(services(&mut Rig::new(), 2), Some(&folder.path().join("history")));
@@ -254,7 +254,7 @@ fn open_if_room(path: &Path) -> io::Result<File> {
 }
 
 #[test]
-fn invariant_12_no_number_is_given_out_again_after_a_full_disk_and_a_restart() {
+fn invariant_12_no_number_is_reused_after_a_full_disk_and_restart() {
     let folder = three();
     let disk = Disk { open: open_if_room, ..Disk::default() };
     HAS_NO_ROOM.store(true, Ordering::Relaxed);
@@ -274,7 +274,7 @@ fn invariant_12_no_number_is_given_out_again_after_a_full_disk_and_a_restart() {
 }
 
 #[test]
-fn invariant_12_what_could_not_be_written_is_named_at_the_end_where_there_is_room_again() {
+fn invariant_12_unwritten_records_become_a_gap_at_the_end() {
     let folder = TempDir::new().unwrap();
     let files = SegmentFiles::new(folder.path(), Disk::default(), Vec::new(), false);
     let history = Arc::new(History::default());
@@ -290,7 +290,7 @@ fn invariant_12_what_could_not_be_written_is_named_at_the_end_where_there_is_roo
 }
 
 #[test]
-fn invariant_12_numbers_that_were_set_aside_when_the_daemon_was_killed_are_a_gap() {
+fn invariant_12_numbers_reserved_when_the_daemon_was_killed_are_a_gap() {
     let folder = three();
     NumberFile::open(folder.path()).0.write_mark(NumberMark { below: 100, is_exact: false }).unwrap();
     let records =
@@ -300,7 +300,7 @@ fn invariant_12_numbers_that_were_set_aside_when_the_daemon_was_killed_are_a_gap
 }
 
 #[test]
-fn invariant_12_an_empty_newest_file_sends_no_number_back() {
+fn invariant_12_an_empty_newest_file_does_not_reset_the_numbers() {
     let folder = three();
     fs::write(folder.path().join("00000000000000000010.history"), "").unwrap();
     fs::remove_file(folder.path().join(numbers::FILE)).unwrap();
@@ -308,14 +308,14 @@ fn invariant_12_an_empty_newest_file_sends_no_number_back() {
 }
 
 #[test]
-fn invariant_12_a_damaged_newest_file_sends_no_number_back() {
+fn invariant_12_a_damaged_newest_file_does_not_reset_the_numbers() {
     let folder = three();
     fs::write(segment(&folder), "holdfast history\0\0\0\x01 and nothing that is a record").unwrap();
     check_restart(&folder, &[(3, Missing), (4, Change)]);
 }
 
 #[test]
-fn invariant_12_a_name_that_no_record_can_have_is_left_alone() {
+fn invariant_12_a_file_with_an_impossible_number_is_left_alone() {
     for name in
         ["18446744073709551615", "18446744073709551614", "00009007199254740993", "00000000009999999999"]
     {
@@ -333,7 +333,7 @@ fn invariant_12_a_name_that_no_record_can_have_is_left_alone() {
 }
 
 #[test]
-fn invariant_12_where_the_folder_is_lost_the_snapshot_knows_the_numbers() {
+fn invariant_12_after_a_lost_folder_the_snapshot_supplies_the_numbers() {
     let folder = TempDir::new().unwrap();
     let (changes, waiting) = mpsc::channel(1);
     drop(changes);
@@ -345,7 +345,7 @@ fn invariant_12_where_the_folder_is_lost_the_snapshot_knows_the_numbers() {
 }
 
 #[test]
-fn invariant_12_no_number_is_given_out_before_the_disk_knows() {
+fn invariant_12_no_number_is_used_before_the_disk_covers_it() {
     let folder = TempDir::new().unwrap();
     let told = services(&mut Rig::new(), 2_000);
     let (changes, waiting) = mpsc::channel(told.len());

@@ -29,7 +29,7 @@ fn ten_thousand_services_that_flap_take_bounded_memory() {
 
 /// The engine's queue is full: the engine counts the changes that did not fit, and the recorder makes them a gap.
 #[test]
-fn what_had_no_room_in_the_queue_is_a_gap() {
+fn changes_that_do_not_fit_the_queue_become_a_gap() {
     let told = services(&mut Rig::new(), 8);
     let (changes, waiting) = mpsc::channel(4);
     let (snapshots_in, snapshots) = watch::channel(Arc::<Snapshot>::default());
@@ -53,7 +53,7 @@ fn what_had_no_room_in_the_queue_is_a_gap() {
 
 /// A watcher that does not read loses lines; the recorder does not wait for it.
 #[test]
-fn a_watcher_that_does_not_read_holds_nobody_up() {
+fn a_watcher_that_does_not_read_delays_nothing() {
     let told = services(&mut Rig::new(), 2_000);
     let (changes, waiting) = mpsc::channel(told.len());
     told.into_iter().for_each(|it| changes.try_send(it).unwrap());

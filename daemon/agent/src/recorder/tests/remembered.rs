@@ -17,14 +17,14 @@ fn restarted(count: u16) -> Rig {
 }
 
 #[test]
-fn a_start_that_serves_what_was_served_takes_no_room_in_the_history() {
+fn a_start_with_the_same_state_adds_no_records() {
     let told = restarted(20).batch([]);
     let visible = told.iter().filter(|it| it.change.visible).count();
     assert_eq!((visible, all(&recorded(told, None)).len()), (20, 0));
 }
 
 #[test]
-fn watchers_hear_that_a_remembered_service_is_in_the_maps_again() {
+fn watchers_receive_that_a_remembered_service_is_in_the_maps() {
     let history = Arc::<History>::default();
     let mut watch = history.watch(None);
     record_into(&history, restarted(1).batch([]));
@@ -37,7 +37,7 @@ fn watchers_hear_that_a_remembered_service_is_in_the_maps_again() {
 }
 
 #[test]
-fn what_changed_while_no_daemon_ran_is_recorded() {
+fn changes_while_no_daemon_ran_are_recorded() {
     let mut rig = restarted(3);
     let told = rig.batch([slice("web-1", &["10.1.1.2"], false, meta("7", "kcm"))]);
     let recorded = all(&recorded(told, None));
@@ -48,7 +48,7 @@ fn what_changed_while_no_daemon_ran_is_recorded() {
 
 /// The file does not record which changes the maps had refused.
 #[test]
-fn a_start_after_which_a_refusal_is_over_is_recorded() {
+fn a_start_that_ends_a_refused_write_is_recorded() {
     let history = Arc::<History>::default();
     let mut refused = services(&mut Rig::new(), 1);
     refused.iter_mut().for_each(|timed| timed.change.error = Some("full".into()));

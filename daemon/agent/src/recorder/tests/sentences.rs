@@ -28,7 +28,7 @@ fn a_sentence_names_object_version_writer_and_what_clients_get() {
 }
 
 #[test]
-fn what_another_service_does_is_another_record() {
+fn each_service_has_its_own_record() {
     check(
         &RecordQuery { service: Some(name("kubernetes-intranet")), ..RecordQuery::default() },
         &expect![[r#"
@@ -87,7 +87,7 @@ fn records_are_found_by_time_reason_and_number() {
 }
 
 #[test]
-fn a_record_is_one_line_of_json_that_says_only_what_is_known() {
+fn a_record_is_one_line_of_json_without_unknown_fields() {
     let history = recorded(incident(), None);
     let emptied =
         &history.select(&RecordQuery { after: Some(2), limit: Some(1), ..RecordQuery::default() })[0];
@@ -108,7 +108,7 @@ fn invariant_12_every_change_has_exactly_one_record() {
 }
 
 #[test]
-fn a_watcher_hears_also_what_changes_nothing_for_clients() {
+fn a_watcher_also_receives_events_without_a_change_for_clients() {
     let told = incident();
     let (changes, waiting) = mpsc::channel(told.len());
     told.into_iter().for_each(|it| changes.try_send(it).unwrap());

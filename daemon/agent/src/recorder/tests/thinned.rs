@@ -106,7 +106,7 @@ fn a_namespaces_churn_takes_no_others_records_from_the_disk() {
 
 /// At every merge of two segments, the daemon stops before it removes the second.
 #[test]
-fn a_stop_before_the_second_file_is_removed_loses_nothing_and_tells_nothing_twice() {
+fn a_stop_before_the_second_file_is_removed_loses_and_repeats_nothing() {
     let folder = TempDir::new().unwrap();
     prod(&folder);
     let mut stops = 0;
@@ -128,7 +128,7 @@ fn a_stop_before_the_second_file_is_removed_loses_nothing_and_tells_nothing_twic
 }
 
 #[test]
-fn where_two_files_cannot_become_one_a_whole_one_goes() {
+fn a_whole_file_is_removed_if_compaction_fails() {
     let folder = TempDir::new().unwrap();
     fs::create_dir(folder.path().join("thinned.new")).unwrap();
     prod(&folder);
@@ -142,7 +142,7 @@ fn where_two_files_cannot_become_one_a_whole_one_goes() {
 }
 
 #[test]
-fn what_was_damaged_before_is_still_told_when_two_files_have_become_one() {
+fn earlier_damage_is_still_reported_after_compaction() {
     let folder = TempDir::new().unwrap();
     prod(&folder);
     let (path, mut content) = files(&folder).pop_first().unwrap();

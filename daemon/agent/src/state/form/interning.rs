@@ -49,7 +49,7 @@ mod tests {
     use holdfast_fixtures::many;
 
     #[test]
-    fn texts_that_services_have_in_common_are_kept_once() {
+    fn texts_shared_by_services_are_interned() {
         let mut views: Vec<ServiceView> =
             many(2, 1).services.iter().map(|view| ServiceView::clone(view)).collect();
         let before = format!("{views:?}");

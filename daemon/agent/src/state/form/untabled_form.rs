@@ -27,16 +27,16 @@ struct RejectionForm {
 }
 
 impl From<(&ObjectName, &UntabledObject)> for UntabledForm {
-    fn from((name, odd): (&ObjectName, &UntabledObject)) -> Self {
-        let rejection = odd.rejection.as_ref().map(|it| RejectionForm {
+    fn from((name, object): (&ObjectName, &UntabledObject)) -> Self {
+        let rejection = object.rejection.as_ref().map(|it| RejectionForm {
             origin: it.origin.clone(),
             reason: Arc::clone(&it.reason),
             partial: it.partial,
         });
         Self {
             name: name.clone(),
-            uid: Arc::clone(&odd.version.uid),
-            resource_version: Arc::clone(&odd.version.resource_version),
+            uid: Arc::clone(&object.version.uid),
+            resource_version: Arc::clone(&object.version.resource_version),
             rejection,
         }
     }
@@ -57,8 +57,8 @@ impl UntabledForm {
 }
 
 /// The forms of the first `most` untabled objects.
-pub(crate) fn to_forms(odds: &UntabledObjects, most: usize) -> Vec<UntabledForm> {
-    odds.iter().take(most).map(UntabledForm::from).collect()
+pub(crate) fn to_forms(objects: &UntabledObjects, most: usize) -> Vec<UntabledForm> {
+    objects.iter().take(most).map(UntabledForm::from).collect()
 }
 
 /// The untabled objects of these forms, as objects of one kind.

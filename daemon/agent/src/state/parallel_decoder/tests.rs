@@ -39,7 +39,7 @@ fn services_come_in_the_order_of_their_records_however_many_there_are() {
 }
 
 #[test]
-fn a_record_that_makes_no_sense_takes_no_other_with_it() {
+fn an_invalid_record_affects_no_other() {
     check(7, Some(3));
     check(8_000, Some(5_000));
 }

@@ -51,7 +51,7 @@ fn damages(length: usize) -> Vec<Spoiling> {
 }
 
 #[test]
-fn whatever_is_damaged_in_the_newest_file_every_service_is_there() {
+fn any_damage_of_the_newest_file_loses_no_service() {
     let (_folder, state) = twice();
     let length = usize::try_from(fs::metadata(state.path.join(FILE)).unwrap().len()).unwrap();
     for (what, spoil) in damages(length) {
@@ -66,7 +66,7 @@ fn whatever_is_damaged_in_the_newest_file_every_service_is_there() {
 
 /// Without a previous file, damage costs the affected records, and they are named.
 #[test]
-fn damage_takes_the_records_that_it_is_in_and_names_them() {
+fn damage_loses_only_its_own_records_and_names_them() {
     let (_folder, state) = written();
     let name = b"full";
     damage(&state, |bytes| {
@@ -100,7 +100,7 @@ fn a_file_that_ends_before_its_last_record_is_damaged() {
 }
 
 #[test]
-fn a_whole_file_has_no_damage_and_a_damaged_one_never_replaces_the_one_before() {
+fn a_damaged_file_never_replaces_the_previous_one() {
     let (_folder, state) = twice();
     assert_eq!(state.load().unwrap().unwrap().damage, None);
     damage(&state, |bytes| bytes.truncate(30));
@@ -119,7 +119,7 @@ fn a_whole_file_has_no_damage_and_a_damaged_one_never_replaces_the_one_before() 
 
 /// The previous file has no service, as on a node's first start.
 #[test]
-fn what_only_a_damaged_file_has_is_there_at_each_start_until_it_is_written_anew() {
+fn records_of_only_a_damaged_file_survive_until_it_is_rewritten() {
     let folder = tempfile::tempdir().unwrap();
     let state = StateFolder::new(folder.path());
     state.store(&context(), &Snapshot::default()).unwrap();
@@ -146,7 +146,7 @@ fn what_only_a_damaged_file_has_is_there_at_each_start_until_it_is_written_anew(
 
 /// A process killed between two steps of a write leaves each file that it had not replaced.
 #[test]
-fn a_write_takes_no_file_away_before_there_is_another() {
+fn a_write_removes_no_file_before_its_replacement_exists() {
     let (_folder, state) = twice();
     fs::remove_file(state.path.join(FILE)).unwrap();
     let before = state.path.join(PREVIOUS);
@@ -160,7 +160,7 @@ fn a_write_takes_no_file_away_before_there_is_another() {
 
 /// A folder in the file's place cannot block the write.
 #[test]
-fn a_folder_in_the_place_of_the_file_is_put_aside() {
+fn a_folder_in_the_place_of_the_file_is_set_aside() {
     let (_folder, state) = twice();
     fs::remove_file(state.path.join(FILE)).unwrap();
     fs::create_dir(state.path.join(FILE)).unwrap();
@@ -172,7 +172,7 @@ fn a_folder_in_the_place_of_the_file_is_put_aside() {
 proptest! {
     /// No service appears that was not written, and at most the damaged one is missing.
     #[test]
-    fn any_changed_byte_is_noticed_and_takes_one_service_at_most(
+    fn any_changed_byte_is_detected_and_costs_at_most_one_service(
         place in any::<prop::sample::Index>(),
         bit in 0_u8..8,
     ) {

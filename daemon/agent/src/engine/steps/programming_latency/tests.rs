@@ -183,14 +183,14 @@ fn a_slice_that_is_for_no_proxy_is_not_counted() {
 }
 
 #[test]
-fn what_comes_from_another_source_than_an_apiserver_is_not_counted() {
+fn slices_of_other_sources_than_an_apiserver_are_not_counted() {
     let mut rig = Rig::of(Source::Manifests);
     rig.step([rig.applied(&object("web-1", 1))]);
     rig.check([0, 0]);
 }
 
 #[test]
-fn each_version_is_counted_that_came_before_the_maps_were_written() {
+fn each_version_before_a_map_write_is_counted() {
     let mut rig = Rig::new();
     rig.step([1, 2, 3].map(|version| rig.applied(&object("web-1", version))));
     rig.check([3, 0]);
@@ -209,7 +209,7 @@ fn more_slices_than_a_change_has_causes_are_counted_once_each() {
 }
 
 #[test]
-fn what_is_delivered_again_is_not_counted_again() {
+fn a_slice_delivered_again_is_not_counted_again() {
     let mut rig = Rig::new();
     for _ in 0..2 {
         let again = but(object("web-1", 1), |it| it["metadata"]["annotations"] = json!({}));
@@ -221,7 +221,7 @@ fn what_is_delivered_again_is_not_counted_again() {
 }
 
 #[test]
-fn a_deletion_is_not_counted_nor_what_was_deleted_before_the_maps_had_it() {
+fn a_deletion_or_a_slice_deleted_before_its_write_is_not_counted() {
     let mut rig = Rig::new();
     rig.step([rig.applied(&object("web-1", 1)), rig.deleted("web-1"), rig.applied(&object("web-2", 2))]);
     rig.check([1, 0]);
@@ -230,7 +230,7 @@ fn a_deletion_is_not_counted_nor_what_was_deleted_before_the_maps_had_it() {
 }
 
 #[test]
-fn what_is_held_is_not_counted_until_there_are_backends_again() {
+fn a_held_list_is_not_counted_until_backends_return() {
     let mut rig = Rig::new();
     rig.step([rig.applied(&object("web-1", 1))]);
     rig.check([1, 0]);
@@ -241,7 +241,7 @@ fn what_is_held_is_not_counted_until_there_are_backends_again() {
 }
 
 #[test]
-fn what_the_maps_refuse_is_not_counted_neither_then_nor_later() {
+fn a_refused_write_is_never_counted() {
     let mut rig = Rig::new();
     rig.engine.maps_mut().set_per_mille(1_000);
     rig.step([rig.applied(&object("web-1", 1))]);
@@ -281,7 +281,7 @@ fn no_clock_makes_a_time_negative_or_endless() {
 }
 
 #[test]
-fn every_bucket_of_kube_proxy_is_there_and_finer_ones_before_them() {
+fn the_buckets_are_kube_proxys_with_finer_ones_below() {
     let all: Vec<f64> = bounds().map(|it| it.as_secs_f64()).collect();
     assert!(all.is_sorted_by(|one, next| one < next), "{all:?}");
     let (fine, theirs): (Vec<f64>, Vec<f64>) = all.into_iter().partition(|it| *it > 0.0 && *it < 0.25);

@@ -39,14 +39,14 @@ fn iptables(rules: &str) -> Option<String> {
 }
 
 #[test]
-fn kernel_a_node_without_a_firewall_has_no_onlooker() {
+fn kernel_a_node_without_a_firewall_has_no_observer() {
     assert_eq!(found(&[]), None);
     assert_eq!(iptables("*filter\n:FORWARD ACCEPT [0:0]\n:INPUT DROP [0:0]\nCOMMIT\n"), None);
 }
 
 /// As the portmap plug-in and kubelet write them, and a firewall that only counts and accepts.
 #[test]
-fn kernel_rules_that_leave_what_is_sent_on_as_it_is_are_no_onlookers() {
+fn kernel_rules_that_leave_forwarded_packets_unchanged_are_no_observers() {
     let rules = "*nat
 :PREROUTING ACCEPT [0:0]
 :CNI-HOSTPORT-DNAT - [0:0]
@@ -73,7 +73,7 @@ COMMIT
 
 /// Their conntrack would take the replies of flows that it has not seen for new connections.
 #[test]
-fn kernel_rules_that_give_packets_another_source_are_onlookers() {
+fn kernel_snat_rules_are_observers() {
     for rule in [
         "-s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully",
         "! -s 10.244.0.0/16 -d 10.244.0.0/16 -j MASQUERADE",
@@ -121,7 +121,7 @@ const SEEN: [(&str, &str, &str, &str); 8] = [
 ];
 
 #[test]
-fn kernel_rules_of_iptables_that_do_something_to_what_is_sent_on_are_onlookers() {
+fn kernel_iptables_rules_that_affect_forwarded_packets_are_observers() {
     for (table, chain, rule, said) in SEEN {
         let rules = format!("*{table}\n:{chain} ACCEPT [0:0]\n-A {chain} {rule}\nCOMMIT\n");
         assert_eq!(iptables(&rules), Some(format!("table ip {table}, chain {chain} ({said}")), "{rule}");
@@ -152,7 +152,7 @@ const RULES: [(&str, bool); 17] = [
 ];
 
 #[test]
-fn kernel_rules_of_nftables_are_onlookers_if_they_do_more_than_accept() {
+fn kernel_nftables_rules_that_do_more_than_accept_are_observers() {
     for (rule, is_onlooker) in RULES {
         let (kind, hook) =
             if rule.contains("masquerade") { ("nat", "postrouting") } else { ("filter", "forward") };
@@ -176,7 +176,7 @@ fn kernel_rules_of_nftables_are_onlookers_if_they_do_more_than_accept() {
 }
 
 #[test]
-fn kernel_a_policy_of_ipsec_is_an_onlooker() {
+fn kernel_an_ipsec_policy_is_an_observer() {
     let policy = "xfrm policy add src 10.1.0.0/24 dst 10.2.0.0/24 dir fwd tmpl proto esp mode tunnel";
     for words in [policy, "xfrm policy setdefault fwd block"] {
         let command: Vec<&str> = std::iter::once("ip").chain(words.split(' ')).collect();
@@ -187,7 +187,7 @@ fn kernel_a_policy_of_ipsec_is_an_onlooker() {
 
 /// The kernel may be briefly short of memory.
 #[test]
-fn a_look_that_fails_changes_nothing_until_some_have() {
+fn a_failed_scan_changes_nothing_until_several_fail() {
     let failed = || Err(std::io::Error::other("no room"));
     assert_eq!(merge_look(Ok(Observers::default()), 0, true), Some(Observers::default()));
     assert_eq!((merge_look(failed(), 1, true), merge_look(failed(), FAILED_MAX - 1, true)), (None, None));
@@ -198,7 +198,7 @@ fn a_look_that_fails_changes_nothing_until_some_have() {
 }
 
 #[test]
-fn a_firewall_whose_rules_cannot_be_read_is_an_onlooker() {
+fn a_firewall_with_unreadable_rules_is_an_observer() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("proc/net");
     std::fs::create_dir_all(&path).unwrap();
