@@ -20,8 +20,8 @@ use super::socket::KeepaliveProfile;
 use super::{AccessError, Failure, Inner, JSON};
 
 impl ApiRequest<'_> {
-    fn headers(&self, shown: &ConnectionCredentials) -> Headers {
-        Headers { accept: self.accept, authorization: shown.authorization.clone() }
+    fn headers(&self, credentials: &ConnectionCredentials) -> Headers {
+        Headers { accept: self.accept, authorization: credentials.authorization.clone() }
     }
 }
 
@@ -122,9 +122,9 @@ pub(super) async fn request_best_effort(
     let tier = connection.target().tier;
     let failed = |trouble| AccessError::from_trouble(&name, trouble);
     let config = inner.config();
-    let shown = config.credentials(tier).current(false).await;
-    let shown = shown.map_err(|problem| failed(EndpointError::Credentials(problem)))?;
-    connection.send_request(request, &request.headers(&shown), HEADERS).await.map_err(failed)
+    let credentials = config.credentials(tier).current(false).await;
+    let credentials = credentials.map_err(|problem| failed(EndpointError::Credentials(problem)))?;
+    connection.send_request(request, &request.headers(&credentials), HEADERS).await.map_err(failed)
 }
 
 /// Connects to one endpoint with the last good credentials, for a caller that must not wait for a file.
@@ -132,8 +132,8 @@ pub(super) async fn open_for_guard(
     inner: &Inner,
     target: &Target,
 ) -> Result<IdentifiedConnection, EndpointError> {
-    let shown = cached_credentials(inner, target.tier)?;
-    open_connection(inner, target, &shown, KeepaliveProfile::Fast).await
+    let credentials = cached_credentials(inner, target.tier)?;
+    open_connection(inner, target, &credentials, KeepaliveProfile::Fast).await
 }
 
 /// Sends one request over such a connection.
@@ -143,8 +143,8 @@ pub(super) async fn request_with_cached(
     connection: Connection,
     limit: Duration,
 ) -> Result<Reply, EndpointError> {
-    let shown = cached_credentials(inner, connection.target().tier)?;
-    connection.send_request(request, &request.headers(&shown), limit).await
+    let credentials = cached_credentials(inner, connection.target().tier)?;
+    connection.send_request(request, &request.headers(&credentials), limit).await
 }
 
 fn cached_credentials(inner: &Inner, tier: Tier) -> Result<Arc<ConnectionCredentials>, EndpointError> {
@@ -193,8 +193,8 @@ async fn try_idle_connection(
     let idle = idle?;
     let tier = inner.endpoints.lock().get(idle.target().id)?.tier;
     let config = inner.config();
-    let shown = config.credentials(tier).current(false).await.ok()?;
-    let reply = idle.send_request(request, &request.headers(&shown), HEADERS).await.ok()?;
+    let credentials = config.credentials(tier).current(false).await.ok()?;
+    let reply = idle.send_request(request, &request.headers(&credentials), HEADERS).await.ok()?;
     (reply.status != UNAUTHORIZED && !is_endpoint_error(reply.status)).then_some(reply)
 }
 
@@ -233,12 +233,12 @@ pub(super) async fn request_with_reauth(
     timeout: OpenTimeout,
 ) -> Result<Reply, EndpointError> {
     let config = inner.config();
-    let credentials = config.credentials(target.tier);
-    let shown = credentials.current(false).await.map_err(EndpointError::Credentials)?;
-    match request_once(inner, target, request, &shown, timeout).await {
+    let source = config.credentials(target.tier);
+    let credentials = source.current(false).await.map_err(EndpointError::Credentials)?;
+    match request_once(inner, target, request, &credentials, timeout).await {
         Err(EndpointError::Unauthorized { .. }) => {
-            let shown = credentials.current(true).await.map_err(EndpointError::Credentials)?;
-            request_once(inner, target, request, &shown, timeout).await
+            let credentials = source.current(true).await.map_err(EndpointError::Credentials)?;
+            request_once(inner, target, request, &credentials, timeout).await
         }
         other => other,
     }
@@ -248,16 +248,16 @@ async fn request_once(
     inner: &Inner,
     target: &Target,
     request: &ApiRequest<'_>,
-    shown: &ConnectionCredentials,
+    credentials: &ConnectionCredentials,
     timeout: OpenTimeout,
 ) -> Result<Reply, EndpointError> {
-    let connection = open_within_limit(inner, target, shown, timeout).await?;
-    let reply = connection.send_request(request, &request.headers(shown), HEADERS).await;
+    let connection = open_within_limit(inner, target, credentials, timeout).await?;
+    let reply = connection.send_request(request, &request.headers(credentials), HEADERS).await;
     let reply = reply.map_err(|trouble| match trouble {
         EndpointError::Silent if request.is_large => EndpointError::Late,
         other => other,
     })?;
-    check_status(reply, shown).await
+    check_status(reply, credentials).await
 }
 
 /// Like [`request_with_reauth`], but returns the connection.
@@ -267,12 +267,12 @@ async fn open_with_reauth(
     timeout: OpenTimeout,
 ) -> Result<Connection, EndpointError> {
     let config = inner.config();
-    let credentials = config.credentials(target.tier);
-    let shown = credentials.current(false).await.map_err(EndpointError::Credentials)?;
-    match open_within_limit(inner, target, &shown, timeout).await {
+    let source = config.credentials(target.tier);
+    let credentials = source.current(false).await.map_err(EndpointError::Credentials)?;
+    match open_within_limit(inner, target, &credentials, timeout).await {
         Err(EndpointError::Unauthorized { .. }) => {
-            let shown = credentials.current(true).await.map_err(EndpointError::Credentials)?;
-            open_within_limit(inner, target, &shown, timeout).await
+            let credentials = source.current(true).await.map_err(EndpointError::Credentials)?;
+            open_within_limit(inner, target, &credentials, timeout).await
         }
         other => other,
     }
@@ -281,12 +281,12 @@ async fn open_with_reauth(
 async fn open_within_limit(
     inner: &Inner,
     target: &Target,
-    shown: &ConnectionCredentials,
+    credentials: &ConnectionCredentials,
     timeout: OpenTimeout,
 ) -> Result<Connection, EndpointError> {
     let opened = tokio::time::timeout(
         timeout.limit(),
-        open_connection(inner, target, shown, KeepaliveProfile::Normal),
+        open_connection(inner, target, credentials, KeepaliveProfile::Normal),
     )
     .await;
     Ok(opened.map_err(|_| EndpointError::Silent)??.connection)
@@ -303,15 +303,15 @@ pub(super) struct IdentifiedConnection {
 async fn open_connection(
     inner: &Inner,
     target: &Target,
-    shown: &ConnectionCredentials,
+    credentials: &ConnectionCredentials,
     keepalive: KeepaliveProfile,
 ) -> Result<IdentifiedConnection, EndpointError> {
-    let server_name = expected_name(target, shown)?;
-    let dial = Dial { target: target.clone(), tls: Arc::clone(&shown.tls), server_name, keepalive };
+    let server_name = expected_name(target, credentials)?;
+    let dial = Dial { target: target.clone(), tls: Arc::clone(&credentials.tls), server_name, keepalive };
     let connection = dial.connect(DIAL_TIMEOUT).await?;
     let request = ApiRequest::for_get(JSON, identity::PATH);
-    let reply = connection.send_request(&request, &request.headers(shown), HEADERS).await?;
-    let mut reply = check_status(reply, shown).await?;
+    let reply = connection.send_request(&request, &request.headers(credentials), HEADERS).await?;
+    let mut reply = check_status(reply, credentials).await?;
     let body = reply.collect_body(SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT).await?;
     match reply.status {
         200 => inner.verify_cluster(&body)?,
@@ -330,9 +330,9 @@ const APISERVER: &str = "kubernetes.default.svc";
 /// address. So a learned one must present the apiserver's name before it gets a token.
 fn expected_name(
     target: &Target,
-    shown: &ConnectionCredentials,
+    credentials: &ConnectionCredentials,
 ) -> Result<ServerName<'static>, EndpointError> {
-    match (&shown.server_name, target.tier) {
+    match (&credentials.server_name, target.tier) {
         (Some(name), _) => Ok(name.clone()),
         (None, Tier::Learned) => {
             ServerName::try_from(APISERVER).map_err(|error| EndpointError::Tls(error.to_string()))
@@ -342,9 +342,9 @@ fn expected_name(
 }
 
 /// Turns a status about the endpoint into an error.
-async fn check_status(mut reply: Reply, shown: &ConnectionCredentials) -> Result<Reply, EndpointError> {
+async fn check_status(mut reply: Reply, credentials: &ConnectionCredentials) -> Result<Reply, EndpointError> {
     if reply.status == UNAUTHORIZED {
-        return Err(EndpointError::Unauthorized { credential: shown.kind() });
+        return Err(EndpointError::Unauthorized { credential: credentials.kind() });
     }
     if is_endpoint_error(reply.status) {
         let (body, _) = reply.read_up_to(SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT).await;
@@ -403,10 +403,10 @@ impl Inner {
             }
         };
         let (own, kubelet) = tokio::join!(config.own.current(false), kubelet);
-        if let Some(server) = own.ok().and_then(|shown| shown.server) {
+        if let Some(server) = own.ok().and_then(|credentials| credentials.server) {
             self.set_server(Tier::Configured, server);
         }
-        if let Some(server) = kubelet.and_then(|shown| shown.server) {
+        if let Some(server) = kubelet.and_then(|credentials| credentials.server) {
             self.set_server(Tier::Kubelet, server);
         }
     }

@@ -149,9 +149,12 @@ impl ClusterMemory {
 
     /// The addresses that are listed or held. Addresses that no apiserver wrote must have proven themselves: they may
     /// be another Service's.
-    pub(super) fn trusted_addresses(&self, shown: &BTreeSet<SocketAddr>) -> impl Iterator<Item = SocketAddr> {
+    pub(super) fn trusted_addresses(
+        &self,
+        proven: &BTreeSet<SocketAddr>,
+    ) -> impl Iterator<Item = SocketAddr> {
         let is_trusted = |it: &&LearnedEndpoint| {
-            it.standing != LearnedState::Past && (it.is_from_apiserver() || shown.contains(&it.address))
+            it.standing != LearnedState::Past && (it.is_from_apiserver() || proven.contains(&it.address))
         };
         self.learned.iter().filter(is_trusted).map(|it| it.address)
     }
@@ -288,8 +291,8 @@ mod tests {
 
     /// Checks the memory after a merge at a time, and whether it is worth a save.
     #[track_caller]
-    fn check(memory: &mut ClusterMemory, now: i64, told: &str, expected: &str, news: bool) {
-        let is_news = memory.merge_listed(&listed(told), Timestamp(now));
+    fn check(memory: &mut ClusterMemory, now: i64, text: &str, expected: &str, news: bool) {
+        let is_news = memory.merge_listed(&listed(text), Timestamp(now));
         let show = |it: &LearnedEndpoint| format!("{}@{} {}", it.address, it.seen.0, it.standing.as_str());
         let shown: Vec<_> = memory.learned.iter().map(show).collect();
         assert_eq!((shown.join(", ").as_str(), is_news), (expected, news));

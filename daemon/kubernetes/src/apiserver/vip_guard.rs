@@ -150,8 +150,8 @@ impl<'a> VipGuard<'a> {
         all.retain(|target| self.backoffs.can_try(target.address, now));
         let attempt = |target: Target| {
             let attempt: BoxFuture<'a, AttemptResult> = Box::pin(async move {
-                let shown = timeout(limit, open_ready_connection(inner, &target)).await;
-                (target, shown.unwrap_or(Err(EndpointError::Silent.into())))
+                let result = timeout(limit, open_ready_connection(inner, &target)).await;
+                (target, result.unwrap_or(Err(EndpointError::Silent.into())))
             });
             attempt
         };
@@ -161,13 +161,13 @@ impl<'a> VipGuard<'a> {
     /// Connects to the first endpoint that proves itself. Each may take its full time: the race does not wait for it.
     async fn connect_first_ready(&mut self) -> Option<GuardedConnection<'a>> {
         let all = self.candidates();
-        let is_there = |address| all.iter().any(|target| target.address == address);
-        self.backoffs.retain_known(is_there);
-        self.unready.retain(|address| is_there(*address));
+        let is_candidate = |address| all.iter().any(|target| target.address == address);
+        self.backoffs.retain_known(is_candidate);
+        self.unready.retain(|address| is_candidate(*address));
         let addresses: Vec<_> = all.iter().map(|target| target.address).collect();
         let mut race = self.start_race(all, DIAL_TIMEOUT);
-        while let Some((target, shown)) = race.next().await {
-            match shown {
+        while let Some((target, result)) = race.next().await {
+            match result {
                 Ok(connection) => return Some(self.promote_endpoint(target, connection)),
                 Err(why) => self.record_probe_failure(&target, why),
             }

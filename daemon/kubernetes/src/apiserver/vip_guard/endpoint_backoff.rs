@@ -92,7 +92,10 @@ mod tests {
         backoffs.lift_all(now);
         assert!(backoffs.can_try(address(1), now));
         backoffs.record_failure(address(1), now, |pause| pause);
-        assert!(!backoffs.can_try(address(1), now + 30 * GUARD_RETRY_MIN), "or it would be asked in a loop");
+        assert!(
+            !backoffs.can_try(address(1), now + 30 * GUARD_RETRY_MIN),
+            "or it would be dialled in a loop"
+        );
     }
 
     #[test]
