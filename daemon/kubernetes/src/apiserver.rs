@@ -170,12 +170,12 @@ impl Access {
         setup::reload_config(&self.inner, sources)
     }
 
-    /// GETs over `kept` if given, else over a new connection to the best endpoint that serves.
+    /// GETs over `idle` if given, else over a new connection to the best endpoint that serves.
     ///
     /// A status about the request comes back as a reply; a status about the endpoint leads to the next one. A 500 may
     /// be either, so it comes back only if no other endpoint does better.
-    pub async fn get(&self, path_and_query: &str, kept: Option<Connection>) -> Result<Reply, AccessError> {
-        self.get_as(JSON, path_and_query, kept).await
+    pub async fn get(&self, path_and_query: &str, idle: Option<Connection>) -> Result<Reply, AccessError> {
+        self.get_as(JSON, path_and_query, idle).await
     }
 
     /// [`Access::get`] with another `Accept` than JSON.
@@ -183,16 +183,17 @@ impl Access {
         &self,
         accept: &'static str,
         path_and_query: &str,
-        kept: Option<Connection>,
+        idle: Option<Connection>,
     ) -> Result<Reply, AccessError> {
-        failover::send_request(&self.inner, &http::ApiRequest::for_get(accept, path_and_query), kept).await
+        failover::send_request(&self.inner, &http::ApiRequest::for_get(accept, path_and_query), idle).await
     }
 
     /// [`Access::get_as`] for a large reply. Even a healthy server may start it late, so a late start is no dial
     /// failure.
     pub async fn get_large(&self, accept: &'static str, path_and_query: &str) -> Result<Reply, AccessError> {
-        let ask = http::ApiRequest { is_large: true, ..http::ApiRequest::for_get(accept, path_and_query) };
-        failover::send_request(&self.inner, &ask, None).await
+        let request =
+            http::ApiRequest { is_large: true, ..http::ApiRequest::for_get(accept, path_and_query) };
+        failover::send_request(&self.inner, &request, None).await
     }
 
     /// Opens a connection to the best endpoint that serves, for [`Self::get_best_effort`].
@@ -222,8 +223,8 @@ impl Access {
         path: &str,
         write: &WriteRequest<'_>,
     ) -> Result<Reply, AccessError> {
-        let ask = http::ApiRequest { write: Some(*write), ..http::ApiRequest::for_get(JSON, path) };
-        failover::request_best_effort(&self.inner, &ask, self.connect().await?).await
+        let request = http::ApiRequest { write: Some(*write), ..http::ApiRequest::for_get(JSON, path) };
+        failover::request_best_effort(&self.inner, &request, self.connect().await?).await
     }
 
     /// Takes all addresses that the cluster lists now. Addresses listed before stay in [`Tier::Learned`].
@@ -297,9 +298,9 @@ impl Inner {
 
     /// Puts learned addresses that no other tier has into the table, and publishes all addresses of apiservers.
     fn sync_learned_endpoints(&self) {
-        let asked = self.config();
-        let mut learned = if asked.learns { self.memory().addresses() } else { Vec::new() };
-        learned.retain(|address| asked.vip != Some(*address));
+        let config = self.config();
+        let mut learned = if config.learns { self.memory().addresses() } else { Vec::new() };
+        learned.retain(|address| config.vip != Some(*address));
         let mut table = self.endpoints.lock();
         let own = table.rows().iter().filter(|row| row.tier != Tier::Learned);
         let own: BTreeSet<SocketAddr> = own.map(|row| row.address).collect();
@@ -311,7 +312,7 @@ impl Inner {
 
     /// Publishes all addresses of apiservers.
     fn publish_addresses(&self) {
-        let asked = self.config();
+        let config = self.config();
         let mut all = BTreeSet::new();
         let mut shown = BTreeSet::new();
         for row in self.endpoints.lock().rows() {
@@ -321,10 +322,10 @@ impl Inner {
                 shown.insert(row.address);
             }
         }
-        if asked.learns {
+        if config.learns {
             all.extend(self.memory().trusted_addresses(&shown));
         }
-        all.retain(|address| asked.vip != Some(*address));
+        all.retain(|address| config.vip != Some(*address));
         self.addresses.send_if_modified(|known| std::mem::replace(known, all) != *known);
     }
 
@@ -352,9 +353,10 @@ impl Inner {
             (at, table.dial_order(at).first().copied(), table.rows().to_vec())
         };
         let memory = self.memory().clone();
-        let asked = self.config();
-        let own = asked.own.report().map(|report| (Tier::Configured, report));
-        let kubelet = asked.kubelet.as_ref().and_then(|it| it.report()).map(|report| (Tier::Kubelet, report));
+        let config = self.config();
+        let own = config.own.report().map(|report| (Tier::Configured, report));
+        let kubelet =
+            config.kubelet.as_ref().and_then(|it| it.report()).map(|report| (Tier::Kubelet, report));
         ApiserverView {
             endpoints: rows.into_iter().map(|row| endpoint_view(row, at, preferred, &memory)).collect(),
             credentials: own.into_iter().chain(kubelet).map(credentials_view).collect(),
@@ -362,7 +364,7 @@ impl Inner {
             unverified_reason: self.unverified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             memory_problem: self.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             failovers: self.failovers.load(Ordering::Relaxed),
-            vip: asked.vip.map(|address| VipView { address, leads_to: *self.vip_target.borrow() }),
+            vip: config.vip.map(|address| VipView { address, leads_to: *self.vip_target.borrow() }),
         }
     }
 

@@ -103,8 +103,8 @@ enum PodListOutcome {
 }
 
 async fn query_pods(access: &Access, address: IpAddr) -> PodListOutcome {
-    let asked = timeout(QUERY_TIMEOUT, list_pods(access, address)).await;
-    let (status, body) = match asked {
+    let result = timeout(QUERY_TIMEOUT, list_pods(access, address)).await;
+    let (status, body) = match result {
         Ok(Ok(read)) => read,
         Ok(Err(error)) => {
             tracing::debug!(%address, %error, "cannot list the pods at a held address");

@@ -301,25 +301,18 @@ impl WatchSetup {
     fn with_objects(
         selection: Selection,
         version: Option<Arc<str>>,
-        (objects, odds): (ObjectVersions, UntabledObjects),
+        (objects, untabled): (ObjectVersions, UntabledObjects),
         (encodings, timing): (Encodings, &Timing),
     ) -> Self {
         let view = watch::Sender::new(Watch::new(selection.what));
-        let delivered = ObjectCache::restore(objects, odds);
-        if delivered.len() > 0 {
+        let cache = ObjectCache::restore(objects, untabled);
+        if cache.len() > 0 {
             view.send_modify(|view| view.set_state(State::Waiting));
         }
         let selection = SharedSelection::new(selection);
-        let asked = audit_request::audit_channel(timing.audit_interval_min);
-        let offer = AcceptedEncodings::new(encodings);
-        Self {
-            selection,
-            encodings: offer,
-            version,
-            cache: SharedObjectCache::new(delivered),
-            view,
-            audit_channel: asked,
-        }
+        let audit_channel = audit_request::audit_channel(timing.audit_interval_min);
+        let encodings = AcceptedEncodings::new(encodings);
+        Self { selection, encodings, version, cache: SharedObjectCache::new(cache), view, audit_channel }
     }
 
     /// Whether a ServiceImport or a slice of one is known from before.
@@ -410,21 +403,21 @@ impl Kubernetes {
         let most = self.timing.imports_wait_max;
         wait.spawn(event_sink::limit_imports_wait((others.clone(), imports.clone()), most, events.clone()));
         let has_node = self.kinds.iter().any(|kind| kind.selection.what == Resource::Node);
-        let head_start = ZoneWait::new(!has_node, self.timing.zone_wait_max);
+        let zone_wait = ZoneWait::new(!has_node, self.timing.zone_wait_max);
         // Slices of known imports are followed even before the apiserver has listed the imports.
-        let are_there = watch::Sender::new(self.kinds.iter().any(WatchSetup::has_known_imports));
+        let has_imports = watch::Sender::new(self.kinds.iter().any(WatchSetup::has_known_imports));
         let mut tasks = JoinSet::new();
         let given = (&self.timing, self.snapshots.as_ref(), self.start_age);
         for kind in self.kinds {
             let what = kind.selection.what;
             let missing = missing.iter().find(|(source, _)| what.is_in_table() && *source == what.source());
-            let outlet = EventSink {
+            let sink = EventSink {
                 source: what.source(),
                 access: self.access.clone(),
                 events: events.clone(),
                 nodes: nodes.clone(),
                 initial_sync: missing.map(|(_, missing)| missing.clone()),
-                zone_wait: head_start.clone(),
+                zone_wait: zone_wait.clone(),
                 apiservers: if what == Resource::Slices {
                     self.apiservers.clone()
                 } else {
@@ -432,12 +425,12 @@ impl Kubernetes {
                 },
                 is_watching: false,
             };
-            let needs = (what == Resource::ImportedSlices).then(|| are_there.subscribe());
-            let is_there = match what {
-                Resource::Imports => are_there.clone(),
+            let depends_on = (what == Resource::ImportedSlices).then(|| has_imports.subscribe());
+            let is_present = match what {
+                Resource::Imports => has_imports.clone(),
                 _ => watch::Sender::new(false),
             };
-            spawn_reflector(kind, outlet, (is_there, needs), given, &mut tasks);
+            spawn_reflector(kind, sink, (is_present, depends_on), given, &mut tasks);
         }
         drop((events, nodes));
         // The first task to end found the receiver gone; the set's drop ends the rest.
@@ -462,44 +455,43 @@ impl Kubernetes {
 
 fn spawn_reflector(
     kind: WatchSetup,
-    outlet: EventSink,
-    (is_there, needs): (watch::Sender<bool>, Option<watch::Receiver<bool>>),
+    sink: EventSink,
+    (is_present, depends_on): (watch::Sender<bool>, Option<watch::Receiver<bool>>),
     (timing, snapshots, start_age): (&Timing, Option<&watch::Receiver<Arc<Snapshot>>>, Duration),
     tasks: &mut JoinSet<()>,
 ) {
-    let WatchSetup { selection, encodings: offer, version, cache: delivered, view, audit_channel: asked } =
-        kind;
-    let (found, endings) = mpsc::channel(1);
+    let WatchSetup { selection, encodings, version, cache, view, audit_channel } = kind;
+    let (relist_sender, relist_requests) = mpsc::channel(1);
     let what = selection.what;
-    let of_endpoints = snapshots.filter(|_| what.has_endpoints()).cloned();
+    let endpoint_snapshots = snapshots.filter(|_| what.has_endpoints()).cloned();
     let reflector = Reflector {
-        access: outlet.access.clone(),
+        access: sink.access.clone(),
         selection,
-        encodings: offer,
+        encodings,
         selection_refusals: 0,
         skips_name_list: false,
         timing: timing.clone(),
         cluster_size: ClusterSize::new(snapshots.cloned()),
-        cache: delivered,
-        sink: outlet,
+        cache,
+        sink,
         view,
-        relist_requests: endings,
-        freshness: FreshnessQueries::new(what.source(), of_endpoints),
+        relist_requests,
+        freshness: FreshnessQueries::new(what.source(), endpoint_snapshots),
         latest_version: version.clone(),
         // A version from another process may be another store's.
         is_version_suspect: version.is_some(),
         is_start_stale: version.is_some() && start_age >= timing.long_absence,
         long_absence_ended: Arc::<Notify>::default(),
         version,
-        is_present: is_there,
-        depends_on: needs,
+        is_present,
+        depends_on,
     };
     if let (true, Some(snapshots)) = (what != Resource::Node, snapshots) {
         let known = (what.source(), reflector.cache.clone());
-        tasks.spawn(relist::run(snapshots.clone(), known, found.clone()));
+        tasks.spawn(relist::run(snapshots.clone(), known, relist_sender.clone()));
     }
     if what != Resource::Node {
-        tasks.spawn(build_audit(&reflector, found, asked.1).run());
+        tasks.spawn(build_audit(&reflector, relist_sender, audit_channel.1).run());
     }
     tasks.spawn(async move {
         let _closed = reflector.run().await;
@@ -507,7 +499,11 @@ fn spawn_reflector(
 }
 
 /// Builds the audit of a reflector's cache.
-fn build_audit(reflector: &Reflector, found: mpsc::Sender<WatchError>, answers: AuditServer) -> Audit {
+fn build_audit(
+    reflector: &Reflector,
+    relist_requests: mpsc::Sender<WatchError>,
+    requests: AuditServer,
+) -> Audit {
     Audit {
         access: reflector.access.clone(),
         selection: reflector.selection.clone(),
@@ -515,8 +511,8 @@ fn build_audit(reflector: &Reflector, found: mpsc::Sender<WatchError>, answers: 
         timing: reflector.timing.clone(),
         cache: reflector.cache.clone(),
         view: reflector.view.clone(),
-        relist_requests: found,
-        requests: answers,
+        relist_requests,
+        requests,
         long_absence_ended: Arc::clone(&reflector.long_absence_ended),
         cluster_size: reflector.cluster_size.clone(),
     }

@@ -144,24 +144,24 @@ pub async fn run(
     (seed, counts): (u64, Arc<CheckStats>),
 ) {
     let mut checks = CheckRunner::new(seed, Arc::clone(&counts));
-    let mut turn = WakeReason::Blocks { is_whole: folder.is_none() };
-    let mut is_told = false;
-    let mut beside = folder.map(FolderInput::new);
+    let mut wake = WakeReason::Blocks { is_whole: folder.is_none() };
+    let mut is_complete = false;
+    let mut input = folder.map(FolderInput::new);
     let mut names = names.map(ResolvedBlocks::new);
-    let mut bare = Arc::clone(&blocks.borrow());
+    let mut unfilled = Arc::clone(&blocks.borrow());
     loop {
-        let is_whole = matches!(turn, WakeReason::Blocks { is_whole: true });
-        is_told |= is_whole;
+        let is_whole = matches!(wake, WakeReason::Blocks { is_whole: true });
+        is_complete |= is_whole;
         let mut file_events = Vec::new();
-        if let WakeReason::Blocks { .. } = turn {
-            (bare, file_events) =
-                merge_folder_blocks(&current_blocks(&mut blocks, &mut led), beside.as_mut());
+        if let WakeReason::Blocks { .. } = wake {
+            (unfilled, file_events) =
+                merge_folder_blocks(&current_blocks(&mut blocks, &mut led), input.as_mut());
         }
-        let group = if let WakeReason::Checks = turn {
+        let group = if let WakeReason::Checks = wake {
             checks.live.take_changes(checks.now())
         } else {
             let (filled, news) =
-                fill_resolved(&bare, (names.as_mut(), &checks.live), (beside.as_ref(), is_told));
+                fill_resolved(&unfilled, (names.as_mut(), &checks.live), (input.as_ref(), is_complete));
             let events = checks.apply_blocks(&filled).into_iter().chain(file_events).chain(news);
             events.chain(is_whole.then_some(Event::Synced(Source::Config))).collect()
         };
@@ -171,7 +171,7 @@ pub async fn run(
         counts.set_backends(checks.live.usable(), checks.live.unusable());
         checks.start_due();
         let due = checks.next_due();
-        turn = tokio::select! {
+        wake = tokio::select! {
             reload = blocks.changed() => match reload {
                 Ok(()) => WakeReason::Blocks { is_whole: false },
                 Err(_) => return,
@@ -181,7 +181,7 @@ pub async fn run(
                 WakeReason::Checks
             }
             () = wait_for_vip_change(&mut led) => WakeReason::Blocks { is_whole: false },
-            is_whole = next_folder_news(&mut beside) => WakeReason::Blocks { is_whole },
+            is_whole = next_folder_news(&mut input) => WakeReason::Blocks { is_whole },
             () = next_name_news(&mut names) => WakeReason::Names,
             // Never an error: no check is aborted, and a panic ends the process.
             Some(Ok(finished)) = checks.running.join_next() => {
@@ -218,11 +218,11 @@ impl FolderInput {
 }
 
 /// Waits for news of the folder, for ever without one; returns whether the folder is complete now.
-async fn next_folder_news(beside: &mut Option<FolderInput>) -> bool {
-    if let Some(beside) = beside
-        && let Some(news) = beside.news.recv().await
+async fn next_folder_news(input: &mut Option<FolderInput>) -> bool {
+    if let Some(input) = input
+        && let Some(news) = input.news.recv().await
     {
-        return beside.folder.take_news(news);
+        return input.folder.take_news(news);
     }
     std::future::pending().await
 }
@@ -230,12 +230,12 @@ async fn next_folder_news(beside: &mut Option<FolderInput>) -> bool {
 /// Merges the folder's blocks into the configuration's, and returns events about the folder's files.
 fn merge_folder_blocks(
     configured: &Arc<Blocks>,
-    beside: Option<&mut FolderInput>,
+    input: Option<&mut FolderInput>,
 ) -> (Arc<Blocks>, Vec<Event>) {
-    let Some(beside) = beside else { return (Arc::clone(configured), Vec::new()) };
-    let (joined, events) = beside.folder.merge_with(configured);
-    beside.counted_blocks.send_replace(joined.more);
-    (joined.blocks, events)
+    let Some(input) = input else { return (Arc::clone(configured), Vec::new()) };
+    let (merged, events) = input.folder.merge_with(configured);
+    input.counted_blocks.send_replace(merged.more);
+    (merged.blocks, events)
 }
 
 /// Waits for news of DNS names, for ever without any.
@@ -253,12 +253,12 @@ async fn next_name_news(names: &mut Option<ResolvedBlocks>) {
 fn fill_resolved(
     blocks: &Arc<Blocks>,
     (names, live): (Option<&mut ResolvedBlocks>, &CheckedBlocks),
-    (beside, is_told): (Option<&FolderInput>, bool),
+    (input, is_complete): (Option<&FolderInput>, bool),
 ) -> (Arc<Blocks>, Vec<Event>) {
     let Some(names) = names else { return (Arc::clone(blocks), Vec::new()) };
     let filled = names.fill_blocks(blocks, |service| live.backend_set(service));
-    if is_told {
-        names.forget_saved(|path| beside.is_some_and(|beside| beside.folder.rejects_file(path)));
+    if is_complete {
+        names.forget_saved(|path| input.is_some_and(|input| input.folder.rejects_file(path)));
     }
     filled
 }

@@ -64,33 +64,33 @@ pub struct NameNews {
 
 type FinishedLookup = (ObjectName, Arc<NameQuery>, Result<LookupAnswer, LookupError>);
 
-/// Resolves `wanted` and sends changes. `seed` spreads the queries of a cluster's nodes. Returns once `wanted` or
+/// Resolves `queries` and sends changes. `seed` spreads the queries of a cluster's nodes. Returns once `queries` or
 /// `news` is closed.
 pub async fn run(
-    mut wanted: watch::Receiver<Arc<NameQueries>>,
+    mut queries: watch::Receiver<Arc<NameQueries>>,
     news: mpsc::Sender<Vec<NameNews>>,
-    seen: Arc<NameTable>,
+    table: Arc<NameTable>,
     seed: u64,
 ) {
     let began = Instant::now();
-    let asking =
+    let context =
         Arc::new(LookupContext { began, pace: RateLimiter::new(began), failures: ServerFailures::default() });
     let mut source = NameResolver {
-        context: asking,
-        table: seen,
+        context,
+        table,
         schedule: LookupSchedule::new(seed),
         tasks: JoinSet::new(),
         quota: LineLimit::default(),
     };
-    source.update_queries(&Arc::clone(&wanted.borrow_and_update()));
+    source.update_queries(&Arc::clone(&queries.borrow_and_update()));
     loop {
         source.start_due();
-        let told = tokio::select! {
-            wished = wanted.changed() => {
-                if wished.is_err() {
+        let changes = tokio::select! {
+            changed = queries.changed() => {
+                if changed.is_err() {
                     return;
                 }
-                source.update_queries(&Arc::clone(&wanted.borrow_and_update()));
+                source.update_queries(&Arc::clone(&queries.borrow_and_update()));
                 Vec::new()
             }
             // Never an error: no look-up is aborted, and a panic ends the process.
@@ -98,7 +98,7 @@ pub async fn run(
             () = sleep_until(source.schedule.next_due().map(|due| began + due)) => Vec::new(),
             () = news.closed() => return,
         };
-        if !told.is_empty() && news.send(told).await.is_err() {
+        if !changes.is_empty() && news.send(changes).await.is_err() {
             return;
         }
     }
@@ -113,45 +113,45 @@ struct NameResolver {
 }
 
 impl NameResolver {
-    fn update_queries(&mut self, wanted: &NameQueries) {
-        let servers = wanted.values().next().map(|wish| Arc::clone(&wish.servers)).unwrap_or_default();
+    fn update_queries(&mut self, queries: &NameQueries) {
+        let servers = queries.values().next().map(|query| Arc::clone(&query.servers)).unwrap_or_default();
         self.context.failures.retain(&servers);
-        for (service, row) in self.schedule.update_queries(wanted, self.context.began.elapsed()) {
+        for (service, row) in self.schedule.update_queries(queries, self.context.began.elapsed()) {
             self.table.set_row(&service, row);
         }
     }
 
     fn start_due(&mut self) {
-        while let Some((service, wish)) = self.schedule.start_due(self.context.began.elapsed()) {
-            let (asking, seen) = (Arc::clone(&self.context), Arc::clone(&self.table));
+        while let Some((service, query)) = self.schedule.start_due(self.context.began.elapsed()) {
+            let (context, table) = (Arc::clone(&self.context), Arc::clone(&self.table));
             self.tasks.spawn(async move {
-                let outcome = asking.resolve(&wish, &seen).await;
-                (service, wish, outcome)
+                let outcome = context.resolve(&query, &table).await;
+                (service, query, outcome)
             });
         }
     }
 
     /// Collects all finished look-ups, so that simultaneous changes form one group.
     fn take_finished(&mut self, first: FinishedLookup) -> Vec<NameNews> {
-        let mut told = Vec::new();
+        let mut changes = Vec::new();
         let mut next = Some(first);
-        while let Some((service, wish, outcome)) = next {
+        while let Some((service, query, outcome)) = next {
             let times = (self.context.began.elapsed(), clock::now());
-            if let Some(change) = self.schedule.finish_lookup((&service, &wish), outcome, times) {
-                told.extend(self.publish_change(&service, change));
+            if let Some(change) = self.schedule.finish_lookup((&service, &query), outcome, times) {
+                changes.extend(self.publish_change(&service, change));
             }
             next = self.tasks.try_join_next().and_then(Result::ok);
         }
-        told
+        changes
     }
 
     fn publish_change(
         &mut self,
         service: &ObjectName,
-        LookupChange { news, row, is_recovered: is_mended }: LookupChange,
+        LookupChange { news, row, is_recovered }: LookupChange,
     ) -> Option<NameNews> {
         let name = &row.name;
-        let allowed = is_mended.then(|| self.quota.allow_line(self.context.began.elapsed())).flatten();
+        let allowed = is_recovered.then(|| self.quota.allow_line(self.context.began.elapsed())).flatten();
         if let Some(unsaid) = allowed {
             tracing::info!(%service, name, unsaid = (unsaid > 0).then_some(unsaid), "name resolved again");
         }

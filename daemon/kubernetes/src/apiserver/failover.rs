@@ -20,8 +20,8 @@ use super::socket::KeepaliveProfile;
 use super::{AccessError, Failure, Inner, JSON};
 
 impl ApiRequest<'_> {
-    fn headers(&self, shown: &ConnectionCredentials) -> Headers {
-        Headers { accept: self.accept, authorization: shown.authorization.clone() }
+    fn headers(&self, credentials: &ConnectionCredentials) -> Headers {
+        Headers { accept: self.accept, authorization: credentials.authorization.clone() }
     }
 }
 
@@ -45,10 +45,10 @@ impl OpenTimeout {
 
 pub(super) async fn send_request(
     inner: &Inner,
-    ask: &ApiRequest<'_>,
-    kept: Option<Connection>,
+    request: &ApiRequest<'_>,
+    idle: Option<Connection>,
 ) -> Result<Reply, AccessError> {
-    if let Some(reply) = try_idle_connection(inner, ask, kept).await {
+    if let Some(reply) = try_idle_connection(inner, request, idle).await {
         return Ok(reply);
     }
     inner.refresh_credentials().await;
@@ -56,11 +56,11 @@ pub(super) async fn send_request(
     let mut targets = targets.into_iter().peekable();
     let mut refused = None;
     while let Some(target) = targets.next() {
-        let patience = if targets.peek().is_some() { OpenTimeout::Short } else { OpenTimeout::Long };
+        let timeout = if targets.peek().is_some() { OpenTimeout::Short } else { OpenTimeout::Long };
         // If this host lacks credentials or a socket, the endpoint was not asked and has not failed.
         let mut is_asked = true;
-        match try_endpoint(inner, &target, ask, patience).await {
-            Ok(reply) if is_retryable_elsewhere(&reply, &target, ask) => {
+        match try_endpoint(inner, &target, request, timeout).await {
+            Ok(reply) if is_retryable_elsewhere(&reply, &target, request) => {
                 // A server's failure says more than a kubelet's missing permission.
                 refused =
                     refused.filter(|known: &Reply| known.status == INTERNAL_SERVER_ERROR).or(Some(reply));
@@ -79,16 +79,16 @@ pub(super) async fn send_request(
 }
 
 /// Whether to ask the other endpoints too, once each; this reply counts only if none of them does better.
-fn is_retryable_elsewhere(reply: &Reply, target: &Target, ask: &ApiRequest<'_>) -> bool {
+fn is_retryable_elsewhere(reply: &Reply, target: &Target, request: &ApiRequest<'_>) -> bool {
     // Kubelet may not list slices. That does not tell what the daemon itself may do.
     let is_refused_as_kubelet = reply.status == FORBIDDEN && target.tier == Tier::Kubelet;
-    is_refused_as_kubelet || is_server_error(reply, ask)
+    is_refused_as_kubelet || is_server_error(reply, request)
 }
 
 /// Whether a server failed at a read internally: it lost etcd, or an object makes every server fail. The effect of a
 /// failed write is unknown, so a write is not repeated.
-fn is_server_error(reply: &Reply, ask: &ApiRequest<'_>) -> bool {
-    reply.status == INTERNAL_SERVER_ERROR && ask.write.is_none()
+fn is_server_error(reply: &Reply, request: &ApiRequest<'_>) -> bool {
+    reply.status == INTERNAL_SERVER_ERROR && request.write.is_none()
 }
 
 /// Connects to the best endpoint that serves.
@@ -97,8 +97,8 @@ pub(super) async fn connect(inner: &Inner) -> Result<Connection, AccessError> {
     let (targets, mut failures) = candidates(inner);
     let mut targets = targets.into_iter().peekable();
     while let Some(target) = targets.next() {
-        let patience = if targets.peek().is_some() { OpenTimeout::Short } else { OpenTimeout::Long };
-        match open_with_reauth(inner, &target, patience).await {
+        let timeout = if targets.peek().is_some() { OpenTimeout::Short } else { OpenTimeout::Long };
+        match open_with_reauth(inner, &target, timeout).await {
             Ok(connection) => {
                 target.record_success();
                 return Ok(connection);
@@ -115,16 +115,16 @@ pub(super) async fn connect(inner: &Inner) -> Result<Connection, AccessError> {
 /// Sends one optional request over an open connection. No outcome counts against the endpoint.
 pub(super) async fn request_best_effort(
     inner: &Inner,
-    ask: &ApiRequest<'_>,
+    request: &ApiRequest<'_>,
     connection: Connection,
 ) -> Result<Reply, AccessError> {
     let name = Arc::clone(&connection.target().name);
     let tier = connection.target().tier;
     let failed = |trouble| AccessError::from_trouble(&name, trouble);
-    let asked = inner.config();
-    let shown = asked.credentials(tier).current(false).await;
-    let shown = shown.map_err(|problem| failed(EndpointError::Credentials(problem)))?;
-    connection.send_request(ask, &ask.headers(&shown), HEADERS).await.map_err(failed)
+    let config = inner.config();
+    let credentials = config.credentials(tier).current(false).await;
+    let credentials = credentials.map_err(|problem| failed(EndpointError::Credentials(problem)))?;
+    connection.send_request(request, &request.headers(&credentials), HEADERS).await.map_err(failed)
 }
 
 /// Connects to one endpoint with the last good credentials, for a caller that must not wait for a file.
@@ -132,19 +132,19 @@ pub(super) async fn open_for_guard(
     inner: &Inner,
     target: &Target,
 ) -> Result<IdentifiedConnection, EndpointError> {
-    let shown = cached_credentials(inner, target.tier)?;
-    open_connection(inner, target, &shown, KeepaliveProfile::Fast).await
+    let credentials = cached_credentials(inner, target.tier)?;
+    open_connection(inner, target, &credentials, KeepaliveProfile::Fast).await
 }
 
 /// Sends one request over such a connection.
 pub(super) async fn request_with_cached(
     inner: &Inner,
-    ask: &ApiRequest<'_>,
+    request: &ApiRequest<'_>,
     connection: Connection,
     limit: Duration,
 ) -> Result<Reply, EndpointError> {
-    let shown = cached_credentials(inner, connection.target().tier)?;
-    connection.send_request(ask, &ask.headers(&shown), limit).await
+    let credentials = cached_credentials(inner, connection.target().tier)?;
+    connection.send_request(request, &request.headers(&credentials), limit).await
 }
 
 fn cached_credentials(inner: &Inner, tier: Tier) -> Result<Arc<ConnectionCredentials>, EndpointError> {
@@ -154,13 +154,13 @@ fn cached_credentials(inner: &Inner, tier: Tier) -> Result<Arc<ConnectionCredent
 
 /// The endpoints in dial order, and a failure for each that throttles us.
 fn candidates(inner: &Inner) -> (Vec<Target>, Vec<Failure>) {
-    let (order, patience) = {
+    let (order, throttled) = {
         let table = inner.endpoints.lock();
         let now = Instant::now();
         (table.dial_order(now), table.throttled_endpoints(now))
     };
     let targets = order.into_iter().filter_map(|id| inner.endpoints.target(id)).collect();
-    (targets, patience.into_iter().map(throttled_failure).collect())
+    (targets, throttled.into_iter().map(throttled_failure).collect())
 }
 
 fn combine_failures(failures: Vec<Failure>) -> AccessError {
@@ -185,12 +185,16 @@ fn throttled_failure((endpoint, left): (Arc<str>, Duration)) -> Failure {
 }
 
 /// Sends over a connection that may have died while idle, which is no error of its endpoint.
-async fn try_idle_connection(inner: &Inner, ask: &ApiRequest<'_>, kept: Option<Connection>) -> Option<Reply> {
-    let kept = kept?;
-    let tier = inner.endpoints.lock().get(kept.target().id)?.tier;
-    let asked = inner.config();
-    let shown = asked.credentials(tier).current(false).await.ok()?;
-    let reply = kept.send_request(ask, &ask.headers(&shown), HEADERS).await.ok()?;
+async fn try_idle_connection(
+    inner: &Inner,
+    request: &ApiRequest<'_>,
+    idle: Option<Connection>,
+) -> Option<Reply> {
+    let idle = idle?;
+    let tier = inner.endpoints.lock().get(idle.target().id)?.tier;
+    let config = inner.config();
+    let credentials = config.credentials(tier).current(false).await.ok()?;
+    let reply = idle.send_request(request, &request.headers(&credentials), HEADERS).await.ok()?;
     (reply.status != UNAUTHORIZED && !is_endpoint_error(reply.status)).then_some(reply)
 }
 
@@ -198,18 +202,18 @@ async fn try_idle_connection(inner: &Inner, ask: &ApiRequest<'_>, kept: Option<C
 async fn try_endpoint(
     inner: &Inner,
     target: &Target,
-    ask: &ApiRequest<'_>,
-    patience: OpenTimeout,
+    request: &ApiRequest<'_>,
+    timeout: OpenTimeout,
 ) -> Result<Reply, EndpointError> {
-    match request_with_reauth(inner, target, ask, patience).await {
-        Ok(reply) if is_server_error(&reply, ask) => {
+    match request_with_reauth(inner, target, request, timeout).await {
+        Ok(reply) if is_server_error(&reply, request) => {
             target.record_error(EndpointError::from_status(INTERNAL_SERVER_ERROR, b""));
             Ok(reply)
         }
         Ok(reply) => {
             target.record_success();
             // A client that may read but not write is still served.
-            if reply.status == FORBIDDEN && ask.write.is_none() {
+            if reply.status == FORBIDDEN && request.write.is_none() {
                 target.record_error(EndpointError::from_status(FORBIDDEN, b""));
             }
             Ok(reply)
@@ -225,16 +229,16 @@ async fn try_endpoint(
 pub(super) async fn request_with_reauth(
     inner: &Inner,
     target: &Target,
-    ask: &ApiRequest<'_>,
-    patience: OpenTimeout,
+    request: &ApiRequest<'_>,
+    timeout: OpenTimeout,
 ) -> Result<Reply, EndpointError> {
-    let asked = inner.config();
-    let credentials = asked.credentials(target.tier);
-    let shown = credentials.current(false).await.map_err(EndpointError::Credentials)?;
-    match request_once(inner, target, ask, &shown, patience).await {
+    let config = inner.config();
+    let source = config.credentials(target.tier);
+    let credentials = source.current(false).await.map_err(EndpointError::Credentials)?;
+    match request_once(inner, target, request, &credentials, timeout).await {
         Err(EndpointError::Unauthorized { .. }) => {
-            let shown = credentials.current(true).await.map_err(EndpointError::Credentials)?;
-            request_once(inner, target, ask, &shown, patience).await
+            let credentials = source.current(true).await.map_err(EndpointError::Credentials)?;
+            request_once(inner, target, request, &credentials, timeout).await
         }
         other => other,
     }
@@ -243,32 +247,32 @@ pub(super) async fn request_with_reauth(
 async fn request_once(
     inner: &Inner,
     target: &Target,
-    ask: &ApiRequest<'_>,
-    shown: &ConnectionCredentials,
-    patience: OpenTimeout,
+    request: &ApiRequest<'_>,
+    credentials: &ConnectionCredentials,
+    timeout: OpenTimeout,
 ) -> Result<Reply, EndpointError> {
-    let connection = open_within_limit(inner, target, shown, patience).await?;
-    let reply = connection.send_request(ask, &ask.headers(shown), HEADERS).await;
+    let connection = open_within_limit(inner, target, credentials, timeout).await?;
+    let reply = connection.send_request(request, &request.headers(credentials), HEADERS).await;
     let reply = reply.map_err(|trouble| match trouble {
-        EndpointError::Silent if ask.is_large => EndpointError::Late,
+        EndpointError::Silent if request.is_large => EndpointError::Late,
         other => other,
     })?;
-    check_status(reply, shown).await
+    check_status(reply, credentials).await
 }
 
 /// Like [`request_with_reauth`], but returns the connection.
 async fn open_with_reauth(
     inner: &Inner,
     target: &Target,
-    patience: OpenTimeout,
+    timeout: OpenTimeout,
 ) -> Result<Connection, EndpointError> {
-    let asked = inner.config();
-    let credentials = asked.credentials(target.tier);
-    let shown = credentials.current(false).await.map_err(EndpointError::Credentials)?;
-    match open_within_limit(inner, target, &shown, patience).await {
+    let config = inner.config();
+    let source = config.credentials(target.tier);
+    let credentials = source.current(false).await.map_err(EndpointError::Credentials)?;
+    match open_within_limit(inner, target, &credentials, timeout).await {
         Err(EndpointError::Unauthorized { .. }) => {
-            let shown = credentials.current(true).await.map_err(EndpointError::Credentials)?;
-            open_within_limit(inner, target, &shown, patience).await
+            let credentials = source.current(true).await.map_err(EndpointError::Credentials)?;
+            open_within_limit(inner, target, &credentials, timeout).await
         }
         other => other,
     }
@@ -277,12 +281,12 @@ async fn open_with_reauth(
 async fn open_within_limit(
     inner: &Inner,
     target: &Target,
-    shown: &ConnectionCredentials,
-    patience: OpenTimeout,
+    credentials: &ConnectionCredentials,
+    timeout: OpenTimeout,
 ) -> Result<Connection, EndpointError> {
     let opened = tokio::time::timeout(
-        patience.limit(),
-        open_connection(inner, target, shown, KeepaliveProfile::Normal),
+        timeout.limit(),
+        open_connection(inner, target, credentials, KeepaliveProfile::Normal),
     )
     .await;
     Ok(opened.map_err(|_| EndpointError::Silent)??.connection)
@@ -299,15 +303,15 @@ pub(super) struct IdentifiedConnection {
 async fn open_connection(
     inner: &Inner,
     target: &Target,
-    shown: &ConnectionCredentials,
-    notice: KeepaliveProfile,
+    credentials: &ConnectionCredentials,
+    keepalive: KeepaliveProfile,
 ) -> Result<IdentifiedConnection, EndpointError> {
-    let server_name = expected_name(target, shown)?;
-    let dial = Dial { target: target.clone(), tls: Arc::clone(&shown.tls), server_name, keepalive: notice };
+    let server_name = expected_name(target, credentials)?;
+    let dial = Dial { target: target.clone(), tls: Arc::clone(&credentials.tls), server_name, keepalive };
     let connection = dial.connect(DIAL_TIMEOUT).await?;
-    let ask = ApiRequest::for_get(JSON, identity::PATH);
-    let reply = connection.send_request(&ask, &ask.headers(shown), HEADERS).await?;
-    let mut reply = check_status(reply, shown).await?;
+    let request = ApiRequest::for_get(JSON, identity::PATH);
+    let reply = connection.send_request(&request, &request.headers(credentials), HEADERS).await?;
+    let mut reply = check_status(reply, credentials).await?;
     let body = reply.collect_body(SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT).await?;
     match reply.status {
         200 => inner.verify_cluster(&body)?,
@@ -326,9 +330,9 @@ const APISERVER: &str = "kubernetes.default.svc";
 /// address. So a learned one must present the apiserver's name before it gets a token.
 fn expected_name(
     target: &Target,
-    shown: &ConnectionCredentials,
+    credentials: &ConnectionCredentials,
 ) -> Result<ServerName<'static>, EndpointError> {
-    match (&shown.server_name, target.tier) {
+    match (&credentials.server_name, target.tier) {
         (Some(name), _) => Ok(name.clone()),
         (None, Tier::Learned) => {
             ServerName::try_from(APISERVER).map_err(|error| EndpointError::Tls(error.to_string()))
@@ -338,9 +342,9 @@ fn expected_name(
 }
 
 /// Turns a status about the endpoint into an error.
-async fn check_status(mut reply: Reply, shown: &ConnectionCredentials) -> Result<Reply, EndpointError> {
+async fn check_status(mut reply: Reply, credentials: &ConnectionCredentials) -> Result<Reply, EndpointError> {
     if reply.status == UNAUTHORIZED {
-        return Err(EndpointError::Unauthorized { credential: shown.kind() });
+        return Err(EndpointError::Unauthorized { credential: credentials.kind() });
     }
     if is_endpoint_error(reply.status) {
         let (body, _) = reply.read_up_to(SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT).await;
@@ -391,18 +395,18 @@ impl Inner {
 
     /// Re-reads rotated files, and takes new servers from kubeconfigs.
     pub(super) async fn refresh_credentials(&self) {
-        let asked = self.config();
+        let config = self.config();
         let kubelet = async {
-            match &asked.kubelet {
+            match &config.kubelet {
                 Some(kubelet) => kubelet.current(false).await.ok(),
                 None => None,
             }
         };
-        let (own, kubelet) = tokio::join!(asked.own.current(false), kubelet);
-        if let Some(server) = own.ok().and_then(|shown| shown.server) {
+        let (own, kubelet) = tokio::join!(config.own.current(false), kubelet);
+        if let Some(server) = own.ok().and_then(|credentials| credentials.server) {
             self.set_server(Tier::Configured, server);
         }
-        if let Some(server) = kubelet.and_then(|shown| shown.server) {
+        if let Some(server) = kubelet.and_then(|credentials| credentials.server) {
             self.set_server(Tier::Kubelet, server);
         }
     }

@@ -57,9 +57,9 @@ pub(super) struct LearnedEndpoint {
 }
 
 impl LearnedEndpoint {
-    fn new(told: &ListedEndpoint, now: Timestamp) -> Self {
-        let slice = Some(Arc::clone(&told.slice));
-        Self { address: told.address, since: Some(now), seen: now, slice, standing: LearnedState::Listed }
+    fn new(listed: &ListedEndpoint, now: Timestamp) -> Self {
+        let slice = Some(Arc::clone(&listed.slice));
+        Self { address: listed.address, since: Some(now), seen: now, slice, standing: LearnedState::Listed }
     }
 
     /// The order in which addresses are kept and dialled: those of an apiserver's own slice first, then by standing,
@@ -116,28 +116,29 @@ impl ClusterMemory {
     /// `default/kubernetes`.
     pub(super) fn merge_listed(&mut self, listed: &[ListedEndpoint], now: Timestamp) -> bool {
         let before = self.learned.clone();
-        let told = select_listed(listed);
-        let is_told = |of: &SocketAddr| told.iter().any(|it| it.address == *of);
-        let is_family_told = |of: &SocketAddr| told.iter().any(|it| it.address.is_ipv4() == of.is_ipv4());
+        let selected = select_listed(listed);
+        let is_listed = |of: &SocketAddr| selected.iter().any(|it| it.address == *of);
+        let is_family_listed =
+            |of: &SocketAddr| selected.iter().any(|it| it.address.is_ipv4() == of.is_ipv4());
         for row in self.learned.iter_mut().filter(|row| row.standing != LearnedState::Past) {
-            let goes = !is_told(&row.address);
-            if goes && row.standing == LearnedState::Listed {
+            let is_gone = !is_listed(&row.address);
+            if is_gone && row.standing == LearnedState::Listed {
                 row.seen = now;
             }
-            row.standing = match is_family_told(&row.address) {
-                true if goes => LearnedState::Past,
+            row.standing = match is_family_listed(&row.address) {
+                true if is_gone => LearnedState::Past,
                 true => row.standing,
                 false => LearnedState::Held,
             };
         }
         let known = std::mem::take(&mut self.learned);
-        let again = |it: &&ListedEndpoint| {
+        let refresh = |it: &&ListedEndpoint| {
             let since = known.iter().find(|row| row.address == it.address).map(|row| row.since);
             let new = LearnedEndpoint::new(it, now);
             LearnedEndpoint { since: since.unwrap_or(new.since), ..new }
         };
-        self.learned = told.iter().map(again).collect();
-        self.learned.extend(known.into_iter().filter(|row| !is_told(&row.address)));
+        self.learned = selected.iter().map(refresh).collect();
+        self.learned.extend(known.into_iter().filter(|row| !is_listed(&row.address)));
         self.learned.sort_by_key(LearnedEndpoint::rank);
         self.learned.truncate(ADDRESSES_MAX);
         let is_news = |row: &LearnedEndpoint| {
@@ -148,11 +149,14 @@ impl ClusterMemory {
 
     /// The addresses that are listed or held. Addresses that no apiserver wrote must have proven themselves: they may
     /// be another Service's.
-    pub(super) fn trusted_addresses(&self, shown: &BTreeSet<SocketAddr>) -> impl Iterator<Item = SocketAddr> {
-        let stands = |it: &&LearnedEndpoint| {
-            it.standing != LearnedState::Past && (it.is_from_apiserver() || shown.contains(&it.address))
+    pub(super) fn trusted_addresses(
+        &self,
+        proven: &BTreeSet<SocketAddr>,
+    ) -> impl Iterator<Item = SocketAddr> {
+        let is_trusted = |it: &&LearnedEndpoint| {
+            it.standing != LearnedState::Past && (it.is_from_apiserver() || proven.contains(&it.address))
         };
-        self.learned.iter().filter(stands).map(|it| it.address)
+        self.learned.iter().filter(is_trusted).map(|it| it.address)
     }
 
     /// Drops an address that the cluster no longer lists.
@@ -180,16 +184,17 @@ impl ClusterMemory {
     /// Loads the memory. A missing file gives an empty one; the error says why a file is unusable.
     pub(super) fn load(folder: &Path) -> Result<Self, String> {
         let path = folder.join(FILE);
-        let said = |what: &str| format!("{}: {what}", path.display());
+        let describe = |what: &str| format!("{}: {what}", path.display());
         let content = match small_file::read_bounded(&path, FILE_BYTES_MAX) {
             Ok(content) if content.len() <= FILE_BYTES_MAX => content,
-            Ok(_) => return Err(said("is too large to be ours")),
+            Ok(_) => return Err(describe("is too large to be ours")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(said(&error.to_string())),
+            Err(error) => return Err(describe(&error.to_string())),
         };
-        let file: MemoryFile = serde_json::from_slice(&content).map_err(|error| said(&error.to_string()))?;
+        let file: MemoryFile =
+            serde_json::from_slice(&content).map_err(|error| describe(&error.to_string()))?;
         if file.version != VERSION {
-            return Err(said(&format!("has version {}, not {VERSION}", file.version)));
+            return Err(describe(&format!("has version {}, not {VERSION}", file.version)));
         }
         let mut learned: Vec<_> = file
             .learned
@@ -218,14 +223,14 @@ impl ClusterMemory {
 
 /// The dialable listed addresses, at most [`ADDRESSES_MAX`]; those of the own slice first.
 fn select_listed(listed: &[ListedEndpoint]) -> Vec<&ListedEndpoint> {
-    let mut told: Vec<&ListedEndpoint> = Vec::new();
+    let mut selected: Vec<&ListedEndpoint> = Vec::new();
     let (own, others): (Vec<_>, Vec<_>) = listed.iter().partition(|it| &*it.slice == OWN_SLICE);
     for one in own.into_iter().chain(others).filter(|it| is_dialable(&it.address)) {
-        if told.len() < ADDRESSES_MAX && told.iter().all(|it| it.address != one.address) {
-            told.push(one);
+        if selected.len() < ADDRESSES_MAX && selected.iter().all(|it| it.address != one.address) {
+            selected.push(one);
         }
     }
-    told
+    selected
 }
 
 /// Whether a socket can dial the address and a server can have it.
@@ -286,8 +291,8 @@ mod tests {
 
     /// Checks the memory after a merge at a time, and whether it is worth a save.
     #[track_caller]
-    fn check(memory: &mut ClusterMemory, now: i64, told: &str, expected: &str, news: bool) {
-        let is_news = memory.merge_listed(&listed(told), Timestamp(now));
+    fn check(memory: &mut ClusterMemory, now: i64, text: &str, expected: &str, news: bool) {
+        let is_news = memory.merge_listed(&listed(text), Timestamp(now));
         let show = |it: &LearnedEndpoint| format!("{}@{} {}", it.address, it.seen.0, it.standing.as_str());
         let shown: Vec<_> = memory.learned.iter().map(show).collect();
         assert_eq!((shown.join(", ").as_str(), is_news), (expected, news));

@@ -60,12 +60,12 @@ pub enum SetupError {
 }
 
 pub(super) fn build_access(settings: &AccessSettings) -> Result<Access, SetupError> {
-    let asked = build_config(&settings.sources)?;
+    let config = build_config(&settings.sources)?;
     let (memory, memory_problem) = load_memory(settings);
     let cluster = memory.cluster.as_ref().map(|it| it.as_str().into());
     let inner = Inner {
         state: settings.state.clone(),
-        config: Mutex::new(Arc::new(asked)),
+        config: Mutex::new(Arc::new(config)),
         endpoints: SharedEndpoints::new(Endpoints::new(settings.seed)),
         memory: Mutex::new(memory),
         memory_problem: Mutex::new(memory_problem),
@@ -85,9 +85,9 @@ pub(super) fn build_access(settings: &AccessSettings) -> Result<Access, SetupErr
 }
 
 pub(super) fn reload_config(inner: &Inner, sources: &AccessSources) -> Result<(), SetupError> {
-    let asked = build_config(sources)?.reuse_credentials(&inner.config());
-    let has_kubelet = asked.kubelet.is_some();
-    *inner.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(asked);
+    let config = build_config(sources)?.reuse_credentials(&inner.config());
+    let has_kubelet = config.kubelet.is_some();
+    *inner.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     if !has_kubelet {
         inner.endpoints.lock().set_tier(Tier::Kubelet, &[], Instant::now());
     }
@@ -111,8 +111,8 @@ fn restore_vip_target(inner: &Inner, sources: &AccessSources) {
     let may_be_named = sources.kubelet.is_some() || sources.apiserver.endpoints.is_empty();
     let suits =
         |address: SocketAddr| inner.config().vip.is_some_and(|vip| vip_guard::is_same_family(vip, address));
-    let led = before.filter(|address| suits(*address) && (may_be_named || is_row(*address)));
-    inner.vip_target.send_replace(led);
+    let target = before.filter(|address| suits(*address) && (may_be_named || is_row(*address)));
+    inner.vip_target.send_replace(target);
 }
 
 fn build_config(sources: &AccessSources) -> Result<AccessConfig, SetupError> {

@@ -35,20 +35,20 @@ impl KeepaliveProfile {
 /// Connects without TLS and without a time limit.
 pub(super) async fn connect(
     address: SocketAddr,
-    notice: KeepaliveProfile,
+    keepalive: KeepaliveProfile,
 ) -> Result<TcpStream, EndpointError> {
     let stream = exempt::connect(address).await.map_err(|error| EndpointError::from_connect(&error))?;
     if matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer) {
         // A dial to a free local port can connect to itself.
         return Err(EndpointError::Refused);
     }
-    set_keepalive(&stream, notice);
+    set_keepalive(&stream, keepalive);
     Ok(stream)
 }
 
 /// Sets the keepalive options. Errors are ignored: the connection works without them.
-fn set_keepalive(stream: &TcpStream, notice: KeepaliveProfile) {
-    let [idle, apart, dead] = notice.timeouts();
+fn set_keepalive(stream: &TcpStream, keepalive: KeepaliveProfile) {
+    let [idle, apart, dead] = keepalive.timeouts();
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let user_timeout = u32::try_from(dead.as_millis()).unwrap_or(u32::MAX);
     let _ = stream.set_nodelay(true);
@@ -76,9 +76,9 @@ mod tests {
         check_notice(KeepaliveProfile::Fast, 4).await;
     }
 
-    async fn check_notice(notice: KeepaliveProfile, within: u32) {
+    async fn check_notice(keepalive: KeepaliveProfile, within: u32) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = connect(listener.local_addr().unwrap(), notice).await.unwrap();
+        let stream = connect(listener.local_addr().unwrap(), keepalive).await.unwrap();
         let idle = getsockopt(&stream, sockopt::TcpKeepIdle).unwrap();
         let interval = getsockopt(&stream, sockopt::TcpKeepInterval).unwrap();
         let count = getsockopt(&stream, sockopt::TcpKeepCount).unwrap();

@@ -111,24 +111,24 @@ enum GuardEvent {
 
 impl<'a> VipGuard<'a> {
     fn new(inner: &'a Inner, vip: SocketAddr) -> Self {
-        let (doubts, short_posts) = (EndpointBackoffs::default(), ShortConnections::default());
-        Self { inner, vip, backoffs: doubts, unready: BTreeSet::new(), short_connections: short_posts }
+        let (backoffs, short_connections) = (EndpointBackoffs::default(), ShortConnections::default());
+        Self { inner, vip, backoffs, unready: BTreeSet::new(), short_connections }
     }
 
     /// Runs until the configured virtual address changes.
     async fn run_vip(&mut self) {
-        if self.inner.vip_target.borrow().is_some_and(|led| !is_same_family(self.vip, led)) {
+        if self.inner.vip_target.borrow().is_some_and(|target| !is_same_family(self.vip, target)) {
             self.inner.set_vip_target(None);
         }
         // Before the first read there are no credentials.
         self.inner.refresh_credentials().await;
         while self.inner.config().vip == Some(self.vip) {
-            let mut post = self.connect_first_ready().await;
-            if post.is_none() {
+            let mut guarded = self.connect_first_ready().await;
+            if guarded.is_none() {
                 sleep(GUARD_RETRY_MIN).await;
             }
-            while let Some(held) = post {
-                post = if self.inner.config().vip == Some(self.vip) {
+            while let Some(held) = guarded {
+                guarded = if self.inner.config().vip == Some(self.vip) {
                     self.watch_connection(held).await
                 } else {
                     None
@@ -150,8 +150,8 @@ impl<'a> VipGuard<'a> {
         all.retain(|target| self.backoffs.can_try(target.address, now));
         let attempt = |target: Target| {
             let attempt: BoxFuture<'a, AttemptResult> = Box::pin(async move {
-                let shown = timeout(limit, open_ready_connection(inner, &target)).await;
-                (target, shown.unwrap_or(Err(EndpointError::Silent.into())))
+                let result = timeout(limit, open_ready_connection(inner, &target)).await;
+                (target, result.unwrap_or(Err(EndpointError::Silent.into())))
             });
             attempt
         };
@@ -161,13 +161,13 @@ impl<'a> VipGuard<'a> {
     /// Connects to the first endpoint that proves itself. Each may take its full time: the race does not wait for it.
     async fn connect_first_ready(&mut self) -> Option<GuardedConnection<'a>> {
         let all = self.candidates();
-        let is_there = |address| all.iter().any(|target| target.address == address);
-        self.backoffs.retain_known(is_there);
-        self.unready.retain(|address| is_there(*address));
+        let is_candidate = |address| all.iter().any(|target| target.address == address);
+        self.backoffs.retain_known(is_candidate);
+        self.unready.retain(|address| is_candidate(*address));
         let addresses: Vec<_> = all.iter().map(|target| target.address).collect();
         let mut race = self.start_race(all, DIAL_TIMEOUT);
-        while let Some((target, shown)) = race.next().await {
-            match shown {
+        while let Some((target, result)) = race.next().await {
+            match result {
                 Ok(connection) => return Some(self.promote_endpoint(target, connection)),
                 Err(why) => self.record_probe_failure(&target, why),
             }
@@ -178,9 +178,9 @@ impl<'a> VipGuard<'a> {
 
     /// Makes the first unready endpoint the target if the present target did not even prove to be unready.
     fn fall_back_to_unready(&self, addresses: &[SocketAddr]) {
-        let led = *self.inner.vip_target.borrow();
+        let target = *self.inner.vip_target.borrow();
         let first = addresses.iter().find(|address| self.unready.contains(address));
-        if led.is_some_and(|led| !self.unready.contains(&led)) && first.is_some() {
+        if target.is_some_and(|target| !self.unready.contains(&target)) && first.is_some() {
             self.inner.set_vip_target(first.copied());
         }
     }
@@ -206,13 +206,13 @@ impl<'a> VipGuard<'a> {
         self.unready.remove(&target.address);
         self.inner.set_vip_target(Some(target.address));
         let since = Instant::now();
-        let better = Race::new([], GUARD_STAGGER);
+        let preferred_attempts = Race::new([], GUARD_STAGGER);
         GuardedConnection {
             connection,
             target,
             since,
             probe_at: since + jitter_time(self.inner, GUARD_PROBE_INTERVAL),
-            preferred_attempts: better,
+            preferred_attempts,
         }
     }
 
@@ -227,43 +227,49 @@ impl<'a> VipGuard<'a> {
             // A proxy that closes after each reply would have accepted us again: this server is gone.
             self.short_connections = ShortConnections::default();
         }
-        let Self { inner, backoffs: doubts, .. } = self;
-        doubts.record_failure(target.address, Instant::now(), |pause| jitter_time(inner, pause));
+        let Self { inner, backoffs, .. } = self;
+        backoffs.record_failure(target.address, Instant::now(), |pause| jitter_time(inner, pause));
     }
 
     /// Waits for one event, at most a tick. `None`: the connection is lost.
-    async fn watch_connection(&mut self, mut post: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
-        let beat = tokio::select! {
-            ended = post.connection.wait_until_closed() => GuardEvent::Ended(ended),
-            Some(tried) = post.preferred_attempts.next() => GuardEvent::AttemptDone(tried),
+    async fn watch_connection(
+        &mut self,
+        mut guarded: GuardedConnection<'a>,
+    ) -> Option<GuardedConnection<'a>> {
+        let event = tokio::select! {
+            ended = guarded.connection.wait_until_closed() => GuardEvent::Ended(ended),
+            Some(tried) = guarded.preferred_attempts.next() => GuardEvent::AttemptDone(tried),
             () = ticker::next_tick() => GuardEvent::Tick,
         };
-        match beat {
-            GuardEvent::Tick => self.probe_endpoints(post).await,
+        match event {
+            GuardEvent::Tick => self.probe_endpoints(guarded).await,
             GuardEvent::Ended(ended) => {
-                self.handle_disconnect(&post.target, post.since, ended).await;
+                self.handle_disconnect(&guarded.target, guarded.since, ended).await;
                 None
             }
             // The order may have changed since the attempt started.
-            GuardEvent::AttemptDone((target, Ok(connection))) if self.is_preferred(&target, &post.target) => {
+            GuardEvent::AttemptDone((target, Ok(connection)))
+                if self.is_preferred(&target, &guarded.target) =>
+            {
                 Some(self.promote_endpoint(target, connection))
             }
-            GuardEvent::AttemptDone((_, Ok(_))) => Some(post),
+            GuardEvent::AttemptDone((_, Ok(_))) => Some(guarded),
             GuardEvent::AttemptDone((target, Err(why))) => {
                 self.record_probe_failure(&target, why);
-                Some(post)
+                Some(guarded)
             }
         }
     }
 
     /// Tries the preferred endpoints, at most once per tick, and probes this one when due.
-    async fn probe_endpoints(&mut self, mut post: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
+    async fn probe_endpoints(&mut self, mut guarded: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
         let all = self.candidates();
-        let at = all.iter().position(|target| target.id == post.target.id)?;
-        if post.preferred_attempts.is_finished() {
-            post.preferred_attempts = self.start_race(all.into_iter().take(at).collect(), GUARD_DIAL_TIMEOUT);
+        let at = all.iter().position(|target| target.id == guarded.target.id)?;
+        if guarded.preferred_attempts.is_finished() {
+            guarded.preferred_attempts =
+                self.start_race(all.into_iter().take(at).collect(), GUARD_DIAL_TIMEOUT);
         }
-        if Instant::now() < post.probe_at { Some(post) } else { self.probe_connection(post).await }
+        if Instant::now() < guarded.probe_at { Some(guarded) } else { self.probe_connection(guarded).await }
     }
 
     fn is_preferred(&self, target: &Target, other: &Target) -> bool {
@@ -303,19 +309,13 @@ impl<'a> VipGuard<'a> {
     }
 
     /// Probes the server's readiness again.
-    async fn probe_connection(&mut self, post: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
-        let GuardedConnection { connection, target, since, preferred_attempts: better, .. } = post;
-        let asked = timeout(GUARD_PROBE_TIMEOUT, check_readiness(self.inner, connection)).await;
-        match asked.unwrap_or(Err(EndpointError::Silent.into())) {
+    async fn probe_connection(&mut self, guarded: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
+        let GuardedConnection { connection, target, since, preferred_attempts, .. } = guarded;
+        let probed = timeout(GUARD_PROBE_TIMEOUT, check_readiness(self.inner, connection)).await;
+        match probed.unwrap_or(Err(EndpointError::Silent.into())) {
             Ok(connection) => {
-                let ask_at = Instant::now() + jitter_time(self.inner, GUARD_PROBE_INTERVAL);
-                Some(GuardedConnection {
-                    connection,
-                    target,
-                    since,
-                    probe_at: ask_at,
-                    preferred_attempts: better,
-                })
+                let probe_at = Instant::now() + jitter_time(self.inner, GUARD_PROBE_INTERVAL);
+                Some(GuardedConnection { connection, target, since, probe_at, preferred_attempts })
             }
             Err(why) => {
                 self.lift_backoffs(since);

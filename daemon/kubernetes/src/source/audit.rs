@@ -61,11 +61,11 @@ pub(super) struct Audit {
 impl Audit {
     /// Runs until the watch is gone.
     pub(super) async fn run(mut self) {
-        let mut untold = Vec::new();
+        let mut missed = Vec::new();
         let mut due = self.next_due();
         while !self.relist_requests.is_closed() {
             // The hourly audit comes first, so that a client that asks all the time does not defer it.
-            let is_asked = tokio::select! {
+            let is_requested = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(due) => false,
                 () = self.long_absence_ended.notified() => {
@@ -74,15 +74,15 @@ impl Audit {
                 }
                 () = self.requests.wait_for_request() => true,
             };
-            if !is_asked || !self.requests.is_fresh() {
-                untold = self.compare().await;
+            if !is_requested || !self.requests.is_fresh() {
+                missed = self.compare().await;
             }
-            if !is_asked {
+            if !is_requested {
                 due = self.next_due();
             }
             // The hourly audit always repairs its findings.
-            if (self.requests.take_repair_request() || !is_asked) && !untold.is_empty() {
-                self.request_relist(&std::mem::take(&mut untold)).await;
+            if (self.requests.take_repair_request() || !is_requested) && !missed.is_empty() {
+                self.request_relist(&std::mem::take(&mut missed)).await;
             }
         }
     }
@@ -195,8 +195,8 @@ impl Audit {
         let mut page = C::Page::default();
         let (mut listed, mut items) = (ListedVersions::new(), 0_u32);
         let idle = self.timing.list_idle;
-        let of_body = |error| WatchError::from_body(error, idle);
-        while let Some(chunk) = reply.next_chunk(idle).await.map_err(of_body)? {
+        let body_error = |error| WatchError::from_body(error, idle);
+        while let Some(chunk) = reply.next_chunk(idle).await.map_err(body_error)? {
             page.push_chunk(&chunk, &mut |item: Piece<'_>| {
                 items = items.saturating_add(1);
                 listed.extend(self.item_version::<C>(item));
@@ -222,11 +222,11 @@ impl Audit {
     }
 }
 
-fn format_difference((name, told, listed): &Difference) -> String {
+fn format_difference((name, cached, listed): &Difference) -> String {
     let version = |it: &Option<Version>| {
         it.as_ref().map_or_else(|| "nothing".to_owned(), |it| format!("version {}", it.resource_version))
     };
-    format!("{name}: the apiserver has {}, the watch delivered {}", version(listed), version(told))
+    format!("{name}: the apiserver has {}, the watch delivered {}", version(listed), version(cached))
 }
 
 fn find_differences(delivered: &ObjectCache, listed: &ListedVersions) -> BTreeSet<Difference> {

@@ -53,9 +53,9 @@ impl Backoff {
         // Nodes that have failed meet those that have not tried yet, so they spread over twice as much.
         let spread = if self.short_lives == 0 { spread } else { spread * 2 };
         self.short_lives = self.short_lives.saturating_add(1);
-        let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        let requested = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         // Half of the wait is random, so that nodes that failed together do not return together.
-        asked + full / 2 + random_part(full / 2 + spread, chance)
+        requested + full / 2 + random_part(full / 2 + spread, chance)
     }
 
     /// Whether a list may follow at once: the waits grew while no server replied, and now one does. Granted once until

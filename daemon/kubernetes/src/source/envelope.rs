@@ -278,13 +278,13 @@ mod tests {
         }
     }
 
-    fn of_body(code: u16, body: &[u8]) -> Status {
+    fn refusal_status(code: u16, body: &[u8]) -> Status {
         Status::from_refusal(code, serde_json::from_slice(body).ok(), body)
     }
 
     #[track_caller]
     fn check_status(code: u16, body: &str, shown: &str, is_gone: bool) {
-        let status = of_body(code, body.as_bytes());
+        let status = refusal_status(code, body.as_bytes());
         assert_eq!((status.to_string().as_str(), status.is_gone()), (shown, is_gone));
     }
 
@@ -295,7 +295,7 @@ mod tests {
         check_status(410, "", "410", true);
         check_status(503, "<html>\n  <b>no</b>\n</html>", "503: <html> <b>no</b> </html>", false);
         check_status(500, r#"{"reason":"Gone","message":null}"#, "500 Gone", true);
-        let long = of_body(500, "x".repeat(9_000).as_bytes()).to_string();
+        let long = refusal_status(500, "x".repeat(9_000).as_bytes()).to_string();
         assert_eq!(long.len(), "500: ".len() + MESSAGE_LENGTH_MAX);
     }
 }

@@ -198,8 +198,8 @@ impl EventSink {
     /// Reports the node and waits until the engine has queued it, so that nothing is programmed for another zone
     /// meanwhile.
     pub(super) async fn report_node(&self, node: Option<NodeDescription>) -> Result<(), SinkClosed> {
-        let (applied, heard) = oneshot::channel();
+        let (applied, confirmation) = oneshot::channel();
         self.nodes.send(NodeReport { node, applied }).await.map_err(|_| SinkClosed)?;
-        heard.await.map_err(|_| SinkClosed)
+        confirmation.await.map_err(|_| SinkClosed)
     }
 }

@@ -66,17 +66,17 @@ pub(super) struct ObjectCache {
 impl ObjectCache {
     /// Restores a former process's objects. The untabled objects may be newer than the table: only those that agree
     /// with the table or replace nothing in it are taken. The watch delivers the later changes again.
-    pub(super) fn restore(objects: Vec<(ObjectName, Version)>, odds: UntabledObjects) -> Self {
+    pub(super) fn restore(objects: Vec<(ObjectName, Version)>, untabled_objects: UntabledObjects) -> Self {
         let keep = |(name, version)| (name, CachedObject { version, list: 0 });
-        let mut delivered = Self { objects: objects.into_iter().map(keep).collect(), ..Self::default() };
-        for (name, odd) in odds {
-            let is_of_table = delivered.version(&name).map(|version| *version == odd.version);
-            let is_taken = odd.is_bad() || is_of_table.unwrap_or_else(|| odd.is_orphan());
+        let mut cache = Self { objects: objects.into_iter().map(keep).collect(), ..Self::default() };
+        for (name, untabled) in untabled_objects {
+            let matches_table = cache.version(&name).map(|version| *version == untabled.version);
+            let is_taken = untabled.is_bad() || matches_table.unwrap_or_else(|| untabled.is_orphan());
             if is_taken {
-                delivered.insert_object(name, odd.version.clone(), Some(odd));
+                cache.insert_object(name, untabled.version.clone(), Some(untabled));
             }
         }
-        delivered
+        cache
     }
 
     pub(super) fn untabled_objects(&self) -> Arc<UntabledObjects> {
@@ -85,7 +85,7 @@ impl ObjectCache {
 
     /// The rejections of objects with a name.
     pub(super) fn rejections(&self) -> impl Iterator<Item = &Rejection> {
-        self.untabled_objects.values().filter_map(|odd| odd.rejection.as_ref())
+        self.untabled_objects.values().filter_map(|untabled| untabled.rejection.as_ref())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -98,16 +98,16 @@ impl ObjectCache {
     }
 
     pub(super) fn version(&self, name: &ObjectName) -> Option<&Version> {
-        self.objects.get(name).map(|kept| &kept.version)
+        self.objects.get(name).map(|cached| &cached.version)
     }
 
     pub(super) fn versions(&self) -> impl Iterator<Item = (&ObjectName, &Version)> {
-        self.objects.iter().map(|(name, kept)| (name, &kept.version))
+        self.objects.iter().map(|(name, cached)| (name, &cached.version))
     }
 
     /// Forgets all versions, so that the next list delivers everything again. The objects stay until then.
     pub(super) fn forget_versions(&mut self) {
-        self.objects.values_mut().for_each(|kept| kept.version.resource_version = Arc::default());
+        self.objects.values_mut().for_each(|cached| cached.version.resource_version = Arc::default());
     }
 
     /// Starts a list, and discards one that broke off.
@@ -119,7 +119,7 @@ impl ObjectCache {
     /// Starts a list of names if it pays: enough objects, all with versions, no rejection without a name. `false`: not
     /// started.
     pub(super) fn begin_name_list(&mut self, known_min: usize) -> bool {
-        let is_forgotten = self.objects.values().any(|kept| kept.version.resource_version.is_empty());
+        let is_forgotten = self.objects.values().any(|cached| cached.version.resource_version.is_empty());
         let is_worth_it = self.objects.len() >= known_min && !is_forgotten && self.unnamed.is_empty();
         if is_worth_it {
             self.begin_list();
@@ -142,9 +142,9 @@ impl ObjectCache {
     /// Marks an object as listed. `true`: this version is known and need not be read.
     pub(super) fn mark_listed(&mut self, name: &ObjectName, version: &Version) -> bool {
         let list = self.lists;
-        let Some(kept) = self.objects.get_mut(name) else { return false };
-        kept.list = list;
-        kept.version.is_same(version)
+        let Some(cached) = self.objects.get_mut(name) else { return false };
+        cached.list = list;
+        cached.version.is_same(version)
     }
 
     /// Stages a new or changed object of the list.
@@ -152,9 +152,9 @@ impl ObjectCache {
         if self.is_foreign(&object) {
             return;
         }
-        let odd = object.to_untabled();
+        let untabled = object.to_untabled();
         match object.name {
-            Some((name, version)) => self.listing.pending.push((name, version, odd)),
+            Some((name, version)) => self.listing.pending.push((name, version, untabled)),
             None => self.listing.unnamed.extend(object.rejection_key()),
         }
         self.listing.messages.extend(object.messages);
@@ -164,8 +164,8 @@ impl ObjectCache {
     pub(super) fn commit_list(&mut self, gone: impl Fn(&ObjectName) -> Option<SinkMessage>) -> ListCommit {
         let PendingList { pending, mut messages, unnamed, .. } = std::mem::take(&mut self.listing);
         let before = self.objects.len();
-        for (name, version, odd) in pending {
-            self.insert_object(name, version, odd);
+        for (name, version, untabled) in pending {
+            self.insert_object(name, version, untabled);
         }
         // A missing object may be the one that has lost its name.
         let removed = if unnamed.is_empty() { self.sweep_missing() } else { Vec::new() };
@@ -177,25 +177,26 @@ impl ObjectCache {
 
     fn sweep_missing(&mut self) -> Vec<ObjectName> {
         let list = self.lists;
-        let is_gone = |(name, kept): (&ObjectName, &CachedObject)| (kept.list != list).then(|| name.clone());
+        let is_gone =
+            |(name, cached): (&ObjectName, &CachedObject)| (cached.list != list).then(|| name.clone());
         let gone: Vec<ObjectName> = self.objects.iter().filter_map(is_gone).collect();
         gone.into_iter().filter(|name| self.forget_object(name)).collect()
     }
 
-    fn insert_object(&mut self, name: ObjectName, version: Version, odd: Option<UntabledObject>) {
-        self.set_untabled(&name, odd);
+    fn insert_object(&mut self, name: ObjectName, version: Version, untabled: Option<UntabledObject>) {
+        self.set_untabled(&name, untabled);
         self.objects.insert(name, CachedObject { version, list: self.lists });
     }
 
-    fn set_untabled(&mut self, name: &ObjectName, odd: Option<UntabledObject>) {
-        if odd.is_none() && !self.untabled_objects.contains_key(name) {
+    fn set_untabled(&mut self, name: &ObjectName, untabled: Option<UntabledObject>) {
+        if untabled.is_none() && !self.untabled_objects.contains_key(name) {
             return;
         }
-        self.bad += usize::from(odd.as_ref().is_some_and(UntabledObject::is_bad));
-        let odds = Arc::make_mut(&mut self.untabled_objects);
-        let before = match odd {
-            Some(odd) => odds.insert(name.clone(), odd),
-            None => odds.remove(name),
+        self.bad += usize::from(untabled.as_ref().is_some_and(UntabledObject::is_bad));
+        let untabled_objects = Arc::make_mut(&mut self.untabled_objects);
+        let before = match untabled {
+            Some(untabled) => untabled_objects.insert(name.clone(), untabled),
+            None => untabled_objects.remove(name),
         };
         self.bad -= usize::from(before.is_some_and(|before| before.is_bad()));
     }
@@ -226,7 +227,7 @@ impl ObjectCache {
 
     /// Removes an object after a deletion event. `false`: it was unknown, or another object has that name now.
     pub(super) fn remove_object(&mut self, name: &ObjectName, gone: &Version) -> bool {
-        if self.objects.get(name).is_some_and(|kept| kept.version.is_another_object(gone)) {
+        if self.objects.get(name).is_some_and(|cached| cached.version.is_another_object(gone)) {
             return false;
         }
         self.forget_object(name)

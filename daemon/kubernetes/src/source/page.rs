@@ -67,7 +67,7 @@ pub enum PageError {
     #[error("the list has no array of items")]
     NoItems,
     /// Another kind of list.
-    #[error("the list is not of the kind that was asked for")]
+    #[error("the list is not of the requested kind")]
     OtherKind,
     /// The list is incomplete and has no token for the rest.
     #[error("the list is incomplete and has no token for the rest")]

@@ -19,16 +19,18 @@ const RELIST_INTERVAL_MIN: Duration = Duration::from_secs(60);
 /// Runs until the snapshots' publisher or the watch is gone.
 pub(super) async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
-    (source, delivered): (Source, SharedObjectCache),
-    endings: mpsc::Sender<WatchError>,
+    (source, cache): (Source, SharedObjectCache),
+    relist_requests: mpsc::Sender<WatchError>,
 ) {
-    let mut heeded = 0;
+    let mut answered = 0;
     loop {
-        let asks = |it: &Arc<Snapshot>| it.relist_requests.get(&source).copied().unwrap_or_default();
-        let Ok(now) = snapshots.wait_for(|it| asks(it) > heeded).await.map(|it| asks(&it)) else { return };
-        heeded = now;
-        delivered.lock().forget_versions();
-        if endings.send(WatchError::RelistRequested).await.is_err() {
+        let requests = |it: &Arc<Snapshot>| it.relist_requests.get(&source).copied().unwrap_or_default();
+        let Ok(now) = snapshots.wait_for(|it| requests(it) > answered).await.map(|it| requests(&it)) else {
+            return;
+        };
+        answered = now;
+        cache.lock().forget_versions();
+        if relist_requests.send(WatchError::RelistRequested).await.is_err() {
             return;
         }
         tokio::time::sleep(RELIST_INTERVAL_MIN).await;

@@ -100,7 +100,7 @@ impl Watch {
 
     /// Time since the last byte; `None` before the first.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
-        self.last_received.map(|heard| now.saturating_duration_since(heard))
+        self.last_received.map(|received| now.saturating_duration_since(received))
     }
 
     /// Why the node's zone is unknown or may be stale.

@@ -79,16 +79,16 @@ impl Blocks {
             let added = Block::new(service, &origin).and_then(|block| add_block(&mut blocks, block));
             invalid.extend(added.err().map(|fault| InvalidService { namespace, name, fault }));
         }
-        let beside = (Arc::default(), origin);
-        if invalid.is_empty() { Ok(Self { blocks, vip: None, own_config: beside }) } else { Err(invalid) }
+        let own_config = (Arc::default(), origin);
+        if invalid.is_empty() { Ok(Self { blocks, vip: None, own_config }) } else { Err(invalid) }
     }
 
     /// Converts a configuration's blocks and the apiserver's virtual address.
     pub fn from_config(config: &Config, origin: &str) -> Result<Self, Vec<InvalidService>> {
         let blocks = Self::new(config.services.iter().map(StaticService::from).collect(), origin)?;
         let vip = config.apiserver.vip.filter(|_| config.kubernetes.enabled);
-        let beside = (Arc::new(config.clone()), origin.into());
-        Ok(Self { own_config: beside, ..blocks.with_vip(vip, origin) })
+        let own_config = (Arc::new(config.clone()), origin.into());
+        Ok(Self { own_config, ..blocks.with_vip(vip, origin) })
     }
 
     /// The configuration that blocks of other files must not conflict with, and its file.

@@ -98,16 +98,16 @@ pub(super) struct CheckedBlocks {
 }
 
 impl CheckedBlocks {
-    /// Creates the state; readers use `shown`.
-    pub(super) fn new(seed: u64, shown: Arc<CheckStats>, places: ConcurrencyLimits) -> Self {
+    /// Creates the state; readers use `stats`.
+    pub(super) fn new(seed: u64, stats: Arc<CheckStats>, limits: ConcurrencyLimits) -> Self {
         Self {
             seed,
-            stats: shown,
+            stats,
             blocks: BTreeMap::new(),
             checks: BTreeMap::new(),
             checks_made: 0,
             unusable: 0,
-            schedule: Schedule::new(places),
+            schedule: Schedule::new(limits),
             refusals: RefusalTracker::default(),
             changed_slices: BTreeSet::new(),
             ramp_steps: BTreeSet::new(),
@@ -119,8 +119,8 @@ impl CheckedBlocks {
     pub(super) fn apply_blocks(&mut self, blocks: &Blocks, now: Duration) -> Vec<Event> {
         let mut group = Vec::new();
         let gone: Vec<_> = self.blocks.keys().filter(|name| !blocks.contains(name)).cloned().collect();
-        for standing in gone.iter().filter_map(|name| self.blocks.remove(name)).collect::<Vec<_>>() {
-            self.delete_block(standing, &mut group);
+        for state in gone.iter().filter_map(|name| self.blocks.remove(name)).collect::<Vec<_>>() {
+            self.delete_block(state, &mut group);
         }
         for (name, block) in blocks.iter() {
             self.replace_block(name, block, now, &mut group);
@@ -130,7 +130,7 @@ impl CheckedBlocks {
 
     /// The present backends of a service.
     pub(super) fn backend_set(&self, name: &ObjectName) -> Option<BackendSet> {
-        self.blocks.get(name).map(|standing| standing.block.backend_set())
+        self.blocks.get(name).map(|state| state.block.backend_set())
     }
 
     /// How many checked backends are usable.
@@ -210,8 +210,8 @@ impl CheckedBlocks {
         if refused.is_empty() {
             return begun;
         }
-        for standing in self.blocks.values() {
-            for id in standing.refused_checks(&refused) {
+        for state in self.blocks.values() {
+            for id in state.refused_checks(&refused) {
                 let due = self.schedule.due(id);
                 let Some((checked, due)) = self.checks.get_mut(&id).zip(due) else { continue };
                 if checked.health.is_ready() && checked.recheck.begin(now, checked.check.interval, due) {
@@ -238,34 +238,34 @@ impl CheckedBlocks {
 
     /// The service with its present weights, if they changed.
     fn reweigh_service(&mut self, name: &ObjectName, now: Duration) -> Option<Event> {
-        let standing = self.blocks.get_mut(name)?;
-        let (weights, next) = standing.current_weights(&self.checks, now);
+        let state = self.blocks.get_mut(name)?;
+        let (weights, next) = state.current_weights(&self.checks, now);
         self.ramp_steps.extend(next.map(|next| (next, name.clone())));
-        if standing.service.weights == weights {
+        if state.service.weights == weights {
             return None;
         }
-        let meta = Meta { writer: health_writer(), ..standing.service.meta.clone() };
-        standing.service = Arc::new(ServiceFacts { meta, weights, ..(*standing.service).clone() });
-        Some(Event::ServiceApplied(Arc::clone(&standing.service)))
+        let meta = Meta { writer: health_writer(), ..state.service.meta.clone() };
+        state.service = Arc::new(ServiceFacts { meta, weights, ..(*state.service).clone() });
+        Some(Event::ServiceApplied(Arc::clone(&state.service)))
     }
 
     fn reapply_slice(&mut self, service: &ObjectName, slice: &SliceKey) -> Option<Event> {
-        let standing = self.blocks.get_mut(service)?;
-        let mut facts = standing.build_slice(&self.checks, slice)?;
+        let state = self.blocks.get_mut(service)?;
+        let mut facts = state.build_slice(&self.checks, slice)?;
         facts.meta.writer = health_writer();
         let facts = Arc::new(facts);
-        standing.sent.insert(slice.clone(), Arc::clone(&facts));
+        state.sent.insert(slice.clone(), Arc::clone(&facts));
         Some(Event::SliceApplied(facts))
     }
 
-    fn delete_block(&mut self, standing: BlockState, group: &mut Vec<Event>) {
-        for id in standing.checks.into_values() {
+    fn delete_block(&mut self, state: BlockState, group: &mut Vec<Event>) {
+        for id in state.checks.into_values() {
             self.drop_check(id);
         }
-        let service = &standing.block.service;
+        let service = &state.block.service;
         self.stats.table.set_rows(&service.key.name, BTreeMap::new());
         group.push(Event::ServiceDeleted(service.key.clone(), Some(Box::new(service.meta.clone()))));
-        group.extend(standing.sent.values().map(deletion_event));
+        group.extend(state.sent.values().map(deletion_event));
     }
 
     /// Activates one block; sends only differences, so nothing for an unchanged block.
@@ -276,7 +276,7 @@ impl CheckedBlocks {
         now: Duration,
         group: &mut Vec<Event>,
     ) {
-        if self.blocks.get(name).is_some_and(|standing| Arc::ptr_eq(&standing.block, block)) {
+        if self.blocks.get(name).is_some_and(|state| Arc::ptr_eq(&state.block, block)) {
             return;
         }
         let before = self.blocks.remove(name);
@@ -286,27 +286,27 @@ impl CheckedBlocks {
         };
         let checks = self.replace_checks(block, checks_before, now);
         let service = Arc::clone(&block.service);
-        let mut standing = BlockState { block: Arc::clone(block), service, sent: BTreeMap::new(), checks };
-        let (weights, next) = standing.current_weights(&self.checks, now);
+        let mut state = BlockState { block: Arc::clone(block), service, sent: BTreeMap::new(), checks };
+        let (weights, next) = state.current_weights(&self.checks, now);
         self.ramp_steps.extend(next.map(|next| (next, name.clone())));
         if weights != block.service.weights {
-            standing.service = Arc::new(ServiceFacts { weights, ..(*block.service).clone() });
+            state.service = Arc::new(ServiceFacts { weights, ..(*block.service).clone() });
         }
-        match service_before.filter(|before| is_same_service(before, &standing.service)) {
-            Some(before) => standing.service = before,
-            None => group.push(Event::ServiceApplied(Arc::clone(&standing.service))),
+        match service_before.filter(|before| is_same_service(before, &state.service)) {
+            Some(before) => state.service = before,
+            None => group.push(Event::ServiceApplied(Arc::clone(&state.service))),
         }
-        for (key, facts) in standing.build_slices(&self.checks) {
+        for (key, facts) in state.build_slices(&self.checks) {
             let sent = sent_before.remove(&key).filter(|sent| is_same_slice(sent, &facts));
             let facts = sent.unwrap_or_else(|| {
                 let facts = Arc::new(facts);
                 group.push(Event::SliceApplied(Arc::clone(&facts)));
                 facts
             });
-            standing.sent.insert(key, facts);
+            state.sent.insert(key, facts);
         }
         group.extend(sent_before.values().map(deletion_event));
-        self.blocks.insert(name.clone(), standing);
+        self.blocks.insert(name.clone(), state);
     }
 
     fn replace_checks(

@@ -90,18 +90,10 @@ pub(super) struct ResolvedBlocks {
 }
 
 impl ResolvedBlocks {
-    pub(super) fn new(ends: NameChannels) -> Self {
-        let (bare, wanted) = Default::default();
-        let (sets, troubles, filled, told) = Default::default();
-        Self {
-            channels: ends,
-            unfilled: bare,
-            queries: wanted,
-            sets,
-            errors: troubles,
-            filled,
-            rejection_log: told,
-        }
+    pub(super) fn new(channels: NameChannels) -> Self {
+        let (unfilled, queries) = Default::default();
+        let (sets, errors, filled, rejection_log) = Default::default();
+        Self { channels, unfilled, queries, sets, errors, filled, rejection_log }
     }
 
     /// Waits for news; `None`: the resolver is gone.
@@ -111,9 +103,9 @@ impl ResolvedBlocks {
 
     /// Applies news.
     pub(super) fn take_news(&mut self, news: Vec<NameNews>) {
-        for NameNews { service, query: wish, result: said } in news {
+        for NameNews { service, query, result: said } in news {
             // Compares by value: an equal query may come back as another object before the resolver has seen it.
-            if self.queries.get(&service) != Some(&wish) {
+            if self.queries.get(&service) != Some(&query) {
                 continue;
             }
             match said {
@@ -146,8 +138,8 @@ impl ResolvedBlocks {
         }
         for name in self.queries.keys() {
             if !self.sets.contains_key(name) {
-                let kept = self.channels.saved.remove(name).map(|kept| kept.set);
-                let set = before(name).map(Arc::new).or(kept).unwrap_or_default();
+                let saved = self.channels.saved.remove(name).map(|saved| saved.set);
+                let set = before(name).map(Arc::new).or(saved).unwrap_or_default();
                 self.sets.insert(name.clone(), set);
             }
         }
@@ -165,45 +157,45 @@ impl ResolvedBlocks {
     /// Drops saved backends of services without a DNS name, except those of unreadable files, which the table still
     /// holds.
     pub(super) fn forget_saved(&mut self, is_rejected: impl Fn(&str) -> bool) {
-        self.channels.saved.retain(|_, kept| kept.origin.as_deref().is_some_and(&is_rejected));
+        self.channels.saved.retain(|_, saved| saved.origin.as_deref().is_some_and(&is_rejected));
     }
 
     /// Replaces the queries by those of these blocks.
     fn update_queries(&mut self, blocks: &Blocks) {
         let servers: Arc<[_]> = blocks.own_config().0.resolver.servers.as_slice().into();
-        let mut wanted = NameQueries::new();
+        let mut queries = NameQueries::new();
         for (name, block) in blocks.iter() {
             let Some(resolve) = &block.resolve else { continue };
-            let wish = NameQuery {
+            let query = NameQuery {
                 resolve: resolve.clone(),
                 families: block.families(),
                 servers: Arc::clone(&servers),
             };
-            let known = self.queries.get(name).filter(|known| ***known == wish).map(Arc::clone);
-            wanted.insert(name.clone(), known.unwrap_or_else(|| Arc::new(wish)));
+            let known = self.queries.get(name).filter(|known| ***known == query).map(Arc::clone);
+            queries.insert(name.clone(), known.unwrap_or_else(|| Arc::new(query)));
         }
-        if *self.queries == wanted {
+        if *self.queries == queries {
             return;
         }
-        self.queries = Arc::new(wanted);
-        let wanted = &self.queries;
-        self.sets.retain(|name, _| wanted.contains_key(name));
-        self.filled.retain(|name, _| wanted.contains_key(name));
-        self.errors.retain(|name, _| wanted.contains_key(name));
-        self.channels.queries.send_replace(Arc::clone(wanted));
+        self.queries = Arc::new(queries);
+        let queries = &self.queries;
+        self.sets.retain(|name, _| queries.contains_key(name));
+        self.filled.retain(|name, _| queries.contains_key(name));
+        self.errors.retain(|name, _| queries.contains_key(name));
+        self.channels.queries.send_replace(Arc::clone(queries));
     }
 
-    fn fill_block(&mut self, name: &ObjectName, bare: &Arc<Block>) -> Option<Arc<Block>> {
+    fn fill_block(&mut self, name: &ObjectName, unfilled: &Arc<Block>) -> Option<Arc<Block>> {
         let set = self.sets.get(name)?;
         let known = self.filled.get(name);
-        let is_same = |it: &&FilledBlock| Arc::ptr_eq(&it.unfilled, bare) && it.set == *set;
+        let is_same = |it: &&FilledBlock| Arc::ptr_eq(&it.unfilled, unfilled) && it.set == *set;
         if let Some(known) = known.filter(is_same) {
             return Some(Arc::clone(&known.block));
         }
         // Never an error: a set has no more ports than a service may have slices.
-        let block = Arc::new(bare.with_backends(set).ok()?);
+        let block = Arc::new(unfilled.with_backends(set).ok()?);
         let filled =
-            FilledBlock { unfilled: Arc::clone(bare), set: Arc::clone(set), block: Arc::clone(&block) };
+            FilledBlock { unfilled: Arc::clone(unfilled), set: Arc::clone(set), block: Arc::clone(&block) };
         self.filled.insert(name.clone(), filled);
         Some(block)
     }

@@ -59,11 +59,11 @@ impl FolderBlocks {
 
     /// Merges the blocks, and returns changes of rejections.
     pub(super) fn merge_with(&mut self, configured: &Arc<Blocks>) -> (MergedBlocks, Vec<Event>) {
-        let mut joined = merge_blocks(configured, &self.files);
+        let mut merged = merge_blocks(configured, &self.files);
         let whole = self.unreadable.as_ref().map(|why| file_rejection(&self.path, why, false));
-        joined.rejections.extend(whole.map(|it| (it.object.clone(), it)));
-        let events = self.rejection_log.update_rejections(joined.rejections.clone());
-        (joined, events)
+        merged.rejections.extend(whole.map(|it| (it.object.clone(), it)));
+        let events = self.rejection_log.update_rejections(merged.rejections.clone());
+        (merged, events)
     }
 }
 
@@ -77,14 +77,14 @@ pub fn merge_blocks(configured: &Arc<Blocks>, files: &FileTable) -> MergedBlocks
         };
     }
     let (config, origin) = configured.own_config();
-    let mut beside = BlockAdmission::new(config, origin);
+    let mut admission = BlockAdmission::new(config, origin);
     let (mut more, mut rejections) = (Vec::new(), BTreeMap::new());
     for (path, file) in files {
-        let of_file = file.wrong.as_deref().map(|why| file_rejection(path, why, file.is_partial));
+        let rejection = file.wrong.as_deref().map(|why| file_rejection(path, why, file.is_partial));
         let mut reject = |it: Rejection| rejections.insert(it.object.clone(), it);
-        of_file.into_iter().for_each(|it| drop(reject(it)));
+        rejection.into_iter().for_each(|it| drop(reject(it)));
         for read in &file.blocks {
-            match beside.admit_block(&read.service, path) {
+            match admission.admit_block(&read.service, path) {
                 Ok(()) => more.push(Arc::clone(read)),
                 Err(why) => drop(reject(left_out_rejection(path, read, &why))),
             }

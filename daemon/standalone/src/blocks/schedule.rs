@@ -97,9 +97,9 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) const fn new(places: ConcurrencyLimits) -> Self {
+    pub(super) const fn new(limits: ConcurrencyLimits) -> Self {
         Self {
-            limits: places,
+            limits,
             entries: BTreeMap::new(),
             prompt: BTreeSet::new(),
             slow: BTreeSet::new(),

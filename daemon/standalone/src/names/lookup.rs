@@ -71,12 +71,12 @@ pub(super) struct LookupContext {
 impl LookupContext {
     pub(super) async fn resolve(
         &self,
-        wish: &NameQuery,
+        query: &NameQuery,
         counts: &NameTable,
     ) -> Result<LookupAnswer, LookupError> {
-        let lookup = Lookup { context: self, query: wish, counts };
+        let lookup = Lookup { context: self, query, counts };
         let late = || LookupError {
-            server: wish.first_server(),
+            server: query.first_server(),
             reason: format!("its answers took longer than {} s in all", LOOKUP_TIMEOUT.as_secs()),
         };
         timeout(LOOKUP_TIMEOUT, lookup.run()).await.unwrap_or_else(|_| Err(late()))
@@ -105,8 +105,8 @@ impl LookupProgress {
     }
 
     /// A family whose addresses were all left out. Each family has its own list, which would become empty.
-    fn lost_family(&self, said: &NameAnswer) -> Option<Family> {
-        let NameAnswer::Backends(set) = said else { return None };
+    fn lost_family(&self, answer: &NameAnswer) -> Option<Family> {
+        let NameAnswer::Backends(set) = answer else { return None };
         let is_left =
             |family| set.backends.keys().any(|backend| Family::from_address(backend.ip()) == family);
         self.families.iter().copied().find(|family| !is_left(*family))
@@ -115,52 +115,52 @@ impl LookupProgress {
 
 impl Lookup<'_> {
     async fn run(&self) -> Result<LookupAnswer, LookupError> {
-        let mut course = LookupProgress::default();
-        let said = match &self.query.resolve {
+        let mut progress = LookupProgress::default();
+        let answer = match &self.query.resolve {
             Resolve::Addresses(name, port) => {
-                let addresses = self.resolve_addresses(name, &mut course).await?;
-                NameAnswer::Backends(backend_set::backends_at_port(&addresses, *port, &mut course.left_out))
+                let addresses = self.resolve_addresses(name, &mut progress).await?;
+                NameAnswer::Backends(backend_set::backends_at_port(&addresses, *port, &mut progress.left_out))
             }
-            Resolve::Servers(name) => self.resolve_servers(name, &mut course).await?,
+            Resolve::Servers(name) => self.resolve_servers(name, &mut progress).await?,
         };
-        let server = course.server.unwrap_or_else(|| self.query.first_server());
-        let is_empty = matches!(&said, NameAnswer::Backends(set) if set.backends.is_empty());
-        let left_out = course.left_out.describe_left_out().unwrap_or_default();
-        let none = match course.lost_family(&said) {
+        let server = progress.server.unwrap_or_else(|| self.query.first_server());
+        let is_empty = matches!(&answer, NameAnswer::Backends(set) if set.backends.is_empty());
+        let left_out = progress.left_out.describe_left_out().unwrap_or_default();
+        let none = match progress.lost_family(&answer) {
             Some(family) => Some(format!("no backend of {family}")),
             None => (is_empty && !left_out.is_empty()).then(|| "no backend".to_owned()),
         };
         if let Some(none) = none {
             return Err(LookupError { server, reason: format!("{none} is left of its answer; {left_out}") });
         }
-        let seconds = match course.ttl_seconds {
+        let seconds = match progress.ttl_seconds {
             Some(seconds) if !is_empty => u64::from(seconds).clamp(TTL_SECONDS.0, TTL_SECONDS.1),
             _ => EMPTY_TTL_SECONDS,
         };
-        Ok(LookupAnswer { answer: said, ttl_seconds: seconds, server, left_out: course.left_out })
+        Ok(LookupAnswer { answer, ttl_seconds: seconds, server, left_out: progress.left_out })
     }
 
     async fn resolve_servers(
         &self,
         name: &Name,
-        course: &mut LookupProgress,
+        progress: &mut LookupProgress,
     ) -> Result<NameAnswer, LookupError> {
-        let found = self.query_servers(name, RecordType::Srv, course).await?;
-        let servers = match backend_set::select_targets(found.servers, &mut course.left_out) {
+        let found = self.query_servers(name, RecordType::Srv, progress).await?;
+        let servers = match backend_set::select_targets(found.servers, &mut progress.left_out) {
             SrvTargets::Withdrawn => return Ok(NameAnswer::Withdrawn),
             SrvTargets::To(servers) => servers,
         };
         let mut addresses = BTreeMap::new();
         for server in &servers {
             if !addresses.contains_key(&server.target) {
-                let of_target = self.resolve_addresses(&server.target, course).await?;
+                let of_target = self.resolve_addresses(&server.target, progress).await?;
                 addresses.insert(server.target.clone(), of_target);
             }
         }
         Ok(NameAnswer::Backends(backend_set::backends_from_servers(
             &servers,
             &addresses,
-            &mut course.left_out,
+            &mut progress.left_out,
         )))
     }
 
@@ -168,7 +168,7 @@ impl Lookup<'_> {
     async fn resolve_addresses(
         &self,
         name: &Name,
-        course: &mut LookupProgress,
+        progress: &mut LookupProgress,
     ) -> Result<Vec<IpAddr>, LookupError> {
         let mut addresses = Vec::new();
         for family in &self.query.families {
@@ -176,9 +176,9 @@ impl Lookup<'_> {
                 Family::V4 => RecordType::A,
                 Family::V6 => RecordType::Aaaa,
             };
-            let found = self.query_servers(name, kind, course).await?.addresses;
-            course.families.extend((!found.is_empty()).then_some(*family));
-            addresses.extend(backend_set::select_family(found, *family, &mut course.left_out));
+            let found = self.query_servers(name, kind, progress).await?.addresses;
+            progress.families.extend((!found.is_empty()).then_some(*family));
+            addresses.extend(backend_set::select_family(found, *family, &mut progress.left_out));
         }
         addresses.sort_unstable();
         Ok(addresses)
@@ -189,7 +189,7 @@ impl Lookup<'_> {
         &self,
         name: &Name,
         kind: RecordType,
-        course: &mut LookupProgress,
+        progress: &mut LookupProgress,
     ) -> Result<NameRecords, LookupError> {
         let LookupContext { began, pace, failures } = self.context;
         let mut last =
@@ -205,7 +205,7 @@ impl Lookup<'_> {
             }
             match found {
                 Ok(found) => {
-                    course.record_reply(server, &found);
+                    progress.record_reply(server, &found);
                     return Ok(found);
                 }
                 Err(why) => last = LookupError { server, reason: format!("{name}: {why}") },

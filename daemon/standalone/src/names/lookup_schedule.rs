@@ -58,10 +58,10 @@ impl LookupSchedule {
     /// Replaces the queries; returns new or changed names with their rows, and removed names.
     pub(super) fn update_queries(
         &mut self,
-        wanted: &NameQueries,
+        queries: &NameQueries,
         now: Duration,
     ) -> Vec<(ObjectName, Option<NameStatus>)> {
-        let is_gone = |name: &&ObjectName| !wanted.contains_key(*name);
+        let is_gone = |name: &&ObjectName| !queries.contains_key(*name);
         let gone: Vec<_> = self.states.keys().filter(is_gone).cloned().collect();
         let mut changed = Vec::new();
         for name in gone {
@@ -69,37 +69,37 @@ impl LookupSchedule {
             self.states.remove(&name);
             changed.push((name, None));
         }
-        for (name, wish) in wanted {
-            if self.states.get(name).is_some_and(|standing| standing.query == *wish) {
+        for (name, query) in queries {
+            if self.states.get(name).is_some_and(|state| state.query == *query) {
                 continue;
             }
-            changed.push((name.clone(), Some(self.add_query(name, wish, now))));
+            changed.push((name.clone(), Some(self.add_query(name, query, now))));
         }
         changed
     }
 
-    fn add_query(&mut self, name: &ObjectName, wish: &Arc<NameQuery>, now: Duration) -> NameStatus {
+    fn add_query(&mut self, name: &ObjectName, query: &Arc<NameQuery>, now: Duration) -> NameStatus {
         self.drop_due(name);
         let row = NameStatus {
-            name: wish.resolve.to_string(),
+            name: query.resolve.to_string(),
             state: Code(NameState::Pending),
             answer: None,
             trouble: None,
         };
-        let standing = LookupState {
-            query: Arc::clone(wish),
+        let state = LookupState {
+            query: Arc::clone(query),
             due: Some(now),
             failures: 0,
             answer: None,
             row: row.clone(),
         };
-        self.states.insert(name.clone(), standing);
+        self.states.insert(name.clone(), state);
         self.due.insert((now, name.clone()));
         row
     }
 
     fn drop_due(&mut self, name: &ObjectName) {
-        if let Some(due) = self.states.get(name).and_then(|standing| standing.due) {
+        if let Some(due) = self.states.get(name).and_then(|state| state.due) {
             self.due.remove(&(due, name.clone()));
         }
     }
@@ -111,10 +111,10 @@ impl LookupSchedule {
             return None;
         }
         let (_, name) = self.due.pop_first()?;
-        let standing = self.states.get_mut(&name)?;
-        standing.due = None;
+        let state = self.states.get_mut(&name)?;
+        state.due = None;
         self.running += 1;
-        Some((name, Arc::clone(&standing.query)))
+        Some((name, Arc::clone(&state.query)))
     }
 
     /// When the next look-up can start without another one finishing first.
@@ -125,42 +125,42 @@ impl LookupSchedule {
     /// Records a finished look-up; `None`: its query was replaced.
     pub(super) fn finish_lookup(
         &mut self,
-        (name, wish): (&ObjectName, &Arc<NameQuery>),
+        (name, query): (&ObjectName, &Arc<NameQuery>),
         outcome: Result<LookupAnswer, LookupError>,
         (now, wall): (Duration, Millis),
     ) -> Option<LookupChange> {
         self.running = self.running.saturating_sub(1);
         let hash = jitter_hash(self.seed, name);
-        let standing = self.states.get_mut(name).filter(|it| Arc::ptr_eq(&it.query, wish))?;
-        let was_in_trouble = standing.row.trouble.is_some();
+        let state = self.states.get_mut(name).filter(|it| Arc::ptr_eq(&it.query, query))?;
+        let was_in_trouble = state.row.trouble.is_some();
         let (news, pause) = match outcome {
-            Ok(answered) => standing.record_answer(answered, wall),
-            Err(unresolved) => standing.record_failure(unresolved, wall),
+            Ok(answered) => state.record_answer(answered, wall),
+            Err(unresolved) => state.record_failure(unresolved, wall),
         };
         let due = now.saturating_add(add_jitter(pause, hash));
-        standing.due = Some(due);
+        state.due = Some(due);
         self.due.insert((due, name.clone()));
-        let is_mended = was_in_trouble && standing.row.trouble.is_none();
-        let news = news.map(|said| NameNews { service: name.clone(), query: Arc::clone(wish), result: said });
-        Some(LookupChange { news, row: standing.row.clone(), is_recovered: is_mended })
+        let is_recovered = was_in_trouble && state.row.trouble.is_none();
+        let news = news.map(|result| NameNews { service: name.clone(), query: Arc::clone(query), result });
+        Some(LookupChange { news, row: state.row.clone(), is_recovered })
     }
 }
 
 impl LookupState {
     fn record_answer(&mut self, answered: LookupAnswer, wall: Millis) -> (Option<NameResult>, Duration) {
-        let LookupAnswer { answer: said, ttl_seconds: seconds, server, left_out } = answered;
-        let (state, backends) = match &said {
+        let LookupAnswer { answer, ttl_seconds: seconds, server, left_out } = answered;
+        let (state, backends) = match &answer {
             NameAnswer::Withdrawn => (NameState::Withdrawn, 0),
             NameAnswer::Backends(set) if set.backends.is_empty() => (NameState::Empty, 0),
             NameAnswer::Backends(set) => (NameState::Resolved, set.backends.len()),
         };
         let left_out = left_out.describe_left_out();
-        let answer = LastNameAnswer { server, at: wall, ttl_seconds: seconds, backends, left_out };
+        let last = LastNameAnswer { server, at: wall, ttl_seconds: seconds, backends, left_out };
         let was_in_trouble = self.row.trouble.take().is_some();
-        (self.row.state, self.row.answer, self.failures) = (Code(state), Some(answer), 0);
-        let is_news = was_in_trouble || self.answer.as_deref() != Some(&said);
+        (self.row.state, self.row.answer, self.failures) = (Code(state), Some(last), 0);
+        let is_news = was_in_trouble || self.answer.as_deref() != Some(&answer);
         if is_news {
-            self.answer = Some(Arc::new(said));
+            self.answer = Some(Arc::new(answer));
         }
         (self.answer.clone().filter(|_| is_news).map(Ok), Duration::from_secs(seconds))
     }

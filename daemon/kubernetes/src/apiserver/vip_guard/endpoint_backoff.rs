@@ -35,8 +35,8 @@ impl EndpointBackoffs {
 
     /// Lets each endpoint be tried once now. Its count of failures stays.
     pub(super) fn lift_all(&mut self, now: Instant) {
-        for doubt in &mut self.0 {
-            doubt.until = doubt.until.min(now);
+        for backoff in &mut self.0 {
+            backoff.until = backoff.until.min(now);
         }
     }
 
@@ -69,43 +69,46 @@ mod tests {
 
     #[test]
     fn each_failure_in_a_row_doubles_the_pause_up_to_a_bound() {
-        let (mut doubts, start) = (EndpointBackoffs::default(), Instant::now());
+        let (mut backoffs, start) = (EndpointBackoffs::default(), Instant::now());
         let mut now = start;
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            doubts.record_failure(address(1), now, |pause| pause);
+            backoffs.record_failure(address(1), now, |pause| pause);
             let waited = (0..).map(|tenth| now + Duration::from_millis(50 * tenth));
-            let next = waited.into_iter().find(|at| doubts.can_try(address(1), *at)).unwrap();
+            let next = waited.into_iter().find(|at| backoffs.can_try(address(1), *at)).unwrap();
             pauses.push((next - now).as_millis());
             now = next;
         }
         assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000]);
-        assert!(doubts.can_try(address(2), start), "another endpoint has no backoff");
+        assert!(backoffs.can_try(address(2), start), "another endpoint has no backoff");
     }
 
     #[test]
     fn a_lifted_backoff_allows_one_attempt_and_keeps_growing() {
-        let (mut doubts, now) = (EndpointBackoffs::default(), Instant::now());
+        let (mut backoffs, now) = (EndpointBackoffs::default(), Instant::now());
         for _ in 0..5 {
-            doubts.record_failure(address(1), now, |pause| pause);
+            backoffs.record_failure(address(1), now, |pause| pause);
         }
-        doubts.lift_all(now);
-        assert!(doubts.can_try(address(1), now));
-        doubts.record_failure(address(1), now, |pause| pause);
-        assert!(!doubts.can_try(address(1), now + 30 * GUARD_RETRY_MIN), "or it would be asked in a loop");
+        backoffs.lift_all(now);
+        assert!(backoffs.can_try(address(1), now));
+        backoffs.record_failure(address(1), now, |pause| pause);
+        assert!(
+            !backoffs.can_try(address(1), now + 30 * GUARD_RETRY_MIN),
+            "or it would be dialled in a loop"
+        );
     }
 
     #[test]
     fn a_success_clears_the_backoff() {
-        let (mut doubts, now) = (EndpointBackoffs::default(), Instant::now());
+        let (mut backoffs, now) = (EndpointBackoffs::default(), Instant::now());
         for _ in 0..5 {
-            doubts.record_failure(address(1), now, |pause| pause);
+            backoffs.record_failure(address(1), now, |pause| pause);
         }
-        doubts.clear_address(address(1));
-        assert!(doubts.can_try(address(1), now));
-        doubts.record_failure(address(1), now, |pause| pause);
-        assert!(doubts.can_try(address(1), now + GUARD_RETRY_MIN), "and starts over");
-        doubts.retain_known(|known| known == address(2));
-        assert!(doubts.can_try(address(1), now), "an address that is no endpoint any more");
+        backoffs.clear_address(address(1));
+        assert!(backoffs.can_try(address(1), now));
+        backoffs.record_failure(address(1), now, |pause| pause);
+        assert!(backoffs.can_try(address(1), now + GUARD_RETRY_MIN), "and starts over");
+        backoffs.retain_known(|known| known == address(2));
+        assert!(backoffs.can_try(address(1), now), "an address that is no endpoint any more");
     }
 }

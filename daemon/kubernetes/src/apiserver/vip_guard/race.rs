@@ -22,8 +22,8 @@ pub(super) struct Race<'a, T> {
 impl<'a, T> Race<'a, T> {
     /// A race without a running attempt.
     pub(super) fn new(attempts: impl IntoIterator<Item = BoxFuture<'a, T>>, stagger: Duration) -> Self {
-        let to_begin = attempts.into_iter().collect();
-        Self { pending: to_begin, running: FuturesUnordered::new(), stagger, next_at: Instant::now() }
+        let pending = attempts.into_iter().collect();
+        Self { pending, running: FuturesUnordered::new(), stagger, next_at: Instant::now() }
     }
 
     /// Whether all attempts have ended.

@@ -54,16 +54,17 @@ impl Reflector {
         if !is_as_ever || self.skips_name_list || !self.cache.lock().begin_name_list(KNOWN_MIN) {
             return Ok(None);
         }
-        let told = timeout(self.timing.list_stall_timeout, self.fetch_name_list(selection)).await;
-        let told = told.unwrap_or(Ok(None));
+        let result = timeout(self.timing.list_stall_timeout, self.fetch_name_list(selection)).await;
+        let result = result.unwrap_or(Ok(None));
         // A list of names that starts too late would do so again; a page would not.
-        self.skips_name_list = matches!(&told, Err(WatchError::Unreachable(error)) if error.is_unanswered());
-        match told {
+        self.skips_name_list =
+            matches!(&result, Err(WatchError::Unreachable(error)) if error.is_unanswered());
+        match result {
             Err(ending) if !is_overload(&ending) => {
                 tracing::debug!(list = %self.selection.what, error = %ending, "cannot list names alone");
                 Ok(None)
             }
-            told => told,
+            result => result,
         }
     }
 
@@ -79,14 +80,14 @@ impl Reflector {
             Encoding::Json => self.read_names::<Json>(reply).await,
             Encoding::Protobuf => self.read_names::<Protobuf>(reply).await,
         };
-        let (names, mut kept) = read.inspect_err(|ending| self.check_encoding(ending))?;
+        let (names, mut idle) = read.inspect_err(|ending| self.check_encoding(ending))?;
         // Names do not carry their kind, so a list of names without many known objects is not trusted.
         let is_loss = names.items * 2 < self.cache.lock().len();
         if names.is_unclear || is_loss || names.changed.len() > CHANGED_MAX {
             return Ok(None);
         }
         for name in &names.changed {
-            match self.fetch_object(name, &mut kept).await {
+            match self.fetch_object(name, &mut idle).await {
                 RefetchOutcome::Read(object) => self.cache.lock().stage_object(object),
                 RefetchOutcome::Gone => {}
                 RefetchOutcome::Unanswered => return Ok(None),

@@ -61,18 +61,10 @@ struct FetchedPage {
 
 impl PagingState {
     fn new(limit: Duration) -> Self {
-        let silence = StallTimer { since: Instant::now(), limit };
+        let stall_timer = StallTimer { since: Instant::now(), limit };
         let token = String::new();
-        let pace = Backoff::default();
-        Self {
-            token,
-            version: None,
-            connection: None,
-            items: 0,
-            stall_timer: silence,
-            backoff: pace,
-            is_logged: false,
-        }
+        let backoff = Backoff::default();
+        Self { token, version: None, connection: None, items: 0, stall_timer, backoff, is_logged: false }
     }
 
     /// Records a page; returns the list's version after the last one.
@@ -199,14 +191,14 @@ impl Reflector {
         let mut page = C::Page::default();
         let mut items = 0;
         let mut counted = 0;
-        let mut doubts = DoubtfulObjects::default();
+        let mut doubtful = DoubtfulObjects::default();
         while let Some(chunk) = paging
             .stall_timer
             .run_within(reply.next_chunk(idle))
             .await?
             .map_err(|error| WatchError::from_body(error, idle))?
         {
-            page.push_chunk(&chunk, &mut self.item_reader::<C>(&provenance, &mut items, &mut doubts))?;
+            page.push_chunk(&chunk, &mut self.item_reader::<C>(&provenance, &mut items, &mut doubtful))?;
             // In an unpaged list, each page's worth of objects ends the silence.
             if items - counted >= PAGE_ITEMS {
                 counted = items;
@@ -216,11 +208,11 @@ impl Reflector {
                 return Err(PageError::Endless.into());
             }
         }
-        let frame = page.finish(&mut self.item_reader::<C>(&provenance, &mut items, &mut doubts))?;
+        let frame = page.finish(&mut self.item_reader::<C>(&provenance, &mut items, &mut doubtful))?;
         if !self.selection.what.is_listed_by(&frame) {
             return Err(PageError::OtherKind.into());
         }
-        for object in paging.stall_timer.run_within(self.resolve_doubtful(doubts)).await?? {
+        for object in paging.stall_timer.run_within(self.resolve_doubtful(doubtful)).await?? {
             self.cache.lock().stage_object(object);
         }
         self.cache.lock().end_page();
@@ -237,14 +229,14 @@ impl Reflector {
         &'a self,
         provenance: &'a Provenance,
         items: &'a mut u32,
-        doubts: &'a mut DoubtfulObjects,
+        doubtful: &'a mut DoubtfulObjects,
     ) -> ItemReader<'a, C> {
         ItemReader {
             delivered: self.cache.lock(),
             what: self.selection.what,
             provenance,
             items,
-            doubtful: doubts,
+            doubtful,
             codec: PhantomData,
         }
     }

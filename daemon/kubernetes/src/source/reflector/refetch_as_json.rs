@@ -51,10 +51,13 @@ pub(super) enum RefetchOutcome {
 
 impl Reflector {
     /// Resolves doubtful objects: each is read as JSON or rejected.
-    pub(super) async fn resolve_doubtful(&self, doubts: DoubtfulObjects) -> Result<Vec<Object>, WatchError> {
+    pub(super) async fn resolve_doubtful(
+        &self,
+        doubtful: DoubtfulObjects,
+    ) -> Result<Vec<Object>, WatchError> {
         let deadline = Instant::now() + self.timing.refetch_timeout;
-        let (count, mut told, mut unanswered, mut kept) = (doubts.0.len(), Vec::new(), 0, None);
-        for doubt in doubts.0 {
+        let (count, mut resolved, mut unanswered, mut kept) = (doubtful.0.len(), Vec::new(), 0, None);
+        for doubt in doubtful.0 {
             let alone = match &doubt.name {
                 Some((name, _)) if count <= REFETCH_MAX => {
                     timeout_at(deadline, self.refetch_object(name, &doubt, &mut kept))
@@ -64,18 +67,18 @@ impl Reflector {
                 _ => RefetchOutcome::Unanswered,
             };
             match alone {
-                RefetchOutcome::Read(object) => told.push(object),
+                RefetchOutcome::Read(object) => resolved.push(object),
                 RefetchOutcome::Gone => {}
                 RefetchOutcome::Unanswered => {
                     unanswered += 1;
-                    told.push(doubt);
+                    resolved.push(doubt);
                 }
             }
         }
         if unanswered > 0 && self.encodings.can_fall_back() {
             Err(WatchError::Doubtful(unanswered))
         } else {
-            Ok(told)
+            Ok(resolved)
         }
     }
 
@@ -98,8 +101,8 @@ impl Reflector {
         kept: &mut Option<Connection>,
     ) -> RefetchOutcome {
         let query = self.selection.current().object_path(name);
-        let asked = self.access.get_as(accepted_encodings::JSON, &query, kept.take()).await;
-        let Ok(reply) = asked else { return RefetchOutcome::Unanswered };
+        let result = self.access.get_as(accepted_encodings::JSON, &query, kept.take()).await;
+        let Ok(reply) = result else { return RefetchOutcome::Unanswered };
         let (status, provenance) = (reply.status, self.provenance(&reply.endpoint));
         let (body, rest) = reply.read_beginning(PIECE_BYTES_MAX, self.timing.list_idle).await;
         let is_too_large = matches!(rest, Err(EndpointError::TooLarge(_)));

@@ -147,18 +147,11 @@ impl Reflector {
     }
 
     async fn deliver_batch(&mut self, batch: Batch) -> Result<(), StopCause> {
-        let Batch {
-            mut messages,
-            version,
-            mut events,
-            error: ending,
-            has_bookmark: is_marked,
-            doubtful: doubts,
-        } = batch;
-        if !doubts.is_empty() {
+        let Batch { mut messages, version, mut events, error, has_bookmark, doubtful } = batch;
+        if !doubtful.is_empty() {
             // The other events neither wait for them nor get lost with them; only the version stays.
             self.deliver(std::mem::take(&mut messages)).await?;
-            for object in self.resolve_doubtful(doubts).await? {
+            for object in self.resolve_doubtful(doubtful).await? {
                 if self.cache.lock().apply_object(&object) {
                     events += 1;
                     messages.extend(object.messages);
@@ -171,14 +164,14 @@ impl Reflector {
         if version.is_some() {
             (self.version, self.latest_version, self.is_version_suspect) = (version.clone(), version, false);
         }
-        if is_marked {
+        if has_bookmark {
             self.sink.complete_initial_list().await?;
         }
         self.update_view(|view| {
             view.last_received = Some(std::time::Instant::now());
             view.events += events;
         });
-        ending.map_or(Ok(()), |ending| Err(ending.into()))
+        error.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
@@ -223,16 +216,16 @@ impl Batch {
                 (self.version, self.has_bookmark) = (Some(version.into()), true)
             }
             Ok(WatchFrame::Failed(status)) => self.error = Some(WatchError::Failed(status)),
-            Err(none) => {
-                let glimpse = C::peek_event(piece.bytes());
-                let is_deletion = glimpse.is_deletion();
-                let object = codec::reject_object(what, glimpse.identity, &none, provenance);
+            Err(error) => {
+                let peek = C::peek_event(piece.bytes());
+                let is_deletion = peek.is_deletion();
+                let object = codec::reject_object(what, peek.identity, &error, provenance);
                 match is_deletion {
                     Some(false) if object.name.is_some() => self.apply_object(delivered, object),
                     Some(true) if is_known_object(delivered, &object) => {
                         self.delete_object(delivered, what, &object)
                     }
-                    _ => self.error = Some(none.into()),
+                    _ => self.error = Some(error.into()),
                 }
             }
         }

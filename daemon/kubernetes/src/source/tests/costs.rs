@@ -29,7 +29,7 @@ async fn an_audit_gives_up_on_an_endless_list() {
 async fn an_audit_refuses_a_list_of_another_kind() {
     let slices = r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{"resourceVersion":"20"},"items":[]}"#;
     let error = compared_with(bed::answer("200 OK", "", slices)).await;
-    assert_eq!(error, "the list is not of the kind that was asked for");
+    assert_eq!(error, "the list is not of the requested kind");
 }
 
 #[tokio::test]
