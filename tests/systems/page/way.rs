@@ -145,7 +145,7 @@ fn a_packet_from_outside_is_told_with_its_device_and_whom_backends_see() {
     }
     assert!(steps.contains("device: "), "{steps}");
     let rows = browser.value(
-        "[...document.querySelectorAll(\"[aria-label='Who may get it'] tbody tr\")].map(row => \
+        "[...document.querySelectorAll(\"[aria-label='Possible backends'] tbody tr\")].map(row => \
          [...row.cells].map(cell => cell.innerText))",
     );
     let rows = rows.as_array().unwrap();
