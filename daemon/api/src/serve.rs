@@ -172,7 +172,9 @@ impl OpenRetry {
             return;
         }
         match &now {
-            Some(error) => tracing::error!(%error, "the admin api cannot listen and tries again; services are served"),
+            Some(error) => {
+                tracing::error!(%error, "the admin api cannot listen and tries again; services are served")
+            }
             None => tracing::info!("the admin api listens again"),
         }
         self.errors.send_modify(|errors| {

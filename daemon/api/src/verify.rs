@@ -94,7 +94,8 @@ pub(super) async fn verify(visit: RequestContext, _: Query, form: Form) -> Respo
     let datapath = visit.readings.datapath();
     let mut comparisons = vec![kernel];
     comparisons.extend(compare_programs(&datapath).into_iter().chain(compare_flows(&datapath)).map(Arc::new));
-    let comparison = |(what, compared)| Arc::new(Comparison::new(format!("apiserver with memory, {what}"), compared));
+    let comparison =
+        |(what, compared)| Arc::new(Comparison::new(format!("apiserver with memory, {what}"), compared));
     comparisons.extend(apiserver.into_iter().map(comparison));
     let verification = Verification::new(comparisons);
     response::render_response(StatusCode::OK, form, &verification, || verification.text())
