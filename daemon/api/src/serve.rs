@@ -40,7 +40,6 @@ const BUSY_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
     error: all connections are in use\nhint: close idle clients, or try again in a few seconds\n";
 
-/// A connection to a client.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
@@ -118,12 +117,9 @@ pub(super) async fn serve_socket(
     }
 }
 
-/// Why a listener ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndReason {
-    /// The daemon stops.
     Stopped,
-    /// No client can connect any more.
     ListenerGone,
 }
 
@@ -294,7 +290,6 @@ async fn serve_connection(
     }
 }
 
-/// The client read too slowly.
 #[derive(Debug, thiserror::Error)]
 #[error("the client took longer than {} s", limits::ANSWER_TIME_MAX.as_secs())]
 struct SlowClient;

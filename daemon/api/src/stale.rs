@@ -9,7 +9,6 @@ use schemars::{Schema, SchemaGenerator};
 use super::form::Form;
 use holdfast_agent::readings::missing_sources;
 
-/// The name of the member.
 pub(super) const NAME: &str = "stale_since";
 
 /// Describes the member to programs.

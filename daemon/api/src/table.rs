@@ -46,7 +46,6 @@ pub(super) const fn wide_column<T: Table>(title: &'static str, cell: Cell<T>) ->
     Column { title, is_wide: true, cell }
 }
 
-/// A table of one kind of rows, collected service by service.
 pub(super) trait Table: Send + Sized + Unpin + 'static {
     /// The name of the list in JSON.
     const NAME: &'static str;
@@ -54,11 +53,9 @@ pub(super) trait Table: Send + Sized + Unpin + 'static {
     const ANSWER: &'static str;
     /// The content and order of the answer.
     const ORDER: &'static str;
-    /// The columns of the text.
     const COLUMNS: &'static [Column<Self>];
     /// Identifies a row of a service.
     type Place: Copy + Send + Unpin;
-    /// The fields of a row.
     type Row<'a>: Serialize + JsonSchema;
 
     /// A table before its first row.
@@ -100,7 +97,6 @@ pub(super) fn describe_table<T: Table>(generator: &mut SchemaGenerator) -> Schem
     response_schema::schema_ref(T::ANSWER)
 }
 
-/// Adds a member that every answer has.
 pub(super) fn add_member(members: &mut Map<String, Value>, name: &str, described: Schema) {
     if let Value::Object(properties) = members.entry("properties").or_insert_with(|| json!({})) {
         properties.insert(name.to_owned(), described.into());
@@ -145,9 +141,7 @@ fn sort_by_key(views: Vec<&Arc<ServiceView>>) -> Arc<[Arc<ServiceView>]> {
 /// The result of the search for the next row.
 enum SeekResult<'a, T: Table> {
     Row(T::Row<'a>),
-    /// No row yet.
     Pending,
-    /// No further row.
     End,
 }
 

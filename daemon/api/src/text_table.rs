@@ -52,7 +52,6 @@ impl Cells {
     }
 }
 
-/// The widths of a table's columns.
 #[derive(Debug, Default)]
 pub(super) struct ColumnWidths(Vec<usize>);
 

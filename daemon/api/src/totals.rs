@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::form::Form;
 
-/// The name of the member.
 pub(super) const NAME: &str = "totals";
 
 /// The totals, whatever the filter.

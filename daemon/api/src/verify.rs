@@ -67,7 +67,6 @@ impl Verification {
         }
     }
 
-    /// The comparisons as people read them.
     pub fn text(&self) -> String {
         let end = match self.outcome() {
             VerifyOutcome::Equal => "all equal\n".to_owned(),

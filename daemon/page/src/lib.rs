@@ -54,7 +54,6 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The whole document.
 pub fn document() -> &'static str {
     &DOCUMENT
 }
