@@ -13,7 +13,6 @@ use holdfast_agent::engine::query::EngineBusy;
 use holdfast_agent::readings::Readings;
 use holdfast_evidence::event_watcher::EventStatus;
 
-/// The kind of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListenerKind {
     /// TCP on loopback, with its bound port.
@@ -55,7 +54,6 @@ pub(super) struct PermitPool {
     root_only: Arc<Semaphore>,
 }
 
-/// A permit, taken until it is dropped.
 pub(super) type Permit = OwnedSemaphorePermit;
 
 impl PermitPool {

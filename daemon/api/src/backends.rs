@@ -88,7 +88,6 @@ impl<'a> From<holdfast_core::facts::Target<'a>> for Target<'a> {
     }
 }
 
-/// The slices that list one address for one port.
 #[derive(Clone, Copy, Debug)]
 struct Slices<'a> {
     view: &'a ServiceView,
@@ -270,7 +269,6 @@ fn find_endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Op
     port.row_slice(row, &view.slices)?.endpoints.get(usize::from(row.endpoint))
 }
 
-/// The order that drains a backend, if any.
 fn find_drain_order<'a>(
     drains: &'a Drains,
     view: &ServiceView,

@@ -23,11 +23,8 @@ pub const FORGETS_WAITING_MAX: usize = 4;
 pub struct RequestSenders {
     /// Queries the apiserver, this host and backends for a diagnosis.
     pub gatherer: Gatherer,
-    /// Receives requests for a reload.
     pub reloads: mpsc::Sender<ReloadRequest>,
-    /// Receives requests to forget an apiserver's address.
     pub forgets: mpsc::Sender<ForgetRequest>,
-    /// Receives orders to drain or undrain backends.
     pub drains: mpsc::Sender<Order>,
 }
 
@@ -40,14 +37,12 @@ pub struct Peer {
     pub pid: Option<i32>,
 }
 
-/// The outcome of a reload.
 #[derive(Debug)]
 pub struct ReloadOutcome {
     /// Keys with new values that wait for a restart.
     pub restart_keys: Vec<&'static str>,
 }
 
-/// A request for a reload.
 #[derive(Debug)]
 pub struct ReloadRequest {
     pub peer: Peer,
@@ -58,12 +53,9 @@ pub struct ReloadRequest {
 /// The outcome of forgetting an address: done, with an error of the disk if there is one; or why the address stays.
 pub type ForgetOutcome = Result<Option<String>, ForgetError>;
 
-/// A request to forget an address.
 #[derive(Debug)]
 pub struct ForgetRequest {
     pub peer: Peer,
-    /// The address to forget.
     pub address: SocketAddr,
-    /// Receives the outcome.
     pub answer: oneshot::Sender<ForgetOutcome>,
 }

@@ -147,7 +147,6 @@ pub(super) struct MapFill {
 /// The names of all growing maps.
 const MAPS: [&str; 6] = ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
 
-/// How full each map is.
 pub(super) fn map_fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
     let [frontends4, frontends6] = status.frontends.map(u64::from);
     let [backends4, backends6] = fill.slots;

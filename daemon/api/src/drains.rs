@@ -72,7 +72,6 @@ impl DrainRow {
 
 const TITLES: [&str; 6] = ["BACKEND", "OF SERVICE", "BY", "SINCE", "SERVICES", "STILL USED IN"];
 
-/// The whole answer.
 pub(super) fn drains(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot = readings.snapshot();
     let counts = count_services(&snapshot);
@@ -140,7 +139,6 @@ pub(super) fn describe_drain(drain: &Drain) -> String {
     }
 }
 
-/// A service with a backend that matches a drain.
 #[derive(Clone, Debug)]
 pub(super) struct AffectedService {
     key: ServiceKey,
@@ -150,7 +148,6 @@ pub(super) struct AffectedService {
     is_pending: bool,
 }
 
-/// The effect of a drain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DrainEffect {
     pub(super) services: Vec<AffectedService>,
@@ -184,12 +181,10 @@ impl DrainEffect {
         *self = Self::from_services(self.services.iter().filter_map(again).collect());
     }
 
-    /// The first services.
     pub(super) fn service_names(&self) -> Vec<String> {
         self.services.iter().take(NAMED_MAX).map(|it| it.key.to_string()).collect()
     }
 
-    /// The first services in which clients get such a backend.
     pub(super) fn still_used_names(&self) -> Vec<String> {
         let used = self.services.iter().filter(|it| it.is_used && !it.is_pending);
         used.take(NAMED_MAX).map(|it| it.key.to_string()).collect()

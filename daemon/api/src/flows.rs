@@ -190,7 +190,6 @@ impl Said {
     }
 }
 
-/// The key of the frontend that a client dialled.
 fn frontend_key(flow: &Flow) -> Option<FrontendKey> {
     let port = NonZeroU16::new(flow.frontend.port())?;
     Some(FrontendKey { address: flow.frontend.ip(), port, transport: flow.transport })

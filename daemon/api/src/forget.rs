@@ -22,7 +22,6 @@ use super::query::Query;
 use super::reload::{is_post, refuse_other_methods};
 use super::response::{self, ApiError};
 
-/// The path of this request.
 pub(super) const PATH: &str = "/apiserver/forget";
 
 /// How long the answer may take; up to three seconds of it for the disk.

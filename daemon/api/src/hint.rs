@@ -32,15 +32,11 @@ impl HintStyle {
 pub(super) enum Hint {
     /// A text that is the same in all words.
     Plain(String),
-    /// Name a service.
     Service,
-    /// Give an address alone.
     Address,
-    /// Give an address with its port.
     Endpoint,
     /// Give a time to the filter of this name.
     Time(&'static str),
-    /// Give a record's number.
     After,
     /// Watch less: there are too many watchers.
     Watchers,

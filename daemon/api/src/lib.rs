@@ -75,7 +75,6 @@ pub use client_requests::{
 };
 pub use listen::AdminError;
 
-/// Where the API listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// A loopback address. Port 0 lets the kernel choose.

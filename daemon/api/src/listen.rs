@@ -20,7 +20,6 @@ use holdfast_host::ticker;
 /// Read and write for owner and group: the users of the socket are in the group.
 const SOCKET_MODE: u32 = 0o660;
 
-/// Why the API cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// Another process listens there already.
@@ -32,11 +31,7 @@ pub enum AdminError {
     #[error(
         "cannot listen on {address}: {error}; set `listen` under [admin] to a loopback address of this host"
     )]
-    Address {
-        address: SocketAddr,
-        /// The system's error.
-        error: io::Error,
-    },
+    Address { address: SocketAddr, error: io::Error },
     /// A living process answers on the socket.
     #[error(
         "cannot listen on {}: a running daemon answers there; stop it or set another `socket` under [admin]", .0.display()
@@ -45,24 +40,18 @@ pub enum AdminError {
     /// The path is no socket.
     #[error("cannot listen on {}: it is not a socket; remove it or set another `socket` under [admin]", .0.display())]
     NotASocket(PathBuf),
-    /// The folder is missing.
     #[error(
         "cannot listen on {}: its folder does not exist; create it or set another `socket` under [admin]", .0.display()
     )]
     NoFolder(PathBuf),
     /// Any other reason.
     #[error("cannot listen on {}: {error}; set another `socket` under [admin] or mend what the error names", path.display())]
-    Socket {
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    Socket { path: PathBuf, error: io::Error },
     /// No thread or no runtime.
     #[error("cannot start the admin api: {0}; the system is out of threads or file descriptors")]
     Runtime(io::Error),
 }
 
-/// The TCP address as bound.
 #[derive(Debug)]
 pub(super) struct OpenTcp {
     pub(super) listener: TcpListener,
@@ -123,7 +112,6 @@ pub(super) fn open_tcp(address: SocketAddr) -> Result<OpenTcp, AdminError> {
     })
 }
 
-/// Opens the unix socket at this path.
 pub(super) fn open_socket(path: &Path) -> Result<OpenSocket, AdminError> {
     remove_stale_socket(path)?;
     let failed = |error: io::Error| match error.kind() {

@@ -74,7 +74,6 @@ const POST_PATHS: [PostPath; 4] = [
     },
 ];
 
-/// Answers with the description.
 pub(super) fn document(paths: &[ApiPath], _: Form) -> Response {
     static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
     let written = || {
@@ -146,7 +145,6 @@ fn describe_post(wish: &PostPath, generator: &mut SchemaGenerator) -> Value {
     })
 }
 
-/// Describes every parameter of a path.
 fn describe_parameters(legal: &[Parameter]) -> Vec<Value> {
     let described = |it: &Parameter| {
         json!({
@@ -176,7 +174,6 @@ fn describe_refusal(why: &str, generator: &mut SchemaGenerator) -> Value {
     json!({ "description": why, "content": content_map(schemas.into_iter()) })
 }
 
-/// Capitalises the first letter.
 fn capitalise(about: &str) -> String {
     let mut letters = about.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()

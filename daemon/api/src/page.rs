@@ -14,7 +14,6 @@ const HTML: &str = "text/html; charset=utf-8";
 /// The page shares no window with one that opened it, or that it opens.
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
-/// The whole page.
 pub(super) fn page() -> Response {
     let mut response =
         response::typed_response(StatusCode::OK, HTML, Bytes::from_static(document().as_bytes()));

@@ -12,7 +12,6 @@ use super::query::{Parameter, Query};
 use super::response_schema::ResponseSchema;
 use holdfast_agent::readings::Readings;
 
-/// The handler of a path.
 #[derive(Clone, Copy)]
 pub(super) enum Handler {
     /// It answers from present state.

@@ -23,13 +23,11 @@ pub struct Parameter {
     pub name: &'static str,
     pub about: &'static str,
     pub(super) values: Values,
-    /// Puts a value into the query.
     pub(super) read_value: fn(&mut Query, &Self, &str) -> Result<(), ApiError>,
     pub(super) is_needed: bool,
     pub argument: Option<Argument>,
 }
 
-/// The legal values of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Values {
     Text,
@@ -101,7 +99,6 @@ pub(super) struct Query {
     /// The filter of flows; their number is the limit in `records`.
     pub(super) flows: FlowFilter,
     pub(super) form: Option<Form>,
-    /// Whether to open connections.
     pub(super) probes: Option<bool>,
     /// The port, and the path of an HTTP request.
     pub(super) focus: Focus,
@@ -124,7 +121,6 @@ impl Query {
         Ok(query)
     }
 
-    /// The subject of an explanation.
     pub(super) fn explain_query(&self) -> ExplainQuery {
         match (&self.filter.endpoint, &self.filter.service) {
             (Some(dialled), _) => ExplainQuery::Address(dialled.clone()),

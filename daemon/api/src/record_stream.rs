@@ -18,7 +18,6 @@ use super::response::ApiError;
 use super::{limits, response};
 use holdfast_agent::recorder::{Line, Watch, WatchEvent};
 
-/// The content type of server-sent events.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 /// A comment, which clients skip, for a silent stream.

@@ -19,7 +19,6 @@ use super::form::Form;
 use super::guard::requested_format;
 use super::response::{self, ApiError};
 
-/// The path of this request.
 pub(super) const PATH: &str = "/reload";
 
 /// How many waiting reloads are reserved for root: the members of the socket's group may fill the others.

@@ -12,7 +12,6 @@ use serde::Serialize;
 use super::form::Form;
 use super::hint::{Hint, HintStyle};
 
-/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
     pub(super) status: StatusCode,
@@ -50,7 +49,6 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// An answer for people: plain text.
 pub(super) fn text(status: StatusCode, text: impl Into<Body>) -> Response {
     typed_response(status, Form::Table.content_type(), text)
 }
@@ -79,7 +77,6 @@ pub(super) fn render_response<B: Into<Body>>(
     }
 }
 
-/// An answer of any content type.
 pub(super) fn typed_response(
     status: StatusCode,
     content_type: &'static str,

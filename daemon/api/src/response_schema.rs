@@ -11,7 +11,6 @@ pub(super) type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
 pub(super) const JSON: &str = "application/json";
 pub(super) const TEXT: &str = "text/plain";
 
-/// The answer of a path.
 pub(super) struct ResponseSchema {
     content: &'static [&'static str],
     describe: SchemaFn,
@@ -60,12 +59,10 @@ impl ResponseSchema {
     }
 }
 
-/// A schema for each kind of content.
 pub(super) fn content_map<'a>(schemas: impl Iterator<Item = (&'a str, Schema)>) -> Value {
     schemas.map(|(kind, schema)| (kind.to_owned(), json!({ "schema": schema }))).collect::<Map<_, _>>().into()
 }
 
-/// The schema of a type.
 pub(super) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
@@ -79,10 +76,8 @@ pub(super) fn text_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string" })
 }
 
-/// The place of named schemas in the description.
 pub(super) const SCHEMAS: &str = "/components/schemas";
 
-/// Refers to the schema of this name.
 pub(super) fn schema_ref(name: &str) -> Schema {
     Schema::new_ref(format!("#{SCHEMAS}/{name}"))
 }

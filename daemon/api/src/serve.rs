@@ -1,8 +1,8 @@
-//! The accept loop of a door and the life of one connection.
+//! The accept loop of a listener and the life of one connection.
 //!
-//! Invariant: a door has no more connections than [`AdminListener`] has places, and each of them ends by itself within bounded
-//! time. If all places are taken, a new client gets the place of one that asks nothing. If each client has a request
-//! under way, the new one is told so and sent away; no client waits in a queue.
+//! Invariant: a listener has no more connections than its [`AdminListener`] has permits, and each ends by itself within
+//! bounded time. If all permits are taken, a new client replaces an idle one. If each client has a request in progress,
+//! the new one is rejected with a message; no client waits in a queue.
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,15 +40,14 @@ const BUSY_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
     error: all connections are in use\nhint: close idle clients, or try again in a few seconds\n";
 
-/// A connection to a client.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Where the clients of a door are accepted.
+/// Accepts the clients of a listener.
 pub(super) trait Listener {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)>;
 
-    /// Waits until no client can come any more.
+    /// Waits until no client can connect any more.
     async fn wait_until_lost(&self);
 }
 
@@ -76,7 +75,7 @@ impl Listener for OpenSocket {
     }
 }
 
-/// Serves TCP until told to stop, as soon as the address is free.
+/// Serves TCP until stopped, as soon as the address is free.
 pub(super) async fn serve_tcp(
     opened: Result<OpenTcp, AdminError>,
     address: SocketAddr,
@@ -93,8 +92,8 @@ pub(super) async fn serve_tcp(
     .await;
 }
 
-/// Serves the socket until told to stop, as soon as its path is free, and anew where its file was removed: reloads
-/// and orders to drain come by no other way.
+/// Serves the socket until stopped, as soon as its path is free, and again after its file was removed: reloads and
+/// orders to drain arrive only here.
 pub(super) async fn serve_socket(
     mut opened: Result<OpenSocket, AdminError>,
     path: PathBuf,
@@ -113,21 +112,18 @@ pub(super) async fn serve_socket(
         if ended == EndReason::Stopped {
             return;
         }
-        tracing::warn!(socket = %path.display(), "somebody removed the admin socket; it is made anew");
+        tracing::warn!(socket = %path.display(), "another process removed the admin socket; it is created again");
         opened = open();
     }
 }
 
-/// Why a door is served no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndReason {
-    /// The daemon stops.
     Stopped,
-    /// No client can come any more.
     ListenerGone,
 }
 
-/// Waits for a door that cannot open yet, and tells why it cannot.
+/// Retries a listener that cannot open yet, and reports why it cannot.
 #[derive(Clone, Debug)]
 pub(super) struct OpenRetry {
     errors: watch::Sender<Vec<String>>,
@@ -135,27 +131,27 @@ pub(super) struct OpenRetry {
 }
 
 impl OpenRetry {
-    /// Each door adds its error to `errors` while it is shut, and takes it away again.
-    pub(super) const fn new(told: watch::Sender<Vec<String>>, stopping: watch::Receiver<bool>) -> Self {
-        Self { errors: told, stopping }
+    /// Each listener adds its error to `errors` until it opens.
+    pub(super) const fn new(errors: watch::Sender<Vec<String>>, stopping: watch::Receiver<bool>) -> Self {
+        Self { errors, stopping }
     }
 
-    /// Tries to open the door, ever less often. `None`: the daemon stops.
+    /// Tries to open the listener, with growing pauses. `None`: the daemon stops.
     async fn wait_until_open<T>(
         &self,
         mut opened: Result<T, AdminError>,
         open: impl Fn() -> Result<T, AdminError>,
     ) -> Option<T> {
         let mut pause = limits::OPEN_PAUSE_MIN;
-        let mut said = None;
+        let mut reported = None;
         let mut stopping = self.stopping.clone();
         loop {
             match opened {
                 Ok(door) => {
-                    self.report_error(&mut said, None);
+                    self.report_error(&mut reported, None);
                     return Some(door);
                 }
-                Err(error) => self.report_error(&mut said, Some(error.to_string())),
+                Err(error) => self.report_error(&mut reported, Some(error.to_string())),
             }
             tokio::select! {
                 _ = stopping.changed() => return None,
@@ -166,24 +162,26 @@ impl OpenRetry {
         }
     }
 
-    /// Tells what keeps the door shut, and logs a line for each change.
-    fn report_error(&self, said: &mut Option<String>, now: Option<String>) {
-        if *said == now {
+    /// Reports why the listener cannot open, and logs a line for each change.
+    fn report_error(&self, reported: &mut Option<String>, now: Option<String>) {
+        if *reported == now {
             return;
         }
         match &now {
-            Some(error) => tracing::error!(%error, "nobody can ask there until then; services are served"),
-            None => tracing::info!("the admin api listens where it could not"),
+            Some(error) => {
+                tracing::error!(%error, "the admin api cannot listen and tries again; services are served")
+            }
+            None => tracing::info!("the admin api listens again"),
         }
-        self.errors.send_modify(|told| {
-            told.retain(|it| Some(it) != said.as_ref());
-            told.extend(now.clone());
+        self.errors.send_modify(|errors| {
+            errors.retain(|it| Some(it) != reported.as_ref());
+            errors.extend(now.clone());
         });
-        *said = now;
+        *reported = now;
     }
 }
 
-/// Serves a door until told to stop, or until no client can come in, then lets answers under way finish.
+/// Serves a listener until stopped, or until no client can connect, then lets running answers finish.
 async fn serve_listener(
     listener: impl Listener,
     door: AdminListener,
@@ -230,7 +228,7 @@ async fn serve_listener(
     ended
 }
 
-/// Takes a free place, or that of a client without a request under way, which has to leave. `None`: there is neither.
+/// Takes a free permit, or that of an idle client, which it evicts. `None`: there is neither.
 async fn admit_client(door: &AdminListener, guests: &mut IdleEvictor, peer: Option<Peer>) -> Option<Permit> {
     loop {
         if let Some(place) = door.connections.try_acquire(peer) {
@@ -242,7 +240,7 @@ async fn admit_client(door: &AdminListener, guests: &mut IdleEvictor, peer: Opti
     }
 }
 
-/// Makes the peer known to all paths.
+/// Gives the peer to all paths.
 fn with_peer(router: Router, peer: Option<Peer>) -> Router {
     match peer {
         Some(peer) => router.layer(Extension(peer)),
@@ -251,15 +249,15 @@ fn with_peer(router: Router, peer: Option<Peer>) -> Router {
 }
 
 async fn reject_client(mut stream: Box<dyn Stream>) {
-    let told = async {
+    let sent = async {
         stream.write_all(BUSY_RESPONSE).await?;
         stream.shutdown().await
     };
-    // A client that cannot even take this answer is no worse off without it.
-    let _ = tokio::time::timeout(limits::REJECT_TIME_MAX, told).await;
+    // A client that cannot take this answer loses nothing without it.
+    let _ = tokio::time::timeout(limits::REJECT_TIME_MAX, sent).await;
 }
 
-// The place has to be free when the guest has left, and it is: arguments are dropped from the last to the first.
+// The permit must be free once the client is gone, and it is: arguments are dropped from the last to the first.
 async fn serve_connection(
     stream: Box<dyn Stream>,
     router: Router,
@@ -292,15 +290,14 @@ async fn serve_connection(
     }
 }
 
-/// The client read too slowly.
 #[derive(Debug, thiserror::Error)]
 #[error("the client took longer than {} s", limits::ANSWER_TIME_MAX.as_secs())]
 struct SlowClient;
 
-/// An answer. Its request counts as under way until all of the answer is written.
+/// An answer. Its request counts as in progress until the whole answer is written.
 struct TrackedBody {
     body: axum::body::Body,
-    /// When it breaks off. `None`: it is a stream of events, whose watcher falls behind and is sent away.
+    /// The end of the allowed time. `None`: it is a stream of events, whose lagging watcher is disconnected.
     deadline: Option<Instant>,
     _guard: RequestGuard,
 }
@@ -322,7 +319,7 @@ impl Body for TrackedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // The client takes each buffer in time or is cut off, so this is asked soon after the deadline.
+        // The client takes each buffer in time or is disconnected, so this is polled soon after the deadline.
         if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
             return Poll::Ready(Some(Err(axum::Error::new(SlowClient))));
         }
@@ -370,7 +367,7 @@ mod tests {
         true
     }
 
-    /// Whether a client that reads slowly still gets more of such an answer after twice the time for answers.
+    /// Whether a slow client still gets more of such an answer after twice the allowed time.
     async fn goes_on(content_type: &'static str) -> bool {
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
         theirs.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
@@ -386,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_answer_but_a_stream_of_events_has_to_be_taken_in_time() {
+    async fn every_answer_except_an_event_stream_has_a_deadline() {
         for (content_type, expected) in [
             ("application/jsonl", false),
             ("application/json", false),

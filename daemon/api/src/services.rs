@@ -1,4 +1,4 @@
-//! The table of services: every service that is known, served or not, and the objects that are rejected.
+//! The table of services: every known service, served or not, and rejected objects.
 
 use std::cmp::Ordering;
 
@@ -31,7 +31,7 @@ pub(super) struct Services {
     now: ClockReading,
 }
 
-/// One service, its object and what became of it.
+/// One service, its object and its state.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Service")]
 pub(super) struct ServiceRow<'a> {
@@ -57,20 +57,20 @@ pub(super) struct ServiceRow<'a> {
     drained: usize,
     /// How many EndpointSlices it has.
     slices: usize,
-    /// The clients that came so far, over all ports; null without programs in the kernel.
+    /// The attempts of clients so far, over all ports; null without programs in the kernel.
     clients: Option<Clients>,
     internal_policy: Option<Code<TrafficPolicy>>,
     external_policy: Option<Code<TrafficPolicy>>,
     affinity_timeout: Option<u32>,
-    /// How many first bits of a client's address count for that; null: all of them.
+    /// The prefix lengths of a client's address for affinity; null: all of it.
     affinity_prefix: Option<AffinityPrefix>,
     health_check_node_port: Option<u16>,
-    /// How far its load balancer has come; null: it has none.
+    /// The state of its load balancer; null: it has none.
     load_balancer: Option<LoadBalancer<'a>>,
     uid: Option<&'a str>,
     resource_version: Option<&'a str>,
     created: Option<Rfc3339>,
-    /// The file or apiserver endpoint that it was read from.
+    /// The file or apiserver endpoint of the object.
     origin: Option<&'a str>,
 }
 
@@ -103,13 +103,13 @@ const fn urgency(status: &Status) -> u8 {
     }
 }
 
-/// The reasons that a row may have; null too.
+/// The possible reasons of a row, and null.
 fn reasons() -> Vec<Option<&'static str>> {
     let states = [ServiceState::NoAddress, ServiceState::NoService].map(ServiceState::as_str);
     states.into_iter().chain(Reason::ALL.map(Reason::as_str)).map(Some).chain([None]).collect()
 }
 
-/// Why a service is not served, where it could be expected to be; else why its worst frontend is not.
+/// Why a service is not served although it could be; else why its worst frontend is not.
 fn worst_reason(view: &ServiceView, worst: Option<&FrontendView>) -> Option<&'static str> {
     match view.state {
         ServiceState::NoAddress | ServiceState::NoService => Some(view.state.as_str()),
@@ -244,7 +244,7 @@ impl Table for Services {
 }
 
 impl Port<'_> {
-    /// `https:443:30443/TCP`: name, port and NodePort, as far as there are any.
+    /// `https:443:30443/TCP`: name, port and NodePort, if present.
     fn describe_state(&self) -> String {
         let name = if self.name.is_empty() { String::new() } else { format!("{}:", self.name) };
         let node_port = self.node_port.map(|port| format!(":{port}")).unwrap_or_default();

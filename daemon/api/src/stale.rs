@@ -1,4 +1,4 @@
-//! What follows a table: whether it is only remembered from before a restart, as long as a source has not confirmed it.
+//! The note after a table: whether it is from before a restart, until each source has delivered.
 
 use std::io::Write as _;
 
@@ -9,7 +9,6 @@ use schemars::{Schema, SchemaGenerator};
 use super::form::Form;
 use holdfast_agent::readings::missing_sources;
 
-/// The name of the member.
 pub(super) const NAME: &str = "stale_since";
 
 /// Describes the member to programs.
@@ -22,7 +21,7 @@ pub(super) fn describe_member(generator: &mut SchemaGenerator) -> Schema {
 
 /// Adds `stale_since` to JSON, which is null unless a source is missing; to text, adds a line only in that case.
 pub(super) fn write(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
-    // A vector takes whatever is written to it.
+    // A Vec takes every write.
     let _ = match (snapshot.stale_since.map(Rfc3339), form) {
         (Some(since), Form::Json) => write!(out, ",\"stale_since\": \"{since}\""),
         (None, Form::Json) => write!(out, ",\"stale_since\": null"),

@@ -1,7 +1,7 @@
 //! Tables, written in chunks while the client reads.
 //!
-//! Invariant: an answer shows one snapshot from its first row to its last, and beside that snapshot it holds no more
-//! than a chunk and one row, however long the table is.
+//! Invariant: an answer shows one snapshot from its first row to its last, and holds besides that snapshot at most a
+//! chunk and one row, however long the table is.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use super::text_table::{Cells, ColumnWidths};
 use super::{response_schema, stale};
 use holdfast_agent::readings::Readings;
 
-/// A column of the text: its title, and what stands below it.
+/// A column of the text: its title and its cells.
 pub(super) struct Column<T: Table> {
     title: &'static str,
     is_wide: bool,
@@ -36,35 +36,32 @@ pub(super) struct Column<T: Table> {
 /// Puts one cell of a row.
 type Cell<T> = fn(&<T as Table>::Row<'_>, Form, &mut Cells);
 
-/// A column that both tables show.
+/// A column of both tables.
 pub(super) const fn column<T: Table>(title: &'static str, cell: Cell<T>) -> Column<T> {
     Column { title, is_wide: false, cell }
 }
 
-/// A column that only the wide table shows.
+/// A column of the wide table only.
 pub(super) const fn wide_column<T: Table>(title: &'static str, cell: Cell<T>) -> Column<T> {
     Column { title, is_wide: true, cell }
 }
 
-/// A table of one kind of rows, which it finds service by service.
 pub(super) trait Table: Send + Sized + Unpin + 'static {
     /// The name of the list in JSON.
     const NAME: &'static str;
-    /// What the API's description calls the answer.
+    /// The name of the answer in the API's description.
     const ANSWER: &'static str;
-    /// What the answer has, in which order.
+    /// The content and order of the answer.
     const ORDER: &'static str;
-    /// The columns of the text.
     const COLUMNS: &'static [Column<Self>];
-    /// Which row of a service.
+    /// Identifies a row of a service.
     type Place: Copy + Send + Unpin;
-    /// What a row shows.
     type Row<'a>: Serialize + JsonSchema;
 
-    /// A table that has shown nothing yet.
+    /// A table before its first row.
     fn new(readings: &Readings) -> Self;
 
-    /// Whether a service may have rows that pass the filter. It is asked of all services before they are put in order.
+    /// Whether a service may have rows that pass the filter. All services are asked before they are sorted.
     fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool;
 
     /// Adds the rows of one service that pass the filter.
@@ -76,19 +73,19 @@ pub(super) trait Table: Send + Sized + Unpin + 'static {
     /// One row; `None` if the place is not one of this service's.
     fn build_row<'a>(&'a self, view: &'a ServiceView, place: Self::Place) -> Option<Self::Row<'a>>;
 
-    /// Forgets what was kept for the rows of the services before.
+    /// Drops the data for the rows of earlier services.
     fn clear_group(&mut self) {}
 
-    /// Describes the members of the JSON object that follow the rows.
+    /// Describes the members of the JSON object after the rows.
     fn describe_tail(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "object" })
     }
 
-    /// What follows the rows: further members of the JSON object, or further text.
+    /// Writes the part after the rows: further members of the JSON object, or further text.
     fn write_tail(_snapshot: &Snapshot, _form: Form, _out: &mut Vec<u8>) {}
 }
 
-/// Describes the answer, as [`TableStream`] writes it.
+/// Describes the answer as [`TableStream`] writes it.
 pub(super) fn describe_table<T: Table>(generator: &mut SchemaGenerator) -> Schema {
     let rows = generator.subschema_for::<Vec<T::Row<'_>>>();
     let mut whole = T::describe_tail(generator);
@@ -100,7 +97,6 @@ pub(super) fn describe_table<T: Table>(generator: &mut SchemaGenerator) -> Schem
     response_schema::schema_ref(T::ANSWER)
 }
 
-/// Adds a member that every answer has.
 pub(super) fn add_member(members: &mut Map<String, Value>, name: &str, described: Schema) {
     if let Value::Object(properties) = members.entry("properties").or_insert_with(|| json!({})) {
         properties.insert(name.to_owned(), described.into());
@@ -121,8 +117,8 @@ fn sort_services<T: Table>(snapshot: &Snapshot, filter: &Filter) -> Arc<[Arc<Ser
     })
 }
 
-/// Puts services in the order of their keys. The keys are compared as texts that lie side by side: those of many
-/// services lie all over memory, and to fetch each of them for each comparison takes ten times as long as to sort.
+/// Sorts services by their keys. The keys are compared as adjacent texts: the originals are scattered over memory, and
+/// fetching each of them for each comparison takes ten times as long as the sort.
 fn sort_by_key(views: Vec<&Arc<ServiceView>>) -> Arc<[Arc<ServiceView>]> {
     let mut texts = Vec::new();
     let mut keys: Vec<(Range<usize>, &Arc<ServiceView>)> = Vec::with_capacity(views.len());
@@ -142,16 +138,14 @@ fn sort_by_key(views: Vec<&Arc<ServiceView>>) -> Arc<[Arc<ServiceView>]> {
     keys.into_iter().map(|(_, view)| Arc::clone(view)).collect()
 }
 
-/// What the search for the next row came to.
+/// The result of the search for the next row.
 enum SeekResult<'a, T: Table> {
     Row(T::Row<'a>),
-    /// There was none yet.
     Pending,
-    /// There is no further one.
     End,
 }
 
-/// Goes over all rows in order.
+/// Iterates over all rows in order.
 #[derive(Debug)]
 struct RowCursor<T: Table> {
     table: T,
@@ -171,7 +165,7 @@ impl<T: Table> RowCursor<T> {
         self.places = Vec::new().into_iter();
     }
 
-    /// Looks for the next row, in no more services than one turn is for.
+    /// Searches for the next row, in at most one turn's services.
     fn seek_row(&mut self) -> SeekResult<'_, T> {
         for _ in 0..limits::SERVICES_PER_TURN {
             if let Some((at, place)) = self.places.next() {
@@ -185,7 +179,7 @@ impl<T: Table> RowCursor<T> {
         SeekResult::Pending
     }
 
-    /// Gathers the places of the next group: services of one namespace and name, which more than one source may have.
+    /// Collects the places of the next group: services of one namespace and name, which several sources may have.
     fn load_group(&mut self) -> Option<()> {
         let rest = self.views.get(self.next..)?;
         let first = rest.first()?;
@@ -206,7 +200,7 @@ impl<T: Table> RowCursor<T> {
     }
 }
 
-/// The whole table, as a response that is made while the client reads it.
+/// The whole table, as a response that is written while the client reads it.
 pub(super) fn table_response<T: Table>(readings: &Readings, filter: Filter, form: Form) -> Response {
     let snapshot = readings.snapshot();
     let views = sort_services::<T>(&snapshot, &filter);
@@ -235,7 +229,7 @@ fn fill_line<T: Table>(row: &T::Row<'_>, form: Form, cells: &mut Cells) {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TableStage {
-    /// Text only: finding out how wide the columns are.
+    /// Text only: measuring the columns.
     Measure,
     Head,
     First,
@@ -260,14 +254,14 @@ struct TableStream<T: Table> {
     widths: ColumnWidths,
     cells: Cells,
     stage: TableStage,
-    /// How many rows have told how wide they are, before the first was written.
+    /// How many rows were measured before the first was written.
     measured: usize,
     /// Whether the turn is over before a chunk is full.
     turn_ended: bool,
 }
 
 impl<T: Table> TableStream<T> {
-    /// The next chunk; an empty one while there is nothing to say yet.
+    /// The next chunk; empty if there is nothing to write yet.
     fn next_chunk(&mut self) -> Result<Vec<u8>, serde_json::Error> {
         if self.stage == TableStage::Measure {
             self.stage = self.measure_rows();
@@ -284,8 +278,7 @@ impl<T: Table> TableStream<T> {
         Ok(out)
     }
 
-    /// Measures as many rows as make about a chunk. After the last row, or the last that is waited for, it goes back to
-    /// the first one.
+    /// Measures about a chunk of rows. After the last row, or the last to measure, it returns to the first one.
     fn measure_rows(&mut self) -> TableStage {
         fill_heading::<T>(self.form, &mut self.cells);
         self.widths.observe(&self.cells);
@@ -355,7 +348,7 @@ impl<T: Table> TableStream<T> {
                 return TableStage::Done;
             }
         }
-        // A row that is wider than those that were measured widens the columns from here on.
+        // A row that is wider than the measured ones widens the columns from here on.
         if self.measured >= limits::MEASURED_ROWS_MAX {
             self.widths.observe(&self.cells);
         }
@@ -364,7 +357,7 @@ impl<T: Table> TableStream<T> {
     }
 }
 
-/// Makes one chunk at a time and lets all other connections have their turn before the next.
+/// Writes one chunk at a time and yields to all other connections before the next.
 struct YieldingStream<T: Table> {
     answer: TableStream<T>,
     has_yielded: bool,
@@ -451,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_made_chunk_by_chunk() {
+    fn a_table_yields_after_each_chunk() {
         check_chunks(Form::Json);
         check_chunks(Form::Wide);
     }
@@ -470,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_among_services_without_rows_lets_others_have_their_turn() {
+    fn a_search_without_rows_yields_to_other_connections() {
         let services = 4 * limits::SERVICES_PER_TURN;
         let polls = polls(streamed(BackendTable::default(), many(services, 0), Form::Json));
         assert!(polls.iter().filter(|poll| poll.is_pending()).count() >= 4, "{}", polls.len());

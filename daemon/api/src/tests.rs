@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use super::fixture::{self, Served};
 
-/// One answer as it came.
+/// One answer as received.
 struct Got {
     status: u16,
     head: String,

@@ -1,4 +1,4 @@
-//! How single values are shown in the cells of tables.
+//! Single values in the cells of tables.
 
 use std::fmt::{Display, Write as _};
 
@@ -30,7 +30,7 @@ impl Cells {
     /// is shown as `?`.
     pub(super) fn put(&mut self, value: impl Display) {
         let begin = self.text.len();
-        // Writing to a String cannot fail, and a Display that fails has nothing to show.
+        // Writing to a String cannot fail, and a failing Display has nothing to show.
         let _ = write!(PrintableWriter(&mut self.text), "{value}");
         if self.text.len() == begin {
             self.text.push('-');
@@ -38,7 +38,7 @@ impl Cells {
         self.ends.push(self.text.len());
     }
 
-    /// Adds a cell that may have nothing to show.
+    /// Adds a cell that may be empty.
     pub(super) fn put_optional(&mut self, value: Option<impl Display>) {
         match value {
             Some(value) => self.put(value),
@@ -52,7 +52,6 @@ impl Cells {
     }
 }
 
-/// How wide the columns of a table must be.
 #[derive(Debug, Default)]
 pub(super) struct ColumnWidths(Vec<usize>);
 
@@ -91,7 +90,7 @@ pub(super) fn write_table<T: Display>(
     write_aligned(&std::iter::once(Cells::from_values(titles)).chain(rows).collect::<Vec<_>>(), out);
 }
 
-/// Writes lines so that their columns stand below each other.
+/// Writes lines with aligned columns.
 pub(super) fn write_aligned(lines: &[Cells], out: &mut Vec<u8>) {
     let mut widths = ColumnWidths::default();
     lines.iter().for_each(|cells| widths.observe(cells));

@@ -1,6 +1,6 @@
-//! How many of what there are in all, as it follows the services in an answer.
+//! Totals at the end of the services in an answer.
 //!
-//! Invariant: whatever filter is given, it is about all services, and no service is looked at for it.
+//! Invariant: they cover all services, whatever the filter, and reading them visits no service.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::form::Form;
 
-/// The name of the member.
 pub(super) const NAME: &str = "totals";
 
-/// How many there are in all, whatever filter is given.
+/// The totals, whatever the filter.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[schemars(rename = "Totals")]
 pub struct TotalsRow {
@@ -59,7 +58,7 @@ pub(super) fn describe_member(generator: &mut SchemaGenerator) -> Schema {
 pub(super) fn write(totals: &Totals, form: Form, out: &mut Vec<u8>) {
     if form == Form::Json {
         out.extend_from_slice(b",\n\"totals\": ");
-        // A vector takes whatever is written to it.
+        // A Vec takes every write.
         let _ = serde_json::to_writer(out, &TotalsRow::from(totals));
     }
 }

@@ -1,11 +1,11 @@
-//! `/verify`: what the apiserver has, what is in memory and what is in the kernel, compared now.
+//! `/verify`: compares apiserver, memory and kernel now.
 //!
-//! Invariant: equal means that every comparison that can be made was made and found nothing, that the maps refused
-//! nothing, and that the programs that clients meet read just these maps. A comparison that could not be made is
-//! neither equal nor a difference: the answer says so. The comparison itself writes anew what differs in the kernel;
-//! what the watch missed is listed anew only if the question came over the socket. The apiserver is asked once in a
-//! while, however many clients want to know: each comparison says how old it is. Folders and configuration are read
-//! whole whenever they change, so they are not compared.
+//! Invariant: equal means that every possible comparison was made and found nothing, that the maps refused nothing, and
+//! that the programs that clients reach read these maps. A comparison that could not be made is neither equal nor a
+//! difference: the answer says so. The comparison itself rewrites differing entries in the kernel; missed changes are
+//! listed again only for a query over the socket. The apiserver is queried at most once in a while, however many
+//! clients ask: each comparison has its age. Folders and configuration are read whole at each change, so they are not
+//! compared.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::response;
 use holdfast_agent::readings::{Comparison, compare_flows, compare_programs, unwritten_services};
 use holdfast_kubernetes::source::AuditMode;
 
-/// What all comparisons found, those with the apiserver included.
+/// The results of all comparisons, including those with the apiserver.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 pub struct Verification {
     /// Every comparison was made and found nothing.
@@ -33,19 +33,19 @@ pub struct Verification {
     comparisons: Vec<Arc<Comparison>>,
 }
 
-/// Daemons of before did not say it.
+/// Older daemons omit the field.
 const fn is_made() -> bool {
     true
 }
 
-/// What all comparisons come to.
+/// The overall result of all comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyOutcome {
     /// Every comparison was made and found nothing.
     Equal,
-    /// A comparison found a difference, whether others could be made or not.
+    /// A comparison found a difference, whether or not others could be made.
     Different,
-    /// No comparison found a difference, and some could not be made.
+    /// No comparison found a difference, but some could not be made.
     Incomplete,
 }
 
@@ -56,7 +56,7 @@ impl Verification {
         Self { equal, complete, comparisons }
     }
 
-    /// What they come to. Only the comparisons themselves are looked at, which daemons of before tell as well.
+    /// The overall result. It uses only the comparisons themselves, which older daemons have as well.
     pub fn outcome(&self) -> VerifyOutcome {
         let any = |equal| self.comparisons.iter().any(|it| it.equal == equal);
         match (any(Some(false)), any(None)) {
@@ -67,7 +67,6 @@ impl Verification {
         }
     }
 
-    /// The comparisons as people read them.
     pub fn text(&self) -> String {
         let end = match self.outcome() {
             VerifyOutcome::Equal => "all equal\n".to_owned(),
@@ -84,7 +83,7 @@ impl Verification {
     }
 }
 
-/// Answers with what the comparisons find now, or found a moment ago.
+/// Answers with the results of comparisons, made now or a moment ago.
 pub(super) async fn verify(visit: RequestContext, _: Query, form: Form) -> Response {
     let asker = match visit.listener.kind {
         ListenerKind::Tcp(_) => AuditMode::ReadOnly,
@@ -94,13 +93,14 @@ pub(super) async fn verify(visit: RequestContext, _: Query, form: Form) -> Respo
     let datapath = visit.readings.datapath();
     let mut comparisons = vec![kernel];
     comparisons.extend(compare_programs(&datapath).into_iter().chain(compare_flows(&datapath)).map(Arc::new));
-    let of = |(what, compared)| Arc::new(Comparison::new(format!("apiserver with memory, {what}"), compared));
-    comparisons.extend(apiserver.into_iter().map(of));
+    let comparison =
+        |(what, compared)| Arc::new(Comparison::new(format!("apiserver with memory, {what}"), compared));
+    comparisons.extend(apiserver.into_iter().map(comparison));
     let verification = Verification::new(comparisons);
     response::render_response(StatusCode::OK, form, &verification, || verification.text())
 }
 
-/// One comparison as people read it. Nothing that others said can move a terminal's cursor.
+/// One comparison as people read it. No foreign text in it can move a terminal's cursor.
 fn render_comparison(it: &Comparison) -> String {
     let verdict = match (it.equal, &it.error) {
         (Some(true), _) => "equal".to_owned(),
@@ -119,8 +119,8 @@ fn render_comparison(it: &Comparison) -> String {
     lines.map(|line| sanitise_line(&line) + "\n").collect()
 }
 
-/// Compares memory with the maps. It takes a turn of this door first, so that a client that waits for one keeps no
-/// client of the other door waiting.
+/// Compares memory with the maps. It takes a permit of this listener first, so that a waiting client delays no client
+/// of the other listener.
 async fn compare_maps(visit: &RequestContext) -> Arc<Comparison> {
     let kind = visit.readings.datapath().kind().as_str();
     match visit.acquire_query_permit().await {
@@ -129,7 +129,7 @@ async fn compare_maps(visit: &RequestContext) -> Arc<Comparison> {
     }
 }
 
-/// What the maps refused is in memory as it is in the maps, and not as it is asked for.
+/// A write that the maps refused is in memory as in the maps, and differs from the demand.
 async fn query_engine(visit: &RequestContext) -> Comparison {
     let found = match visit.readings.engine.check().await {
         Ok(Ok(drift)) => {

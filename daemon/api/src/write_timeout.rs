@@ -1,8 +1,7 @@
-//! A stream that gives up on a client that does not read.
+//! A stream that times out if the client does not read.
 //!
-//! Invariant: whatever was given to be written is taken by the client within [`limits::WRITE_STALL_MAX`], or the
-//! connection ends. The clock stops at a flush, which comes only when everything was taken, so reading a byte now and
-//! then does not help.
+//! Invariant: the client takes all written data within [`limits::WRITE_STALL_MAX`], or the connection ends. The clock
+//! stops at a flush, which comes only once everything was taken, so reading a byte now and then does not help.
 
 use std::io;
 use std::pin::Pin;
@@ -86,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Ends a test in which neither end gives up. It passes at once: the tests' clock runs on when all tasks wait.
+    /// Ends a test in which neither end gives up. It passes at once: the tests' clock advances when all tasks wait.
     const LONG: std::time::Duration = std::time::Duration::from_secs(3600);
 
     fn pair() -> (StallTimeout<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_reads_nothing_is_cut_off() {
+    async fn a_client_that_reads_nothing_is_disconnected() {
         let (mut ours, _theirs) = pair();
         let begun = tokio::time::Instant::now();
         let writing = tokio::time::timeout(LONG, ours.write_all(&[0; 64]));
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_byte_now_and_then_does_not_help() {
+    async fn reading_single_bytes_does_not_extend_the_timeout() {
         let (mut ours, mut theirs) = pair();
         let dripping = async {
             while theirs.read_u8().await.is_ok() {
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_buffer_has_its_own_time() {
+    async fn each_buffer_has_its_own_timeout() {
         let (mut ours, mut theirs) = pair();
         for _ in 0..4 {
             let reading = async {

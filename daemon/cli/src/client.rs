@@ -205,7 +205,6 @@ fn count_head_bytes(request: &Request<String>) -> usize {
     request.method().as_str().len() + path + " HTTP/1.1\r\n".len() + 1 + headers.sum::<usize>() + 2
 }
 
-/// Sends a request and waits for the headers of its answer.
 async fn exchange(
     stream: Box<dyn Stream>,
     request: Request<String>,
@@ -278,7 +277,6 @@ impl Reply {
         Self { status, exit, body: Body { incoming: answer.into_body(), piece: Bytes::new(), connection } }
     }
 
-    /// The body as it arrives.
     pub(super) fn body(&mut self) -> &mut impl Read {
         &mut self.body
     }
@@ -327,7 +325,6 @@ impl Reply {
     }
 }
 
-/// A refusal in JSON.
 #[derive(Deserialize)]
 struct Refusal {
     error: String,

@@ -15,7 +15,6 @@ use holdfast_import::{self as import, BYTES_MAX, Format, ImportOutcome};
 /// The file name for standard input.
 const STANDARD_INPUT: &str = "-";
 
-/// Parses a format of the command line.
 pub(super) fn parse_format(text: &str) -> Result<Format, String> {
     let legal = || Format::ALL.iter().map(|format| format.spelling()).collect::<Vec<_>>().join(", ");
     let named = Format::ALL.iter().copied().find(|format| format.spelling() == text);

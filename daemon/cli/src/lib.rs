@@ -55,9 +55,7 @@ pub enum Exit {
     Unreachable,
     /// The command line, or a filter in it, is invalid.
     Usage,
-    /// The configuration is bad.
     Config,
-    /// A diagnosis found errors.
     Errors,
     /// The Service does not exist.
     NoService,
@@ -88,30 +86,23 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// The exit codes of `diagnose`.
 const DIAGNOSE_EXITS: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon cannot be reached, 3 errors, \
                               4 no such Service, 5 nothing found and something could not be checked";
 
-/// The exit codes of `verify`.
 const VERIFY_EXITS: &str = "Exit code: 0 all is equal, 1 something differs, 2 the daemon cannot be reached, 5 not \
                             everything could be compared, and what was is equal";
 
-/// The exit codes of `events`.
 const EVENTS_EXITS: &str =
     "Exit code: 0 they were read, 2 the daemon cannot be reached, 5 they could not be read";
 
-/// The exit codes of `drain`.
 const DRAIN_EXITS: &str = "Exit code: 0 no new client gets such a backend, 1 clients of some service still do, because no \
                            other backend there takes clients, or no service has such a backend, 2 the daemon cannot be reached or rejects the order";
 
-/// The exit codes of `undrain`.
 const UNDRAIN_EXITS: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be reached or rejects the order";
 
-/// The exit codes of `import`.
 const IMPORT_EXITS: &str = "Exit code: 0 the blocks say all that the file says, 1 something is noted on standard error, 78 the file \
                             cannot be read";
 
-/// The default path of the configuration.
 pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
 
 /// Kubernetes services on this host, programmed into the kernel.

@@ -113,7 +113,6 @@ fn paint_text(text: &str, colour: &str) -> String {
     format!("\u{1b}[{colour}m{text}\u{1b}[0m")
 }
 
-/// A line in its colours.
 fn paint_line(line: &str) -> String {
     let text = line.trim_end_matches('\n');
     let end = line.get(text.len()..).unwrap_or_default();

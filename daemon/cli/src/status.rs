@@ -400,7 +400,6 @@ impl Status {
     }
 }
 
-/// Why an address is not announced.
 fn unannounced_reason(AnnouncedAddress { address, announced, why, .. }: &AnnouncedAddress) -> Option<String> {
     (!announced).then(|| format!("{address}: {}", why.as_deref().unwrap_or("its route is not there")))
 }

@@ -24,7 +24,7 @@ use holdfast_api::{
 };
 use holdfast_kubernetes::apiserver::ForgetError;
 
-/// What a run of a command line did.
+/// The outcome of one command line.
 #[derive(Debug)]
 struct Ran {
     exit: Exit,
@@ -46,7 +46,7 @@ fn run(arguments: &[&str]) -> Ran {
 }
 
 trait Ask {
-    /// Asks over the socket and over TCP; both must say the same.
+    /// Queries over the socket and over TCP; both must give the same.
     fn ask(&self, arguments: &[&str]) -> Ran;
 }
 
@@ -68,7 +68,7 @@ fn check(ran: &Ran, exit: Exit, out: &Expect, err: &Expect) {
 }
 
 #[test]
-fn a_table_is_what_the_api_says() {
+fn a_table_equals_the_answer_of_the_api() {
     let served = serve(everything());
     let ran =
         served.ask(&["frontends", "--service", "default/web", "--type", "NodePort", "--address", "0.0.0.0"]);
@@ -102,7 +102,7 @@ fn refusals_name_the_client_and_the_service() {
 }
 
 #[test]
-fn flows_are_asked_for_with_all_filters() {
+fn flows_pass_all_filters_to_the_api() {
     let served = serve(everything());
     let asked = ["--client", "203.0.113.9", "--frontend", "[fd00::99]:53", "--backend", "10.1.0.1:8080"];
     let ran = served.ask(&[&["flows", "--state", "open", "--limit", "7"][..], &asked].concat());
@@ -114,7 +114,7 @@ fn flows_are_asked_for_with_all_filters() {
 }
 
 #[test]
-fn the_apiserver_is_shown_as_the_api_says_it() {
+fn the_apiserver_is_shown_as_in_the_api() {
     let ran = serve(everything()).ask(&["apiserver"]);
     assert_eq!(ran.exit, Exit::Good);
     assert!(
@@ -125,7 +125,7 @@ fn the_apiserver_is_shown_as_the_api_says_it() {
 }
 
 #[test]
-fn the_datapath_is_shown_as_the_api_says_it() {
+fn the_datapath_is_shown_as_in_the_api() {
     let ran = serve(everything()).ask(&["datapath"]);
     assert_eq!(ran.exit, Exit::Good);
     assert!(ran.out.starts_with("datapath kernel\n") && ran.out.contains("frontends4  8 "), "{}", ran.out);
@@ -134,7 +134,7 @@ fn the_datapath_is_shown_as_the_api_says_it() {
     assert_eq!(json["kernel"]["broken_hooks"][0], "sendmsg6");
 }
 
-/// Runs `holdfast reload` against a daemon that answers so.
+/// Runs `holdfast reload` against a daemon with this answer.
 fn reload(outcome: Result<ReloadOutcome, String>) -> Ran {
     reload_as(&[], outcome)
 }
@@ -208,7 +208,7 @@ fn an_address_that_stays_is_a_finding() {
 }
 
 #[test]
-fn an_order_to_drain_says_what_came_of_it() {
+fn an_order_to_drain_reports_its_effect() {
     let (orders, mut ordered) = mpsc::channel::<Order>(1);
     let served = serve_to(everything(), RequestSenders { drains: orders, ..acts() });
     let socket = served.socket.to_str().unwrap();
@@ -268,7 +268,7 @@ fn a_bad_filter_is_a_usage_error() {
 }
 
 #[test]
-fn status_tells_what_is_not_well() {
+fn status_shows_every_problem() {
     check(
         &serve(everything()).ask(&["status"]),
         Exit::Finding,
@@ -399,9 +399,9 @@ fn packets_that_cannot_be_translated_are_a_finding() {
     assert!(ran.out.contains(" are not served: no such device\n"), "{}", ran.out);
 }
 
-/// To send an operator who reads it after a restart would end the service of all clients.
+/// An operator who restarts because of this message would end the service of all clients.
 #[test]
-fn what_serves_without_its_pins_is_told_apart_from_what_does_not_serve() {
+fn unpinned_programs_are_distinguished_from_missing_ones() {
     let served = serve_with(many(1, 1), |readings| {
         let mut status = fixture::status();
         (status.broken_hooks, status.detached_hooks) = (vec!["connect4", "connect6"], vec!["connect6"]);
@@ -441,9 +441,9 @@ fn a_daemon_that_is_not_ready_is_a_finding() {
     assert!(ran.out.contains("ready      no: no first list yet from: kubernetes\n"), "{}", ran.out);
 }
 
-/// What is on disk then is what a restart would begin with.
+/// A restart would begin with the file on disk.
 #[test]
-fn a_refused_reload_is_a_finding_and_a_shut_door_is_told() {
+fn a_refused_reload_is_a_finding_and_a_closed_listener_is_shown() {
     let served = |refused: Option<&'static str>, shut: &'static [&'static str]| {
         serve_with(many(1, 1), move |readings| {
             in_memory(readings);
@@ -466,7 +466,7 @@ fn a_refused_reload_is_a_finding_and_a_shut_door_is_told() {
 }
 
 #[test]
-fn what_a_restart_would_forget_of_drains_is_told() {
+fn unwritten_drains_are_shown() {
     let ran = serve_with(many(1, 1), |readings| {
         in_memory(readings);
         readings.drains = watch::channel(drains::DrainsWrite::from_error("the disk is full")).1;
@@ -477,7 +477,7 @@ fn what_a_restart_would_forget_of_drains_is_told() {
 }
 
 #[test]
-fn an_unreachable_daemon_is_told_with_all_that_was_tried() {
+fn an_unreachable_daemon_is_reported_with_every_attempt() {
     let folder = Folder::new();
     let path = folder.0.join("none.sock");
     let ran = run(&["status", "--socket", path.to_str().unwrap()]);
@@ -493,7 +493,7 @@ fn an_unreachable_daemon_is_told_with_all_that_was_tried() {
 }
 
 #[test]
-fn whoever_may_not_use_the_socket_is_told_who_may() {
+fn a_permission_error_names_the_sockets_group() {
     let refused = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
     let said =
         client::ClientError::Unreachable(vec![("/run/holdfast/admin.sock".to_owned(), refused)]).to_string();
@@ -511,7 +511,7 @@ fn tcp_is_tried_when_the_socket_is_dead() {
 }
 
 #[test]
-fn whoever_else_listens_there_is_no_daemon() {
+fn another_program_on_the_address_is_no_daemon() {
     let folder = Folder::new();
     let path = folder.0.join("other.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -551,7 +551,7 @@ fn a_closed_pipe_is_quiet() {
 }
 
 #[test]
-fn a_bad_configuration_is_told_whole() {
+fn check_config_reports_every_error() {
     let folder = Folder::new();
     let path = folder.0.join("config.toml");
     std::fs::write(&path, "[admin]\nlisten = \"10.0.0.1:80\"\n[nod]\n").unwrap();
@@ -568,7 +568,7 @@ fn a_bad_configuration_is_told_whole() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_a_warning_and_the_file_is_good() {
+fn a_missing_file_is_a_warning_and_the_configuration_is_good() {
     let folder = Folder::new();
     let path = folder.0.join("config.toml");
     for (text, warning) in [
@@ -594,7 +594,7 @@ fn what_is_not_there_yet_is_a_warning_and_the_file_is_good() {
 }
 
 #[test]
-fn import_writes_blocks_and_says_what_they_do_not_say() {
+fn import_writes_blocks_and_notes_omissions() {
     let folder = Folder::new();
     let path = folder.0.join("rules");
     let path = path.to_str().unwrap();
@@ -608,7 +608,7 @@ fn import_writes_blocks_and_says_what_they_do_not_say() {
     assert!(ran.out.contains("backends = [{ address = \"10.0.0.1:80\", weight = 2 }]"), "{}", ran.out);
     let ran = import(&format!("{whole}-A -f 1 -s rr\n"));
     assert_eq!((ran.exit, ran.err.contains(": line 3: firewall mark")), (Exit::Finding, true), "{}", ran.err);
-    // Two families that cannot meet are what the reader of configurations finds.
+    // The reader of configurations rejects two families that cannot meet.
     let ran = import("-A -t 192.0.2.1:80 -s wrr\n-a -t 192.0.2.1:80 -r [fd00::1]:80 -m -w 2\n");
     assert_eq!(
         (ran.exit, ran.err.contains("to mend: what was written:")),
@@ -628,7 +628,7 @@ fn import_writes_blocks_and_says_what_they_do_not_say() {
 
 /// `check-config` reports faults in files about Events too, because operators write those as well.
 #[test]
-fn what_is_wrong_in_the_files_about_events_is_told_with_the_configuration() {
+fn check_config_reports_faults_in_event_files() {
     let folder = Folder::new();
     let (path, events) = (folder.0.join("config.toml"), folder.0.join("events.d"));
     std::fs::create_dir(&events).unwrap();
@@ -650,9 +650,9 @@ fn what_is_wrong_in_the_files_about_events_is_told_with_the_configuration() {
     assert_eq!(run(&["check-config", path.to_str().unwrap()]).exit, Exit::Good);
 }
 
-/// Files beside the configuration are judged with it, each block by itself and all of them together.
+/// Files next to the configuration are judged with it, each block by itself and all of them together.
 #[test]
-fn what_is_wrong_in_the_files_of_services_is_told_with_the_configuration() {
+fn check_config_reports_errors_in_service_files() {
     let folder = Folder::new();
     let (path, services) = (folder.0.join("config.toml"), folder.0.join("services.d"));
     let block = |name: &str, frontend: &str, backend: &str| {
@@ -684,7 +684,7 @@ fn what_is_wrong_in_the_files_of_services_is_told_with_the_configuration() {
     assert_eq!(said.len(), 4, "{}", ran.err);
 }
 
-/// Who may write into the folder of services names the files there, and need not be root.
+/// The names of files in the folder of services come from their writers, who need not be root.
 #[test]
 fn no_name_of_a_file_of_services_writes_or_turns_a_line_of_a_check() {
     let folder = Folder::new();
@@ -705,7 +705,7 @@ fn cleanup(folder: &Folder, pins: &std::path::Path) -> Ran {
 }
 
 #[test]
-fn cleanup_of_what_is_not_there_is_good() {
+fn cleanup_of_nothing_is_good() {
     let folder = Folder::new();
     let pins = folder.0.join("pins");
     let ran = cleanup(&folder, &pins);
@@ -740,7 +740,7 @@ fn nothing_is_drained_that_holdfast_cannot_have_made() {
     assert!(ran.err.contains("is not on a BPF file system") && pins.exists(), "{}", ran.err);
 }
 
-/// The unit starts the daemon after it, whatever it says.
+/// The unit starts the daemon after it, whatever its result.
 #[test]
 fn prepare_keeps_no_daemon_from_its_start() {
     let folder = Folder::new();
@@ -859,7 +859,7 @@ fn watch_shows_what_happens_until_the_daemon_stops() {
 }
 
 #[test]
-fn explain_tells_what_a_packet_from_outside_meets() {
+fn explain_traces_a_packet_from_outside() {
     let served = serve(everything());
     // There is no engine in these tests, so nothing can read the maps.
     let cannot = "meets what cannot be told now: the maps could not be read: the engine does not answer";
@@ -936,7 +936,7 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
 }
 
 #[test]
-fn a_diagnosis_ends_by_what_it_found() {
+fn a_diagnosis_exits_by_its_findings() {
     let served = serve(everything());
     for (what, exit, says) in [
         ("default/web", Exit::Errors, "default/web  LoadBalancer"),
@@ -944,7 +944,7 @@ fn a_diagnosis_ends_by_what_it_found() {
         ("default/bad", Exit::NoService, "is rejected"),
         ("web", Exit::Usage, ""),
     ] {
-        // For a client over TCP the daemon asks no other process, so the two doors need not say the same.
+        // For a TCP client the daemon queries no other process, so the two listeners may give different answers.
         let (address, socket) = (served.admin.address().to_string(), served.socket.to_str().unwrap());
         for reach in [["--tcp", &address], ["--socket", socket]] {
             let ran = run(&[&["diagnose", what, "--no-probe"], &reach[..]].concat());
@@ -986,7 +986,7 @@ fn events_that_could_not_be_read_end_otherwise_than_none() {
 }
 
 #[test]
-fn what_is_longer_than_a_question_may_be_is_a_usage_error() {
+fn an_overlong_request_is_a_usage_error() {
     let served = serve(everything());
     let ran = served.ask(&["explain", &"x".repeat(9_000)]);
     assert_eq!((ran.exit, ran.out.as_str()), (Exit::Usage, ""));
@@ -1031,7 +1031,7 @@ fn as_json(ran: &Ran) -> serde_json::Value {
 }
 
 #[test]
-fn programs_can_read_what_a_configuration_is_told() {
+fn check_config_has_json() {
     let folder = Folder::new();
     let path = folder.0.join("config.toml");
     let check = |text: &str| {
@@ -1050,7 +1050,7 @@ fn programs_can_read_what_a_configuration_is_told() {
 }
 
 #[test]
-fn programs_can_read_what_a_cleanup_did() {
+fn cleanup_has_json() {
     let folder = Folder::new();
     let config = folder.0.join("config.toml");
     let pins = folder.0.join("pins");
@@ -1080,7 +1080,7 @@ fn programs_can_read_what_a_cleanup_did() {
 }
 
 #[test]
-fn programs_can_read_what_a_reload_led_to() {
+fn reload_has_json() {
     let ran = reload_as(&["-o", "json"], Ok(ReloadOutcome { restart_keys: vec!["log.format"] }));
     let told = as_json(&ran);
     assert_eq!((ran.exit, &told["reloaded"]), (Exit::Good, &true.into()));
@@ -1104,8 +1104,8 @@ fn a_probe_gets_its_answer_as_an_exit_code() {
 }
 
 #[test]
-fn what_could_not_be_compared_is_neither_equal_nor_a_difference() {
-    // No engine runs here that could compare the maps, and no program reads others than those.
+fn a_failed_comparison_is_neither_equal_nor_a_difference() {
+    // No engine runs here to compare the maps, and no program reads other maps.
     let ran = serve_with(everything(), |readings| {
         readings.datapath = watch::channel(Arc::new(DatapathView::for_memory())).1;
     })
@@ -1171,7 +1171,7 @@ fn whether_all_is_equal_is_read_from_its_field_and_not_from_a_line() {
 }
 
 #[test]
-fn what_could_mean_something_in_a_query_is_encoded_and_the_rest_stays_readable() {
+fn special_characters_of_a_query_are_encoded_and_others_stay() {
     let filters = |value: &str| build_path("/services?format=text", &[("service", value.to_owned())]);
     for (value, encoded) in [
         ("default/a-b.c_d:80", "default/a-b.c_d:80"),

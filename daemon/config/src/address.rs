@@ -17,7 +17,6 @@ const NO_NAMES: &str = "host names are not legal here, because nothing on this p
 pub struct ApiserverUrl(SocketAddr);
 
 impl ApiserverUrl {
-    /// The address to dial.
     pub fn address(self) -> SocketAddr {
         self.0
     }
@@ -96,7 +95,6 @@ impl Cidr {
         }
     }
 
-    /// Whether an address lies in the range.
     pub fn contains(self, address: IpAddr) -> bool {
         let bits = |address| match address {
             IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -119,7 +117,6 @@ pub(super) fn address_port(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     check_dialable(parse_address_port(text)?)
 }
 
-/// A loopback address and a port to listen on.
 pub(super) fn listen_address(value: &DeValue<'_>) -> Result<ListenAddress, String> {
     let text = string(value, "an address and port such as \"127.0.0.1:9890\"")?;
     let address = parse_address_port(text)?;
@@ -129,12 +126,10 @@ pub(super) fn listen_address(value: &DeValue<'_>) -> Result<ListenAddress, Strin
     }
 }
 
-/// An apiserver's URL.
 pub(super) fn apiserver_url(value: &DeValue<'_>) -> Result<ApiserverUrl, String> {
     ApiserverUrl::parse(string(value, "a URL such as \"https://10.0.0.10:6443\"")?)
 }
 
-/// A range of addresses.
 pub(super) fn cidr(text: &str) -> Result<Cidr, String> {
     let bad = || format!("{} is not a range: write it as \"10.0.0.0/8\" or \"fd00::/64\"", quote(text));
     let (address, prefix) = text.split_once('/').ok_or_else(bad)?;

@@ -12,10 +12,8 @@ use super::table::Table;
 use super::value::integer;
 
 words! {
-    /// How the addresses of a `[[service]]` are announced.
     #[derive(Default)]
     pub enum Announce {
-        /// They are not.
         #[default]
         None = "none",
         /// By a host route that exists while this node can serve them.
@@ -37,7 +35,6 @@ impl RouteTable {
 }
 
 table! {
-    /// The table `[announce]`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Announcing "announce" {
         /// The routing table of the routes.

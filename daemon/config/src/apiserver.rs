@@ -30,7 +30,6 @@ words! {
 }
 
 words! {
-    /// The encodings to request objects in.
     #[derive(Default)]
     pub enum Encodings {
         /// Protobuf where the server has it, else JSON.
@@ -47,16 +46,10 @@ pub enum ClientIdentity {
     /// A file with a bearer token.
     TokenFile(PathBuf),
     /// A certificate and its key, both PEM.
-    Certificate {
-        /// The file with the certificate.
-        certificate_file: PathBuf,
-        /// The file with the private key.
-        key_file: PathBuf,
-    },
+    Certificate { certificate_file: PathBuf, key_file: PathBuf },
 }
 
 table! {
-    /// The table `[apiserver]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Apiserver "apiserver" {
         /// The addresses in order of preference; no duplicates.
@@ -75,7 +68,6 @@ table! {
         identity: Option<ClientIdentity> = None, take_identity, show::optional(show_identity), reload;
         /// The tiers behind the configured addresses.
         discover: Vec<Discovery> = vec![Discovery::Kubelet, Discovery::Learned], take_discover, show::list, reload;
-        /// The encodings to request objects in.
         encoding: Encodings = Encodings::default(), take(word), show::word, restart;
     }
 }
@@ -119,7 +111,6 @@ words! {
 }
 
 table! {
-    /// The table `[kubernetes]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Kubernetes "kubernetes" {
         /// Whether Services and EndpointSlices come from the apiserver. By default they do if an apiserver is
@@ -128,9 +119,7 @@ table! {
         /// Serve the Services with this value in the label `service.kubernetes.io/service-proxy-name`; `None`: those
         /// without the label.
         service_proxy_name: Option<String> = None, take_some(label_value), show::optional(show::text), restart;
-        /// Whether the daemon writes Events to the cluster.
         events: bool = false, take(boolean), show::scalar, restart;
-        /// When the daemon reads Events of the cluster.
         events_read: EventsRead = EventsRead::default(), take(word), show::word, reload;
         /// Addresses that `spec.externalIPs` may claim, and `spec.ips` of ServiceImports.
         external_ips: ExternalIps = ExternalIps::All, take(external_ips), show_external_ips, reload;

@@ -18,7 +18,6 @@ pub struct BlocksFile {
     pub bad: Vec<(String, String)>,
     /// Whether a bad block lacks a readable name.
     pub has_nameless: bool,
-    /// The errors of the bad blocks.
     pub errors: Vec<Problem>,
     pub warnings: Vec<Problem>,
 }

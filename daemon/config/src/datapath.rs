@@ -24,7 +24,6 @@ pub enum Cgroup {
 }
 
 words! {
-    /// Which sockets are served.
     pub enum Sockets {
         /// The sockets of the host and of all pods.
         All = "all",
@@ -38,7 +37,6 @@ words! {
 pub struct CgroupPath(String);
 
 impl CgroupPath {
-    /// The path as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -84,32 +82,24 @@ words! {
 }
 
 table! {
-    /// Which sockets end when their backend leaves.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct StaleSockets "datapath.stale_sockets" {
         /// Sockets of these protocols, in the order of the words; empty: no socket is ended.
         // A UDP client never notices by itself; a TCP connection may end well without help.
         protocols: Vec<Protocol> = vec![Protocol::Udp], take_protocols, show::list, restart;
-        /// Sockets in these network namespaces.
         namespaces: Namespaces = Namespaces::Host, take(word), show::word, restart;
     }
 }
 
 table! {
-    /// The table `[datapath]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Datapath "datapath" {
-        /// The carrier of the traffic.
         kind: DatapathKind = DatapathKind::Kernel, take(word), show::word, restart;
-        /// The cgroup of the processes that use the services.
         cgroup: Cgroup = Cgroup::Auto, take_cgroup, show_cgroup, restart;
         /// The folder on a BPF file system for all pins.
         bpffs: PathBuf = "/sys/fs/bpf/holdfast".into(), take_path, show::path, restart;
-        /// The capacity of the datapath.
         limits: DatapathLimits = DatapathLimits::default(), take_table, show_table, inner;
-        /// Which sockets end when their backend leaves.
         stale_sockets: StaleSockets = StaleSockets::default(), take_table, show_table, inner;
-        /// Which sockets are served.
         sockets: Sockets = Sockets::All, take(word), show::word, restart;
         /// Whether UDP sockets are served.
         udp_sockets: bool = true, take(boolean), show::scalar, restart;

@@ -39,7 +39,6 @@ impl Name {
         if is_legal { Ok(Self(text.to_ascii_lowercase().into())) } else { Err(InvalidDnsName) }
     }
 
-    /// The root.
     pub fn root() -> Self {
         Self("".into())
     }
@@ -49,7 +48,6 @@ impl Name {
         self.0.is_empty()
     }
 
-    /// The name in wire format.
     pub fn to_wire(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.0.len() + 2);
         for label in self.0.split('.').filter(|label| !label.is_empty()) {

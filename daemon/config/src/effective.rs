@@ -50,12 +50,10 @@ impl Config {
         self
     }
 
-    /// [`Config::effective`] as TOML.
     pub fn effective_text(&self) -> String {
         self.effective().to_string()
     }
 
-    /// [`Config::effective`] as JSON.
     pub fn effective_json(&self) -> String {
         serde_json::json!(self.effective()).to_string()
     }

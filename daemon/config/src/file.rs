@@ -11,7 +11,6 @@ use super::limits::FILE_BYTES_MAX;
 use super::problem::{ConfigErrors, Position, Problem, Subject};
 use super::report::Lines;
 
-/// The text of the file.
 pub(super) fn read_text(path: &Path, file: &str) -> Result<String, ConfigErrors> {
     let refuse = |message| ConfigErrors::for_file(file, None, message);
     let bytes = read_bytes(path).map_err(|error| read_error(file, &error))?;

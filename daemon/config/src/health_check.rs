@@ -22,7 +22,6 @@ use super::limits::{
 use super::table::{LocatedValue, Table};
 use super::value::{duration, integer, quote, show_duration, string, word};
 
-/// The kind of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckKind {
     /// The backend accepts a connection.
@@ -65,7 +64,6 @@ impl CheckKind {
         }
     }
 
-    /// The TLS settings, if the check speaks TLS.
     pub const fn tls(&self) -> Option<&CheckTls> {
         match self {
             Self::Http(asked) => asked.tls.as_ref(),
@@ -96,7 +94,6 @@ pub struct HttpCheck {
     pub expect_status: Statuses,
     /// A text that the body must contain; `None`: the body is not read.
     pub expect_body: Option<String>,
-    /// The TLS settings; `None`: no TLS.
     pub tls: Option<CheckTls>,
 }
 
@@ -119,7 +116,6 @@ pub struct GrpcCheck {
     pub service: String,
     /// The header `:authority`; `None`: the dialled address.
     pub host: Option<String>,
-    /// The TLS settings; `None`: no TLS.
     pub tls: Option<CheckTls>,
 }
 
@@ -174,7 +170,6 @@ impl fmt::Display for Statuses {
 /// The key `health_check` of a `[[service]]` block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The kind of check.
     pub kind: CheckKind,
     /// The port to check in place of the backend's own.
     pub port: Option<NonZeroU16>,

@@ -13,10 +13,8 @@ use super::table::Table;
 use super::value::{Share, duration, share, show_duration, word, word_among};
 
 table! {
-    /// The table `[hold]`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Hold "hold" {
-        /// How long a list is held.
         limit: Duration = Duration::from_secs(120), take(duration(HOLD)), show::time, reload;
         /// How often each held backend is probed.
         probe_interval: Duration = Duration::from_secs(2), take(duration(INTERVAL)), show::time, reload;

@@ -16,7 +16,6 @@ pub(super) trait Keys: Default {
     /// Reads the table; an absent or bad key keeps its value of `default`.
     fn read_over(default: Self, table: &mut Table<'_, '_, '_>) -> Self;
 
-    /// Reads the table.
     fn read(table: &mut Table<'_, '_, '_>) -> Self {
         Self::read_over(Self::default(), table)
     }
@@ -96,7 +95,6 @@ pub(super) fn inner<T: Keys>(_name: &'static str, read: &mut T, in_force: &T) ->
     read.keep(in_force)
 }
 
-/// Reads one value.
 pub(super) fn take<T>(
     read: impl Fn(&DeValue<'_>) -> Result<T, String>,
 ) -> impl Fn(&mut Table<'_, '_, '_>, &'static str) -> Option<T> {
@@ -110,7 +108,6 @@ pub(super) fn take_some<T>(
     move |table, key| table.take(key, &read).map(Some)
 }
 
-/// Reads a path.
 pub(super) fn take_path(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<PathBuf> {
     table.path(key).map(|found| found.value)
 }
@@ -120,7 +117,6 @@ pub(super) fn take_some_path(table: &mut Table<'_, '_, '_>, key: &'static str) -
     take_path(table, key).map(Some)
 }
 
-/// Reads a nested table.
 pub(super) fn take_table<T: Keys>(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<T> {
     Some(table.table(key, T::read))
 }

@@ -74,7 +74,6 @@ pub(super) const QUOTED_CHARS_MAX: usize = 80;
 /// The longest DNS label, and the longest value of a Kubernetes label (RFC 1123, Kubernetes).
 pub(super) const LABEL_BYTES_MAX: usize = 63;
 
-/// The longest DNS name (RFC 1123).
 pub(super) const NAME_BYTES_MAX: usize = 253;
 
 /// The longest path of a unix socket: `sun_path` has 108 bytes, one of them the final NUL.

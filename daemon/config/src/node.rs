@@ -32,7 +32,6 @@ impl NodeName {
         dns_name(text).map(Self)
     }
 
-    /// The name as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -57,26 +56,25 @@ impl NodePortAddresses {
 /// The local addresses that answer NodePorts, without the loopback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OuterAddresses {
-    /// None.
     Nowhere,
     /// The node's primary address of each family, as kube-proxy's nftables mode does.
     Primary,
-    /// Every local address.
     All,
     /// The local addresses within these ranges, at least one range; and the primary addresses, if the list also has
     /// `primary`.
-    Ranges { cidrs: Vec<Cidr>, primary: bool },
+    Ranges {
+        cidrs: Vec<Cidr>,
+        primary: bool,
+    },
 }
 
 table! {
-    /// The table `[node]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Node "node" {
         /// The node's name; the default is the host name ([`NodeName::from_host_name`]).
         name: Option<NodeName> = None, take_some(node_name), show::optional(show_name), restart;
         /// The node's zone; the default is the label of the Node object.
         zone: Option<String> = None, take_some(label_value), show::optional(show::text), reload;
-        /// The local addresses that answer NodePorts.
         node_port_addresses: NodePortAddresses = NodePortAddresses::from_outer(OuterAddresses::Primary),
             take_addresses, show_addresses, reload;
     }

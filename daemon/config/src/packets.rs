@@ -25,7 +25,6 @@ impl Mark {
     /// 15, Cilium 8 to 15, Calico 16 to 31, Tailscale 16 to 23, the AWS VPC CNI 7, the portmap plugin 13.
     pub const DEFAULT: Self = Self(1 << 6);
 
-    /// The mark of a socket or a packet.
     pub const fn bit(self) -> u32 {
         self.0
     }
@@ -48,12 +47,10 @@ impl std::fmt::Display for Mark {
 pub struct DeviceName(String);
 
 impl DeviceName {
-    /// The name or the pattern as configured.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether the name or pattern matches a device.
     pub fn matches_device(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();
@@ -73,7 +70,6 @@ impl std::fmt::Display for DeviceName {
     }
 }
 
-/// The devices by which other hosts reach this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OuterDevices {
     /// Those with suitable addresses and routes.
@@ -93,7 +89,6 @@ pub enum PodDevices {
     Named(Vec<DeviceName>),
 }
 
-/// The SNAT ports for clients of backends on other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnatPorts {
     /// Most of the ports that no other program on the node uses.
@@ -112,12 +107,10 @@ impl SnatPorts {
     }
 }
 
-/// The capacity of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flows {
     /// As many flows as fit into a small part of the node's memory.
     Auto,
-    /// This number.
     Max(u32),
 }
 
@@ -198,7 +191,6 @@ words! {
 }
 
 table! {
-    /// The table `[packets]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Packets "packets" {
         /// Whether packets are translated at all.
@@ -209,13 +201,11 @@ table! {
         pod_devices: PodDevices = PodDevices::None, take(pod_devices), show_pod_devices, reload;
         /// The SNAT ports for clients of backends on other nodes.
         snat_ports: SnatPorts = SnatPorts::Auto, take(snat_ports), show_snat_ports, restart;
-        /// The capacity of the flow table.
         flows: Flows = Flows::Auto, take(flows), show_flows, reload;
         /// Whether services without their own setting select backends by hash, alike on all nodes.
         maglev: bool = false, take(boolean), show::scalar, reload;
         /// When forwarded packets to other nodes take the fast path past the stack.
         shortcut: FastPathUse = FastPathUse::Auto, take(word), show::word, reload;
-        /// Where the fast path starts at the driver of a device.
         xdp: XdpUse = XdpUse::Never, take(xdp), show::word, reload;
         /// The transports whose packets go encapsulated to the nodes of their backends.
         dsr: Dsr = Dsr::Off, take(word), show::word, restart;
@@ -397,7 +387,6 @@ fn node_network(text: &str) -> Result<Cidr, String> {
     Ok(network)
 }
 
-/// Whether two ranges have ports in common.
 pub fn ranges_overlap(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> bool {
     one.start() <= other.end() && other.start() <= one.end()
 }

@@ -12,7 +12,6 @@ pub struct Position {
     pub column: usize,
 }
 
-/// The subject of a problem.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// The file as a whole, or its top level.
@@ -40,7 +39,6 @@ pub struct Problem {
     pub file: String,
     /// Where in the file; absent if the file is unreadable.
     pub position: Option<Position>,
-    /// Which table or key.
     pub place: Subject,
     /// The error, and what is legal.
     pub message: String,
@@ -61,7 +59,6 @@ impl fmt::Display for Problem {
 pub struct ConfigErrors {
     /// The errors in the order of the file; never empty.
     pub errors: Vec<Problem>,
-    /// The warnings.
     pub warnings: Vec<Problem>,
     /// How many more errors there are than the report holds.
     pub omitted: usize,

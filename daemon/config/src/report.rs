@@ -90,7 +90,6 @@ impl<'t> Report<'t> {
         }
     }
 
-    /// The errors and the warnings.
     pub(super) fn into_problems(mut self) -> (Vec<Problem>, Vec<Problem>) {
         let order = |a: &Problem, b: &Problem| (a.position, &a.place).cmp(&(b.position, &b.place));
         self.errors.sort_by(order);

@@ -36,7 +36,6 @@ impl fmt::Display for Resolve {
 }
 
 table! {
-    /// The table `[resolver]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Resolver "resolver" {
         /// The name servers in query order. Empty: no name can be resolved.

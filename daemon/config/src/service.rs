@@ -24,7 +24,6 @@ use super::value::{
     DnsLabel, boolean, dns_label, duration, integer, mismatch_message, string, unknown_message, word,
 };
 
-/// One block `[[service]]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceBlock {
     /// The namespace; `static` by default.
@@ -33,13 +32,11 @@ pub struct ServiceBlock {
     pub name: DnsLabel,
     /// The port's name; `None`: the empty name.
     pub port_name: Option<DnsLabel>,
-    /// The protocol of all frontends and backends.
     pub protocol: Transport,
     /// The addresses that clients dial; at least one.
     pub frontends: Vec<SocketAddr>,
     /// The servers behind the frontends. Empty: connections are refused.
     pub backends: Vec<SocketAddr>,
-    /// The weight of each backend for new clients.
     pub weights: Vec<Weight>,
     /// The DNS query that replaces the backends.
     pub resolve: Option<Resolve>,

@@ -14,7 +14,6 @@ use super::table::{LocatedValue, Table};
 use super::value::word;
 
 table! {
-    /// The table `[manifests]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Manifests "manifests" {
         /// The folder of Kubernetes YAML and JSON files; `None`: no such source.
@@ -23,7 +22,6 @@ table! {
 }
 
 table! {
-    /// The table `[services]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Services "services" {
         /// The folder of TOML files with further `[[service]]` blocks; `None`: no others.
@@ -32,7 +30,6 @@ table! {
 }
 
 table! {
-    /// The table `[state]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct State "state" {
         /// The folder of the snapshot and the history.
@@ -41,7 +38,6 @@ table! {
 }
 
 table! {
-    /// The table `[admin]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Admin "admin" {
         /// The TCP address for reads.
@@ -69,7 +65,6 @@ words! {
 }
 
 words! {
-    /// The format of the log.
     pub enum LogFormat {
         /// To the journal when systemd started the daemon, else as text.
         Auto = "auto",
@@ -83,10 +78,8 @@ words! {
 }
 
 table! {
-    /// The table `[log]`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Log "log" {
-        /// The least severe level that is logged.
         level: LogLevel = LogLevel::Info, take(word), show::word, reload;
         format: LogFormat = LogFormat::Auto, take(word), show::word, restart;
     }

@@ -54,7 +54,6 @@ pub(super) fn filled_list<'i, T: ToString + 'i>(items: impl IntoIterator<Item = 
     list(items).filter(|list| list.as_array().is_some_and(|items| !items.is_empty()))
 }
 
-/// An optional value.
 pub(super) fn optional<T>(show: impl Fn(&T) -> Option<Value>) -> impl Fn(&Option<T>) -> Option<Value> {
     move |value| value.as_ref().and_then(&show)
 }

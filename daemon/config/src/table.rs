@@ -54,7 +54,6 @@ impl ListRule {
     }
 }
 
-/// One open table.
 #[derive(Debug)]
 pub(super) struct Table<'r, 'd, 't> {
     report: &'r mut Report<'t>,
@@ -86,7 +85,6 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         Ok((report, said))
     }
 
-    /// Reads the whole document from its top level.
     fn read_document<T>(
         report: &'r mut Report<'t>,
         document: &'d DeTable<'d>,
@@ -109,7 +107,6 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         self.report
     }
 
-    /// The place of this table.
     pub(super) fn site(&self) -> &Site {
         &self.site
     }
@@ -167,7 +164,6 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         self.take(key, read)
     }
 
-    /// Reports `key` if it is absent.
     pub(super) fn require_key(&mut self, key: &'static str) {
         if !self.has(key) && self.report.is_valid_toml() {
             self.report.add_error(&self.site, format!("the key {key:?} is missing, and it has no default"));

@@ -1,4 +1,4 @@
-//! The configuration as a whole: what is said about bad files, and what the example promises.
+//! The configuration as a whole: messages for bad files, and the promises of the example.
 
 mod effective;
 mod example;

@@ -66,7 +66,6 @@ pub(super) fn unknown_message(noun: &str, text: &str, legal: &[&str]) -> String 
     format!("unknown {noun} {}{guess} legal here: {}", quote(text), legal.join(", "))
 }
 
-/// True or false.
 pub(super) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| mismatch_message("true or false", value))
 }
@@ -92,7 +91,6 @@ pub struct Share {
 impl Share {
     pub const QUARTER: Self = Self { millionths: 250_000 };
 
-    /// The share in millionths: 1 to 1,000,000.
     pub fn millionths(self) -> u32 {
         self.millionths
     }
@@ -165,7 +163,6 @@ impl DnsLabel {
         Self("static".to_owned())
     }
 
-    /// The name as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -177,7 +174,6 @@ impl std::fmt::Display for DnsLabel {
     }
 }
 
-/// A name of one label.
 pub(super) fn dns_label(value: &DeValue<'_>) -> Result<DnsLabel, String> {
     let text = string(value, "a name such as \"web\"")?;
     if is_dns_label(text) {

@@ -13,7 +13,6 @@ pub(super) fn parse_address_port(text: &str) -> Option<SocketAddr> {
     text.parse().ok().filter(|address: &SocketAddr| address.port() != 0)
 }
 
-/// A separate address and port.
 pub(super) fn parse_address_pair(address: &str, port: &str) -> Option<SocketAddr> {
     let port = port.parse().ok().filter(|port| *port != 0)?;
     Some(SocketAddr::new(address.parse().ok()?, port))

@@ -74,7 +74,6 @@ fn render_backend(address: SocketAddr, weight: u32) -> String {
     }
 }
 
-/// The default timeout of a block's check.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn render_check(check: &ImportedCheck) -> String {

@@ -12,7 +12,6 @@ use holdfast_core::weights::Weight;
 
 use super::notes::Notes;
 
-/// The longest name of a block.
 const NAME_MAX: usize = 63;
 
 /// How long clients stay with their backends if a file enables affinity without a time: as in Kubernetes.
@@ -37,7 +36,6 @@ pub(super) struct ImportedCheck {
 /// A service of the file.
 #[derive(Clone, Debug)]
 pub(crate) struct ImportedService {
-    /// Its first line.
     pub(super) line: usize,
     pub(super) name: String,
     pub(super) transport: Transport,

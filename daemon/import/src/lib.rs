@@ -56,7 +56,6 @@ impl Format {
     }
 }
 
-/// The result for a file.
 #[derive(Debug)]
 pub struct ImportOutcome {
     /// The blocks, as text of a configuration.

@@ -22,7 +22,6 @@ impl fmt::Display for Note {
     }
 }
 
-/// The notes of a file.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     all: Vec<Note>,

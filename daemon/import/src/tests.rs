@@ -1,11 +1,11 @@
-//! Files of other load balancers, what becomes of them, and that the result is a configuration.
+//! Files of other load balancers, their results, and whether each result is a configuration.
 
 use expect_test::{Expect, expect};
 
 use super::*;
 use holdfast_config::Config;
 
-/// Imports a text, and shows blocks and notes. What is written has to be legal.
+/// Imports a text, and shows blocks and notes. The result must be legal.
 #[track_caller]
 fn check(format: Format, text: &str, expected: &Expect) {
     assert_eq!(Format::detect(text), Some(format), "of {text}");
@@ -75,7 +75,7 @@ fn ipvs_as_ipvsadm_saves_it() {
 }
 
 #[test]
-fn what_ipvs_has_and_a_block_has_not_is_noted() {
+fn ipvs_settings_without_a_counterpart_are_noted() {
     check(
         Format::Ipvs,
         "-A -f 1 -s lc\n\
@@ -325,7 +325,7 @@ fn names_are_legal_and_each_services_own() {
 }
 
 #[test]
-fn a_hostile_file_is_read_in_one_line_each_and_stays_in_its_comments() {
+fn hostile_text_stays_in_one_note_or_comment() {
     let deep = format!("virtual_server {}", "{ x ".repeat(100_000));
     let imported = import(Format::Keepalived, "a\nb", &deep);
     assert_eq!(imported.text, "");
@@ -343,7 +343,7 @@ fn a_hostile_file_is_read_in_one_line_each_and_stays_in_its_comments() {
 }
 
 #[test]
-fn whose_file_it_is_shows_in_its_first_lines() {
+fn the_format_is_detected_by_the_first_lines() {
     assert_eq!(Format::detect("# nothing\n\n"), None);
     assert_eq!(Format::detect(" frontend x\n"), None);
     assert_eq!(Format::detect("listen x\n"), Some(Format::Haproxy));

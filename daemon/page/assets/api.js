@@ -1,8 +1,8 @@
-// Questions to the daemon that serves this page.
-// Invariant: only paths of this origin, only reads, each with a limit of time; a refusal keeps the daemon's own words.
-// One question at a time, so that a page asks by one connection: the daemon has 128 for all pages and programs.
+// Queries to the daemon that serves this page.
+// Invariant: only paths of this origin, only reads, each with a timeout; a refusal keeps the daemon's own words.
+// One query at a time, so that a page uses one connection: the daemon has 128 for all pages and programs.
 
-// Longer than the daemon takes for its longest answer but a diagnosis, which says its own limit.
+// Longer than the daemon's slowest answer except a diagnosis, which has its own limit.
 const ASK_LIMIT = 15_000;
 
 class Refused extends Error {
@@ -27,11 +27,11 @@ async function response(path, parameters, limit = ASK_LIMIT) {
   if (answer.ok) return answer;
   const said = await saidIn(answer);
   if (said.error) throw new Refused(answer.status, said);
-  // What is not well, or not known any more, is said in the same words.
+  // An unhealthy or unknown state has the same form.
   return new Response(JSON.stringify(said), { status: 200 });
 }
 
-// What the daemon says of a refusal; where all connections are taken, it is text.
+// The daemon's refusal; if all connections are taken, it is text.
 async function saidIn(answer) {
   const text = await answer.text().catch(() => "");
   try {
@@ -46,7 +46,7 @@ async function saidIn(answer) {
   }
 }
 
-// How far the node's clock is ahead of this computer's, as an answer's date says it, to the second.
+// How far the node's clock is ahead of this computer's, by the date of an answer, to the second.
 let ahead = 0;
 
 function hearTime(answer) {
@@ -54,14 +54,14 @@ function hearTime(answer) {
   if (!Number.isNaN(date)) ahead = date - Date.now();
 }
 
-// What differs by less is the way of an answer, and the second that a date leaves out.
+// A smaller difference is the latency of an answer, and the second that a date omits.
 const CLOCKS_AGREE = 3_000;
 const nodeTime = () => Date.now() + (Math.abs(ahead) > CLOCKS_AGREE ? ahead : 0);
 
-// What the last question ends with, well or badly.
+// Settles when the last query ends, successful or not.
 let turn = Promise.resolve();
 
-// A question and the reading of its answer, after those that were asked before. Its limit of time begins with its turn.
+// Runs a query and reads its answer after all earlier ones. Its timeout begins with its turn.
 function inTurn(question) {
   const answer = turn.then(question);
   turn = answer.catch(() => undefined);
@@ -78,11 +78,11 @@ const askLines = async (path, parameters) =>
     .filter(Boolean)
     .map((line) => JSON.parse(line));
 
-// A question that takes long by its nature has a connection of its own, and all others go on beside it.
+// A slow query has a connection of its own, and the others go on in parallel.
 const askBeside = async (path, parameters, limit) =>
   (await response(path, { ...parameters, format: "json" }, limit)).json();
 
-// Each row of a large table as it comes. The daemon writes a row in a line, so that neither end has to hold all of it.
+// Each row of a large table as it arrives. The daemon writes one row per line, so neither end has to hold the table.
 const askRows = (path, parameters, row) =>
   inTurn(async () => {
     const answer = await response(path, { ...parameters, format: "json" }, 60_000);

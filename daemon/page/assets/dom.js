@@ -1,9 +1,9 @@
 // Elements of the page, made one by one.
-// Invariant: whatever the API says is text; nothing it says is ever read as markup, as an attribute's name or as code.
+// Invariant: all data from the API is text; none of it is ever read as markup, as an attribute's name or as code.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// h("p", {class: "note"}, "text", child): undefined, null and false stand for nothing.
+// h("p", {class: "note"}, "text", child): undefined, null and false are skipped.
 function h(name, properties, ...children) {
   return filled(document.createElement(name), properties, children);
 }
@@ -28,13 +28,13 @@ const SPOKEN = new Set(["title", "aria-label"]);
 const isSomething = (child) => child !== undefined && child !== null && child !== false;
 const asNode = (child) => (child instanceof Node ? child : visible(child));
 
-// A name that a tenant chose: it turns nothing around it.
+// A name that a tenant chose: it cannot turn the text around it.
 function name(text) {
   return h("bdi", {}, text);
 }
 
-// Characters that cannot be seen, or that turn the direction of writing, show as what they are. All that becomes text
-// or is read out comes through here; code that writes elsewhere has to call this.
+// Shows invisible characters, and those that turn the direction of writing, as their codes. All text and all spoken
+// labels pass here; code that writes elsewhere must call it.
 function visible(text) {
   return String(text).replace(
     /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
@@ -72,7 +72,7 @@ function table(caption, heads, rows) {
   );
 }
 
-// What is known of one thing: names and values, without those that say nothing.
+// Facts about one thing: names and values, without empty ones.
 function facts(pairs) {
   const known = pairs.filter(([, value]) => isSomething(value) && value !== "");
   return h(

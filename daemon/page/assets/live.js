@@ -1,20 +1,20 @@
-// The one stream of the page: what changes comes by it, and so does the sign that the daemon is there.
-// Invariant: nothing is missed in silence. A stream that broke is begun anew, ever less often, and what happened
-// meanwhile is read from the history; a daemon that is silent or gone is said, with the age of what is shown.
+// The one stream of the page, with all changes and the daemon's heartbeat.
+// Invariant: nothing is missed silently. A broken stream is restarted, with growing pauses, and the history supplies
+// the records in between; a silent or missing daemon is shown, with the age of the data.
 
 const PAUSE_MIN = 500;
 const PAUSE_MAX = 10_000;
 
-// The daemon says every five seconds that it is there.
+// The daemon sends a heartbeat every five seconds.
 const SILENCE_LIMIT = 12_000;
 
-// As many as one answer of the history has; after more than that everything is asked for anew.
+// The most records of one answer of the history; after more than that, everything is queried again.
 const GAP_LIMIT = 10_000;
 
-// Numbers that no record tells: fill of the maps, flows, refusals, the apiserver.
+// Numbers that no record has: fill of the maps, flows, refusals, the apiserver.
 const GENERAL_PAUSE = 5_000;
 
-// A browser has six connections for all tabs of one daemon. A page out of sight lets go of its own after this time.
+// A browser has six connections for all tabs of one daemon. A hidden page closes its own after this time.
 const UNSEEN_LIMIT = 30_000;
 
 const sleep = (time) =>
@@ -48,8 +48,8 @@ async function seen() {
   }
 }
 
-// There is no stream. The daemon is asked in its place, if it answers: others may have all streams, or something on the
-// way may hold ours back.
+// Without a stream, the daemon is polled if it answers: other pages may hold all streams, or a proxy may hold ours
+// back.
 async function without(error) {
   const why = String(error.message ?? error);
   if (!(error instanceof Refused) && store.live.state !== "polling") say("gone", why);
@@ -62,9 +62,9 @@ async function without(error) {
   );
 }
 
-const UNSEEN = "nobody looks";
+const UNSEEN = "the page is hidden";
 
-// From one beginning of the stream to its end.
+// From the start of one stream to its end.
 async function watchOnce() {
   const given = new AbortController();
   const endIn = (time, why) => setTimeout(() => given.abort(new Error(why)), time);
@@ -115,7 +115,7 @@ async function watchOnce() {
   }
 }
 
-// What is known when the stream begins: everything the first time, else what happened while there was none.
+// Loads the state at the start of a stream: everything the first time, else the records since the last stream.
 async function fill() {
   const { started } = await ask("/version");
   const isKnown = store.seq > 0 && store.started === started;
@@ -125,7 +125,7 @@ async function fill() {
     return askGeneral();
   }
   const ready = await ask("/readyz");
-  // What is recorded from here on is learnt once more from the stream, which does no harm.
+  // The stream repeats records from here on, which does no harm.
   store.seq = ready.history.seq;
   await askGeneral();
   await askTable();
@@ -138,7 +138,7 @@ async function fill() {
   changed();
 }
 
-// Server-sent events: `event:` and `data:` in lines, an empty one between two; a comment only shows that it lives.
+// Server-sent events: `event:` and `data:` lines, separated by an empty one; a comment is only a heartbeat.
 async function eachEvent(body, alive, event) {
   let kind = "";
   await eachLine(body, (line) => {

@@ -1,5 +1,5 @@
-// The page as a whole: its frame, which view is in it, and what drives both.
-// Invariant: one view lives at a time; what it began ends with it.
+// The page as a whole: its frame, the view in it, and the loops that update both.
+// Invariant: one view lives at a time; its timers and listeners end with it.
 
 const VIEWS = {
   now: nowView,
@@ -52,13 +52,13 @@ function show() {
   view.shown?.();
 }
 
-// As often as a person reads what changed, however much changes; views that draw a lot have a longer one. What is
-// thrown away many times a second a browser does not give back as fast.
+// As often as a person reads changes, however many there are; views that draw a lot have a longer pause. A browser
+// frees memory more slowly than many redraws a second discard it.
 const PAUSE = 1_000;
 
-// Once in a pause, one at a time, and once more if it was asked for meanwhile. A turn never waits for the next one:
-// while things change all the time there is always a next one, and each would be kept until the last. What changes once
-// is shown within a second; a longer pause is for what changes without end.
+// Runs once per pause, one run at a time, and once more if requested meanwhile. A run never waits for the next one:
+// under constant change there is always a next one, and each would be held until the last. A single change is shown
+// within a second; only constant change gets longer pauses.
 function paced(run, pause) {
   let [busy, again, wait] = [false, false, PAUSE];
   return async () => {
@@ -95,14 +95,14 @@ function title() {
   document.title = visible([current.title, node, "holdfast"].filter(Boolean).join(" – "));
 }
 
-// Of a daemon that does not answer, nobody knows whether it is ready: what it said last is no sign of that.
+// If the daemon does not answer, its readiness is unknown: its last answer proves nothing.
 function healthWords(ready, bad) {
   if (isGone()) return ["unknown", "? not known: the daemon does not answer"];
   if (!ready) return ["unknown", ""];
   return bad > 0 ? ["bad", `✕ ${count(bad, "thing is", "things are")} wrong`] : ["good", "● ready"];
 }
 
-// How the node is and how old that knowledge is: on every view.
+// The state of the node and the age of that data: on every view.
 function frame() {
   const [version, ready] = [answer("/version"), answer("/readyz")];
   const bad = ready ? faults().length : 0;
@@ -118,23 +118,23 @@ function alive() {
   const { state, since, heard, why } = store.live;
   const age = span(Date.now() - (heard ?? since));
   const words = { asking: "asking…", live: live(), polling: `asked every few seconds: ${why ?? ""}` }[state] ?? [
-    "the daemon does not answer since ",
+    "the daemon has not answered for ",
     // It is not read out each time it grows.
     h("span", { "aria-live": "off" }, age),
-    `: ${why ?? ""}. What is shown is as old.`,
+    `: ${why ?? ""}. The page shows that old state.`,
   ];
   document.body.classList.toggle("old", state === "gone");
   renew(place("alive"), words);
 }
 
-// What a reader has to know to compare times, or to wait for a number to change.
+// What a reader needs to compare times, or to wait for a number to change.
 function live() {
   const other = Math.abs(ahead) > CLOCK_TOLD && `${span(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"}`;
   const unasked = GENERAL.filter((path) => store.answers[path]?.error);
   return [
     "live",
     other && `the node's clock is ${other} this computer's`,
-    unasked.length > 0 && `${unasked.join(", ")} could not be asked`,
+    unasked.length > 0 && `${unasked.join(", ")} could not be queried`,
   ]
     .filter(Boolean)
     .join("; ");

@@ -1,11 +1,11 @@
-// How what is shown becomes what it is now: all views are drawn through here.
-// Invariant: what a user presses stays what and where it is until the press is over, for a second at most; and what is
-// drawn anew as it was is the same element, with what the user has come to, typed or selected in it.
+// How the shown page becomes the current one: all views are drawn through here.
+// Invariant: an element under a press stays the same and in place until the press ends, for a second at most; and an
+// unchanged part keeps its elements, with the user's focus, input and selection.
 
-// A press that takes longer is none, or its end never comes.
+// A longer press is none, or its end never comes.
 const PRESS_LIMIT = 1_000;
 
-// After a finger's end its click comes by itself, as soon as the browser knows that it is not the first of two.
+// After a finger's end its click comes by itself, once the browser rules out a double tap.
 const CLICK_LIMIT = 100;
 
 let pressed = 0;
@@ -24,11 +24,11 @@ function release() {
   for (const [element, draw] of drawn) drawNow(element, draw);
 }
 
-// Further fingers press nothing, and must not hold it for longer.
+// Further fingers press nothing, and must not extend the hold.
 addEventListener("pointerdown", ({ isPrimary }) => isPrimary && hold(PRESS_LIMIT), true);
 for (const end of ["pointerup", "pointercancel"])
   addEventListener(end, ({ isPrimary }) => isPrimary && pressed && hold(CLICK_LIMIT), true);
-// Behind what a click does by itself: what it opens, sends or leads to has to be there still.
+// After the click's own action: its target must still be there.
 addEventListener("click", () => pressed && hold(0));
 
 function redraw(element, draw) {
@@ -36,8 +36,8 @@ function redraw(element, draw) {
   else drawNow(element, draw);
 }
 
-// Whoever has come to something by keys stays there, even where it is another element now;
-// and around it where it is gone.
+// Keyboard focus stays on its target, even if that is another element now;
+// and near it if it is gone.
 function drawNow(element, draw) {
   const active = element.contains(document.activeElement) ? document.activeElement : null;
   draw();
@@ -58,12 +58,12 @@ const nodesOf = (children) =>
     .filter(isSomething)
     .map((child) => (child instanceof Node ? child : document.createTextNode(visible(child))));
 
-// Something else in its place.
+// Replaces the children by others.
 function replace(element, ...children) {
   redraw(element, () => element.replaceChildren(...nodesOf(children)));
 }
 
-// The same as it is now. What an element does has to follow from its attributes: of two that are equal, the old stays.
+// Updates the children. An element's behaviour must follow from its attributes: of two equal ones, the old one stays.
 function renew(element, ...children) {
   redraw(element, () => settle(element, nodesOf(children)));
 }
@@ -80,8 +80,8 @@ function settle(element, fresh) {
   }
 }
 
-// For each that is wanted: the one that is there with its key or its look, in their order; else the next one between
-// those. Of what is of its kind only that is changed which differs; else it is itself.
+// For each wanted child: the existing node with its key or its look, in their order; else the next one between those. A
+// node of the same kind is updated in place; otherwise the new one is used.
 function kept(known, fresh) {
   const equal = equals(known, fresh);
   const wanted = new Set(fresh);
@@ -95,13 +95,13 @@ function kept(known, fresh) {
     if (node === child || node.isEqualNode(child)) return node;
     if (wanted.has(node) || !isOfItsKind(node, child)) return child;
     settle(node, [...child.childNodes]);
-    // What a user has typed over it stays.
+    // The user's input over it stays.
     if (child.hasAttribute("value")) node.setAttribute("value", child.getAttribute("value"));
     return node;
   });
 }
 
-// Where the equal of each is among those that are known, in their order: nothing that is long is searched for each.
+// The place of each one's equal among the known nodes, in their order: no long list is searched for each.
 function equals(known, fresh) {
   const places = new Map();
   known.forEach((node, index) => {
@@ -118,7 +118,7 @@ function equals(known, fresh) {
   });
 }
 
-// Behind each: where the next one is that has a place.
+// For each place: the next one that is set.
 function following(places, end) {
   const next = [];
   for (let at = places.length - 1; at >= 0; at -= 1) {
@@ -130,11 +130,11 @@ function following(places, end) {
 
 const lookOf = (node) => node.dataset?.key ?? node.outerHTML ?? `text ${node.data}`;
 
-// An element that stands in the page already is of no other's kind.
+// An element that is already in the page matches no other.
 const isOfItsKind = (node, child) =>
   node instanceof Element && child instanceof Element && !child.isConnected && bare(node).isEqualNode(bare(child));
 
-// What a user opens or types in it does not make it another kind.
+// A user's opening or typing does not change the kind.
 function bare(element) {
   const alone = element.cloneNode();
   for (const own of ["open", "value"]) alone.removeAttribute(own);

@@ -1,5 +1,5 @@
-// Which view is shown, and what it is given: both stand in the part of the address after #.
-// Invariant: an address that is copied shows the same view wherever it is opened, on a node where that is true.
+// The shown view and its parameters: both are in the part of the address after #.
+// Invariant: a copied address shows the same view wherever it is opened, on a node with the same data.
 
 function route() {
   const [path, query = ""] = location.hash.slice(1).split("?");
@@ -7,7 +7,7 @@ function route() {
   return { view: view || "now", rest, given: new URLSearchParams(query) };
 }
 
-// What a user typed or cut off may be no text at all; it is shown as it stands then.
+// An address that a user typed or cut off may be no valid text; it is shown unchanged.
 function decoded(text) {
   try {
     return decodeURIComponent(text);
@@ -24,7 +24,8 @@ function link(view, rest = [], given = {}) {
 const serviceLink = (service) => link("service", service.split("/"));
 const toService = (service) => (service ? h("a", { href: serviceLink(service) }, name(service)) : "–");
 
-// Another filter of the same view: the address says it, and going back leaves the view, not a letter of a word.
+// Changes the filter of the same view: it is in the address, and going back leaves the view instead of undoing one
+// letter.
 function rewrite(given) {
   const { view, rest } = route();
   history.replaceState(null, "", link(view, rest, given));

@@ -1,5 +1,5 @@
-// The same question elsewhere: as curl, on the command line, as JSON.
-// Invariant: what is copied gives what is shown, typed on the node.
+// The same query elsewhere: as curl, on the command line, as JSON.
+// Invariant: the copied text, typed on the node, gives the shown data.
 
 function shellQuoted(text) {
   return /^[\w./:=@%+,-]+$/u.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
@@ -29,10 +29,10 @@ async function copy(button, what, text) {
     await navigator.clipboard.writeText(await text());
     button.textContent = `Copied ${what}`;
   } catch {
-    // Without the right to the clipboard the text is shown, to be taken by hand.
+    // Without access to the clipboard the text is shown for manual copying.
     const shown = h("textarea", { readonly: true, "aria-label": what, rows: "3" });
     shown.value = await text();
-    // Where nothing is drawn anew.
+    // Where nothing is redrawn.
     current.root.after(shown);
   }
 }

@@ -1,5 +1,6 @@
-// What the page knows of the node: each frontend's row, and the answers that say how the node is.
-// Invariant: a row is as the last answer or record said; what could not be asked anew keeps its last value and its age.
+// The page's copy of the node's state: each frontend's row, and the answers about the node's health.
+// Invariant: a row is as in the last answer or record; an answer that could not be refreshed keeps its last value and
+// its age.
 
 const store = {
   rows: new Map(), // by service, its source and frontend
@@ -12,21 +13,21 @@ const store = {
   live: { state: "asking", since: Date.now(), heard: null, why: null },
 };
 
-// What a person reads through; the history has the rest.
+// As many as a person reads through; the history has the rest.
 const RECORDS_SHOWN = 200;
 
-// More services than change between two looks of a view.
+// More services than change between two updates of a view.
 const NEWEST_MAX = 10_000;
 
-// Services for which rows are asked one by one; of more, the whole table is asked for.
+// The most services whose rows are queried one by one; for more, the whole table is queried.
 const SERVICES_ASKED = 20;
 
-// The whole table is not asked for more often than this, whatever happens.
+// The shortest pause between queries of the whole table.
 const TABLE_PAUSE = 10_000;
 
 const GENERAL = ["/version", "/readyz", "/services", "/apiserver", "/datapath", "/flows"];
 
-// Of flows their numbers alone; of services what was rejected, which comes with any answer, and no row.
+// Only the numbers of flows; only the rejected objects of services, which come with any answer, and no row.
 const ASKED_FOR = { "/flows": { limit: 1 }, "/services": { service: "-/-" } };
 
 const watchers = new Set();
@@ -34,7 +35,7 @@ const outdated = new Set();
 let tableAsked = 0;
 let told = false;
 
-// Views are told at most once in a frame, however much changes in between.
+// Notifies views at most once per frame, however many changes there are.
 function changed() {
   if (told) return;
   told = true;
@@ -51,7 +52,7 @@ function onChange(watcher) {
 
 const rowKey = ({ service, source }, frontend) => `${service} ${source} ${frontend}`;
 
-// Of a row, what tables show: the lists of backends of many services would fill the memory of a browser.
+// Keeps only the fields that tables show: the backend lists of many services would fill a browser's memory.
 function keepRow(rows, row) {
   const key = rowKey(row, frontendName(row));
   const { service, type, source, verdict, reason, status, error, since, owner, port_name: port } = row;
@@ -72,13 +73,13 @@ async function askTable() {
 async function askService(service) {
   const [fresh, since] = [new Map(), store.seq];
   await askRows("/frontends", { service }, (row) => keepRow(fresh, row));
-  // What stays keeps its place among all rows.
+  // Remaining rows keep their place among all rows.
   for (const [key, row] of store.rows) if (row.service === service && !fresh.has(key)) store.rows.delete(key);
   for (const [key, row] of fresh) store.rows.set(key, row);
   learnAgain(since);
 }
 
-// What was told while an answer was on its way may be newer than the answer.
+// A record during a query may be newer than the answer.
 function learnAgain(since) {
   const newer = store.records.filter((record) => record.seq > since);
   if (newer.length === RECORDS_SHOWN) needTable();
@@ -100,13 +101,13 @@ async function askGeneral(paths = GENERAL) {
 
 const answer = (path) => store.answers[path]?.value;
 
-// Whether the table came at least once: before that, no row does not mean that there is none.
+// Whether the table was loaded at least once: before that, a missing row proves nothing.
 const isLoaded = () => store.filled > 0;
 
-// Whether the daemon does not answer now, so that all that is known is of before.
+// Whether the daemon does not answer now, so that all data is old.
 const isGone = () => store.live.state === "gone";
 
-// One record of the history or of the stream. It says what clients meet now, so nothing has to be asked for most.
+// One record of the history or of the stream. It has the new verdicts, so most records need no query.
 function learn(record) {
   if (record.kind === "gap") return needTable();
   if (record.kind === "change") enlist(record);
@@ -131,7 +132,7 @@ function learnTransitions(record) {
   for (const transition of record.transitions ?? []) learnTransition(record, transition);
 }
 
-// Which error it is, and which service owns an address, only the row says.
+// Only the row has the error and the owner of an address.
 function learnTransition(record, { frontends, frontends_omitted: omitted, after }) {
   if (omitted || after?.status === "error" || after?.verdict === "conflict") outdated.add(record.service);
   for (const frontend of frontends) {
@@ -152,7 +153,7 @@ function needTable() {
   outdated.add("");
 }
 
-// Asks for what records did not say in full.
+// Queries the data that records omitted.
 async function catchUp() {
   if (outdated.size === 0) return;
   const services = [...outdated];

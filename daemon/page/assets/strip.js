@@ -1,6 +1,6 @@
-// A picture of time: what clients of a service met, and how many backends there were, from its history.
-// Invariant: each part of a strip is a time in which clients met the same, with every record of that time; services
-// under one another share the axis. What the picture shows, a table says.
+// A picture of time: what clients of a service got, and how many backends it had, from its history.
+// Invariant: each part of a strip is a time with one result for clients, with every record of that time; strips of
+// several services share the axis. A table has the same data as the picture.
 
 const WIDTH = 960;
 const STRIP = 46;
@@ -9,7 +9,7 @@ const LABEL = 14;
 // As many of one service as the daemon keeps.
 const RECORDS_OF_A_STRIP = 64;
 
-// Before the first record of the answer nothing is known, and nothing is drawn.
+// Before the first record of the answer the state is unknown, and nothing is drawn.
 async function partsOf(service) {
   const records = (await askLines("/history", { service, limit: RECORDS_OF_A_STRIP })).filter(
     (record) => record.kind === "change",
@@ -43,7 +43,8 @@ function partOf(met, record) {
 const isSame = (one, other) =>
   one?.verdict === other.verdict && one.reason === other.reason && one.backends === other.backends;
 
-// What changed nothing for clients is of the part that goes on. Each ends where the next begins; the last lasts.
+// A record without a change for clients joins the current part. Each part ends where the next begins; the last one goes
+// on.
 function joined(parts) {
   const all = [];
   for (const part of parts) {
@@ -56,7 +57,7 @@ function joined(parts) {
 function stripOf(services) {
   const picture = h("div", { class: "strips" });
   const told = h("div", { "aria-live": "polite" });
-  // Its rows are many times what the picture has, so they are made when it is opened.
+  // Its rows are many times those of the picture, so they are made when it is opened.
   const rows = h("div");
   const drawTable = () => renew(rows, asTable.open && rowsOf(all));
   const asTable = h("details", { ontoggle: drawTable }, h("summary", {}, "As a table"), rows);
@@ -88,10 +89,10 @@ function stripOf(services) {
   return { root, update };
 }
 
-// What it begins with: the first ones go when there are too many.
+// The key is its first record: the first parts go when there are too many.
 const keyOf = (service, { records: [first] }) => `${service} ${first?.seq ?? "before"}`;
 
-// What cannot be asked of one service is said, and the others are drawn.
+// A failed query of one service is shown, and the others are drawn.
 async function storyOf(service) {
   try {
     return { service, parts: await partsOf(service) };
@@ -105,8 +106,8 @@ function drawStrips(all, choose) {
     .flatMap(({ parts }) => parts)
     .flatMap(({ records }) => records.slice(0, 1))
     .map(({ time }) => Date.parse(time));
-  if (begins.length === 0) return h("p", { class: "nothing" }, "Nothing is recorded of it.");
-  // On the node's clock; and if that was set back, nothing is later than now all the same.
+  if (begins.length === 0) return h("p", { class: "nothing" }, "The history has no record of it.");
+  // On the node's clock; if that was set back, still nothing is later than now.
   const first = Math.min(...begins);
   const now = Math.max(
     nodeTime(),
@@ -181,13 +182,13 @@ function strip(service, parts, top, scale, now, most, choose) {
   return [svg("text", { x: 0, y: top + LABEL - 4, class: "label" }, service), boxes];
 }
 
-// Only under a pointer: hundreds of parts would each have a title that is never seen.
+// Only under a pointer: hundreds of parts would each have an unseen title.
 function titled({ currentTarget: part }) {
   const words = part.getAttribute("aria-label");
   if (part.firstChild.nodeName !== "title") part.prepend(svg("title", {}, words));
 }
 
-// Who sees no colours sees lines: one way for what is bad, another for what is on its way.
+// Patterns for readers who see no colours: one for bad states, another for transitions.
 const pattern = (verdict) =>
   !verdict || isFine(verdict) ? null : verdict === "held" || verdict === "draining" ? "url(#dots)" : "url(#lines)";
 
@@ -205,7 +206,7 @@ function patterns() {
   return svg("defs", {}, lines, dots);
 }
 
-// The day stands at the first tick, and at others that are of another one.
+// The day is at the first tick, and at others of another day.
 function axis(first, now, scale, top) {
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => first + (now - first) * part);
   return svg(
@@ -233,7 +234,7 @@ function toldText(service, { verdict, reason, backends, from, to }) {
   return `${service}: ${met}, ${count(backends, "backend")}, ${since}${until}`;
 }
 
-// Who did it: the causes of the record with which a part began, and of what came while it lasted.
+// The causes of a part: of the record with which it began, and of later ones during it.
 function toldOf(service, part) {
   return [h("p", {}, h("b", {}, toldText(service, part))), causesOf(part)];
 }

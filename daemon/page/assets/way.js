@@ -1,5 +1,5 @@
-// The way of a client as a picture: the client, what it dials, which list decides, which backends answer.
-// Invariant: it is drawn from /explain alone, in the order in which the kernel looks; a list reads the same without it.
+// The path of a client as a picture: the client, its frontend, the list that decides, the backends.
+// Invariant: it is drawn from /explain alone, in the kernel's lookup order; a list reads the same without it.
 
 const BACKENDS_DRAWN = 12;
 
@@ -33,7 +33,7 @@ function way({ endpoints }, frontend, client, backends, otherwise) {
   );
 }
 
-// Endpoints of the same port that get no new clients: how many for each reason.
+// Endpoints of the same port without new clients: how many for each reason.
 function leftOut(endpoints, { port_name: port, protocol }) {
   const own = endpoints.filter((endpoint) => endpoint.port_name === port && endpoint.protocol === protocol);
   const counts = new Map();
@@ -61,7 +61,7 @@ function wayEnds(endpoints, backends) {
   return h("div", { class: "step backends" }, h("ul", {}, drawn, more > 0 && h("li", {}, `and ${more} more`)));
 }
 
-// What a user typed may be no address; then the daemon says what it is.
+// A user may type an invalid address; then the daemon's error is shown.
 async function packetOf(from, to) {
   try {
     return packetWay((await ask("/explain", { endpoint: to, from })).packet);
@@ -70,7 +70,7 @@ async function packetOf(from, to) {
   }
 }
 
-// The first packet of a client from somewhere: each thing that is looked at, in its order.
+// The first packet of a client from somewhere: each step in order.
 function packetWay(packet) {
   const backends = packet.backends.map((share) => [
     share.backend,
@@ -89,12 +89,12 @@ function packetWay(packet) {
       { class: "packet" },
       packet.steps.map((step) => h("li", {}, h("b", {}, `${step.step}: `), step.says)),
     ),
-    table("Who may get it", ["backend", "share", "sees the client as", "state", "node"], backends),
+    table("Possible backends", ["backend", "share", "sees the client as", "state", "node"], backends),
     packet.more_backends > 0 && h("p", {}, `and ${packet.more_backends} more`),
   );
 }
 
-// Which packet is asked about: from a client with an address, to something that clients dial.
+// The form for a packet: from a client's address to a frontend.
 function fromForm(service, { services }, from, to) {
   const rows = services.flatMap((one) => one.frontends).filter((row) => row.type !== "NodePort");
   const dialled = h("input", {

@@ -1,7 +1,7 @@
-// How verdicts, numbers and times are written.
-// Invariant: the words are the API's own; colour never says what no word or sign says.
+// The spelling of verdicts, numbers and times.
+// Invariant: the words are the API's own; colour never shows anything that no word or sign shows.
 
-// What a client meets, worst first, with a sign for readers that see no colours.
+// Verdicts, worst first, with a sign for readers that see no colours.
 const VERDICTS = {
   unprogrammed: "✕",
   refusing: "✕",
@@ -15,7 +15,7 @@ const VERDICTS = {
 };
 const ORDER = Object.keys(VERDICTS);
 const worse = (one, other) => (ORDER.indexOf(one) <= ORDER.indexOf(other) ? one : other);
-// Whether clients get a backend, or are left to what is meant to serve them. Held and draining lists serve.
+// Whether clients get a backend, or are left to another proxy on purpose. Held and draining lists serve.
 const isServed = (verdict) => isFine(verdict) || verdict === "held" || verdict === "draining";
 const isFine = (verdict) => verdict === "serving" || verdict === "passing" || verdict === "bypassed";
 
@@ -51,11 +51,11 @@ function remember(key, value) {
   try {
     localStorage.setItem(key, value);
   } catch {
-    // Where nothing may be kept, the choice lasts as long as the page.
+    // Without storage, the choice lasts as long as the page.
   }
 }
 
-// A moment, in the zone that was chosen; the other one is its title.
+// A moment in the chosen zone; its title has the other one.
 function moment(text) {
   if (!text) return null;
   const [local, utc] = [written(text, false), written(text, true)];
@@ -71,7 +71,7 @@ function written(text, inUtc) {
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
-// How long, in its largest unit: precise enough to see whether it grows.
+// A duration in its largest unit: precise enough to show whether it grows.
 function span(milliseconds) {
   const seconds = Math.max(0, Math.round(milliseconds / 1000));
   for (const [unit, length] of [

@@ -1,8 +1,8 @@
-//! The page that a browser gets: one document with its style and its script in it, and the policy for it.
+//! The page for browsers: one document with its style and its script in it, and its policy.
 //!
-//! Invariant: the document consists of the files in `assets/`, which are built into the program; nothing that the
-//! cluster says is in it. The policy names its one style and its one script by their hashes, and lets it ask its own
-//! API alone.
+//! Invariant: the document consists of the files in `assets/`, which are built into the program; no data of the cluster
+//! is in it. The policy names its one style and its one script by their hashes, and allows queries to its own API
+//! alone.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ use ring::digest::{SHA256, digest};
 const FRAME: &str = include_str!("../assets/index.html");
 const STYLE: &str = include_str!("../assets/style.css");
 
-/// The files of the script, in this order: a later one uses what an earlier one defines.
+/// The files of the script in this order: a later one uses definitions of an earlier one.
 const SCRIPT: &str = concat!(
     include_str!("../assets/dom.js"),
     include_str!("../assets/redraw.js"),
@@ -36,14 +36,14 @@ const SCRIPT: &str = concat!(
     include_str!("../assets/main.js"),
 );
 
-/// The places in the frame that the style and the script take.
+/// The placeholders in the frame for the style and the script.
 const STYLE_PLACE: &str = "/*style*/";
 const SCRIPT_PLACE: &str = "/*script*/";
 
 static DOCUMENT: LazyLock<String> =
     LazyLock::new(|| FRAME.replace(STYLE_PLACE, STYLE).replace(SCRIPT_PLACE, SCRIPT));
 
-/// No word of the API can become markup or code: `trusted-types` lets no text in where a browser would read it as such.
+/// No word of the API can become markup or code: `trusted-types` rejects text where a browser would read it as such.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let style = hash(STYLE);
     let script = hash(SCRIPT);
@@ -54,17 +54,16 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The whole document.
 pub fn document() -> &'static str {
     &DOCUMENT
 }
 
-/// What the browser may do for it, as the value of `Content-Security-Policy`.
+/// The permissions of the page, as the value of `Content-Security-Policy`.
 pub fn policy() -> &'static str {
     &POLICY
 }
 
-/// The hash by which a policy names a style or script that stands in a document.
+/// The hash by which a policy names an inline style or script.
 fn hash(text: &str) -> String {
     format!("sha256-{}", STANDARD.encode(digest(&SHA256, text.as_bytes())))
 }
@@ -73,7 +72,7 @@ fn hash(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The most that the page may have: room for what is to come, and still nothing that a slow tunnel would notice.
+    /// The largest size of the page: room to grow, and still nothing that a slow tunnel would notice.
     const BYTES_MAX: usize = 120 * 1024;
 
     fn between<'a>(text: &'a str, open: &str, close: &str) -> &'a str {
@@ -81,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_names_exactly_what_stands_in_the_document() {
+    fn the_policy_has_the_hashes_of_the_documents_style_and_script() {
         let (document, policy) = (document(), policy());
         for (open, close) in [("<style>", "</style>"), ("<script type=\"module\">", "</script>")] {
             assert_eq!(document.matches(open).count(), 1, "{open}");
@@ -91,12 +90,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_small() {
+    fn the_page_stays_small() {
         assert!(DOCUMENT.len() <= BYTES_MAX, "{} bytes", DOCUMENT.len());
     }
 
     #[test]
-    fn it_asks_nobody_else_and_has_no_handler_in_its_markup() {
+    fn the_page_has_no_foreign_links_and_no_inline_handlers() {
         for foreign in ["http://", "https://", " onclick=", " style=", "javascript:", "innerHTML", "eval("] {
             let allowed = usize::from(foreign == "http://");
             let found = document().matches(foreign).count();

@@ -77,7 +77,6 @@ pub struct Record {
     pub gap: Option<Gap>,
 }
 
-/// The events of triggers.
 const TRIGGER_EVENTS: [&str; 19] = [
     "applied",
     "deleted",

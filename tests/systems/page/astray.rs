@@ -86,7 +86,7 @@ fn a_daemon_without_its_history_is_asked_for_everything() {
     }
     browser.until_text(".window tbody td:nth-of-type(4)", "2");
     node.stop();
-    browser.until_text("#alive", "the daemon does not answer since");
+    browser.until_text("#alive", "the daemon has not answered for");
     node.forget();
     node.write("web.yaml", &service(&["10.1.2.1", "10.1.2.2", "10.1.2.3"]));
     node.run();

@@ -181,7 +181,7 @@ fn the_focus_goes_to_the_rows_as_a_whole_when_its_row_is_scrolled_away() {
 /// during that very second.
 fn silent_for(seconds: u32) -> String {
     format!(
-        "Number(/does not answer since (\\d+) s/.exec(document.querySelector('#alive').textContent)?.[1]) >= {seconds}"
+        "Number(/has not answered for (\\d+) s/.exec(document.querySelector('#alive').textContent)?.[1]) >= {seconds}"
     )
 }
 

@@ -42,8 +42,8 @@ fn a_stopped_daemon_is_reported_and_missed_changes_are_filled_in() {
         browser.open(&node.url("frontends"));
         browser.until_text("#alive", "live");
         node.stop();
-        browser.until_text("#alive", "the daemon does not answer since");
-        browser.until_text("#health", "not known: the daemon does not answer");
+        browser.until_text("#alive", "the daemon has not answered for");
+        browser.until_text("#health", "unknown: the daemon does not answer");
         browser.until("document.querySelector('#health').className === 'unknown'");
         browser.until("document.body.classList.contains('old')");
         browser.until_text(".window tbody th", "10.96.0.10:80/TCP");
@@ -61,9 +61,9 @@ fn a_stopped_daemon_is_reported_and_missed_changes_are_filled_in() {
 fn a_page_without_data_yet_claims_neither_none_nor_nothing() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
     for (silent, view, says) in [
-        ("/frontends", "", "What this node serves is not known yet."),
+        ("/frontends", "", "The services of this node are not known yet."),
         ("/frontends", "frontends", "Asking for the frontends"),
-        ("/datapath", "", "How full the tables are is not known yet."),
+        ("/datapath", "", "The fill of the tables is not known yet."),
     ] {
         let mut browser = Browser::start(BOTH[0]);
         browser.first(&format!(

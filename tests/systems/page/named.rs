@@ -103,7 +103,7 @@ fn hostile_names_of_nodes_zones_devices_and_processes_are_escaped() {
         ("service/shop/cart", ".ways", format!("{SHOWN}, {SHOWN}")),
         ("service/shop/cart", "[aria-label='Endpoints']", format!("{SHOWN}\t{SHOWN}")),
         (packet, ".packet", SHOWN.to_owned()),
-        (packet, "[aria-label='Who may get it']", SHOWN.to_owned()),
+        (packet, "[aria-label='Possible backends']", SHOWN.to_owned()),
         ("service/shop/empty", "[aria-label='Refusals']", format!("{SHOWN} (")),
         ("refusals", "[aria-label='Refusals']", format!("{SHOWN} (")),
         ("refusals", "[aria-label='Refusals'] td:nth-of-type(6)", SHOWN.to_owned()),

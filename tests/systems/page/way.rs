@@ -145,7 +145,7 @@ fn an_outside_packet_is_explained_with_device_and_seen_source() {
     }
     assert!(steps.contains("device: "), "{steps}");
     let rows = browser.value(
-        "[...document.querySelectorAll(\"[aria-label='Who may get it'] tbody tr\")].map(row => \
+        "[...document.querySelectorAll(\"[aria-label='Possible backends'] tbody tr\")].map(row => \
          [...row.cells].map(cell => cell.innerText))",
     );
     let rows = rows.as_array().unwrap();

@@ -190,7 +190,6 @@ impl<'a> Packets<'a> {
         if self.repaired == 0 { String::new() } else { format!(", {} programs reattached", self.repaired) }
     }
 
-    /// The table of devices.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         if self.devices.is_empty() {
             return;
@@ -278,7 +277,6 @@ impl Device<'_> {
         }
     }
 
-    /// Whether the fast path runs at the device's driver.
     fn describe_driver(&self) -> String {
         match (self.xdp, &self.no_xdp) {
             (Some(mode), _) => format!(", at the driver ({mode})"),

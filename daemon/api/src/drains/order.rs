@@ -28,10 +28,8 @@ use crate::response::{self, ApiError};
 use holdfast_agent::drains::{AcceptedOrder, Order, OrderOutcome};
 use holdfast_evidence::diagnose::EXIT_HEADER;
 
-/// The path that drains backends.
 pub(crate) const DRAIN_PATH: &str = "/drain";
 
-/// The path that undrains backends.
 pub(crate) const UNDRAIN_PATH: &str = "/undrain";
 
 /// How long an order may take; up to three seconds of it for the disk.
@@ -76,12 +74,10 @@ pub(crate) struct DrainOrderJson {
     memory_problem: Option<String>,
 }
 
-/// Handles the order to drain.
 pub(crate) async fn drain(visit: State<RequestContext>, peer: Extension<Peer>, request: Request) -> Response {
     handle_order(visit.0, peer.0, request, true).await
 }
 
-/// Handles the order to undrain.
 pub(crate) async fn undrain(
     visit: State<RequestContext>,
     peer: Extension<Peer>,
@@ -290,7 +286,6 @@ impl DrainOrderJson {
     }
 }
 
-/// The other drains of the same address.
 fn other_drains(drain: &Drain, drains: impl Iterator<Item = Drain>) -> Vec<String> {
     let is_near =
         |other: &Drain| other.address() == drain.address() && other != drain && other.overlaps(drain);

@@ -9,7 +9,6 @@ use holdfast_diagnose::explain::{
 use holdfast_status::printable::Printable;
 use holdfast_status::views::clients::Clients;
 
-/// The whole explanation as lines.
 pub(super) fn write(explanation: &Explanation<'_>) -> String {
     let mut out = String::new();
     push_line(&mut out, 0, &explanation.sentence);

@@ -46,7 +46,6 @@ fn write_access(out: &mut Exposition, view: &ApiserverView) {
     }
 }
 
-/// One metric of a watch.
 type WatchMetric = (&'static str, &'static str, &'static str, fn(&Watch) -> u64);
 
 const WATCH_METRICS: [WatchMetric; 8] = [

@@ -5,7 +5,6 @@
 
 use serde_json::{Map, Value};
 
-/// Simplifies one named schema.
 pub(super) fn simplify_schema(schema: &mut Value) {
     let Value::Object(members) = schema else { return };
     merge_enum(members);

@@ -18,7 +18,7 @@ use crate::flows;
 use holdfast_agent::recorder::tests::incident_history;
 use holdfast_agent::state::{Damage, OmittedServices, SnapshotWrite};
 
-/// Compares the keys of a real value with the schema, and notes which schemas were seen.
+/// Compares the keys of a real value with the schema, and records the seen schemas.
 fn compare(value: &Value, schema: &Value, document: &Value, seen: &mut BTreeSet<String>) {
     if let Some(reference) = schema["$ref"].as_str() {
         let name = reference.strip_prefix("#/components/schemas/").unwrap();
@@ -72,7 +72,7 @@ fn document(served: &Served) -> Value {
     serde_json::from_str(&served.get("/openapi.json", "").body).unwrap()
 }
 
-/// What programs are told of this API. A change may only add to the golden file: programs rely on what is in it.
+/// The description for programs. A change may only add to the golden file: programs rely on its content.
 #[test]
 fn the_description_is_to_the_letter() {
     expect_file!["golden/openapi.json"].assert_eq(&serve(everything()).get("/openapi.json", "").body);
@@ -96,7 +96,7 @@ fn the_description_describes_every_path_and_its_parameters() {
     assert!(described["/reload"]["post"].is_object() && described["/apiserver/forget"]["post"].is_object());
 }
 
-/// What JSON each path answers with, and the schema of it.
+/// The JSON answer of each path, and its schema.
 fn answers(served: &Served, document: &Value) -> Vec<(Value, Value)> {
     let json = |path: &str| {
         let body = served.get(path, "accept: application/json\r\n").body;
@@ -108,14 +108,14 @@ fn answers(served: &Served, document: &Value) -> Vec<(Value, Value)> {
     let index = rows(served, "/", "paths");
     let paths =
         index.iter().map(|row| row["path"].as_str().unwrap()).filter(|path| described(path).is_object());
-    // A diagnosis needs a service, so it is asked for below.
+    // A diagnosis needs a service, so it follows below.
     let paths = paths.filter(|path| *path != "/diagnose");
     let mut answers: Vec<_> = paths.map(|path| (json(path), described(path))).collect();
     answers.push((json("/diagnose?service=default/web"), described("/diagnose")));
     answers.push((json("/diagnose?service=default/nobody"), described("/diagnose")));
-    // By TCP no apiserver is asked for Events, so these lists are made here.
+    // Over TCP the apiserver is not queried for Events, so these lists are made here.
     answers.extend(judged::lists_of_events().into_iter().map(|list| (list, described("/events"))));
-    // What is near an address that no service has.
+    // The entries near an address without a service.
     answers.push((json("/explain?endpoint=10.96.0.20:81"), described("/explain")));
     // No packets are translated here, so this answer is made from flows of another test.
     answers.push((flows::tests::json(), described("/flows")));
@@ -161,8 +161,8 @@ fn every_answer_is_described_field_by_field() {
     for record in records.lines() {
         compare(&serde_json::from_str(record).unwrap(), schema, &document, &mut seen);
     }
-    // No answer above has these parts: the incident has no gap and no backend that goes from one state to another, no
-    // engine reads the maps here, so a packet gets no backend, and no apiserver was asked for the diagnosis.
+    // No answer above has these parts: the incident has no gap and no backend that changes its state, no engine reads
+    // the maps here, so a packet gets no backend, and no apiserver was queried for the diagnosis.
     let api = judged::answers_of_the_apiserver();
     for (name, part) in [("Gap", gap()), ("Changed", changed()), ("PacketBackend", share()), ("Api", api)] {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
@@ -190,9 +190,9 @@ fn the_guide_tells_every_member_of_a_row() {
     }
 }
 
-/// A null that never comes would have every program check for it.
+/// Every program would have to check for a null that never comes.
 #[test]
-fn what_may_be_absent_is_never_null() {
+fn optional_members_are_never_null() {
     let document = document(&serve(everything()));
     let record = &document["components"]["schemas"]["Record"];
     assert_eq!(record["properties"]["seq"]["type"], "integer");

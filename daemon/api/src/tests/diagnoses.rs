@@ -1,4 +1,4 @@
-//! `/diagnose` over real sockets: what it answers by each door, and how the command line ends by that.
+//! `/diagnose` over real sockets: its answer at each listener, and the exit of the command line.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use super::fixture::{Served, everything, serve, serve_with};
 use holdfast_agent::engine::query::{self, EngineQuery};
 
 #[test]
-fn a_diagnosis_says_first_what_is_most_likely_wrong() {
+fn a_diagnosis_begins_with_the_most_likely_problem() {
     let served = serve(everything());
     for (service, status, exit, says) in [
         ("default/web", 200, "3", "self."),
@@ -30,7 +30,7 @@ fn a_diagnosis_says_first_what_is_most_likely_wrong() {
 }
 
 #[test]
-fn a_diagnosis_without_a_service_is_told_how_to_name_one() {
+fn a_diagnosis_without_a_service_is_refused_with_a_hint() {
     let served = serve(everything());
     let service = "?service=default/web";
     for (question, says) in [
@@ -49,9 +49,10 @@ fn a_diagnosis_without_a_service_is_told_how_to_name_one() {
     }
 }
 
-/// By TCP no process outside the daemon is asked: the answer says so, and that is no finding. Nor is all well by it.
+/// Over TCP no process outside the daemon is queried: the answer says so, and that is no finding. It proves no health
+/// either.
 #[test]
-fn what_was_not_asked_is_skipped_and_never_well() {
+fn unqueried_checks_are_skipped_and_never_pass() {
     let served = serve(everything());
     let body = served.get("/diagnose?service=default/web&format=json", "").body;
     let diagnosis: Value = serde_json::from_str(&body).unwrap();
@@ -66,11 +67,11 @@ fn what_was_not_asked_is_skipped_and_never_well() {
     let left_out = ["what the apiserver says now", "this host", "connections from this host"];
     let not_checked = diagnosis["not_checked"].as_array().unwrap();
     assert_eq!(not_checked.iter().take(3).collect::<Vec<_>>(), left_out);
-    // No engine runs here that could read the maps.
+    // No engine runs here to read the maps.
     assert_eq!((&diagnosis["counts"]["unknown"], state("view.table-kernel")), (&1.into(), "unknown".into()));
 }
 
-/// How the maps compare, or why that is not known.
+/// The result for the maps, or why it is unknown.
 fn compared(served: &Served, question: &str) -> (Value, String) {
     let body = served.get(&format!("/diagnose?service=default/web&format=json{question}"), "").body;
     let diagnosis: Value = serde_json::from_str(&body).unwrap();
@@ -85,15 +86,15 @@ fn an_engine_that_does_not_answer_makes_no_diagnosis_late() {
     let served = serve_with(everything(), |readings| readings.engine = engine);
     let begun = Instant::now();
     let (state, why) = compared(&served, "&timeout=1s");
-    // Without a word about its time, it would be given five seconds.
+    // Without a timeout, it would take up to five seconds.
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert_eq!(state, "unknown");
     assert!(why.contains("the engine does not answer now"), "{why}");
 }
 
-/// What was read of the maps is compared with what they were to hold then, or with nothing.
+/// Entries read from the maps are compared with the demand of that moment, or not at all.
 #[test]
-fn a_service_that_changes_while_the_maps_are_read_is_not_held_against_them() {
+fn a_service_that_changes_during_the_read_is_no_map_fault() {
     for (changes, asked, state) in [("itself", 3, "unknown"), ("others", 1, "error")] {
         let (engine, mut heard) = query::channel();
         let served = serve_with(everything(), |readings| readings.engine = engine);

@@ -1,4 +1,4 @@
-//! Which clients get in and which do not, and that no client is in the way of others.
+//! Which clients get in and which do not, and that no client blocks others.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -94,7 +94,7 @@ fn nothing_can_be_changed() {
     assert_eq!(got.status, 413);
 }
 
-/// Asks for a reload, and answers it with `outcome`.
+/// Requests a reload, and answers it with `outcome`.
 fn reload(
     served: &fixture::Served,
     wishes: &mut mpsc::Receiver<ReloadRequest>,
@@ -116,7 +116,7 @@ fn reload(
 }
 
 #[test]
-fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
+fn a_reload_is_answered_once_done_and_only_over_the_socket() {
     let (reloads, mut wishes) = mpsc::channel(RELOADS_WAITING_MAX);
     let served = serve_to(everything(), RequestSenders { reloads, ..acts() });
     let got = reload(&served, &mut wishes, Ok(ReloadOutcome { restart_keys: Vec::new() }), "");
@@ -134,7 +134,7 @@ fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
     assert!(wishes.try_recv().is_err(), "nobody else was heard");
 }
 
-/// The answer to each wish that is granted, as JSON.
+/// The answer to each granted request, as JSON.
 pub(super) fn answers_to_wishes() -> [(&'static str, String); 2] {
     let (reloads, mut reload_wishes) = mpsc::channel(RELOADS_WAITING_MAX);
     let (forgets, mut forget_wishes) = mpsc::channel::<ForgetRequest>(1);
@@ -188,14 +188,14 @@ fn an_address_is_forgotten_only_over_the_socket() {
 }
 
 #[test]
-fn a_daemon_that_takes_no_reload_says_so() {
+fn a_daemon_that_accepts_no_reload_answers_503() {
     let served = serve(everything());
     let stream = UnixStream::connect(&served.socket).unwrap();
     assert_eq!(exchange(stream, "POST /reload HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").status, 503);
 }
 
 #[test]
-fn errors_come_in_the_form_that_was_asked_for() {
+fn errors_have_the_requested_format() {
     let served = serve(everything());
     let got = served.get("/frontend", "accept: application/json\r\n");
     assert_eq!((got.status, got.header("content-type")), (404, Some("application/json")));
@@ -250,7 +250,7 @@ fn a_slow_header_is_cut() {
 }
 
 #[test]
-fn a_slow_reader_is_in_nobodys_way() {
+fn a_slow_reader_blocks_no_other_client() {
     let served = serve(many(20_000, 10));
     let host = served.host();
     // More readers than threads that answer; each answer has begun, and waits for its reader.
@@ -265,7 +265,7 @@ fn a_slow_reader_is_in_nobodys_way() {
     readers.iter().for_each(|stream| assert_eq!(stream.peek(&mut [0]).unwrap(), 1));
     let begun = Instant::now();
     assert_eq!(served.get("/healthz", "").body, "ok\n");
-    // A request behind those readers would wait until they are cut off.
+    // A request behind those readers would wait until they are disconnected.
     assert!(begun.elapsed() < limits::WRITE_STALL_MAX * 9 / 10, "{:?}", begun.elapsed());
     drop(readers);
 }
@@ -290,22 +290,22 @@ fn a_reader_that_stalls_is_cut_off() {
 }
 
 #[test]
-fn who_says_nothing_makes_room_for_who_asks() {
+fn an_idle_client_is_evicted_for_a_new_one() {
     let served = serve(everything());
     let mut idle: Vec<_> = (0..3 * limits::CONNECTIONS_MAX).map(|_| served.connect()).collect();
     assert_eq!(served.get("/livez", "").status, 200);
-    // A request that never ends does not count as one.
+    // An incomplete request does not count as one.
     idle.iter_mut().for_each(|stream| drop(stream.write_all(b"GET /livez HT")));
     assert_eq!(served.get("/livez", "").status, 200);
 }
 
 #[test]
-fn who_finds_all_places_taken_is_told_so() {
+fn a_client_beyond_the_limit_is_rejected_with_503() {
     let served = serve(many(20_000, 10));
     let request = format!("GET /frontends?format=json HTTP/1.1\r\nhost: {}\r\n\r\n", served.host());
     let mut held: Vec<_> = (0..limits::CONNECTIONS_MAX).map(|_| served.connect()).collect();
     held.iter_mut().for_each(|stream| stream.write_all(request.as_bytes()).unwrap());
-    // Each client is being answered, and reads no more of its answer.
+    // Each client has a running answer, and reads no more of it.
     held.iter_mut().for_each(|stream| assert_eq!(begun(stream, ""), 200));
     let mut late = served.connect();
     let mut bytes = Vec::new();
@@ -326,7 +326,7 @@ fn who_finds_all_places_taken_is_told_so() {
     }
 }
 
-/// Whether a client gets an answer. One that is turned away may meet a reset instead of words.
+/// Whether a client gets an answer. A rejected one may get a reset instead of a message.
 fn is_let_in(served: &fixture::Served) -> bool {
     let (mut stream, mut bytes) = (served.connect(), Vec::new());
     let _ = write!(stream, "GET /healthz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", served.host());
@@ -334,7 +334,7 @@ fn is_let_in(served: &fixture::Served) -> bool {
     bytes.starts_with(b"HTTP/1.1 200")
 }
 
-/// Sends a request, and returns the status with which the answer begins.
+/// Sends a request, and returns the status at the start of the answer.
 fn begun(mut stream: impl Read + Write, request: &str) -> u16 {
     stream.write_all(request.as_bytes()).unwrap();
     let mut head = [0; 12];
@@ -343,7 +343,7 @@ fn begun(mut stream: impl Read + Write, request: &str) -> u16 {
 }
 
 #[test]
-fn whoever_fills_the_watchers_of_one_door_leaves_the_other_its_own() {
+fn full_watchers_of_one_listener_leave_the_other_usable() {
     let served = serve(everything());
     let request = format!("GET /watch HTTP/1.1\r\nhost: {}\r\n\r\n", served.host());
     let over_tcp: Vec<_> = (0..limits::WATCHERS_MAX + 1).map(|_| served.connect()).collect();
@@ -355,7 +355,7 @@ fn whoever_fills_the_watchers_of_one_door_leaves_the_other_its_own() {
 }
 
 #[test]
-fn whoever_fills_the_questions_of_one_door_leaves_the_other_its_own() {
+fn full_queries_of_one_listener_leave_the_other_usable() {
     let (asker, mut heard) = holdfast_agent::engine::query::channel();
     let served = serve_with(everything(), |readings| readings.engine = asker);
     let request = format!(
@@ -401,7 +401,7 @@ fn the_socket_is_for_owner_and_group() {
     drop(folder);
 }
 
-/// Starts another API, and returns why its doors are shut.
+/// Starts another API, and returns why its listeners cannot open.
 fn start_at(listen: &str, socket: &std::path::Path) -> (AdminServer, watch::Receiver<Vec<String>>) {
     let readings = readings(watch::channel(Arc::new(Snapshot::default())).1);
     let settings = Settings { listen: listen.parse().unwrap(), socket: socket.into() };
@@ -409,7 +409,7 @@ fn start_at(listen: &str, socket: &std::path::Path) -> (AdminServer, watch::Rece
     (start(&settings, (readings, EventStatus::default(), acts()), shut_out).unwrap(), shut)
 }
 
-/// Waits until exactly these errors are told.
+/// Waits until exactly these errors are reported.
 #[track_caller]
 fn wait_for(shut: &watch::Receiver<Vec<String>>, expected: &[String]) {
     let begun = Instant::now();
@@ -419,9 +419,9 @@ fn wait_for(shut: &watch::Receiver<Vec<String>>, expected: &[String]) {
     }
 }
 
-/// The error names the address; the other door opens, and the address is taken as soon as it is free.
+/// The error names the address; the other listener opens, and the address is bound as soon as it is free.
 #[test]
-fn a_taken_address_is_named_and_taken_when_it_is_free() {
+fn a_taken_address_is_reported_and_bound_once_free() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap();
     let folder = Folder::new();
@@ -439,7 +439,7 @@ fn a_taken_address_is_named_and_taken_when_it_is_free() {
     admin.stop();
 }
 
-/// A listener that has room for one client, and accepts none.
+/// A listener with a backlog of one client that accepts none.
 fn deaf(path: &std::path::Path) -> OwnedFd {
     let socket =
         nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
@@ -449,7 +449,7 @@ fn deaf(path: &std::path::Path) -> OwnedFd {
 }
 
 #[test]
-fn whoever_takes_no_clients_at_the_socket_holds_up_nothing() {
+fn a_socket_owner_that_accepts_no_clients_blocks_nothing() {
     let folder = Folder::new();
     let path = folder.0.join("admin.sock");
     let _deaf = deaf(&path);
@@ -461,7 +461,7 @@ fn whoever_takes_no_clients_at_the_socket_holds_up_nothing() {
 }
 
 #[test]
-fn an_api_that_waits_for_its_address_ends_when_it_is_told() {
+fn an_api_that_waits_for_its_address_can_be_stopped() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = Folder::new();
     let (admin, _) = start_at(&other.local_addr().unwrap().to_string(), &folder.0.join("none/admin.sock"));
@@ -491,7 +491,7 @@ fn a_socket_is_taken_over_only_from_the_dead() {
 }
 
 #[test]
-fn stopping_lets_answers_finish_but_waits_for_nobody_long() {
+fn stopping_lets_answers_finish_within_a_bound() {
     let served = serve(many(20_000, 10));
     let host = served.host();
     let whole = served.get("/frontends?format=json", "").body.len();
@@ -515,7 +515,7 @@ fn stopping_lets_answers_finish_but_waits_for_nobody_long() {
 }
 
 #[test]
-fn readiness_says_what_is_missing() {
+fn readiness_names_the_missing_part() {
     let mut snapshot = everything();
     snapshot.programmed = false;
     snapshot.sources =
@@ -548,14 +548,14 @@ fn a_daemon_whose_programs_wait_is_not_ready() {
     assert_eq!((got.status, got.body.as_str()), (503, "another version's programs still serve\n"));
 }
 
-/// What serves on, and would only not outlive the daemon, is no reason to send clients away.
+/// A program that still serves, but would not outlive the daemon, is no reason to send clients away.
 #[test]
-fn a_daemon_is_ready_where_each_hook_has_a_program_that_reads_what_is_written() {
+fn readiness_needs_a_program_with_current_maps_at_each_hook() {
     let status = fixture::status;
     for (status, expected) in [
         (Status { broken_hooks: vec!["connect6"], ..status() }, "ok\n"),
-        // Clients meet their service, and are shown its backend.
-        (Status { detached_hooks: vec!["getpeername4"], ..status() }, "ok\n"),
+        // Clients reach their service, but see its backend as the peer.
+        (Status { bare_hooks: vec!["getpeername4"], ..status() }, "ok\n"),
         (
             Status {
                 broken_hooks: vec!["connect4", "connect6"],
@@ -594,8 +594,8 @@ fn a_daemon_that_has_not_looked_at_devices_yet_is_not_ready() {
     assert_eq!(served_with(Status { packets: None, ..status }), "ok\n");
 }
 
-/// Without programs at devices no client is served worse than by a node that never could; with those of a former daemon
-/// clients meet what is no longer true.
+/// Without programs at devices, clients are served no worse than by a node that never had them; with those of a former
+/// daemon clients get outdated services.
 #[test]
 fn a_daemon_with_programs_at_devices_that_follow_no_change_is_not_ready() {
     let served = serve_with(everything(), |readings| {
@@ -612,7 +612,7 @@ fn a_daemon_with_programs_at_devices_that_follow_no_change_is_not_ready() {
 }
 
 #[test]
-fn what_is_remembered_says_so_and_is_ready() {
+fn remembered_state_is_marked_stale_and_is_ready() {
     let mut snapshot = everything();
     snapshot.sources = [(Source::Config, true), (Source::Kubernetes, false)].into();
     snapshot.stale_since = Some(Timestamp(1_767_870_000));
@@ -629,7 +629,7 @@ fn what_is_remembered_says_so_and_is_ready() {
 }
 
 #[test]
-fn a_socket_that_somebody_removed_is_made_anew() {
+fn a_removed_socket_is_created_again() {
     let served = serve(everything());
     let ask = || UnixStream::connect(&served.socket);
     drop(ask().unwrap());
@@ -647,7 +647,7 @@ fn a_socket_that_somebody_removed_is_made_anew() {
 }
 
 #[test]
-fn what_another_process_has_put_in_the_sockets_place_is_left_there() {
+fn a_foreign_file_in_the_sockets_place_stays() {
     let served = serve(everything());
     let path = served.socket.clone();
     let beside = path.with_extension("other");
@@ -661,7 +661,7 @@ fn what_another_process_has_put_in_the_sockets_place_is_left_there() {
 }
 
 #[test]
-fn liveness_is_the_engines() {
+fn liveness_follows_the_engine() {
     let served = serve_with(everything(), |readings| {
         readings.liveness = Liveness::new(|| Some(Duration::from_secs(33)));
     });

@@ -1,4 +1,4 @@
-//! Orders to drain, from the socket to the lists and back: an engine, the desk that takes orders, and the API.
+//! Orders to drain, from the socket to the lists and back: an engine, the queue of orders, and the API.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
@@ -27,7 +27,7 @@ use holdfast_agent::drains::{self, ORDERS_WAITING_MAX};
 use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
 use holdfast_evidence::event_watcher::EventStatus;
 
-/// Two services with names that begin alike, with the same backends, and one that has only one of them.
+/// Two services with names that begin alike and the same backends, and one with only one of them.
 const OBJECTS: &str = "
 apiVersion: v1
 kind: List
@@ -67,7 +67,7 @@ impl Life {
         Self::with_state("")
     }
 
-    /// A life that writes its drains there, in a folder of its own.
+    /// A setup that writes its drains there, in a folder of its own.
     fn with_state(state: &str) -> Self {
         let (runtime, folder) = (Runtime::new().unwrap(), tempfile::tempdir().unwrap());
         let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
@@ -127,7 +127,7 @@ impl Life {
     }
 }
 
-/// The text with every time and every user in it made the same.
+/// The text with all times and users replaced.
 fn plain(text: &str) -> String {
     let word = |word: &str| {
         let is_time = word.len() >= 20 && word.starts_with("20") && word.contains('T');
@@ -142,7 +142,7 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn an_order_is_answered_when_the_lists_are_as_ordered() {
+fn an_order_is_answered_once_the_lists_follow() {
     let life = Life::begin();
     expect![[r#"
         10.0.0.1 is drained: it gets no new client, and keeps those that it has
@@ -192,7 +192,7 @@ fn an_order_is_answered_when_the_lists_are_as_ordered() {
 }
 
 #[test]
-fn a_drain_of_one_service_is_of_exactly_this_one() {
+fn a_drain_of_one_service_affects_no_other() {
     let life = Life::begin();
     expect![[r#"
         10.0.0.1 of default/web is drained: it gets no new client, and keeps those that it has
@@ -225,9 +225,9 @@ fn a_drain_of_one_service_is_of_exactly_this_one() {
     .assert_eq(&life.order("/undrain?backend=10.0.0.99"));
 }
 
-/// The answer to the order is read once, and not by all who have to know it.
+/// Only the operator of the order reads its answer, but others need the warning too.
 #[test]
-fn what_a_restart_would_forget_is_told_until_the_disk_has_it() {
+fn unwritten_drains_are_reported_until_the_disk_has_them() {
     let life = Life::with_state("file/below");
     std::fs::write(life.folder.path().join("file"), "").unwrap();
     assert!(life.order("/drain?backend=10.0.0.1").contains("not on disk yet"));
@@ -244,7 +244,7 @@ fn what_a_restart_would_forget_is_told_until_the_disk_has_it() {
 }
 
 #[test]
-fn what_cannot_be_a_backend_is_refused() {
+fn an_impossible_backend_address_is_refused() {
     let life = Life::begin();
     for (query, words) in [
         ("", "no backend is given"),

@@ -1,11 +1,11 @@
-//! `/events` over real sockets: that it says honestly why nothing was read, and ends by that.
+//! `/events` over real sockets: it says why nothing was read, and its exit code follows.
 
 use serde_json::Value;
 
 use super::fixture::{everything, serve};
 
 #[test]
-fn by_tcp_nobody_is_asked_and_it_is_said() {
+fn over_tcp_no_apiserver_is_queried_and_the_answer_says_so() {
     let served = serve(everything());
     for question in ["", "?service=default/web"] {
         let got = served.get(&format!("/events{question}"), "");
@@ -23,7 +23,7 @@ fn by_tcp_nobody_is_asked_and_it_is_said() {
 }
 
 #[test]
-fn a_question_that_is_not_understood_is_told_what_is_legal() {
+fn an_invalid_query_is_refused_with_legal_values() {
     let served = serve(everything());
     for question in ["?service=web", "?service=default/web&probe=none", "?since=1h"] {
         let got = served.get(&format!("/events{question}"), "");
@@ -32,7 +32,7 @@ fn a_question_that_is_not_understood_is_told_what_is_legal() {
 }
 
 #[test]
-fn what_is_wrong_in_the_files_about_events_is_shown_where_readiness_is() {
+fn faults_in_event_files_are_shown_with_readiness() {
     let body = serve(everything()).get("/readyz?format=json", "").body;
     let fault = &serde_json::from_str::<Value>(&body).unwrap()["event_knowledge_faults"][0];
     assert_eq!(

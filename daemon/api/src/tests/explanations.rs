@@ -1,4 +1,4 @@
-//! What `/explain` answers, to the letter: each question with its answer, one after another.
+//! The answers of `/explain`, to the letter: each query with its answer, one after another.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ fn each_question_has_one_sentence_first() {
 }
 
 #[test]
-fn an_explanation_says_first_that_clients_meet_other_maps() {
+fn an_explanation_begins_with_diverging_maps() {
     let served = serve_with(everything(), |readings| {
         let view = DatapathView::for_kernel(Status { waiting: true, ..status() });
         readings.datapath = watch::channel(Arc::new(view)).1;

@@ -23,7 +23,7 @@ use holdfast_evidence::diagnose::gather::Gatherer;
 use holdfast_evidence::event_watcher::EventStatus;
 use holdfast_evidence::knowledge::Edition;
 
-/// No apiserver to be asked, and no ear for wishes.
+/// No apiserver to query, and no receiver of requests.
 pub fn acts() -> RequestSenders {
     RequestSenders {
         gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
@@ -39,7 +39,7 @@ pub struct Served {
     pub admin: AdminServer,
     pub socket: PathBuf,
     pub folder: Folder,
-    // Readers see what was sent last, whether or not the sender lives; it is kept for tests that publish again.
+    // Readers see the last snapshot whether or not the sender lives; it is kept for tests that publish again.
     pub snapshots: watch::Sender<Arc<Snapshot>>,
 }
 
@@ -69,12 +69,12 @@ impl Drop for Folder {
     }
 }
 
-/// No Event is followed.
+/// Events are not followed.
 fn events() -> EventStatus {
     EventStatus::new(watch::channel(Arc::new(odd_knowledge())).1)
 }
 
-/// A file of the operator that is no TOML.
+/// An operator's file that is not TOML.
 fn odd_knowledge() -> Edition {
     Edition::from_files(
         vec![("/etc/holdfast/events.d/ours.toml".to_owned(), "[[cause]\n".to_owned())],
@@ -94,7 +94,7 @@ pub fn serve_to(snapshot: Snapshot, acts: RequestSenders) -> Served {
     serve_all(snapshot, |_| {}, (events(), acts))
 }
 
-/// As [`serve_with`], with Events that are followed, none of which has come.
+/// Like [`serve_with`], with Events followed, none of which has come.
 pub fn serve_following_events(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
     let events = events();
     events.counters.set_enabled(true);

@@ -31,14 +31,14 @@ fn each_filter_is_exact() {
 }
 
 #[test]
-fn people_read_words() {
+fn history_is_words_for_people() {
     expect_file!["golden/history.txt"].assert_eq(&served().get("/history", "").body);
     let nothing = served().get("/history?service=default/nobody", "").body;
     assert_eq!(nothing, "no record matches\n");
 }
 
 #[test]
-fn a_filter_that_cannot_be_meant_is_refused() {
+fn an_invalid_filter_is_refused() {
     let answer = served().get("/history?reason=nonsense", "");
     assert_eq!(answer.status, 400);
     assert!(answer.body.starts_with("error: unknown reason \"nonsense\"\nhint: legal reasons: "));

@@ -74,7 +74,7 @@ fn slice_of(number: usize) -> Value {
     })
 }
 
-/// Where texts stand in an object, names of members among them.
+/// The places of texts in an object, including names of members.
 fn places(value: &Value, at: &str, into: &mut Vec<(String, bool)>) {
     match value {
         Value::String(_) => into.push((at.to_owned(), false)),
@@ -92,7 +92,7 @@ fn places(value: &Value, at: &str, into: &mut Vec<(String, bool)>) {
     }
 }
 
-/// The object with what is hostile in one place: as the value there, or as the name of the member.
+/// The object with hostile text in one place: as the value there, or as the name of the member.
 fn forged(mut object: Value, (place, is_name): &(String, bool)) -> Value {
     let (parent, name) = place.rsplit_once('/').unwrap();
     let name = name.replace("~1", "/").replace("~0", "~");
@@ -109,12 +109,12 @@ fn forged(mut object: Value, (place, is_name): &(String, bool)) -> Value {
     object
 }
 
-/// YAML takes no control character as it is.
+/// YAML accepts no raw control character.
 fn escaped(c: char) -> String {
     if c.is_ascii() { c.to_string() } else { format!("\\u{:04x}", u32::from(c)) }
 }
 
-/// A file for each place of each object, with the object that it belongs to beside it.
+/// A file for each place of each object, with the object that it belongs to.
 fn files() -> BTreeMap<Arc<str>, Vec<u8>> {
     let mut files = BTreeMap::new();
     for is_service in [true, false] {
@@ -132,7 +132,7 @@ fn files() -> BTreeMap<Arc<str>, Vec<u8>> {
     files
 }
 
-/// What the real rules make of them, and all that changed on the way: they come, and their slices go.
+/// The result of the real rules, and all changes on the way: they come, and their slices go.
 fn world() -> (Snapshot, Vec<Change>, usize) {
     let maps = MemoryMaps::new(Capacity { slots: 4_096, ports: 1_024, services: 1_024 });
     let (mut engine, _) = Engine::start(maps, holdfast_core::index::Seed(0), &[Source::Manifests]).unwrap();

@@ -1,4 +1,4 @@
-//! What no door of a test brings about: lists of Events, and what an apiserver said to a diagnosis.
+//! Data that no listener of a test produces: lists of Events, and the apiserver's part of a diagnosis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn web() -> ObjectName {
     ObjectName::new("default", "web").unwrap()
 }
 
-/// Lists that have every part among them.
+/// Lists that together have every part.
 pub(crate) fn lists_of_events() -> Vec<Value> {
     let said = |message: &str| {
         ClusterEvent::from_json(&json!({

@@ -15,7 +15,7 @@ fn served() -> (Served, Arc<History>) {
     (serve_with(everything(), |readings| readings.history = readings_history), history)
 }
 
-/// A watcher that has begun to hear.
+/// A watcher whose stream has begun.
 fn watcher(served: &Served, query: &str) -> BufReader<TcpStream> {
     let mut stream = served.connect();
     let host = served.admin.address();
@@ -36,7 +36,7 @@ fn rest(mut reader: BufReader<TcpStream>) -> String {
 }
 
 #[test]
-fn a_watcher_hears_everything_from_the_first_moment_to_the_end() {
+fn a_watcher_gets_every_record_until_the_end() {
     let (served, history) = served();
     let reader = watcher(&served, "");
     tell_incident(&history);
@@ -54,7 +54,7 @@ fn a_watcher_that_does_not_read_is_dropped_with_a_last_line() {
     tell_many(&history, 50_000);
     let text = rest(reader);
     let last = text.rsplit("event: ").next().unwrap();
-    assert!(last.starts_with("dropped\ndata: {\"why\":\"you did not read in time, "), "{last}");
+    assert!(last.starts_with("dropped\ndata: {\"why\":\"this watcher lagged, "), "{last}");
     assert!(served.get("/healthz", "").status == 200, "everybody else is served");
 }
 

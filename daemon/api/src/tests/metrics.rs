@@ -1,4 +1,4 @@
-//! The metrics to the letter, and that they tell what they say.
+//! The metrics to the letter, and that their values are true.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -155,7 +155,7 @@ fn every_reason_of_a_hold_has_a_series() {
 }
 
 #[test]
-fn trouble_of_the_daemon_itself_is_told() {
+fn problems_of_the_daemon_itself_have_metrics() {
     let quiet = metrics(everything(), in_memory);
     has(&quiet, &["holdfast_engine_stalled_seconds 0", "holdfast_reload_refused 0"]);
     has(&quiet, &["holdfast_check_differences 0", "holdfast_check_timestamp_seconds 0"]);
@@ -185,7 +185,7 @@ fn trouble_of_the_daemon_itself_is_told() {
 }
 
 #[test]
-fn load_balancers_are_counted_by_how_far_they_have_come() {
+fn load_balancers_are_counted_by_state() {
     let body = metrics(everything(), |_| ());
     has(
         &body,
@@ -197,7 +197,7 @@ fn load_balancers_are_counted_by_how_far_they_have_come() {
 }
 
 #[test]
-fn each_other_proxy_has_a_number_whether_it_is_there_or_not() {
+fn each_other_proxy_has_a_series_present_or_not() {
     let body = metrics(everything(), |_| ());
     has(&body, &["holdfast_other_proxy{proxy=\"kube-proxy\"} 1", "holdfast_other_proxy{proxy=\"Calico\"} 0"]);
     has(&metrics(everything(), in_memory), &["holdfast_other_proxy{proxy=\"kube-proxy\"} 0"]);
@@ -222,7 +222,7 @@ fn steps_are_counted_by_how_long_they_took() {
 }
 
 #[test]
-fn without_an_apiserver_there_is_no_table_to_compare() {
+fn without_an_apiserver_there_is_no_table_digest() {
     let sources = [(Source::Config, true)].into();
     let body = metrics(Snapshot { sources, ..everything() }, in_memory);
     assert!(!body.contains("holdfast_table_digest"), "{body}");

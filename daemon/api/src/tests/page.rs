@@ -21,7 +21,7 @@ fn a_browser_gets_the_page_and_others_the_list() {
 }
 
 #[test]
-fn a_form_that_is_named_goes_before_the_page_and_only_the_first_path_has_one() {
+fn a_named_format_overrides_the_page_of_the_index() {
     let served = serve(everything());
     assert!(served.get("/?format=table", BROWSER).body.starts_with("/              this list"));
     for path in ["/frontends", "/healthz", "/history"] {
@@ -52,7 +52,7 @@ fn only_the_page_may_run_anything_and_nothing_may_frame_it() {
 }
 
 #[test]
-fn a_page_of_somebody_else_gets_neither_the_page_nor_an_answer() {
+fn a_foreign_page_gets_neither_the_page_nor_an_answer() {
     let served = serve(everything());
     for path in ["/", "/frontends", "/watch"] {
         for site in ["cross-site", "same-site"] {

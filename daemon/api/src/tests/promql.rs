@@ -1,19 +1,19 @@
-//! Which metrics an expression of Prometheus names, so that a test finds each one that the daemon does not export.
+//! The metrics in a Prometheus expression, so that a test finds each one that the daemon does not export.
 //!
-//! Invariant: every word of an expression that is no function, no word of the language and no label is taken for a
-//! metric: a name that is misspelled is one too.
+//! Invariant: every word of an expression that is no function, no keyword and no label counts as a metric: a misspelled
+//! name is one too.
 
-/// Words of the language that stand between expressions.
+/// Keywords between expressions.
 const WORDS: [&str; 6] = ["and", "or", "unless", "bool", "offset", "atan2"];
 
-/// Words before a list of labels.
+/// Keywords before a list of labels.
 const BEFORE_LABELS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
 
 fn is_of_a_name(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '_' | ':')
 }
 
-/// Each metric of an expression, with what stands in the braces behind it.
+/// Each metric of an expression, with the content of the braces after it.
 pub(super) fn selectors(expression: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     let mut rest = expression;
@@ -29,14 +29,14 @@ pub(super) fn selectors(expression: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// Looks at the word with which a text begins, and gives what is behind it and what belongs to it.
+/// Parses the word at the start of a text, and returns the rest.
 fn word<'a>(text: &'a str, found: &mut Vec<(&'a str, &'a str)>) -> &'a str {
     let (name, rest) = after_name(text);
     let next = rest.trim_start();
     if BEFORE_LABELS.contains(&name) {
         return if next.starts_with('(') { behind(next, ')') } else { rest };
     }
-    // `sum by (…) (…)` has its labels before what it adds.
+    // `sum by (…) (…)` has its labels before its operand.
     let is_function = next.starts_with('(') || ["by", "without"].contains(&after_name(next).0);
     if is_function || WORDS.contains(&name) {
         return rest;

@@ -1,4 +1,4 @@
-//! What `contrib/` says of the metrics is true: each one exists with these labels, and the dashboard can be shown.
+//! `contrib/` is true to the metrics: each one exists with these labels, and the dashboard is valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::promql::selectors;
 use holdfast_agent::readings::{ConditionCause, ConditionKind};
 use holdfast_kubernetes::source::{View as Watches, Watch};
 
-/// What others export: Prometheus itself, kube-state-metrics and the control plane.
+/// Metrics of other exporters: Prometheus itself, kube-state-metrics and the control plane.
 const OTHERS: [&str; 7] = [
     "up",
     "kube_service_spec_type",
@@ -22,7 +22,7 @@ const OTHERS: [&str; 7] = [
     "endpoint_slice_controller_syncs",
 ];
 
-/// The labels that Prometheus gives.
+/// The labels that Prometheus adds.
 const TARGET_LABELS: [&str; 3] = ["instance", "cluster", "job"];
 
 fn shipped(path: &str) -> String {
@@ -54,14 +54,14 @@ fn texts<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
 type Exposed = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 fn exposed() -> Exposed {
-    // A watch that has heard nothing yet has no silence, and where no Events are followed none are counted.
+    // A watch without data has no silence, and if Events are not followed none are counted.
     let served = serve_following_events(everything(), |readings| {
         let heard = |watch| Watch { last_received: Some(Instant::now()), ..watch };
         readings.watches = Watches::from_watches(readings.watches.current().into_iter().map(heard).collect());
     });
     let body = served.get("/metrics", "").body;
     let mut metrics = Exposed::new();
-    // A watch that has heard nothing yet has a metric and no value for it.
+    // A watch without data has a metric and no value for it.
     for typed in body.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         metrics.entry(typed.split(' ').next().unwrap().to_owned()).or_default();
     }
@@ -74,7 +74,7 @@ fn exposed() -> Exposed {
             metric.entry(label.to_owned()).or_default().insert(value.trim_matches('"').to_owned());
         }
     }
-    // These are there only while something is wrong.
+    // These exist only while something is wrong.
     let conditions = metrics.get_mut("holdfast_service_condition_start_time_seconds").unwrap();
     let all = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     conditions.insert("condition".to_owned(), all(&ConditionKind::ALL.map(ConditionKind::as_str)));
@@ -82,7 +82,7 @@ fn exposed() -> Exposed {
     metrics
 }
 
-/// What is wrong with the metrics of an expression; `recorded` are those that rules make.
+/// The faults of the metrics of an expression; `recorded` are those of recording rules.
 fn faults(expression: &str, exposed: &Exposed, recorded: &[&str]) -> Vec<String> {
     let mut faults = Vec::new();
     for (name, matchers) in selectors(expression) {
@@ -100,7 +100,7 @@ fn faults(expression: &str, exposed: &Exposed, recorded: &[&str]) -> Vec<String>
     faults
 }
 
-/// `label="a"`, `label!~"a|b"`: each value must be one that there can be.
+/// `label="a"`, `label!~"a|b"`: each value must be a possible one.
 fn fault(matcher: &str, labels: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
     let (label, values) = matcher.split_once(['=', '!']).unwrap();
     if TARGET_LABELS.contains(&label) {
@@ -144,7 +144,7 @@ fn every_metric_of_the_dashboard_exists_with_its_labels() {
 }
 
 #[test]
-fn a_rule_about_what_nobody_exports_is_found() {
+fn a_rule_about_an_unknown_metric_is_found() {
     let exposed = exposed();
     for (expression, expected) in [
         ("holdfast_ready == 0", ""),
@@ -187,7 +187,7 @@ fn every_alert_fires_in_a_test_and_stays_silent_over_its_own_metrics_in_another(
     }
 }
 
-/// As GitHub makes them of headings.
+/// Anchors as GitHub makes them of headings.
 fn anchors(page: &str) -> BTreeSet<String> {
     let text = shipped(page);
     let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -205,7 +205,7 @@ fn words_like_alerts(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_alert_leads_to_a_place_in_the_guide_and_stands_there() {
+fn every_alert_links_to_its_chapter_in_the_guide() {
     let rules = rules();
     let (mut alerts, mut runbooks) = (Vec::new(), Vec::new());
     texts(&rules, "alert", &mut alerts);

@@ -1,4 +1,4 @@
-//! What the answers say, to the letter.
+//! The answers to the letter.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn tables_for_programs() {
 }
 
 #[test]
-fn memory_maps_say_that_they_touch_nothing() {
+fn memory_maps_say_that_no_traffic_is_touched() {
     let served = serve_with(everything(), in_memory);
     let text = served.get("/datapath", "").body;
     assert_eq!(text, "datapath memory: everything is computed and shown, no traffic is touched\n");
@@ -61,7 +61,7 @@ fn memory_maps_say_that_they_touch_nothing() {
 }
 
 #[test]
-fn where_packets_are_not_translated_flows_say_so() {
+fn flows_without_packet_translation_say_so() {
     for served in [serve(everything()), serve_with(everything(), in_memory)] {
         let none = "packets are not translated on this node, so there are no flows\n";
         assert_eq!(served.get("/flows?client=10.0.0.1&state=open", "").body, none);
@@ -80,9 +80,9 @@ fn where_packets_are_not_translated_flows_say_so() {
     }
 }
 
-/// Watches tell times of this process, which differ in each run, so the golden pages have no watch.
+/// Watches have times of this process, which differ in each run, so the golden pages have no watch.
 #[test]
-fn the_way_to_the_apiserver_is_shown() {
+fn the_connections_to_the_apiserver_are_shown() {
     let served = serve_with(everything(), |readings| readings.watches = Watches::default());
     expect_file!["golden/apiserver.txt"].assert_eq(&served.get("/apiserver", "").body);
     expect_file!["golden/apiserver.json"].assert_eq(&served.get("/apiserver?format=json", "").body);
@@ -94,9 +94,9 @@ fn the_way_to_the_apiserver_is_shown() {
     assert_eq!(row[10..], ["10.0.0.10:6443:", "connection", "refused"]);
 }
 
-/// An apiserver that hangs keeps its connections open, and the last attempt went well.
+/// A hanging apiserver keeps its connections open, and the last attempt succeeded.
 #[test]
-fn an_apiserver_that_its_watches_have_not_heard_for_long_is_not_called_healthy() {
+fn an_apiserver_with_silent_watches_is_not_healthy() {
     for (seconds, state) in [(1, "healthy"), (70, "unheard")] {
         let served = serve_with(everything(), |readings| {
             let heard = Instant::now().checked_sub(Duration::from_secs(seconds));
@@ -122,7 +122,7 @@ fn without_an_apiserver_its_page_says_so() {
 }
 
 #[test]
-fn a_cluster_that_cannot_be_verified_is_told() {
+fn an_unverified_cluster_is_shown() {
     let served = serve_with(everything(), |readings| {
         let view = ApiserverView { unverified_reason: Some("403: no".into()), ..ApiserverView::default() };
         readings.apiserver = Some(watch::channel(Arc::new(view)).1);
@@ -132,7 +132,7 @@ fn a_cluster_that_cannot_be_verified_is_told() {
 }
 
 #[test]
-fn what_does_not_work_any_more_is_told() {
+fn failures_of_the_datapath_are_shown() {
     let served = serve_with(everything(), |readings| {
         let grace_failure = Some("membarrier: not permitted".to_owned());
         let (broken_hooks, shared_hooks) = (Vec::new(), Vec::new());
@@ -161,7 +161,7 @@ fn what_does_not_work_any_more_is_told() {
 }
 
 #[test]
-fn who_is_not_served_and_what_is_left_is_told() {
+fn exempt_cgroups_and_leftover_maps_are_shown() {
     let served = serve_with(everything(), |readings| {
         let exempt_cgroups = vec!["/kata.slice".into(), "/gone.slice".into()];
         let status = holdfast_datapath::Status {
@@ -187,7 +187,7 @@ fn who_is_not_served_and_what_is_left_is_told() {
 }
 
 #[test]
-fn programs_that_wait_for_their_maps_are_told() {
+fn programs_that_wait_for_their_maps_are_shown() {
     let served = serve_with(everything(), |readings| {
         let status = holdfast_datapath::Status { waiting: true, ..status() };
         readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
@@ -200,7 +200,7 @@ fn programs_that_wait_for_their_maps_are_told() {
 }
 
 #[test]
-fn refusals_that_can_no_longer_be_read_are_told() {
+fn unreadable_refusals_are_shown() {
     let served = serve_with(everything(), |readings| {
         readings.refusals.record_failure("the ring buffer is gone".to_owned())
     });

@@ -1,4 +1,4 @@
-//! What `/verify` calls equal: that clients meet what was compared, and that nothing was refused.
+//! What `/verify` calls equal: clients reach the compared maps, and nothing was refused.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::fixture::{everything, many, serve_with, status};
 use holdfast_agent::engine::query::{self, EngineQuery};
 
-/// The comparison of this name, where the maps themselves compare like that.
+/// The comparison of this name, if the maps themselves compare like that.
 fn verified(name: &str, snapshot: Snapshot, status: Status, found: Result<Vec<Drift>, CheckError>) -> Value {
     let (asker, mut heard) = query::channel();
     let engine = std::thread::spawn(move || {
@@ -63,7 +63,7 @@ fn programs_that_read_other_maps_than_those_that_were_compared_are_a_difference(
 }
 
 #[test]
-fn what_the_maps_refused_is_a_difference() {
+fn a_refused_map_write_is_a_difference() {
     let of_maps = |snapshot| verified("memory with kernel", snapshot, status(), Ok(Vec::new()));
     assert_eq!(of_maps(many(1, 1))["equal"], true);
     let refused = of_maps(everything());
@@ -75,7 +75,7 @@ fn what_the_maps_refused_is_a_difference() {
 }
 
 #[test]
-fn what_was_not_compared_is_not_equal() {
+fn a_failed_comparison_is_not_equal() {
     let found = verified("memory with kernel", many(1, 1), status(), Err(CheckError::NotYet));
     assert_eq!((&found["equal"], &found["compared_at"]), (&Value::Null, &Value::Null));
     let why = "the sources have not sent their first lists, or the maps do not hold them yet";

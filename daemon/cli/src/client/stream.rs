@@ -21,7 +21,6 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 const ACCEPT_TIMED_OUT: &str =
     "the daemon accepted no connection within 2 seconds: it hangs, or too many clients connect at once";
 
-/// Either kind of connection.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// The watch of this node's Node.
 const NODES: &str = "nodes";
 
 /// The state of a watch during its list.

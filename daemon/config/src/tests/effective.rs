@@ -1,5 +1,4 @@
-//! The configuration in force, written as a file. Every good file of the other tests goes
-//! through [`check_round_trip`] too.
+//! The configuration in force, written as a file. Every good file of the other tests also passes [`check_round_trip`].
 
 use std::collections::BTreeSet;
 
@@ -10,7 +9,7 @@ use toml::de::DeTable;
 use super::example::{EXAMPLE, known_keys, shown_keys, uncomment};
 use crate::Config;
 
-/// Text and JSON say the same, and the text reads as the configuration that wrote it.
+/// Text and JSON agree, and the text reads as the configuration that wrote it.
 #[track_caller]
 pub(super) fn check_round_trip(config: Config) -> Config {
     let text = config.effective_text();
@@ -23,7 +22,7 @@ pub(super) fn check_round_trip(config: Config) -> Config {
     config
 }
 
-/// The example with every key, but without those of one of its two identities.
+/// The example with every key, except those of one of its two identities.
 fn full(identity_left_out: &str) -> Config {
     let all = uncomment(&uncomment(EXAMPLE, "##"), "#").replace("enabled = false", "enabled = true");
     let kept: String = all
@@ -42,7 +41,7 @@ fn keys(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_key_that_is_known_is_written() {
+fn every_known_key_is_written() {
     let mut known = BTreeSet::new();
     known_keys("", &mut known);
     let written = keys(&full("token_file").effective_text());
@@ -80,9 +79,9 @@ proptest! {
     }
 }
 
-/// What is in force is told to each user of the host.
+/// Each user of the host may read the configuration in force.
 #[test]
-fn what_checks_send_is_told_by_its_length_alone() {
+fn texts_that_checks_send_are_shown_by_length_alone() {
     let check = |more: &str| {
         let text = format!(
             "[[service]]\nname = \"a\"\nfrontends = [\"192.0.2.1:80\"]\nbackends = [\"10.0.0.1:80\"]\n\
@@ -103,7 +102,7 @@ fn what_checks_send_is_told_by_its_length_alone() {
 }
 
 #[test]
-fn the_text_is_the_files_own() {
+fn the_effective_text_is_to_the_letter() {
     expect![[r#"
         [admin]
         listen = "127.0.0.1:9890"

@@ -1,4 +1,4 @@
-//! What `config.example.toml` promises: every key, its default, and nothing else.
+//! The promises of `config.example.toml`: every key, its default, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ fn read(text: &str) -> Config {
     }
 }
 
-/// What the reader says is legal in the table at `path`; none if it is no table.
+/// The legal keys of the table at `path`, by the reader; `None` if it is no table.
 fn legal_keys(path: &str) -> Option<Vec<String>> {
     let header = match path {
         "" => String::new(),
@@ -42,7 +42,7 @@ fn legal_keys(path: &str) -> Option<Vec<String>> {
     Some(list.split(", ").map(str::to_owned).collect())
 }
 
-/// Every key that the reader knows, as `table.key`.
+/// Every key of the reader, as `table.key`.
 pub(super) fn known_keys(path: &str, found: &mut BTreeSet<String>) {
     for key in legal_keys(path).expect("a table") {
         let key = if path.is_empty() { key } else { format!("{path}.{key}") };
@@ -88,7 +88,7 @@ fn every_key_is_shown_and_none_else() {
     assert!(known.contains("service.health_check.path") && known.contains("datapath.limits.backends"));
 }
 
-/// Two examples exclude each other on purpose; with either of them left out, the whole file is legal.
+/// Two examples exclude each other on purpose; without either of them, the whole file is legal.
 #[test]
 fn every_example_is_legal() {
     let all = uncomment(&uncomment(EXAMPLE, "##"), "#").replace("enabled = false", "enabled = true");
@@ -103,7 +103,7 @@ fn every_example_is_legal() {
     assert!(refused.contains("two identities"), "{refused}");
 }
 
-/// In the block of a service the shown values are the defaults too, where a key has one.
+/// In the block of a service the shown values are the defaults too, if a key has one.
 #[test]
 fn the_example_service_shows_the_defaults() {
     let all = uncomment(EXAMPLE, "##").replace("token_file", "#token_file");
@@ -125,7 +125,7 @@ fn the_example_service_shows_the_defaults() {
     assert_eq!(block, &expected);
 }
 
-/// One comment at least above each key: a sentence that begins with a capital or a quoted word, and ends.
+/// At least one comment above each key: a sentence that begins with a capital or a quoted word, and ends.
 #[test]
 fn every_key_has_its_sentence() {
     let lines: Vec<&str> = EXAMPLE.lines().collect();
@@ -155,7 +155,7 @@ fn the_guide_names_every_key() {
 }
 
 #[test]
-fn the_demo_is_legal_and_worth_no_warning() {
+fn the_demo_is_legal_without_warnings() {
     let demo = include_str!("../../../../examples/demo/holdfast.toml.in").replace("@DEMO@", "/tmp/demo");
     let (config, warnings) = Config::parse(&demo, "holdfast.toml").expect("a legal file");
     let config = check_round_trip(config);

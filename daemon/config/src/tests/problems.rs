@@ -1,6 +1,6 @@
-//! `problems.golden`: each block is a bad file, then every line that is said about it, warnings marked.
+//! `problems.golden`: each block is a bad file, then every message about it, warnings marked.
 //!
-//! `BLESS=1 cargo test -p holdfast config` writes the lines anew; read the difference before it is kept.
+//! `BLESS=1 cargo test -p holdfast config` rewrites the messages; read the difference before you commit it.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::Config;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/problems.golden");
 
-/// Rows below this number mean that the file was cut by accident.
+/// Fewer rows mean that the file was cut by accident.
 const ROWS_MIN: usize = 140;
 
 struct Row<'a> {
@@ -40,7 +40,7 @@ fn say(input: &str) -> String {
 }
 
 #[test]
-fn each_bad_file_is_told_every_reason() {
+fn each_bad_file_gets_every_error() {
     let golden = std::fs::read_to_string(GOLDEN).expect("the golden file");
     let rows = rows(&golden);
     assert!(rows.len() >= ROWS_MIN, "{} rows", rows.len());
@@ -63,7 +63,7 @@ fn check_refused(path: &Path, expected: &str) {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_says_why() {
+fn an_unreadable_file_is_an_error_with_the_reason() {
     let folder = Folder::new("unreadable");
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.path.join(name);
@@ -85,7 +85,7 @@ fn a_file_that_cannot_be_read_says_why() {
 
 /// Permission bits do not bind root, so the sentence is tested on its own.
 #[test]
-fn a_file_that_may_not_be_read_says_who_must_read_it() {
+fn a_forbidden_file_names_the_user_that_needs_access() {
     let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
     let expected =
         "the file may not be read: let the user that holdfast runs as read it, and enter its folders";
@@ -93,7 +93,7 @@ fn a_file_that_may_not_be_read_says_who_must_read_it() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_for_a_moment_is_not_called_bad() {
+fn a_transient_read_error_is_not_a_bad_file() {
     let unread = |errno| super::super::file::read_error("a.toml", &std::io::Error::from_raw_os_error(errno));
     assert!(unread(nix::libc::ENFILE).is_transient);
     assert!(unread(nix::libc::ENOMEM).is_transient);

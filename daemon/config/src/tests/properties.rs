@@ -1,4 +1,4 @@
-//! Whatever the bytes are: no panic, and a report that is well formed.
+//! For any bytes: no panic, and a well-formed report.
 
 use proptest::prelude::*;
 
@@ -8,8 +8,8 @@ use crate::{Config, ConfigErrors};
 const EXAMPLE: &str = include_str!("../../../../config.example.toml");
 const GOLDEN: &str = include_str!("problems.golden");
 
-/// What is accepted can be written down. A refusal has a reason, in the order of the file, each of one line and
-/// inside the text.
+/// An accepted file can be written down. A refusal has reasons in the order of the file, each of one line and inside
+/// the text.
 fn check(text: &str) {
     match Config::parse(text, "config.toml") {
         Ok((config, _)) => _ = check_round_trip(config),
@@ -28,7 +28,7 @@ fn check_refusal(text: &str, refused: &ConfigErrors) {
     }
 }
 
-/// Pieces of both files, so that most of the text means something.
+/// Pieces of both files, so that most of the text is meaningful.
 fn pieces() -> Vec<&'static str> {
     let lines = EXAMPLE.lines().chain(GOLDEN.lines()).map(|line| line.trim_start_matches('#'));
     lines.flat_map(|line| line.split_inclusive(['=', '[', '{', '"', ','])).collect()

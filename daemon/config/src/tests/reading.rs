@@ -1,4 +1,4 @@
-//! Good files: what each spelling means.
+//! Good files: the meaning of each spelling.
 
 use std::path::Path;
 use std::time::Duration;
@@ -102,7 +102,7 @@ fn a_check_may_ask_another_port_and_speak_plainly() {
 }
 
 #[test]
-fn a_check_by_grpc_asks_for_the_whole_server_or_one_service() {
+fn a_grpc_check_covers_the_whole_server_or_one_service() {
     let grpc = |more: &str| service(&format!("health_check = {{ {more} }}")).health_check.unwrap().kind;
     let kind = grpc("kind = \"grpc\"");
     assert_eq!((kind.as_str(), kind.tls()), ("grpc", None));
@@ -182,7 +182,7 @@ fn flows_take_a_small_part_of_the_nodes_memory() {
 
 /// The unit and the pods have a limit of 2 GiB, whatever the node has, and maps count against it when they are made.
 #[test]
-fn flows_take_no_more_than_a_quarter_of_what_the_daemon_may_have() {
+fn flows_take_at_most_a_quarter_of_the_memory_limit() {
     let gibibytes = |count: u64| count << 30;
     for (limit, ipv6, most) in [
         (Some(gibibytes(2)), false, 1_048_576),
@@ -201,7 +201,7 @@ fn flows_take_no_more_than_a_quarter_of_what_the_daemon_may_have() {
     }
 }
 
-/// holdfast answers kube-proxy's own ports where it stands in kube-proxy's place, and elsewhere if the file says so.
+/// holdfast serves kube-proxy's own ports where it replaces kube-proxy, and elsewhere if the file says so.
 #[test]
 fn the_ports_of_kube_proxy_are_open_in_its_place_only() {
     let ports = |text: &str| {
@@ -249,7 +249,7 @@ fn events_are_written_only_if_the_file_says_so() {
 }
 
 #[test]
-fn events_are_read_while_somebody_asks_unless_the_file_says_otherwise() {
+fn events_are_read_on_demand_by_default() {
     let kubeconfig = "[apiserver]\nkubeconfig = \"k\"\n";
     assert_eq!(read(kubeconfig).kubernetes.events_read, EventsRead::OnDemand);
     let off = read(&format!("{kubeconfig}[kubernetes]\nevents_read = \"off\""));
@@ -326,7 +326,7 @@ fn node_ports_take_words_and_ranges_and_add_them_up() {
 }
 
 #[test]
-fn an_ipv4_address_in_ipv6_clothes_is_that_ipv4_address() {
+fn an_ipv4_mapped_address_is_the_ipv4_address() {
     let text = "[admin]\nlisten = \"[::ffff:127.0.0.1]:9890\"\n[node]\nnode_port_addresses = [\"::ffff:10.0.0.0/104\"]\n\
                 [apiserver]\nkubeconfig = \"k\"\nendpoints = [\"https://[::ffff:10.0.0.10]\"]\n[[service]]\nname = \"web\"\n\
                 frontends = [\"[::ffff:10.96.0.10]:80\"]\nbackends = [\"[::ffff:192.0.2.1]:8080\"]\n";
@@ -360,7 +360,7 @@ fn affinity_and_policy_are_the_services_own() {
 }
 
 #[test]
-fn a_prefix_of_clients_is_that_of_each_family_or_the_whole_address() {
+fn an_affinity_prefix_defaults_to_the_whole_address() {
     for (said, ipv4, ipv6) in [
         ("{ ipv4 = 24, ipv6 = 64 }", 24, 64),
         ("{ ipv6 = 32 }", 32, 32),

@@ -1,10 +1,10 @@
-//! What docs/outside.md says that templates for Consul and Nomad become, and how backends are asked for by name.
+//! The results of the templates for Consul and Nomad in docs/outside.md, and backends by DNS name.
 
 use crate::{BlocksFile, Config};
 
 const GUIDE: &str = include_str!("../../../../docs/outside.md");
 
-/// The blocks of TOML in the chapter about registries, and the templates before them.
+/// The TOML blocks in the chapter about registries, and the templates before them.
 fn examples() -> Vec<&'static str> {
     let (_, chapter) = GUIDE.split_once("### From a registry\n").expect("the chapter");
     let (chapter, _) = chapter.split_once("\n## ").expect("its end");
@@ -12,7 +12,7 @@ fn examples() -> Vec<&'static str> {
 }
 
 #[test]
-fn what_is_said_of_names_is_legal() {
+fn the_guides_dns_example_is_legal() {
     let (_, chapter) = GUIDE.split_once("### From the DNS\n\n```toml\n").expect("the chapter");
     let (example, _) = chapter.split_once("```").expect("its end");
     let (config, warnings) = Config::parse(example, "x.toml").expect("a legal file");
@@ -21,19 +21,19 @@ fn what_is_said_of_names_is_legal() {
 }
 
 #[test]
-fn what_the_templates_become_is_legal() {
+fn the_results_of_the_templates_are_legal() {
     let found: Vec<_> =
         examples().iter().map(|text| BlocksFile::parse(text, "x.toml").expect("TOML")).collect();
     let counts: Vec<_> =
         found.iter().map(|it| (it.blocks.len(), it.errors.len(), it.warnings.len())).collect();
-    // The warning is of the list that is empty.
+    // The warning concerns the empty list.
     assert_eq!(counts, [(2, 0, 1), (1, 0, 0)]);
     assert!(found[1].blocks[0].health_check.is_some());
 }
 
 /// An address is whatever an instance was registered with: with a quote in it, it would write blocks of its own.
 #[test]
-fn no_template_writes_an_address_that_it_has_not_looked_at() {
+fn every_template_validates_addresses() {
     let (_, chapter) = GUIDE.split_once("### From a registry\n").expect("the chapter");
     let (chapter, _) = chapter.split_once("\n## ").expect("its end");
     let looks = r#"{{ if .Address | regexMatch "^[0-9A-Za-z.:-]+$" }}"#;
@@ -43,7 +43,7 @@ fn no_template_writes_an_address_that_it_has_not_looked_at() {
 }
 
 #[test]
-fn an_instance_that_cannot_be_served_takes_no_other_service_along() {
+fn one_bad_instance_affects_no_other_service() {
     let consul = examples()[0].replace("192.0.2.2:8080", "node-2.example.com:8080");
     let found = BlocksFile::parse(&consul, "x.toml").expect("TOML");
     assert_eq!(found.bad, [("consul".to_owned(), "web".to_owned())]);

@@ -1,4 +1,4 @@
-//! Which keys need a restart.
+//! The keys that need a restart.
 
 use crate::Config;
 
@@ -13,7 +13,7 @@ fn check(text: &str, expected: &[&str]) {
 }
 
 #[test]
-fn only_what_is_read_at_start_needs_a_restart() {
+fn only_keys_read_at_the_start_need_a_restart() {
     check("", &[]);
     check("[admin]\nlisten = \"127.0.0.1:9890\"", &[]);
     check("[admin]\nlisten = \"127.0.0.1:9891\"", &["admin.listen"]);

@@ -7,7 +7,6 @@ use holdfast_core::affinity::Prefixes;
 
 use super::super::imported_service::ImportedCheck;
 
-/// The kind of a section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SectionKind {
     #[default]
@@ -17,12 +16,10 @@ pub(super) enum SectionKind {
     Backend,
 }
 
-/// A server of a section.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) weight: u32,
-    /// Its check, if any.
     pub(super) check: Option<ImportedCheck>,
 }
 

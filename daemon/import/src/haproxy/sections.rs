@@ -6,7 +6,6 @@ use super::super::notes::{Notes, quote_excerpt};
 use super::directives;
 use super::section::{Section, SectionKind};
 
-/// Reads a whole file.
 pub(super) fn parse_sections(text: &str, notes: &mut Notes) -> Vec<Section> {
     let mut defaults = Section::default();
     let mut all: Vec<Section> = Vec::new();

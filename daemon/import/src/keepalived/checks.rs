@@ -15,7 +15,6 @@ pub(super) struct ServerChecks {
     first: Option<ImportedCheck>,
 }
 
-/// Whether a line begins a check.
 pub(super) fn is_check(word: &str) -> bool {
     word.ends_with("_CHECK") || matches!(word, "HTTP_GET" | "SSL_GET")
 }

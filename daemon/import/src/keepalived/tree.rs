@@ -27,7 +27,6 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Reads a whole file.
 pub(super) fn parse_nodes<'a>(text: &'a str, notes: &mut Notes) -> Vec<Node<'a>> {
     // The open blocks, the file itself first.
     let mut open = vec![Node::default()];

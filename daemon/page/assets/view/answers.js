@@ -1,10 +1,10 @@
-// The views that show one answer each, as tables: what was refused, flows, the apiserver, rejected objects, history.
-// Invariant: each is asked again when it may have changed, and never faster than a person reads.
+// The views of one answer each, as tables: refusals, flows, the apiserver, rejected objects, history.
+// Invariant: each is queried again when it may have changed, and never faster than a person reads.
 
-// What is drawn anew takes memory that a browser gives back late: hundreds of lines more often than this are too much.
+// Redraws take memory that a browser frees late: hundreds of lines more often than this are too many.
 const AGAIN = 5_000;
 
-// Asks, draws, and keeps what was drawn when a question fails.
+// Queries, draws, and keeps the drawn data when a query fails.
 function asking(title, question, draw) {
   const root = h("div", {}, h("p", {}, "Asking…"));
   const error = h("p", { class: "bad", role: "status" });
@@ -45,7 +45,7 @@ const refusalsView = () =>
           "p",
           {},
           `${count(said.refused_total, "refusal")} and ${count(said.dropped_total, "drop")} since the daemon began`,
-          said.lost_total > 0 && `, and ${said.lost_total.toLocaleString("en")} that no program could tell of`,
+          said.lost_total > 0 && `, and ${said.lost_total.toLocaleString("en")} that could not be reported`,
         ),
         (rows.length > 0 || !said.failure) &&
           table("Refusals", ["last", "verdict", "dialled", "service", "why", "by", "device", "times"], rows),
@@ -59,7 +59,7 @@ const flowsView = () =>
     "Flows: clients from outside and their backends",
     () => ask("/flows", { limit: 200 }),
     (said) => {
-      if (!said.packets) return h("p", {}, "No program touches packets from outside on this node.");
+      if (!said.packets) return h("p", {}, "This node does not translate packets from outside.");
       const rows = said.flows.map((flow) => [
         socket(flow.client_address, flow.client_port),
         flow.protocol,

@@ -1,5 +1,5 @@
-// What is wrong with a service and what to do next, and what the cluster says of it.
-// Invariant: a diagnosis is asked for by a person, once: it dials backends, and the daemon lets few do so at a time.
+// The problems of a service and the next step, and the Events of the cluster.
+// Invariant: a person starts each diagnosis: it dials backends, and the daemon allows few at a time.
 
 const DIAGNOSIS_LIMIT = 20_000;
 const STATES = { error: "✕", warning: "!", unknown: "?", info: "i", ok: "●", skipped: "–" };

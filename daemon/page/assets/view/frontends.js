@@ -1,5 +1,5 @@
-// All frontends: as many rows as there are, of which only those in sight are elements.
-// Invariant: the address says the filter; typing never waits for more than a look at each row's text.
+// All frontends, with elements only for the visible rows.
+// Invariant: the address has the filter; typing never waits for more than a check of each row's text.
 
 const ROW_HEIGHT = 34;
 const MARGIN = 12;
@@ -75,7 +75,7 @@ function rowList(filter) {
   const window = h("div", { class: "window", tabindex: "0", role: "region", "aria-label": "Frontends" }, grid);
   let found = [];
   const draw = (event) => {
-    // Whoever scrolls or prints presses nothing, and is to see rows at once.
+    // A scroll or a print is no press, and must show rows at once.
     if (event) release();
     drawRows(window, grid, body, found, event?.type === "beforeprint");
   };
@@ -90,8 +90,8 @@ function rowList(filter) {
   return { root: h("div", {}, number, window), filter: choose, draw };
 }
 
-// Two empty rows are as high as all that is above and below what is in sight.
-// On paper it is the first of all that were found.
+// Two empty rows are as high as the rows above and below the visible ones.
+// On paper it shows the first rows.
 function drawRows(window, grid, body, found, isPrinted) {
   const top = Math.max(0, Math.floor(window.scrollTop / ROW_HEIGHT) - MARGIN);
   const seen = Math.ceil((window.clientHeight || 600) / ROW_HEIGHT) + 2 * MARGIN;

@@ -1,5 +1,5 @@
-// How the node is, on one screen: what is wrong comes first, and each line leads to its reason.
-// Invariant: what `holdfast status` calls a fault is one here; what could not be asked is said, not left out.
+// The node on one screen: problems first, and each line links to its reason.
+// Invariant: a fault of `holdfast status` is one here; a failed query is shown, not left out.
 
 const FIRST = 20;
 
@@ -23,7 +23,7 @@ function nowView() {
   };
 }
 
-// What is not as it should be, each with the view that says more.
+// The problems, each with the view that has details.
 function faults() {
   const [ready, datapath, services] = ["/readyz", "/datapath", "/services"].map(answer);
   const kernel = datapath?.kernel;
@@ -32,10 +32,10 @@ function faults() {
   return [
     ready && !ready.healthy && ["not ready: ", ready.reason],
     ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
-    ...(ready?.shut ?? []).map((why) => ["the admin API is not where it should be: ", why]),
-    ready?.stale_since && ["what the sources say is old, since ", moment(ready.stale_since)],
+    ...(ready?.shut ?? []).map((why) => ["the admin API cannot listen:  ", why]),
+    ready?.stale_since && ["the data of a source is old, since ", moment(ready.stale_since)],
     kernel?.waiting && ["programs wait to be attached", null],
-    ...(kernel?.detached_hooks ?? []).map((hook) => ["a program is not attached any more: ", hook]),
+    ...(kernel?.bare_hooks ?? []).map((hook) => ["a program is no longer attached:  ", hook]),
     ...(kernel?.broken_hooks ?? [])
       .filter((hook) => !kernel.detached_hooks.includes(hook))
       .map((hook) => ["a program serves without its pin, and ends with the daemon: ", hook]),
@@ -73,20 +73,20 @@ function faults() {
 function health() {
   const found = faults();
   const asked = GENERAL.filter((path) => store.answers[path]?.error);
-  const unasked = asked.map((path) => h("li", {}, `${path} could not be asked: ${store.answers[path].error}`));
-  if (!answer("/readyz")) return h("p", {}, "Whether the node is ready is not known yet.");
+  const unasked = asked.map((path) => h("li", {}, `${path} could not be queried: ${store.answers[path].error}`));
+  if (!answer("/readyz")) return h("p", {}, "The readiness of the node is not known yet.");
   if (isGone())
     return h(
       "p",
       { class: "unknown" },
-      "? Whether anything is wrong now is not known: the daemon does not answer. All below is what it said last.",
+      "? The state is unknown: the daemon does not answer. The data below is from its last answers.",
     );
   if (found.length === 0 && unasked.length === 0)
-    return h("p", { class: "good" }, "● Nothing is wrong with holdfast itself.");
+    return h("p", { class: "good" }, "● holdfast itself has no problem.");
   return h(
     "section",
     { class: "bad" },
-    h("h2", {}, "What is wrong"),
+    h("h2", {}, "Problems"),
     h(
       "ul",
       {},
@@ -96,7 +96,7 @@ function health() {
   );
 }
 
-const tableUnknown = () => h("p", {}, "What this node serves is not known yet.");
+const tableUnknown = () => h("p", {}, "The services of this node are not known yet.");
 
 function verdictCounts() {
   const counts = new Map();
@@ -104,7 +104,7 @@ function verdictCounts() {
   return [...counts].sort(([one], [other]) => ORDER.indexOf(one) - ORDER.indexOf(other));
 }
 
-// Of how many frontends what is true: as lengths of a bar, and each as a link with its number.
+// How many frontends have each verdict: as lengths of a bar, and each as a link with its number.
 function verdictBar() {
   const counts = verdictCounts();
   const all = store.rows.size;
@@ -132,7 +132,7 @@ function verdictBar() {
 const notServing = () =>
   worstOf("Not serving", "Services that do not serve", "not-serving", ({ verdict }) => !isServed(verdict));
 
-// Services that serve by backends that are gone from their list, or are going.
+// Services whose backends are gone from their list, or are going.
 function servedForNow() {
   const isMeant = ({ verdict }) => isServed(verdict) && !isFine(verdict);
   if (![...store.rows.values()].some(isMeant)) return null;
@@ -182,7 +182,7 @@ function apiserverLine() {
   // Each watch ends now and then, so an endpoint that answered last may have no connection at this moment.
   const idle = apiserver.endpoints.find(({ state }) => ["healthy", "recovering", "throttled"].includes(state));
   const untried = apiserver.endpoints.every(({ state, last_error }) => state === "unknown" && !last_error);
-  const none = untried ? "none was asked yet" : "none answers";
+  const none = untried ? "none has been tried yet" : "none answers";
   const shown = active ?? idle;
   const bad = apiserver.endpoints.filter((endpoint) => endpoint.last_error).length;
   return h(
@@ -215,7 +215,7 @@ function meter(what, used, max) {
 }
 
 function fills() {
-  if (!answer("/datapath")) return h("p", {}, "How full the tables are is not known yet.");
+  if (!answer("/datapath")) return h("p", {}, "The fill of the tables is not known yet.");
   const [kernel, flows] = [answer("/datapath").kernel, answer("/flows")];
   const maps = (kernel?.maps ?? []).map((map) => meter(map.map, map.used, map.limit));
   const live = flows?.packets ? [meter("flows", flows.live, flows.max)] : [];
@@ -254,7 +254,7 @@ function otherProxies() {
     "section",
     {},
     h("h2", {}, "Other proxies on this node"),
-    table("Other proxies", ["proxy", "seen by", "what it does here or left, and what ends that"], rows),
+    table("Other proxies", ["proxy", "seen by", "its parts here, and how to end them"], rows),
   );
 }
 
@@ -265,7 +265,7 @@ function latest() {
   return h(
     "section",
     {},
-    h("h2", {}, "What changed last"),
+    h("h2", {}, "Latest changes"),
     table("The latest changes", ["time", "service", "clients meet", "rule"], rows),
     h("p", {}, h("a", { href: link("history") }, "The whole history, with causes")),
   );

@@ -1,6 +1,6 @@
-// One service, opened: the sentence that says why, the way of its clients, endpoints, what the kernel holds, the
-// clients that were refused, what happens next, and its time.
-// Invariant: it is what /explain and /history say; where an object is not known any more, the past is shown.
+// One service in detail: the sentence with the reason, the path of its clients, endpoints, the kernel's entries,
+// rejected clients, the next step, and its time.
+// Invariant: all of it comes from /explain and /history; for an object that is gone, the past is shown.
 
 function serviceView({ rest: [namespace, own], given }) {
   if (!own) return chooser("service", "Why does a service serve, or not?");
@@ -41,7 +41,7 @@ function serviceView({ rest: [namespace, own], given }) {
   return { title: service, root, update, pause: AGAIN };
 }
 
-// What is another one when anything may have happened to it.
+// A key that changes whenever the service may have changed.
 function newest(service) {
   return `${store.filled} ${store.newest.get(service) ?? 0}`;
 }
@@ -50,7 +50,7 @@ function summary(service, { sentence, near, past, stale_since: stale }) {
   return [
     h("h2", {}, name(service)),
     h("p", { class: "sentence" }, sentence),
-    stale && h("p", { class: "bad" }, "What the source says is old, since ", moment(stale)),
+    stale && h("p", { class: "bad" }, "The data of its source is old, since ", moment(stale)),
     near.length > 0 &&
       h(
         "p",
@@ -58,7 +58,7 @@ function summary(service, { sentence, near, past, stale_since: stale }) {
         "Near it: ",
         near.map((one) => [" ", toService(one.name)]),
       ),
-    past.length > 0 && h("p", {}, `It was known once: ${count(past.length, "record")} in the history.`),
+    past.length > 0 && h("p", {}, `It existed before: ${count(past.length, "record")} in the history.`),
     h(
       "p",
       {},
@@ -105,7 +105,7 @@ function frontendsOf({ frontends }) {
 
 function kernelOf({ applied, status, error, owner, announcement }) {
   const match =
-    applied.matches === false ? h("strong", {}, "differs from what was decided") : `the same, ${status}`;
+    applied.matches === false ? h("strong", {}, "differs from the decision") : `the same, ${status}`;
   const clients =
     applied.clients &&
     h(
@@ -124,7 +124,7 @@ function kernelOf({ applied, status, error, owner, announcement }) {
   ];
 }
 
-// Whether routers are told that this node has the address.
+// Whether this node announces the address to routers.
 function announcementOf({ announced, table, why, error }) {
   const said = [announced ? `announced (table ${table})` : "not announced", why, error].filter(Boolean).join(": ");
   return h("div", announced && !error ? {} : { class: "bad" }, said);
@@ -145,7 +145,7 @@ function endpointsOf({ endpoints }) {
   return table("Endpoints", ["endpoint", "state", "why", "weight", "check", "node", "zone", "slice", "since"], rows);
 }
 
-// What the last health check of an endpoint came to, where there are such checks.
+// The last health check of an endpoint, if it is checked.
 function checkOf(check) {
   if (!check) return null;
   const { kind, usable, last } = check;

@@ -1,5 +1,5 @@
-// Services under one another on one axis of time: which lost its list first, and by which writer.
-// Invariant: the address names them, so that the picture can be sent to another reader.
+// Several services on one axis of time: which lost its list first, and by which writer.
+// Invariant: the address has their names, so that the picture can be sent to another reader.
 
 const SERVICES_COMPARED = 8;
 

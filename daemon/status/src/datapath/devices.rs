@@ -23,9 +23,7 @@ pub enum DeviceSide {
 pub struct Device {
     /// Its interface index in this network namespace.
     pub index: u32,
-    /// Its interface name. It may change.
     pub name: String,
-    /// The senders of the packets that arrive at it.
     pub side: DeviceSide,
     /// The IPv4 source address after SNAT when packets leave by this device. A pod that reaches itself sees it too.
     pub address4: Option<Ipv4Addr>,
@@ -88,15 +86,12 @@ impl Device {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceStatus {
     pub device: Device,
-    /// Whether the programs are attached.
     pub attached: bool,
     /// Whether they are attached without pins: they end with this process.
     pub unpinned: bool,
     /// How many foreign programs and filters are there too. They are not counted at a pod's device without a fast path.
     pub foreign_programs: usize,
-    /// Whether packets take the fast path there.
     pub fast_path: FastPathState,
-    /// Whether the fast path runs at the driver.
     pub xdp: XdpState,
     /// Why a program is not attached, or has no pin.
     pub error: Option<String>,
@@ -118,7 +113,6 @@ pub enum FastPathState {
     NotAttached,
 }
 
-/// How programs are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookKind {
     /// By links of their own (Linux 6.6).

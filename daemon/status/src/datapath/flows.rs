@@ -69,7 +69,6 @@ pub struct Flow {
     pub encap: Option<EncapDirection>,
     /// The protocol that client and backend speak.
     pub transport: Transport,
-    /// Its state.
     pub stage: Stage,
     /// What the programs saw the client send.
     pub client_seen: SeenFlags,
@@ -79,7 +78,6 @@ pub struct Flow {
     pub port: PortIndex,
     /// Time since its last packet, to the second.
     pub idle: Duration,
-    /// Time since it began.
     pub age: Duration,
     /// How long it may idle before it expires.
     pub lifetime: Duration,
@@ -103,7 +101,6 @@ pub struct FlowFilter {
     pub frontend: Option<AddressFilter>,
     /// The selected backend.
     pub backend: Option<AddressFilter>,
-    /// Its state.
     pub stage: Option<Stage>,
     /// Only flows whose backend reported its port closed, and has not replied since.
     pub refused: bool,
@@ -112,11 +109,9 @@ pub struct FlowFilter {
 /// The flow table at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowReport {
-    /// The counts of all flows.
     pub tally: Tally,
     /// The first matching flows of the table.
     pub matches: Vec<Flow>,
-    /// How many more flows match.
     pub omitted: u64,
 }
 
@@ -202,13 +197,10 @@ pub struct FlowSweepProgress {
 /// A port of a backend, and how many SNAT ports flows use there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendPortUsage {
-    /// The backend, on another node.
     pub backend: SocketAddr,
     /// The source address that the backend sees after SNAT.
     pub nat: IpAddr,
-    /// The protocol of these flows.
     pub transport: Transport,
-    /// How many SNAT ports flows use there.
     pub used_ports: u32,
 }
 

@@ -8,7 +8,6 @@ use holdfast_core::words;
 
 use super::devices::{DeviceStatus, HookKind};
 
-/// How packets are translated at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketStatus {
     /// The capacity of the flow table; 0: packets are not translated.
@@ -28,7 +27,6 @@ pub struct PacketStatus {
     pub behind: bool,
     /// How often the daemon reattached a program that someone else had detached.
     pub repaired: u64,
-    /// The devices, by interface index.
     pub devices: Vec<DeviceStatus>,
     /// The switches of the programs, as far as this kernel supports them.
     pub switches: PacketSwitches,

@@ -19,7 +19,6 @@ pub enum Denial {
 }
 
 words! {
-    /// Why a program rejected a client.
     pub enum Cause {
         /// The list of backends for this client was empty; the reason of the frontend says more.
         NoBackend = "no-backend",
@@ -41,7 +40,6 @@ words! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     pub source: SocketAddr,
-    /// The interface index of the device.
     pub device: u32,
 }
 
@@ -63,9 +61,7 @@ pub struct Refusal {
     pub cgroup: u64,
     /// The cookie of the client's network namespace.
     pub netns: u64,
-    /// The frontend that the client dialled; for a node port with the node's address.
     pub frontend: FrontendKey,
-    /// The port behind the frontend.
     pub port: PortIndex,
     /// The quota of the frontend's namespace; the default where the service has no such port.
     pub quota: QuotaId,

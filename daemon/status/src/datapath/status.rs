@@ -7,14 +7,11 @@ use std::path::PathBuf;
 use super::flows::{FlowSample, FlowSweepProgress};
 use super::packets::PacketStatus;
 
-/// The state of programs and maps at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// What this kernel offers.
     pub features: Features,
     /// Where the programs are attached; `None`: nowhere.
     pub cgroup: Option<PathBuf>,
-    /// Where programs and maps are pinned.
     pub pins: Option<PathBuf>,
     /// Whether another daemon's programs still serve until this one's maps are filled.
     pub waiting: bool,
@@ -22,9 +19,7 @@ pub struct Status {
     pub generation: u32,
     /// How often the maps have grown since the daemon started.
     pub growths: u32,
-    /// The current sizes of the maps.
     pub map_sizes: MapSizes,
-    /// The largest sizes that they may get.
     pub limits: MapSizes,
     /// Frontends of IPv4 and IPv6 in use.
     pub frontends: [u32; 2],
@@ -48,7 +43,6 @@ pub struct Status {
     /// Whether the cgroup is the root of a cgroup namespace instead of the host's hierarchy, though the configuration
     /// names no cgroup.
     pub in_cgroup_namespace: bool,
-    /// The sockets that programs serve.
     pub served_sockets: ServedSockets,
     /// Exempt subtrees that do not exist.
     pub absent_cgroups: Vec<PathBuf>,
@@ -69,9 +63,7 @@ pub struct Status {
 /// What the daemon found in the flow table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowStatus {
-    /// Progress with expired flows.
     pub sweep: FlowSweepProgress,
-    /// The last checked sample.
     pub sample: FlowSample,
 }
 
@@ -108,7 +100,6 @@ pub struct MapSizes {
     pub members: u32,
 }
 
-/// The sockets that programs serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedSockets {
     /// Sockets in network namespaces other than the host's.
@@ -144,9 +135,7 @@ impl ForeignPrograms {
 /// Progress with sockets that have lost their backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketSweepProgress {
-    /// How often all sockets were checked.
     pub sweeps: u64,
-    /// How many sockets were ended.
     pub ended: u64,
     /// Why some or all sockets are not checked.
     pub failure: Option<String>,

@@ -166,7 +166,6 @@ impl Trigger {
         }
     }
 
-    /// The user who ordered it, and when.
     fn describe_orderer(&self) -> String {
         let by = self.by.as_ref().map(|by| format!(" by {by}"));
         let at = self.ordered.map(|at| format!(" at {}", crate::rfc3339::Rfc3339(at.seconds())));

@@ -36,9 +36,7 @@ impl fmt::Display for AnnouncedAddress {
 pub struct AnnouncementStatus {
     /// In the order of the addresses.
     pub addresses: Vec<AnnouncedAddress>,
-    /// Routes that were added.
     pub added: u64,
-    /// Routes that were removed.
     pub removed: u64,
     /// Changes that the kernel refused.
     pub failures: u64,

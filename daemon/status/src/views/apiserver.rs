@@ -12,7 +12,6 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::words;
 use serde::{Deserialize, Serialize};
 
-/// The connections to the apiserver at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApiserverView {
     /// By tier, and within a tier in the configured order.
@@ -81,16 +80,13 @@ pub struct VipView {
 pub struct EndpointView {
     /// The address of the apiserver, with its port.
     pub address: SocketAddr,
-    /// The tier that named the address.
     pub tier: Tier,
     /// The result of the last attempts.
     pub state: ApiserverState,
     pub since: Timestamp,
-    /// Whether it has connections.
     pub active: bool,
     /// Whether the next request goes to this endpoint first.
     pub preferred: bool,
-    /// How many connections it has.
     pub connections: usize,
     /// The last error, and when it occurred.
     pub last_error: Option<(String, Timestamp)>,
@@ -120,7 +116,6 @@ pub struct CredentialsView {
     pub kind: &'static str,
     /// Their files, and when each was last written.
     pub files: Vec<(PathBuf, Option<Timestamp>)>,
-    /// When they expire.
     pub expires: Option<Timestamp>,
     /// Why the last read failed, and since when.
     pub problem: Option<(String, Timestamp)>,
@@ -151,7 +146,6 @@ impl Tier {
 }
 
 words! {
-    /// The state of an endpoint by its last attempts.
     pub enum ApiserverState {
         /// It was never tried.
         Unknown = "unknown",
@@ -188,7 +182,6 @@ const UID_BYTES_MAX: usize = 128;
 pub struct ClusterId(Arc<str>);
 
 impl ClusterId {
-    /// An id from text; `None` if it cannot be one.
     pub fn new(uid: &str) -> Option<Self> {
         let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
         let legal = !uid.is_empty() && uid.len() <= UID_BYTES_MAX && uid.bytes().all(legal);

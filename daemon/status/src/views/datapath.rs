@@ -19,7 +19,6 @@ words! {
     }
 }
 
-/// The datapath at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatapathView {
     status: Option<Status>,
@@ -71,17 +70,14 @@ impl DatapathView {
         hooks.chain(devices.filter(|it| it.unpinned).map(|it| it.device.name.as_str())).collect()
     }
 
-    /// The role of each device, and why.
     pub fn devices(&self) -> &[DeviceDecision] {
         &self.devices
     }
 
-    /// The carrier of the traffic.
     pub const fn kind(&self) -> DatapathKind {
         if self.status.is_some() { DatapathKind::Kernel } else { DatapathKind::Memory }
     }
 
-    /// The state of programs and maps, if they exist.
     pub const fn status(&self) -> Option<&Status> {
         self.status.as_ref()
     }

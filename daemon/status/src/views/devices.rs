@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use crate::datapath::{Device, DeviceSide, DeviceStatus, FastPathState, XdpState, XdpUse};
 
-/// The role of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceClass {
     /// Other hosts reach this node through it.
@@ -97,7 +96,6 @@ impl ClassReason {
     }
 }
 
-/// How replies to clients are routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyRouting {
     /// As packets of the backend, the kernel's default.
@@ -179,7 +177,6 @@ pub struct DeviceDecision {
     pub local_prefix6: u8,
     /// How replies to clients that arrived at the device are routed, if it is an outer one.
     pub reply_routing: ReplyRouting,
-    /// Whether packets take the fast path there.
     pub fast_path: FastPathDecision,
     /// Whether packets may go straight to its peer; at a device where clients arrive, whether arriving packets carry
     /// nothing of this node.

@@ -15,7 +15,6 @@ use crate::schema_types::Code;
 words! {
     /// The result of one query to one server.
     pub enum QueryResult {
-        /// With records.
         Answered = "answered",
         /// The name does not exist, or lacks such a record.
         Empty = "empty",
@@ -25,7 +24,6 @@ words! {
         Silent = "silent",
         /// The reply is unreadable.
         Unreadable = "unreadable",
-        /// The server could not be reached.
         Unreachable = "unreachable",
         /// This node could not send, for lack of a file descriptor, a port or memory.
         NotSent = "unasked",
@@ -33,7 +31,6 @@ words! {
 }
 
 words! {
-    /// The state of a name.
     pub enum NameState {
         /// It has no answer yet; the former backends stay.
         Pending = "unasked",

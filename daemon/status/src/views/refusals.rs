@@ -11,9 +11,7 @@ use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
 /// A client that was rejected once or repeatedly, with times as people read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedClient {
-    /// The first time.
     pub first: Timestamp,
-    /// The latest time.
     pub last: Timestamp,
     /// How many times, both of these included.
     pub count: u64,
