@@ -76,7 +76,7 @@ fn conversations_whose_backend_has_gone_are_told_by_how_they_go_on() {
     expect_unprobed(&daemon, &Wanted { service: "default/web", findings: &["flows.stale ok"], ..WELL });
     let gone = PODS.iter().find(|pod| pod.name == by).unwrap();
     gone.gone(&api).unwrap();
-    let said = format!("backends that are none any more: {}", at(gone));
+    let said = format!("former backends: {}", at(gone));
     let text = expect_unprobed(
         &daemon,
         &Wanted {

@@ -77,7 +77,7 @@ fn a_program_that_is_gone_explains_why_nobody_is_served_and_one_that_is_back_is_
     let wanted = Wanted {
         service: "default/web",
         findings: &["self.hooks info", "probe.frontend ok"],
-        says: &["Nothing is wrong", "had detached was put back"],
+        says: &["Nothing is wrong", "Detached programs were attached again"],
         ..WELL
     };
     expect_once_looked(&daemon, &wanted);

@@ -93,7 +93,7 @@ fn without_a_service_all_namespaces_are_read_but_for_what_no_service_depends_on(
     check(&again, &of_all, &[]);
     assert_eq!(asked, 0, "what was read is kept for a while");
     let (other, asked) = hear(&node, &gatherer, Some("web-0"));
-    assert!(other.contains("Failed(\"somebody had Events read"), "{other}");
+    assert!(other.contains("Failed(\"another diagnosis read Events"), "{other}");
     assert_eq!(asked, 0, "one reading in five seconds");
 }
 
