@@ -862,7 +862,7 @@ fn watch_shows_what_happens_until_the_daemon_stops() {
 fn explain_traces_a_packet_from_outside() {
     let served = serve(everything());
     // There is no engine in these tests, so nothing can read the maps.
-    let cannot = "meets what cannot be told now: the maps could not be read: the engine does not answer";
+    let cannot = "has an unknown outcome now: the maps could not be read: the engine does not answer";
     for (asked, exit, first) in [
         (
             &["192.0.2.10:80", "--from", "203.0.113.9"][..],
@@ -909,9 +909,9 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
             "[fd00::80]:8000/TCP (Static of default/web, port http) is served by",
         ),
         ("10.1.0.2:8080", Exit::Good, "10.1.0.2:8080 is a backend of default/web"),
-        ("192.0.2.99:1", Exit::Finding, "Nobody has 192.0.2.99:1"),
+        ("192.0.2.99:1", Exit::Finding, "No service has 192.0.2.99:1"),
         ("[::ffff:10.96.0.20]:80", Exit::Good, "10.96.0.20:80/TCP (ClusterIP of default/gone) refuses every"),
-        ("10.96.0.20:80/UDP", Exit::Finding, "Nobody has 10.96.0.20:80/UDP"),
+        ("10.96.0.20:80/UDP", Exit::Finding, "No service has 10.96.0.20:80/UDP"),
         (
             "10.96.0.53:53",
             Exit::Good,
@@ -922,10 +922,10 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
             Exit::Good,
             "10.96.0.53:53/UDP (ClusterIP of kube-system/kube-dns, port dns) is",
         ),
-        ("10.96.0.53:53/TCP", Exit::Finding, "Nobody has 10.96.0.53:53/TCP"),
+        ("10.96.0.53:53/TCP", Exit::Finding, "No service has 10.96.0.53:53/TCP"),
         ("10.96.0.53:53/XYZ", Exit::Usage, ""),
         ("10.1.0.9:53/UDP", Exit::Good, "10.1.0.9:53/UDP is a backend of kube-system/kube-dns"),
-        ("10.1.0.2:8080/UDP", Exit::Finding, "Nobody has 10.1.0.2:8080/UDP"),
+        ("10.1.0.2:8080/UDP", Exit::Finding, "No service has 10.1.0.2:8080/UDP"),
         ("default/none", Exit::Finding, "No Service and no EndpointSlice of default/none is known."),
         ("web", Exit::Usage, ""),
     ] {

@@ -212,7 +212,7 @@ fn ensure_applies(check: &Check, is_there: bool, case: &Case<'_>) -> Result<(), 
         return Err("It is an alias in DNS: it has neither ports nor endpoints of its own.");
     }
     if case.has_other_proxy() && of_proxies {
-        return Err("It belongs to another proxy, and nothing of it is watched here.");
+        return Err("It belongs to another proxy, and this node does not watch it.");
     }
     match (check.group, is_there, case.is_served_here()) {
         (Group::Own | Group::Service | Group::History, ..) => Ok(()),

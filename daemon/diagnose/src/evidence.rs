@@ -48,7 +48,7 @@ pub enum Lookup<T> {
 
 impl<T> Default for Lookup<T> {
     fn default() -> Self {
-        Self::Skipped("it was not asked for")
+        Self::Skipped("it was not requested")
     }
 }
 

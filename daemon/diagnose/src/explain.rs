@@ -268,7 +268,7 @@ fn describe_headline(
         (ExplainQuery::Service(name), None, _) => describe_unknown_service(snapshot, name),
         (ExplainQuery::Address(dialled), None, _) => {
             format!(
-                "Nobody has {dialled}: a client that dials it is not translated, and its packets leave as they are."
+                "No service has {dialled}: a client that dials it is not translated, and its packets leave as they are."
             )
         }
     }

@@ -76,7 +76,7 @@ fn flows_without_a_backend_are_reported_by_their_fate() {
     expect_unprobed(&daemon, &Wanted { service: "default/web", findings: &["flows.stale ok"], ..WELL });
     let gone = PODS.iter().find(|pod| pod.name == by).unwrap();
     gone.gone(&api).unwrap();
-    let said = format!("backends that are none any more: {}", at(gone));
+    let said = format!("former backends: {}", at(gone));
     let text = expect_unprobed(
         &daemon,
         &Wanted {

@@ -77,7 +77,7 @@ fn a_missing_program_is_the_cause_and_its_return_is_reported() {
     let wanted = Wanted {
         service: "default/web",
         findings: &["self.hooks info", "probe.frontend ok"],
-        says: &["Nothing is wrong", "had detached was put back"],
+        says: &["Nothing is wrong", "Detached programs were attached again"],
         ..WELL
     };
     expect_once_looked(&daemon, &wanted);

@@ -165,11 +165,11 @@ fn a_diagnosis_sends_at_most_twelve_requests() {
                 "ObservedIpAddress { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }",
             );
             found.says("policies: Answered(1)");
-            found.says("endpoints: Failed(\"not asked: the budget of 12 requests was spent\")");
+            found.says("endpoints: Failed(\"not sent: the budget of 12 requests is spent\")");
         } else {
             found.says("hosted: Answered([])");
             found.says("Lease { name: \"cloud-controller-manager\"");
-            found.says("address: Failed(\"not asked: the budget of 12 requests was spent\")");
+            found.says("address: Failed(\"not sent: the budget of 12 requests is spent\")");
         }
     }
 }
@@ -205,7 +205,7 @@ fn a_healthy_load_balancers_cluster_ip_is_looked_up() {
     found.says("ObservedIpAddress { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }");
     found.says("endpoints: Answered(Some(EndpointsSeen");
     assert_eq!(found.of_kind(Kind::Leases), 1);
-    assert!(!found.text.contains("not asked: the budget"), "{}", found.text);
+    assert!(!found.text.contains("not sent: the budget"), "{}", found.text);
 }
 
 /// Reports of a healthy pod leave out its first failed starts, and keep its lasting conditions.
@@ -387,7 +387,7 @@ fn one_diagnosis_in_five_seconds_reads_events() {
     let other = ObjectName::new("default", "web-1").unwrap();
     let found = diagnose_by(&node, &gatherer, &other);
     assert_eq!(found.of_kind(Kind::Events), 0);
-    found.says("somebody had Events read");
+    found.says("another diagnosis read Events");
     let off = reading(&node, EventsRead::Off);
     let found = diagnose_by(&node, &off, &shop());
     assert_eq!(found.of_kind(Kind::Events), 0);

@@ -93,7 +93,7 @@ fn events_without_a_service_cover_all_namespaces() {
     check(&again, &of_all, &[]);
     assert_eq!(asked, 0, "what was read is kept for a while");
     let (other, asked) = hear(&node, &gatherer, Some("web-0"));
-    assert!(other.contains("Failed(\"somebody had Events read"), "{other}");
+    assert!(other.contains("Failed(\"another diagnosis read Events"), "{other}");
     assert_eq!(asked, 0, "one reading in five seconds");
 }
 

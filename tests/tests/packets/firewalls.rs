@@ -92,6 +92,6 @@ fn a_rule_that_drops_a_node_port_is_reported_with_its_chain() {
             ],
         );
         let found = daemon.tell(&["diagnose", "default/here", "--no-probe", "-o", "json"]).unwrap();
-        assert!(found.contains("whom it kept out comes in now"), "{found}");
+        assert!(found.contains("clients that it excluded get in now"), "{found}");
     });
 }

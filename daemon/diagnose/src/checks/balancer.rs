@@ -199,7 +199,7 @@ pub(super) fn check_class_unserved(case: &Case<'_>) -> Judgement {
         |it: &Finding| format!("No controller serves load balancers of class {class}{}.", describe_age(it));
     let remedies = vec![
         Remedy::safe("Look whether the controller of that class runs."),
-        Remedy::disruptive("Or create the Service anew without loadBalancerClass, which cannot be changed."),
+        Remedy::disruptive("Or recreate the Service without loadBalancerClass, which cannot be changed."),
     ];
     judge_finding(case, FindingId::ClassUnserved, words, remedies)
 }
@@ -228,7 +228,8 @@ pub(super) fn check_stuck_ensuring(case: &Case<'_>) -> Judgement {
 
 pub(super) fn check_ensured_no_ingress(case: &Case<'_>) -> Judgement {
     let words = |_: &Finding| {
-        "Its load balancer is called done and has no address: writing its status failed, or somebody took it back."
+        "A controller reported its load balancer done, but it has no address: another writer removed it, or writing \
+         it failed."
             .to_owned()
     };
     judge_finding(case, FindingId::EnsuredNoIngress, words, vec![read_log_remedy()])
@@ -346,9 +347,9 @@ pub(super) fn check_owner(case: &Case<'_>) -> Judgement {
         return judge_unavailable(case.service_lookup(), "Who writes the addresses of its load balancer");
     };
     match seen.balancer_writers.as_slice() {
-        [] | [_] => Judgement::ok("At most one writes the addresses of its load balancer."),
+        [] | [_] => Judgement::ok("At most one controller writes the addresses of its load balancer."),
         several => Judgement::warning(format!(
-            "Several write the addresses of its load balancer: {}.",
+            "Several controllers write the addresses of its load balancer: {}.",
             join_names(several)
         ))
         .with("writers", json!(several.iter().take(NAMED_MAX).collect::<Vec<_>>()))
@@ -402,14 +403,14 @@ pub(super) fn check_health_port(case: &Case<'_>) -> Judgement {
     };
     let Some(port) = facts.health_check_node_port else {
         return Judgement::error(
-            "Its external policy is Local, and without a health port nobody can tell who has endpoints.",
+            "Its external policy is Local, and without a health port no load balancer sees which nodes have endpoints.",
         )
-        .remedy(Remedy::disruptive("Create the Service anew, so that the apiserver gives it one."));
+        .remedy(Remedy::disruptive("Recreate the Service, so that the apiserver allocates one."));
     };
     let is_it = |it: &Listener| it.port == port.get() && it.protocol == "TCP";
     if case.listeners().answer().is_some_and(|all| !all.iter().any(is_it)) {
         return Judgement::error(format!(
-            "Nobody listens at its health port {port}: load balancers leave this node out."
+            "No process listens on its health port {port}: load balancers leave this node out."
         ))
         .remedy(Remedy::safe("Read the daemon's journal: it says why the port is not open."));
     }

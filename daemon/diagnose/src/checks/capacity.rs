@@ -43,11 +43,11 @@ fn count_losses(case: &Case<'_>) -> Option<[u64; 2]> {
 /// The judgement where no client is listed as dropped.
 fn judge_no_drop([lost, dropped]: [u64; 2]) -> Judgement {
     if lost == 0 || dropped == 0 {
-        return Judgement::ok("No client outside was dropped in the last five minutes for want of room.");
+        return Judgement::ok("No outside client was dropped in the last five minutes for lack of capacity.");
     }
     Judgement::unknown(
-        "No client outside is listed as dropped for want of room, but some refusals on this node were not told, and \
-         its ports have dropped clients since they are there.",
+        "No outside client is listed as dropped for lack of capacity, but the programs lost some refusals on this \
+         node, and its ports have dropped clients.",
     )
     .with("lost", lost)
     .with("dropped", dropped)
@@ -58,17 +58,17 @@ fn find_remedy(cause: Cause) -> Option<(&'static str, Remedy)> {
     let ours = |word| Command::from_words(&[CommandWord::Literal("holdfast"), CommandWord::Literal(word)]);
     match cause {
         Cause::Flows => Some((
-            "the table of flows has no room for more of its namespace's.",
+            "the flow table has no room for more flows of its namespace.",
             Remedy::safe("See whose clients take the table, and raise `flows` under [packets].")
                 .with_command(ours("flows")),
         )),
         Cause::Ports => Some((
-            "no port is left by which its backends on other nodes could answer.",
+            "no SNAT port is left for its backends on other nodes.",
             Remedy::safe("Widen `snat_ports` under [packets], or have more backends.")
                 .with_command(ours("datapath")),
         )),
         Cause::Address => Some((
-            "this node has no address of that family to which its backends on other nodes could answer.",
+            "this node has no address of that family for replies of its backends on other nodes.",
             Remedy::safe("Give the node an address of that family.").with_command(ours("datapath")),
         )),
         Cause::NoBackend | Cause::Source | Cause::NoSuchPort => None,

@@ -53,7 +53,7 @@ pub(super) fn check_ready(case: &Case<'_>) -> Judgement {
             Judgement::warning(format!(
                 "This node serves what it remembered at {since}; a source has not delivered since."
             ))
-            .remedy(Remedy::safe("See self.control for the way to the apiserver."))
+            .remedy(Remedy::safe("See self.control for the path to the apiserver."))
         }
         (None, None) => Judgement::ok("Every source has delivered, and the maps follow the rules."),
     }
@@ -69,8 +69,8 @@ pub(super) fn check_watch(case: &Case<'_>) -> Judgement {
     };
     let Some(silent) = worst.silent else {
         let why = worst.error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
-        return Judgement::error(format!("The watch of {} has heard nothing yet{why}.", worst.what))
-            .remedy(Remedy::safe("See self.control for the way to the apiserver."));
+        return Judgement::error(format!("The watch of {} has received nothing yet{why}.", worst.what))
+            .remedy(Remedy::safe("See self.control for the path to the apiserver."));
     };
     let seconds = i64::try_from(silent.as_secs()).unwrap_or(i64::MAX);
     if is_interrupted(worst) {
@@ -86,7 +86,7 @@ pub(super) fn check_watch(case: &Case<'_>) -> Judgement {
         format_duration(seconds)
     );
     Judgement::error_if(silent > SILENT_ERROR, sentence).with("silent_seconds", seconds).remedy(
-        Remedy::safe("See self.control for the way to the apiserver.").with_command(Command::from_words(&[
+        Remedy::safe("See self.control for the path to the apiserver.").with_command(Command::from_words(&[
             CommandWord::Literal("holdfast"),
             CommandWord::Literal("apiserver"),
         ])),
@@ -110,7 +110,7 @@ fn judge_interrupted_watch(case: &Case<'_>, worst: &WatchStatus, silent: Duratio
              apiserver's log.",
         )
         .with_command(shown),
-        false => Remedy::safe("See self.control for the way to the apiserver.").with_command(shown),
+        false => Remedy::safe("See self.control for the path to the apiserver.").with_command(shown),
     })
 }
 
@@ -132,14 +132,14 @@ pub(super) fn check_control(case: &Case<'_>) -> Judgement {
     if let (true, Some(silent)) = (is_unproven, least_silence.filter(|silent| *silent <= SILENT_WARNING)) {
         let ago = format_duration(i64::try_from(silent.as_secs()).unwrap_or(i64::MAX));
         let active = view.endpoints.iter().find(|it| it.active).map(|it| format!(" at {}", it.address));
-        return Judgement::ok(format!("The apiserver{} was heard {ago} ago.", active.unwrap_or_default()))
+        return Judgement::ok(format!("The apiserver{} answered {ago} ago.", active.unwrap_or_default()))
             .with("endpoints", list_addresses(view));
     }
     let Some(used) = healthy.iter().find(|it| it.active).or(healthy.first()) else {
         return Judgement::error(format!("No apiserver answers: {}.", join_errors(view)))
             .with("endpoints", list_addresses(view))
             .remedy(
-                Remedy::safe("Look at the way from this node to each address, and at its credentials.")
+                Remedy::safe("Look at the path from this node to each address, and at its credentials.")
                     .with_command(shown),
             );
     };
@@ -233,7 +233,7 @@ pub(super) fn check_hooks(case: &Case<'_>) -> Judgement {
     }
     let put_back = match status.hooks_restored {
         0 => String::new(),
-        times => format!(" One that somebody had detached was put back {times} times since the start."),
+        times => format!(" Detached programs were attached again {times} times since the start."),
     };
     let judgement = match (status.shared_hooks.is_empty(), ahead.is_empty()) {
         (true, _) => format!("Every program is attached to {cgroup}.{put_back}"),

@@ -54,7 +54,7 @@ pub(super) fn check_devices(case: &Case<'_>) -> Judgement {
         return Judgement::not_applicable("Packets are not translated here.");
     };
     let Some(routes) = case.routes().answer() else {
-        return judge_unavailable(case.routes(), "The ways to its backends");
+        return judge_unavailable(case.routes(), "The routes to its backends");
     };
     let named = |name: &str| case.datapath().devices().iter().find(|it| it.name == name);
     let to_path = |route: &crate::evidence::Route| {
@@ -73,7 +73,7 @@ fn judge_paths(paths: &[BackendPath<'_>], packets: &PacketStatus) -> Judgement {
     let left_out: Vec<_> = paths.iter().filter(|path| path.device.class == DeviceClass::Backends).collect();
     if !nameless.is_empty() {
         let sentence = format!(
-            "This node has no address of its own to show to {} by {}: clients outside are dropped.",
+            "This node has no source address for {} on {}: outside clients are dropped.",
             join_backends(&nameless),
             join_devices(&nameless)
         );
@@ -83,12 +83,12 @@ fn judge_paths(paths: &[BackendPath<'_>], packets: &PacketStatus) -> Judgement {
     }
     if !untranslated.is_empty() {
         let sentence = format!(
-            "No programs are at {}, which leads to {}: clients outside reach nobody there.",
+            "No programs are attached to {}, which leads to {}: outside clients reach no backend there.",
             join_devices(&untranslated),
             join_backends(&untranslated)
         );
         return with_devices(Judgement::error(sentence), &untranslated)
-            .remedy(Remedy::safe("See `holdfast datapath` for why they are not there."));
+            .remedy(Remedy::safe("See `holdfast datapath` for why they are not attached."));
     }
     if !unknown.is_empty() {
         return judge_without_dsr(&unknown);
@@ -97,13 +97,13 @@ fn judge_paths(paths: &[BackendPath<'_>], packets: &PacketStatus) -> Judgement {
         return Judgement::ok("Packets are translated at each device that leads to its backends.");
     }
     let sentence = format!(
-        "packets.devices leaves out {}, which leads to {}: those are reachable, but clients that arrive there are not \
-         served.",
+        "packets.devices leaves out {}, which leads to {}: these backends are reached, but clients that come through \
+         it are not served.",
         join_devices(&left_out),
         join_backends(&left_out)
     );
     with_devices(Judgement::info(sentence), &left_out).remedy(Remedy::safe(
-        "If clients come by it, name it too in `devices` under [packets], or write \"auto\".",
+        "If clients come through it, add it to `devices` under [packets], or write \"auto\".",
     ))
 }
 

@@ -50,7 +50,7 @@ pub(super) fn check_external_name(case: &Case<'_>) -> Judgement {
     let correct = || Remedy::safe("Correct externalName of the Service.");
     if target.parse::<IpAddr>().is_ok() {
         return Judgement::error(format!(
-            "It is an alias of {target}, which DNS takes for a name that nobody has."
+            "It is an alias of {target}, which DNS takes for a name that does not exist."
         ))
         .remedy(Remedy::safe("For an address, write a Service without a selector and an EndpointSlice."));
     }

@@ -29,9 +29,7 @@ const LAG_SECONDS: i64 = 60;
 /// each time, because the same value would change nothing.
 pub(super) fn touch_service_remedy(case: &Case<'_>) -> Remedy {
     if case.source().is_some_and(|source| source != Source::Kubernetes) {
-        return Remedy::safe(
-            "Write an EndpointSlice with its name beside it: no controller does for this source.",
-        );
+        return Remedy::safe("Write an EndpointSlice for it: no controller does for this source.");
     }
     let words = [
         CommandWord::Literal("annotate"),
@@ -110,7 +108,7 @@ pub(super) fn check_counts(case: &Case<'_>) -> Judgement {
 }
 
 fn see_pods_remedy() -> Remedy {
-    Remedy::safe("See the findings on pods: who should be behind it, and what keeps them from being ready.")
+    Remedy::safe("See the findings on pods: which should be behind it, and why they are not ready.")
 }
 
 pub(super) fn check_port_name(case: &Case<'_>) -> Judgement {
@@ -154,7 +152,7 @@ fn judge_without_ports(case: &Case<'_>) -> Judgement {
     .remedy(Remedy::safe(
         "Give the pods' container a port of the name that targetPort says, or write its number there.",
     ))
-    .remedy(Remedy::safe("If somebody else writes its slices, give them the Service's ports."))
+    .remedy(Remedy::safe("If another controller writes its slices, give them the Service's ports."))
 }
 
 pub(super) fn check_family(case: &Case<'_>) -> Judgement {
@@ -169,7 +167,7 @@ pub(super) fn check_family(case: &Case<'_>) -> Judgement {
         (true, false) => Judgement::ok("There are slices for each of its families."),
         (true, true) => Judgement::info("Slices of host names are left alone, as by every proxy."),
         (false, _) => Judgement::warning(format!(
-            "No slice has {} addresses: its cluster IP of that family has nobody.",
+            "No slice has {} addresses: its cluster IP of that family has no backend.",
             lacking.join(" and ")
         ))
         .with("lacking", json!(lacking))
@@ -246,7 +244,7 @@ pub(super) fn check_duplicates(case: &Case<'_>) -> Judgement {
                 join_names(found.evidence.iter().filter_map(|it| it.address))
             ),
         )
-        .remedy(Remedy::safe("Look who writes each of the two slices; see slices.manager."))
+        .remedy(Remedy::safe("Find the writer of each of the two slices; see slices.manager."))
         .remedy(touch_service_remedy(case)),
     };
     judgement.with("addresses", json!(twice.iter().take(NAMED_MAX).collect::<Vec<_>>()))
@@ -257,7 +255,7 @@ pub(super) fn check_manager(case: &Case<'_>) -> Judgement {
         return judge_unavailable(case.slices_lookup(), "Who writes its slices");
     };
     let managers: BTreeSet<&str> =
-        slices.iter().map(|slice| slice.manager.as_deref().unwrap_or("nobody by its label")).collect();
+        slices.iter().map(|slice| slice.manager.as_deref().unwrap_or("a writer without a label")).collect();
     let all = join_names(&managers);
     match managers.first() {
         _ if managers.len() > 1 => Judgement::warning(format!("Its slices have several writers: {all}."))
@@ -267,7 +265,7 @@ pub(super) fn check_manager(case: &Case<'_>) -> Judgement {
             Judgement::ok("Its slices are written by Kubernetes' controller.")
         }
         Some(&"endpointslicemirroring-controller.k8s.io") => {
-            Judgement::info("Its slices mirror an Endpoints object that somebody else writes.")
+            Judgement::info("Its slices mirror an Endpoints object of another writer.")
         }
         Some(other) => Judgement::info(format!("Its slices are written by {other}.")),
         None => Judgement::not_applicable("There is no slice."),
@@ -330,7 +328,7 @@ pub(super) fn check_handmade(case: &Case<'_>) -> Judgement {
                 ),
             ),
         ),
-        Some(_) | None => Judgement::ok("Nobody writes Endpoints against the controller."),
+        Some(_) | None => Judgement::ok("No other writer competes with the controller for its Endpoints."),
     }
 }
 
@@ -345,7 +343,7 @@ pub(super) fn judge_lease(case: &Case<'_>, name: &str) -> Judgement {
     }
     let Some(Lease { holder, renewed, .. }) = case.lease(name) else {
         return Judgement::not_applicable(format!(
-            "There is no lease of {name}, as where others run the control plane."
+            "There is no lease of {name}, as with a managed control plane."
         ));
     };
     let Some(age) = renewed.map(|renewed| case.age(renewed)) else {
@@ -386,7 +384,7 @@ pub(super) fn check_nodes(case: &Case<'_>) -> Judgement {
         .collect();
     let not_asked = match unasked.len() {
         0 => String::new(),
-        number => format!(" {number} more of them have no label, and were not asked for one by one."),
+        number => format!(" {number} more of them have no label, and were not queried one by one."),
     };
     if bad.is_empty() {
         let sentence = format!("{} of its endpoints ready.{not_asked}", format_count(used.len(), "node"));

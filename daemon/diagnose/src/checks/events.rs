@@ -88,7 +88,7 @@ pub(super) fn check_list(case: &Case<'_>) -> Judgement {
 }
 
 fn read_log_remedy() -> Remedy {
-    Remedy::safe("Read the log of the component that says so.")
+    Remedy::safe("Read the log of the component that reports it.")
 }
 
 fn name_or_somebody(text: &str) -> &str {
@@ -151,7 +151,7 @@ pub(super) fn check_correlate(case: &Case<'_>) -> Judgement {
         return Judgement::ok("It lost no backend lately.");
     }
     let Some(events) = case.events().answer() else {
-        return judge_unavailable(case.events(), "What was said when it lost backends");
+        return judge_unavailable(case.events(), "The Events when it lost backends");
     };
     let pod_and_node_events = || events.iter().filter(|it| matches!(it.object.kind.as_str(), "Pod" | "Node"));
     let pairs = losses.iter().rev().flat_map(|record| {
@@ -161,7 +161,7 @@ pub(super) fn check_correlate(case: &Case<'_>) -> Judgement {
     });
     let pairs: Vec<(&Record, &RecognisedEvent)> = pairs.take(EVENTS_MAX).collect();
     let Some((record, event)) = pairs.first() else {
-        return Judgement::ok("Nothing was said of pods or nodes within a minute of losing backends.");
+        return Judgement::ok("No Event about pods or nodes came within a minute of losing backends.");
     };
     let text = if event.meaning.is_empty() { &event.message } else { &event.meaning };
     let at = Rfc3339(record.time.seconds());

@@ -16,9 +16,9 @@ pub(super) fn check_filters(case: &Case<'_>) -> Judgement {
     let early: Vec<_> =
         of(FilterKind::Early).into_iter().filter(|filter| dialled.matches_filter(filter)).collect();
     if let Some(first) = early.first() {
-        let sentence = format!("{} {}: whom it kept out comes in now.", first.place, first.rule);
+        let sentence = format!("{} {}: clients that it excluded get in now.", first.place, first.rule);
         return with_places(Judgement::warning(sentence), &early).remedy(Remedy::safe(
-            "Say it by loadBalancerSourceRanges or a NetworkPolicy, or by a rule of FORWARD for the pods themselves.",
+            "Use loadBalancerSourceRanges or a NetworkPolicy instead, or a FORWARD rule for the pods themselves.",
         ));
     }
     let forward = of(FilterKind::Forward);
@@ -34,7 +34,7 @@ pub(super) fn check_filters(case: &Case<'_>) -> Judgement {
         return with_places(Judgement::info(sentence), &connections)
             .remedy(Remedy::safe("Write it, and the timeouts, to a file below /etc/sysctl.d."));
     }
-    Judgement::ok("No rule of a firewall was found that met its packets before kube-proxy did.")
+    Judgement::ok("No firewall rule was found that matched its packets before kube-proxy did.")
 }
 
 fn with_places(judgement: Judgement, filters: &[&Filter]) -> Judgement {

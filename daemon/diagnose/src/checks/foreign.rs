@@ -41,7 +41,7 @@ pub(super) fn check_cilium(case: &Case<'_>) -> Judgement {
     let translating: Vec<&Trace> = traces.iter().filter(|trace| trace.translates).collect();
     let what = join_names(translating.iter().map(|trace| &trace.what));
     let removes = translating.iter().take(NAMED_MAX).map(|trace| {
-        Remedy::disruptive(format!("If Cilium is not to come back to this node: {}.", trace.remove))
+        Remedy::disruptive(format!("If Cilium will not return to this node: {}.", trace.remove))
     });
     let sentence = format!("Cilium's agent does not run here, and what it left still translates: {what}.");
     Judgement { evidence: judgement.evidence, ..Judgement::warning(sentence) }.remedies(removes)
@@ -86,10 +86,11 @@ fn judge_proxy(case: &Case<'_>, proxy: &str) -> Option<Judgement> {
     let judgement = match (rules.is_empty(), rules.iter().any(|rule| leads_to_non_backend(case, rule))) {
         (true, _) => Judgement::info(format!("{proxy} is, or was, on this node: {evidence}.")),
         (false, false) => Judgement::warning(format!(
-            "{proxy} serves the same frontends ({evidence}): who is translated here does not reach it, others do."
+            "{proxy} serves the same frontends ({evidence}): clients that holdfast translates bypass it, others do not."
         )),
         (false, true) => Judgement::error(format!(
-            "{proxy} leads {} to backends that are none ({evidence}): clients that are not translated here are lost.",
+            "{proxy} sends {} to addresses that are no backends ({evidence}): clients that holdfast does not \
+             translate are lost.",
             join_names(rules.iter().map(|rule| rule.frontend))
         )),
     };
@@ -116,7 +117,7 @@ pub(super) fn check_leftover(case: &Case<'_>) -> Judgement {
     };
     let left: Vec<&Rule> = all.iter().filter(|rule| !runs(rule)).collect();
     let Some(first) = left.first() else {
-        return Judgement::ok("No rules of a proxy that has gone name its frontends.");
+        return Judgement::ok("No leftover rules of another proxy name its frontends.");
     };
     let is_wrong = left.iter().any(|rule| leads_to_non_backend(case, rule));
     let what = if is_wrong { " and lead to addresses that are no backends" } else { "" };

@@ -77,12 +77,14 @@ pub(super) fn check_listener(case: &Case<'_>) -> Judgement {
         return Judgement::not_applicable("It has no node port.");
     }
     let Some(listeners) = case.listeners().answer() else {
-        return judge_unavailable(case.listeners(), "Who listens at its node ports");
+        return judge_unavailable(case.listeners(), "Which processes listen on its node ports");
     };
     let conflicts = |it: &&Listener| !it.own && ports.contains(&(it.port, it.protocol.clone()));
     let found: Vec<&Listener> = listeners.iter().filter(conflicts).collect();
-    let Some(first) = found.first() else { return Judgement::ok("Nobody else listens at its node ports.") };
-    let who = first.process.as_deref().unwrap_or("a process that cannot be told");
+    let Some(first) = found.first() else {
+        return Judgement::ok("No other process listens on its node ports.");
+    };
+    let who = first.process.as_deref().unwrap_or("an unknown process");
     let pid = first.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     Judgement::warning(format!(
         "{who}{pid} listens at {}/{}, a node port of it: clients of the node's addresses get the Service, \
@@ -101,7 +103,7 @@ pub(super) fn check_ephemeral(case: &Case<'_>) -> Judgement {
         return Judgement::not_applicable("It has no node port.");
     }
     let Some((first, last)) = case.port_range().answer() else {
-        return judge_unavailable(case.port_range(), "Which ports the kernel gives to connections");
+        return judge_unavailable(case.port_range(), "Which ports the kernel assigns to connections");
     };
     let reserved = case.reserved().answer();
     let is_reserved =
@@ -112,9 +114,9 @@ pub(super) fn check_ephemeral(case: &Case<'_>) -> Judgement {
         .filter(|port| (*first..=*last).contains(port) && !is_reserved(*port));
     let inside: BTreeSet<u16> = inside.collect();
     match inside.is_empty() {
-        true => Judgement::ok("The kernel gives its node ports to nobody."),
+        true => Judgement::ok("The kernel assigns its node ports to no connection."),
         false => Judgement::warning(format!(
-            "Node port {} lies inside ip_local_port_range {first}-{last}: the kernel may give it to a connection.",
+            "Node port {} is inside ip_local_port_range {first}-{last}: the kernel may assign it to a connection.",
             join_names(&inside)
         ))
         .with("ports", json!(inside.iter().take(NAMED_MAX).collect::<Vec<_>>()))
@@ -159,10 +161,10 @@ fn judge_host_port_rules(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_ar
     let stale: Vec<u16> =
         rules.iter().copied().filter(|rule| ports.iter().any(|(port, _)| port == rule)).collect();
     let Some(port) = stale.first() else {
-        return Judgement::ok("No host port stands in the way of its ports.");
+        return Judgement::ok("No host port conflicts with its ports.");
     };
     let judgement = Judgement::error(format!(
-        "Rules of the CNI plug-in lead port {port} to a pod's host port{}.",
+        "Rules of the CNI plug-in redirect port {port} to a pod's host port{}.",
         if pods_are_known { ", and no pod has it any more" } else { "" }
     ))
     .with("ports", json!(stale.iter().take(NAMED_MAX).collect::<Vec<_>>()))
@@ -194,7 +196,7 @@ pub(super) fn check_sysctls(case: &Case<'_>) -> Judgement {
             Some(true) => {}
             Some(false) => {
                 return Judgement::warning(format!(
-                    "{setting} is 0: packets of clients outside, and of pods, go nowhere if their backend is in a pod \
+                    "{setting} is 0: packets of outside clients and of pods are dropped if their backend is in a pod \
                      or on another host."
                 ))
                 .remedy(Remedy::safe(format!("Set {setting} to 1, as Kubernetes needs it.")));
@@ -205,11 +207,11 @@ pub(super) fn check_sysctls(case: &Case<'_>) -> Judgement {
     let strict: Vec<&str> = strict.map(|it| it.device.as_str()).collect();
     match strict.is_empty() {
         true if beyond.is_empty() => {
-            Judgement::ok("No backend is beyond this host, and no device filters by the way back.")
+            Judgement::ok("No backend is beyond this host, and no device has a strict rp_filter.")
         }
-        true => Judgement::ok("This host forwards, and no device filters by the way back."),
+        true => Judgement::ok("This host forwards, and no device has a strict rp_filter."),
         false => Judgement::info(format!(
-            "rp_filter is strict at {}: answers that come another way are dropped.",
+            "rp_filter is strict at {}: replies that come in on another device are dropped.",
             join_names(&strict)
         ))
         .with("devices", json!(strict.iter().take(NAMED_MAX).collect::<Vec<_>>())),
@@ -218,16 +220,17 @@ pub(super) fn check_sysctls(case: &Case<'_>) -> Judgement {
 
 pub(super) fn check_conntrack(case: &Case<'_>) -> Judgement {
     let Some(table) = case.conntrack().answer() else {
-        return judge_unavailable(case.conntrack(), "How full the table of connections is");
+        return judge_unavailable(case.conntrack(), "How full the conntrack table is");
     };
     let entries = table.entries;
     let room = table.entries_max;
     let is_full = room > 0 && entries.saturating_mul(100) >= room.saturating_mul(CONNTRACK_PERCENT);
     let judgement = match is_full {
-        false => Judgement::ok(format!("The kernel's table of connections has {entries} of {room}.")),
+        false => Judgement::ok(format!("The kernel's conntrack table has {entries} of {room} entries.")),
         true => Judgement::error_if(
             entries >= room,
-            format!("The kernel's table of connections has {entries} of {room}: it drops new ones when it is full."),
+            format!("The kernel's conntrack table has {entries} of {room} entries: it drops new connections when it \
+                     is full."),
         )
         .remedy(Remedy::safe("Raise net.netfilter.nf_conntrack_max.")),
     };
@@ -236,14 +239,17 @@ pub(super) fn check_conntrack(case: &Case<'_>) -> Judgement {
 
 pub(super) fn check_routes(case: &Case<'_>) -> Judgement {
     let Some(routes) = case.routes().answer() else {
-        return judge_unavailable(case.routes(), "The ways to its backends");
+        return judge_unavailable(case.routes(), "The routes to its backends");
     };
     let lost: Vec<_> = routes.iter().filter(|it| it.unreachable.is_some()).collect();
     if let Some(first) = lost.first() {
         let why = first.unreachable.as_deref().unwrap_or_default();
         return Judgement::error_if(
             lost.len() == routes.len(),
-            format!("There is no way from this host to {}: {why}.", join_names(lost.iter().map(|it| it.to))),
+            format!(
+                "There is no route from this host to {}: {why}.",
+                join_names(lost.iter().map(|it| it.to))
+            ),
         )
         .with("backends", json!(lost.iter().take(NAMED_MAX).map(|it| it.to).collect::<Vec<_>>()))
         .remedy(Remedy::safe("Look at the CNI plug-in on this node: it makes the routes to pods."));
@@ -251,10 +257,10 @@ pub(super) fn check_routes(case: &Case<'_>) -> Judgement {
     let mtus: BTreeSet<u32> = routes.iter().filter_map(|it| it.mtu).collect();
     match (mtus.first(), mtus.last()) {
         (Some(least), Some(most)) if least < most => Judgement::info(format!(
-            "Ways to its backends take packets of {least} to {most} bytes; large ones rely on path MTU discovery."
+            "Routes to its backends take packets of {least} to {most} bytes; large ones rely on path MTU discovery."
         ))
         .with("mtu", json!(mtus.iter().take(NAMED_MAX).collect::<Vec<_>>())),
-        _ => Judgement::ok(format!("There is a way to each of {}.", format_count(routes.len(), "backend"))),
+        _ => Judgement::ok(format!("There is a route to each of {}.", format_count(routes.len(), "backend"))),
     }
 }
 

@@ -65,9 +65,9 @@ pub(super) fn check_http(case: &Case<'_>) -> Judgement {
 
 fn choose_remedy(bad: &[&HttpProbe]) -> Remedy {
     match bad.iter().all(|it| it.is_client_error()) {
-        true => Remedy::safe("Look whether the application has that path, and whom it lets read it."),
+        true => Remedy::safe("Check whether the application has that path, and which clients may read it."),
         false => {
-            Remedy::safe("Look at the application's own log: the connection is taken, and it does not serve.")
+            Remedy::safe("Look at the application's own log: it accepts the connection, but does not serve.")
         }
     }
 }

@@ -57,8 +57,8 @@ fn judge_not_queried(case: &Case<'_>) -> Judgement {
         );
     }
     Judgement::unknown(
-        "Whether its backends answer by UDP was not tried: only name servers, at port 53, are asked, as silence of \
-         others may be an answer.",
+        "Whether its backends answer by UDP was not tried: only name servers, at port 53, are queried, because \
+         silence of others may be an answer.",
     )
 }
 
@@ -98,7 +98,7 @@ fn judge_failed_servers(case: &Case<'_>, failed: &[String], all: usize) -> Judge
     let judgement = Judgement::error_if(failed.len() == all && !has_policies, sentence)
         .with("failed", json!(failed.iter().take(NAMED_MAX).collect::<Vec<_>>()))
         .remedy(Remedy::safe(
-            "Look at the log of those pods, and whether a NetworkPolicy or a firewall is in the way.",
+            "Look at the log of those pods, and whether a NetworkPolicy or a firewall blocks them.",
         ));
     if has_policies { judgement.possible() } else { judgement.likely() }
 }
@@ -107,7 +107,7 @@ pub(super) fn check_service_name(case: &Case<'_>) -> Judgement {
     let is_headless = match case.state() {
         _ if case.source() == Some(Source::ClusterSet) => {
             return Judgement::not_applicable(
-                "A ServiceImport has its name in a zone of all clusters, which is not asked.",
+                "A ServiceImport has its name in a zone of all clusters, which is not queried.",
             );
         }
         Some(ServiceState::Served) => false,
@@ -115,7 +115,7 @@ pub(super) fn check_service_name(case: &Case<'_>) -> Judgement {
         _ => return Judgement::not_applicable("DNS has no addresses of its own for it."),
     };
     let Some(names) = case.names().answer() else {
-        return judge_unavailable(case.names(), "What the cluster's DNS says of it");
+        return judge_unavailable(case.names(), "What the cluster's DNS returns for it");
     };
     let Some((at, reply)) = &names.own else {
         return Judgement::not_applicable(
@@ -124,10 +124,10 @@ pub(super) fn check_service_name(case: &Case<'_>) -> Judgement {
     };
     let judgement = match reply {
         DnsReply::Answer { is_cut: true, .. } => {
-            Judgement::ok("The cluster's DNS knows more addresses than fit.")
+            Judgement::ok("The cluster's DNS has more addresses than fit into a reply.")
         }
         DnsReply::Answer { is_unknown: true, .. } if is_headless && case.counts().ready == 0 => {
-            Judgement::ok("The cluster's DNS has no address of it, as nobody is ready.")
+            Judgement::ok("The cluster's DNS has no address of it, because no endpoint is ready.")
         }
         DnsReply::Answer { is_unknown: true, .. } => judge_unknown_name(case, *at, names.everywhere.as_ref()),
         DnsReply::Answer { addresses, code: 0, .. } => judge_addresses(case, *at, addresses, is_headless),
@@ -139,7 +139,7 @@ pub(super) fn check_service_name(case: &Case<'_>) -> Judgement {
 
 fn judge_no_addresses(at: SocketAddr, reply: &DnsReply) -> Judgement {
     Judgement::warning(format!(
-        "The cluster's DNS at {at} does not tell its addresses: it {}.",
+        "The cluster's DNS at {at} does not return its addresses: it {}.",
         reply.describe()
     ))
     .remedy(diagnose_dns_remedy())
@@ -151,7 +151,7 @@ fn diagnose_dns_remedy() -> Remedy {
 }
 
 fn read_log_remedy() -> Remedy {
-    Remedy::safe("Read the log of the DNS pods: they may not hear of Services from the apiserver.")
+    Remedy::safe("Read the log of the DNS pods: they may not receive Services from the apiserver.")
 }
 
 /// Judges the reply that the name does not exist. If DNS does not know a name that every cluster has either, this
@@ -175,7 +175,7 @@ fn judge_addresses(case: &Case<'_>, at: SocketAddr, addresses: &[IpAddr], is_hea
         true => case.endpoints().into_keys().collect(),
         false => case.facts().into_iter().flat_map(|facts| facts.cluster_ips.iter().copied()).collect(),
     };
-    let sentence = format!("The cluster's DNS at {at} leads its name to {}", join_names(&listed));
+    let sentence = format!("The cluster's DNS at {at} resolves its name to {}", join_names(&listed));
     let judgement = match (has_expected_addresses(&listed, &wanted, is_headless), is_headless) {
         _ if listed.is_empty() => Judgement::warning(format!(
             "The cluster's DNS at {at} knows its name, and no address of that family."

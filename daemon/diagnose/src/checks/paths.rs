@@ -54,12 +54,12 @@ fn build_remedies(case: &Case<'_>, lost: &ClientTrace) -> Vec<Remedy> {
         Command::from_words(&[&words[..], &[CommandWord::Ip(client)]].concat())
     });
     let steps = Remedy::safe("See each step that leads to it.").with_command(command);
-    vec![steps, Remedy::safe("See policy.* for what was asked for, and the findings on endpoints.")]
+    vec![steps, Remedy::safe("See policy.* for the Service's settings, and the findings on endpoints.")]
 }
 
 pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
     let Some(flows) = case.flows().answer() else {
-        return judge_unavailable(case.flows(), "Who has the connections of clients outside");
+        return judge_unavailable(case.flows(), "Which backends have the connections of outside clients");
     };
     let lost: Vec<&ObservedFlow> = flows.list.iter().filter(|flow| !case.is_backend(flow.backend)).collect();
     let backends: BTreeSet<SocketAddr> = lost.iter().map(|flow| flow.backend).collect();
@@ -67,22 +67,22 @@ pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
     let more = describe_unread_flows(flows);
     let judgement = match (lost.len(), conversations) {
         (0, _) if !more.is_empty() => Judgement::ok(format!(
-            "Of {} that were looked at none leads to somebody who is no backend.{more}",
+            "None of {} that were read leads to an address that is no backend.{more}",
             format_count(flows.list.len(), "connection")
         )),
         (0, _) => Judgement::ok(format!(
-            "No connection of {} leads to somebody who is no backend.",
+            "No connection of {} leads to an address that is no backend.",
             format_count(flows.list.len(), "client")
         )),
         (number, 0) => Judgement::info(format!(
-            "{} of clients outside stay with backends that are none any more: {}. Each ends with its backend.{more}",
+            "{} of outside clients stay with former backends: {}. Each ends with its backend.{more}",
             format_count(number, "connection"),
             join_names(&backends)
         )),
         // A listed UDP conversation has sent nothing since its backend left.
         (number, of_udp) => Judgement::info(format!(
-            "{} of clients outside were with backends that are none any more: {}. Of these {of_udp} by UDP get another \
-             one within a second, with their next datagram; a connection ends with its backend.{more}",
+            "{} of outside clients were with former backends: {}. Of these, {of_udp} by UDP get another one within a \
+             second, with their next datagram; a connection ends with its backend.{more}",
             format_count(number, "conversation"),
             join_names(&backends)
         )),
@@ -139,5 +139,5 @@ fn describe_unread_flows(flows: &Flows) -> String {
     let left = left.into_iter().filter(|(number, _)| *number > 0);
     let parts = left.map(|(number, what)| format_count(usize::try_from(number).unwrap_or(usize::MAX), what));
     let parts: Vec<String> = parts.collect();
-    if parts.is_empty() { String::new() } else { format!(" At {} nobody looked.", parts.join(" and ")) }
+    if parts.is_empty() { String::new() } else { format!(" Not read: {}.", parts.join(" and ")) }
 }

@@ -238,7 +238,7 @@ pub(super) fn check_numeric_port(case: &Case<'_>) -> Judgement {
     match unknown.is_empty() || living.is_empty() || declared.is_empty() {
         true => Judgement::ok("The target ports are those that pods declare, or pods declare none."),
         false => Judgement::info(format!(
-            "No pod declares port {}, which is legal: look whether anybody listens there.",
+            "No pod declares port {}, which is legal: check whether a process listens there.",
             join_names(&unknown)
         ))
         .with("ports", json!(unknown)),

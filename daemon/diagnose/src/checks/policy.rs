@@ -48,7 +48,7 @@ pub(super) fn check_internal_local(case: &Case<'_>) -> Judgement {
         return Judgement::ok("Clients on this node get any endpoint of the cluster.");
     }
     if !case.frontends().any(|it| it.scope == Scope::Local && it.verdict == Verdict::Dropping) {
-        return Judgement::ok("The internal policy is Local, and somebody is here.");
+        return Judgement::ok("The internal policy is Local, and an endpoint is here.");
     }
     let nodes = ready_nodes(case);
     Judgement::error(format!(
@@ -71,12 +71,10 @@ pub(super) fn check_external_local(case: &Case<'_>) -> Judgement {
     let nodes = ready_nodes(case);
     let outside = [FrontendType::NodePort, FrontendType::LoadBalancer, FrontendType::ExternalIp];
     if !case.frontends().any(|it| outside.contains(&it.kind)) || case.counts().ready == 0 {
-        return Judgement::not_applicable(
-            "There is nobody to come from outside, or nobody at all to be led to.",
-        );
+        return Judgement::not_applicable("It has no frontend for outside clients, or no ready endpoint.");
     }
     if nodes.iter().any(|node| case.is_local(Some(node.as_str().into()))) {
-        return Judgement::ok("The external policy is Local, and somebody is here.");
+        return Judgement::ok("The external policy is Local, and an endpoint is here.");
     }
     let eligible = |node: &str| case.node(node).is_none_or(|it| it.exists && !it.excluded && !it.leaving);
     let are_known = case.nodes_lookup().answer().is_some() && !nodes.is_empty();
@@ -108,7 +106,7 @@ pub(super) fn check_external_local(case: &Case<'_>) -> Judgement {
 
 pub(super) fn check_local_draining(case: &Case<'_>) -> Judgement {
     match case.ports().any(|port| port.local_used && port.rows.is_draining(Scope::Local)) {
-        false => Judgement::ok("Nobody here is only there because he is terminating."),
+        false => Judgement::ok("It does not rely on terminating endpoints here."),
         true => Judgement::warning(
             "Only terminating endpoints are left on this node: they still serve, and load balancers are told to leave.",
         )
@@ -126,7 +124,7 @@ pub(super) fn check_topology(case: &Case<'_>) -> Judgement {
     }
     if with_hints < all {
         return Judgement::warning(format!(
-            "Hints are left alone, because {} of {} have none: traffic crosses zones.",
+            "Hints are ignored, because {} of {} have none: traffic crosses zones.",
             all - with_hints,
             format_count(all, "endpoint")
         ))
@@ -138,7 +136,7 @@ pub(super) fn check_topology(case: &Case<'_>) -> Judgement {
         port.rows.iter().filter(|row| port.unused_reason(row) == Some(UnusedReason::Zone)).count()
     };
     match case.ports().map(left_out).max().unwrap_or(0) {
-        0 => Judgement::ok("Hints leave nobody out here."),
+        0 => Judgement::ok("Hints exclude no endpoint here."),
         out => Judgement::info(format!(
             "Hints keep {} of {} for this node.",
             all.saturating_sub(out),
@@ -162,7 +160,7 @@ pub(super) fn check_affinity(case: &Case<'_>) -> Judgement {
 
 pub(super) fn check_source_ranges(case: &Case<'_>) -> Judgement {
     let Some(facts) = case.facts().filter(|facts| !facts.source_ranges.is_empty()) else {
-        return Judgement::ok("Its load balancer is for everybody.");
+        return Judgement::ok("Its load balancer is open to all clients.");
     };
     let read: Vec<Option<SourceRange>> =
         facts.source_ranges.iter().map(|text| SourceRange::parse(text)).collect();

@@ -99,7 +99,7 @@ fn judge_untried(case: &Case<'_>, what: &str) -> Judgement {
         return match of_backends || !are_parts_healthy(case) {
             true => Judgement::unknown(sentence),
             false => Judgement::not_applicable(format!(
-                "{sentence} Programs, maps and backends were looked at one by one, and are well."
+                "{sentence} Programs, maps and backends were checked one by one, and are healthy."
             )),
         };
     }
@@ -316,8 +316,8 @@ fn interpret_failures(all: &[&Probe], failed: &[&Probe]) -> (String, &'static st
             "Look at NetworkPolicies and at this host's firewall.",
         ),
         (false, ..) => (
-            "As many of a client's connections fail.",
-            "Look at those pods and their nodes: are they up, does a NetworkPolicy or a firewall stand before them?",
+            "The same share of a client's connections fails.",
+            "Look at those pods and their nodes: are they up, does a NetworkPolicy or a firewall block them?",
         ),
         (true, ..) => (
             "None can be reached from this host.",

@@ -78,7 +78,7 @@ fn describe_unserved(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
     let clients = format_count(denied.len(), "client");
     let verb = if denied.len() == 1 { "was" } else { "were" };
     format!(
-        "{clients} {verb} {how} {}, because no backend was there for them",
+        "{clients} {verb} {how} {}, because there was no backend for them",
         describe_attempts(case, denied)
     )
 }
@@ -113,7 +113,7 @@ fn build_remedies(unserved: &[&Arc<DeniedClient>], kept_out: &[&Arc<DeniedClient
     }
     if !kept_out.is_empty() {
         remedies
-            .push(Remedy::safe("If these clients are to be served, add them to loadBalancerSourceRanges."));
+            .push(Remedy::safe("If these clients should be served, add them to loadBalancerSourceRanges."));
     }
     remedies
 }
@@ -130,8 +130,8 @@ fn judge_unreported(lost: u64, refused: u64) -> Judgement {
         return Judgement::ok("No client was refused or dropped in the last five minutes.");
     }
     Judgement::unknown(
-        "No client is listed as refused, but some refusals on this node were not told, and its ports have refused \
-         clients since they are there.",
+        "No client is listed as refused, but the programs lost some refusals on this node, and its ports have \
+         refused clients.",
     )
     .with("lost", lost)
     .with("refused", refused)

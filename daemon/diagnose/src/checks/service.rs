@@ -86,13 +86,11 @@ pub(super) fn check_understood(case: &Case<'_>) -> Judgement {
     let words: Vec<String> = named.map(|it| format!("{}: {}", it.object, it.reason)).collect();
     match words.is_empty() {
         true => Judgement::ok("Its objects are understood."),
-        false => {
-            Judgement::warning(format!("Some of what its objects say is left out: {}.", join_names(&words)))
-                .with("rejected", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
-                .remedy(Remedy::safe(
-                    "Correct what the finding names; the last good version stays in force until then.",
-                ))
-        }
+        false => Judgement::warning(format!("Parts of its objects are ignored: {}.", join_names(&words)))
+            .with("rejected", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+            .remedy(Remedy::safe(
+                "Correct what the finding names; the last good version stays in force until then.",
+            )),
     }
 }
 
@@ -135,12 +133,10 @@ pub(super) fn check_handled(case: &Case<'_>) -> Judgement {
         ServiceState::Served => Judgement::ok("This node serves it."),
         ServiceState::NoAddress => Judgement::warning("It has no address that a client could dial.")
             .remedy(Remedy::safe("Look whether the apiserver has given it a cluster IP.")),
-        ServiceState::Headless => Judgement::info(
-            "It is headless: clients find its endpoints by DNS, and no proxy has to do with it.",
-        ),
-        ServiceState::ExternalName => {
-            Judgement::info("It is an alias in DNS, and no proxy has to do with it.")
+        ServiceState::Headless => {
+            Judgement::info("It is headless: clients find its endpoints by DNS, and no proxy serves it.")
         }
+        ServiceState::ExternalName => Judgement::info("It is an alias in DNS, and no proxy serves it."),
         ServiceState::OtherProxy => judge_other_proxy(&label()),
         ServiceState::NoService => {
             Judgement::warning("Only EndpointSlices name it; there is no Service for this node.")
@@ -224,9 +220,9 @@ pub(super) fn check_families(case: &Case<'_>) -> Judgement {
     match lacking.is_empty() || have.is_empty() {
         true => Judgement::ok("Its cluster IPs fit its families."),
         false => {
-            Judgement::warning(format!("It asks for {} and has no cluster IP of it.", lacking.join(" and ")))
+            Judgement::warning(format!("It requests {} and has no such cluster IP.", lacking.join(" and ")))
                 .remedy(Remedy::disruptive(
-                    "Create the Service anew, so that it gets an address of each family.",
+                    "Recreate the Service, so that it gets an address of each family.",
                 ))
         }
     }
@@ -281,9 +277,12 @@ fn judge_rivals(case: &Case<'_>) -> Judgement {
     let named: Vec<String> = all.by_ref().take(NAMED_MAX).map(shown).collect();
     let sentence = match (named.len(), all.count()) {
         (0, _) => return Judgement::ok("No other service claims its addresses."),
-        (1, _) => format!("{} claims what this service has, in vain.", join_names(&named)),
-        (_, 0) => format!("{} claim what this service has, in vain.", join_names(&named)),
-        (_, more) => format!("{} and {more} more claim what this service has, in vain.", join_names(&named)),
+        (1, _) => format!("{} claims addresses of this service without getting them.", join_names(&named)),
+        (_, 0) => format!("{} claim addresses of this service without getting them.", join_names(&named)),
+        (_, more) => format!(
+            "{} and {more} more claim addresses of this service without getting them.",
+            join_names(&named)
+        ),
     };
     Judgement::info(sentence).with("rivals", json!(named))
 }
@@ -299,7 +298,7 @@ pub(super) fn check_cluster_ip(case: &Case<'_>) -> Judgement {
             "The apiserver keeps no IPAddress object for its cluster IP: the address may be given away.",
         )
         .remedy(Remedy::safe("Wait for the apiserver's repair, which runs every 3 minutes, and look again."))
-        .remedy(Remedy::disruptive("Create the Service anew.")),
+        .remedy(Remedy::disruptive("Recreate the Service.")),
         Some(Some(of)) if (of.namespace.as_str(), of.name.as_str()) == (name.namespace(), name.name()) => {
             Judgement::ok(format!("{} is given to it.", of.address))
         }
@@ -308,7 +307,7 @@ pub(super) fn check_cluster_ip(case: &Case<'_>) -> Judgement {
             of.address, of.namespace, of.name
         ))
         .with("owner", format!("{}/{}", of.namespace, of.name))
-        .remedy(Remedy::disruptive("Create the younger of the two Services anew.")),
+        .remedy(Remedy::disruptive("Recreate the younger of the two Services.")),
     }
 }
 
@@ -333,7 +332,7 @@ pub(super) fn check_shared_backends(case: &Case<'_>) -> Judgement {
         None => Judgement::info(format!("{} leads to the same backends.", join_names(&named))),
         Some(other) => Judgement::warning(format!(
             "{other} leads to the same backends, one name begins with the other, and Cilium runs here: some of its \
-             versions take the endpoints of one for those of the other."
+             versions confuse the endpoints of such Services."
         ))
         .possible()
         .remedy(Remedy::safe("Have Cilium leave Services alone, or update it.")),

@@ -189,7 +189,7 @@ fn judge_stale(case: &Case<'_>, found: &[StaleEndpoint<'_>], ready: usize) -> Ju
         .remedy(touch_service_remedy(case))
         .remedy(
             Remedy::disruptive(
-                "Delete that slice: every proxy loses all of its endpoints until it is written anew.",
+                "Delete that slice: every proxy loses all of its endpoints until the controller rewrites it.",
             )
             .with_command(Command::kubectl(case.namespace(), &delete)),
         )
@@ -218,7 +218,7 @@ pub(super) fn check_missing(case: &Case<'_>) -> Judgement {
         format!("{} has been ready{for_long} and gets no traffic: no slice lists it.", longest.name);
     let sentence = match absent.len() {
         1 => sentence,
-        number => format!("{sentence} So it is with {} in all.", format_count(number, "pod")),
+        number => format!("{sentence} In all, this affects {}.", format_count(number, "pod")),
     };
     let names: Vec<&str> = absent.iter().map(|pod| pod.name.as_str()).take(NAMED_MAX).collect();
     match age.is_none_or(|age| age > READY_SECONDS) {

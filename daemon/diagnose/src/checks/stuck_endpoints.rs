@@ -57,7 +57,7 @@ fn judge_finding(found: Option<EndpointFinding>, well: &str, words: &str, remedy
 pub(super) fn check_never_ready(case: &Case<'_>) -> Judgement {
     judge_finding(
         endpoints::find_never_ready(list_rows(case), &readiness_changes(case), case.taken_at()),
-        "No endpoint waits in vain to be ready.",
+        "No endpoint has stayed unready for long.",
         "Listed for long and not seen ready since",
         "Look at the pod's readiness probe, its Events and its log.",
     )
@@ -77,7 +77,7 @@ pub(super) fn check_stuck_terminating(case: &Case<'_>) -> Judgement {
     judge_finding(
         endpoints::find_stuck_terminating(list_rows(case), case.taken_at()),
         "No endpoint has been terminating for long.",
-        "Terminating for longer than pods do",
+        "Terminating for too long",
         "Look what keeps the pod: a finalizer, a long grace period, a node that is gone.",
     )
 }

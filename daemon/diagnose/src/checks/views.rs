@@ -75,9 +75,10 @@ pub(super) fn check_api_cache(case: &Case<'_>) -> Judgement {
 }
 
 fn verify_remedy() -> Remedy {
-    Remedy::safe("Have everything compared; what differs is mended by that.").with_command(
-        Command::from_words(&[CommandWord::Literal("holdfast"), CommandWord::Literal("verify")]),
-    )
+    Remedy::safe("Compare everything; this repairs the differences.").with_command(Command::from_words(&[
+        CommandWord::Literal("holdfast"),
+        CommandWord::Literal("verify"),
+    ]))
 }
 
 /// Backends, each with the lists that contain it.
@@ -124,7 +125,7 @@ pub(super) fn check_cache_table(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::safe("Report it, with `holdfast explain` and `holdfast history` of this service.")),
         (true, 0) => Judgement::ok("The table has what the rules make of its slices."),
         (true, held) => Judgement::info(format!(
-            "The table has what the rules make of its slices, but for {held} kept lists; see hold.state."
+            "The table has what the rules make of its slices, except for {held} held lists; see hold.state."
         )),
     };
     judgement.with("unused", json!(reasons)).with("held", held)
@@ -165,12 +166,12 @@ fn judge_matching(read: usize, left: usize) -> Judgement {
 
 pub(super) fn check_drift(case: &Case<'_>) -> Judgement {
     match case.table().counters.drift {
-        0 => Judgement::ok("Nobody else has changed the maps since the start."),
+        0 => Judgement::ok("No other program has changed the maps since the start."),
         times => Judgement::warning(format!(
-            "Somebody else has changed the maps {times} times since the start; it was mended."
+            "Another program has changed the maps {times} times since the start; holdfast repaired them."
         ))
         .with("times", times)
-        .remedy(Remedy::safe("Look who writes to pinned maps below /sys/fs/bpf/holdfast.")),
+        .remedy(Remedy::safe("Find the program that writes to pinned maps below /sys/fs/bpf/holdfast.")),
     }
 }
 

@@ -130,7 +130,7 @@ fn ingress(facts: &ServiceFacts) -> Vec<String> {
 /// Lists texts of an object. Quotes those that could pass for several texts or for our own words.
 fn join_names(texts: &[impl AsRef<str>]) -> String {
     match texts {
-        [] => "nobody that is known".to_owned(),
+        [] => "an unknown writer".to_owned(),
         texts => texts.iter().map(|text| quote_unless_plain(text.as_ref())).collect::<Vec<_>>().join(", "),
     }
 }

@@ -113,8 +113,8 @@ pub fn describe_difference(
 ) -> Option<String> {
     let applied = AppliedState::from_entry(view, it, entry);
     match (applied.matches, applied.programmed, applied.backends.is_empty()) {
-        (Some(false), false, _) => Some("it is not there".to_owned()),
-        (Some(false), true, true) => Some("it leads to nobody".to_owned()),
+        (Some(false), false, _) => Some("it is missing".to_owned()),
+        (Some(false), true, true) => Some("it has no backend".to_owned()),
         (Some(false), true, false) => Some(format!("it leads to {}", applied.backends.join(", "))),
         (Some(true) | None, ..) => None,
     }
@@ -478,7 +478,7 @@ pub(super) fn describe_apiserver(view: &ApiserverView) -> String {
     match view.usage() {
         Usage::InUse(it) => format!("{} in use", it.address),
         Usage::Idle(it) => format!("{} answered last", it.address),
-        Usage::Untried => "no apiserver was asked yet; what is known stays".to_owned(),
+        Usage::Untried => "no apiserver was queried yet; what is known stays".to_owned(),
         Usage::Unreachable => "no apiserver answers; what is known stays".to_owned(),
     }
 }

@@ -334,7 +334,7 @@ impl<'a> PacketTrace<'a> {
     }
 
     fn finish_unknown(self, why: &str) -> Packet {
-        self.finish(Outcome::Unknown, &format!("meets what cannot be told now: {why}."))
+        self.finish(Outcome::Unknown, &format!("has an unknown outcome now: {why}."))
     }
 
     /// The end of a packet that no program changes.
@@ -459,7 +459,10 @@ impl<'a> PacketTrace<'a> {
 
     fn reject_without_backend(mut self, met: &MatchedFrontend<'_>, scope: Scope) -> Packet {
         if met.entry.port.word(scope).flags.contains(WordFlags::DROP) {
-            self.push_step(StepKind::Reject, "None: it is dropped, because somebody is on another node.");
+            self.push_step(
+                StepKind::Reject,
+                "None: it is dropped, because the endpoints are on other nodes.",
+            );
             let why = "its traffic policy is Local and every usable endpoint is on another node";
             return self.finish(Outcome::Dropped, &format!("is dropped without an answer, because {why}."));
         }

@@ -219,7 +219,7 @@ pub fn describe_reason(reason: Option<Reason>) -> &'static str {
         Some(Reason::MassLoss) => "its endpoints vanished together with those of many other services",
         Some(Reason::HoldExpired) => "its endpoints vanished, and the hold has reached its bound",
         Some(Reason::ProbesFailed) => "its endpoints vanished, and none of them took a probe any more",
-        Some(Reason::LocalPolicy) => "its traffic policy is Local and nobody usable is on this node",
+        Some(Reason::LocalPolicy) => "its traffic policy is Local and no usable endpoint is on this node",
         Some(Reason::Claimed) => "another service has the address",
         Some(Reason::Listener) => "a process of this node listens there",
         Some(Reason::Address) => "the address may not be a frontend",

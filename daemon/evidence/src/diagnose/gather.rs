@@ -185,7 +185,7 @@ impl Gatherer {
                 let subject = ServiceSubject { name, views, node: &self.node, now, edition: &edition };
                 cluster::gather(access, (&self.events, self.is_events_enabled()), subject, deadline).await
             }
-            Some(_) => cluster::skip_all("the apiserver was not to be asked"),
+            Some(_) => cluster::skip_all("the apiserver was not to be queried"),
             None => cluster::skip_all("no apiserver is used"),
         }
     }

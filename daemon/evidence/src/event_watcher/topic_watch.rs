@@ -56,7 +56,7 @@ pub(super) async fn watch_topic(access: Access, node: Arc<str>, topic: Topic, co
         if let Err(error) = ended
             && counters.mark_down(topic.name)
         {
-            tracing::warn!(events = topic.name, %error, "Events are not followed; this is tried again");
+            tracing::warn!(events = topic.name, %error, "cannot watch Events; this is tried again");
         }
         pause = if begun.elapsed() >= HEALTHY_AFTER { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
         tokio::time::sleep(pause / 2 + random_part(pause / 2, random_chance())).await;

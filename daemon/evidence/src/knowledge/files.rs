@@ -87,7 +87,7 @@ fn read_text(path: &Path) -> Result<String, String> {
     let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
     let file = opened.map_err(|error| describe_error(&error))?;
     if !file.metadata().map_err(|error| describe_error(&error))?.is_file() {
-        return Err("is no file, so it is not read: take it out".to_owned());
+        return Err("is no file, so it is not read: remove it".to_owned());
     }
     let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX);
     let mut bytes = Vec::new();
@@ -100,11 +100,11 @@ fn read_text(path: &Path) -> Result<String, String> {
 
 fn describe_error(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => "leads nowhere: take it out, or correct the link".to_owned(),
+        io::ErrorKind::NotFound => "leads nowhere: remove it, or correct the link".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "may not be read: let the user that holdfast runs as read it, and enter its folders".to_owned()
         }
-        io::ErrorKind::NotADirectory => "is no folder: take it out, or make it one".to_owned(),
+        io::ErrorKind::NotADirectory => "is no folder: remove it, or make it one".to_owned(),
         _ => format!("cannot be read: {error}"),
     }
 }

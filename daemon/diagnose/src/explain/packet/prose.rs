@@ -132,7 +132,8 @@ pub(super) fn describe_client(from: IpAddr, class: ClientClass, transport: Trans
         }
         ClientClass::Node if transport == Transport::Sctp => {
             format!(
-                "{from} is this node: its own processes are not served by SCTP, and this is for others who send from there."
+                "{from} is this node: its own processes are not served by SCTP, and this is for others that send \
+                 from there."
             )
         }
         ClientClass::Outside => {
@@ -143,7 +144,8 @@ pub(super) fn describe_client(from: IpAddr, class: ClientClass, transport: Trans
              then this is for it."
         ),
         ClientClass::Node => format!(
-            "{from} is this node: its own processes are served where they dial, and this is for others who send from there."
+            "{from} is this node: its own processes are served where they dial, and this is for others that send \
+             from there."
         ),
     }
 }
@@ -151,7 +153,7 @@ pub(super) fn describe_client(from: IpAddr, class: ClientClass, transport: Trans
 /// Why a frontend is not in the maps.
 pub(super) const fn absence_reason(it: &FrontendView) -> &'static str {
     match it.verdict {
-        Verdict::Passing => "it is left to the real balancer while nobody is there",
+        Verdict::Passing => "it is left to the real balancer while it has no endpoint",
         Verdict::Bypassed => "this node reaches the apiserver there",
         Verdict::Conflict => "another service owns the address",
         Verdict::Unprogrammed => "its address or protocol cannot be served",
@@ -272,7 +274,7 @@ fn describe_pod_address(backends: &[BackendShare]) -> &'static str {
     if backends.iter().any(|it| it.seen_as.0 == ClientAddress::Node) {
         "By its own address; where it reaches itself, by an address of this node that is near to it."
     } else {
-        "By its own address, since this node knows the way back to a pod of its own."
+        "By its own address, because this node has the route back to its own pods."
     }
 }
 

@@ -62,8 +62,8 @@ pub(super) async fn gather(wanted: HostQuery, deadline: Instant) -> Host {
     let reading = tokio::task::spawn_blocking(move || read_host(Path::new("/"), &wanted));
     let mut host = match timeout_at(until, reading).await {
         Ok(Ok(host)) => host,
-        Ok(Err(_)) => fail_all("the look at this host broke off"),
-        Err(_) => fail_all("this host did not say it in time"),
+        Ok(Err(_)) => fail_all("reading this host failed"),
+        Err(_) => fail_all("reading this host took too long"),
     };
     host.health = match health {
         Some(port) => probes::query_health(port, host.listeners.answer(), until).await,

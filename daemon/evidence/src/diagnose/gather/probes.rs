@@ -204,7 +204,7 @@ pub(super) async fn query_health(
 ) -> Lookup<u16> {
     let listening = listeners.into_iter().flatten().find(|it| it.port == port && it.protocol == "TCP");
     let Some(listening) = listening else {
-        return Lookup::Failed(format!("nobody is known to listen at port {port}").into());
+        return Lookup::Failed(format!("no process is known to listen on port {port}").into());
     };
     let address = match listening.address {
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -197,9 +197,8 @@ impl<'a> QuerySession<'a> {
             200 => {
                 let body = self.read_body(reply, OBJECT_BYTES_MAX).await?;
                 let read = serde_json::from_slice(&body);
-                read.map(Some).map_err(|error| {
-                    QueryError::Failed(format!("the answer is not what was asked for: {error}"))
-                })
+                read.map(Some)
+                    .map_err(|error| QueryError::Failed(format!("the answer cannot be decoded: {error}")))
             }
             404 => self.classify_not_found(reply).await.map(|()| None),
             _ => Err(self.refusal_error(reply).await),
@@ -339,7 +338,7 @@ async fn with_timeout<T>(
 }
 
 fn budget_message() -> String {
-    format!("not asked: the budget of {REQUESTS_MAX} requests was spent")
+    format!("not sent: the budget of {REQUESTS_MAX} requests is spent")
 }
 
 fn map_error(error: impl std::fmt::Display) -> QueryError {

@@ -144,7 +144,7 @@ const OFF: &str = "[kubernetes] events_read is \"off\"";
 fn pace_message(since: Duration) -> String {
     let ago = since.as_secs();
     let left = EVENTS_PACE.saturating_sub(since).as_secs() + 1;
-    format!("somebody had Events read {ago} s ago; ask again in {left} s")
+    format!("another diagnosis read Events {ago} s ago; ask again in {left} s")
 }
 
 /// Reads at most `pages` pages.

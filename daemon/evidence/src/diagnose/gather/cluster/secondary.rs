@@ -31,7 +31,7 @@ pub(super) async fn query_secondary(
     cluster.hosted = query_host_ports(lane, subject).await;
     cluster.namespace = match may_be_terminating(cluster) {
         true => query_namespace(lane, names).await,
-        false => Lookup::Skipped("what is to be there is there, so the namespace is alive"),
+        false => Lookup::Skipped("its objects exist, so the namespace is alive"),
     };
     cluster.address = query_ip_address(lane, subject).await;
     cluster.policies = query_policies(lane, names).await;

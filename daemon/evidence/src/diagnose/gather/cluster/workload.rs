@@ -65,9 +65,7 @@ async fn query_pods(
     selector: &BTreeMap<String, String>,
 ) -> Lookup<Pods> {
     let Some(path) = paths::pods(names.namespace, selector) else {
-        return Lookup::Failed(
-            "its selector is longer than is asked for, or no apiserver would have taken it".into(),
-        );
+        return Lookup::Failed("its selector is too long, or no apiserver would have accepted it".into());
     };
     let mut list = Vec::new();
     let question = pod_query(names, "pods", path);
