@@ -62,16 +62,16 @@ impl FromStr for Target {
     }
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Answered,
     Refused,
     /// No connection or no answer in time.
     TimedOut,
-    /// Another server answered, or half an answer came.
+    /// Another server answered, or the answer was truncated.
     Wrong,
-    /// Reset, unreachable, and whatever else the system says.
+    /// Reset, unreachable, or another error of the system.
     Failed,
 }
 
@@ -121,7 +121,7 @@ fn dial_on(target: &Target) -> io::Result<()> {
     }
 }
 
-/// Nanoseconds of the clock that never steps.
+/// Nanoseconds of the monotonic clock.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
@@ -138,11 +138,11 @@ impl Target {
     }
 }
 
-/// What the server at an address says that it is.
+/// The name that the server at an address sends.
 pub(crate) fn name_at(address: SocketAddr) -> io::Result<String> {
     let end = Instant::now() + ATTEMPT_MAX;
     let mut stream = TcpStream::connect_timeout(&address, ATTEMPT_MAX)?;
-    // Zero would mean no limit.
+    // Zero would mean no timeout.
     let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     stream.set_read_timeout(Some(left))?;
     let mut name = String::new();
@@ -150,7 +150,7 @@ pub(crate) fn name_at(address: SocketAddr) -> io::Result<String> {
     Ok(name.trim().to_owned())
 }
 
-/// Whether the connection that is held goes on; a new one is held where there is none. One that fails is not kept.
+/// Whether the held connection still works. Opens a new one if there is none, and drops a failed one.
 fn echo_on(held: &mut Option<TcpStream>, address: SocketAddr) -> io::Result<bool> {
     let mut stream = match held.take() {
         Some(stream) => stream,
