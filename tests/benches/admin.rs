@@ -1,6 +1,6 @@
-//! What the admin API costs: a large table, and what its readers cost the engine.
+//! The cost of the admin API with a large table, and of its readers to the engine.
 //!
-//! 10,000 services of 10 endpoints each, through the real engine and memory maps, asked over real sockets.
+//! 10,000 services with 10 endpoints each, through the real engine and memory maps, requested over real sockets.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ const STEPS: u32 = 2_000;
 
 type Failed = Box<dyn std::error::Error>;
 
-/// What each scrape pays for the number that nodes are compared by.
+/// The cost of the table's digest, which each scrape pays.
 fn digested(snapshots: &watch::Sender<Arc<Snapshot>>) -> (u64, Duration) {
     let snapshot = Arc::clone(&snapshots.borrow());
     let mut number = 0;
@@ -130,7 +130,7 @@ fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<AdminServer, Faile
     Ok(start(&settings, (readings, EventStatus::default(), readings::acts()), watch::channel(Vec::new()).0)?)
 }
 
-/// One GET, read to its end.
+/// Sends a GET and reads the answer to its end.
 fn ask(address: SocketAddr, path: &str) -> std::io::Result<usize> {
     let mut stream = TcpStream::connect(address)?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
@@ -143,7 +143,7 @@ fn ask(address: SocketAddr, path: &str) -> std::io::Result<usize> {
     }
 }
 
-/// One endpoint of one service is replaced, again and again.
+/// Replaces one endpoint of one service again and again.
 fn steps(
     engine: &mut Engine<MemoryMaps>,
     snapshots: &watch::Sender<Arc<Snapshot>>,
@@ -163,7 +163,7 @@ fn steps(
     Ok(times)
 }
 
-/// The steps' times, how many answers the clients got meanwhile, and the most megabytes that were resident.
+/// The steps' times, the number of answers meanwhile, and the peak of resident megabytes.
 fn with_clients(
     address: SocketAddr,
     steps: impl FnOnce() -> Result<Vec<Duration>, Failed>,

@@ -1,8 +1,8 @@
-//! What health checks cost: 10,000 backends, each checked every five seconds, by each kind of check.
+//! The cost of health checks: 10,000 backends, each checked every five seconds, by each kind of check.
 //!
-//! The source of `[[service]]` blocks as the daemon runs it, on a thread of its own whose CPU time is counted. Over the
-//! loopback that is also the time in which the kernel carries packets to the backends. Those are ten addresses that one
-//! other thread answers at; each is a backend of every service. What the kernel alone takes comes first.
+//! Runs the source of `[[service]]` blocks as in the daemon, on a thread of its own whose CPU time is measured. Over
+//! loopback, that includes the kernel's time for the packets. The backends are ten addresses of one other thread; each
+//! is a backend of every service. The kernel's own cost is measured first.
 
 // Every line of a measurement may panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
@@ -34,7 +34,7 @@ fn services() -> u32 {
     sized(1_000, 10)
 }
 
-/// How long checks are counted, once the first of each backend is over.
+/// How long checks are measured, after the first check of each backend.
 fn counted() -> Duration {
     sized(INTERVAL * 6, Duration::from_secs(1))
 }
@@ -58,13 +58,13 @@ fn kinds() -> [(&'static str, CheckKind); 5] {
     ]
 }
 
-/// What a server of gRPC says first: its settings, which it has before it reads anything.
+/// A gRPC server's first frame: its settings, which it sends before it reads.
 const SETTINGS: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0";
 
 /// The end of a call: a message without a field.
 const CALL_END: &[u8] = b"\0\0\x05\0\x01\0\0\0\x01\0\0\0\0\0";
 
-/// The rest: settings are acknowledged, then headers, a message, and headers again, in the sizes that grpc-go has.
+/// The rest: an acknowledgement of settings, then headers, a message, and headers again, in grpc-go's sizes.
 const GRPC_ANSWER: &[u8] = b"\0\0\0\x04\x01\0\0\0\0\
     \0\0\x0e\x01\x04\0\0\0\x01\x88\x5f\x8b\x1d\x75\xd0\x62\x0d\x26\x3d\x4c\x4d\x65\x64\
     \0\0\x07\0\0\0\0\0\x01\0\0\0\0\x02\x08\x01\
@@ -75,7 +75,7 @@ async fn answer(mut stream: TcpStream) {
     let mut request = Vec::new();
     let mut end = &b"\r\n\r\n"[..];
     while !request.ends_with(end) {
-        // A check that only connects sends nothing.
+        // A TCP check sends nothing.
         if stream.read_buf(&mut request).await.unwrap_or_default() == 0 {
             return;
         }
@@ -85,12 +85,12 @@ async fn answer(mut stream: TcpStream) {
         }
     }
     let _ = stream.write_all(if end == CALL_END { GRPC_ANSWER } else { ANSWER }).await;
-    // A connection that is closed before all is read of it is reset, and what was written may be lost. A check ends the
-    // connection itself.
+    // Closing before all is read would reset the connection and might lose the answer. The check closes the connection
+    // itself.
     while end == CALL_END && stream.read_buf(&mut request).await.unwrap_or_default() > 0 {}
 }
 
-/// Backends on a thread of their own; `asked` counts what they accept.
+/// Backends on a thread of their own; `asked` counts their accepted connections.
 fn backends(asked: &Arc<AtomicU64>) -> Vec<SocketAddr> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let addresses = (1..=BACKENDS).map(|n| Ipv4Addr::from_bits(0x7f4d_0400 + n));
@@ -130,14 +130,14 @@ fn blocks(backends: &[SocketAddr], kind: &CheckKind) -> Blocks {
     Blocks::new((0..services()).map(service).collect(), "holdfast.toml").unwrap()
 }
 
-/// The CPU time that this thread has taken.
+/// This thread's CPU time.
 fn own_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Duration::from_micros(u64::try_from(micros).unwrap())
 }
 
-/// Fails if a check does: figures of checks that fail say nothing of those that pass.
+/// Fails if a check fails: results of failing checks say nothing about passing ones.
 async fn watched(mut events: mpsc::Receiver<Vec<Event>>) {
     while let Some(group) = events.recv().await {
         let ready = |endpoint: Endpoint<'_>| endpoint.conditions.ready;
@@ -155,7 +155,7 @@ async fn measure(name: &str, blocks: Blocks, asked: &AtomicU64) {
     let (sender, events) = mpsc::channel(8);
     let running = tokio::spawn(run(blocks, led, (None, None), sender, datapath, (7, Arc::default())));
     let watching = tokio::spawn(watched(events));
-    // Until then the first check of each backend is over, and the second one, which is nearer than an interval.
+    // By then the first check of each backend is over, and the second one, which comes within an interval.
     tokio::time::sleep(sized(INTERVAL * 2, Duration::from_millis(500))).await;
     let (before, taken, begun) = (asked.load(Ordering::Relaxed), own_time(), Instant::now());
     tokio::time::sleep(counted()).await;
@@ -166,8 +166,8 @@ async fn measure(name: &str, blocks: Blocks, asked: &AtomicU64) {
     assert!(!watching.is_finished() || watching.await.is_ok(), "{name}");
 }
 
-/// What the kernel alone takes: as many connections a second as there are checks, one after the other, each of them
-/// nothing but the system calls that a check by TCP cannot do without.
+/// The kernel's own cost: as many connections a second as checks, one after the other, with only the system calls that
+/// a TCP check needs.
 fn bare(backends: &[SocketAddr]) {
     let pace = INTERVAL / (services() * BACKENDS);
     let (taken, begun) = (own_time(), Instant::now());

@@ -1,8 +1,8 @@
-//! What a service's address costs against the backend's own: connect and close, request and response, a stream.
+//! The cost of a service's address compared with the backend's own: connect and close, request and response, a stream.
 //!
-//! Each way to the backend is measured against the direct one in the same run, in turns, and several times with maps
-//! and programs made anew, because where they happen to lie in memory is part of what they cost: up to a third. The
-//! first way is the direct one again: it must come out at 1.00, or this machine cannot measure today.
+//! Each path to the backend is compared with the direct one in the same run, in turns, and several times with new maps
+//! and programs, because their place in memory can change the cost by a third. The first path is the direct one again:
+//! its ratio must be 1.00, or this machine cannot measure today.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Location, Role, Server};
 use holdfast_tests::size::{self, is_short, sized};
 
-/// How far the direct way may be from itself.
+/// The allowed deviation of the direct path from itself.
 const DOUBT: f64 = 0.01;
 
 const PORT: u16 = 8080;
@@ -34,25 +34,25 @@ const KINDS: [(Kind, Role); 3] =
 
 type Failed = Box<dyn std::error::Error>;
 
-/// A way to the backend.
+/// A path to the backend.
 struct Way {
     name: String,
-    /// Where the client runs: programs of the bed see it inside.
+    /// The client's location: programs of the bed see it inside.
     location: Location<'static>,
-    /// What the client dials.
+    /// The address that the client dials.
     dialled: SocketAddr,
 }
 
-/// What makes ways. Dropping it takes them away.
+/// A datapath to measure. Dropping it removes it.
 trait Datapath {
-    /// Whether it is worth measuring with this kind of load.
+    /// Whether this kind of load is worth measuring.
     fn takes(&self, kind: Kind) -> bool;
 
-    /// Brings services up in the bed, one of them for this backend, and names the ways that there are now.
+    /// Starts the datapath in the bed with services, one of them for this backend, and returns its paths.
     fn start(&mut self, bed: &Bed, backend: SocketAddr) -> Result<Vec<Way>, Failed>;
 }
 
-/// No datapath at all.
+/// No datapath.
 struct Direct;
 
 impl Datapath for Direct {
@@ -69,7 +69,7 @@ impl Datapath for Direct {
 /// The kernel's maps, filled by the engine.
 struct Kernel {
     services: u32,
-    /// As on a node, where a daemon runs meanwhile.
+    /// Keeps the engine running, as a daemon does on a node.
     running: Option<Engine<KernelMaps>>,
 }
 
@@ -80,7 +80,7 @@ impl Kernel {
 }
 
 impl Datapath for Kernel {
-    /// What comes after connect does not depend on the number of services.
+    /// The cost after connect does not depend on the number of services.
     fn takes(&self, kind: Kind) -> bool {
         self.services == 1 || kind == Kind::Connect
     }
@@ -101,7 +101,7 @@ impl Datapath for Kernel {
         let others = Shape { services: self.services - 1, endpoints: 1 };
         let events = others.events().into_iter().chain(served_by(backend));
         events.chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
-        // The first step waits for readers that a former daemon may have left.
+        // The first step waits for readers of a former daemon.
         std::thread::sleep(Duration::from_millis(100));
         let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
         let snapshot = step_whole(&mut engine, now, &mut drop);
@@ -119,7 +119,7 @@ impl Datapath for Kernel {
     }
 }
 
-/// Measures every kind of load, or the one that is named.
+/// Measures every kind of load, or the named one.
 fn main() -> Result<(), Failed> {
     let wanted = size::wanted();
     let is_wanted =
@@ -140,15 +140,15 @@ fn main() -> Result<(), Failed> {
     Err(format!("direct differs from itself by more than {DOUBT} in {}", doubtful.join(", ")).into())
 }
 
-/// What a way cost each time.
+/// The cost of a path in each draw.
 struct Measured {
     name: String,
     is_direct: bool,
     draws: Vec<Medians>,
 }
 
-/// Every other draw takes the datapaths in the other order. All are kept until the last one is measured, or the kernel
-/// would put the next programs where the former ones were.
+/// Every other draw takes the datapaths in the other order. All are kept until the last measurement, or the kernel
+/// would place the next programs where the former ones were.
 fn measure(kind: Kind, role: Role) -> Result<Vec<Measured>, Failed> {
     let (mut measured, mut kept) = (Vec::new(), Vec::new());
     for number in 0..compare::draws() {
@@ -174,7 +174,7 @@ fn datapaths(kind: Kind) -> Vec<Box<dyn Datapath>> {
     all.into_iter().filter(|datapath| datapath.takes(kind)).collect()
 }
 
-/// One draw of each way that a datapath makes, in a bed of its own.
+/// Draws each path of a datapath once, in a new bed.
 fn draw(
     datapath: &mut dyn Datapath,
     (kind, role): (Kind, Role),
@@ -198,7 +198,7 @@ fn draw(
     Ok(())
 }
 
-/// Outside: the backend's own sockets are not what is measured.
+/// Outside of the cgroup, so that the backend's own sockets are not measured.
 fn serve(bed: &Bed, role: Role) -> Result<Server, Failed> {
     Ok(bed.serve(Location::OUTSIDE, role, "backend", SocketAddr::from(([127, 0, 0, 1], PORT)))?)
 }

@@ -1,7 +1,7 @@
-//! From events to realized, over memory maps: what the rules and the engine cost.
+//! From events to realized state over memory maps: the cost of the rules and the engine.
 //!
-//! Each figure stands beside a baseline that ran just before it on the same machine: filling a plain hash map with the
-//! same keys. So the ratio can be compared between machines, the rate only on one.
+//! Each result has a baseline that ran just before it on the same machine: filling a plain hash map with the same
+//! keys. The ratio is comparable between machines, the rate only on one.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::HashMap;
@@ -30,18 +30,18 @@ use holdfast_tests::size::{self, sized};
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
 
-/// The allocator that the daemon has.
+/// The daemon's allocator.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 const BATCH: usize = 1_024;
 const ROUNDS: usize = 7;
 
-/// Steps until nothing is left to do: a word is cleared after the grace period of what led to it, its
-/// range after another.
+/// Steps until nothing is left to do: a word is cleared after the grace period of its frontends, and its range after
+/// another.
 const STEPS_TO_REST: usize = 10;
 
-/// Runs one part, named by the argument, or each part in a process of its own, so that none inherits another's heap.
+/// Runs the part named by the argument, or each part in a process of its own, so that none inherits another's heap.
 fn main() {
     let parts: [(&str, fn()); 7] = [
         ("bulk", bulk),
@@ -78,7 +78,7 @@ fn step(engine: &mut Engine<MemoryMaps>) {
     step_into(engine, &mut Vec::new());
 }
 
-/// Change records go to another thread in the daemon, which frees them; here they wait until the clock has stopped.
+/// The daemon's change records go to another thread, which frees them; here they wait until the clock has stopped.
 fn step_into(engine: &mut Engine<MemoryMaps>, changes: &mut Vec<Change>) {
     let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
     step_whole(engine, now, &mut |change| changes.push(change));
@@ -95,7 +95,7 @@ fn feed(engine: &mut Engine<MemoryMaps>, events: Vec<Event>) -> Duration {
     started.elapsed()
 }
 
-/// A name of its own, so that a profiler can tell deleting from inserting.
+/// A separate function, so that a profiler can tell deletes from inserts.
 #[inline(never)]
 fn take_away(engine: &mut Engine<MemoryMaps>, events: Vec<Event>) -> Duration {
     feed(engine, events)
@@ -106,7 +106,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Tables of Maglev, beside writing as many numbers.
+/// Maglev tables, compared with writing as many numbers.
 fn tables() {
     for count in [3, 100, 1_000] {
         let address = |at| std::net::Ipv4Addr::from_bits(0x0a01_0000 + at * 7);
@@ -161,7 +161,7 @@ fn baseline(shape: Shape) -> Duration {
     started.elapsed()
 }
 
-/// One endpoint of one service changes while all others stand still.
+/// One endpoint of one service changes, and nothing else.
 fn one_change(services: u32, endpoints: u32) {
     let shape = Shape { services, endpoints };
     let mut engine = engine();
@@ -182,7 +182,7 @@ fn one_change(services: u32, endpoints: u32) {
     );
 }
 
-/// The whole world once more, unchanged.
+/// The whole unchanged world again.
 fn resync() {
     let shape = Shape { services: sized(10_000, 1_000), endpoints: sized(200, 10) };
     let mut engine = engine();
@@ -193,7 +193,7 @@ fn resync() {
     println!("unchanged resync: {:.3} µs per endpoint", micros(time) / endpoints);
 }
 
-/// Tables, desired, realized and snapshot, over maps that keep nothing.
+/// Tables, desired, realized and snapshot, over maps that store nothing.
 fn memory() {
     let shape = Shape { services: sized(10_000, 1_000), endpoints: sized(200, 10) };
     let (mut engine, _) = Engine::start(Sink, Seed(7), &[Source::Kubernetes]).unwrap();
@@ -213,7 +213,7 @@ fn memory() {
     drop(engine);
 }
 
-/// Maps that accept everything and keep nothing.
+/// Maps that accept everything and store nothing.
 struct Sink;
 
 impl Maps for Sink {
@@ -238,8 +238,7 @@ impl Maps for Sink {
     }
 }
 
-/// What a change costs the engine's thread, and what it costs the recorder's: 10,000 services that flap,
-/// six times over.
+/// The cost of a change on the engine's thread, and on the recorder's: 10,000 flapping services, six times over.
 fn recorder() {
     let shape = Shape { services: sized(10_000, 500), endpoints: 2 };
     let mut engine = engine();
@@ -282,7 +281,7 @@ fn recorder() {
     );
 }
 
-/// CPU time of the calling thread: others may have the CPU meanwhile.
+/// The calling thread's CPU time, because others may use the CPU meanwhile.
 fn own_cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }

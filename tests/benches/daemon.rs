@@ -1,6 +1,6 @@
-//! From objects to the kernel's maps, with the programs attached: filling them, a restart, one change of a file.
+//! From objects to the kernel's maps, with attached programs: filling them, a restart, one change of a file.
 //!
-//! The engine, its loop, the manifests and the maps are the daemon's own. Needs root; everything is in a bed.
+//! The engine, its loop, the manifests and the maps are the daemon's own. Needs root; everything runs in a bed.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::fmt::Write as _;
@@ -29,19 +29,19 @@ use holdfast_tests::memory::resident;
 use holdfast_tests::size::{self, sized};
 use tokio::sync::{mpsc, watch};
 
-/// The allocator that the daemon has.
+/// The daemon's allocator.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 const ROUNDS: usize = 5;
-/// The first step waits until readers have left that a former daemon may have had.
+/// The first step waits for readers of a former daemon.
 const FIRST_GRACE: Duration = Duration::from_millis(100);
 const CHANGES: usize = 1_000;
-/// An engine that is idle, not one that is still busy with the last change.
+/// Lets the engine become idle after the last change.
 const PAUSE: Duration = Duration::from_millis(3);
 const SERVICES_PER_FILE: u32 = 100;
 
-/// Runs one part, named by the argument, or each in a process of its own, so that none inherits another's heap.
+/// Runs the part named by the argument, or each in a process of its own, so that none inherits another's heap.
 fn main() {
     let parts: [(&str, fn()); 3] = [("fill", fill), ("restart", restart), ("change", change)];
     let wanted = size::wanted();
@@ -78,7 +78,7 @@ fn step<M: Maps>(engine: &mut Engine<M>, mono: Duration) -> Arc<Snapshot> {
     step_whole(engine, ClockReading { wall: Timestamp(1_800_000_000), mono }, &mut drop)
 }
 
-/// From the first event until everything is in the maps.
+/// The time from the first event until everything is in the maps.
 fn filled<M: Maps>(maps: M, shape: Shape) -> (Engine<M>, Duration) {
     let (mut engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
     let events = shape.events();
@@ -97,7 +97,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// 50,000 services of one endpoint into empty maps.
+/// 50,000 services with one endpoint each into empty maps.
 fn fill() {
     let shape = Shape { services: sized(50_000, 500), endpoints: 1 };
     let (mut memory, mut real) = (Vec::new(), Vec::new());
@@ -120,7 +120,7 @@ fn fill() {
     );
 }
 
-/// From the start of the maps until nothing is left to do, with the same objects as before.
+/// The time from the start of the maps until nothing is left to do, with the same objects as before.
 fn restart() {
     let shape = Shape { services: sized(10_000, 500), endpoints: 10 };
     let bed = Bed::new().unwrap();
@@ -153,7 +153,7 @@ fn restart() {
     );
 }
 
-/// One file with one service among 10,000 is replaced; until readers see what the maps have accepted.
+/// The time from replacing one file of 10,000 services until readers see what the maps have accepted.
 fn change() {
     let bed = Bed::new().unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! What a diagnosis costs its client, this node and the apiserver: a service of 50 pods beside 10,000 others.
+//! The cost of a diagnosis to its client, this node and the apiserver: a service with 50 pods among 10,000 others.
 //!
-//! The daemon runs as users start it, with the kernel's datapath in a bed, and is asked by its own command line. The
-//! apiserver is the fake one, in a process of its own: first it answers, then it says nothing to clients that connect.
-//! Each round asks about another service, so long after the one before that Events are read again.
+//! The real daemon runs with the kernel's datapath in a bed, and its own CLI sends the requests. The fake apiserver
+//! runs in a process of its own: first it answers, then it leaves clients without an answer. Each round is about
+//! another service, and long enough after the one before for Events to be read again.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::fs::File;
@@ -21,17 +21,17 @@ use holdfast_tests::program::command_line;
 use holdfast_tests::size::{arguments, is_short, sized};
 use serde_json::{Value, json};
 
-/// Behind each service that is asked about; the network of their addresses is this node's own.
+/// The pods of each diagnosed service; their addresses are in this node's network.
 const PODS: u8 = 50;
 const NETWORK: &str = "10.128.0.1/24";
 
-/// As many requests as a diagnosis may send.
+/// The limit of requests for one diagnosis.
 const REQUESTS_MAX: u32 = 12;
 
-/// How far apart Events are read, and a little more.
+/// The least interval of reading Events, and a little more.
 const EVENTS_PACE: Duration = Duration::from_millis(5_100);
 
-/// Diagnoses until one has all of its answers.
+/// How many diagnoses are tried until one has all of its answers.
 const TRIES_MAX: u32 = 5;
 
 const UID: &str = "7c8d4a2e-0000-4000-8000-000000000001";
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 
 // === The apiserver's side
 
-/// Serves and obeys until its input ends.
+/// Serves and runs orders until its input ends.
 fn serve(folder: &Path) {
     let cluster = Cluster::new(UID);
     objects(&cluster);
@@ -73,7 +73,7 @@ fn serve(folder: &Path) {
     }
 }
 
-/// Requests since it was counted last, but for those of watches.
+/// Requests since the last count, except watches.
 fn counted(server: &Server) -> usize {
     let requests = server.requests();
     server.forget_requests();
@@ -138,7 +138,7 @@ fn event(service: &str, nth: u8) -> Value {
 
 // === The node's side
 
-/// What runs while it is measured, and ends with it.
+/// The processes of a measurement.
 struct Stage {
     daemon: Child,
     apiserver: Child,
@@ -186,7 +186,7 @@ impl Stage {
         line(&mut self.answers)
     }
 
-    /// One question by the command line: the answer, how long it took, the daemon's CPU time, and the requests it sent.
+    /// One diagnosis through the CLI: the answer, its time, the daemon's CPU time, and the requests that it sent.
     fn ask(&mut self, service: u32) -> Asked {
         self.order("count");
         let had = resident(self.daemon.id()).unwrap();
@@ -209,7 +209,7 @@ impl Drop for Stage {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // What stays in the kernel when a daemon ends serves on.
+        // The pins of an ended daemon keep serving, so they are removed.
         let _ = std::fs::remove_dir_all(self.bed.bpffs().join("diagnose"));
     }
 }
@@ -274,8 +274,8 @@ fn measure() {
     report("one that is silent", &silent);
 }
 
-/// A diagnosis with all of its answers. On a machine that is too busy a question may be given up, or the daemon may ask
-/// something for itself meanwhile; that is told.
+/// A complete diagnosis. On a busy machine a request may time out, or the daemon may send requests of its own; then it
+/// tries again and reports that.
 fn answered(stage: &mut Stage, round: u32) -> Asked {
     let mut tries = 0;
     loop {
@@ -316,7 +316,7 @@ fn report(which: &str, all: &[Asked]) {
     );
 }
 
-/// What the threads of a process have used.
+/// The CPU time of a process's threads.
 fn cpu_of(pid: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let used = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("schedstat")).ok());

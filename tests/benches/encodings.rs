@@ -1,7 +1,7 @@
-//! What lists in JSON and in protobuf cost a real apiserver: bytes, and its processor. Needs root.
+//! The cost of lists in JSON and in protobuf to a real apiserver: bytes and processor time. Needs root.
 //!
-//! Lists are read to their end and thrown away; nothing else is asked of the apiserver meanwhile. The ways of asking
-//! take turns, so that all meet the same machine.
+//! Lists are read to their end and discarded; the apiserver gets no other requests. The variants take turns, so that
+//! all run under equal conditions.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use holdfast_tests::size::sized;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// The ways of asking: what they are called, in which form, and with which parameters.
+/// The variants: their names, encodings and parameters.
 const WAYS: [(&str, &str, &str); 7] = [
     ("JSON", "application/json", ""),
     ("protobuf", PROTOBUF, ""),
@@ -31,10 +31,10 @@ const WAYS: [(&str, &str, &str); 7] = [
 
 const LISTS: [&str; 2] = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"];
 
-/// How the token begins with which the next page is asked for, whatever encoding is around it.
+/// The first bytes of the continue token, in either encoding.
 const TOKEN: &[u8] = b"eyJ2Ijoi";
 
-/// A list that says nothing for so long is none.
+/// A list that stalls for this long has failed.
 const IDLE: Duration = Duration::from_secs(30);
 
 fn main() {
@@ -58,11 +58,11 @@ fn main() {
     }
 }
 
-/// For each way the bytes of both lists, and how long they keep a processor of the apiserver busy.
+/// For each variant, the bytes of both lists and the apiserver's processor time.
 fn measure(access: &Access, pid: u32, rounds: u32) -> [(usize, f64); WAYS.len()] {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut measured = [(0, 0.0); WAYS.len()];
-    // One connection for all: what it takes to make one is the same for each way.
+    // One connection for all, because its cost is the same for each variant.
     let mut kept = None;
     for round in 0..=rounds {
         for ((_, accept, query), (bytes, seconds)) in WAYS.iter().zip(&mut measured) {
@@ -79,7 +79,7 @@ fn measure(access: &Access, pid: u32, rounds: u32) -> [(usize, f64); WAYS.len()]
     measured
 }
 
-/// Reads a list to its end, page by page, and gives its bytes.
+/// Reads a list to its end, page by page, and returns its bytes.
 async fn read(access: &Access, accept: &'static str, list: String, kept: &mut Option<Connection>) -> usize {
     let (mut bytes, mut next) = (0, list.clone());
     loop {
@@ -101,7 +101,7 @@ async fn page(access: &Access, accept: &'static str, query: &str, kept: &mut Opt
     page
 }
 
-/// The token of a page that is not the last one: it is text of one alphabet.
+/// The continue token of a page, if any: text of one alphabet.
 fn token(page: &[u8]) -> Option<String> {
     let at = page.windows(TOKEN.len()).position(|window| window == TOKEN)?;
     let is_of_token = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);

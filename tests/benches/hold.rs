@@ -1,7 +1,7 @@
-//! What holds cost: 10,000 lists that are lost at once, their probes, and what the engine has left for others.
+//! The cost of holds: 10,000 lists that are lost at once, their probes, and the engine's remaining capacity.
 //!
-//! The engine's loop and the prober as the daemon runs them, over memory maps. Every backend is a loopback address with
-//! no socket behind it, so each probe is refused at once.
+//! The engine's loop and the prober as in the daemon, over memory maps. Every backend is a loopback address without a
+//! socket, so that each probe is refused at once.
 
 // Every line of a measurement may panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::cast_precision_loss)]
@@ -82,7 +82,7 @@ fn gone(service: u32) -> Event {
     Event::SliceDeleted(SliceKey { name: name(service), source: SOURCE }, None)
 }
 
-/// Passes events on and counts the probes among them.
+/// Forwards events and counts the probes among them.
 async fn counted(mut from: mpsc::Receiver<Vec<Event>>, to: mpsc::Sender<Vec<Event>>, probes: Arc<AtomicU64>) {
     while let Some(group) = from.recv().await {
         let found = group.iter().filter(|event| matches!(event, Event::Probed(_))).count();

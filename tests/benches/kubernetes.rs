@@ -1,8 +1,8 @@
-//! From an apiserver's bytes to realized: what the watch of a cluster costs this daemon.
+//! From an apiserver's bytes to realized state: the cost of watching a cluster.
 //!
-//! The apiserver is the fake one, in a process of its own, so that CPU and memory here are the client's alone: TLS,
-//! decoding, the rules and the maps, which are the kernel's for root, in a bed, and memory otherwise. Objects carry
-//! what real ones do: managed fields, owners, targets, zones, hints.
+//! The fake apiserver runs in a process of its own, so CPU and memory are the client's alone: TLS, decoding, the rules
+//! and the maps. For root these are the kernel's, in a bed; else memory maps. Objects are as large as real ones:
+//! managed fields, owners, targets, zones, hints.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,18 +41,18 @@ use nix::time::{ClockId, clock_gettime};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Changes that are timed on their way.
+/// The timed changes.
 const CHANGES: u32 = 5_000;
 
-/// The pause between two changes, so that each finds an idle daemon.
+/// The pause between two changes, so that each meets an idle daemon.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The first writes to the kernel's maps wait until readers have left that a former daemon may have had.
+/// The first writes to the kernel's maps wait for readers of a former daemon.
 const FIRST_GRACE: Duration = Duration::from_millis(100);
 
 const UID: &str = "7c8d4a2e-0000-4000-8000-000000000001";
 
-/// Runs one part, named by the arguments, or each part in a process of its own, so that none inherits another's heap.
+/// Runs the part named by the arguments, or each part in a process of its own, so that none inherits another's heap.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|it| it != "--bench").collect();
     let many = sized(10_000, 200);
@@ -96,7 +96,7 @@ fn run_alone(name: &str) {
     assert!(status.success(), "{name}: {status}");
 }
 
-/// The daemon as users start it.
+/// Runs the real daemon.
 fn run_daemon() -> ExitCode {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     match cli::parse(std::env::args_os(), &mut out, &mut err) {
@@ -112,7 +112,7 @@ fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Runs a part over the kernel's maps, or over memory without root.
+/// Runs a part over the kernel's maps, or over memory maps without root.
 fn over_maps(real: impl FnOnce(KernelMaps), memory: impl FnOnce(MemoryMaps)) {
     if !is_root() {
         println!("over maps of memory; the kernel's need root:");
@@ -134,7 +134,7 @@ fn over_maps(real: impl FnOnce(KernelMaps), memory: impl FnOnce(MemoryMaps)) {
 
 // === The apiserver's side
 
-/// Serves and obeys until its input ends.
+/// Serves and runs orders until its input ends.
 fn serve(folder: &Path, services: u32, slices: u32, endpoints: u32) {
     let cluster = Cluster::new(UID);
     let objects = (0..services).map(service);
@@ -163,7 +163,7 @@ fn serve(folder: &Path, services: u32, slices: u32, endpoints: u32) {
     }
 }
 
-/// So many changes each second, each of them stamped when it is made.
+/// Makes changes at this rate, each with a time stamp.
 fn sustain(per_second: u32, seconds: u32, change: &dyn Fn(u32)) {
     let begun = Instant::now();
     for at in 0..per_second * seconds {
@@ -172,7 +172,7 @@ fn sustain(per_second: u32, seconds: u32, change: &dyn Fn(u32)) {
     }
 }
 
-/// Something happens that no watch hears of, and then it is too long ago.
+/// Makes a change that no watch gets, and compacts it away.
 fn forget(cluster: &Cluster, server: &Server) {
     [Kind::Services, Kind::Slices].iter().for_each(|kind| server.mute(*kind, true));
     cluster.apply(service(0)).unwrap();
@@ -180,7 +180,7 @@ fn forget(cluster: &Cluster, server: &Server) {
     [Kind::Services, Kind::Slices].iter().for_each(|kind| server.mute(*kind, false));
 }
 
-/// The same clock in both processes.
+/// A clock that both processes share.
 fn nanoseconds() -> i64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().num_nanoseconds()
 }
@@ -201,7 +201,7 @@ struct Client<M> {
 }
 
 impl<M: Maps> Client<M> {
-    /// Waits until the apiserver serves; nothing is asked of it yet.
+    /// Waits until the apiserver serves; sends no request yet.
     fn new(maps: M, services: u32, slices: u32, endpoints: u32) -> Self {
         Self::with(maps, services, slices, endpoints, SourceSettings::default())
     }
@@ -239,7 +239,7 @@ impl<M: Maps> Client<M> {
         self.snapshot = step_whole(&mut self.engine, now, &mut drop);
     }
 
-    /// Takes the next group as far as the maps. `made` gets the stamps of changed slices.
+    /// Takes the next group through to the maps. `made` gets the stamps of changed slices.
     async fn group(&mut self, made: &mut Vec<i64>) {
         let group = self.events.recv().await.unwrap();
         made.extend(group.iter().filter_map(|event| match event {
@@ -250,7 +250,7 @@ impl<M: Maps> Client<M> {
         self.step();
     }
 
-    /// Until everything is in the maps.
+    /// Runs until everything is in the maps.
     async fn sync(&mut self, services: u32) {
         while !self.snapshot.is_synced() {
             self.group(&mut Vec::new()).await;
@@ -261,17 +261,17 @@ impl<M: Maps> Client<M> {
         }
     }
 
-    /// How many lists of slices were completed.
+    /// The completed lists of slices.
     fn lists(&self) -> u64 {
         self.view.current().iter().find(|watch| watch.what == Resource::Slices).unwrap().lists
     }
 
-    /// How many comparisons were completed, of either kind.
+    /// The completed audits of either kind.
     fn audits(&self) -> u64 {
         self.view.current().iter().map(|watch| watch.audits).sum()
     }
 
-    /// So many changes, each of them when the one before is in the maps. Gives how long each took.
+    /// Makes changes one after the other, each when the one before is in the maps. Returns their times.
     async fn change(&mut self, changes: u32) -> Vec<i64> {
         let mut times = Vec::new();
         for at in 0..changes {
@@ -308,7 +308,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// The first lists: until everything is in the maps.
+/// The time of the first lists, until everything is in the maps.
 fn measure_list(services: u32, slices: u32, endpoints: u32, encodings: Encodings) {
     runtime().block_on(async {
         let settings = SourceSettings { encodings, ..SourceSettings::default() };
@@ -327,7 +327,7 @@ fn measure_list(services: u32, slices: u32, endpoints: u32, encodings: Encodings
     });
 }
 
-/// As many as there may be: until all is served, and what a new list costs then.
+/// The largest cluster: the time until all is served, and the cost of a relist.
 fn measure_large<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
     runtime().block_on(async {
         let mut client = Client::new(maps, services, slices, endpoints);
@@ -341,7 +341,7 @@ fn measure_large<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
             memory::resident(std::process::id()).unwrap(),
             memory::most(std::process::id()).unwrap()
         );
-        // From now on the highest use of memory is counted anew.
+        // Resets the peak of memory use.
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
         let (before, known) = (cpu(), client.lists());
         client.order("forget");
@@ -358,7 +358,7 @@ fn measure_large<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
     });
 }
 
-/// One change after another among many services: from the write at the apiserver to the maps.
+/// One change after another among many services, from the write at the apiserver to the maps.
 fn measure_change<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
     runtime().block_on(async {
         let mut client = Client::new(maps, services, slices, endpoints);
@@ -375,7 +375,7 @@ fn measure_change<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) 
     });
 }
 
-/// The same while everything is compared with the apiserver as often as a client of the admin API can have it.
+/// The same while an audit runs as often as an admin API client can request it.
 fn measure_audited<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
     runtime().block_on(async {
         let every = sized(Timing::default().audit_interval_min, Duration::from_millis(1));
@@ -395,7 +395,7 @@ fn measure_audited<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32)
     });
 }
 
-/// 1,000 changes each second: how late the maps are, and whether anything grows.
+/// 1,000 changes a second: the lag of the maps, and any growth.
 fn measure_sustained<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
     const PER_SECOND: u32 = 1_000;
     const PARTS: u32 = 6;
@@ -426,8 +426,8 @@ fn measure_sustained<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u3
     });
 }
 
-/// From the start of the daemon with nothing in the kernel and no apiserver, to the first client that is served by what
-/// the daemon remembers.
+/// The time from a daemon's start, with an empty kernel and no apiserver, to the first client that is served from
+/// saved state.
 fn measure_cold(shape: Shape) {
     let all = sized(5, 1);
     if !is_root() {
@@ -452,7 +452,7 @@ fn measure_cold(shape: Shape) {
     );
 }
 
-/// The state of a daemon that knew all of this.
+/// Writes the state of a daemon that has seen all of this.
 fn remember(path: &Path, shape: Shape, backend: std::net::SocketAddr) -> u64 {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[Source::Kubernetes]).unwrap();
     shape.events().into_iter().chain(worlds::served_by(backend)).for_each(|event| engine.apply(event));
@@ -472,7 +472,7 @@ fn remember(path: &Path, shape: Shape, backend: std::net::SocketAddr) -> u64 {
     state::StateFolder::new(path).store(&context, &snapshot).unwrap().bytes
 }
 
-/// Seconds until a client is served, and until the daemon says that it is ready.
+/// The seconds until a client is served, and until the daemon reports ready.
 fn start_cold(bed: &Bed, folder: &Path, round: usize) -> [f64; 2] {
     let (config, socket) = (folder.join("config.toml"), folder.join("admin.sock"));
     let cgroup = bed.child_cgroup(&format!("daemon-{round}")).unwrap();
@@ -506,7 +506,7 @@ fn start_cold(bed: &Bed, folder: &Path, round: usize) -> [f64; 2] {
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
     child.wait().unwrap();
-    // What stays in the kernel when a daemon ends serves on, so that the next round would find it.
+    // The pins of an ended daemon keep serving, so they are removed before the next round.
     std::fs::remove_dir_all(bed.bpffs().join(format!("cold-{round}"))).unwrap();
     [served.unwrap(), ready.unwrap()]
 }
@@ -524,7 +524,7 @@ fn percentiles(times: &mut [i64]) -> String {
     format!("p50 {} µs, p99 {} µs, p99.9 {} µs", at(500), at(990), at(999))
 }
 
-/// What this thread has used; all of the daemon's side runs on it.
+/// This thread's CPU time, which is that of the daemon's whole side.
 fn cpu() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();

@@ -1,9 +1,9 @@
-//! What a real apiserver has to do when many nodes come at once: when they start, when the apiserver that they watch
-//! dies, and when one comes back for which their versions are too old. Needs root.
+//! The load of a real apiserver when many nodes come at once: when they start, when their apiserver dies, and when one
+//! returns for which their versions are too old. Needs root.
 //!
-//! The nodes are as many of the project's own sources, each with a way of its own to the apiservers, as tasks of one
-//! process; what they are told is thrown away. They know no other nodes, so they spread as those of a small cluster do:
-//! that is the worst that an apiserver can meet.
+//! The nodes are the project's own sources as tasks of one process, each with its own connections; their events are
+//! discarded. They see no other nodes, so they spread their requests as in a small cluster, which is the worst case
+//! for an apiserver.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::error::Error;
@@ -23,20 +23,20 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-/// The apiservers that the nodes know, and the one by which the cluster is changed without them.
+/// The apiservers of the nodes, and the one through which the test changes the cluster.
 const KNOWN: [usize; 2] = [0, 1];
 const UNKNOWN: usize = 2;
 
-/// How often it is looked whether the nodes are served.
+/// How often the nodes are polled.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// So many looks are a second.
+/// Polls per second.
 const LOOKS: usize = 10;
 
 /// Longer than any storm.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Groups of events that wait until they are thrown away.
+/// Groups of events that wait to be discarded.
 const WAITING_MAX: usize = 64;
 
 fn main() {
@@ -54,13 +54,13 @@ fn main() {
     let (end, ended) = oneshot::channel();
     scope(|scope| {
         scope.spawn(|| cluster.bed().within(Location::NODE, || live(&cluster, nodes, &out, ended)).unwrap());
-        // What is there already does not change by being made again, so the last ones are new.
+        // Objects that exist stay unchanged, so only the last ones are new.
         meet(&cluster, &views.recv().unwrap(), || fill(services + 1, slices + 1));
         end.send(()).unwrap();
     });
 }
 
-/// One storm after another.
+/// Runs one storm after another.
 fn meet(cluster: &Cluster, nodes: &[View], change: impl FnOnce()) {
     let [first, second] = KNOWN.map(Part::Apiserver);
     let [at_first, at_second] = KNOWN.map(|index| address(index).unwrap().to_string());
@@ -76,7 +76,7 @@ fn meet(cluster: &Cluster, nodes: &[View], change: impl FnOnce()) {
     storm("one comes back for which all versions are too old", (cluster, first), nodes, began, &at_first);
 }
 
-/// Waits until all nodes are served, by the apiserver at this address if one is named, and says what that took.
+/// Waits until all nodes are served, by the apiserver at this address if given, and prints the cost.
 fn storm(what: &str, (cluster, by): (&Cluster, Part), nodes: &[View], since: Instant, at: &str) {
     let pid = cluster.pid(by).unwrap();
     let mut spent = vec![processor::seconds(pid).unwrap()];
@@ -115,7 +115,7 @@ fn live(cluster: &Cluster, nodes: usize, out: &Sender<Vec<View>>, ended: oneshot
     });
 }
 
-/// A node's source, whose events are thrown away.
+/// A node's source with discarded events.
 fn node(access: Access, number: usize, tasks: &mut JoinSet<()>) -> View {
     let name = NodeName::from_host_name(&format!("n{number}")).unwrap();
     let source = Kubernetes::new(access, SourceSettings { node: Some(name), ..SourceSettings::default() });
@@ -132,7 +132,7 @@ fn node(access: Access, number: usize, tasks: &mut JoinSet<()>) -> View {
     view
 }
 
-/// A way of its own to the apiservers that nodes know.
+/// A node's own access to its apiservers.
 fn access(cluster: &Cluster) -> Result<Access, Box<dyn Error>> {
     let admin = cluster.authority().admin();
     let (ca, certificate, key) = (cluster.authority().file(), &admin.certificate, &admin.key);

@@ -1,8 +1,8 @@
-//! The whole daemon, as its users start it, over maps of memory, beside the fake apiserver.
+//! The whole real daemon with memory maps, next to the fake apiserver.
 //!
-//! A change's time is from the write at the apiserver until a watcher of the daemon is told, so it is in the maps and
-//! recorded by then. While the load goes on, eight more services of the bystander lose their backends: each has to be
-//! held, to have its record and its warning; what is served stays served, and checks are answered.
+//! A change's time is from the write at the apiserver until a watcher of the daemon gets it; by then it is in the maps
+//! and recorded. During the load, eight more of the bystander's services lose their backends: each must be held, with
+//! its record and warning. Meanwhile served services stay served, and checks are answered.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,14 +26,14 @@ use super::tenant::{Load, Tenant};
 const CHANGES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Before this change the bystander loses the backends of its other services.
+/// At this change the bystander's other services lose their backends.
 const LOSS: u32 = 20;
 
-/// Services that are held, and the network of their backends, all of whom take a probe.
+/// The held services, and the network of their backends, which all answer probes.
 pub(super) const HELD: u32 = 8;
 const NETWORK: &str = "10.128.0.1/24";
 
-/// The admin API, what balancers ask of the node, and what they ask of a service.
+/// The admin API, the node's health port, and a service's health port.
 pub(super) const DOORS: [u16; 3] = [9_890, 10_256, 32_000];
 
 pub(super) fn held_backend(number: u32) -> String {
@@ -69,7 +69,7 @@ fn measure_one(what: &str, load: Load) {
     });
 }
 
-/// The daemon's memory and the bystander's changes while a load goes on for so long, and after it.
+/// Prints the daemon's memory and the bystander's changes during a load and after it.
 pub(super) fn series(what: &str, load: Load, whole: Duration, each: Duration) {
     if !nix::unistd::geteuid().is_root() {
         return println!("the daemon needs root");
@@ -99,7 +99,7 @@ pub(super) fn series(what: &str, load: Load, whole: Duration, each: Duration) {
     });
 }
 
-/// What is there.
+/// The setup of a measurement.
 #[derive(Clone, Copy)]
 struct Stage<'a> {
     load: Load,
@@ -124,7 +124,7 @@ fn on_stage(load: Load, play: impl FnOnce(Stage<'_>)) {
     play(Stage { load, bed: &bed, cluster: &cluster, daemon: &daemon });
 }
 
-/// Does something while the load goes on.
+/// Runs a closure during the load.
 fn beside<T>(stage: Stage<'_>, act: impl FnOnce(&mut Watcher) -> T) -> T {
     let mut watcher = Watcher::arrive(stage.daemon);
     let ends = AtomicBool::new(false);
@@ -167,7 +167,7 @@ fn daemon<'a>(bed: &'a Bed, authority: &Authority, server: &Server) -> Daemon<'a
     daemon
 }
 
-/// What the bystander has.
+/// The bystander's objects.
 fn residents(cluster: &Cluster) {
     let apply = |object: Value| _ = cluster.apply(object).unwrap();
     let mut web = service("web", "10.96.255.1");
@@ -204,7 +204,7 @@ fn held(number: u32, is_there: bool) -> Value {
     slice(&format!("held-{number}"), &held_backend(number), is_there)
 }
 
-/// Who hears of each change of the bystander.
+/// Receives each change of the bystander.
 struct Watcher {
     told: BufReader<UnixStream>,
     changes: u32,
@@ -249,7 +249,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What is the bystander's is its own.
+/// Checks that the bystander's frontends are its own.
 fn check(bed: &Bed, daemon: &Daemon<'_>) {
     let row = |name: &str| daemon.ask(&["frontends", "--service", name]).unwrap()["frontends"][0].clone();
     assert_eq!(row("bystander/web")["verdict"], "serving");
@@ -282,7 +282,7 @@ fn checked(port: u16, path: &str) -> String {
     answer.chars().take("HTTP/1.1 200".len()).collect()
 }
 
-/// What the daemon has, and had at most.
+/// The daemon's resident memory, now and at its peak.
 fn memory(daemon: &Daemon<'_>) -> String {
     let pid = daemon.pid().unwrap();
     let (now, most) = (memory::resident(pid).unwrap(), memory::most(pid).unwrap());

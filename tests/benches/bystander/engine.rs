@@ -1,6 +1,6 @@
-//! The engine's loop as the daemon runs it, over memory maps.
+//! The engine's loop as in the daemon, over memory maps.
 //!
-//! A change's time is from handing the event over until readers see it, so the maps are written by then.
+//! A change's time is from sending the event until readers see it, so the maps are written by then.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::num::NonZeroU16;
@@ -29,26 +29,26 @@ use tokio::sync::{mpsc, watch};
 
 const SOURCE: Source = Source::Kubernetes;
 
-/// Changes that are measured beside each load, and the pause between two of them.
+/// The measured changes during each load, and the pause between two of them.
 const CHANGES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest that a crowd may take to be there, also where nothing is optimised.
+/// The longest time to set up a crowd, also without optimisation.
 const FILLED_WITHIN: Duration = Duration::from_secs(180);
 
-/// How often the load does its worst.
+/// The interval of the load's events.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// Services of the crowd.
 const CROWD: u32 = 2_000;
 
-/// Services of a large cluster, the endpoints of each, and how many services lose them all at once: too few for
-/// a mass loss.
+/// The services of a large cluster, the endpoints of each, and how many services lose them at once: too few for a mass
+/// loss.
 const MANY: u32 = 8_000;
 const ENDPOINTS: u32 = 10;
 const LOST: u32 = 1_900;
 
-/// For so many rounds of these they are held, and then they are back until the whole begins anew.
+/// How many rounds they are held before they return and it starts over.
 const HELD_ROUNDS: u32 = 40;
 const LOSS_ROUNDS: u32 = 44;
 
@@ -56,22 +56,22 @@ const LOSS_ROUNDS: u32 = 44;
 const WIDE_SLICES: u32 = 32;
 const WIDE_ENDPOINTS: u32 = 1_000;
 
-/// What one namespace that has so many frontends must leave to others: one in nine.
+/// The space that one namespace with many frontends must leave to others: one in nine.
 const LEFT_TO_OTHERS: u32 = ROOM / 8;
 
-/// Services for which there is room, those that ask for it, and those that come and go at once.
+/// The services that fit, those that compete for the space, and those that come and go at once.
 const ROOM: u32 = 2_000;
 const GUESTS: u32 = 6_000;
 const MOVES: u32 = 200;
 
-/// Objects that are rejected again and again, and as many that are understood but for one annotation.
+/// Objects that are rejected again and again, and as many with only one invalid annotation.
 const NOISE: u32 = 1_200;
 
 fn name(namespace: &str, name: &str) -> ObjectName {
     ObjectName::new(namespace, name).unwrap()
 }
 
-/// So many ports at so many external addresses, from one address on.
+/// A service with this many ports at this many external addresses, from one address on.
 fn service(of: ObjectName, ip: u32, (ports, addresses): (u16, u32), first: u32) -> Event {
     let port = |number: u16| ServicePort {
         name: if ports == 1 { "".into() } else { format!("p{number}").into() },
@@ -136,19 +136,19 @@ fn address(version: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0x0b00_0001 + version))
 }
 
-/// What goes on beside the changes.
+/// The load during the changes.
 #[derive(Clone, Copy)]
 enum Load {
     Nothing,
     Heavy(u16, u32),
-    /// One slice of a service with as many endpoints as one may have, at two ports.
+    /// One slice of a service with the most endpoints of a slice, at two ports.
     Wide,
     Crowd,
-    /// Lists are lost, held and found again, and their backends accept at this port.
+    /// Lists are lost, held and restored; their backends accept connections on this port.
     Held(NonZeroU16),
-    /// More services than may be known.
+    /// More services than the daemon tracks.
     Guests,
-    /// More services than there are frontends for.
+    /// More services than frontends fit.
     Starved,
     Noise,
     Questions,
@@ -171,7 +171,7 @@ impl Load {
         ]
     }
 
-    /// What the tenant writes, the next time.
+    /// The tenant's next events.
     fn events(self, round: u32) -> Vec<Event> {
         match self {
             Self::Nothing | Self::Questions => Vec::new(),
@@ -199,7 +199,7 @@ impl Load {
         }
     }
 
-    /// What the crowd is made of before anything is measured.
+    /// The crowd's events before the measurement.
     fn crowd(self) -> Vec<Event> {
         match self {
             Self::Held(port) => {
@@ -217,7 +217,7 @@ impl Load {
         }
     }
 
-    /// How many frontends there are then, with the bystander's.
+    /// How many frontends exist then, with the bystander's.
     const fn frontends(self) -> usize {
         match self {
             Self::Held(_) | Self::Questions => MANY as usize + 1,
@@ -251,7 +251,7 @@ fn resident(number: u32, version: u32) -> [Event; 2] {
     [plain(number), slice(crowd(number), version)]
 }
 
-/// A list of loopback addresses, at all of which somebody accepts.
+/// A list of loopback addresses that all accept connections.
 fn accepting(number: u32, port: NonZeroU16) -> Event {
     let first = 0x7f10_0000 + number * ENDPOINTS;
     slice_of(
@@ -320,7 +320,7 @@ impl Daemon {
         Self { events, snapshots, asker, version: 0, held: 0 }
     }
 
-    /// The bystander comes first, so that its place is known, and then the crowd.
+    /// The bystander comes first, so that its position is known, and then the crowd.
     async fn fill(&mut self, load: Load) {
         let mut all: Vec<_> = load.settings().into_iter().collect();
         all.push(service(name("bystander", "web"), 0x0a60_ffff, (1, 0), 0));
@@ -333,7 +333,7 @@ impl Daemon {
         tokio::time::timeout(FILLED_WITHIN, filled).await.unwrap().unwrap();
     }
 
-    /// Asks the backends of held lists, as the daemon does, until the engine ends.
+    /// Probes the backends of held lists, as the daemon does, until the engine ends.
     fn probe(&self) {
         let (events, snapshots) = (self.events.clone(), self.snapshots.clone());
         std::thread::spawn(move || {
@@ -343,7 +343,7 @@ impl Daemon {
         });
     }
 
-    /// How long a change of the bystander takes.
+    /// The time of a change of the bystander.
     async fn change(&mut self) -> Duration {
         self.version += 1;
         let (version, begun) = (self.version, Instant::now());
@@ -393,7 +393,7 @@ impl Daemon {
     }
 }
 
-/// Forty who ask without a pause, each second one for all of the maps.
+/// Forty clients that send requests in a loop, every second one for all of the maps.
 async fn ask_all(asker: &EngineClient, goes_on: &AtomicBool) {
     let key = FrontendKey {
         address: IpAddr::V4(Ipv4Addr::from_bits(0x0a60_ffff)),

@@ -1,10 +1,9 @@
-//! How long a change of one service takes while somebody else does the worst that a tenant or an
-//! unprivileged process can.
+//! The time of one service's change during the worst load that a tenant or an unprivileged process can cause.
 //!
-//! A change is an endpoint of a service in a namespace of its own. `-- engine` is the engine's loop alone, `-- daemon`
-//! the whole program. `-- toggles` and `-- churn` draw the program's memory for a minute and a half, and for as many
-//! minutes as `MINUTES` says. The short form is that of the engine: the whole program beside fifteen thousand services
-//! takes minutes where nothing is optimised.
+//! A change is an endpoint of a service in a separate namespace. `-- engine` measures the engine's loop alone, `--
+//! daemon` the whole program. `-- toggles` and `-- churn` plot the program's memory for a minute and a half, or for
+//! `MINUTES`. The short form is the engine's, because the whole program with fifteen thousand services takes minutes
+//! without optimisation.
 
 // Every line of a measurement may panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
@@ -53,7 +52,7 @@ fn series(what: &str, load: Load, whole: u64, each: u64) {
     daemon::series(what, load, Duration::from_secs(whole), Duration::from_secs(each));
 }
 
-/// One row.
+/// Prints one row.
 fn report(what: &str, mut times: Vec<Duration>) {
     times.sort_unstable();
     let at = |share: usize| times[(times.len() * share / 1_000).min(times.len() - 1)].as_secs_f64() * 1e3;

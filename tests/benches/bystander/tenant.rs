@@ -1,4 +1,4 @@
-//! What a tenant writes and an unprivileged process does, again and again.
+//! The loads by a tenant's writes and an unprivileged process's requests.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -16,26 +16,26 @@ use super::daemon::{DOORS, HELD, held_backend};
 const CLAIMANTS: u32 = 1_500;
 const CLAIMED_PORTS: u32 = 150;
 
-/// Services that come and go, and how many of them at once.
+/// Services that come and go, and how many at once.
 const CHURN: u32 = 15_000;
 const COME_AND_GO: u32 = 100;
 
-/// Services that turn to another verdict each time.
+/// Services that change their verdict each time.
 const NOISY: u32 = 200;
 
-/// Services of which each lists one address at ports of its own.
+/// Services that each list one address at different ports.
 const PROBED: u32 = 1_000;
 
-/// Services with a value of ours of 250 kB, and how many of them are written at once.
+/// Services with one of our annotations of 250 kB, and how many are written at once.
 const ANNOTATED: u32 = 300;
 const ANNOTATION_BYTES: usize = 250_000;
 const WRITTEN: u32 = 2;
 
-/// Connections that say nothing, in all that are open, and how many come at once.
+/// Silent connections that stay open, and how many come at once.
 const IDLE_OPEN: usize = 3_000;
 const IDLE_AT_ONCE: usize = 20;
 
-/// What goes on.
+/// The load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     Nothing,
@@ -63,7 +63,7 @@ impl Load {
         ("300 services with an annotation of 250 kB, 40 written a second", Self::Annotations),
     ];
 
-    /// How long until it does its worst again.
+    /// The pause between two acts.
     pub(super) const fn pause(self) -> Duration {
         match self {
             Self::SharedAddress => Duration::from_millis(117),
@@ -73,7 +73,7 @@ impl Load {
     }
 }
 
-/// Whoever does it.
+/// The actor of a load.
 #[derive(Debug)]
 pub(super) struct Tenant<'a> {
     pub(super) cluster: &'a Cluster,
@@ -91,7 +91,7 @@ impl<'a> Tenant<'a> {
         objects.into_iter().for_each(|object| _ = self.cluster.apply(object).unwrap());
     }
 
-    /// What it has before anything is measured; gives the name of the last service.
+    /// Its objects before the measurement; returns the name of the last service.
     pub(super) fn settle(&self) -> Option<String> {
         let (kind, count) = match self.load {
             Load::SharedAddress => {
@@ -112,7 +112,7 @@ impl<'a> Tenant<'a> {
         Some(format!("tenant/{kind}-{}", count - 1))
     }
 
-    /// What it does next.
+    /// Its next act.
     pub(super) fn act(&mut self, round: u32) {
         match self.load {
             Load::Nothing => {}
@@ -144,7 +144,7 @@ impl<'a> Tenant<'a> {
         }
     }
 
-    /// Clients who say nothing, and go when others have come.
+    /// Opens silent connections, and closes older ones.
     fn dial(&mut self) {
         let at = |port| if port == DOORS[0] { Ipv4Addr::LOCALHOST } else { Ipv4Addr::new(10, 128, 0, 1) };
         let doors = DOORS.map(|port| SocketAddr::from((at(port), port)));
@@ -164,7 +164,7 @@ fn resident(kind: &str, number: u32) -> [Value; 2] {
     ]
 }
 
-/// The address of a tenant's own, of one of 64 thousand.
+/// One of the tenant's 64 thousand addresses.
 fn own(number: u32) -> String {
     format!("10.97.{}.{}", number / 250, number % 250 + 1)
 }
@@ -191,7 +191,7 @@ fn listed(kind: &str, number: u32, ready: bool) -> Value {
     })
 }
 
-/// A slice without a service that lists a held backend for another target, a new one each time.
+/// A slice without a service that lists a held backend with a new target each time.
 fn claim(number: u32, round: u32) -> Value {
     json!({
         "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
@@ -215,7 +215,7 @@ fn claimant(number: u32, claims: bool) -> Value {
     claimant
 }
 
-/// All of these list one address, which is another machine's.
+/// A slice with the address of another machine, which all of these list.
 fn probed(number: u32, has_it: bool) -> [Value; 2] {
     let mut slice = listed("probed", number, true);
     if !has_it {

@@ -1,7 +1,8 @@
-//! A real Cilium agent on the bed's node, without Kubernetes: it reads services and slices from a file, and its pods
-//! are endpoints as Cilium's CNI plug-in would make them, so packets go by the agent's own short way.
+//! A real Cilium agent on the bed's node without Kubernetes: it reads services and slices from a file. Its pods are
+//! endpoints as Cilium's CNI plug-in makes them, so that packets take the agent's own fast path.
 //!
-//! Invariant: the agent sees no cgroup above its own, and writes no setting that is not of the node's network. Once all
+//! Invariant: the agent sees no cgroup above its own, and writes settings only of the node's network. Once all is
+//! programmed, it is stopped, and its programs serve.
 //! is programmed it stands still, and its programs serve.
 
 use std::fs;
@@ -23,25 +24,25 @@ use super::stage::{CLIENT_POD, Failed, SOON, Stage, bed, objects};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/packets/cilium.sh");
 
-/// What `scripts/cilium.sh` has made, in the target folder.
+/// The folder that `scripts/cilium.sh` fills, in the target folder.
 const LAYER: &str = "cilium/layer/opt/cilium";
 
-/// The pods that are the agent's, and their addresses.
+/// The agent's pods and their addresses.
 const PODS: [(&str, &str); 2] = [("pod-a", "10.244.1.10"), (CLIENT_POD, "10.244.1.11")];
 
-/// The agent compiles its programs first, twice; on a busy machine that takes a minute.
+/// The agent compiles its programs twice at the start, which takes a minute on a busy machine.
 const READY: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(200);
 
-/// The file is read so often.
+/// The interval of reading the file.
 const READ_EVERY: &str = "50ms";
 
-/// What differs between the agent's own defaults and those of its Helm chart is as the chart has it: else an event is
-/// sent for each packet. Policy, proxies and observers, which holdfast does not have, are off.
+/// As in the Helm chart where it differs from the agent's defaults, which send an event for each packet. Policy,
+/// proxies and observers, which holdfast lacks, are off.
 const SETTINGS: [&str; 27] = [
     "--enable-k8s=false",
     "--kube-proxy-replacement=true",
-    // The pods here are in no cgroup whose sockets the agent serves; with this it serves them by their packets.
+    // The agent serves no cgroup of these pods; with this it translates their packets instead.
     "--bpf-lb-sock-hostns-only=true",
     "--bpf-lb-mode=snat",
     "--bpf-lb-algorithm=random",
@@ -76,7 +77,7 @@ pub(crate) struct Cilium {
     _folder: TempDir,
 }
 
-/// The process, which ends with this.
+/// The agent's process, killed when dropped.
 struct Agent(Child);
 
 impl Drop for Agent {
@@ -87,7 +88,7 @@ impl Drop for Agent {
 }
 
 impl Cilium {
-    /// `None`: it was never built.
+    /// `None`: Cilium was not built.
     pub(crate) fn start() -> Result<Option<Self>, Failed> {
         let Some(layer) = layer()? else { return Ok(None) };
         let bed = bed()?;
@@ -125,7 +126,7 @@ impl Cilium {
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
-    /// One request to the agent's socket.
+    /// Sends a request to the agent's socket.
     fn ask(&self, method: &str, path: &str, body: &str) -> Result<String, Failed> {
         let socket = format!("/proc/{}/root/run/cilium/cilium.sock", self.agent.0.id());
         let mut stream = UnixStream::connect(socket)?;
@@ -142,8 +143,8 @@ impl Cilium {
         if is_good { Ok(answer) } else { Err(answer.into()) }
     }
 
-    /// Whether the programs of the pods are in place, and those of the node, which is an endpoint too. Until then
-    /// packets go a longer way.
+    /// Whether the programs of the pods and of the node, which is an endpoint too, are attached. Until then packets
+    /// take a longer path.
     fn is_built(&self) -> bool {
         let said = self.ask("GET", "/v1/endpoint", "").unwrap_or_default();
         let endpoints =
@@ -152,7 +153,7 @@ impl Cilium {
         endpoints.is_some_and(|endpoints| endpoints.len() > PODS.len() && endpoints.iter().all(is_ready))
     }
 
-    /// A pod as the plug-in would describe it.
+    /// A pod as the plug-in describes it.
     fn endpoint(&self, name: &str, address: &str) -> Result<Value, Failed> {
         let (index, host) = device(&self.bed, Location::OUTSIDE, name)?;
         let (_, pod) = device(&self.bed, Location::far(name), "eth0")?;
@@ -171,7 +172,7 @@ impl Stage for Cilium {
     }
 }
 
-/// Where the agent lies, if it was built.
+/// The folder of the agent, if it was built.
 fn layer() -> Result<Option<PathBuf>, Failed> {
     let program = std::env::current_exe()?;
     let found = program.ancestors().map(|folder| folder.join(LAYER)).find(|layer| layer.exists());
@@ -195,7 +196,7 @@ fn launch(bed: &Bed, layer: &Path, folder: &Path, services: &Path) -> Result<Age
     Ok(Agent(command.spawn()?))
 }
 
-/// The number of a device and its hardware address.
+/// The index of a device and its hardware address.
 fn device(bed: &Bed, place: Location<'_>, name: &str) -> Result<(u64, String), Failed> {
     let mut ip = bed.command(place, "ip")?;
     ip.args(["-json", "link", "show", name]);

@@ -1,7 +1,7 @@
-//! A real HAProxy in TCP mode on the bed's node: it takes each connection itself, and makes another one to the backend.
+//! A real HAProxy in TCP mode on the bed's node: it accepts each connection and opens another one to the backend.
 //!
-//! Invariant: the node's network has what HAProxy's users set where backends get many connections: all ports, and those
-//! of connections that are over again after a second.
+//! Invariant: the node's network has the settings of HAProxy users with many connections: all ports, and reuse of
+//! closed ones after a second.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::stage::{Failed, SOON, Stage, Where, bed};
 
-/// What `scripts/haproxy.sh` has made, in the target folder.
+/// The folder that `scripts/haproxy.sh` fills, in the target folder.
 const ROOT: &str = "haproxy";
 const PROGRAM: &str = "usr/sbin/haproxy";
 
@@ -36,7 +36,7 @@ pub(crate) struct HaProxy {
     _folder: TempDir,
 }
 
-/// The process, which ends with this.
+/// The process, killed when dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -47,7 +47,7 @@ impl Drop for Process {
 }
 
 impl HaProxy {
-    /// `None`: it was never fetched.
+    /// `None`: HAProxy was not fetched.
     pub(crate) fn start() -> Result<Option<Self>, Failed> {
         let root = root()?;
         if !root.join(PROGRAM).exists() {
@@ -71,7 +71,7 @@ impl Stage for HaProxy {
         &self.bed
     }
 
-    /// HAProxy has no UDP of this kind.
+    /// HAProxy has no such UDP load.
     fn carries(&self, kind: Kind) -> bool {
         kind != Kind::Datagram
     }
@@ -83,7 +83,7 @@ fn root() -> Result<PathBuf, Failed> {
     Ok(target.join(ROOT))
 }
 
-/// Serves what the table says. The node has to have the addresses that HAProxy listens at.
+/// The configuration for the table's services. The node must have HAProxy's addresses.
 fn configuration(bed: &Bed) -> Result<String, Failed> {
     let mut text = GLOBAL.to_owned();
     for place in Where::ALL {

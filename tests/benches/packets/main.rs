@@ -1,10 +1,10 @@
-//! What a service's address costs a client outside of the node: connections, requests, a stream, datagrams, to a
-//! backend on the node and to one on another. Needs root; `cargo bench -p holdfast-tests --bench packets`.
+//! The cost of a service's address to an outside client: connections, requests, a stream, datagrams, to a backend on
+//! the node and to one on another. Needs root; `cargo bench -p holdfast-tests --bench packets`.
 //!
-//! Plain routing, holdfast, the real kube-proxy, a real Cilium agent and a real HAProxy each have a network of their
-//! own, of the same shape. A proxy takes turns of milliseconds with plain routing, so both meet the same machine, and
-//! the figure is the ratio of the two. The peers are there where `scripts/peers.sh`, `scripts/cilium.sh` and
-//! `scripts/haproxy.sh` have made them.
+//! Plain routing, holdfast, the real kube-proxy, a real Cilium agent and a real HAProxy each have an equal network of
+//! their own. A proxy and plain routing take turns of milliseconds, so that both run under equal conditions; the
+//! result is their ratio. Peers are measured if `scripts/peers.sh`, `scripts/cilium.sh` and `scripts/haproxy.sh` have
+//! built them.
 
 mod cilium;
 mod haproxy;
@@ -23,7 +23,7 @@ use cilium::Cilium;
 use haproxy::HaProxy;
 use stage::{Failed, Holdfast, KubeProxy, Plain, Stage, Where};
 
-/// What the load asks for, the role of the server, and the name of the measurement.
+/// The kind of load, the role of the server, and the name of the measurement.
 const KINDS: [(Kind, Role, &str); 4] = [
     (Kind::Exchange, Role::Turns, "connections"),
     (Kind::Request, Role::Turns, "requests"),
@@ -31,25 +31,25 @@ const KINDS: [(Kind, Role, &str); 4] = [
     (Kind::Stream, Role::Sink, "stream"),
 ];
 
-/// Services of the curve: where a table of rules is searched from its beginning, the last one shows it.
+/// The numbers of services for the curve: if a proxy searches its rules from the first, the last service shows it.
 const SERVICES: [u32; 4] = [2, 1_000, 10_000, 100_000];
-/// As many of them as an apiserver takes within a minute or two.
+/// How many of them are written to an apiserver, which takes a minute or two.
 const WRITTEN_MAX: u32 = 1_000;
 
-/// The table that these figures belong to.
+/// The table of these results.
 const GROUP: &str = "Through a Service, of plain routing (more is better)";
 
-/// Networks made anew: where programs and rules come to lie in memory is a part of what they cost.
+/// New networks: the place of programs and rules in memory changes the cost.
 const DRAWS: usize = 3;
 
-/// What was drawn of one line: what was asked of whom.
+/// The draws of one line: a measurement and a peer.
 struct Line {
     what: String,
     of: String,
     draws: Vec<Medians>,
 }
 
-/// Lines in the order in which they came first.
+/// Lines in the order of their first draws.
 #[derive(Default)]
 struct Lines(Vec<Line>);
 
@@ -77,7 +77,7 @@ impl Lines {
     }
 }
 
-/// One proxy against plain routing, with one kind of load.
+/// Compares one proxy with plain routing under one kind of load.
 fn compare(
     (plain, proxy): (&dyn Stage, &dyn Stage),
     place: Where,
@@ -91,7 +91,7 @@ fn compare(
     Ok(compare::draw(&first, &second)?)
 }
 
-/// Everything with the fewest services; plain routing once more is the first one, and must come out at 1.
+/// All kinds of load with the fewest services. The first peer is plain routing again, whose ratio must be 1.
 fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
     let plain = Plain::start()?;
     let mut proxies: Vec<(&str, Box<dyn Stage>)> = vec![
@@ -123,7 +123,7 @@ fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Connections to a backend on the node, with ever more services.
+/// Connections to a backend on the node, with more and more services.
 fn curve(lines: &mut Lines) -> Result<(), Failed> {
     let plain = Plain::start()?;
     let mut drawn = |name: &str, services: u32, proxy: &dyn Stage| -> Result<(), Failed> {
@@ -144,7 +144,7 @@ fn curve(lines: &mut Lines) -> Result<(), Failed> {
 
 type Part = (&'static str, fn(&mut Lines) -> Result<(), Failed>);
 
-/// One part, named by the argument, or both.
+/// The part named by the argument, or both.
 fn main() -> Result<(), Failed> {
     let wanted = size::wanted();
     let parts: [Part; 2] = [("kinds", all_kinds), ("services", curve)];

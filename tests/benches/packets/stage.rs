@@ -1,7 +1,7 @@
-//! The same small network once for each proxy: none, holdfast, the real kube-proxy. Cilium's is beside it.
+//! The same small network for each proxy: none, holdfast, the real kube-proxy. Cilium's is in its own module.
 //!
-//! Invariant: the ways are the same in all of them. What goes to the other node passes this one in both directions, so
-//! plain routing has no shorter way.
+//! Invariant: all networks have the same paths. Packets to the other node pass this one in both directions, so that
+//! plain routing has no shorter path.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,34 +30,34 @@ use serde_json::Value;
 
 pub(crate) type Failed = Box<dyn std::error::Error>;
 
-/// The same port numbers are used again by chance only: a backend of another node has all of them, and each is kept for
-/// half a minute after its connection.
+/// Many SNAT ports, so that a number is reused only by chance: each backend of another node has all of them, and each
+/// stays taken for half a minute after its connection.
 const SNAT_PORTS: [std::ops::RangeInclusive<u16>; 2] = [1024..=29_999, 33_000..=65_535];
 
 const FLOWS: u32 = 65_536;
 
-/// The pod that is a client.
+/// The client's pod.
 pub(crate) const CLIENT_POD: &str = "pod-b";
 
-/// A peer writes thousands of services within seconds; a busy machine takes more.
+/// A peer writes thousands of services within seconds; a busy machine takes longer.
 const WRITTEN: Duration = Duration::from_secs(120);
 
 /// Commands of `ip` take milliseconds.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Where a backend is, and where its client.
+/// The places of a backend and its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
     Near,
     Far,
-    /// Both are pods of the node, and the client is served by its packets.
+    /// Both are pods of the node, and the daemon translates the client's packets.
     Inside,
 }
 
 impl Where {
     pub(crate) const ALL: [Self; 3] = [Self::Near, Self::Far, Self::Inside];
 
-    /// With a service each.
+    /// Places with a service each.
     const SERVED: [Self; 2] = [Self::Near, Self::Far];
 
     pub(crate) fn word(self) -> &'static str {
@@ -72,7 +72,7 @@ impl Where {
         Location::far(if self == Self::Inside { CLIENT_POD } else { "client" })
     }
 
-    /// What a client dials, and who answers.
+    /// The dialled address, and the backend's.
     pub(crate) fn ends(self) -> Result<(SocketAddr, SocketAddr), Failed> {
         let kind = if self == Self::Inside { "cluster" } else { "balancer" };
         let frontend = self.service()?.frontend(kind, Family::V4).ok_or("the service has no address")?;
@@ -87,7 +87,7 @@ impl Where {
         Ok(*SERVICES.iter().find(|service| service.name == name).ok_or("no such service")?)
     }
 
-    /// Seen from nowhere near: no program of sockets has to do with what is measured.
+    /// The server's location, outside of all socket programs.
     fn place(self) -> Location<'static> {
         match self {
             Self::Near | Self::Inside => Location::far("pod-a"),
@@ -109,12 +109,12 @@ impl Where {
 pub(crate) trait Stage {
     fn bed(&self) -> &Bed;
 
-    /// What a client dials to get that backend.
+    /// The address that a client dials for that backend.
     fn dialled(&self, place: Where) -> Result<SocketAddr, Failed> {
         Ok(place.ends()?.0)
     }
 
-    /// Whether the proxy has that kind of load at all.
+    /// Whether the proxy supports that kind of load.
     fn carries(&self, _kind: Kind) -> bool {
         true
     }
@@ -143,7 +143,7 @@ pub(crate) trait Stage {
     }
 }
 
-/// Both ways lead through the node, which does not complain of it.
+/// Routes both directions through the node, with ICMP redirects off.
 fn lay_ways(bed: &Bed) -> Result<(), Failed> {
     for (place, route) in [("router", "10.244.9.0/24"), ("node2", "10.20.0.0/24")] {
         let mut ip = bed.command(Location::far(place), "ip")?;
@@ -188,12 +188,12 @@ pub(crate) struct Holdfast {
 }
 
 impl Holdfast {
-    /// A network with so many services, those that are dialled among them, as on a node without a firewall.
+    /// A network with this many services, including the dialled ones, as on a node without a firewall.
     pub(crate) fn start(services: u32) -> Result<Self, Failed> {
         Self::start_with(services, true)
     }
 
-    /// The same, and whether packets pass by the stack.
+    /// The same, with a choice of bypassing the stack.
     pub(crate) fn start_with(services: u32, shortcut: bool) -> Result<Self, Failed> {
         let bed = bed()?;
         let maps =
@@ -204,7 +204,7 @@ impl Holdfast {
         let dialled = u32::try_from(Where::SERVED.len())?;
         let others = Shape { services: services.saturating_sub(dialled), endpoints: 1 }.events();
         own.into_iter().chain(others).chain(sources.map(Event::Synced)).for_each(|event| engine.apply(event));
-        // The first step waits for readers that a former daemon may have left.
+        // The first step waits for readers of a former daemon.
         std::thread::sleep(Duration::from_millis(100));
         let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
         step_whole(&mut engine, now, &mut drop);
@@ -222,7 +222,7 @@ impl Stage for Holdfast {
     }
 }
 
-/// As the daemon starts them, in the node's network.
+/// Starts maps and programs as the daemon does, in the node's network.
 fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
     let mut maps = KernelMaps::start(&StartOptions {
         cgroup: Some(bed.cgroup().to_owned()),
@@ -249,7 +249,7 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
     Ok(maps)
 }
 
-/// A device of the node, as the daemon decides it.
+/// A device of the node, with the daemon's decision.
 fn device(name: &str, side: DeviceSide, shortcut: bool) -> Result<Device, Failed> {
     let is_outer = side == DeviceSide::Outer;
     let [address4, address6] = NODE_ADDRESSES;
@@ -275,11 +275,11 @@ fn files() -> Result<BTreeMap<std::sync::Arc<str>, Vec<u8>>, Failed> {
     Ok([("table.yaml".into(), documents.join("\n---\n").into_bytes())].into())
 }
 
-/// The real one. What wrote its rules has ended before anything is measured; they stay.
+/// The real kube-proxy. The process that wrote its rules ends before the measurement; the rules stay.
 pub(crate) struct KubeProxy(Cluster);
 
 impl KubeProxy {
-    /// `None`: it was never built.
+    /// `None`: kube-proxy was not built.
     pub(crate) fn start(part: Part, services: u32) -> Result<Option<Self>, Failed> {
         let cluster = match Cluster::of_pods(fabric::layout(), 1, POD_CIDRS) {
             Err(PeersError::NotBuilt { .. }) => return Ok(None),
@@ -304,7 +304,7 @@ impl Stage for KubeProxy {
     }
 }
 
-/// The others first.
+/// Writes all services, the others first.
 fn write(cluster: &Cluster, services: u32) -> Result<(), Failed> {
     let api = cluster.api(0)?;
     write_node(&api)?;

@@ -1,6 +1,6 @@
-//! A node with many services, of which some change all the time.
+//! A node with many services, some of which change all the time.
 //!
-//! Invariant: each change is one of what clients get, so none of them is left out of the history.
+//! Invariant: each change affects clients, so the history records all of them.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,10 +14,10 @@ use crate::node::Node;
 /// A hundred a second.
 const PACE: Duration = Duration::from_millis(10);
 
-/// Services that change, in turns; each has a file of its own.
+/// The services that change in turns; each has a file of its own.
 pub(crate) const CHANGING: u32 = 100;
 
-/// The number of the service with the timed changes: behind the changing ones and before the others.
+/// The number of the service with the timed changes: after the changing ones and before the others.
 pub(crate) const TIMED: u32 = CHANGING;
 
 pub(crate) fn services() -> u32 {
@@ -49,7 +49,7 @@ pub(crate) struct Changer {
     done: AtomicU32,
 }
 
-/// Ends the changes, also where a measurement fails, which would wait for their thread without end.
+/// Ends the changes when dropped, because a failed measurement would otherwise wait for their thread for ever.
 pub(crate) struct Going<'a>(&'a Changer);
 
 impl Drop for Going<'_> {
@@ -59,7 +59,7 @@ impl Drop for Going<'_> {
 }
 
 impl Changer {
-    /// Changes services at their pace, and makes up for what a busy machine kept it from.
+    /// Changes services at their pace, and catches up after delays on a busy machine.
     #[must_use]
     pub(crate) fn start<'scope>(
         &'scope self,
@@ -82,7 +82,7 @@ impl Changer {
     }
 }
 
-/// A service and its slice. Its backends are others in each round, and in each tenth they drain.
+/// A service and its slice. Its backends change in each round, and drain in each tenth.
 fn manifest(service: u32, round: u32) -> String {
     let [_, _, high, low] = service.to_be_bytes();
     let drains = round % 10 == 9;

@@ -1,4 +1,4 @@
-//! How long it takes to open the page before a large node, and what it then takes in the browser.
+//! The time to open the page for a large node, and its memory in the browser.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::process::private;
 
 const SERVICES_PER_FILE: u32 = 500;
 
-/// Notes when all rows are there, to the length of a frame or two.
+/// Records when all rows are there, within a frame or two.
 const NOTE: &str = "() => { const timer = setInterval(() => { \
     const said = document.querySelector('main [role=status]')?.textContent ?? ''; \
     if (!said.startsWith(TOLD)) return; clearInterval(timer); window.whole = performance.now(); }, 10); }";

@@ -1,11 +1,10 @@
-//! What the page costs: the browser that has it open for long, and the daemon that many of them look at.
+//! The cost of the page: to a browser that has it open for long, and to a daemon that serves many of them.
 //!
-//! A real daemon with its tables in memory, and the objects of a folder, of which a hundred a second change. `memory`
-//! has Chromium show it for so many minutes as `MINUTES` in the environment says; `large` opens it before as many
-//! backends as there may be.
+//! A real daemon with memory maps, and a folder of objects of which a hundred a second change. `memory` keeps the page
+//! open in Chromium for `MINUTES`; `large` opens it for the largest number of backends.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::panic)]
 
-/// The browser and the daemon are those of the page's tests.
+/// The browser and the daemon of the page's tests.
 #[allow(dead_code)]
 #[path = "../../systems/page/browser.rs"]
 mod browser;

@@ -1,4 +1,4 @@
-//! What the page takes in a browser that has it open while a hundred changes a second come.
+//! The page's memory in a browser during a hundred changes a second.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,22 +9,22 @@ use crate::browser::{Browser, Kind};
 use crate::changer::{self, Changer};
 use crate::process::{cpu, in_group, private};
 
-/// What an operator leaves open: each for a third of the time.
+/// Views that an operator leaves open, each for a third of the time.
 const VIEWS: [&str; 3] =
     ["", "time?services=load/web-0,load/web-1,load/web-2,load/web-3,load/web-4,load/web-5", "history"];
 
-/// As the page promises.
+/// The page's promised limit.
 const MEGABYTES_MAX: f64 = 100.0;
 
-/// For each node of the document, as many as there may be: it may just have been drawn anew.
+/// The most nodes per node of the document, which may just have been redrawn.
 const NODES_MAX: f64 = 2.5;
 
-/// What is thrown away has gone within a redraw or two; what is kept stays.
+/// Garbage is freed within a redraw or two; leaked nodes stay.
 const GONE_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const ARGUMENTS: [&str; 1] = ["--enable-precise-memory-info"];
 
-/// The time between two rows, and how many there are.
+/// The time between two rows, and their number.
 fn rows() -> (Duration, u32) {
     let minutes = std::env::var("MINUTES").ok().map(|minutes| minutes.parse().unwrap());
     (sized(Duration::from_secs(60), Duration::from_secs(1)), minutes.unwrap_or(6))
@@ -58,7 +58,7 @@ fn watched(browser: &mut Browser, renderer: u32, changer: &Changer) -> f64 {
         let shown = view.split('?').next().filter(|name| !name.is_empty()).unwrap_or("now");
         self::row(browser, renderer, shown, highest, changer.done());
         most = most.max(highest);
-        // On a machine that others use too it may just be asking anew.
+        // On a busy machine it may just be reconnecting.
         browser.until_text("#alive", "live");
         if row == rows || view_of(row + 1) != view {
             kept(browser, shown);
@@ -67,7 +67,7 @@ fn watched(browser: &mut Browser, renderer: u32, changer: &Changer) -> f64 {
     most
 }
 
-/// What the machine has to have for it: nothing is collected for the sake of this.
+/// The memory that the machine needs: without a forced collection.
 fn highest(renderer: u32, end: Instant) -> f64 {
     let mut most = private(renderer);
     while Instant::now() < end {
@@ -83,7 +83,7 @@ fn row(browser: &mut Browser, renderer: u32, view: &str, highest: f64, changes: 
     println!("{view:8} {highest:6.1}; {elements} elements, {changes} changes, {used} s of CPU time");
 }
 
-/// A view that keeps what it has drawn before is told by its nodes, long before by its megabytes.
+/// A view that leaks redrawn content shows it by its nodes, long before its megabytes.
 fn kept(browser: &mut Browser, view: &str) {
     let end = Instant::now() + GONE_LIMIT;
     let mut nodes = self::nodes(browser);
@@ -101,7 +101,7 @@ fn kept(browser: &mut Browser, view: &str) {
     );
 }
 
-/// The nodes that are left after a collection, for each node in the document.
+/// The nodes left after a collection, per node of the document.
 fn nodes(browser: &mut Browser) -> f64 {
     let all = browser.collected();
     let shown = "(() => { const all = document.createNodeIterator(document); let count = 0; \
@@ -114,7 +114,7 @@ pub(crate) fn heap(browser: &mut Browser) -> f64 {
     browser.value("performance.memory.usedJSHeapSize").as_f64().unwrap() / f64::from(1 << 20)
 }
 
-/// The browser's process that runs this page: which of them works while the page does.
+/// The browser's renderer process of this page: the busiest one.
 pub(crate) fn renderer(browser: &mut Browser) -> u32 {
     let all = in_group(browser.group(), "--type=renderer");
     let before: Vec<Duration> = all.iter().map(|pid| cpu(*pid, None)).collect();

@@ -1,4 +1,4 @@
-//! What fifty open pages cost the engine, and what changes cost while they look.
+//! The cost of fifty open pages to the engine and to the latency of changes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -14,15 +14,15 @@ use crate::process::cpu;
 
 const PAGES: u64 = 50;
 
-/// What a page asks every five seconds beside its stream.
+/// The requests of a page every five seconds, besides its stream.
 const GENERAL: [&str; 6] =
     ["/version", "/readyz", "/services?service=-/-", "/apiserver", "/datapath", "/flows?limit=1"];
 const GENERAL_PAUSE: Duration = Duration::from_secs(5);
 
-/// The pause between two changes that are timed.
+/// The pause between two timed changes.
 const TIMED_PAUSE: Duration = Duration::from_millis(50);
 
-/// What one change took, in a window of time.
+/// The cost of one change in a window of time.
 #[derive(Default)]
 struct Window {
     engine: Duration,
@@ -89,7 +89,7 @@ fn window(node: &Node, changer: &Changer, nth: u32) -> Window {
     Window { engine, daemon, step, seen }
 }
 
-/// The time from the change of an object until a watcher has it.
+/// The time from the change of an object until a watcher gets it.
 fn timed(node: &Node, stream: &mut impl BufRead, round: u32) -> Duration {
     let begun = Instant::now();
     changer::change(node, TIMED, round);
@@ -101,7 +101,7 @@ fn timed(node: &Node, stream: &mut impl BufRead, round: u32) -> Duration {
     begun.elapsed()
 }
 
-/// How many steps there were, and how many seconds they took.
+/// The number of the engine's steps, and their seconds.
 fn steps(port: u16) -> (f64, f64) {
     let metrics = ask(port, "/metrics");
     let value = |name: &str| {
@@ -118,7 +118,7 @@ fn with_pages<T>(node: &Node, work: impl FnOnce() -> T) -> T {
             let (stop, port) = (&stop, node.port());
             scope.spawn(move || page(port, stop, GENERAL_PAUSE.mul_f64(nth as f64 / PAGES as f64)));
         }
-        // Until each has its stream.
+        // Waits until each page has its stream.
         sleep(sized(GENERAL_PAUSE, Duration::from_millis(200)));
         let done = work();
         stop.store(true, Ordering::Relaxed);
@@ -126,7 +126,7 @@ fn with_pages<T>(node: &Node, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// One page: its stream, and what it asks.
+/// One page: its stream and its requests.
 fn page(port: u16, stop: &AtomicBool, first: Duration) {
     let mut stream = watch(port);
     let (mut due, mut line) = (Instant::now() + first, String::new());

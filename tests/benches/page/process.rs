@@ -1,16 +1,16 @@
-//! What processes use, as the kernel counts it.
+//! The resources of processes, as the kernel counts them.
 
 use std::fs;
 use std::time::Duration;
 
-/// Megabytes that a process shares with no other.
+/// The private megabytes of a process.
 pub(crate) fn private(pid: u32) -> f64 {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let own = rollup.lines().filter(|line| line.starts_with("Private_"));
     own.map(|line| line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()).sum::<f64>() / 1024.0
 }
 
-/// Processes of a group that have this word in their command line.
+/// The processes of a group with this word in their command line.
 pub(crate) fn in_group(group: u32, word: &str) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -26,7 +26,7 @@ fn command_has(pid: u32, word: &str) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|text| String::from_utf8_lossy(&text).contains(word))
 }
 
-/// CPU time of the threads of a process, or of those of one name.
+/// The CPU time of a process's threads, or of those with one name.
 pub(crate) fn cpu(pid: u32, name: Option<&str>) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let named = threads.filter(|thread| {

@@ -1,10 +1,9 @@
-//! What the proxy of a node takes beside its peers, each as its users run it, at one real control plane: until all is
-//! served, until a client meets a change, memory, and a processor; and the control planes alone. Needs root;
-//! `make bench-peers`.
+//! The cost of a node's proxy compared with its peers, each as users run it, at one real control plane: the time until
+//! all is served, the latency of a change, memory, and processor time; and the control planes alone. Needs root; `make
+//! bench-peers`.
 //!
-//! Each peer serves the same network, one after another, with the same services written before it starts. What a client
-//! meets is asked by a client outside of the node. The real kube-proxy has its own defaults, which let changes wait for
-//! up to a second.
+//! Each peer serves the same network, one after another, with the same services written before it starts. An outside
+//! client measures. The real kube-proxy has its own defaults, which delay changes by up to a second.
 
 mod programming;
 mod stage;
@@ -18,14 +17,14 @@ use holdfast_tests::size::{self, sized};
 use programming::{Into, Rates};
 use stage::{Failed, Measured, PEERS, Stage};
 
-/// How many services there are beside the one that changes.
+/// The numbers of services besides the changing one.
 const SERVICES: [u32; 3] = [1, 1_000, 10_000];
 
-/// The files that the whole run ends with, below the repository.
+/// The output files of the whole run, in the repository.
 const TABLES: &str = "docs/peers.md";
 const PICTURE: &str = "docs/pictures/peers.svg";
 
-/// What the picture shows of all tables.
+/// The tables in the chart.
 const SHOWN: [&str; 4] =
     ["Through a Service, of plain routing (more is better)", CHANGE, MEMORY, PROGRAMMING];
 
@@ -60,7 +59,7 @@ fn measure() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The control planes alone.
+/// Measures the control planes alone.
 fn program() -> Result<(), Failed> {
     for (into, maps) in [(Into::Memory, "memory"), (Into::Kernel, "the kernel's maps")] {
         for (of, rounds) in ["holdfast", "Cilium"].into_iter().zip(programming::rounds(into)?) {
@@ -74,7 +73,7 @@ fn program() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Makes the page and the picture of what this run has collected.
+/// Writes this run's results to the page and the chart.
 fn publish() -> Result<(), Failed> {
     let Some(file) = figures::file() else { return Ok(()) };
     let all = figures::read(&file)?;
@@ -83,7 +82,7 @@ fn publish() -> Result<(), Failed> {
     Ok(std::fs::write(format!("{root}{PICTURE}"), figures::picture(&all, &SHOWN))?)
 }
 
-/// What stands around them on the page is written by hand.
+/// The text around these marks is written by hand.
 const MARKS: (&str, &str) = (
     "<!-- What follows is written by `make bench-peers`. -->",
     "<!-- What is above is written by `make bench-peers`. -->",

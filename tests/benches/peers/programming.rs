@@ -1,8 +1,8 @@
-//! Control planes alone, beside each other: services of one endpoint each as events, until all of them are written and
-//! until none of them is left, into maps of memory and into the kernel's own. Cilium's is its own benchmark, with its
-//! own services of the same shape.
+//! The control planes alone: services with one endpoint each as events, until all are written, and until all are
+//! removed, into memory maps and into the kernel's. Cilium is measured by its own benchmark, with its own services of
+//! the same shape.
 //!
-//! Invariant: the two take turns, each with a heap and maps that are new.
+//! Invariant: the two take turns, each with a new heap and new maps.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,44 +23,44 @@ use holdfast_tests::size::sized;
 
 use super::stage::Failed;
 
-/// What Cilium's benchmark has by default.
+/// The default of Cilium's benchmark.
 const SERVICES: u32 = 50_000;
 
 const ROUNDS: usize = 7;
 
-/// As many events as the daemon takes in before it writes.
+/// The largest group of events that the daemon takes before it writes.
 const BATCH: usize = 1_024;
 
-/// Maps of the kernel are cleared after the last reader of what led to them; that takes milliseconds.
+/// Kernel maps are cleared after their last reader, which takes milliseconds.
 const CLEARED: Duration = Duration::from_secs(60);
 
-/// What `scripts/cilium.sh` has made, in the target folder.
+/// The program that `scripts/cilium.sh` unpacks, in the target folder.
 const BENCHMARK: &str = "cilium/layer/opt/cilium/usr/bin/cilium-lb-benchmark";
 
-/// Has Cilium's benchmark use the kernel's maps.
+/// Makes Cilium's benchmark use the kernel's maps.
 const REAL: (&str, &str) = ("PRIVILEGED_TESTS", "1");
 
-/// It pins its maps, and a machine may have no place for that. The place that it gets goes with it.
+/// Gives Cilium's benchmark a bpffs for its pins, which a machine may lack. It goes with the process.
 const OWN_BPFFS: &str = r#"mount -t bpf bpf /sys/fs/bpf && exec "$@""#;
 
-/// The longest that a round of it may take.
+/// The longest time of its round.
 const ENDED: Duration = Duration::from_secs(120);
 
-/// Services a second.
+/// Services per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rates {
     pub(super) inserted: f64,
     pub(super) deleted: f64,
 }
 
-/// Where the services are written to.
+/// The target maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Into {
     Memory,
     Kernel,
 }
 
-/// What holdfast and, where it was built, Cilium did in each round.
+/// The rates of holdfast and, if it was built, of Cilium in each round.
 pub(super) fn rounds(into: Into) -> Result<[Vec<Rates>; 2], Failed> {
     let shape = Shape { services: sized(SERVICES, 500), endpoints: 1 };
     let benchmark = benchmark()?;
@@ -90,7 +90,7 @@ fn round<M: Maps>(maps: M, shape: Shape, is_empty: impl Fn(&M) -> bool) -> Resul
     Ok(Rates { inserted: rate(inserted), deleted: rate(deleted) })
 }
 
-/// Until the maps are as the events say.
+/// Runs until the maps match the events.
 fn feed<M: Maps>(
     engine: &mut Engine<M>,
     events: Vec<Event>,

@@ -1,6 +1,6 @@
 //! A node in the middle of a fabric, at a real control plane, and the proxies that serve it one after another.
 //!
-//! Invariant: a proxy that has been measured leaves nothing to the next one.
+//! Invariant: a measured proxy leaves nothing to the next one.
 
 use std::fs;
 use std::thread;
@@ -17,24 +17,23 @@ use holdfast_tests::size::sized;
 
 pub(crate) type Failed = Box<dyn std::error::Error>;
 
-/// What an operator applies before the first daemon.
+/// The manifest that an operator applies before the first daemon.
 const MANIFEST: &str = include_str!("../../../contrib/kubernetes/rbac.yaml");
 
 const USER: &str = "holdfast";
 
-/// The longest that a peer may take until it serves, and a change until clients meet it.
+/// The longest time until a peer serves, and until clients see a change.
 const SERVED: Duration = Duration::from_secs(300);
 
 const CHANGES: usize = 41;
 
-/// The pause before a change, so that it meets a peer that has nothing else to do. It has no part in common with the
-/// second for which kube-proxy lets changes wait.
+/// The pause before a change, so that the peer is idle. It shares no divisor with kube-proxy's period of one second.
 const PAUSE: Duration = Duration::from_millis(1_370);
 
-/// How long a peer is watched that has nothing to do.
+/// How long an idle peer is measured.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Ticks of a second in the times of `/proc`.
+/// The clock ticks per second in `/proc`.
 const TICKS: f64 = 100.0;
 
 /// A proxy of the node.
@@ -44,22 +43,22 @@ pub(crate) enum Peer {
     KubeProxy(Part),
 }
 
-/// All of them, with their names.
+/// All peers with their names.
 pub(crate) const PEERS: [(&str, Peer); 3] = [
     ("holdfast", Peer::Holdfast),
     ("kube-proxy, nftables", Peer::KubeProxy(Part::Proxy)),
     ("kube-proxy, iptables", Peer::KubeProxy(Part::IptablesProxy)),
 ];
 
-/// What a peer did.
+/// The results of a peer.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) start: Duration,
-    /// Of a processor, for the start, with that of programs that the peer calls.
+    /// The processor time of the start, including programs that the peer calls.
     pub(crate) cpu: Duration,
     pub(crate) changes: Vec<Duration>,
     pub(crate) megabytes: f64,
-    /// Of a processor.
+    /// The share of a processor.
     pub(crate) idle: f64,
 }
 
@@ -70,7 +69,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// `None`: Kubernetes' own programs were never built.
+    /// `None`: Kubernetes' programs were not built.
     pub(crate) fn start(services: u32) -> Result<Option<Self>, Failed> {
         let cluster = match Cluster::of_pods(fabric::layout(), 1, POD_CIDRS) {
             Err(PeersError::NotBuilt { .. }) => return Ok(None),
@@ -87,7 +86,7 @@ impl Stage {
         Ok(Some(Self { _servers: serve(cluster.bed())?, cluster }))
     }
 
-    /// Starts a peer, measures it, and removes what it leaves.
+    /// Starts a peer, measures it, and removes its state.
     pub(crate) fn measure(&self, peer: Peer) -> Result<Measured, Failed> {
         changing().with(&["a"]).write(&self.cluster.api(0)?)?;
         match peer {
@@ -134,7 +133,7 @@ impl Stage {
         Ok(Measured { start, cpu, changes, megabytes: memory::resident(pid)?, idle })
     }
 
-    /// Another endpoint takes the place of the only one. The apiserver's own part is in the time.
+    /// Replaces the only endpoint. The time includes the apiserver's own part.
     fn change(&self, clients: &mut Clients, number: usize) -> Result<Duration, Failed> {
         let (to, name): (&'static [&'static str], _) =
             if number.is_multiple_of(2) { (&["b"], "b") } else { (&["a"], "a") };
@@ -159,7 +158,7 @@ impl Stage {
     }
 }
 
-/// Waits until a client outside gets this server, at the load balancer's address over IPv4.
+/// Waits until an outside client reaches this server at the load balancer's IPv4 address.
 fn wait_for(clients: &mut Clients, service: &Service, server: &str) -> Result<(), Failed> {
     let to = service.frontend("balancer", Family::V4).ok_or("the service has no address")?;
     let question = Question { patience: Duration::from_millis(200), ..Question::new(Transport::Tcp, to) };
@@ -174,10 +173,10 @@ fn wait_for(clients: &mut Clients, service: &Service, server: &str) -> Result<()
     Err(format!("{} is not answered by {server}: {last:?}", service.name).into())
 }
 
-/// Seconds of a processor that a process has had, with the programs that it has called.
+/// The processor seconds of a process, including programs that it has called.
 fn cpu(pid: u32) -> Result<f64, Failed> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // What stands before the last bracket is the name, which may have anything in it.
+    // The name before the last bracket may contain anything.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(4);
     let ticks: Vec<f64> = fields.map(str::parse).collect::<Result<_, _>>()?;
     Ok(ticks.iter().sum::<f64>() / TICKS)

@@ -1,8 +1,8 @@
-//! What each question that people, pages and scrapers ask costs a node with a large table: when its answer begins and
-//! ends, what the daemon takes for it, and what another service's change waits meanwhile.
+//! The cost of each request by users, pages and scrapers to a node with a large table: when its answer begins and
+//! ends, the daemon's processor time, and the delay of another service's change.
 //!
-//! Questions go in by TCP, and the bystander is told by the socket, so what it waits for is the engine and the
-//! processors, not the door's own thread.
+//! Requests use TCP, and the bystander the socket, so that its delay comes from the engine and the processors, not
+//! from the listener's thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -22,7 +22,7 @@ const GROUP: &str = "What is asked of a node with 100,000 services of 10 endpoin
 /// The pause between two changes of the bystander.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What is asked for by HTTP; each of it again and again.
+/// The HTTP requests, each of them repeated.
 fn paths(size: Size) -> Vec<String> {
     let last = size.services - 1;
     let [_, b, c, d] = last.to_be_bytes();
@@ -75,7 +75,7 @@ pub(super) fn measure() {
     for path in paths(size) {
         asker.row(&path, |first| stage.get(&path, first).len());
     }
-    // No backend is there to be dialled.
+    // The backends do not exist, so nothing is probed.
     let words: [&[&str]; 3] = [&["status"], &["diagnose", &name, "--no-probe"], &["verify"]];
     for words in words {
         asker.row(&format!("`holdfast {}`", words.join(" ")), |_| daemon.tell(words).unwrap().len());
@@ -83,7 +83,7 @@ pub(super) fn measure() {
     daemon.stop().unwrap();
 }
 
-/// Asks, while a bystander changes.
+/// Sends requests while a bystander changes.
 struct Asker<'a> {
     stage: &'a Stage,
     pid: u32,
@@ -104,14 +104,14 @@ impl<'a> Asker<'a> {
         self.bystander.change(self.stage)
     }
 
-    /// What one answer takes of a processor, while nothing else is done.
+    /// The processor time of one answer, while nothing else runs.
     fn spent(&self, ask: &impl Fn(&mut Duration) -> usize) -> Duration {
         let before = cpu(self.pid);
         again(ask);
         (cpu(self.pid) - before) / sized(ASKED, 1)
     }
 
-    /// Asks one thing again and again.
+    /// Repeats one request.
     fn row(&mut self, what: &str, ask: impl Fn(&mut Duration) -> usize + Sync) {
         forget_most(self.pid);
         let had = megabytes(self.pid).0;
@@ -139,7 +139,7 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// How large an answer is, when it began at the latest, and when each ended.
+/// The size of an answer, its latest beginning, and the end of each.
 struct Asked {
     bytes: f64,
     first: Duration,
@@ -161,7 +161,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// What changes of the bystander took meanwhile.
+/// The times of the bystander's changes meanwhile.
 fn beside(mut changes: Vec<Duration>) -> [(&'static str, f64); 2] {
     changes.sort_unstable();
     let at = |part: usize| changes.get((changes.len() * part / 100).min(changes.len().saturating_sub(1)));

@@ -1,6 +1,6 @@
-//! What a node takes for the encoding in which it asks an apiserver: for the whole lists, and for single changes.
+//! The cost of an encoding to a node: for whole lists, and for single changes.
 //!
-//! Both encodings take turns, so that both meet the same machine.
+//! Both encodings take turns, so that both run under equal conditions.
 
 use holdfast_tests::figures::Figure;
 use holdfast_tests::size::sized;
@@ -30,7 +30,7 @@ const ROWS: [&str; 4] = [
 pub(super) fn measure() {
     let stage = Stage::new(Size { services: sized(SERVICES, 50), endpoints: ENDPOINTS });
     let mut draws: [[Vec<f64>; ROWS.len()]; ENCODINGS.len()] = Default::default();
-    // The slices that a stage begins with are of the first version.
+    // The initial slices of a stage have version 1.
     let mut version = 1;
     for _ in 0..sized(ROUNDS, 1) {
         for (encoding, draws) in ENCODINGS.iter().zip(&mut draws) {
@@ -46,7 +46,7 @@ pub(super) fn measure() {
     }
 }
 
-/// The rows of one new node, which sees slices of this version come.
+/// The rows of one new node, while slices of this version arrive.
 fn taken(stage: &Stage, encoding: &str, version: u32) -> [f64; ROWS.len()] {
     let mut daemon = stage.daemon_with(&format!("encoding = {encoding:?}\n"));
     let served = start(&mut daemon).as_secs_f64();

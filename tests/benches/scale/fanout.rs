@@ -1,7 +1,7 @@
-//! What an apiserver has to send so that all nodes know, computed from what one node gets.
+//! The bytes that an apiserver sends to all nodes, computed from those to one node.
 //!
-//! Each node watches each slice, so what is sent is what one node gets times the number of nodes: holdfast saves
-//! nothing there, nor does any other proxy that watches slices.
+//! Each node watches each slice, so the sum is one node's bytes times the number of nodes: holdfast saves nothing
+//! there, nor does any other proxy that watches slices.
 
 use holdfast_tests::figures::{self, Figure};
 
@@ -9,14 +9,14 @@ const NODES: [u32; 3] = [10, 1_000, 10_000];
 
 const GROUP: &str = "MB from all apiservers to all nodes, computed";
 
-/// Writes of a slice while ten pods are replaced one after the other: each new one is added and gets ready, each old
-/// one terminates and goes.
+/// Writes of a slice while ten pods are replaced one after the other: each new one is added and becomes ready, each
+/// old one terminates and is removed.
 const WRITES_OF_A_ROLLOUT: f64 = 40.0;
 
-/// Pods of a large cluster that come and go in a second.
+/// Pods that come and go per second in a large cluster.
 const CHURN: f64 = 10.0;
 
-/// Adds the rows that follow from what was measured of one node.
+/// Adds the rows that follow from the measurements of one node.
 pub(super) fn tell() {
     let Some(file) = figures::file() else { return };
     let all = figures::read(&file).unwrap();

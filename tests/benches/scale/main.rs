@@ -1,8 +1,8 @@
-//! What clusters of any size ask of one node, and what a node with a large table asks of people.
+//! The cost of clusters of any size to one node, and of a large table to its users.
 //!
-//! `-- asked` is what questions to the admin API cost, `-- node` what a node takes, by its table's size, `-- encoded`
-//! what it takes by the encoding of its lists. The daemon is the whole program with the kernel's datapath, in a process
-//! of its own; the apiserver is the fake one, in this process. Needs root; everything is in a bed.
+//! `-- asked` measures admin API requests, `-- node` a node by its table's size, `-- encoded` the encodings of lists.
+//! The daemon is the whole program with the kernel's datapath, in a process of its own; the fake apiserver runs in
+//! this process. Needs root; everything runs in a bed.
 
 // Every line of a measurement may panic.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::panic)]
@@ -22,7 +22,7 @@ use holdfast_tests::figures;
 use holdfast_tests::program::command_line;
 use holdfast_tests::size;
 
-/// The allocator that the daemon has.
+/// The daemon's allocator.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
@@ -53,14 +53,14 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Writes the tables of the page from what this run has collected, that of the peers among it.
+/// Writes this run's results to the page's tables, with those of the peers.
 fn publish() {
     let Some(file) = figures::file() else { return };
     let page = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/scale.md"));
     figures::publish(page, MARKS, &figures::read(&file).unwrap()).unwrap();
 }
 
-/// What stands around them on the page is written by hand.
+/// The text around these marks is written by hand.
 const MARKS: (&str, &str) = (
     "<!-- What follows is written by `make scale`. -->",
     "<!-- What is above is written by `make scale`. -->",

@@ -1,5 +1,5 @@
-//! What one node takes, by how many services of ten endpoints there are: starts, memory, changes, a rolling update of
-//! everything, what it writes to its disk and what comes from the apiserver.
+//! The cost to one node by the number of services with ten endpoints: starts, memory, changes, a rolling update of
+//! everything, disk writes, and bytes from the apiserver.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,22 +15,22 @@ use super::stage::{Bystander, ENDPOINTS, Size, Stage, start};
 
 const SIZES: [u32; 3] = [1_000, 10_000, 100_000];
 
-/// Changes of one service, each after a pause in which the node has nothing else to do.
+/// Changes of one service, each after a pause in which the node is idle.
 const CHANGES: usize = 300;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a node is watched on which nothing happens, after it was left alone for as long.
+/// How long an idle node is measured, after as long a rest.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A node that writes nothing for so long has nothing left to write.
+/// A node that writes nothing for this long has nothing left to write.
 const STILL: Duration = Duration::from_secs(1);
 
-/// A state that has changed is written down within a minute.
+/// A changed state is saved within a minute.
 const WRITTEN: Duration = Duration::from_secs(70);
 
 const GROUP: &str = "One node, by the number of services of 10 endpoints";
 
-/// Every column. The short form has one, of few services.
+/// Every column. The short form has one, with few services.
 pub(super) fn measure() {
     for services in SIZES.into_iter().take(sized(SIZES.len(), 1)) {
         let size = Size { services: sized(services, 50), endpoints: ENDPOINTS };
@@ -109,7 +109,7 @@ impl Node<'_> {
         self.tell_one("MB resident", megabytes(pid).0);
     }
 
-    /// Each slice gets ten other endpoints, as fast as the apiserver writes.
+    /// Replaces the ten endpoints of each slice, as fast as the apiserver writes.
     fn rolling(&self, daemon: &Daemon<'_>) {
         let pid = daemon.pid().unwrap();
         let Size { services, .. } = self.stage.size;
@@ -117,7 +117,7 @@ impl Node<'_> {
         forget_most(pid);
         let (spent, received, wrote, begun) = (cpu(pid), self.received(), written(pid), Instant::now());
         (0..services).for_each(|at| self.stage.write(at, 2));
-        // Told after all others, because one watch says all of it.
+        // One watch has all changes, so this one arrives after the others.
         bystander.change(self.stage);
         let took = begun.elapsed().as_secs_f64();
         let each = f64::from(services);
@@ -132,7 +132,7 @@ impl Node<'_> {
         self.tell_one("kB written to the disk for each", (written(pid) - wrote) / 1e3 / each);
     }
 
-    /// The apiserver forgets the version up to which the node has read, and nothing else.
+    /// Compacts the version that the node has read, and changes nothing else.
     fn listed_again(&self, daemon: &Daemon<'_>) {
         let pid = daemon.pid().unwrap();
         let (ops, lists, spent) = (self.settled(), self.lists(), cpu(pid));
@@ -162,7 +162,8 @@ impl Node<'_> {
         self.tell_one("thousandths of a processor while nothing happens", share * 1e3);
     }
 
-    /// Waits until the state is written down as it is now, or was before: it would be while nothing happens.
+    /// Waits until the current state is saved, or was saved before: while nothing happens, it would not be saved
+    /// again.
     fn written_down(&self) {
         let begun = Instant::now();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
@@ -171,8 +172,8 @@ impl Node<'_> {
         }
     }
 
-    /// The writes to the maps, once the last ones for what has changed are made: the room of a former list is wiped
-    /// when no program reads it any more.
+    /// The writes to the maps, once the last ones are done: the space of a former list is wiped when no program reads
+    /// it any more.
     fn settled(&self) -> f64 {
         let writes = || self.metric("holdfast_ops_total");
         let (begun, mut before) = (Instant::now(), writes());
@@ -187,7 +188,7 @@ impl Node<'_> {
         }
     }
 
-    /// Bytes that have come by the loopback of the node, where the apiserver is: with TLS, and with what was asked.
+    /// Bytes on the node's loopback from and to the apiserver, with TLS and requests.
     fn received(&self) -> f64 {
         let read = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
         let text = self.stage.bed.within(Location::NODE, read).unwrap();

@@ -1,4 +1,4 @@
-//! A fake apiserver with so many services, and the daemon that follows it.
+//! A fake apiserver with this many services, and the daemon that follows it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,17 +13,17 @@ use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server, many};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 
-/// So many services with so many endpoints each.
+/// The number of services and of the endpoints of each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub(super) services: u32,
     pub(super) endpoints: u32,
 }
 
-/// What services have in all measurements.
+/// The endpoints of each service in all measurements.
 pub(super) const ENDPOINTS: u32 = 10;
 
-/// The apiserver, and where it and its daemon are.
+/// The apiserver, and the bed of it and its daemon.
 pub(super) struct Stage {
     pub(super) size: Size,
     pub(super) cluster: Cluster,
@@ -51,7 +51,7 @@ impl Stage {
         self.cluster.apply(object).unwrap();
     }
 
-    /// Writes the slice of a service; with another version it has other backends.
+    /// Writes the slice of a service; another version has other backends.
     pub(super) fn write(&self, at: u32, version: u32) {
         let Size { services, endpoints } = self.size;
         let mut slice = many::slice(at, at + services * (version % 2), endpoints, version.into());
@@ -59,12 +59,12 @@ impl Stage {
         self.apply(slice);
     }
 
-    /// A daemon that does not run yet.
+    /// A daemon that is not started yet.
     pub(super) fn daemon(&self) -> Daemon<'_> {
         self.daemon_with("")
     }
 
-    /// The same, with more keys of the apiserver.
+    /// The same, with more keys of `[apiserver]`.
     pub(super) fn daemon_with(&self, keys: &str) -> Daemon<'_> {
         let daemon = Daemon::new(&self.bed, "").unwrap().started_as(std::env::current_exe().unwrap());
         let ca = daemon.folder().join("ca.pem");
@@ -78,7 +78,7 @@ impl Stage {
         daemon
     }
 
-    /// One GET over TCP, read to its end; notes when the first byte of its body came.
+    /// Sends a GET over TCP and reads the answer; `first` gets the time of the body's first byte.
     pub(super) fn get(&self, path: &str, first: &mut Duration) -> Vec<u8> {
         let begun = Instant::now();
         let connect = || TcpStream::connect("127.0.0.1:9890").unwrap();
@@ -105,7 +105,7 @@ impl Stage {
         String::from_utf8(self.get("/metrics", &mut Duration::default())).unwrap()
     }
 
-    /// Something happens that no watch hears of, and changes nothing, and then it is too long ago.
+    /// Compacts a change that no watch gets and that changes nothing.
     pub(super) fn forget(&self) {
         let kinds = [Kind::Services, Kind::Slices];
         kinds.into_iter().for_each(|kind| self.server.mute(kind, true));
@@ -114,13 +114,13 @@ impl Stage {
         kinds.into_iter().for_each(|kind| self.server.mute(kind, false));
     }
 
-    /// From now on there is no apiserver.
+    /// Stops the apiserver.
     pub(super) fn away(&self) {
         self.server.stop();
     }
 }
 
-/// Starts a daemon, and gives the time until it is ready.
+/// Starts a daemon, and returns the time until it is ready.
 pub(super) fn start(daemon: &mut Daemon<'_>) -> Duration {
     let begun = Instant::now();
     daemon.launch().unwrap();
@@ -158,7 +158,7 @@ fn bystander_slice(backend: &str) -> Value {
     })
 }
 
-/// Hears by the socket of each change of one service, which is in the maps and recorded by then.
+/// Receives each change of one service from the socket; by then it is in the maps and recorded.
 pub(super) struct Bystander {
     told: BufReader<UnixStream>,
     changes: u32,
@@ -175,7 +175,7 @@ impl Bystander {
         bystander
     }
 
-    /// From the write at the apiserver until it is told.
+    /// The time from the write at the apiserver until the change arrives here.
     pub(super) fn change(&mut self, stage: &Stage) -> Duration {
         self.changes = self.changes % 250 + 1;
         let backend = format!("192.0.2.{}", self.changes);

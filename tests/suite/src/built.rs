@@ -1,7 +1,7 @@
-//! The test programs that cargo has built, and the tests in each.
+//! The test programs that cargo has built, and their tests.
 //!
-//! Invariant: a test is named `package/target/test`, the package by its folder, so that equal names in two packages are
-//! two tests. A benchmark is one test, of its short form.
+//! Invariant: a test is named `package/target/test`, the package by its folder, so that equal names in two packages
+//! are two tests. A benchmark is one test, of its short form.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 use crate::error::SuiteError;
 
-/// What a benchmark is called as a test.
+/// The test name of a benchmark.
 const SHORT_FORM: &str = "short_form";
 
-/// A line of cargo's messages, as far as it matters here.
+/// The needed fields of cargo's messages.
 #[derive(Debug, Deserialize)]
 struct Message {
     reason: String,
@@ -38,13 +38,13 @@ struct Profile {
     test: bool,
 }
 
-/// A test program, where it lies and where it runs.
+/// A test program, its path and its working directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// Its package and its target, as in `datapath/kernel`.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// The folder of its package, in which cargo runs it too.
+    /// The folder of its package, in which it runs as under cargo.
     pub(crate) folder: PathBuf,
     is_benchmark: bool,
 }
@@ -55,11 +55,11 @@ pub(crate) struct Test {
     /// As in `datapath/kernel/maps::kernel_a_map_grows`.
     pub(crate) name: String,
     pub(crate) program: Program,
-    /// The arguments by which the program runs this test alone.
+    /// The arguments that run only this test.
     pub(crate) arguments: Vec<String>,
 }
 
-/// The programs that cargo's messages name, each once.
+/// The programs in cargo's messages, each once.
 pub(crate) fn programs(messages: &str) -> Vec<Program> {
     let lines = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
     let mut programs: Vec<Program> = lines.filter_map(program).collect();
@@ -85,14 +85,14 @@ fn program(message: Message) -> Option<Program> {
 }
 
 impl Program {
-    /// A program at that path, for this crate's own tests.
+    /// The program at a path, for this crate's own tests.
     #[cfg(test)]
     pub(crate) fn of_path(path: &str, folder: &std::path::Path) -> Self {
         let path = PathBuf::from(path);
         Self { name: "a/b".to_owned(), path, folder: folder.to_owned(), is_benchmark: false }
     }
 
-    /// Its tests, as it lists them itself.
+    /// The tests that it lists.
     pub(crate) fn tests(&self) -> Result<Vec<Test>, SuiteError> {
         if self.is_benchmark {
             return Ok(vec![self.test(SHORT_FORM, Vec::new())]);
@@ -119,7 +119,7 @@ impl Program {
         Err(SuiteError::List { program: self.path.clone(), said })
     }
 
-    /// The program as cargo starts it: golden files are found from the folder of its package.
+    /// The program as cargo starts it: tests find golden files from the folder of its package.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);

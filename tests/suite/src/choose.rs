@@ -1,24 +1,24 @@
-//! Which parts a command runs.
+//! Selects the parts that a command runs.
 //!
-//! Invariant: of the parts that are due, first come those with paths that changed since they passed, then those that
-//! passed longest ago; together they take no longer than they may, as far as earlier runs say.
+//! Invariant: of the due parts, those with paths that changed since they passed come first, then the others, oldest
+//! first. By their former times, they fit into the time limit together.
 
 use crate::error::SuiteError;
 use crate::record::{Row, Rows, supply_row};
 use crate::supply::wanted;
 use crate::table::{Run, Set, Table};
 
-/// What a command asks for.
+/// The requested parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Set(Set),
-    /// Parts of `make test-all` that are due, for so many seconds.
+    /// Due parts of `make test-all`, for this many seconds.
     Due(u64),
     /// By name: `host`, `host@trixie`.
     Named(Vec<String>),
 }
 
-/// The runs that were asked for, in the table's order.
+/// The requested runs, in the table's order.
 pub(crate) fn choose(
     asked: &Asked,
     table: &Table,
@@ -73,8 +73,8 @@ fn due(
     chosen
 }
 
-/// What a run is expected to take: as long as it took last, with the supplies that are made for it. One that never ran
-/// may take all that it is allowed.
+/// The expected seconds of a run: its last time plus that of its missing supplies. A run that never ran counts with
+/// its limit.
 fn cost<'a>(run: &Run, supplies: impl Iterator<Item = &'a String>, rows: &Rows) -> u64 {
     let own = rows.get(&run.name()).map_or(run.part.limit, |row| row.seconds);
     own + supplies.filter_map(|name| rows.get(&supply_row(name))).map(|row| row.seconds).sum::<u64>()

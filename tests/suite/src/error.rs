@@ -1,6 +1,6 @@
-//! Why a run of tests could not begin or go on.
+//! Errors that stop a run of tests.
 //!
-//! Invariant: each says what it was about and what to do. A test that fails is no error.
+//! Invariant: each names its subject and the remedy. A failed test is no error.
 
 use std::io;
 use std::path::{Path, PathBuf};

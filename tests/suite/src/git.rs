@@ -1,4 +1,4 @@
-//! What git knows of this tree.
+//! Queries git about this tree.
 //!
 //! Invariant: nothing here changes the tree.
 
@@ -14,8 +14,7 @@ fn said(root: &Path, arguments: &[&str]) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The short name and the day of the commit that the tree is at. `None`: a file of it was changed since, or git says
-/// nothing.
+/// The short name and the day of the tree's commit. `None`: a file has changed since, or git fails.
 pub(crate) fn commit(root: &Path) -> Option<(String, String)> {
     let is_clean = said(root, &["status", "--porcelain", "--untracked-files=no"])?.is_empty();
     let line = said(root, &["log", "-1", "--abbrev=12", "--format=%h %cs"])?;
@@ -23,8 +22,7 @@ pub(crate) fn commit(root: &Path) -> Option<(String, String)> {
     is_clean.then(|| (commit.to_owned(), day.to_owned()))
 }
 
-/// Whether something below one of the paths differs from what it was at a commit. Since a commit that git does not know
-/// everything has changed.
+/// Whether a path differs from a commit. An unknown commit counts as a change.
 pub(crate) fn changed_since(root: &Path, commit: &str, paths: &[String]) -> bool {
     let mut arguments = vec!["diff", "--quiet", commit, "--"];
     arguments.extend(paths.iter().map(String::as_str));

@@ -1,7 +1,8 @@
-//! Runs the tests of holdfast, part by part; `make test` and `make test-all` call it.
+//! Runs the tests of holdfast part by part, for `make test` and `make test-all`.
 //!
-//! `tests/parts.toml` says which parts there are. Invariant: the last line of a run is `N passed, N failed`, and the
-//! exit code is 0 if some passed and none failed.
+//! `tests/parts.toml` lists the parts.
+//!
+//! Invariant: the last line of a run is `N passed, N failed`, and the exit code is 0 if some passed and none failed.
 
 mod built;
 mod choose;

@@ -1,8 +1,10 @@
-//! Mistakes that a tired colleague could make, each with the tests that catch it: `make mutants`.
+//! Mutants: small mistakes, each with the tests that must catch it: `make mutants`.
 //!
-//! All mistakes are compiled at once into a copy of the tree, each behind its number in an environment variable, so one
-//! build serves every run. Invariant: the checkout is read and never written, but for the target folder. Without a
-//! number, the copy behaves as the checkout does; a run begins by showing that all tests pass so.
+//! All mutants are compiled at once into a copy of the tree, each behind its number in an environment variable, so
+//! that one build serves every run.
+//!
+//! Invariant: nothing is written to the checkout except the target folder. Without a number, the copy behaves as the
+//! checkout, and a run first shows that all tests pass in it.
 
 mod scratch;
 mod table;
@@ -20,13 +22,13 @@ use crate::session::{Places, say};
 use scratch::Scratch;
 use table::{Mutants, Row};
 
-/// The variable that says which mistake is made; 0, or nothing: none.
+/// The variable with the active mutant's number; 0 or unset means none.
 const NUMBER: &str = "HOLDFAST_MUTANT";
 
-/// A test that takes longer has failed: without a mistake each takes seconds, and a minute on a machine that is busy.
+/// A longer test has failed: without a mutant each takes seconds, and a minute on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs the rows of the files whose paths contain `only`. The exit code is 0 if each mistake was caught.
+/// Runs the rows of the files whose paths contain `only`. The exit code is 0 if each mutant was caught.
 pub(crate) fn run(places: &Places, only: &str) -> Result<ExitCode, SuiteError> {
     let mutants = Mutants::read(&places.root)?;
     let scratch = Scratch::fill(places, &mutants)?;
@@ -55,7 +57,7 @@ fn line(number: usize, row: &Row, missed: &[&str]) -> String {
     format!("{verdict:<10} {number:>3} {file}: {} -> {mistake} by {by}", row.original())
 }
 
-/// The tests that the rows name, by their patterns.
+/// The tests of the rows' patterns.
 struct Tests(BTreeMap<String, Vec<Test>>);
 
 impl Tests {
@@ -80,7 +82,7 @@ impl Tests {
         self.0.get(pattern).map_or(&[], Vec::as_slice)
     }
 
-    /// A test that fails without a mistake would seem to catch each one.
+    /// A test that fails without a mutant would seem to catch every mutant.
     fn check_without_mistake(&self, scratch: &Scratch, rows: &[(usize, &Row)]) -> Result<(), SuiteError> {
         let mut tests: Vec<&Test> =
             rows.iter().flat_map(|(_, row)| &row.tests).flat_map(|it| self.fitting(it)).collect();
@@ -88,7 +90,7 @@ impl Tests {
         tests.dedup_by(|one, other| one.name == other.name);
         let mut failed = Vec::new();
         for test in &tests {
-            // Clocks and real traffic can be late on a machine that others use too.
+            // Clocks and real traffic can be late on a busy machine, so a failure needs a second one.
             if !passes(scratch, test, 0)? && !passes(scratch, test, 0)? {
                 failed.push(test.name.clone());
             }
@@ -100,7 +102,7 @@ impl Tests {
         Err(SuiteError::Mutant(format!("these tests fail without any mistake: {}", failed.join(", "))))
     }
 
-    /// The patterns of a row of which every test passes in spite of the mistake.
+    /// The patterns of a row whose tests all pass despite the mutant.
     fn missed<'a>(&self, scratch: &Scratch, number: usize, row: &'a Row) -> Result<Vec<&'a str>, SuiteError> {
         let mut missed = Vec::new();
         for pattern in &row.tests {

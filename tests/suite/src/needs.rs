@@ -1,10 +1,10 @@
-//! What a machine has to have before a part can run on it.
+//! Requirements of a part on the machine.
 //!
-//! Invariant: a need that is not met is named with what brings it; it never counts as a test that passed.
+//! Invariant: an unmet requirement is reported with its remedy; it never counts as a passed test.
 
 use std::path::Path;
 
-/// A word of `needs` in the table, how it is looked for, and what to do where it is absent.
+/// A word of `needs` in the table, how to check it, and its remedy.
 const NEEDS: [(&str, Look, &str); 6] = [
     ("root", Look::Root, "run it as root"),
     ("apt", Look::Program("apt-get"), "run it on Debian or Ubuntu"),
@@ -21,7 +21,7 @@ enum Look {
     Machine(&'static str),
 }
 
-/// The first of these needs that this machine does not meet: what is absent, and what to do.
+/// The first unmet requirement with its remedy.
 pub(crate) fn unmet(needs: &[String]) -> Option<String> {
     needs.iter().find_map(|need| match NEEDS.iter().find(|(name, _, _)| name == need) {
         Some((_, look, _)) if look.is_met() => None,

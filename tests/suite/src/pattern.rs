@@ -1,8 +1,8 @@
-//! Names of tests with `*` for any text.
+//! Matches names of tests with patterns in which `*` stands for any text.
 //!
-//! Invariant: a pattern without `*` fits itself only.
+//! Invariant: a pattern without `*` matches only itself.
 
-/// Whether the whole text fits the pattern.
+/// Whether the whole text matches the pattern.
 pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };

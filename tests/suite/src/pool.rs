@@ -1,7 +1,7 @@
-//! Many processes of tests at once.
+//! Runs many test processes at once.
 //!
-//! Invariant: each test is run once, no more of them at the same time than asked, and the longest begin first, so that
-//! none is left alone at the end.
+//! Invariant: each test runs once, at most the given number at the same time, and the longest begin first, so that
+//! none runs alone at the end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -15,27 +15,27 @@ use crate::process::{self, Ended};
 use crate::table::Run;
 use crate::times::Times;
 
-/// A test, and how it went.
+/// A test and its result.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) test: String,
     pub(crate) ended: Ended,
 }
 
-/// How tests of one part are run.
+/// How the tests of one part run.
 #[derive(Debug)]
 pub(crate) struct Pool<'a> {
     pub(crate) run: &'a Run,
     /// Cargo's target folder.
     pub(crate) target: &'a Path,
-    /// Where what they write is kept.
+    /// The folder for their output.
     pub(crate) logs: &'a Path,
 }
 
 static LOGS: AtomicUsize = AtomicUsize::new(0);
 
 impl Pool<'_> {
-    /// Runs them all; the order of what comes back is that in which they ended.
+    /// Runs all tests; the results have the order in which the tests ended.
     pub(crate) fn all(
         &self,
         tests: &[Test],
@@ -43,10 +43,10 @@ impl Pool<'_> {
         at_once: usize,
     ) -> Result<Vec<Outcome>, SuiteError> {
         let mut waiting: Vec<&Test> = tests.iter().collect();
-        // The last one is taken first.
+        // `pop` takes the last one.
         waiting.sort_by_key(|test| times.of(&test.name));
         let (waiting, ended) = (Mutex::new(waiting), Mutex::new(Vec::new()));
-        // The lock is given back before the test begins.
+        // Releases the lock before the test begins.
         let next = || lock(&waiting).pop();
         let work = || {
             while let Some(test) = next() {
@@ -70,7 +70,7 @@ impl Pool<'_> {
         Ok(Outcome { test: test.name.clone(), ended })
     }
 
-    /// A file that no other process writes to.
+    /// A file that no other process writes.
     pub(crate) fn log(&self) -> PathBuf {
         self.logs.join(format!("{}.log", LOGS.fetch_add(1, Ordering::Relaxed)))
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::built::Program;
 
-    /// Two tests that each wait until the other has begun.
+    /// Two tests that each wait for the start of the other.
     #[test]
     fn as_many_tests_as_requested_run_at_once() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,6 @@
-//! One process of a run: begun in a group of its own, ended at its limit, with the CPU time that it and its children
-//! took.
+//! A process of a run: started in its own group, ended at its limit, with its CPU time and that of its children.
 //!
-//! Invariant: when `run` returns, the process has ended; when this program is interrupted, all of them are.
+//! Invariant: when `run` returns, the process has ended. When this program is interrupted, all processes end.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,28 +19,28 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{SuiteError, at};
 
-/// Says to scripts that the test programs are built, so that none waits for cargo's lock while another one builds.
+/// Tells scripts that the test programs are built, so that none waits for cargo's lock while another one builds.
 const BUILT: &str = "TEST_PROGRAMS_BUILT";
 
-/// How often an ended process is looked for.
+/// How often the end of a process is polled.
 const POLL: Duration = Duration::from_millis(4);
 
-/// What a process gets to clean up after SIGTERM at its limit, before it is killed.
+/// How long a process may clean up between SIGTERM at its limit and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// So much of what a failed process wrote is shown.
+/// How much of a failed process's output is shown.
 const SHOWN_BYTES_MAX: u64 = 200_000;
 
-/// The exit code of a run that was interrupted, as shells have it.
+/// The exit code of an interrupted run, as in shells.
 const INTERRUPTED: i32 = 130;
 
 /// The kernel counts CPU time in hundredths of a second, whatever its own tick is.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// The groups that run now.
+/// The running groups.
 static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
-/// How a process ended.
+/// The result of a process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) passed: bool,
@@ -52,8 +51,8 @@ pub(crate) struct Ended {
     log: PathBuf,
 }
 
-/// Ends everything that runs when this program is told to end. By handlers, because a mask of signals would be
-/// inherited by what is tested.
+/// Ends all processes when this program receives a signal. It uses handlers, because tested processes would inherit a
+/// signal mask.
 pub(crate) fn end_all_on_signals() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
@@ -78,12 +77,12 @@ fn running() -> std::sync::MutexGuard<'static, BTreeSet<i32>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a command to its end, or to its limit.
+/// Runs a command until it ends or reaches its limit.
 pub(crate) fn run(command: &mut Command, limit: Duration, log: &Path) -> Result<Ended, SuiteError> {
     Ok(start(command, log)?.finish(limit))
 }
 
-/// A process that runs.
+/// A running process.
 #[derive(Debug)]
 pub(crate) struct Started {
     child: Child,
@@ -104,12 +103,12 @@ pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Started, SuiteE
 }
 
 impl Started {
-    /// The number of its group, which is its own.
+    /// The id of its group, which equals its process id.
     pub(crate) fn group(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
-    /// Waits for its end, or brings it about at the limit.
+    /// Waits for its end, or ends it at the limit.
     pub(crate) fn finish(mut self, limit: Duration) -> Ended {
         let pid = self.group();
         let is_late = !wait_until(pid, self.begun + limit);
@@ -125,7 +124,7 @@ impl Started {
     }
 }
 
-/// Whether a process ends in time. It stays for its CPU time to be read.
+/// Whether a process ends in time. It stays a zombie, so that its CPU time can be read.
 fn wait_until(pid: i32, end: Instant) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
     while let Ok(WaitStatus::StillAlive) = waitid(Id::Pid(Pid::from_raw(pid)), flags) {
@@ -137,7 +136,7 @@ fn wait_until(pid: i32, end: Instant) -> bool {
     true
 }
 
-/// Ends a group that was too slow: by SIGTERM, because some clean up, then for good.
+/// Ends a slow group: SIGTERM first, because some clean up, then SIGKILL.
 fn end(pid: i32) {
     let group = Pid::from_raw(pid);
     let _ = killpg(group, Signal::SIGTERM);
@@ -146,17 +145,17 @@ fn end(pid: i32) {
     wait_until(pid, Instant::now() + GRACE);
 }
 
-/// What an ended process took, with its children that ended before it.
+/// The CPU time of an ended process, with its children that ended before it.
 fn cpu_time(pid: i32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may hold anything; the four times are the twelfth to fifteenth field after it.
+    // The name in parentheses may contain anything; the four times are the twelfth to fifteenth field after it.
     let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
     let ticks: u64 = fields.skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
     Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
 }
 
 impl Ended {
-    /// The end of what it wrote.
+    /// The end of its output.
     pub(crate) fn output(&self) -> String {
         let read = || -> std::io::Result<Vec<u8>> {
             let mut file = File::open(&self.log)?;

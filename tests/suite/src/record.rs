@@ -1,9 +1,10 @@
-//! Which parts passed when: `tests/ran.tsv`, a row for each run and each supply; and the tests that passed at their
-//! second try, `tests/unsteady.tsv`.
+//! The record of passed parts, `tests/ran.tsv`, with a row for each run and supply; and of tests that passed only at
+//! their second try, `tests/unsteady.tsv`.
 //!
-//! Runs write their rows into the cache, because CI's clone goes with its machine; `make ran` takes them over into the
-//! repository, which makes them one landing. Invariant: only a run that passed whole, of a tree that is a commit, has a
-//! row; the newest is kept.
+//! Runs write their rows into the cache, because CI's clone goes with its machine; `make ran` moves them into the
+//! repository as one landing.
+//!
+//! Invariant: only a fully passed run of a committed tree has a row; the newest is kept.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{SuiteError, at};
 
-/// Below the repository.
+/// The path in the repository.
 pub(crate) const RAN: &str = "tests/ran.tsv";
 const UNSTEADY: &str = "tests/unsteady.tsv";
 
@@ -22,17 +23,17 @@ const SUPPLY: &str = "supply ";
 const RAN_HEAD: &str = "# part\tlanding\tcommit\tday\tseconds\ttests";
 const UNSTEADY_HEAD: &str = "# test\tcommit\tday";
 
-/// Seconds. A supply that took longer was made. One that took less was there, which says something of this machine
-/// and nothing of others, so that row stays in the cache.
+/// The least seconds of a supply that was really made. A shorter one existed already; its row says nothing about other
+/// machines and stays in the cache.
 const MADE_LEAST: u64 = 10;
 
-/// So much of the cache's file is read at most: a few rows for each landing.
+/// The most that is read of the cache's file: it has a few rows for each landing.
 const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) part: String,
-    /// The how-manieth landing it was taken over by; 0 until then.
+    /// The number of its landing; 0 before.
     pub(crate) landing: u32,
     pub(crate) commit: String,
     pub(crate) day: String,
@@ -63,7 +64,7 @@ impl Row {
     }
 }
 
-/// The cache's own files beside the repository's.
+/// The cache's own files, next to the repository's.
 #[derive(Debug)]
 pub(crate) struct Records {
     root: PathBuf,
@@ -75,7 +76,7 @@ impl Records {
         Self { root: root.to_owned(), cache: cache.to_owned() }
     }
 
-    /// What the repository has, and what runs on this machine have added since.
+    /// The repository's rows, with those that runs on this machine have added since.
     pub(crate) fn rows(&self) -> Result<Rows, SuiteError> {
         let mut rows = read(&self.root.join(RAN))?;
         rows.extend(read(&self.cache.join("ran.tsv"))?);
@@ -94,7 +95,8 @@ impl Records {
         append(&self.cache.join("unsteady.tsv"), &format!("{test}\t{commit}\t{day}\n"))
     }
 
-    /// Takes the rows of the cache over as one landing; how many there were. A part that is no more loses its row.
+    /// Moves the cache's rows into the repository as one landing, and returns their number. Removed parts lose their
+    /// rows.
     pub(crate) fn merge(&self, exists: impl Fn(&str) -> bool) -> Result<usize, SuiteError> {
         let path = self.root.join(RAN);
         let mut rows = read(&path)?;
@@ -127,7 +129,7 @@ impl Records {
     }
 }
 
-/// Under which name the record has a supply.
+/// The name of a supply's row.
 pub(crate) fn supply_row(name: &str) -> String {
     format!("{SUPPLY}{name}")
 }
@@ -141,7 +143,7 @@ fn facts(text: &str) -> Vec<String> {
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
 }
 
-/// The rows of a file; none where there is no file.
+/// The rows of a file; none if it is missing.
 fn read(path: &Path) -> Result<Rows, SuiteError> {
     let text = text(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with('#'));
@@ -167,7 +169,7 @@ fn write(path: &Path, text: &str) -> Result<(), SuiteError> {
     fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(at("write", path))
 }
 
-/// In one write, so that two runs at once keep whole lines.
+/// Appends in one write, so that concurrent runs keep whole lines.
 fn append(path: &Path, line: &str) -> Result<(), SuiteError> {
     let open = OpenOptions::new().create(true).append(true).open(path);
     open.and_then(|mut file| file.write_all(line.as_bytes())).map_err(at("write", path))
@@ -228,7 +230,7 @@ mod tests {
         assert_eq!(text, format!("{UNSTEADY_HEAD}\na/b/c\tabc\t2026-11-24\n"));
     }
 
-    /// A part that CI has left out for longer proves nothing of what is here today.
+    /// A part that CI has not run for longer proves nothing about today's code.
     const LANDINGS_MAX: u32 = 12;
 
     #[test]
@@ -237,10 +239,10 @@ mod tests {
         let rows = read(&root.join(RAN)).unwrap();
         let now = rows.values().map(|row| row.landing).max().unwrap();
         let table = crate::table::Table::read(&root).unwrap();
-        // What `make test` runs has passed whenever anything lands.
+        // `make test` has passed at every landing.
         let rest = table.parts.iter().filter(|part| part.by == crate::table::Set::All);
         let names = rest.flat_map(crate::table::Part::runs).map(|run| run.name());
-        // A run that never passed counts from the first landing on.
+        // A run that never passed counts from the first landing.
         let last = |name: &String| rows.get(name).map_or(0, |row| row.landing);
         let is_old = |name: &String| last(name) + LANDINGS_MAX < now;
         let old: Vec<String> = names.filter(is_old).map(|name| format!("make part PART={name}")).collect();

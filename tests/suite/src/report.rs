@@ -1,7 +1,7 @@
-//! What a run says: a line for each part, what failed, where the time went, and the sum as the last line.
+//! The report of a run: a line for each part, the failures, the slowest tests, and the sum as the last line.
 //!
-//! Invariant: the sum counts each test once; a part that was asked for and could not run counts as a failure where
-//! `CI` is set, and is named everywhere.
+//! Invariant: the sum counts each test once. A requested part that could not run counts as a failure if `CI` is set,
+//! and is always listed.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,36 +9,35 @@ use std::time::Duration;
 use crate::pool::Outcome;
 use crate::supply::Made;
 
-/// More than these in one run are no accident.
+/// More unsteady tests than this in one run are no accident.
 const UNSTEADY_MAX: usize = 2;
 
-/// So many of the tests that took longest are shown.
+/// How many of the slowest tests are shown.
 const SLOWEST_SHOWN: usize = 10;
 
-/// So many of the last lines of what a failed test wrote are shown at the end of everything: there is more where it
-/// failed.
+/// How many of the last lines of a failed test are shown at the end; more are shown where it failed.
 const LINES_AT_END: usize = 40;
 
-/// So many of the lines before those are shown that say what failed: a part that is one program runs hundreds of tests,
-/// and what the last of them wrote says nothing of the one that failed.
+/// How many earlier lines that name failures are shown: a part may be one program with hundreds of tests, and its last
+/// lines may be about others.
 const LINES_OF_FAILURES: usize = 20;
 
-/// How one part went.
+/// The result of one part.
 #[derive(Debug, Default)]
 pub(crate) struct PartReport {
     pub(crate) name: String,
     pub(crate) passed: usize,
     pub(crate) failed: Vec<Failed>,
-    /// Tests that failed beside others and passed alone.
+    /// Tests that failed among others and passed alone.
     pub(crate) unsteady: Vec<String>,
-    /// What tests that passed could not try on this machine, with their names.
+    /// What passed tests could not try on this machine, with their names.
     pub(crate) untried: Vec<String>,
     /// Why it did not run.
     pub(crate) absent: Option<String>,
     pub(crate) waited: Duration,
     pub(crate) wall: Duration,
     pub(crate) cpu: Duration,
-    /// Names and times.
+    /// Tests and their times.
     pub(crate) times: Vec<(String, Duration)>,
 }
 
@@ -61,7 +60,7 @@ impl PartReport {
         self.absent.is_none() && self.failed.is_empty() && self.passed > 0
     }
 
-    /// The line that is shown when the part has ended.
+    /// The line that is printed when the part has ended.
     pub(crate) fn line(&self) -> String {
         if let Some(why) = &self.absent {
             return format!("{:<24} not run: {why}", self.name);
@@ -85,7 +84,7 @@ impl PartReport {
 pub(crate) struct Report {
     pub(crate) parts: Vec<PartReport>,
     pub(crate) supplies: Vec<(String, Made)>,
-    /// Seconds that cargo took before this program began.
+    /// The seconds of cargo's build before this program.
     pub(crate) build: Option<u64>,
     pub(crate) in_ci: bool,
 }
@@ -106,7 +105,7 @@ impl Report {
         self.parts.iter().flat_map(|part| &part.unsteady)
     }
 
-    /// Everything that is said at the end.
+    /// The text at the end.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         self.tell_failures(&mut text);
@@ -169,7 +168,7 @@ impl Report {
     }
 }
 
-/// Of what a failed test wrote, what says most: which tests failed, where they panicked and why, and how it ended.
+/// The most useful lines of a failed test: which tests failed, where and why they panicked, and the end.
 fn telling(output: &str) -> Vec<&str> {
     let lines: Vec<&str> = output.lines().collect();
     let (before, end) = lines.split_at(lines.len().saturating_sub(LINES_AT_END));

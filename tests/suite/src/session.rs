@@ -1,7 +1,6 @@
-//! One run of tests, from what was asked for to the report.
+//! A run of tests, from the request to the report.
 //!
-//! Invariant: what was chosen runs or is named with its reason; a row is written for what passed whole, and for nothing
-//! else.
+//! Invariant: each chosen part runs or is reported with the reason. Only fully passed parts get a row.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -25,17 +24,17 @@ use crate::supply::{self, Supplies, Wanted};
 use crate::table::{Run, Table};
 use crate::times::Times;
 
-/// Only so few may show that they pass alone: more have a cause in common.
+/// How many failed tests may run again alone: more have a common cause.
 const AGAIN_MAX: usize = 3;
 
-/// Where everything lies.
+/// The paths of a run.
 #[derive(Debug)]
 pub(crate) struct Places {
     /// The folder of the repository.
     pub(crate) root: PathBuf,
     /// Cargo's target folder.
     pub(crate) target: PathBuf,
-    /// What clones share.
+    /// The cache that clones share.
     pub(crate) cache: PathBuf,
 }
 
@@ -62,7 +61,7 @@ impl Session {
         Ok(Self { places, table, records, times, tests: BTreeMap::new(), logs })
     }
 
-    /// Learns from cargo's messages which tests there are, and which part each belongs to.
+    /// Reads the tests from the built programs, and finds the part of each.
     pub(crate) fn find_tests(&mut self) -> Result<(), SuiteError> {
         for program in built(&self.places)? {
             for test in program.tests()? {
@@ -79,7 +78,7 @@ impl Session {
         part.map(|part| part.name.clone())
     }
 
-    /// A pattern that fits nothing is left over from tests that were renamed.
+    /// A pattern without a match is left over from renamed tests.
     fn check_patterns(&self) -> Result<(), SuiteError> {
         let all = || self.tests.values().flatten();
         for part in &self.table.parts {
@@ -97,14 +96,14 @@ impl Session {
         self.table.parts.iter().map(|part| (part.name.as_str(), of(&part.name))).collect()
     }
 
-    /// The runs that are asked for.
+    /// The requested runs.
     pub(crate) fn choose(&self, asked: &Asked) -> Result<Vec<Run>, SuiteError> {
         let root = &self.places.root;
         let changed = |row: &Row, run: &Run| git::changed_since(root, &row.commit, &run.part.guards);
         choose(asked, &self.table, &self.records.rows()?, changed)
     }
 
-    /// Runs them, one part after another, while what later ones need is made.
+    /// Runs the parts one after another, while the supplies of later ones are made.
     pub(crate) fn run(&mut self, runs: &[Run], build: Option<u64>) -> Result<Report, SuiteError> {
         let supplies = Supplies::default();
         let able = runs.iter().filter(|run| needs::unmet(&run.part.needs).is_none());
@@ -185,7 +184,7 @@ impl Session {
         Ok(part)
     }
 
-    /// A program of its own: it says how many passed, or counts as one test.
+    /// Runs a part's own program, which prints how many tests passed, or counts as one.
     fn run_command(&self, run: &Run) -> Result<PartReport, SuiteError> {
         let mut words = run.part.command.iter().map(|word| run.with_turn(word));
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -198,7 +197,7 @@ impl Session {
             sums(&output).unwrap_or((usize::from(ended.passed), usize::from(!ended.passed)));
         let failed = failed.max(usize::from(!ended.passed));
         let failure = |output| Failed { test: run.name(), how: ended.how.clone(), output };
-        // What it wrote is told once.
+        // Its output is shown once.
         let failures: Vec<Failed> =
             [output].into_iter().chain(repeat(String::new())).take(failed).map(failure).collect();
         failures.first().into_iter().for_each(tell);
@@ -211,7 +210,7 @@ impl Session {
         })
     }
 
-    /// Writes down what passed whole, if the tree is a commit: at once, because a run may be interrupted.
+    /// Records a fully passed part, if the tree is a commit: at once, because a run may be interrupted.
     fn keep_part(&self, part: &PartReport) -> Result<(), SuiteError> {
         let Some(commit) = git::commit(&self.places.root) else { return Ok(()) };
         if part.is_whole() {
@@ -230,7 +229,7 @@ impl Session {
     }
 }
 
-/// The first part that has what it needs, because what takes long is made meanwhile; else the first one.
+/// The first part whose supplies exist, because slow ones are made meanwhile; else the first one.
 fn take_next<'a>(left: &mut VecDeque<&'a Run>, is_ready: impl Fn(&Run) -> bool) -> Option<&'a Run> {
     let position = left.iter().position(|run| is_ready(run)).unwrap_or_default();
     left.remove(position)
@@ -241,14 +240,14 @@ fn row(part: String, (commit, day): &(String, String), (wall, tests): (Duration,
     Row { part, landing: 0, commit, day, seconds: wall.as_secs() + 1, tests }
 }
 
-/// What a test that passed says that it could not try here.
+/// What a passed test reports that it could not try here.
 fn untried(outcome: &Outcome) -> Vec<String> {
     let output = outcome.ended.output();
     let lines = output.lines().filter_map(|line| line.strip_prefix("not tried: "));
     lines.map(|what| format!("{}: {what}", outcome.test)).collect()
 }
 
-/// How many passed and failed, by the last line that says so.
+/// The numbers of passed and failed tests in the last such line.
 fn sums(output: &str) -> Option<(usize, usize)> {
     output.lines().rev().find_map(|line| {
         let (passed, rest) = line.split_once(" passed, ")?;
@@ -261,14 +260,14 @@ fn tell(failed: &Failed) {
     say(&format!("failed: {} ({})\n{}", failed.test, failed.how, failed.output));
 }
 
-/// The test programs of the last build, which `scripts/test-programs.sh` has written down.
+/// The test programs of the last build, as `scripts/test-programs.sh` has recorded them.
 pub(crate) fn built(places: &Places) -> Result<Vec<Program>, SuiteError> {
     let path = places.target.join("suite/built.json");
     let messages = fs::read_to_string(&path).map_err(at("read", &path))?;
     Ok(built::programs(&messages))
 }
 
-/// Writes a line to the standard output; a closed pipe is no reason to stop.
+/// Prints a line; a closed pipe is no reason to stop.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

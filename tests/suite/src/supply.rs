@@ -1,7 +1,7 @@
-//! What parts need and what is made once: tools, kernels, servers, packages. Made in the background, in the order in
-//! which parts ask, by what the processors have left beside the tests.
+//! Supplies that parts need and that are made once: tools, kernels, servers, packages. They are made in the background
+//! at low priority, in the order of the parts.
 //!
-//! Invariant: a part begins only when everything that it asked for is there; what could not be made says why.
+//! Invariant: a part begins only when all its supplies exist. A failed supply has a reason.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,20 +14,20 @@ use crate::error::SuiteError;
 use crate::process::{self, Ended, Started};
 use crate::table::{Run, Supply, Table};
 
-/// The longest that one may take to be made: an hour, where a network is slow.
+/// The longest time to make a supply: an hour on a slow network.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// One thing to make: the supply's name and the turn.
+/// A supply's name and turn.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wanted {
     pub(crate) name: String,
     command: Vec<String>,
 }
 
-/// How making it went.
+/// The result of making a supply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Made {
-    /// Why it is not there.
+    /// Why it failed.
     pub(crate) failed: Option<String>,
     pub(crate) wall: Duration,
     pub(crate) cpu: Duration,
@@ -42,13 +42,13 @@ pub(crate) struct Supplies {
 #[derive(Debug, Default)]
 struct State {
     made: BTreeMap<Wanted, Made>,
-    /// The group of what is being made.
+    /// The process group that is making a supply.
     making: Option<i32>,
     /// Whether a part waits.
     is_awaited: bool,
 }
 
-/// What a part asks for, in its order.
+/// A part's supplies, in its order.
 pub(crate) fn wanted(table: &Table, run: &Run) -> Vec<Wanted> {
     let supply = |name: &String| table.supplies.iter().find(|supply| supply.name == *name);
     run.part.supplies.iter().filter_map(supply).map(|supply| Wanted::of(supply, run)).collect()
@@ -80,7 +80,7 @@ impl Made {
 }
 
 impl Supplies {
-    /// Makes all of them, each once.
+    /// Makes all supplies, each once.
     fn make(&self, all: &[Wanted], logs: &Path) {
         let log = logs.join("supply.log");
         for wanted in all {
@@ -93,7 +93,8 @@ impl Supplies {
     }
 
     fn make_one(&self, wanted: &Wanted, log: &Path) -> Made {
-        // A part that begins to wait in between finds either the group here, or its wish is seen by the start.
+        // The lock covers the start, so that a part that begins to wait either finds the group or is seen by the
+        // start.
         let started = {
             let mut state = self.state();
             let started = wanted.start(state.niceness(), log);
@@ -108,7 +109,7 @@ impl Supplies {
         made
     }
 
-    /// Waits until it was made, or was not. What is made meanwhile has nothing to give way to.
+    /// Waits until it was made or has failed. Meanwhile, supplies get normal priority.
     pub(crate) fn wait(&self, wanted: &Wanted) -> Made {
         let mut state = self.state();
         while !state.made.contains_key(wanted) {
@@ -123,12 +124,12 @@ impl Supplies {
         state.made.get(wanted).cloned().unwrap_or_default()
     }
 
-    /// Whether it was tried to make it.
+    /// Whether making it was tried.
     pub(crate) fn has(&self, wanted: &Wanted) -> bool {
         self.state().made.contains_key(wanted)
     }
 
-    /// Everything that was made, by name.
+    /// All supplies that were made, by name.
     pub(crate) fn all(&self) -> Vec<(String, Made)> {
         self.state().made.iter().map(|(wanted, made)| (wanted.name.clone(), made.clone())).collect()
     }
@@ -139,13 +140,13 @@ impl Supplies {
 }
 
 impl State {
-    /// Tests have clocks of peers beside them, and go first. Not by the idle class: beside other work of the machine
-    /// what a part waits for would never be ready.
+    /// Tests depend on time and go first. The idle class would be too low: on a busy machine, awaited supplies would
+    /// never finish.
     fn niceness(&self) -> i32 {
         if self.is_awaited { 0 } else { 19 }
     }
 
-    /// Without root what is being made stays as nice as it began.
+    /// Without root, a running supply keeps its niceness.
     fn renice(&self) {
         let Some(group) = self.making else { return };
         let mut command = Command::new("renice");

@@ -1,6 +1,6 @@
-//! The table of all tests, `tests/parts.toml`: what each part has, what it needs, which paths it guards.
+//! The table of all tests, `tests/parts.toml`: the tests, needs and guarded paths of each part.
 //!
-//! Invariant: a test belongs to the first part with a pattern that fits, so to exactly one; each name stands once.
+//! Invariant: a test belongs to the first part with a matching pattern, so to exactly one. Each name occurs once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 use crate::error::{SuiteError, at};
 
-/// Where the table stands, below the repository.
+/// The table's path in the repository.
 pub(crate) const TABLE: &str = "tests/parts.toml";
 
-/// Which command runs a part: each runs what the one before it runs, and more.
+/// The command that runs a part: each command runs the parts of the one before it, and more.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Set {
@@ -42,7 +42,7 @@ pub(crate) struct Table {
     pub(crate) supplies: Vec<Supply>,
 }
 
-/// Tests that are run together.
+/// Tests that run together.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Part {
@@ -52,27 +52,27 @@ pub(crate) struct Part {
     /// Patterns of `package/target/test`.
     #[serde(default)]
     pub(crate) tests: Vec<String>,
-    /// Where another program runs them, that program and its arguments.
+    /// Another program that runs them, with its arguments.
     #[serde(default)]
     pub(crate) command: Vec<String>,
-    /// What the machine has to have; names of `needs`.
+    /// Requirements on the machine; names of `needs`.
     #[serde(default)]
     pub(crate) needs: Vec<String>,
-    /// Things that are made before it, by name.
+    /// Supplies that are made before it, by name.
     #[serde(default)]
     pub(crate) supplies: Vec<String>,
-    /// Kernels or releases: it runs once for each, and `{turn}` is its name.
+    /// Kernels or releases: the part runs once for each, and `{turn}` is its name.
     #[serde(default)]
     pub(crate) turns: Vec<String>,
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
-    /// How many tests run at the same time: as many as there are processors where tests compute, more where they wait.
+    /// How many tests run at once: the number of processors for computing tests, more for waiting ones.
     #[serde(default = "one")]
     pub(crate) at_once: usize,
-    /// Whether a test that failed may show that it passes alone.
+    /// Whether a failed test may run again alone.
     #[serde(default = "yes")]
     pub(crate) again: bool,
-    /// The seconds after which one test, or the command, is ended.
+    /// The seconds after which a test or the command is ended.
     pub(crate) limit: u64,
     /// Paths of the repository; a change below one makes the part due.
     pub(crate) guards: Vec<String>,
@@ -83,7 +83,7 @@ pub(crate) struct Part {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Supply {
     pub(crate) name: String,
-    /// `{turn}` is the turn of the part that asks.
+    /// `{turn}` is the requesting part's turn.
     pub(crate) command: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ impl Part {
     }
 }
 
-/// A part, in one of its turns.
+/// A part in one of its turns.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) part: Part,
@@ -143,24 +143,24 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// `host@trixie`, as commands and records say it.
+    /// `host@trixie`, as in commands and records.
     pub(crate) fn name(&self) -> String {
         self.turn.as_ref().map_or_else(|| self.part.name.clone(), |turn| format!("{}@{turn}", self.part.name))
     }
 
-    /// A part without anything of its own.
+    /// A part with defaults.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
         let text = "name = \"a\"\nby = \"test\"\nlimit = 600\nguards = []\ntests = [\"*\"]";
         Self { part: toml::from_str(text).unwrap_or_else(|error| panic!("{error}")), turn: None }
     }
 
-    /// A word of the table with the turn put in.
+    /// A word of the table with the turn inserted.
     pub(crate) fn with_turn(&self, word: &str) -> String {
         word.replace("{turn}", self.turn.as_deref().unwrap_or_default())
     }
 
-    /// The environment of its tests, for a target folder.
+    /// The environment of its tests for a target folder.
     pub(crate) fn environment(&self, target: &Path) -> Vec<(String, String)> {
         let target = target.display().to_string();
         let value = |value: &String| self.with_turn(value).replace("{target}", &target);

@@ -1,4 +1,4 @@
-//! How long each test took when it ran last.
+//! The last run time of each test.
 //!
 //! Invariant: it only decides which test begins first; without the file all tests run just as well.
 
@@ -24,7 +24,7 @@ impl Times {
         Self { known: known.collect(), path }
     }
 
-    /// A test that is not known begins before the short ones, because it may be long.
+    /// An unknown test begins before the short ones, because it may be long.
     pub(crate) fn of(&self, test: &str) -> Duration {
         self.known.get(test).copied().unwrap_or(Duration::from_secs(1))
     }
@@ -34,7 +34,7 @@ impl Times {
         self.known.extend(took);
     }
 
-    /// Keeps what was learnt, of tests that exist. One that cannot be kept costs order, no more.
+    /// Saves the times of existing tests. A failed write costs only the order.
     pub(crate) fn keep(&mut self, exists: impl Fn(&str) -> bool) {
         self.known.retain(|name, _| exists(name));
         let rows: String =

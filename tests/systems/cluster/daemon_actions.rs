@@ -1,8 +1,8 @@
-//! What people and controllers do to a Service every day, by the real controllers, and what becomes of its list: what
-//! is held must be an accident, and what is refused must be meant.
+//! Daily actions on a Service by the real controllers, and their effect on its list: accidents must be held, and
+//! intended changes refused.
 //!
-//! Invariant: each action is a row of the table in docs/explain.md, and nothing but what the row says may appear in the
-//! history of the Service. Each has a namespace, a Service and pods of its own, so none is told of another.
+//! Invariant: each action is a row of the table in docs/explain.md, and the Service's history may show only what the
+//! row says. Each has its own namespace, Service and pods, so none affects another.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,37 +16,37 @@ use crate::stage::{self, rows, word};
 
 const PAGE: &str = include_str!("../../../docs/explain.md");
 
-/// Short, so that the end of a hold is seen, and longer than any gap that controllers leave.
+/// Short, so that the test sees the end of a hold, and longer than any gap that controllers leave.
 const HOLD: &str = "[hold]\nlimit = \"8s\"\nprobe_interval = \"500ms\"\n";
 
-/// Controllers take seconds for what a person does, on a busy machine more.
+/// Controllers react within seconds; a busy machine takes longer.
 const DONE_WITHIN: Duration = Duration::from_secs(60);
 
-/// Nothing else may come after the end.
+/// How long the state must last after the end.
 const STAYS: Duration = Duration::from_millis(700);
 
-/// The node of the pods that live, and the one that is lost.
+/// The node that is lost; the pods that live run on the other one.
 const OTHER: &str = "n2";
 
-/// One thing that an operator does, or that befalls a node.
+/// An action of an operator, or an accident of a node.
 struct Action {
-    /// As the page calls it.
+    /// Its name on the page.
     name: &'static str,
-    /// The controller that has the pods.
+    /// The pods' controller.
     workload: Workload,
-    /// Where they run.
+    /// The pods' node.
     node: &'static str,
     act: fn(&Stage<'_>),
-    /// What clients may meet meanwhile, beside `serving`.
+    /// The states that clients may see meanwhile, besides `serving`.
     may: &'static [&'static str],
-    /// What they meet at the end; `gone`: the Service is not there any more.
+    /// The state at the end; `gone`: the Service is deleted.
     end: &'static str,
 }
 
 #[derive(Clone, Copy)]
 enum Workload {
     Rolling,
-    /// All pods end before the first new one is made.
+    /// All pods end before the first new one starts.
     Recreate,
     Stateful,
 }
@@ -175,7 +175,7 @@ fn quoted(words: &[&str]) -> String {
     words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Where an action happens.
+/// The place of an action.
 struct Stage<'a> {
     api: &'a Api<'a>,
     kubelet: &'a std::cell::RefCell<Kubelet>,
@@ -199,7 +199,7 @@ impl Stage<'_> {
         self.edit(Kind::Service, &json!({"spec": {"selector": {"app": app}}}));
     }
 
-    /// They are there and ready before the Service turns to them.
+    /// Deploys other pods, and selects them once they are ready.
     fn select_others(&self) {
         self.deploy("other", Workload::Rolling, stage::NODE);
         let all = || {
@@ -221,8 +221,8 @@ impl Stage<'_> {
         }
     }
 
-    /// The kubelet renews the node's lease no more; the node's pods are called unready, and are then asked to end,
-    /// which no kubelet does for them.
+    /// Stops the kubelet of a node: the lease is not renewed, and the controllers mark its pods as unready and delete
+    /// them, but no kubelet ends them.
     fn lose_node(&self) {
         self.kubelet.borrow_mut().lose(OTHER);
         let evicted = || {
@@ -235,7 +235,7 @@ impl Stage<'_> {
         until(DONE_WITHIN, "eviction", evicted).unwrap();
     }
 
-    /// Two pods, or one with a name of its own, that tolerate the loss of their node for a second.
+    /// Deploys two pods, or one with a stable name, that tolerate the loss of their node for a second.
     fn deploy(&self, app: &str, workload: Workload, node: &str) {
         let for_a_second = |key: &str| {
             let effect = "NoExecute";
@@ -266,7 +266,7 @@ impl Stage<'_> {
         self.api.apply_object(&object).unwrap();
     }
 
-    /// A namespace with a Service and its pods.
+    /// Creates a namespace with a Service and its pods.
     fn set(&self, action: &Action) {
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}});
@@ -282,8 +282,8 @@ impl Stage<'_> {
     }
 }
 
-/// `serving`, `refusing scaled-down`; `gone` where no row is. Whatever vanishes in a daemon's first minute is called
-/// `resync`.
+/// `serving` or `refusing scaled-down`; `gone` if there is no row. In a daemon's first minute, each lost list has the
+/// reason `resync`.
 fn met(daemon: &Daemon<'_>, service: &str) -> String {
     let rows = rows(daemon, &["frontends", "--service", service], "frontends");
     let Some(row) = rows.first() else { return "gone".to_owned() };
@@ -295,7 +295,7 @@ fn said(verdict: &str, reason: Option<&str>) -> String {
     [Some(verdict), reason].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// Lets the kubelets work until a Service is as it should be, and the workload has come to its end.
+/// Runs the kubelets until a Service has the expected state and the workload is done.
 #[track_caller]
 fn wait(stage: &Stage<'_>, daemon: &Daemon<'_>, end: &str) {
     let (service, mut last, mut since) = (stage.own("web"), String::new(), Instant::now());
@@ -312,7 +312,7 @@ fn wait(stage: &Stage<'_>, daemon: &Daemon<'_>, end: &str) {
     });
 }
 
-/// Every pod on a live node has been told of with its address, and none of these is still to end.
+/// Whether every pod on a live node is reported with its address, and none is terminating.
 fn is_settled(stage: &Stage<'_>) -> Result<bool, PeersError> {
     let pods = stage.api.pods(&stage.namespace)?;
     let is_lost = |pod: &Value| pod["spec"]["nodeName"] == OTHER;
@@ -321,7 +321,7 @@ fn is_settled(stage: &Stage<'_>) -> Result<bool, PeersError> {
     Ok(pods.iter().all(|pod| is_lost(pod) || is_settled(pod)))
 }
 
-/// What clients met in the history, after the first time that they were served.
+/// The states of clients in the history, after they were first served.
 fn history(daemon: &Daemon<'_>, service: &str) -> BTreeSet<String> {
     let told = daemon.tell(&["history", service, "-o", "json"]).unwrap();
     let records: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -357,7 +357,7 @@ fn real_controllers_accidents_are_held_and_intents_refused() {
     let kubelet = std::cell::RefCell::new(Kubelet::of(&[stage::NODE, OTHER]));
     kubelet.borrow_mut().work(&api).unwrap();
     cluster.start_part(Part::WorkloadControllers).unwrap();
-    // The lost node is missed within that time; the other one is looked after in it many times.
+    // The node controller notices the lost node within that time, and renews the other one many times in it.
     cluster.start_part_with(Part::NodeControllers, &["--node-monitor-grace-period=8s"]).unwrap();
     let config = stage::by_certificate(&cluster, 1) + HOLD;
     let mut daemon = Daemon::new(cluster.bed(), &config).unwrap();

@@ -1,4 +1,4 @@
-//! Both apiservers away, and the daemon ended and started meanwhile: the node serves on.
+//! Both apiservers are down while the daemon restarts: the node keeps serving.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ const SERVICE: &str = "default/web";
 
 const SERVING: &str = "serving 10.1.0.1:8080 10.1.0.2:8080";
 
-/// Long enough for every wait of the daemon to have grown to its bound.
+/// Long enough for every backoff of the daemon to reach its maximum.
 const AWAY: Duration = Duration::from_secs(20);
 
 const WEB: &str = "
@@ -64,7 +64,7 @@ fn check_served(clients: &mut Dialer, what: &str) {
     assert!(tally.failed.is_empty() && tally.connected > 0, "{what}: {tally:?}");
 }
 
-/// Ready, well, and honest about where the table is from.
+/// Checks that the daemon is ready, healthy, and reports that its table is saved state.
 #[track_caller]
 fn check_remembered(daemon: &Daemon<'_>) {
     let status = daemon.ask(&["status"]).expect("exit code 0: ready, and nothing is wrong");
@@ -73,7 +73,7 @@ fn check_remembered(daemon: &Daemon<'_>) {
     expect(daemon, SERVICE, SERVING);
 }
 
-/// Each apiserver is tried again and again, and its error is named.
+/// Checks that each apiserver is retried, and that its error is reported.
 fn check_tried(daemon: &Daemon<'_>) {
     let refused = || {
         let rows = rows(daemon, &["apiserver"], "endpoints");
@@ -85,8 +85,8 @@ fn check_tried(daemon: &Daemon<'_>) {
     assert_eq!(watched(daemon), []);
 }
 
-/// An apiserver that has just started knows of nothing before its own start, so a version of before can be too old for
-/// it. That costs one list of each kind, whatever has happened meanwhile.
+/// A freshly started apiserver has no older versions, so a former version can be too old for it. That costs one list
+/// of each kind.
 #[track_caller]
 fn check_lists(before: &BTreeMap<String, usize>, after: &BTreeMap<String, usize>) {
     println!("asked before: {before:?}; in all: {after:?}");
@@ -95,7 +95,7 @@ fn check_lists(before: &BTreeMap<String, usize>, after: &BTreeMap<String, usize>
     }
 }
 
-/// As after a reboot: the kernel knows nothing, the disk does.
+/// Simulates a reboot: the kernel's state is gone, the disk's is not.
 fn reboot(daemon: &mut Daemon<'_>, clients: &mut Dialer) {
     daemon.stop().unwrap();
     daemon.cleanup().unwrap();
@@ -117,7 +117,7 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     daemon.start().unwrap();
     expect(&daemon, SERVICE, SERVING);
     let mut clients = cluster.bed().dial(Location::NODE, frontend).unwrap();
-    // The snapshot follows within a second.
+    // The snapshot is saved within a second.
     thread::sleep(Duration::from_secs(2));
     check_served(&mut clients, "before");
     let before = cluster.requests_of(stage::USER).unwrap();

@@ -1,4 +1,4 @@
-//! What a real apiserver says in protobuf and in JSON: the same.
+//! A real apiserver gives the same facts in protobuf and in JSON.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const SERVICES: usize = 40;
 /// Groups of events that wait for this test.
 const WAITING_MAX: usize = 64;
 
-/// What the source tells of each object, and of the node.
+/// The source's events for each object and for the node.
 async fn told(access: Access, encodings: Encodings, expected: Encoding) -> BTreeMap<String, String> {
     let settings =
         SourceSettings { encodings, node: NodeName::from_host_name(NODE).ok(), ..SourceSettings::default() };

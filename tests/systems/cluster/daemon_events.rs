@@ -1,4 +1,4 @@
-//! Events, as a real apiserver takes them: with the shipped role, judged by its own validation.
+//! Events at a real apiserver: with the shipped role, and its own validation.
 
 use holdfast_tests::bed::Layout;
 use holdfast_tests::bed::daemon::Daemon;
@@ -16,7 +16,7 @@ metadata: {name: web}
 spec: {ports: [{port: 80}]}
 ";
 
-/// In the older API too, as people's tools read it.
+/// The older API, which users' tools read.
 const EVENTS: &str = "api/v1/namespaces/default/events?fieldSelector=reportingComponent=holdfast.io/holdfast";
 
 fn write_slice(api: &Api<'_>, endpoints: &Value) {
@@ -31,7 +31,7 @@ fn write_slice(api: &Api<'_>, endpoints: &Value) {
     api.apply_object(&slice).unwrap();
 }
 
-/// `BackendsHeld DiagnosedService web 1` for each, with its count, in order.
+/// The Events in order, each as `BackendsHeld DiagnosedService web 1` with its count.
 fn events(api: &Api<'_>) -> Vec<String> {
     let list = api.request("GET", EVENTS, None).unwrap().object().unwrap();
     let words = |event: &Value| {

@@ -1,4 +1,4 @@
-//! The daemon that users run, at a real apiserver: what it shows, and which backends clients reach.
+//! The real daemon at a real apiserver: its output, and the backends that clients reach.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ spec:
   ports: [{name: http, port: 80, targetPort: 8080}]
 ";
 
-/// Three pods that answer with their addresses, two of them ready.
+/// Three pods that reply with their addresses; two are ready.
 fn start_pods() -> PodCluster {
     let local = ["10.1.0.1/32", "10.1.0.2/32", "10.1.0.3/32", "192.0.2.7/32"];
     let pods = PodCluster::start(&local, &PODS.map(|pod| pod.address));
@@ -48,7 +48,7 @@ fn start(api: &Api<'_>, pod: &Pod<'_>) {
     pod.report(api, true).unwrap();
 }
 
-/// What clients of the node dial, with the type of the frontend.
+/// The addresses that clients of the node dial, with the type of each frontend.
 fn addresses(pods: &PodCluster) -> [(&'static str, String, u64); 4] {
     let service = pods.cluster.api(0).unwrap().get(Kind::Service, SERVICE).unwrap().unwrap();
     let cluster_ip = service["spec"]["clusterIP"].as_str().unwrap().to_owned();
@@ -69,7 +69,7 @@ fn check_served(pods: &PodCluster, by: &[&str]) {
     }
 }
 
-/// The one endpoint and the one credential of `holdfast apiserver`.
+/// The only endpoint and the only credential in `holdfast apiserver`.
 fn way(daemon: &Daemon<'_>) -> (Value, Value) {
     let rows = |table| rows(daemon, &["apiserver"], table);
     (rows("endpoints").remove(0), rows("credentials").remove(0))
@@ -77,7 +77,7 @@ fn way(daemon: &Daemon<'_>) -> (Value, Value) {
 
 #[track_caller]
 fn check_way(daemon: &Daemon<'_>, credential: &str) {
-    // ServiceImports are asked for a few times over connections that end, because this cluster has none.
+    // ServiceImports are requested a few times over short connections, because this cluster has none.
     let are_three = || Ok((way(daemon).0["connections"] == 3).then_some(()));
     until(SOON, "three connections", are_three).unwrap();
     let (endpoint, own) = way(daemon);

@@ -1,4 +1,4 @@
-//! The hold, for real: lists that are lost by mistake, lists of dead backends, and lists that are ended on purpose.
+//! Holds at a real control plane: mistaken losses, lists of dead backends, and intended ends.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -15,7 +15,7 @@ const LIVE: &str = "default/live";
 const DEAD: &str = "default/dead";
 const WEB: &str = "default/web";
 
-/// Two services with slices that are written by hand, and one of pods.
+/// Two services with slices that the test writes, and one with pods.
 const SERVICES: &str = "
 apiVersion: v1
 kind: Service
@@ -77,7 +77,7 @@ fn address(api: &Api<'_>, service: &str) -> SocketAddr {
     format!("{}:80", object["spec"]["clusterIP"].as_str().unwrap()).parse().unwrap()
 }
 
-/// What came of the attempts of a client, at least one of which connected.
+/// A client's tally with at least one connection.
 fn tally_of_some(client: &mut Dialer) -> Tally {
     let mut all = Tally::default();
     until(SOON, "a client that connects", || {
@@ -108,7 +108,7 @@ fn a_mistaken_loss_is_held_and_the_host_is_not_probed() {
     api.delete(Kind::Slice, "default/dead-1").unwrap();
     expect(&daemon, LIVE, &format!("held {LISTENING}"));
     expect(&daemon, DEAD, &format!("held {CLOSED}"));
-    // Both addresses are this host's own here, so a probe would show a tenant which of its ports are open.
+    // Both addresses are this host's own, so a probe would show a tenant which ports are open.
     for service in [LIVE, DEAD] {
         let explained = daemon.tell(&["explain", service]).unwrap();
         let says = ["no pod can have", "at the latest at"];
@@ -122,7 +122,7 @@ fn a_mistaken_loss_is_held_and_the_host_is_not_probed() {
     assert!(tally.failed.is_empty() && tally.connected > 0, "{tally:?}");
 }
 
-/// How long a client met something else than a refusal after the apiserver told of the slice's end.
+/// How long a client got anything but a refusal after the apiserver reported the slice's deletion.
 fn refused_after(cluster: &Cluster, api: &Api<'_>) -> Duration {
     let watch = api.watch(Kind::Slice, &name_of_slice(api)).unwrap();
     let mut client = cluster.bed().dial(Location::NODE, address(api, WEB)).unwrap();

@@ -1,8 +1,8 @@
-//! The incident, for real: apiservers that share an address, a VIP of our own table before one of them, and
-//! the daemon between.
+//! The incident at a real control plane: apiservers that share an address, a VIP of our own table in front of one of
+//! them, and the daemon in between.
 //!
-//! What is lost by mistake is held: `default/kubernetes` while it flaps, and the VIP while its own slice is away. No
-//! client meets either, no other service is touched, and the daemon keeps its way to repair both.
+//! Mistaken losses are held: `default/kubernetes` while it flaps, and the VIP while its slice is gone. Clients notice
+//! neither, no other service is affected, and the daemon keeps its connection to repair both.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,17 +19,17 @@ use serde_json::{Value, json};
 
 use crate::stage::{self, expect, rows, watched};
 
-/// The Service with a name that begins with that of `default/kubernetes`; it leads to an apiserver too.
+/// A Service whose name begins with that of `default/kubernetes`; its backend is an apiserver too.
 const INTRANET: &str = "default/kubernetes-intranet";
 
 const KUBERNETES: &str = "default/kubernetes";
 
 const VIP: &str = "10.15.1.8:443";
 
-/// Nothing but the test writes its slice, to see whether the daemon hears.
+/// Only the test writes its slice, to see whether the daemon still receives changes.
 const BEAT: &str = "default/beat";
 
-/// As in the record: a load balancer without a selector.
+/// As in the incident: a load balancer without a selector.
 const SERVICES: &str = "
 apiVersion: v1
 kind: Service
@@ -44,14 +44,14 @@ spec: {ports: [{port: 80}]}
 
 const SLICE: &str = "default/kubernetes-intranet-qxgk4";
 
-/// The apiserver that stays is what the VIP leads to.
+/// The apiserver that stays, and the VIP's backend.
 const LIVE: usize = 1;
 
-/// A refused or closed connection leads to the next apiserver at once, and one that says nothing after three seconds,
-/// to which a busy machine adds its own. Without a failover a silent watch is given up after 90 seconds.
+/// A refused or closed connection fails over at once, and a silent one after three seconds, plus a busy machine's
+/// delay. Without a failover, a silent watch ends after 90 seconds.
 const FAILOVER_MAX: Duration = Duration::from_secs(30);
 
-/// How often the daemon is told something.
+/// The pause between two changes of the beat.
 const BEAT_PAUSE: Duration = Duration::from_millis(20);
 
 fn cluster() -> Cluster {
@@ -86,7 +86,7 @@ fn is_full(seen: &Seen) -> bool {
     seen.object["endpoints"][0]["addresses"][0] == ADVERTISED.to_string()
 }
 
-/// Tells the daemon something all the time until it is stopped; gives how long it took at most until its table had it.
+/// Changes the beat's slice until stopped, and returns the longest time until the daemon's table had it.
 fn beat(api: &Api<'_>, daemon: &Daemon<'_>, stop: &AtomicBool) -> (u32, Duration) {
     let (mut beats, mut longest) = (0, Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
@@ -106,7 +106,7 @@ fn has_port(daemon: &Daemon<'_>, port: u16) -> bool {
     rows.first().is_some_and(|row| row["backends"][0]["port"] == port)
 }
 
-/// Runs something while the daemon is told beats, and says how they came.
+/// Runs a closure during beats, and prints their times.
 fn while_it_hears(cluster: &Cluster, daemon: &Daemon<'_>, what: &str, run: impl FnOnce()) {
     let (api, stop) = (cluster.api(LIVE).unwrap(), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -131,7 +131,7 @@ fn check_served(dialer: &mut Dialer, what: &str) {
 struct Clients {
     vip: Dialer,
     cluster_ip: Dialer,
-    /// A client of `default/kubernetes`, behind which the advertised address is.
+    /// A client of `default/kubernetes`, whose backend is the advertised address.
     kubernetes: Dialer,
 }
 
@@ -157,13 +157,13 @@ fn touch(api: &Api<'_>, word: &str) {
     api.merge(Kind::Service, INTRANET, &json!({"metadata": {"annotations": {"touched": word}}})).unwrap();
 }
 
-/// The other apiserver looks every ten seconds, so the flap can be too short for a reader of the table.
+/// The other apiserver reconciles every ten seconds, so a flap may be too short to show in the table.
 fn has_held(daemon: &Daemon<'_>) -> bool {
     let held = [LIST_HELD.text, "service=default/kubernetes ", "verdict=\"held\"", "reason=\"control\""];
     daemon.logged().lines().any(|line| held.iter().all(|words| line.contains(words)))
 }
 
-/// Steps 2 to 5 of the record: an apiserver ends, `default/kubernetes` flaps, and the VIP's Service is edited.
+/// Steps 2 to 5 of the incident: an apiserver ends, `default/kubernetes` flaps, and the VIP's Service is edited.
 fn flap(cluster: &Cluster, daemon: &Daemon<'_>) {
     let api = cluster.api(LIVE).unwrap();
     let watch = api.watch(Kind::Slice, KUBERNETES).unwrap();
@@ -182,7 +182,7 @@ fn flap(cluster: &Cluster, daemon: &Daemon<'_>) {
     println!("watches at the apiserver that was asked to end, and at the other one: {:?}", watched(daemon));
 }
 
-/// The apiserver that was asked to end is killed, as kubelet does after its grace period.
+/// Kills the terminating apiserver, as kubelet does after its grace period.
 fn kill_the_ending_one(cluster: &Cluster, daemon: &Daemon<'_>) {
     let begun = Instant::now();
     cluster.kill(Part::Apiserver(0)).unwrap();
@@ -191,12 +191,13 @@ fn kill_the_ending_one(cluster: &Cluster, daemon: &Daemon<'_>) {
     println!("all watches at the other one, as shown once a second: {:?} after the kill", begun.elapsed());
 }
 
-/// What `holdfast apiserver` says while all watches are at one apiserver.
+/// `holdfast apiserver` when all watches use one apiserver.
 fn three(index: usize) -> Vec<(String, u64)> {
     vec![(apiserver(index).unwrap().to_string(), 3)]
 }
 
-/// Step 6: the VIP itself loses its slice, and gets it back. Answers meanwhile say what took a day of search then.
+/// Step 6: the VIP itself loses its slice and gets it back. The answers meanwhile name the cause that took a day to
+/// find.
 fn recreate(cluster: &Cluster, daemon: &Daemon<'_>, clients: &mut Clients) {
     let api = cluster.api(LIVE).unwrap();
     let begun = Instant::now();
@@ -210,7 +211,7 @@ fn recreate(cluster: &Cluster, daemon: &Daemon<'_>, clients: &mut Clients) {
     println!("without its slice for {:?}", begun.elapsed());
 }
 
-/// Each row of what the operators needed and did not have, by one command.
+/// Checks each fact that the operators lacked, by one command each.
 fn explain(daemon: &Daemon<'_>) {
     let prints = |words: &[&str], parts: &[&str]| {
         let text = daemon.tell(words).unwrap();
@@ -267,8 +268,8 @@ fn the_incident_touches_neither_the_vip_nor_the_daemons_own_watch() {
     clients.check_served("while the apiserver came back");
     let asked = cluster.requests_of(stage::USER).unwrap();
     println!("asked of both apiservers: {asked:?}");
-    // The first ones, and those of `holdfast verify`, which asks once more where a slice changes meanwhile. A watch
-    // that is silent after each of the two interruptions asks for one object, to see which version the server has.
+    // The first lists, and those of `holdfast verify`, which lists again if a slice changes meanwhile. A watch that is
+    // silent after each of the two interruptions gets one object, to see the server's version.
     let lists = (asked["list services"], asked["list endpointslices"]);
     assert!(matches!(lists, (2..=4, 2..=5)), "{lists:?}");
     let watches = daemon.ask(&["apiserver"]).unwrap()["watches"].as_array().unwrap().clone();

@@ -1,4 +1,4 @@
-//! One node, two proxies that answer on kube-proxy's ports: holdfast, and the real kube-proxy.
+//! One node with two proxies that serve kube-proxy's ports: holdfast, and the real kube-proxy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use crate::stage::{self, ADDRESS};
 
-/// kube-proxy writes once in a second, and takes more on a busy machine.
+/// kube-proxy writes once a second; a busy machine takes longer.
 const AGREE: Duration = Duration::from_secs(30);
 
-/// For one request, on a busy machine.
+/// The timeout of one request on a busy machine.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Each of the two on its own ports: health, metrics, and the address of Services' checks.
+/// The ports of each proxy: health, metrics, and Services' health checks.
 struct Who {
     health: &'static str,
     metrics: &'static str,
@@ -28,7 +28,7 @@ const THEIRS: Who = Who { health: "127.0.0.1:10256", metrics: "127.0.0.1:10249",
 
 const PORTS: &str = "[kube_proxy]\nhealth = \"127.0.0.1:10356\"\nmetrics = \"127.0.0.1:10349\"\n";
 
-/// The check of a Service with both families.
+/// The health check port of a Service with both families.
 const CHECK: u16 = 31_234;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ fn ask(cluster: &Cluster, url: &str, more: &[&str]) -> Option<Answer> {
     Some(Answer { status, headers: lines.filter_map(header).collect(), body: body.to_owned() })
 }
 
-/// What must be the same: times differ, and with them lengths may.
+/// Removes what may differ: times, and lengths that depend on them.
 fn comparable(mut answer: Answer) -> Answer {
     answer.headers.iter_mut().filter(|(name, _)| *name == "Date").for_each(|(_, value)| value.clear());
     if let Ok(mut json) = serde_json::from_str::<Value>(&answer.body) {
@@ -72,7 +72,7 @@ fn without_times(json: &mut Value) {
     }
 }
 
-/// Both say the same, and begin with this.
+/// Checks that both answers are equal and have this status.
 #[track_caller]
 fn check_same(cluster: &Cluster, path: impl Fn(&Who) -> String, more: &[&str], status: &str) {
     let mut last = Vec::new();
@@ -101,7 +101,7 @@ fn apply(cluster: &Cluster, object: &Value) {
     drop(cluster.api(0).unwrap().apply_object(object).unwrap());
 }
 
-/// A time as the controller of slices writes it.
+/// The current time as the slice controller writes it.
 fn now() -> String {
     holdfast_host::clock::now().to_string()
 }
@@ -125,7 +125,7 @@ fn endpoints(cluster: &Cluster, endpoints: &[(&str, &str, bool)]) {
     );
 }
 
-/// The names of metrics, with what they are.
+/// The names and types of metrics.
 fn metrics(cluster: &Cluster, who: &Who) -> BTreeSet<String> {
     let text = ask(cluster, &format!("{}/metrics", who.metrics), &[]).unwrap().body;
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(str::to_owned).collect()
@@ -142,7 +142,7 @@ fn programmed(cluster: &Cluster, who: &Who) -> Option<[String; 2]> {
     Some([of_bucket("+Inf")?, of_bucket("60")?])
 }
 
-/// Both have counted as many changes of endpoints, each in a bucket that both have.
+/// Checks that both have counted as many changes of endpoints, within a common bucket.
 #[track_caller]
 fn check_programmed(cluster: &Cluster, changes: u32) {
     let expected = Some([changes, changes].map(|count| count.to_string()));
@@ -180,7 +180,7 @@ fn kube_proxys_ports_give_its_answers() {
     check_service(&cluster, "503 Service Unavailable");
     endpoints(&cluster, &[("10.9.0.1", stage::NODE, true), ("10.9.0.3", stage::NODE, true)]);
     check_service(&cluster, "200 OK");
-    // What was there when the two started is not counted.
+    // Initial endpoints are not counted.
     check_programmed(&cluster, 2);
 
     let taints = |taints: Value| json!({"spec": {"taints": taints}});

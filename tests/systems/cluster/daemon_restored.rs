@@ -1,4 +1,4 @@
-//! etcd restored from a backup, for real: versions are given out a second time, and no apiserver says so.
+//! etcd restored from a backup: versions are assigned a second time, and no apiserver reports that.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,11 +14,10 @@ const OLD: &str = "default/old";
 const NEW: &str = "default/new";
 const HALF: &str = "default/half";
 
-/// Written since the backup, so that the versions of before are far ahead.
+/// The writes since the backup, so that former versions are far ahead.
 const WRITES: usize = 300;
 
-/// Seconds, on a machine that is busy with other tests. A watch of a version that is still to come would be silent for
-/// a minute and a half before it is given up.
+/// On a busy machine. A watch of a future version would otherwise be silent for a minute and a half before it ends.
 const NOTICED_WITHIN: Duration = Duration::from_secs(20);
 
 const BACKENDS: [&str; 2] = ["10.1.0.1:8080", "10.1.0.2:8080"];
@@ -66,7 +65,7 @@ fn address(api: &Api<'_>, service: &str) -> SocketAddr {
     format!("{}:80", object["spec"]["clusterIP"].as_str().unwrap()).parse().unwrap()
 }
 
-/// Waits until a service is not there any more, and tells how long that took.
+/// Waits until a service is gone, and returns how long that took.
 #[track_caller]
 fn expect_gone(daemon: &Daemon<'_>, service: &str) {
     let gone = until(SOON, "end of a service", || Ok(frontends(daemon, service).is_empty().then_some(())));
@@ -82,7 +81,7 @@ fn a_restored_backup_is_noticed_within_seconds_and_its_losses_reported() {
     service(&api, "half");
     let backup = cluster.back_up("backup").unwrap();
 
-    // What is written now is taken away again.
+    // The restore removes what is written now.
     service(&api, "new");
     slice(&api, "new", &["10.1.0.1"]);
     slice(&api, "half", &["10.1.0.2"]);
@@ -104,13 +103,13 @@ fn a_restored_backup_is_noticed_within_seconds_and_its_losses_reported() {
     let tally = clients.tally().unwrap();
     assert!(tally.failed.is_empty() && tally.connected > 0, "{tally:?}");
 
-    // The Service is in no list any more; the slice of the other one went without a sign of intent.
+    // The Service is in no list any more; the other one's slice disappeared without a sign of intent.
     expect_gone(&daemon, NEW);
     expect(&daemon, HALF, &format!("held {}", BACKENDS[1]));
     check_told(&daemon);
 }
 
-/// The log says what happened to the store, and the history what that did to each service.
+/// Checks that the log reports the restored store, and the history its effect on each service.
 #[track_caller]
 fn check_told(daemon: &Daemon<'_>) {
     let logged = daemon.logged();

@@ -1,4 +1,4 @@
-//! A held address that another pod gets, at a real control plane: who says so, and what follows.
+//! A held address that another pod gets at a real control plane: whose word counts, and the effect.
 
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::stage::{self, expect};
 
 const LIVE: &str = "default/live";
 
-/// One service with a slice that is written by hand, and one of pods.
+/// One service with a slice that the test writes, and one with pods.
 const SERVICES: &str = "
 apiVersion: v1
 kind: Service
@@ -37,7 +37,7 @@ const PODS: [Pod<'static>; 2] = [
     Pod { name: "default/live-2", app: "live", node: stage::NODE, address: "10.1.0.4" },
 ];
 
-/// The pod that gets the address of the first one.
+/// The pod that gets the first one's address.
 const HEIR: Pod<'static> =
     Pod { name: "default/other-1", app: "other", node: stage::NODE, address: "10.1.0.3" };
 
@@ -64,7 +64,7 @@ fn write_slice(api: &Api<'_>, service: &str, endpoints: &[Value]) {
     api.apply_object(&slice).unwrap();
 }
 
-/// A pod in its node's network that has this address as the node's own.
+/// Starts a pod in the host's network with this node address.
 fn start_in_host_network(api: &Api<'_>, address: &str) {
     let spec = json!({
         "nodeName": stage::NODE,
@@ -90,7 +90,7 @@ fn a_hold_ends_if_another_pod_gets_the_address_not_by_claims() {
     }
     let endpoints: Vec<_> = PODS.iter().map(|pod| endpoint("live", pod.address, &uid(&api, pod))).collect();
     write_slice(&api, "live", &endpoints);
-    // Held for longer than this test takes, although no probe is answered.
+    // The hold lasts longer than this test, although no probe is answered.
     let config = stage::by_certificate(&cluster, 1) + "[hold]\nprobe_interval = \"10m\"\n";
     let mut daemon = Daemon::new(cluster.bed(), &config).unwrap();
     daemon.start().unwrap();
@@ -98,7 +98,7 @@ fn a_hold_ends_if_another_pod_gets_the_address_not_by_claims() {
     api.delete(Kind::Slice, "default/live-1").unwrap();
     expect(&daemon, LIVE, "held 10.1.0.3:8080 10.1.0.4:8080");
 
-    // Whatever an object says: the pods of the held endpoints run there.
+    // Claims of objects do not count while the pods of the held endpoints run there.
     let lies: Vec<_> = PODS.iter().map(|pod| endpoint("liar", pod.address, "u-1")).collect();
     write_slice(&api, "liar", &lies);
     start_in_host_network(&api, PODS[1].address);

@@ -1,4 +1,4 @@
-//! One cluster, two proxies: the backends that clients reach by holdfast, and by the real kube-proxy of the same node.
+//! One cluster with two proxies: the backends of clients with holdfast, and with the real kube-proxy of the same node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,20 +12,20 @@ use crate::stage::{self, rows, word};
 
 type Table = BTreeMap<Frontend, Way>;
 
-/// kube-proxy writes once in a second, and takes more on a busy machine.
+/// kube-proxy writes once a second; a busy machine takes longer.
 const AGREE: Duration = Duration::from_secs(30);
 
 const SERVICES: usize = 40;
 
-/// How often the cluster becomes another one, and how much of it.
+/// How often the cluster is changed, and how much of it.
 const ROUNDS: u64 = 6;
 const CHANGES: usize = 30;
 
-/// Nothing is held: kube-proxy holds nothing.
+/// No holds, because kube-proxy has none.
 const REFUSE: &str = "[hold]\non_empty = \"refuse\"\n";
 
-/// The last service and the last slice that a round writes. A proxy that leads from its port to its endpoint has heard
-/// of all that was written before, so two tables that are the same are not those of the round before.
+/// Writes the last service and slice of a round. A proxy that serves them has seen all earlier writes, so two equal
+/// tables are of this round.
 fn write_sign(api: &Api<'_>, round: u64) {
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "sign"},
@@ -54,7 +54,8 @@ fn backends(list: &Value) -> BTreeSet<SocketAddr> {
     list.as_array().map(|list| list.iter().map(socket).collect()).unwrap_or_default()
 }
 
-/// The verdict is what clients of the node get. Others are dropped where only other nodes have a backend for them.
+/// The fate of a client in a row. The verdict is for clients of the node; others are dropped if only other nodes have
+/// a backend for them.
 fn way(row: &Value, client: Client) -> Way {
     let local = backends(&row["backends"]);
     if client == Client::Remote && !row["external_backends"].is_null() {
@@ -73,7 +74,7 @@ fn way(row: &Value, client: Client) -> Way {
     }
 }
 
-/// What holdfast does.
+/// holdfast's table.
 fn ours(daemon: &Daemon<'_>, client: Client) -> Table {
     let rows = rows(daemon, &["frontends"], "frontends");
     rows.iter().map(|row| ((socket(row), word(row, "protocol")), way(row, client))).collect()
@@ -105,8 +106,8 @@ fn check_agreement(cluster: &Cluster, daemon: &Daemon<'_>, round: u64) {
     }
 }
 
-/// kube-proxy 1.37 may miss the zone that its node has at its start (its proxier asks to be told of labels after the
-/// first were told), and hears of the next one.
+/// kube-proxy 1.37 may miss the zone that its node has at its start (its proxier subscribes to labels after the first
+/// update), and sees the next one.
 fn move_to(api: &Api<'_>, zone: &str) {
     let labels = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}});
     api.merge(Kind::Node, stage::NODE, &labels).unwrap();

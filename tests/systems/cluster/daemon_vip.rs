@@ -1,5 +1,5 @@
-//! The apiserver's virtual address over two real apiservers, of which one dies, hangs, ends as planned, or is cut off,
-//! with the daemon killed in between: clients of the node reach one that serves.
+//! The apiserver's virtual address over two real apiservers, while one of them dies, hangs, ends as planned or is cut
+//! off, and the daemon is killed in between: clients of the node reach a serving one.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -14,16 +14,16 @@ use crate::stage::{self, word};
 
 const VIP: &str = "169.254.20.1:6443";
 
-/// How soon clients are led elsewhere when a host has vanished.
+/// How soon clients fail over from a vanished host.
 const FAILOVER: Duration = Duration::from_secs(3);
 
-/// The same where the server itself says that it is gone; a busy machine takes its time.
+/// The same if the server itself closes; a busy machine takes longer.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// How long an apiserver goes on serving that is about to end, as installations with several have it.
+/// How long a terminating apiserver keeps serving, as in installations with several.
 const LAME: &str = "--shutdown-delay-duration=15s";
 
-/// How often an apiserver dies and comes back.
+/// How often an apiserver dies and returns.
 const DEATHS: usize = 3;
 
 fn start_cluster() -> Cluster {
@@ -45,7 +45,7 @@ fn leads_to(daemon: &Daemon<'_>) -> Option<SocketAddr> {
     word(&daemon.ask(&["apiserver"]).ok()?["vip"], "leads_to").parse().ok()
 }
 
-/// Waits until the address leads to this apiserver; says how long that took.
+/// Waits until the address leads to this apiserver; returns how long that took.
 #[track_caller]
 fn expect_led(daemon: &Daemon<'_>, index: usize) -> Duration {
     let (begun, expected) = (Instant::now(), apiserver(index).unwrap());
@@ -54,7 +54,7 @@ fn expect_led(daemon: &Daemon<'_>, index: usize) -> Duration {
     begun.elapsed()
 }
 
-/// All that was dialled from now on is answered, for long enough to meet what comes late.
+/// Checks that all dials from now on succeed, for long enough to see late failures.
 #[track_caller]
 fn check_served(clients: &mut Dialer, what: &str) {
     clients.tally().unwrap();
@@ -126,7 +126,7 @@ fn has_ended(part: Part, cluster: &Cluster) -> bool {
     cluster.pid(part).is_none() || cluster.bed().within(Location::OUTSIDE, refused).unwrap_or(false)
 }
 
-/// Cuts the first apiserver off, and says how long it takes until others are led to the second one.
+/// Cuts the first apiserver off, and returns how long clients take to reach the second one.
 fn cut_off(cluster: &Cluster, daemon: &Daemon<'_>) -> Duration {
     expect_led(daemon, 0);
     let address = apiserver(0).unwrap().ip();
@@ -144,7 +144,7 @@ fn cut_off(cluster: &Cluster, daemon: &Daemon<'_>) -> Duration {
     took
 }
 
-/// The best of three: other tests use the machine too.
+/// The best of three, because other tests use the machine too.
 #[test]
 fn a_vanished_host_is_left_within_3_s() {
     let cluster = start_cluster();

@@ -1,8 +1,7 @@
-//! What an operator does with a Service that is out of order: `holdfast diagnose`, as text, as JSON and as an exit
-//! code.
+//! `holdfast diagnose` for a broken Service, as text, as JSON and by its exit code.
 //!
-//! Invariant: each answer is judged whole. What is said first, the next step and the exit code are compared in every
-//! case, and the text says what the JSON says.
+//! Invariant: each answer is checked as a whole: the first finding, the next step and the exit code are compared in
+//! every case, and the text agrees with the JSON.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -15,15 +14,15 @@ use serde_json::{Value, json};
 
 use crate::stage::{self, word};
 
-/// The optional role, given to the daemon as the manifest's comment says.
+/// The optional role, bound to the daemon as the manifest's comment says.
 const BINDING: &str = include_str!("../../fixtures/diagnose-binding.yaml");
 
-/// A control plane of one apiserver; its node has an address, forwards, and has a network of pods beside it.
+/// A control plane with one apiserver; its node has an address, forwards, and has a network of pods.
 pub(crate) fn cluster_with_pods() -> Cluster {
     cluster_beside(Vec::new())
 }
 
-/// The same, with other networks beside the node.
+/// The same, with further networks.
 pub(crate) fn cluster_beside(mut others: Vec<Neighbour>) -> Cluster {
     others.push(Neighbour {
         name: "pod",
@@ -36,14 +35,14 @@ pub(crate) fn cluster_beside(mut others: Vec<Neighbour>) -> Cluster {
     cluster
 }
 
-/// Gives the daemon what a diagnosis reads, and waits until the apiserver goes by it.
+/// Grants the daemon what a diagnosis reads, and waits until the apiserver applies it.
 pub(crate) fn permit(cluster: &Cluster) {
     cluster.api(0).unwrap().apply(BINDING).unwrap();
     wait_permitted(cluster, "pods", true);
     wait_permitted(cluster, "events", true);
 }
 
-/// Takes the rule about a resource away again, from each role that has one.
+/// Removes the rule about a resource from each role that has one.
 pub(crate) fn forbid(cluster: &Cluster, resource: &str) {
     let api = cluster.api(0).unwrap();
     for name in ["holdfast", "holdfast-diagnose"] {
@@ -62,55 +61,56 @@ fn wait_permitted(cluster: &Cluster, resource: &str, wanted: bool) {
     until(SOON, "permission", is_so).unwrap();
 }
 
-/// A daemon with connections that are served like those of any process: it is in the very cgroup that it serves.
+/// A daemon in the cgroup that it serves: its own connections are served like those of any process.
 pub(crate) fn served_daemon<'a>(cluster: &'a Cluster, config: &str) -> Daemon<'a> {
     Daemon::within(cluster.bed(), cluster.bed().cgroup().to_owned(), config).unwrap()
 }
 
-/// How a diagnosis has to come out.
+/// The expected result of a diagnosis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) service: &'a str,
-    /// The finding that is said first; `-`: nothing is wrong.
+    /// The first finding; `-`: nothing is wrong.
     pub(crate) first: &'a str,
     pub(crate) exit: u64,
-    /// What the next step says, in part.
+    /// A part of the next step.
     pub(crate) next: &'a str,
     /// `lb.pending warning`, and `lb.pending because lb.failing`.
     pub(crate) findings: &'a [&'a str],
-    /// What the text says besides.
+    /// Further parts of the text.
     pub(crate) says: &'a [&'a str],
 }
 
-/// So many texts are asked for, at most, where one is less sure than the answer before it.
+/// The most texts to request if one is less certain than the answer before it.
 const TEXTS_MAX: usize = 10;
 
 const LOOKED: Duration = Duration::from_secs(90);
 
-/// Where nothing is wrong, but for the name.
+/// The expected result without a finding, except for the name.
 pub(crate) const WELL: Wanted<'static> =
     Wanted { service: "", first: "-", exit: 0, next: "", findings: &[], says: &["Nothing is wrong"] };
 
-/// A diagnosis with connections that are tried.
+/// A diagnosis with probes.
 #[track_caller]
 pub(crate) fn expect(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
     expect_by(daemon, SOON, &[], wanted)
 }
 
-/// What the daemon itself has to notice first: it looks at its programs once a minute.
+/// A diagnosis of what the daemon itself must notice first: it checks its programs once a minute.
 #[track_caller]
 pub(crate) fn expect_once_looked(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
     expect_by(daemon, LOOKED, &[], wanted)
 }
 
-/// A diagnosis without probes: no socket listens at the pods' addresses. What was not looked at is not well.
+/// A diagnosis without probes, because no socket listens at the pods' addresses. Unchecked parts do not count as
+/// healthy.
 #[track_caller]
 pub(crate) fn expect_unprobed(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
     let exit = if wanted.exit == 0 { 5 } else { wanted.exit };
     expect_by(daemon, SOON, &["--no-probe"], &Wanted { exit, ..*wanted })
 }
 
-/// News takes a moment from the apiserver to the daemon, and Events are read every five seconds.
+/// Changes take a moment from the apiserver to the daemon, and Events are read every five seconds.
 #[track_caller]
 fn expect_by(daemon: &Daemon<'_>, limit: Duration, more: &[&str], wanted: &Wanted<'_>) -> String {
     let words = [&["diagnose", wanted.service][..], more].concat();
@@ -156,15 +156,15 @@ fn lines(finding: &Value) -> [String; 2] {
     [format!("{id} {}", word(finding, "state")), format!("{id} because {}", word(finding, "explained_by"))]
 }
 
-/// The questions that an apiserver with much to do did not answer in time: without them, a diagnosis is less sure.
+/// Requests that a busy apiserver did not answer in time: without them, a diagnosis is less certain.
 fn unheard(answer: &Value) -> Vec<String> {
     let reads = answer["api"]["reads"].as_array().into_iter().flatten();
     let errors = reads.map(|read| format!("{}: {}", word(read, "what"), word(read, "error")));
     errors.filter(|error| error.contains("no answer within")).collect()
 }
 
-/// What a person reads, in one line, so that no break is in the way. One that is less sure than the answer before it is
-/// asked for again, as that was.
+/// The text in one line, so that no break splits a phrase. A text that is less certain than the answer before it is
+/// requested again.
 #[track_caller]
 fn as_text(daemon: &Daemon<'_>, words: &[&str], answer: &Value, wanted: &Wanted<'_>) -> String {
     let is_likely = |text: &str| text.split("\n\n").nth(1).is_some_and(|said| said.contains("(likely)"));
@@ -181,7 +181,8 @@ fn as_text(daemon: &Daemon<'_>, words: &[&str], answer: &Value, wanted: &Wanted<
     assert_eq!(code.and_then(|code| u64::try_from(code).ok()), Some(wanted.exit), "{text}");
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let headline = word(&answer["verdict"], "headline");
-    // Ages have gone on by a second, and at a free address one probe runs out of time and the next one of neighbours.
+    // Ages have grown by a second, and at a free address one probe times out and the next one gets an unreachable
+    // host.
     let start = headline.split(" for ").next().and_then(|it| it.split(": ").next()).unwrap_or_default();
     for said in [start, wanted.next].iter().chain(wanted.says) {
         assert!(line.contains(said), "{said:?} is not in {text}");
@@ -189,7 +190,7 @@ fn as_text(daemon: &Daemon<'_>, words: &[&str], answer: &Value, wanted: &Wanted<
     text
 }
 
-/// A service of the apiserver's own making, and its pods.
+/// Starts a service's pods and reports them as ready.
 pub(crate) fn pods(api: &Api<'_>, pods: &[Pod<'_>]) {
     for pod in pods {
         pod.start(api).unwrap();
@@ -197,7 +198,7 @@ pub(crate) fn pods(api: &Api<'_>, pods: &[Pod<'_>]) {
     }
 }
 
-/// A Service with port 80 of what pods have at 8080, with this besides; gives its cluster IP.
+/// Creates a Service with port 80 for the pods' port 8080 and these fields; returns its cluster IP.
 pub(crate) fn service(api: &Api<'_>, name: &str, spec: &Value) -> String {
     let mut object = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": name},
@@ -214,7 +215,7 @@ pub(crate) fn events(api: &Api<'_>, namespace: &str, name: &str) -> Vec<Value> {
     list["items"].as_array().cloned().unwrap_or_default()
 }
 
-/// Waits until a reason was given so often about the objects of a name.
+/// Waits until an Event of this reason about the objects of a name has this count.
 #[track_caller]
 pub(crate) fn wait_event(api: &Api<'_>, name: &str, reason: &str, times: u64) -> Value {
     let mut last = Vec::new();
@@ -227,7 +228,7 @@ pub(crate) fn wait_event(api: &Api<'_>, name: &str, reason: &str, times: u64) ->
     found.unwrap_or_else(|error| panic!("{error} of {name}: {last:#?}"))
 }
 
-/// Server-side apply of an object of a kind that no other test has needed.
+/// Server-side apply of an object at an API path.
 #[track_caller]
 pub(crate) fn apply_at(api: &Api<'_>, path: &str, object: &Value) {
     let path = format!("{path}?force=true&fieldManager=holdfast-tests");
@@ -236,13 +237,13 @@ pub(crate) fn apply_at(api: &Api<'_>, path: &str, object: &Value) {
     assert!(reply.status < 300, "{path}: {}", reply.text);
 }
 
-/// Ends the daemon and starts it anew: it has read no Events then.
+/// Restarts the daemon, which then has read no Events.
 pub(crate) fn restart(daemon: &mut Daemon<'_>) {
     daemon.stop().unwrap();
     daemon.start().unwrap();
 }
 
-/// Moves the time at which a Service was made so many minutes into the past.
+/// Moves the creation time of a Service this many minutes into the past.
 pub(crate) fn make_older(cluster: &Cluster, service: &str, minutes: u64) {
     let then = ago(minutes);
     cluster
@@ -250,7 +251,7 @@ pub(crate) fn make_older(cluster: &Cluster, service: &str, minutes: u64) {
         .unwrap();
 }
 
-/// So many minutes ago, as objects have it.
+/// The time this many minutes ago, as in objects.
 pub(crate) fn ago(minutes: u64) -> String {
     let since = format!("{minutes} minutes ago");
     let said = Command::new("date").args(["-u", "-d", &since, "+%FT%TZ"]).output().unwrap();

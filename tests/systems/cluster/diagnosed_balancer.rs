@@ -1,4 +1,4 @@
-//! A load balancer that does not come: upstream's own service-controller, with a cloud that says no.
+//! A pending load balancer: upstream's own service-controller, with a cloud that fails.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,15 +14,15 @@ use crate::stage;
 
 const POD: Pod<'static> = Pod { name: "default/web-1", app: "web", node: "n1", address: "10.1.0.2" };
 
-/// What clouds say, each with the cause that it has.
+/// Clouds' messages, each with its cause.
 const MESSAGES: &str = include_str!("../../../daemon/knowledge/src/tests/fixtures/messages.tsv");
 
 const ENSURE: &str = "Error syncing load balancer: failed to ensure load balancer: ";
 
-/// Longer than any operator waits for an address without wanting to know.
+/// Longer than an operator waits for an address without asking why.
 const MINUTES: u64 = 11;
 
-/// A control plane with a pod behind `app: web`, and a daemon with all the rights that a diagnosis has.
+/// A control plane with a pod for `app: web`, and a daemon with all permissions of a diagnosis.
 fn cluster() -> Cluster {
     let cluster = diagnosed::cluster_with_pods();
     diagnosed::pods(&cluster.api(0).unwrap(), &[POD]);
@@ -44,13 +44,13 @@ fn balancer(api: &Api<'_>, name: &str, annotations: &Value, spec: &Value) {
     api.apply_object(&object).unwrap();
 }
 
-/// Changes the Service, which is tried again at once then and not after a while.
+/// Changes the Service, so that the controller retries at once.
 fn touch(api: &Api<'_>, name: &str, time: usize) {
     let part = json!({"metadata": {"annotations": {"touched": time.to_string()}}});
     api.merge(Kind::Service, &format!("default/{name}"), &part).unwrap();
 }
 
-/// Tried three times in vain, and eleven minutes old.
+/// Makes the Service eleven minutes old with three failed attempts.
 fn fail_three_times(cluster: &Cluster, name: &str) {
     let api = cluster.api(0).unwrap();
     for time in 1..=3 {
@@ -62,7 +62,7 @@ fn fail_three_times(cluster: &Cluster, name: &str) {
     make_older(cluster, &format!("default/{name}"), MINUTES);
 }
 
-/// Each cause that a message of a cloud has, with the message.
+/// Each cause of a cloud's message, with the message.
 fn of_clouds() -> Vec<(String, &'static str, &'static str)> {
     let rows = MESSAGES.lines().filter_map(|line| {
         let cause = line.split('\t').nth(3).filter(|cause| *cause != "-")?;
@@ -121,20 +121,20 @@ fn each_clouds_refusal_is_reported_with_cause_and_remedy() {
     }
 }
 
-/// The cause of the case that this life of a load balancer is known by.
+/// The cause in this load balancer's case.
 const LIMITED: &str = "cloud.rate_limited";
 
-/// What the catalogue advises first against a cause.
+/// The catalogue's first remedy for a cause.
 fn first_remedy(cause: &str, service: &str) -> String {
     let cause = Knowledge::built_in().cause(cause).unwrap();
     let words: Vec<&str> = cause.remedy[0].action.split_whitespace().collect();
     words.join(" ").replace("{ns}", "default").replace("{name}", service)
 }
 
-/// After so many different messages of one reason about one object, client-go's recorder writes the rest as one.
+/// After this many different messages of one reason about one object, client-go's recorder combines the rest.
 const SIMILAR: usize = 10;
 
-/// What is said of a no, each time with another number.
+/// A refusal with another number each time.
 fn request(number: usize) -> String {
     format!("RequestLimitExceeded: Request limit exceeded. Request id {number}")
 }
@@ -157,7 +157,7 @@ fn each_part_of_a_combined_message_keeps_its_cause() {
         let is_combined = event["message"].as_str().unwrap().starts_with("(combined from similar events): ");
         assert_eq!(is_combined, number >= SIMILAR, "{event:#}");
     }
-    // The ones before are forgotten after an hour; what is left is the one that was put together.
+    // Single Events expire after an hour; the combined one is left.
     for event in diagnosed::events(&api, "default", "similar") {
         let is_single = event["message"].as_str().is_some_and(|text| !text.starts_with("(combined"));
         if is_single && event["reason"] == "SyncLoadBalancerFailed" {
@@ -186,7 +186,7 @@ fn each_part_of_a_combined_message_keeps_its_cause() {
     shows("A failure that is told with others like it in one Event", &text);
 }
 
-/// Lets the daemon follow Events, as the comment in its role says.
+/// Lets the daemon watch Events, as the comment in its role says.
 fn let_follow(cluster: &Cluster) {
     let api = cluster.api(0).unwrap();
     let mut role = api.get(Kind::ClusterRole, "holdfast-diagnose").unwrap().unwrap();
@@ -275,7 +275,7 @@ fn a_missing_balancer_controller_differs_from_a_busy_one() {
         },
     );
     shows("A controller of load balancers that does not renew its Lease", &text);
-    // Upstream's controller leaves alone what has a class.
+    // Upstream's controller ignores a Service with a class.
     balancer(&api, "classed", &none, &json!({"loadBalancerClass": "example.com/lb"}));
     make_older(&cluster, "default/classed", MINUTES);
     cluster.start_part(Part::CloudControllers).unwrap();
@@ -304,7 +304,7 @@ fn a_missing_balancer_controller_differs_from_a_busy_one() {
     );
 }
 
-/// As other controllers write them, which are no part of Kubernetes.
+/// Writes an Event as third-party controllers do.
 fn event(api: &Api<'_>, name: &str, reason: &str, (component, kind): (&str, &str), message: &str) {
     let service = api.get(Kind::Service, &format!("default/{name}")).unwrap().unwrap();
     let now = ago(0);
@@ -320,8 +320,8 @@ fn event(api: &Api<'_>, name: &str, reason: &str, (component, kind): (&str, &str
     assert_eq!(reply.status, 201, "{}", reply.text);
 }
 
-/// Nothing of the load balancer is at fault. The controllers that run here may have Events of their own about the
-/// service, such as of its slices, which are findings by right; so there may be another one.
+/// Checks that no finding is about the load balancer. The controllers here may write other Events about the service,
+/// such as of its slices, which are valid findings.
 #[track_caller]
 fn expect_no_balancer_at_fault(daemon: &Daemon<'_>, service: &str) -> String {
     let words = ["diagnose", service, "--no-probe"];

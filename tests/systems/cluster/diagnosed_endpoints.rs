@@ -1,5 +1,5 @@
-//! Endpoints that are not the right ones: pods that are gone and still listed, selectors that match no pod, pods on
-//! other nodes than traffic comes to.
+//! Wrong endpoints: deleted pods that are still listed, selectors without a match, pods on other nodes than the
+//! traffic.
 
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -35,7 +35,7 @@ fn daemon(cluster: &Cluster) -> Daemon<'_> {
     daemon
 }
 
-/// A Service of the pods of one app.
+/// A Service for the pods of one app.
 fn service(api: &Api<'_>, name: &str, app: &str, spec: &Value) {
     let mut object = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": name},
@@ -64,13 +64,13 @@ fn lease(renewed: &str) -> Value {
 
 const LEASE: &str = "apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
 
-/// What its controller says then.
+/// The controller's Event in a conflict.
 const CONFLICT: (&str, &str, &str, &str, &str) =
     ("my-svc", "FailedToUpdateEndpointSlices", "endpoint-slice-controller", "Service", "api.conflict");
 
-/// A second writer of the slice besides its controller, which is always quicker.
+/// A second writer of the slice, which is always faster than its controller.
 struct Conflict {
-    /// A webhook that never answers: it takes a second of each of the controller's writes.
+    /// A webhook that never answers, so that each of the controller's writes takes a second.
     _webhook: TcpListener,
 }
 
@@ -96,7 +96,7 @@ impl Conflict {
         Self { _webhook: webhook }
     }
 
-    /// The other writer is at it until this has come to its end.
+    /// Runs a closure while the other writer works.
     fn while_it_lasts(self, cluster: &Cluster, run: impl FnOnce()) {
         let ends = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -111,7 +111,7 @@ impl Conflict {
     }
 }
 
-/// Touches the slice a few times in the second that the controller's own write takes.
+/// Touches the slice a few times during each write of the controller.
 fn write_until(cluster: &Cluster, ends: &AtomicBool) {
     let api = cluster.api(0).unwrap();
     for turn in 0..WRITES_MAX {
@@ -127,7 +127,7 @@ fn write_until(cluster: &Cluster, ends: &AtomicBool) {
     }
 }
 
-/// Two minutes, in which a test has failed.
+/// Two minutes, after which a test has failed.
 const WRITES_MAX: usize = 600;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Clients outside that talk by UDP and TCP while their backends go, and name servers that do not answer.
+//! Outside clients with UDP and TCP flows whose backends disappear, and DNS servers that do not answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,18 +19,18 @@ const fn pod<'a>(name: &'a str, app: &'a str, address: &'a str) -> Pod<'a> {
 const PODS: [Pod<'static>; 2] =
     [pod("default/web-1", "web", "10.1.0.2"), pod("default/web-2", "web", "10.1.0.4")];
 
-/// Where clients outside are, and what they dial.
+/// The outside clients' location, and the address that they dial.
 const OUTSIDE: Location<'static> = Location::far("outside");
 const CLIENT: &str = "198.51.100.9:40000";
 const DIALLED: &str = "203.0.113.7:80";
 
-/// So many that each of two backends has some.
+/// Enough connections for each of two backends to have some.
 const HELD: usize = 20;
 
-/// After this long a conversation by UDP counts as a stream, and is remembered for two minutes.
+/// After this time conntrack treats a UDP flow as a stream, with a timeout of two minutes.
 const STREAM: Duration = Duration::from_millis(3_100);
 
-/// A control plane and a node that has a network of clients beside that of its pods.
+/// A control plane and a node with a network of clients, next to that of its pods.
 fn cluster() -> Cluster {
     let outside = Neighbour { name: "outside", near: vec!["198.51.100.1/24"], far: vec!["198.51.100.9/24"] };
     diagnosed::cluster_beside(vec![outside])
@@ -43,7 +43,7 @@ fn daemon(cluster: &Cluster) -> Daemon<'_> {
     daemon
 }
 
-/// The name of the server that answers a datagram from the one port.
+/// The name of the server that replies to a datagram from the one port.
 fn answered(bed: &Bed) -> Option<String> {
     let (from, to) = (CLIENT.parse().unwrap(), DIALLED.parse().unwrap());
     let question = Question::new(Transport::Udp, to).from(from);
@@ -91,7 +91,7 @@ fn flows_without_a_backend_are_reported_by_their_fate() {
         },
     );
     assert!(!text.contains("slices.stale"), "{text}");
-    // So it is: from the same port, another server answers.
+    // The stated effect is real: from the same port, another server replies.
     until(SOON, "an answer of somebody else", || Ok(answered(bed).filter(|name| *name != by))).unwrap();
     let text = expect_unprobed(
         &daemon,

@@ -1,5 +1,5 @@
-//! The control plane is well, and the trouble is on this node: programs of others, programs of ours that are gone,
-//! rules that a proxy left, a process at a port of ours.
+//! The control plane is healthy, and the fault is on this node: foreign programs, missing programs of ours, leftover
+//! rules of a proxy, or a foreign process on our port.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -37,13 +37,13 @@ fn web(cluster: &Cluster) -> (String, Server) {
     (address, serve(cluster.bed(), "web", "10.1.0.2:8080"))
 }
 
-/// Takes the program of a hook away, and keeps the daemon from pinning another one.
+/// Removes the program of a hook, and keeps the daemon from pinning another one.
 fn take_away(daemon: &Daemon<'_>, hook: &str) -> std::path::PathBuf {
     let pin = daemon.pins().join("links").join(hook);
     let is_away = || {
         let mut unhook = Command::new(Client::unhook()?.program());
         unhook.arg(&pin);
-        // What it put back meanwhile is taken away once more.
+        // Removes it again if the daemon has restored it meanwhile.
         succeed(unhook, LIMIT)?;
         let _ = std::fs::remove_file(&pin);
         Ok(std::fs::create_dir(&pin).ok())
@@ -129,8 +129,8 @@ fn foreign_programs_that_redirect_or_deny_are_reported() {
     };
     shows("A program of somebody else that forbids what ours allows", &expect(&daemon, &wanted));
     daemon.stop().unwrap();
-    // A daemon in a cgroup of its own is left alone by its programs, and tries no frontend: it only knows that others
-    // are there.
+    // A daemon in a cgroup of its own is not served by its programs and probes no frontend: it only sees foreign
+    // programs.
     daemon.cleanup().unwrap();
     let mut apart = Daemon::new(bed, &stage::by_certificate(&cluster, 1)).unwrap();
     apart.start().unwrap();
@@ -143,7 +143,7 @@ fn foreign_programs_that_redirect_or_deny_are_reported() {
     expect(&apart, &wanted);
 }
 
-/// Whether kube-proxy's rules lead to a pod.
+/// Waits until kube-proxy's rules lead to a pod.
 fn wait_rule(bed: &Bed, pod: &str) {
     let is_led = || {
         let mut nft = bed.command(Location::OUTSIDE, "nft")?;
@@ -189,7 +189,7 @@ fn kube_proxys_leftover_rules_are_reported_with_affected_clients() {
     assert!(matches!(forwarded, Outcome::Silent | Outcome::Unreachable), "{forwarded:?}");
 }
 
-/// A process at a port of the node that calls every Service well, until the test ends.
+/// A process on a port of the node that answers every health check with 200, until the test ends.
 fn call_well(bed: &Bed, port: u16) {
     let listener = bed.within(Location::NODE, || TcpListener::bind(("0.0.0.0", port)).unwrap()).unwrap();
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The apiserver is right, and what this node knows is old; and an object that can say less than there is.
+//! The apiserver is right and this node's state is old; and an object that is truncated.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const PODS: [Pod<'static>; 2] = [
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// An apiserver sends a bookmark each minute, and a watch that is silent for longer than 90 seconds is begun anew.
+/// An apiserver sends a bookmark each minute, and the daemon restarts a watch that is silent for 90 seconds.
 const NOTICED: Duration = Duration::from_secs(150);
 
 fn daemon(cluster: &Cluster) -> Daemon<'_> {
@@ -27,7 +27,7 @@ fn daemon(cluster: &Cluster) -> Daemon<'_> {
     daemon
 }
 
-/// A control plane with a Service of two pods, and a daemon that has heard of them.
+/// A control plane with a Service of two pods, and a daemon that has both.
 fn known(cluster: &Cluster) -> Daemon<'_> {
     let api = cluster.api(0).unwrap();
     service(&api, "web", &json!({"selector": {"app": "web"}}));
@@ -37,7 +37,7 @@ fn known(cluster: &Cluster) -> Daemon<'_> {
     daemon
 }
 
-/// One of the two goes, as the apiserver's slices say too.
+/// Deletes one of the two, also from the apiserver's slices.
 fn lose(api: &Api<'_>) {
     PODS[1].gone(api).unwrap();
     let is_alone = || {
@@ -53,8 +53,7 @@ fn nft(bed: &Bed, text: &str) {
     succeed(command, LIMIT).unwrap();
 }
 
-/// From now on nothing that the apiserver says comes by connections that there are; empty segments do, so that neither
-/// end sees that anything is wrong.
+/// From now on the apiserver's data is lost on existing connections; empty segments pass, so that neither end notices.
 fn swallow(bed: &Bed) {
     nft(bed, "add table ip swallow");
     nft(bed, "add set ip swallow ports { type inet_service ; }");
@@ -67,7 +66,7 @@ fn swallow(bed: &Bed) {
     nft(bed, &format!("add element ip swallow ports {{ {} }}", ports.join(", ")));
 }
 
-/// The ports of connections from within the daemon's cgroup to the apiserver.
+/// The ports of connections from the daemon's cgroup to the apiserver.
 fn watching(bed: &Bed) -> Vec<String> {
     let server = format!("{}", apiserver(0).unwrap());
     let mut ss = bed.command(Location::OUTSIDE, "ss").unwrap();
@@ -98,7 +97,7 @@ fn a_stalled_watch_differs_from_stale_endpoints() {
         },
     );
     shows("News that does not come to this node", &text);
-    // The way is not mended: the daemon finds out by itself, and asks by another one.
+    // The connection stays broken: the daemon notices by itself and opens another one.
     let mended = || {
         Ok((stage::frontends(&daemon, "default/web") == ["ClusterIP serving 10.1.0.2:8080"]).then_some(()))
     };
@@ -110,7 +109,7 @@ fn a_stalled_watch_differs_from_stale_endpoints() {
     );
 }
 
-/// As after roles were tidied up: what there is may be listed, and not followed.
+/// Permits lists and no watches, as after a clean-up of roles.
 fn forbid_watching(cluster: &Cluster, api: &Api<'_>) {
     let mut role = api.get(Kind::ClusterRole, "holdfast").unwrap().unwrap();
     for rule in role["rules"].as_array_mut().unwrap() {
@@ -122,7 +121,7 @@ fn forbid_watching(cluster: &Cluster, api: &Api<'_>) {
     let what = json!({"verb": "watch", "group": "discovery.k8s.io", "resource": "endpointslices"});
     let denied = || Ok((!stage::may(api, (stage::USER, &[]), &what)?).then_some(()));
     until(SOON, "denial", denied).unwrap();
-    // A watch that goes on is not asked again for its rights.
+    // An open watch is not authorized again.
     cluster.kill(Part::Apiserver(0)).unwrap();
     cluster.start_part(Part::Apiserver(0)).unwrap();
 }
@@ -158,11 +157,11 @@ fn a_refused_watch_counts_as_none_despite_retries() {
     );
 }
 
-/// More than an Endpoints object is given.
+/// More than the limit of an Endpoints object.
 const MANY: usize = 1_001;
 const HANDS: usize = 8;
 
-/// Pods that are ready, made by several hands at once.
+/// Creates ready pods from several threads.
 fn many_pods(cluster: &Cluster) {
     let hand = |first: usize| {
         let api = cluster.api(0).unwrap();

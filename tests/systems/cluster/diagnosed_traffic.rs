@@ -1,4 +1,4 @@
-//! Endpoints are listed, and some client gets no traffic: ports, backends, nodes, other proxies, this daemon itself.
+//! Endpoints are listed, but some clients get no traffic: ports, backends, nodes, other proxies, the daemon itself.
 
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Location, Role, Server};
@@ -26,7 +26,7 @@ fn service(api: &Api<'_>, name: &str, spec: &Value) {
     api.apply_object(&object).unwrap();
 }
 
-/// A slice that a person wrote.
+/// A slice that a user wrote.
 fn slice(api: &Api<'_>, service: &str, port: &str, endpoints: &Value) {
     let object = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
@@ -132,7 +132,7 @@ fn listed_backends_without_answers_are_told_apart() {
     shows("One backend of two that is on a lost node", &text);
 }
 
-/// Takes the endpoints of a Service away, by way of an apiserver that does not write its own ones again.
+/// Removes the endpoints of a Service through an apiserver that does not write its own again.
 fn empty(cluster: &Cluster, daemon: &Daemon<'_>, service: &str) {
     cluster.kill(Part::Apiserver(0)).unwrap();
     cluster.start_part_with(Part::Apiserver(0), &["--endpoint-reconciler-type=none"]).unwrap();
@@ -143,8 +143,8 @@ fn empty(cluster: &Cluster, daemon: &Daemon<'_>, service: &str) {
     until(SOON, "a held list", is_held).unwrap();
 }
 
-/// The controller that mirrors Endpoints may look again before it has seen the slice that it made itself: it then says
-/// by an Event that the slice could not be made, which is so for a moment and no matter of this test.
+/// The mirroring controller may reconcile before it has seen its own new slice, and then reports by an Event that the
+/// slice could not be created. This is deleted, because it is temporary.
 fn forget_hurry_of_the_mirror(api: &Api<'_>) {
     let slices = || Ok(api.slices_of("default/mirrored")?.pop());
     until(SOON, "a mirrored slice", slices).unwrap();
@@ -253,7 +253,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
         },
     );
     shows("A node port that a process has", &text);
-    // What vanishes within a minute of a list is held for that, and so said.
+    // A list that is lost within a minute after a relist is held for that reason.
     restart(&mut daemon);
     stage::expect(&daemon, "default/held", "serving 10.1.0.2:8080");
     slice(&api, "held", "", &Value::Null);
@@ -271,7 +271,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     shows("A slice that somebody emptied", &text);
     let slices = || Ok(api.slices_of("default/hidden")?.pop().filter(|it| it["endpoints"][0].is_object()));
     let name = stage::word(&until(SOON, "slice", slices).unwrap()["metadata"], "name");
-    // Only controllers write that label, so the list is held against it.
+    // Only controllers write that label, so the list is held despite it.
     let label = json!({"metadata": {"labels": {"service.kubernetes.io/headless": ""}}});
     api.merge(Kind::Slice, &format!("default/{name}"), &label).unwrap();
     let text = expect_unprobed(
@@ -329,7 +329,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     );
 }
 
-/// All services but one find no room: the names of those are the daemon's to say.
+/// All services but one do not fit: the daemon must name them.
 #[test]
 fn a_full_map_reports_the_limit_to_raise() {
     let cluster = cluster();
@@ -370,7 +370,7 @@ fn serve_web(cluster: &Cluster) -> Server {
     cluster.bed().serve(Location::pod("pod"), Role::Tcp, "web", at).unwrap()
 }
 
-/// Both families, and ranges of one.
+/// A Service of both families, with source ranges of one.
 fn dual(api: &Api<'_>) {
     let families = json!({
         "type": "LoadBalancer", "selector": {"app": "dual"}, "ipFamilyPolicy": "RequireDualStack",

@@ -1,5 +1,5 @@
-//! Health checks by gRPC of a server that others wrote: etcd serves `grpc.health.v1` with grpc-go's own transport, and
-//! over TLS with that of Go's HTTP server.
+//! gRPC health checks of a third-party server: etcd serves `grpc.health.v1` with grpc-go's own transport, and over TLS
+//! with Go's HTTP server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,7 +11,7 @@ const PLAIN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 21);
 
 const SECURED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 22);
 
-/// A service of one backend, asked twice a second.
+/// A service with one backend, checked twice a second.
 fn service(number: usize, backend: SocketAddr, check: &str) -> String {
     format!(
         "[[service]]\nname = \"s{number}\"\nfrontends = [\"10.96.0.{}:80\"]\nbackends = [\"{backend}\"]\n\
@@ -20,7 +20,7 @@ fn service(number: usize, backend: SocketAddr, check: &str) -> String {
     )
 }
 
-/// What the last check of a service's backend came to: `good`, or what was wrong.
+/// The last check result of a service's backend: `good`, or the error.
 fn last(daemon: &Daemon<'_>, number: usize) -> String {
     let explained = daemon.ask(&["explain", &format!("static/s{number}")]).unwrap();
     let check = &explained["services"][0]["endpoints"][0]["check"]["last"];

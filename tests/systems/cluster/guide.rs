@@ -1,20 +1,20 @@
-//! The cases in `cases.md`: each is what a real daemon said in a test here, up to its next step.
+//! The cases in `cases.md`: each is a real daemon's answer in a test here, up to its next step.
 //!
-//! Invariant: a case of the file that reads otherwise than the daemon says fails its test, and one that no test brings
-//! about fails a test too. Numbers, times and addresses are those of the run in which it was written down.
+//! Invariant: a case that differs from the daemon's answer fails its test, and so does one without a test. Numbers,
+//! times and addresses are from the run that recorded it.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/cases.md");
 
-/// The heading of the guide's part that has the cases.
+/// The heading of the guide's section with the cases.
 const CASES: &str = "\n## Cases of a real control plane\n";
 
-/// Several tests write to the one page.
+/// Several tests write to the same page.
 static PAGE: Mutex<()> = Mutex::new(());
 
-/// Compares an answer with the case of the guide that begins with this sentence; with `BLESS` it is put there.
+/// Compares an answer with the case that begins with this sentence; with `BLESS`, writes it there.
 #[track_caller]
 pub(crate) fn shows(case: &str, text: &str) {
     let _page = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ pub(crate) fn shows(case: &str, text: &str) {
     assert_eq!(alike(&said), alike(shown), "{case}: BLESS=1 writes what is said now into {GUIDE}:\n{said}");
 }
 
-/// Where the block of a case begins and ends.
+/// The range of a case's block.
 fn place(page: &str, case: &str) -> Option<(usize, usize)> {
     let after = |from: usize, what: &str| Some(from + page[from..].find(what)? + what.len());
     let named = after(after(0, CASES)?, &format!("\n{case} (`"))?;
@@ -37,7 +37,7 @@ fn place(page: &str, case: &str) -> Option<(usize, usize)> {
     Some((begins, begins + page[begins..].find("```\n")?))
 }
 
-/// The head of a diagnosis and its answer with the next step; where there is no step to take, the lasting findings too.
+/// The head of a diagnosis and its answer with the next step; without a step, also the lasting findings.
 fn head(text: &str) -> String {
     let parts: Vec<&str> = text.split("\n\n").collect();
     let has_next = parts.get(1).is_some_and(|answer| answer.contains("\nNext"));
@@ -47,7 +47,7 @@ fn head(text: &str) -> String {
     format!("{}\n", shown.join("\n\n").trim_end())
 }
 
-/// Findings without those that depend on a test's other services, or on how long the test took.
+/// Findings that depend neither on a test's other services nor on its duration.
 fn lasting(findings: &str) -> String {
     let mut is_shown = true;
     let lines = findings.lines().filter(|line| {
@@ -59,7 +59,7 @@ fn lasting(findings: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The words that are the same in every run.
+/// The words that are equal in every run.
 fn alike(text: &str) -> Vec<&str> {
     let differs = |word: &str| {
         word.contains(|it: char| it.is_ascii_digit())
@@ -74,8 +74,7 @@ fn bare(word: &str) -> &str {
     word.trim_matches(|it: char| !it.is_alphanumeric())
 }
 
-/// At an address without a host, the first connection times out, and a later one may be told that the host is
-/// unreachable.
+/// At an address without a host, the first connection times out, and a later one may get EHOSTUNREACH.
 fn is_of_nobody(word: &str) -> bool {
     matches!(bare(word), "timed" | "out" | "unreachable")
 }
@@ -84,7 +83,7 @@ fn is_unit(word: &str) -> bool {
     matches!(bare(word), "s" | "min" | "h" | "d")
 }
 
-/// The name of a slice ends in five characters of Kubernetes' choice, which has no vowels.
+/// The name of a slice ends with five random characters, without vowels.
 fn is_made_up(word: &str) -> bool {
     let last = bare(word).rsplit_once('-').map_or("", |(_, last)| last);
     last.len() == 5 && last.chars().all(|it| "bcdfghjklmnpqrstvwxz2456789".contains(it))

@@ -1,4 +1,4 @@
-//! ServiceImports of a real apiserver, by the API's own definition of the kind: `serviceimports.yaml` is that of
+//! ServiceImports at a real apiserver, with the API's own definition: `serviceimports.yaml` is that of
 //! `sigs.k8s.io/mcs-api` v0.5.0, unchanged.
 
 use holdfast_tests::bed::daemon::Daemon;
@@ -9,7 +9,7 @@ use crate::stage::{self, PodCluster, frontends, rows, word};
 
 const DEFINITION: &str = include_str!("serviceimports.yaml");
 
-/// What a controller writes of a service that another cluster exports.
+/// A controller's import of a service that another cluster exports.
 const IMPORT: &str = "
 apiVersion: multicluster.x-k8s.io/v1beta1
 kind: ServiceImport
@@ -33,7 +33,7 @@ endpoints: [{addresses: [10.1.0.1]}]
 
 const ADDRESS: &str = "10.200.0.7";
 
-/// A pod of another cluster answers with its address.
+/// A pod of another cluster that replies with its address.
 fn start_cluster() -> PodCluster {
     PodCluster::start(&["10.1.0.1/32"], &["10.1.0.1"])
 }
@@ -90,14 +90,14 @@ fn clients_reach_an_imported_service_and_go_on_while_the_apiserver_is_away() {
     assert!(why.contains("ClusterSetIP of default/web") && why.contains("10.1.0.1:8080"), "{why}");
     daemon.ask(&["verify"]).expect("no difference");
 
-    // A change comes by the watch.
+    // The watch delivers the change.
     let moved = json!({"endpoints": [{"addresses": ["10.1.0.2"]}]});
     api.merge(Kind::Slice, "default/imported-web", &moved).unwrap();
     expect(&daemon, "ClusterSetIP serving 10.1.0.2:8080");
     api.apply(IMPORT).unwrap();
     expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
 
-    // As after a reboot while no apiserver answers: the state's file has what is imported.
+    // Simulates a reboot without an apiserver: the saved state has the imports.
     daemon.stop().unwrap();
     daemon.cleanup().unwrap();
     pods.cluster.kill(Part::Apiserver(0)).unwrap();
@@ -113,7 +113,7 @@ fn clients_reach_an_imported_service_and_go_on_while_the_apiserver_is_away() {
     until(SOON, "gone", || Ok(frontends(&daemon, "default/web").is_empty().then_some(()))).unwrap();
 }
 
-/// As the reference controller derives a Service from an import: with the import's address and both labels.
+/// Like the reference controller: a Service derived from an import, with the import's address and both labels.
 #[test]
 fn a_derived_service_has_the_imports_address() {
     let pods = start_cluster();

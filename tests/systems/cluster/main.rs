@@ -1,5 +1,5 @@
-//! Against a real control plane: what upstream's servers do, and what holdfast makes of it. Needs root, and the servers
-//! that `scripts/peers.sh` builds, so the `root` feature selects it.
+//! Tests at a real control plane: upstream's servers, and holdfast's reaction. Needs root and the servers that
+//! `scripts/peers.sh` builds, so the `root` feature selects it.
 
 #[cfg(test)]
 mod daemon_actions;

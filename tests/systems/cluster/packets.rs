@@ -1,4 +1,4 @@
-//! What the real kube-proxy does to packets: the table of expectations, row by row.
+//! The real kube-proxy's treatment of packets: the table of expectations, row by row.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::stage::{self, NODE};
 
-/// kube-proxy writes once in a second, and takes more on a busy machine.
+/// kube-proxy writes once a second; a busy machine takes longer.
 const SERVED: Duration = Duration::from_secs(60);
 
-/// As kubelet would have it, and what the cloud's controller writes.
+/// Writes an object with the status that kubelet or the cloud controller would write.
 fn write(api: &Api<'_>, object: &Value) {
     let word = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let created = api.apply_object(object);
@@ -39,7 +39,7 @@ fn cluster(switches: Switches) -> Cluster {
     cluster
 }
 
-/// Starts kube-proxy, and clients and servers around it.
+/// Starts kube-proxy, with clients and servers around it.
 fn served(cluster: &Cluster) -> (Clients, Vec<Server>) {
     let servers = packets::serve(cluster.bed()).unwrap();
     let mut clients = Clients::start(cluster.bed()).unwrap();
@@ -85,7 +85,7 @@ fn packets_kube_proxy_passes_every_case() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// Holds connections by a client of this name, so that those of before and after are told apart.
+/// Holds connections of this client, to tell former and later ones apart.
 fn hold(clients: &mut Clients, client: &str, count: usize) {
     for (family, service) in
         [(Family::V4, "here"), (Family::V6, "here"), (Family::V4, "away"), (Family::V6, "away")]
@@ -102,7 +102,7 @@ fn check_alive(clients: &mut Clients, client: &str, count: usize, when: &str) {
     assert_eq!(held, Held { alive: count, ..Held::default() }, "{client}: {when}");
 }
 
-/// As `kube-proxy --cleanup` does.
+/// Removes its rules as `kube-proxy --cleanup` does.
 fn remove_rules(bed: &Bed) {
     for family in ["ip", "ip6"] {
         let mut nft = bed.command(Location::OUTSIDE, "nft").unwrap();
@@ -111,8 +111,8 @@ fn remove_rules(bed: &Bed) {
     }
 }
 
-/// The first client has its connections by kube-proxy, the third one by holdfast. What kube-proxy translates goes on
-/// as long as the node's kernel has rules of any kind that translate: its own until they are removed.
+/// The first client's connections use kube-proxy, the third one's holdfast. kube-proxy's translations last as long as
+/// the kernel has any NAT rules: its own until they are removed.
 #[test]
 fn packets_a_node_moves_from_kube_proxy_to_holdfast_under_live_connections() {
     let cluster = cluster(Switches { strict_rp_filter: true, guarded: true, ..Switches::default() });
@@ -151,7 +151,7 @@ fn wait_until(why_not: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Connections of before end by themselves, and new ones are kube-proxy's.
+/// Former connections end by themselves, and kube-proxy serves new ones.
 #[track_caller]
 fn go_back(cluster: &Cluster, daemon: &Daemon<'_>, mut clients: Clients) {
     let to = frontend("away", "node", Family::V4).unwrap();
@@ -166,12 +166,12 @@ fn go_back(cluster: &Cluster, daemon: &Daemon<'_>, mut clients: Clients) {
     assert_eq!(other.try_held().unwrap(), Held { alive: 100, ..Held::default() }, "these were never ours");
 }
 
-/// Two services with a flow of UDP at each of these addresses: one loses its only endpoint, the other one goes itself.
+/// Two services with a UDP flow at each of these addresses: one loses its only endpoint, the other one is deleted.
 const UDP_ADDRESSES: [&str; 4] = ["cluster", "balancer", "external", "node"];
 const EMPTIED: (&str, u16) = ("here", 41_000);
 const REMOVED: (&str, u16) = ("away", 41_010);
 
-/// What a datagram of each flow comes to. The flows of a service begin at consecutive ports of the outside client.
+/// The outcome of a datagram in each flow. The flows of a service begin at consecutive ports of the outside client.
 fn flows(clients: &mut Clients, (service, first): (&str, u16)) -> [&'static str; 4] {
     let mut ports = first..;
     UDP_ADDRESSES.map(|address| {
@@ -186,7 +186,7 @@ fn flows(clients: &mut Clients, (service, first): (&str, u16)) -> [&'static str;
     })
 }
 
-/// What becomes of the flows of either service.
+/// Checks the flows of both services.
 #[track_caller]
 fn check_udp(cluster: &Cluster, clients: &mut Clients, emptied: [&str; 4], removed: [&str; 4]) {
     let api = cluster.api(0).unwrap();
@@ -195,7 +195,7 @@ fn check_udp(cluster: &Cluster, clients: &mut Clients, emptied: [&str; 4], remov
     wait_until("its endpoint is gone", || flows(clients, EMPTIED)[0] == "refused");
     assert_eq!(flows(clients, EMPTIED), emptied);
     api.delete(Kind::Service, "default/away").unwrap();
-    // Each look is a new client's: those of before may have flows.
+    // Each attempt uses a new client, because former ones may have flows.
     let mut ports = (42_000..).step_by(UDP_ADDRESSES.len());
     let mut look = || flows(clients, ("away", ports.next().unwrap()))[3];
     wait_until("it is gone for new clients", || look() != "answered");
@@ -219,6 +219,6 @@ fn packets_holdfast_sends_no_udp_to_a_removed_endpoint() {
     let mut daemon = Daemon::new(cluster.bed(), &config).unwrap();
     daemon.start().unwrap();
     assert!(clients.wait_for(&sign(), SERVED).unwrap(), "holdfast does not serve");
-    // No host has the addresses of a service that is gone.
+    // No host has the addresses of a deleted service.
     check_udp(&cluster, &mut clients, ["refused"; 4], ["lost", "lost", "lost", "refused"]);
 }

@@ -1,4 +1,4 @@
-//! Random clusters, two nodes of the same kind: what clients of every kind get from holdfast, and from the real
+//! Random clusters with two equal nodes: the results of clients of every kind with holdfast, and with the real
 //! kube-proxy.
 
 use std::collections::BTreeMap;
@@ -16,21 +16,21 @@ use serde_json::{Value, json};
 
 use crate::stage::NODE;
 
-/// kube-proxy writes once in a second, and takes more on a busy machine.
+/// kube-proxy writes once a second; a busy machine takes longer.
 const SERVED: Duration = Duration::from_secs(60);
 
 const SERVICES: usize = 60;
 
-/// Nothing is held, as kube-proxy holds nothing. There is room for all flows of one cluster, and for the ports of those
-/// to other nodes. Pods' packets are served, as their clients send what no socket program sees.
+/// No holds, as in kube-proxy. All flows of one cluster fit, and the SNAT ports of those to other nodes. Pods are
+/// served at their devices, because their clients send raw packets that no socket program sees.
 const CONFIG: &str = "[node]\nname = \"n1\"\nzone = \"zone-a\"\n[hold]\non_empty = \"refuse\"\n\
     [packets]\npod_devices = \"auto\"\nflows = 262144\nsnat_ports = \"45000-65535\"\n\
     [kube_proxy]\nhealth = \"0.0.0.0:10256\"\n";
 
-/// Settings of holdfast's node: sockets leave those ports to clients.
+/// A setting of holdfast's node: sockets leave those ports to SNAT.
 const SOCKET_PORTS: (&str, &str) = ("ipv4/ip_local_port_range", "32768 44999");
 
-/// Settings of kube-proxy's node: connections without an answer are forgotten soon, as there are tens of thousands.
+/// Settings of kube-proxy's node: conntrack drops the tens of thousands of unanswered connections soon.
 const TRACKING: [(&str, &str); 3] = [
     ("netfilter/nf_conntrack_tcp_timeout_syn_sent", "5"),
     ("netfilter/nf_conntrack_tcp_timeout_close", "2"),
@@ -41,7 +41,7 @@ const SERVICES_PATH: &str = "api/v1/namespaces/default/services";
 
 const SLICES_PATH: &str = "apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 
-/// So many differences of one client at one kind of address are shown, and so many services with their slices.
+/// How many differences of one client at one kind of address are shown, and how many services with their slices.
 const SHOWN: usize = 4;
 
 fn set(bed: &Bed, settings: &[(&str, &str)]) {
@@ -57,7 +57,7 @@ fn name_of(object: &Value) -> String {
     format!("default/{}", object["metadata"]["name"].as_str().unwrap())
 }
 
-/// As kubelet would have it, and what the cloud's controller writes.
+/// Writes an object with the status that kubelet or the cloud controller would write.
 fn write(api: &Api<'_>, object: &Value) {
     let mut object = object.clone();
     let status = object.as_object_mut().unwrap().remove("status");
@@ -75,7 +75,7 @@ fn remove(api: &Api<'_>, kind: Kind, name: &str) {
     }
 }
 
-/// All of a kind, as a manifest says them. Those of the control plane lead to one of the two nodes alone.
+/// All objects of a kind as manifests. Those of the control plane have a backend on one of the two nodes only.
 fn items(api: &Api<'_>, path: &str, (version, kind): (&str, &str)) -> Vec<Value> {
     let list = api.request("GET", path, None).unwrap().object().unwrap();
     let mut items = list["items"].as_array().unwrap().clone();
@@ -96,7 +96,7 @@ fn slices(api: &Api<'_>) -> Vec<Value> {
     items(api, SLICES_PATH, ("discovery.k8s.io/v1", "EndpointSlice"))
 }
 
-/// One cluster, and two nodes that serve it.
+/// A cluster, and the two nodes that serve it.
 struct Nodes<'a> {
     api: Api<'a>,
     daemon: Daemon<'a>,
@@ -109,7 +109,7 @@ impl<'a> Nodes<'a> {
         let api = cluster.api(0).unwrap();
         prepare(&api);
         cluster.start_part(Part::Proxy).unwrap();
-        // kube-proxy may miss the zone that its node has at its start, and hears of the next one.
+        // kube-proxy may miss the zone that its node has at its start, and sees the next one.
         let zone = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "zone-a"}}});
         api.merge(Kind::Node, NODE, &zone).unwrap();
         set(cluster.bed(), &TRACKING);
@@ -120,7 +120,7 @@ impl<'a> Nodes<'a> {
         Self { api, daemon, theirs, ours }
     }
 
-    /// The cluster becomes another one.
+    /// Replaces the cluster's services.
     fn replace(&self, seed: u64, round: u16) {
         let ((new, new_slices), (signs, _)) = (draw(seed, SERVICES), sign(round));
         let is_sign = |object: &&Value| name_of(object).starts_with("default/sign");
@@ -134,7 +134,7 @@ impl<'a> Nodes<'a> {
         new.iter().chain(&new_slices).chain(&signs).for_each(|object| write(&self.api, object));
     }
 
-    /// Has both nodes know what the apiserver has, and gives what there is to dial.
+    /// Waits until both nodes have the apiserver's objects, and returns the targets.
     fn hand_over(&mut self, round: u16) -> Vec<Target> {
         let (services, slices) = (services(&self.api), slices(&self.api));
         let documents: Vec<String> = services.iter().chain(&slices).map(Value::to_string).collect();
@@ -148,7 +148,7 @@ impl<'a> Nodes<'a> {
         targets(&services, &slices)
     }
 
-    /// Compares all that there is in one cluster.
+    /// Compares all targets of one cluster.
     #[track_caller]
     fn check(&mut self, seed: u64, round: u16) -> Compared {
         self.replace(seed, round);
@@ -183,7 +183,7 @@ fn line(it: &Difference) -> String {
     )
 }
 
-/// Some of each kind, and how many there are.
+/// Some differences of each kind, and their number.
 fn show(differences: &[Difference]) -> String {
     let mut counts = BTreeMap::<_, usize>::new();
     let is_shown = |it: &&Difference| {
@@ -195,7 +195,7 @@ fn show(differences: &[Difference]) -> String {
     format!("{}\n{counts:?}", shown.join("\n"))
 }
 
-/// The services of the first ones and their slices, to see why.
+/// The services and slices of the first differences.
 fn objects_of(daemon: &Daemon<'_>, differences: &[Difference]) -> String {
     let text = std::fs::read_to_string(daemon.manifests().join("all.yaml")).unwrap();
     let mut names: Vec<&str> = differences.iter().map(|it| it.target.service.as_str()).collect();
@@ -206,7 +206,7 @@ fn objects_of(daemon: &Daemon<'_>, differences: &[Difference]) -> String {
     text.split("\n---\n").filter(is_of).collect::<Vec<_>>().join("\n")
 }
 
-/// `SEED=7` draws another cluster, `CLUSTERS=14` so many, one after another.
+/// `SEED=7` draws another cluster, `CLUSTERS=14` as many, one after another.
 #[test]
 fn packets_random_clients_get_what_kube_proxy_gives() {
     let (seed, clusters) = (asked_for("SEED", 1), asked_for("CLUSTERS", 1));

@@ -1,4 +1,4 @@
-//! What each user may do: the manifest that users apply, judged by the real authorizer.
+//! The permissions of each user: the manifest that users apply, checked by the real authorizer.
 
 use holdfast_tests::bed::Layout;
 use holdfast_tests::peers::{Api, Cluster, Identity};
@@ -9,7 +9,7 @@ use crate::stage::{self, MANIFEST};
 const NODE: &str = "system:node:n1";
 const NODES: &str = "system:nodes";
 
-/// All that holdfast asks for, and what it must not get; with the status that each gets.
+/// Requests that holdfast sends, and ones that must be rejected, with the expected status.
 const NEEDS: [(&str, &str, u16); 16] = [
     ("GET", "api/v1/services", 200),
     ("GET", "api/v1/services?watch=1&timeoutSeconds=1", 200),
@@ -18,7 +18,7 @@ const NEEDS: [(&str, &str, u16); 16] = [
     ("GET", "api/v1/nodes?fieldSelector=metadata.name%3Dn1", 200),
     ("GET", "api/v1/nodes?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3Dn1", 200),
     ("GET", "api/v1/nodes/n1", 200),
-    // It may, and there is no such kind.
+    // It is permitted, but the kind does not exist.
     ("GET", "apis/multicluster.x-k8s.io/v1beta1/serviceimports", 404),
     ("DELETE", "apis/multicluster.x-k8s.io/v1beta1/namespaces/default/serviceimports/web", 403),
     ("GET", "api/v1/namespaces/kube-system", 200),

@@ -1,5 +1,5 @@
-//! The control plane of these tests: it comes up, its parts can be stopped and started, and an apiserver that is
-//! stopped empties the slice of `default/kubernetes`, as in the incident.
+//! The control plane of these tests: it starts, its parts can be stopped and started, and a stopped apiserver empties
+//! the slice of `default/kubernetes`, as in the incident.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,16 @@ use holdfast_tests::bed::Layout;
 use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Seen, Watch, until};
 use serde_json::{Value, json};
 
-/// How soon the other apiserver fills the slice again: it looks every ten seconds, and the machine may be busy with
-/// other tests.
+/// How soon the other apiserver fills the slice again: it reconciles every ten seconds, and the machine may be busy.
 const RECONCILED_WITHIN: Duration = Duration::from_secs(15);
 
-/// How soon the empty slice is seen: a stopping apiserver writes it before it ends.
+/// How soon the empty slice appears: a stopping apiserver writes it before it ends.
 const FLAPS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often an apiserver is stopped, at most, until the empty slice is seen.
+/// The most stops of an apiserver until the empty slice appears.
 const STOPS: usize = 4;
 
-/// The slice in which apiservers write their own addresses.
+/// The slice with the apiservers' own addresses.
 const KUBERNETES: &str = "default/kubernetes";
 
 fn addresses(slice: &Value) -> Vec<&str> {
@@ -68,8 +67,8 @@ fn is_full(seen: &Seen) -> bool {
     addresses(&seen.object) == [ADVERTISED.to_string()]
 }
 
-/// Apiservers that advertise one address share a lease, which the other one renews every ten seconds. If it does so
-/// just then, no empty slice is seen; so another stop may be needed.
+/// Apiservers with one advertised address share a lease, which the other one renews every ten seconds. If it does so
+/// at that moment, no empty slice appears, so another stop may be needed.
 fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<Seen> {
     let took = cluster.stop(Part::Apiserver(0)).unwrap();
     println!("SIGTERM took {took:?}");
@@ -80,8 +79,7 @@ fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<Seen> {
     empty
 }
 
-/// The cause of the incident, by upstream's own code: a stopping apiserver takes away the address that all of the
-/// apiservers share.
+/// The cause of the incident, in upstream's own code: a stopping apiserver removes the address that all of them share.
 #[test]
 fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
     let begin = Instant::now();
@@ -97,7 +95,7 @@ fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
     assert_eq!(writer["manager"], "kube-apiserver");
     let back = watch.find(SOON, "full slice again", is_full).unwrap();
     let gap = back.after - empty.after;
-    // The other apiserver looks every ten seconds, so this is anything up to that.
+    // The other apiserver reconciles every ten seconds, so the gap lasts up to that.
     println!("endpoints were null for {gap:?}");
     assert!(gap < RECONCILED_WITHIN, "{gap:?}");
 }

@@ -1,4 +1,4 @@
-//! What the real EndpointSlice controller writes while pods come, terminate and go.
+//! The real EndpointSlice controller's slices while pods start, terminate and end.
 
 use holdfast_tests::bed::Layout;
 use holdfast_tests::peers::{Api, Cluster, Kind, Pod, SOON, until};
@@ -21,7 +21,7 @@ spec:
   ports: [{name: http, port: 80, targetPort: 8080}]
 ";
 
-/// A cluster with two nodes and a service, which has no pods yet.
+/// A cluster with two nodes and a service without pods.
 fn cluster() -> Cluster {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     let api = cluster.api(0).unwrap();
@@ -55,7 +55,7 @@ fn endpoint(endpoint: &Value) -> String {
     words.join(" ")
 }
 
-/// Waits until the service's one slice shows these endpoints.
+/// Waits until the service's one slice has these endpoints.
 #[track_caller]
 fn expect(api: &Api<'_>, expected: &[&str]) -> Value {
     let mut last = Vec::new();

@@ -1,5 +1,5 @@
-//! One node, two proxies, and a Prometheus for each: what it says of how long changes of endpoints take, asked as
-//! Kubernetes' own tests of its scalability ask.
+//! One node with two proxies, and a Prometheus for each: the latency of endpoint changes, queried as in Kubernetes'
+//! own scalability tests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,30 +13,30 @@ use serde_json::{Value, json};
 
 use crate::stage;
 
-/// Rules are evaluated each second, and a busy machine takes more.
+/// Rules are evaluated each second; a busy machine takes longer.
 const SAID: Duration = Duration::from_secs(60);
 
-/// For one request, on a busy machine.
+/// The timeout of one request on a busy machine.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// So many changes, so far apart that kube-proxy, which writes once in a second, collects some of them.
+/// The changes and their interval, in which kube-proxy, which writes once a second, combines some.
 const CHANGES: u8 = 40;
 const APART: Duration = Duration::from_millis(250);
 
-/// Where each of the two is asked for its metrics, and where its Prometheus answers.
+/// The metrics address of each proxy, and the address of its Prometheus.
 const OURS: [&str; 2] = ["127.0.0.1:10349", "127.0.0.1:19349"];
 const THEIRS: [&str; 2] = ["127.0.0.1:10249", "127.0.0.1:19249"];
 
 const PORTS: &str = "[kube_proxy]\nhealth = \"off\"\nmetrics = \"127.0.0.1:10349\"\n";
 
-/// The quantiles that are asked for, as they are written in labels.
+/// The queried quantiles, as in labels.
 const QUANTILES: [&str; 3] = ["0.50", "0.90", "0.99"];
 
-/// The question of clusterloader2's measurement `NetworkProgrammingLatency`, for the last minute.
+/// The query of clusterloader2's measurement `NetworkProgrammingLatency`, for the last minute.
 const QUESTION: &str =
     "quantile_over_time(0.99, kubeproxy:kubeproxy_network_programming_duration:histogram_quantile{}[1m])";
 
-/// The rules that clusterloader2 gives its Prometheus for that question, word by word.
+/// clusterloader2's recording rules for that query, verbatim.
 fn rules() -> Value {
     let rule = |quantile: &&str| {
         let buckets = "kubeproxy_network_programming_duration_seconds_bucket";
@@ -49,7 +49,7 @@ fn rules() -> Value {
     json!({"groups": [{"name": "kube-proxy.rules", "rules": QUANTILES.iter().map(rule).collect::<Vec<_>>()}]})
 }
 
-/// A Prometheus that asks one proxy each second, in a folder of its own.
+/// A Prometheus that scrapes one proxy each second, in a folder of its own.
 struct Prometheus<'a> {
     cluster: &'a Cluster,
     address: &'static str,
@@ -65,7 +65,7 @@ impl<'a> Prometheus<'a> {
             "rule_files": ["rules.yaml"],
             "scrape_configs": [{"job_name": "kube-proxy", "static_configs": [{"targets": [target]}]}],
         });
-        // A document of JSON is one of YAML.
+        // JSON is valid YAML.
         fs::write(folder.join("prometheus.yaml"), config.to_string()).unwrap();
         fs::write(folder.join("rules.yaml"), rules().to_string()).unwrap();
         let mut command = cluster.bed().command(Location::OUTSIDE, program()).unwrap();
@@ -76,7 +76,7 @@ impl<'a> Prometheus<'a> {
         Self { cluster, address, child: command.spawn().unwrap() }
     }
 
-    /// The answer to the question, in seconds, in the order of the quantiles; `None`: there is none yet.
+    /// The answer to the query in seconds, in the order of the quantiles; `None`: there is none yet.
     fn ask(&self) -> Option<Vec<f64>> {
         let mut curl = self.cluster.bed().command(Location::OUTSIDE, "curl").unwrap();
         curl.args(["-sS", "--max-time", "5", "-G", "--data-urlencode", &format!("query={QUESTION}")]);
@@ -88,7 +88,7 @@ impl<'a> Prometheus<'a> {
             let sample = samples.iter().find(|it| it["metric"]["quantile"] == **quantile)?;
             sample["value"][1].as_str()?.parse().ok().filter(|value: &f64| value.is_finite())
         };
-        // clusterloader2 takes three samples, neither more nor fewer.
+        // clusterloader2 requires exactly three samples.
         (samples.len() == QUANTILES.len()).then(|| QUANTILES.iter().map(value).collect())?
     }
 }
@@ -100,8 +100,8 @@ impl Drop for Prometheus<'_> {
     }
 }
 
-/// Debian's, which `scripts/promtool.sh` unpacks into the target folder, some folders above the test's own program;
-/// otherwise the one of this machine.
+/// Debian's Prometheus, which `scripts/promtool.sh` unpacks into the target folder, some levels above the test's
+/// program; otherwise this machine's.
 fn program() -> PathBuf {
     let near = std::env::current_exe().unwrap();
     let mut paths = near.ancestors().skip(1).map(|folder| folder.join("promtool/usr/bin/prometheus"));

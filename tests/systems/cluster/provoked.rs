@@ -1,7 +1,7 @@
-//! Events as the real components write them, each provoked by what it complains of, and each recognised.
+//! Events of the real components: each is provoked by its real cause, and each is recognised.
 //!
-//! Invariant: no Event is written by a test here. Each message that comes has its line in the fixtures of the
-//! catalogue, marked as heard in a run.
+//! Invariant: no test here writes an Event. Each message has a line in the catalogue's fixtures, marked as seen in a
+//! run.
 
 use holdfast_knowledge::ClusterEvent;
 use holdfast_knowledge::expected_event::ExpectedEvent;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::diagnosed::{apply_at, events, pods, wait_event};
 use crate::stage::{self, NODE};
 
-/// An Event: the object's name, the reason, the reporter, the object's kind, and the cause that is found in it.
+/// An Event: the object's name, the reason, the reporter, the object's kind, and its cause in the catalogue.
 type Expected<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 
-/// Waits for each, and compares what the catalogue makes of it.
+/// Waits for each Event, and compares its cause in the catalogue.
 #[track_caller]
 pub(crate) fn expect(api: &Api<'_>, namespace: &str, expected: &[Expected<'_>]) {
     for (object, reason, component, kind, cause) in expected {
@@ -25,7 +25,7 @@ pub(crate) fn expect(api: &Api<'_>, namespace: &str, expected: &[Expected<'_>]) 
     }
 }
 
-/// The Event that was heard, if it is among several about that object.
+/// The expected Event among those about that object.
 #[track_caller]
 fn wait(api: &Api<'_>, namespace: &str, object: &str, heard: ExpectedEvent<'_>) -> Value {
     let mut last = Vec::new();
@@ -49,7 +49,7 @@ fn namespace(api: &Api<'_>, name: &str) {
     api.apply_object(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).unwrap();
 }
 
-/// A namespace with a quota that has no room for what controllers of endpoints write.
+/// A namespace with a quota that rejects the endpoint controllers' writes.
 fn full_namespace(api: &Api<'_>) {
     namespace(api, "full");
     let counted =
@@ -66,7 +66,7 @@ fn full_namespace(api: &Api<'_>) {
     apply_at(api, &format!("{path}/status"), &status);
 }
 
-/// A namespace with a webhook that has no server.
+/// A namespace with a webhook without a server.
 fn hooked_namespace(api: &Api<'_>) {
     namespace(api, "hooked");
     let rule = |group: &str, resource: &str| json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": [resource]});
@@ -82,7 +82,7 @@ fn hooked_namespace(api: &Api<'_>) {
     apply_at(api, "apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/check", &hook);
 }
 
-/// What keeps endpoints from being written in each.
+/// What blocks the writes of endpoints in each.
 const NAMESPACES: [(&str, &str); 2] = [("full", "api.quota"), ("hooked", "api.webhook")];
 
 const SLICES: &str = "endpoint-slice-controller";
@@ -101,7 +101,7 @@ fn controllers_events_explain_missing_endpoints() {
         let pod = format!("{namespace}/web-1");
         pods(&api, &[Pod { name: &pod, app: "web", node: NODE, address: &format!("10.1.0.{}", place + 2) }]);
         expect(&api, namespace, &[(&name, "FailedToUpdateEndpointSlices", SLICES, "Service", cause)]);
-        // The Event's object has no namespace, so the Event is filed where objects without one are.
+        // The Event's object has no namespace, so the Event is in the default one.
         expect(&api, "default", &[(&name, "FailedToCreateEndpoint", ENDPOINTS, "Endpoints", cause)]);
     }
     many_addresses(&api);
@@ -110,7 +110,7 @@ fn controllers_events_explain_missing_endpoints() {
     without_rights(&api);
 }
 
-/// Endpoints that a person wrote, more of them than are mirrored.
+/// Endpoints that a user wrote, more than are mirrored.
 fn many_addresses(api: &Api<'_>) {
     api.apply_object(&json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "many"}, "spec": {"ports": [{"port": 80}]},
@@ -129,7 +129,7 @@ fn many_addresses(api: &Api<'_>) {
     );
 }
 
-/// An address that no apiserver would take today, as one of another time may have.
+/// An address that no apiserver accepts today, as an older one may have stored.
 fn invalid_address(cluster: &Cluster, api: &Api<'_>) {
     let first = |object: &mut Value| {
         *object.pointer_mut("/subsets/0/addresses/0/ip").unwrap() = json!("10.2.0.x");
@@ -139,14 +139,14 @@ fn invalid_address(cluster: &Cluster, api: &Api<'_>) {
     expect(api, "default", &[("many", "InvalidIPAddress", by, "Endpoints", "-")]);
 }
 
-/// Hints that cannot be given, as no node says how much it has.
+/// Hints that cannot be computed, because no node reports its capacity.
 fn hinted(api: &Api<'_>) {
     service(api, "default", "zoned", &json!({}));
     let annotation = json!({"metadata": {"annotations": {"service.kubernetes.io/topology-mode": "Auto"}}});
     api.merge(Kind::Service, "default/zoned", &annotation).unwrap();
     pods(api, &[Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.9" }]);
     expect(api, "default", &[("zoned", "TopologyAwareHintsDisabled", SLICES, "Service", "zone.nodes")]);
-    // Two zones that say how much they have, with as many endpoints in each. The controller looks when a zone changes.
+    // Two zones with capacity and as many endpoints in each. The controller reconciles when a zone changes.
     api.add_node("n2", "zone-b").unwrap();
     for node in [NODE, "n2"] {
         api.merge_status(Kind::Node, node, &json!({"status": {"allocatable": {"cpu": "4"}}})).unwrap();
@@ -161,7 +161,7 @@ fn hinted(api: &Api<'_>) {
     expect(api, "default", &[("zoned", "TopologyAwareHintsEnabled", SLICES, "Service", "-")]);
 }
 
-/// The controllers may not write any more, as after roles were tidied up.
+/// Removes the controllers' write permissions, as in a clean-up of roles.
 fn without_rights(api: &Api<'_>) {
     for role in ["endpoint-controller", "endpointslice-controller"] {
         let name = format!("system:controller:{role}");
@@ -170,7 +170,7 @@ fn without_rights(api: &Api<'_>) {
             rule["verbs"].as_array_mut().unwrap().retain(|verb| *verb != "create" && *verb != "update");
         }
         rules.as_array_mut().unwrap().retain(|rule| rule["verbs"] != json!([]));
-        // Events are written all the same.
+        // Events are still permitted.
         rules.as_array_mut().unwrap().push(json!({"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]}));
         api.merge(Kind::ClusterRole, &name, &json!({"rules": rules})).unwrap();
         let user = format!("system:serviceaccount:kube-system:{role}");
@@ -199,7 +199,7 @@ const ADDRESSES: &str = "ipallocator-repair-controller";
 
 const PORTS: &str = "portallocator-repair-controller";
 
-/// A Service behind the apiservers' backs.
+/// Changes a Service in etcd, behind the apiservers.
 pub(crate) fn rewrite(cluster: &Cluster, name: &str, pointer: &str, value: &Value) {
     let change = |object: &mut Value| *object.pointer_mut(pointer).unwrap() = value.clone();
     cluster.overwrite(Kind::Service, &format!("default/{name}"), change).unwrap();
@@ -210,7 +210,7 @@ fn readdress(cluster: &Cluster, name: &str, address: &str) {
     rewrite(cluster, name, "/spec/clusterIPs", &json!([address]));
 }
 
-/// An address object of the allocator's, for something.
+/// An IPAddress object with this parent.
 fn address(api: &Api<'_>, address: &str, parent: &Value) {
     let object = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
@@ -258,7 +258,7 @@ fn apiserver_events_explain_wrong_addresses_and_ports() {
             ("192.168.77.2", "IPAddressWrongReference", ADDRESSES, "IPAddress", "-"),
         ],
     );
-    // Ports are looked at by an apiserver that starts, and then every three minutes.
+    // An apiserver checks ports at its start, and then every three minutes.
     let port =
         api.get(Kind::Service, "default/port-first").unwrap().unwrap()["spec"]["ports"][0]["nodePort"].take();
     let at = "/spec/ports/0/nodePort";
@@ -279,7 +279,7 @@ fn apiserver_events_explain_wrong_addresses_and_ports() {
     );
 }
 
-/// A pod that asks for a port of its host.
+/// A pod with a host port.
 fn hosting(api: &Api<'_>, name: &str, node: Option<&str>) {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name},
@@ -330,7 +330,7 @@ fn answers(api: &Api<'_>, name: &str, annotations: &Value) {
         .unwrap();
 }
 
-/// A load balancer from its first day to its last.
+/// A load balancer through its whole life.
 fn balancers(api: &Api<'_>) {
     let balanced = json!({"type": "LoadBalancer"});
     for name in ["made", "stuck", "leaving"] {
@@ -382,7 +382,7 @@ fn balancers(api: &Api<'_>) {
     unfinalized(api);
 }
 
-/// A Service that the cloud does not delete; then its finalizer is taken away.
+/// A Service that the cloud fails to delete; then its finalizer is removed.
 fn unfinalized(api: &Api<'_>) {
     let refused =
         "OperationNotPermitted: Load balancer 'a1' cannot be deleted because deletion protection is enabled";
@@ -395,7 +395,7 @@ fn unfinalized(api: &Api<'_>) {
     expect(api, "default", &[("stuck", "DeleteLoadBalancerFailed", CLOUD, "Service", cause)]);
 }
 
-/// Another process has the port at which kube-proxy is to say whether the node has endpoints.
+/// Another process has the port of kube-proxy's health check.
 fn taken_health_port(cluster: &Cluster, api: &Api<'_>) {
     let service = service(
         api,
@@ -415,7 +415,7 @@ fn taken_health_port(cluster: &Cluster, api: &Api<'_>) {
     cluster.stop(Part::Proxy).unwrap();
 }
 
-/// The controllers of nodes may not write them, for as long as that takes to be said.
+/// Removes the node controllers' write permissions until they report it.
 fn tied_controllers(cluster: &Cluster, api: &Api<'_>) {
     pods(api, &[Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.2" }]);
     let role = "system:controller:node-controller";
@@ -444,7 +444,7 @@ fn tied_controllers(cluster: &Cluster, api: &Api<'_>) {
         ],
     );
     api.merge(Kind::ClusterRole, role, &json!({"rules": whole})).unwrap();
-    // The only range of addresses is that of the node that stays.
+    // The only address range belongs to the node that stays.
     let is_gone = || Ok(api.get(Kind::Node, "n2")?.is_none().then_some(()));
     until(SOON, "end of a node", is_gone).unwrap();
     api.merge(Kind::Node, NODE, &json!({"metadata": {"annotations": {"touched": "1"}}})).unwrap();

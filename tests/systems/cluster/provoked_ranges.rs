@@ -1,7 +1,7 @@
-//! What is said of the ranges that Services have their addresses and ports from, provoked by what is done to them.
+//! Events about Services' address and port ranges, each provoked by a real change.
 //!
-//! Invariant: as in [`crate::provoked`]. A range is another one because an apiserver was started with other flags, as
-//! when an operator edits its manifest.
+//! Invariant: as in [`crate::provoked`]. A range changes by a restart of the apiserver with other flags, as when an
+//! operator edits its manifest.
 
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, SOON, until};
 use serde_json::{Value, json};
@@ -10,20 +10,20 @@ use crate::diagnosed::{apply_at, events};
 use crate::provoked::{expect, rewrite, service};
 use crate::stage;
 
-/// The controller of the range of the flags, and the one of all ranges.
+/// The controller of the flags' range, and the one of all ranges.
 const OF_FLAGS: &str = "kubernetes-service-cidr-controller";
 
 const OF_OBJECTS: &str = "service-cidr-controller";
 
 const CIDRS: &str = "apis/networking.k8s.io/v1/servicecidrs";
 
-/// Starts the apiserver anew with another range.
+/// Restarts the apiserver with another range.
 fn restart(cluster: &Cluster, flag: &str) {
     cluster.kill(Part::Apiserver(0)).unwrap();
     cluster.start_part_with(Part::Apiserver(0), &[flag]).unwrap();
 }
 
-/// A webhook that has no server is asked about each status of a range.
+/// A webhook without a server for each status of a range.
 fn hook(api: &Api<'_>) {
     let rule = json!({"apiGroups": ["networking.k8s.io"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["servicecidrs/status"]});
     let hook = json!({
@@ -67,7 +67,7 @@ fn range_controllers_events_explain_wrong_service_ranges() {
     );
 }
 
-/// Makes Services with a node port until one is refused, and gives the refusal.
+/// Creates Services with a node port until one is rejected, and returns the error.
 fn fill(api: &Api<'_>) -> String {
     let mut made = (0..4).map(|number| {
         let object = json!({
@@ -80,7 +80,8 @@ fn fill(api: &Api<'_>) -> String {
     made.find(|reply| reply.status >= 300).map(|reply| reply.text).expect("a range that is full")
 }
 
-/// Upstream has an Event for that, and its keeper of ports never gets there: a Service that finds no port is refused.
+/// Upstream has an Event for that, but its repair controller never writes it: a Service that finds no port is
+/// rejected.
 #[test]
 fn a_full_port_range_is_reported_to_the_client_without_an_event() {
     let range = "--service-node-port-range=20000-20001";
@@ -90,12 +91,12 @@ fn a_full_port_range_is_reported_to_the_client_without_an_event() {
     restart(&cluster, range);
     let refused = fill(&api);
     assert!(refused.contains("failed to allocate a nodePort: range is full"), "{refused}");
-    // The keeper goes through them by their names, and complains of this one last.
+    // The controller checks Services by name, and reports this one last.
     rewrite(&cluster, "web", "/spec/ports/0/nodePort", &json!(20_009));
     restart(&cluster, range);
     let is_last = |event: &Value| event["message"].as_str().is_some_and(|it| it.contains("20009"));
     until(SOON, "a look", || Ok(events(&api, "default", "web").iter().any(is_last).then_some(()))).unwrap();
-    // The keeper of addresses may say of any Service that is new that it has put its books right.
+    // The controller of addresses may report a repair for any new Service.
     let is_of_ports = |event: &Value| event["reportingComponent"] != "ipallocator-repair-controller";
     for name in ["port-0", "port-1"] {
         let said: Vec<Value> = events(&api, "default", name).into_iter().filter(is_of_ports).collect();

@@ -1,6 +1,6 @@
-//! A daemon at a real control plane: how it is configured, and what its tables say.
+//! A daemon at a real control plane: its configuration and its tables.
 //!
-//! Invariant: the daemon has no more than what `contrib/kubernetes/rbac.yaml` gives it.
+//! Invariant: the daemon has only the permissions of `contrib/kubernetes/rbac.yaml`.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -13,36 +13,36 @@ use holdfast_tests::bed::{Layout, Location, Neighbour, Role, Server};
 use holdfast_tests::peers::{Api, Cluster, Kind, PeersError, SOON, apiserver, until};
 use serde_json::{Value, json};
 
-/// What an operator applies before the first daemon.
+/// The manifest that an operator applies before the first daemon.
 pub(crate) const MANIFEST: &str = include_str!("../../../contrib/kubernetes/rbac.yaml");
 
 /// The node that the daemon serves.
 pub(crate) use holdfast_tests::peers::NODE;
 
-/// The user that the manifest permits; the daemon shows a client certificate of that name.
+/// The user in the manifest; the daemon presents a client certificate of that name.
 pub(crate) const USER: &str = "holdfast";
 
-/// The service account that the manifest permits; the daemon shows a token of it.
+/// The service account in the manifest; the daemon presents a token of it.
 pub(crate) const ACCOUNT: &str = "kube-system/holdfast";
 
-/// The user name that an apiserver gives to that service account.
+/// The user name of that service account.
 pub(crate) const ACCOUNT_USER: &str = "system:serviceaccount:kube-system:holdfast";
 
-/// Gives the daemon what an operator gives it: permissions and its Node.
+/// Grants the daemon its permissions and creates its Node.
 pub(crate) fn prepare(cluster: &Cluster, apiservers: usize) {
     permit(cluster, apiservers, MANIFEST, (USER, &[]));
     cluster.api(0).unwrap().add_node(NODE, "zone-a").unwrap();
 }
 
-/// The node's primary address, where one has been given to it: there its NodePorts answer.
+/// The node's primary address, if it has one: NodePorts are served there.
 pub(crate) const ADDRESS: &str = "192.0.2.7";
 
-/// A control plane of one apiserver, with a node that has an address.
+/// A control plane with one apiserver, with a node that has an address.
 pub(crate) fn of_a_node_with_an_address() -> Cluster {
     of_a_node_beside(Vec::new())
 }
 
-/// A control plane as [`of_a_node_with_an_address`] gives it, with other networks beside the node.
+/// The same as [`of_a_node_with_an_address`], with further networks.
 pub(crate) fn of_a_node_beside(neighbours: Vec<Neighbour>) -> Cluster {
     let layout = Layout { local: vec!["192.0.2.7/32"], neighbours, ..Layout::default() };
     let cluster = Cluster::start(layout, 1).unwrap();
@@ -52,7 +52,7 @@ pub(crate) fn of_a_node_beside(neighbours: Vec<Neighbour>) -> Cluster {
     cluster
 }
 
-/// A control plane of one apiserver, servers in the place of pods, and a client of the node.
+/// A control plane with one apiserver, servers in place of pods, and a client of the node.
 pub(crate) struct PodCluster {
     pub(crate) cluster: Cluster,
     client: Client,
@@ -60,7 +60,7 @@ pub(crate) struct PodCluster {
 }
 
 impl PodCluster {
-    /// Each pod answers with its address at port 8080. The machine has the addresses `local`.
+    /// Each pod replies with its address at port 8080. The machine has the addresses `local`.
     pub(crate) fn start(local: &[&'static str], pods: &[&str]) -> Self {
         let cluster = Cluster::start(Layout { local: local.to_vec(), ..Layout::default() }, 1).unwrap();
         let serve = |pod: &&str| {
@@ -78,8 +78,8 @@ impl PodCluster {
     }
 }
 
-/// Applies permissions and waits until the first apiservers go by them: each authorizer hears of a role and of its
-/// binding by watches of its own, a moment after the client that applied them got its answer.
+/// Applies permissions and waits until the first apiservers use them: each authorizer gets roles and bindings by
+/// watches of its own, a moment after the client's answer.
 pub(crate) fn permit(cluster: &Cluster, apiservers: usize, manifest: &str, user: (&str, &[&str])) {
     cluster.api(0).unwrap().apply(manifest).unwrap();
     for index in 0..apiservers {
@@ -89,13 +89,13 @@ pub(crate) fn permit(cluster: &Cluster, apiservers: usize, manifest: &str, user:
     }
 }
 
-/// Whether a user may do what only the manifest permits. The administrator asks that: a request of the user itself
-/// would count among the daemon's, which comes as that user.
+/// Whether a user has the manifest's permissions. The administrator asks, because a request by the user would count
+/// among the daemon's.
 fn is_permitted(api: &Api<'_>, user: (&str, &[&str])) -> Result<bool, PeersError> {
     may(api, user, &json!({"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}))
 }
 
-/// Whether this user may do this, as the apiserver goes by it now.
+/// Whether the apiserver permits this to this user now.
 pub(crate) fn may(api: &Api<'_>, (user, groups): (&str, &[&str]), what: &Value) -> Result<bool, PeersError> {
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
@@ -107,7 +107,7 @@ pub(crate) fn may(api: &Api<'_>, (user, groups): (&str, &[&str]), what: &Value) 
     Ok(reply.object()?.pointer("/status/allowed") == Some(&true.into()))
 }
 
-/// The daemon's configuration without its credential: the apiservers in their order.
+/// The daemon's configuration without its credential: the apiservers in order.
 fn configuration(cluster: &Cluster, apiservers: usize) -> String {
     let addresses = (0..apiservers).map(|index| format!("\"https://{}\"", apiserver(index).unwrap()));
     let addresses = addresses.collect::<Vec<_>>().join(", ");
@@ -154,7 +154,7 @@ pub(crate) fn word(row: &Value, field: &str) -> String {
     row[field].as_str().unwrap_or("-").to_owned()
 }
 
-/// Waits until what [`frontends`] says of each frontend of a service ends as expected; returns how long that took.
+/// Waits until the [`frontends`] of a service all end as expected; returns how long that took.
 #[track_caller]
 pub(crate) fn expect(daemon: &Daemon<'_>, service: &str, expected: &str) -> Duration {
     let (begun, mut last) = (Instant::now(), Vec::new());
@@ -166,14 +166,14 @@ pub(crate) fn expect(daemon: &Daemon<'_>, service: &str, expected: &str) -> Dura
     begun.elapsed()
 }
 
-/// Where the watches are: the endpoints with connections, and how many each has.
+/// The endpoints with connections, and how many each has.
 pub(crate) fn watched(daemon: &Daemon<'_>) -> Vec<(String, u64)> {
     let rows = rows(daemon, &["apiserver"], "endpoints");
     let used = rows.iter().map(|row| (word(row, "address"), row["connections"].as_u64().unwrap()));
     used.filter(|(_, connections)| *connections > 0).collect()
 }
 
-/// Since when the table is only remembered; `None` when every source has delivered.
+/// Since when the table is only saved state; `None` once every source has delivered.
 pub(crate) fn stale(daemon: &Daemon<'_>) -> Option<String> {
     let status = daemon.status().expect("a daemon that answers");
     status["stale_since"].as_str().map(str::to_owned)

@@ -1,11 +1,11 @@
-//! Each start that must fail: one sentence in `systemctl status` says what and what to do, and systemd tries again only
-//! where that can help.
+//! Failing starts: one sentence in `systemctl status` names the error and the remedy, and systemd retries only if that
+//! can help.
 
 use holdfast_tests::host::Host;
 
 use super::{CONFIG, First, boot, config, install, property, serving};
 
-/// Whether another start may help.
+/// Whether a retry may help.
 enum Hope {
     None(&'static str),
     Some,
@@ -69,7 +69,7 @@ fn a_missing_cgroup_fails_the_start() {
     check(prepare, "is not a cgroup v2 folder; check `datapath.cgroup`", &Hope::Some);
 }
 
-/// What is in the way of the admin API is in the way of nothing else, and it listens when that has gone.
+/// A taken port blocks only the admin API, which listens once the port is free.
 #[test]
 fn a_taken_port_is_reported_and_services_are_served() {
     let mut host = boot();

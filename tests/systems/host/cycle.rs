@@ -1,5 +1,5 @@
-//! The package's whole life on one host, each step by its name: in namespaces on this machine's kernel, and in a guest
-//! with a distribution's own kernel, its own cgroups and its own BPF file system.
+//! The package's whole life on one host, with named steps: in namespaces on this machine's kernel, and in a guest with
+//! a distribution's own kernel, cgroups and BPF file system.
 
 use std::fs;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::life::{kill_under_traffic, purge, remove_under_traffic, replace_under
 use super::reload::{reload_under_traffic, reload_what_is_wrong};
 use super::{CONFIG, First, Next, VIP, address, boot, config, files, install, property, who_answers};
 
-/// One step, and how long it took. A step that fails is the one after the last that was told.
+/// Runs a step, and prints its time. A failed step is the one after the last printed one.
 fn step<T>(name: &str, take: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let out = take();
@@ -19,8 +19,8 @@ fn step<T>(name: &str, take: impl FnOnce() -> T) -> T {
     out
 }
 
-/// Whether the daemon runs under its profile, as it must in a guest, where a distribution's own kernel has AppArmor in
-/// force. Hosts in namespaces run on this machine's kernel, which need not have it, so it is not looked for there.
+/// Whether the daemon runs under its AppArmor profile, as it must in a guest with a distribution's kernel. Hosts in
+/// namespaces use this machine's kernel, which may lack AppArmor, so they are not checked.
 fn is_confined(host: &Host) -> bool {
     let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").unwrap_or_default();
     assert!(!Host::is_around() || enabled == "Y\n", "AppArmor is not in force: {enabled:?}");
@@ -32,7 +32,7 @@ fn is_confined(host: &Host) -> bool {
     true
 }
 
-/// AppArmor's words about the daemon: what the profile lacks.
+/// AppArmor's denials of the daemon, which show gaps in the profile.
 fn denied(host: &Host) -> Vec<String> {
     let said = host.run(&["journalctl", "--dmesg", "--output=cat", "--no-pager"]).unwrap().good();
     let ours = |line: &&str| line.contains("apparmor=\"DENIED\"") && line.contains("profile=\"holdfast\"");

@@ -1,5 +1,5 @@
-//! What the installed daemon costs. Each figure is printed; docs/performance.md has them. A time is never judged by the
-//! clock, but as a ratio to something that was measured in the same run.
+//! The cost of the installed daemon. Each result is printed; docs/performance.md has them. No test judges a time by
+//! itself, but as a ratio to another measurement of the same run.
 
 use std::fmt::Write;
 use std::thread::sleep;
@@ -14,19 +14,19 @@ const MEMORY_MAX: u64 = 25 << 20;
 
 const IDLE_WATCHED: Duration = Duration::from_secs(60);
 
-/// How often a reader, which wakes up once a second as the daemon does, asks the kernel for what it knows of a process.
-/// An idle daemon takes about twice as long, and both take longer on a slower machine or beside others.
+/// How often a reader, which wakes up once a second like the daemon, reads its process's state. An idle daemon takes
+/// about twice its time, and both take longer on a slow or busy machine.
 const READS: usize = 40;
 
-/// What an idle daemon may take of what the reader takes: one that looks around ten times a second takes twenty
-/// times as much.
+/// The limit of an idle daemon's time as a multiple of the reader's: a daemon that polls ten times a second takes
+/// twenty times as much.
 const IDLE_RATIO_MAX: f64 = 8.0;
 
-/// How much longer a start with a thousand services may take than one with a single service: twice as long is usual,
-/// and a start with work that grows with their square would take a hundred times as long.
+/// The limit of a start with a thousand services as a multiple of one with a single service: twice is usual, and a
+/// quadratic start would take a hundred times as long.
 const START_RATIO_MAX: f64 = 8.0;
 
-/// Others' work makes some of them slower; the fastest counts.
+/// Other load makes some of them slower; the fastest counts.
 const STARTS: usize = 7;
 
 const ROUNDS: usize = 50;
@@ -59,7 +59,7 @@ fn number(host: &Host, name: &str) -> u64 {
     property(host, name).parse().unwrap()
 }
 
-/// Maps of the kernel are as large as the node's memory asks for, and are there whether they are mapped or not.
+/// The size of kernel maps depends on the node's memory, and they exist whether they are mapped or not.
 #[test]
 fn memory_with_a_hundred_services() {
     let host = start_with(100);
@@ -84,7 +84,7 @@ fn spent() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }
 
-/// The CPU time of the reader while it is watched.
+/// The CPU time of the reader during its measurement.
 fn reader() -> Duration {
     let before = spent();
     for _ in 0..IDLE_WATCHED.as_secs() {
@@ -108,7 +108,7 @@ fn cpu_time_of_an_idle_daemon() {
     assert!(of_reader <= IDLE_RATIO_MAX, "{daemon:?}, where a reader takes {reader:?}");
 }
 
-/// One start as after a boot: nothing in the kernel, everything in the snapshot.
+/// Starts the daemon as after a boot: nothing in the kernel, everything in the snapshot.
 fn start_again(host: &Host) -> Duration {
     host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
     host.run(&["holdfast", "cleanup"]).unwrap().good();
@@ -117,7 +117,7 @@ fn start_again(host: &Host) -> Duration {
     Duration::from_micros(number(host, "ActiveEnterTimestampMonotonic") - from)
 }
 
-/// The fastest of some, and the one in the middle.
+/// The fastest and the median start.
 fn starts(services: usize) -> [Duration; 2] {
     let host = start_with(services);
     sleep(Duration::from_secs(2));
@@ -126,7 +126,7 @@ fn starts(services: usize) -> [Duration; 2] {
     [clock[0], clock[STARTS / 2]]
 }
 
-/// Against a start with one service, which loads the same programs on the same machine.
+/// Compares with one service, which loads the same programs on the same machine.
 #[test]
 fn time_to_ready_with_a_thousand_saved_services() {
     let [[one, _], [fastest, median]] = [1, 1_000].map(starts);
@@ -137,7 +137,7 @@ fn time_to_ready_with_a_thousand_saved_services() {
     assert!(ratio <= START_RATIO_MAX, "{ratio}");
 }
 
-/// The median of reloads that change a service: file read, tables changed, kernel written, lines logged.
+/// The median of reloads that change a service: read the file, change tables, write the kernel, log lines.
 fn reloads(host: &Host) -> Duration {
     let mut took = Vec::new();
     for round in 0..ROUNDS {
@@ -158,7 +158,7 @@ fn a_stopped_journal_costs_changes_nothing() {
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     let running = reloads(&host);
     host.run(&["systemctl", "kill", "--signal", "STOP", "systemd-journald"]).unwrap().good();
-    // What the socket takes is soon full.
+    // The socket's buffer is full soon.
     reloads(&host);
     let stopped = reloads(&host);
     println!("a reload that changes a service: {running:?}; with a stopped journald: {stopped:?}");

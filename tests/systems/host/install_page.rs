@@ -1,8 +1,7 @@
-//! docs/install.md, word by word: its own blocks of commands are run, in their order, as a newcomer would.
+//! docs/install.md, word by word: runs its blocks of commands in order, as a newcomer would.
 //!
-//! Only what the page leaves to its reader is filled in: where the repository is. Left out are lines that need
-//! a cluster or another distribution (`dnf`), and the compiling itself, for which the binary of
-//! `HOLDFAST_BINARY` stands in.
+//! Only the reader's values are filled in: the repository's path. Skipped are lines that need a cluster or another
+//! distribution (`dnf`), and the compilation, for which the binary of `HOLDFAST_BINARY` stands in.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +11,7 @@ use holdfast_tests::host::Host;
 
 use super::{CONFIG, boot, from_environment, page, property, repository};
 
-/// Where the reader has cloned the repository.
+/// The reader's clone of the repository.
 const CLONE: &str = "/srv/holdfast";
 
 const PACKAGES: &str = "From packages";
@@ -28,13 +27,13 @@ fn blocks<const N: usize>(section: &str) -> [String; N] {
     page::blocks(&page(), section)
 }
 
-/// Types a line into a shell of the host that stands in the clone.
+/// Runs a line in the clone, in a shell of the host.
 #[track_caller]
 fn typed(host: &Host, line: &str) -> String {
     host.shell(&format!("cd {CLONE} && {line}")).unwrap().good()
 }
 
-/// Puts a folder of this machine there.
+/// Copies a folder of this machine to the host.
 fn bring(host: &Host, from: &Path, to: &str) {
     let there = host.path(to);
     fs::create_dir_all(there.parent().unwrap()).unwrap();
@@ -42,12 +41,12 @@ fn bring(host: &Host, from: &Path, to: &str) {
     assert!(copied.success(), "{}", from.display());
 }
 
-/// Follows the section to its end, and finds the service served.
+/// Follows the section to its end, and checks that the service is served.
 #[track_caller]
 fn follow_first_service(host: &mut Host) {
     let [server, addition, commands] = blocks(FIRST_SERVICE);
     server.lines().for_each(|line| drop(typed(host, line)));
-    // A reader is slower than Python starts.
+    // Python starts faster than a reader types.
     host.wait_for("the server of the page", |host| {
         host.run(&["curl", "--silent", "127.0.0.1:8081"]).is_ok_and(|said| said.code == 0)
     })

@@ -1,4 +1,4 @@
-//! What the journal holds: the story of a service, with fields, numbers and a catalog.
+//! The journal: the history of a service, with fields, numbers and a catalog.
 
 use holdfast_host::logging::messages::{
     BACKENDS_CHANGED, FRONTEND_ADDED, FRONTEND_REMOVED, MESSAGES, STARTED,
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{CONFIG, address, config, serving};
 
-/// The lines that match, as journald gives them.
+/// The matching lines, as journald returns them.
 pub(crate) fn lines(host: &Host, matches: &[&str]) -> Vec<Value> {
     let words = [&["journalctl", "--unit", "holdfast", "--output", "json", "--all"], matches].concat();
     let out = host.run(&words).unwrap().out;

@@ -1,4 +1,4 @@
-//! From installation to purge, with traffic that never stops.
+//! From installation to purge, under constant traffic.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{
     CONFIG, First, Next, VIP, Version, address, boot, config, files, install, property, serving, who_answers,
 };
 
-/// What any installation of a package leaves, holdfast's or not.
+/// Files that any package's installation leaves.
 const OF_THE_SYSTEM: [&str; 10] = [
     "/var/lib/dpkg",
     "/var/log",
@@ -25,7 +25,7 @@ const OF_THE_SYSTEM: [&str; 10] = [
     "/var/lib/systemd",
 ];
 
-/// Installs the package while a client dials, and gives how many connects went wrong.
+/// Installs the package while a client dials, and checks that no connect fails.
 pub(crate) fn replace_under_traffic(host: &Host, dialer: &mut Dialer, version: Version) {
     let before = property(host, "MainPID");
     dialer.tally().unwrap();
@@ -43,7 +43,7 @@ fn an_installation_enables_the_service_without_starting_it() {
     assert_eq!(property(&host, "UnitFileState"), "enabled");
     assert_eq!(property(&host, "ActiveState"), "inactive");
     host.shell("getent group holdfast").unwrap().good();
-    // As shipped it serves nothing, so to start it, or to boot, does no harm.
+    // As shipped it serves nothing, so that a start or a boot does no harm.
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
     assert!(property(&host, "StatusText").starts_with("0 services, 0 backends, 0 held"));
 }
@@ -51,7 +51,7 @@ fn an_installation_enables_the_service_without_starting_it() {
 #[test]
 fn a_configured_service_is_ready_serves_and_says_how_it_is() {
     let (host, _server) = serving();
-    // No wait: systemctl start has returned.
+    // Without waiting: `systemctl start` has returned.
     assert_eq!(who_answers(&host), "one");
     assert_eq!(property(&host, "StatusText"), "1 services, 1 backends, 0 held");
     let table = host.run(&["curl", "--silent", "--fail", "127.0.0.1:9890/frontends"]).unwrap().good();
@@ -105,15 +105,14 @@ pub(crate) fn remove_under_traffic(host: &Host, dialer: &mut Dialer, backend: &s
     dialer.tally().unwrap();
     host.run(&["dpkg", "--remove", "holdfast"]).unwrap().good();
     assert_eq!(who_answers(host), backend, "what is in the kernel serves on");
-    // A removal takes less time than so many connects.
+    // A removal is faster than the required connects.
     sleep(Duration::from_secs(1));
     let tally = dialer.tally().unwrap();
     assert!(tally.failed.is_empty() && tally.connected > 50, "{tally:?}");
     assert!(host.path(CONFIG).exists(), "the configuration stays");
 }
 
-/// What a daemon leaves that no pin keeps: routes to announced addresses, and a filter, as on kernels without links at
-/// devices.
+/// State that no pin keeps: routes to announced addresses, and a filter, as on kernels without links at devices.
 const WITHOUT_PINS: &str = "ip route add blackhole 192.0.2.7/32 table 180 protocol 104 && \
     ip -6 route add blackhole 2001:db8::7/128 table 180 protocol 104 && \
     tc qdisc add dev lo clsact && \
@@ -122,7 +121,7 @@ const WITHOUT_PINS: &str = "ip route add blackhole 192.0.2.7/32 table 180 protoc
 const SHOW_WITHOUT_PINS: &str = "ip route show table all protocol 104; ip -6 route show table all protocol 104; \
     tc filter show dev lo ingress";
 
-/// Purges the package and looks for what it left, of all that was not there before.
+/// Purges the package and lists new files that remain.
 pub(crate) fn purge(host: &Host, before: &[String]) {
     host.shell(WITHOUT_PINS).unwrap().good();
     assert_ne!(host.shell(SHOW_WITHOUT_PINS).unwrap().good(), "");
@@ -149,7 +148,7 @@ fn a_removal_leaves_traffic_alone_and_a_purge_leaves_nothing() {
     purge(&host, &before);
 }
 
-/// Takes the lock that a daemon has which runs another way, as by a DaemonSet.
+/// Takes the lock of a daemon that runs in another way, such as by a DaemonSet.
 const ANOTHER: &str = "systemd-run --unit another flock /sys/fs/bpf/holdfast sleep infinity && \
     until ! flock --nonblock /sys/fs/bpf/holdfast true; do sleep 0.1; done";
 
@@ -194,11 +193,11 @@ fn only_root_and_group_use_the_socket_and_all_read_tcp() {
 fn another_proxys_rules_are_reported_and_left_alone() {
     let mut host = boot();
     install(&host, First);
-    // A device is what kube-proxy's IPVS mode leaves; the tests of holdfast itself have its rules.
+    // A device of kube-proxy's IPVS mode suffices; holdfast's own tests have its rules.
     let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
     assert_eq!(made.code, 0, "{made:?}");
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
-    // The daemon is ready before it has looked for others.
+    // The daemon is ready before it has looked for other proxies.
     host.wait_for("another proxy's line in the journal", |host| {
         let said = host.run(&["journalctl", "--unit", "holdfast", "--grep", OTHER_PROXY.text]).unwrap();
         said.out.contains("proxy=kube-proxy evidence=/sys/class/net/kube-ipvs0")

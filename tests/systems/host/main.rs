@@ -1,7 +1,7 @@
-//! The packages on a booted Linux: what an operator does from installation to purge, and what may go wrong meanwhile.
+//! The packages on a booted Linux: an operator's steps from installation to purge, and failures meanwhile.
 //!
-//! Each test boots a host of its own from `HOLDFAST_HOST_ROOT` and takes the packages from `HOLDFAST_PACKAGES`;
-//! `scripts/host.sh` makes both. In a guest there is one host, for one test: `cycle`.
+//! Each test boots its own host from `HOLDFAST_HOST_ROOT` and takes the packages from `HOLDFAST_PACKAGES`;
+//! `scripts/host.sh` makes both. A guest has one host, for one test: `cycle`.
 
 // Every line of a test may panic.
 #![allow(
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use holdfast_tests::bed::Server;
 use holdfast_tests::host::Host;
 
-/// What clients dial.
+/// The address that clients dial.
 const VIP: &str = "10.96.0.10:80";
 
 const CONFIG: &str = "/etc/holdfast/holdfast.toml";
@@ -57,7 +57,7 @@ fn from_environment(name: &str) -> PathBuf {
 #[derive(Clone, Copy, Debug)]
 enum Version {
     First,
-    /// What an upgrade needs, as `scripts/host.sh` makes it.
+    /// The upgrade's version, as `scripts/host.sh` makes it.
     Next,
 }
 use Version::{First, Next};
@@ -81,7 +81,7 @@ impl Version {
     }
 }
 
-/// Where one of the packages lies.
+/// The path of a package.
 fn package(name: &str) -> PathBuf {
     from_environment("HOLDFAST_PACKAGES").join(name)
 }
@@ -91,7 +91,7 @@ fn boot() -> Host {
         .unwrap()
 }
 
-/// Installs or replaces.
+/// Installs or replaces a package.
 #[track_caller]
 fn install(host: &Host, version: Version) -> String {
     let name = version.deb();
@@ -115,12 +115,12 @@ fn who_answers(host: &Host) -> String {
     host.run(&["timeout", "5", "bash", "-c", line]).unwrap().out
 }
 
-/// A property of the service, as systemd has it.
+/// A property of the service in systemd.
 fn property(host: &Host, name: &str) -> String {
     host.run(&["systemctl", "show", "--value", "--property", name, "holdfast"]).unwrap().good()
 }
 
-/// Every file of the host that packages and services could leave, sorted.
+/// All files of the host that packages and services could leave, sorted.
 fn files(host: &Host) -> Vec<String> {
     let listed = host
         .shell("find / -xdev -not -path '/proc/*' -not -path '/tmp/*'; find /sys/fs/bpf /run/systemd/system")

@@ -1,7 +1,6 @@
-//! docs/outside.md from an empty host to an announced address, word by word: its own blocks are typed and written.
+//! docs/outside.md from an empty host to an announced address, word by word: its blocks are run and written.
 //!
-//! Only what the page says to be there is made: the router, which is another network of the host's with an FRR of its
-//! own.
+//! The test only adds what the page assumes: the router, in another network of the host, with its own FRR.
 
 use std::fs;
 
@@ -11,7 +10,7 @@ use super::{CONFIG, First, boot, install, page, repository};
 
 const WALK: &str = "From an empty host to an announced address";
 
-/// A network for the router, and the way to it.
+/// A network for the router, and the routes to it.
 const NETWORK: [&str; 9] = [
     "ip netns add router",
     "ip link add eth0 type veth peer name eth0 netns router",
@@ -31,18 +30,19 @@ const ROUTER: &str = "router bgp 65000
  neighbor 10.0.0.2 timers connect 1
 ";
 
-/// FRR in the router's network, configured as its own start does it. What goes on would keep the shell's output open.
+/// FRR in the router's network, with the options of its own start script. Background programs would keep the shell's
+/// output open.
 const ROUTER_STARTS: [&str; 3] = [
     "ip netns exec router /usr/lib/frr/zebra -d -N router -A 127.0.0.1 -P 0 >/dev/null 2>&1",
     "ip netns exec router /usr/lib/frr/bgpd -d -N router -A 127.0.0.1 -P 0 >/dev/null 2>&1",
     "touch /etc/frr/router/vtysh.conf && ip netns exec router vtysh -N router -b",
 ];
 
-/// How many clients tell how they are shared out, and how far from three of four they may be.
+/// The number of clients that show the balance, and its allowed deviation from three of four.
 const CLIENTS: usize = 200;
 const LARGE: std::ops::RangeInclusive<usize> = 120..=180;
 
-/// Types the lines of a block, and gives what each said.
+/// Runs the lines of a block, and returns their output.
 #[track_caller]
 fn typed(host: &Host, block: &str) -> String {
     block.lines().map(|line| host.shell(line).unwrap().good()).collect()
@@ -53,13 +53,13 @@ fn append(host: &Host, path: &str, text: &str) {
     host.write(path, &(before + text)).unwrap();
 }
 
-/// What a client behind the router gets; nothing where it gets no answer.
+/// The answer to a client behind the router; empty without an answer.
 fn named(host: &Host) -> String {
     let line = "ip netns exec router curl --silent --max-time 2 192.0.2.10/name";
     host.shell(line).unwrap().out.trim().to_owned()
 }
 
-/// Whether the router has a way to the address.
+/// Whether the router has a route to the address.
 fn is_announced(host: &Host) -> bool {
     host.shell("ip -n router route show 192.0.2.10").unwrap().out.contains("via 10.0.0.2")
 }
@@ -76,7 +76,7 @@ fn the_pages_commands_alone_announce_an_address() {
     install(&host, First);
 
     typed(&host, &servers);
-    // A reader is slower than Python starts.
+    // Python starts faster than a reader types.
     let answers = |host: &mut Host| {
         ["8081", "8082"].iter().all(|port| {
             host.run(&["curl", "--silent", &format!("10.0.0.2:{port}")]).is_ok_and(|said| said.code == 0)

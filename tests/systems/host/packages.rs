@@ -1,4 +1,4 @@
-//! The packages themselves: what is in them, what the distributions' own checkers say, and the .rpm on a host.
+//! The packages themselves: their contents, the distributions' own checkers, and the .rpm on a host.
 
 use std::fs;
 use std::process::Command;
@@ -7,10 +7,10 @@ use super::{
     CONFIG, First, Next, address, boot, config, from_environment, package, property, repository, who_answers,
 };
 
-/// No more than this may be downloaded by each of ten thousand nodes.
+/// The limit of a download by each of ten thousand nodes.
 const PACKAGE_BYTES_MAX: u64 = 6 << 20;
 
-/// What a program of this machine says, which must end well.
+/// The output of a program of this machine that must succeed.
 #[track_caller]
 fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).current_dir(repository()).output().unwrap();
@@ -80,10 +80,10 @@ fn the_binary_contains_no_build_path() {
     run("dpkg-deb", &["--extract", package(&First.deb()).to_str().unwrap(), root.path().to_str().unwrap()]);
     let binary = fs::read(root.path().join("usr/bin/holdfast")).unwrap();
     let says = |path: &str| binary.windows(path.len()).any(|window| window == path.as_bytes());
-    // Names of sources stay: panics and the kernel's verifier point to lines in them.
+    // Source names stay, because panics and the kernel's verifier refer to their lines.
     assert!(says("\0/bpf/socket.bpf.c\0") && says("/out/socket.skel.rs"));
     let target = from_environment("HOLDFAST_PACKAGES").parent().unwrap().to_owned();
-    // Each is called so in the binary, wherever it lies.
+    // The build remaps these folders to these names, wherever they are.
     for (folder, name) in [(repository(), "/holdfast"), (target.as_path(), "/target")] {
         let folder = folder.to_str().unwrap();
         assert!(folder == name || !says(&format!("{folder}/")), "{folder}");
@@ -116,13 +116,13 @@ fn systemd_accepts_the_unit_with_a_low_exposure() {
     super::install(&host, First);
     let unit = "/usr/lib/systemd/system/holdfast.service";
     let said = host.run(&["systemd-analyze", "verify", "--man=no", unit]).unwrap();
-    // systemd 247 takes the cgroup that it is asked from for its own, and says so.
+    // systemd 247 tries to move the cgroup of its caller, and warns about that.
     let about_us = |line: &&str| !line.contains("Couldn't move remaining userspace processes");
     let lines: Vec<&str> = said.err.lines().filter(about_us).collect();
     assert_eq!((said.code, lines), (0, Vec::new()), "{said:?}");
     let version = host.run(&["systemctl", "--version"]).unwrap().good();
     let version: u32 = version.split_whitespace().nth(1).unwrap().parse().unwrap();
-    // Older ones cannot score a unit that does not run.
+    // Older versions cannot score a unit that is not running.
     if version >= 250 {
         let scored =
             host.run(&["systemd-analyze", "security", "--offline=yes", "--threshold=20", unit]).unwrap();
@@ -137,7 +137,7 @@ fn the_rpm_installs_serves_upgrades_and_is_removed() {
     for name in [&first, &next] {
         host.copy(&package(name), &format!("/srv/{name}")).unwrap();
     }
-    // Debian's older ones do not install without it, and newer ones do not know it.
+    // Debian's older rpm needs this option to install, and newer ones do not have it.
     let forced = host.run(&["rpm", "--force-debian", "--version"]).unwrap().code == 0;
     let flags: &[&str] = if forced { &["--nodeps", "--force-debian"] } else { &["--nodeps"] };
     let rpm = |words: &[&str]| host.run(&[&["rpm"], flags, words].concat()).unwrap().good();

@@ -1,6 +1,6 @@
-//! What a page tells its reader to type and to write.
+//! The blocks of a page that its reader runs or writes.
 //!
-//! Invariant: a block is as it stands between its fences, and a test names how many a section has.
+//! Invariant: a block is as between its fences, and a test says how many a section has.
 
 /// The blocks of a section, up to the next heading.
 #[track_caller]

@@ -54,7 +54,7 @@ fn a_stopped_journal_blocks_nothing_and_gets_the_count_of_lost_lines() {
         .good();
         took.push(began.elapsed());
     }
-    // A daemon that waited for the journal would wait each time, once the journal's buffer is full.
+    // A daemon that waited for the journal would be slow each time, once the journal's buffer is full.
     took.sort_unstable();
     assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
     assert_eq!(who_answers(&host), "one");

@@ -1,11 +1,11 @@
-//! A reload takes all of a file, or nothing of it.
+//! A reload applies all of a file, or nothing of it.
 
 use holdfast_tests::bed::Dialer;
 use holdfast_tests::host::Host;
 
 use super::{CONFIG, VIP, address, config, property, serving, who_answers};
 
-/// Reloads a configuration in which this backend serves, while a client dials.
+/// Reloads a configuration with this backend while a client dials.
 pub(crate) fn reload_under_traffic(host: &mut Host, dialer: &mut Dialer, at: &str, backend: &str) {
     dialer.tally().unwrap();
     host.write(CONFIG, &config(at)).unwrap();
@@ -23,7 +23,7 @@ fn a_good_reload_takes_effect_before_it_returns_and_fails_no_connect() {
     reload_under_traffic(&mut host, &mut dialer, "127.0.0.1:8082", "two");
 }
 
-/// Reloads a configuration with a wrong key while this backend serves.
+/// Reloads a configuration with a wrong key, and checks that this backend still serves.
 pub(crate) fn reload_what_is_wrong(host: &mut Host, backend: &str) {
     let before = property(host, "MainPID");
     host.write(CONFIG, "[[service]]\nname = \"web\"\nfrontend = [\"10.96.0.10:80\"]\n").unwrap();

@@ -1,4 +1,4 @@
-//! A daemon with a hanging engine is killed and replaced, while what is in the kernel serves.
+//! A daemon with a hanging engine is killed and replaced, while the kernel's datapath serves.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use super::{VIP, address, property, serving};
 
-/// A hanging process would be seen at once; of one hanging thread only the watchdog knows.
+/// A stopped process would be noticed at once; only the watchdog notices one hanging thread.
 fn hang_the_engine(host: &Host) -> Pid {
     for process in host.processes("system.slice/holdfast.service") {
         for task in fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten() {
@@ -35,7 +35,7 @@ fn a_hanging_engine_is_replaced_and_traffic_never_stops() {
     let before = property(&host, "MainPID");
     let thread = hang_the_engine(&host);
     host.wait_for("another daemon", |host| {
-        // The dead thread of a dead process stays until its tracer has looked.
+        // The dead thread of a dead process stays until its tracer has waited for it.
         let _ = waitpid(thread, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL));
         property(host, "ActiveState") == "active"
             && ![before.as_str(), "0"].contains(&property(host, "MainPID").as_str())

@@ -1,5 +1,4 @@
-//! What goes wrong around the page: addresses that are none, clocks that differ, a stream that is silent, a daemon that
-//! has forgotten.
+//! Faults around the page: malformed URLs, differing clocks, a silent stream, a daemon without its history.
 
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ fn a_malformed_url_still_shows_a_page() {
         }
         let title = browser.value("document.title");
         assert!(!title.as_str().unwrap().contains('\u{202e}'), "{kind:?}: {title}");
-        // A refused question is in the browser's own words there; a fault of the script is not.
+        // The browser logs a rejected request in its own words; an error of the script is different.
         let faults: Vec<String> =
             browser.console().into_iter().filter(|it| !it.contains("400") && !it.contains("404")).collect();
         assert_eq!(faults, [""; 0], "{kind:?}");
@@ -66,7 +65,7 @@ fn a_timeline_uses_the_nodes_clock() {
         let outside = "[...document.querySelectorAll('.strips rect.fill')].filter(it => \
                        it.x.baseVal.value < -1 || it.x.baseVal.value + it.width.baseVal.value > 963).length";
         assert_eq!(browser.value(outside), 0, "{hour}");
-        // `new Date()` is as it was.
+        // `new Date()` is the browser's original.
         let last = "(text => [...Array(30).keys()].some(second => \
                     new Date(new Date() - second * 1000).toTimeString().slice(0, 8) === text.slice(-8)))\
                     ([...document.querySelectorAll('.axis text')].at(-1).textContent)";

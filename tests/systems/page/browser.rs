@@ -1,7 +1,7 @@
-//! One browser with one window, driven as a person drives it.
+//! One browser with one window, driven like a user.
 //!
-//! Invariant: its profile is a folder of its own, its ports are the kernel's choice, and the browser is gone when the
-//! test ends, in whatever way that is.
+//! Invariant: its profile is a folder of its own, the kernel chooses its ports, and the browser is gone when the test
+//! ends in any way.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -18,10 +18,10 @@ use tempfile::TempDir;
 
 use crate::socket::Session;
 
-/// So many looks in a row see the same place; a page draws once a second.
+/// How many polls in a row must see the same place; a page draws once a second.
 const STILL: u32 = 12;
 
-/// As long as a test waits for what is to be seen.
+/// The timeout of a wait for something visible.
 const SOON: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Firefox,
 }
 
-/// What a person points with.
+/// The user's pointing device.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "the benchmark of the page has a mouse only")]
 pub(crate) enum Pointer {
@@ -87,7 +87,7 @@ impl Browser {
         said["result"]["value"].as_str().map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
     }
 
-    /// What a person reads.
+    /// The visible text of elements.
     #[track_caller]
     pub(crate) fn text(&mut self, selector: &str) -> String {
         let all = format!("[...document.querySelectorAll({selector:?})].map(it => it.innerText).join('\\n')");
@@ -110,7 +110,7 @@ impl Browser {
         ));
     }
 
-    /// Clicks by the pointer, in the middle of the element.
+    /// Clicks with the pointer in the middle of the element.
     #[track_caller]
     pub(crate) fn click(&mut self, selector: &str) {
         self.until(&format!("!!document.querySelector({selector:?})"));
@@ -118,7 +118,7 @@ impl Browser {
         self.pointer(Pointer::Mouse, &[Self::to(&place), Self::down(), Self::up()]);
     }
 
-    /// What a pointer does, which stays where it is, and down if it is, until the next of it.
+    /// Pointer actions. Between calls, the pointer keeps its place and its button.
     #[track_caller]
     pub(crate) fn pointer(&mut self, pointer: Pointer, actions: &[Value]) {
         let kind = format!("{pointer:?}").to_lowercase();
@@ -137,7 +137,7 @@ impl Browser {
         json!({"type": "pointerUp", "button": 0})
     }
 
-    /// Where it stands now.
+    /// The element's current position.
     #[track_caller]
     pub(crate) fn stands(&mut self, selector: &str) -> Value {
         self.value(&format!(
@@ -146,7 +146,7 @@ impl Browser {
         ))
     }
 
-    /// Where it stands once it stands still: a user who aims waits until nothing comes in above it.
+    /// The element's position once it stays still, because an aiming user waits until nothing moves it.
     fn place(&mut self, selector: &str) -> Value {
         let end = Instant::now() + SOON;
         let mut there = self.stands(selector);
@@ -179,7 +179,7 @@ impl Browser {
         self.session.command("browsingContext.setViewport", &viewport);
     }
 
-    /// What is seen now, as a picture of the guide if `BLESS` is set, so that none of them is older than the page.
+    /// A screenshot, saved as a picture of the guide with `BLESS`, so that none is older than the page.
     pub(crate) fn picture(&mut self, name: &str) {
         let seen =
             self.session.command("browsingContext.captureScreenshot", &json!({"context": self.window}));
@@ -198,28 +198,27 @@ impl Browser {
         self.session.command("script.addPreloadScript", &json!({"functionDeclaration": function}));
     }
 
-    /// The page on paper, as PDF.
+    /// The printed page as PDF.
     #[track_caller]
     pub(crate) fn print(&mut self) -> Vec<u8> {
         let printed = self.session.command("browsingContext.print", &json!({"context": self.window}));
         STANDARD.decode(printed["data"].as_str().unwrap()).unwrap()
     }
 
-    /// From now on it looks as it would on paper.
+    /// Switches to the print style.
     #[track_caller]
     pub(crate) fn paper(&mut self) {
         self.of_chromium("Emulation.setEmulatedMedia", &json!({"media": "print"}));
     }
 
-    /// For its driver's sake the page's process keeps what the page is answered, up to 200 MB, which it does for the
-    /// driver alone. From now on it does not, and what it has kept is gone.
+    /// Chromium keeps up to 200 MB of the page's responses for its driver. This turns that off and drops them.
     #[allow(dead_code, reason = "the benchmark of the page needs it")]
     #[track_caller]
     pub(crate) fn keep_no_answers(&mut self) {
         self.of_chromium("Network.disable", &json!({}));
     }
 
-    /// What is not referred to any more is thrown away; how many nodes are left, in documents and outside of them.
+    /// Collects garbage; returns how many nodes are left, inside and outside of documents.
     #[allow(dead_code, reason = "the benchmark of the page needs it")]
     #[track_caller]
     pub(crate) fn collected(&mut self) -> u64 {
@@ -227,7 +226,7 @@ impl Browser {
         self.of_chromium("Memory.getDOMCounters", &json!({}))["nodes"].as_u64().unwrap()
     }
 
-    /// What Chromium's own protocol alone can ask for.
+    /// Calls a method of Chromium's own protocol.
     #[track_caller]
     fn of_chromium(&mut self, method: &str, parameters: &Value) -> Value {
         let session = self.session.command("goog:cdp.getSession", &json!({"context": self.window}));
@@ -235,38 +234,38 @@ impl Browser {
         self.session.command("goog:cdp.sendCommand", &command)["result"].clone()
     }
 
-    /// The process group of the browser and of all that it starts.
+    /// The process group of the browser and its children.
     #[allow(dead_code, reason = "the benchmark of the page needs it")]
     pub(crate) fn group(&self) -> u32 {
         self.process.0.id()
     }
 
-    /// What it has said in its console, but for what a test expects.
+    /// The messages in its console, except those that a test expects.
     #[track_caller]
     pub(crate) fn console(&mut self) -> Vec<String> {
-        // Whatever was said before this is answered has come.
+        // By the time of this answer, all earlier messages have come.
         self.value("1");
         let entries = self.session.events.iter().filter(|event| event["method"] == "log.entryAdded");
         entries.map(|event| format!("{}: {}", event["params"]["level"], event["params"]["text"])).collect()
     }
 }
 
-/// The browser is a child of its driver, so it is asked to close before that ends.
+/// The browser is a child of its driver, so it must close first.
 impl Drop for Browser {
     fn drop(&mut self) {
         self.session.leave();
     }
 }
 
-/// Runs a program in the shell's group, and ends that group when the shell's input ends: a test that was killed ends
-/// nothing any more, but the kernel closes what the test held.
+/// Runs a program in the shell's group, and kills that group when the shell's input ends. A killed test cannot clean
+/// up, but the kernel closes its pipes.
 const GUARD: &str = "exec 3<&0; \"$@\" </dev/null 3<&- & exec >/dev/null 2>&1; read -r _ <&3; kill -KILL 0";
 
-/// A program in a group of its own, which ends with it, even if the browser never answered.
+/// A program in a process group of its own, which ends with it, even if the browser never answered.
 struct Program(Child);
 
 impl Program {
-    /// Starts a program with its group guarded; what it says can be read.
+    /// Starts a program with a guarded group; its output can be read.
     fn start(program: &str, arguments: &[&str], said: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", GUARD, "sh", program]).args(arguments);
@@ -284,7 +283,7 @@ impl Drop for Program {
     }
 }
 
-/// The first of a browser's programs that these folders lack, with what brings it.
+/// The first of a browser's programs that these folders lack, with its remedy.
 pub(crate) fn lacking(kind: Kind, folders: &str) -> Option<String> {
     let programs: &[&str] = match kind {
         Kind::Chromium => &["chromium", "chromedriver"],
@@ -295,18 +294,18 @@ pub(crate) fn lacking(kind: Kind, folders: &str) -> Option<String> {
     Some(format!("{absent} is not installed: run scripts/setup page"))
 }
 
-/// The rest of the first line in which a program says these words. `None`: it ended before that.
+/// The rest of the first line in which a program prints these words. `None`: it ended before.
 fn said(output: impl Read, words: &str) -> Option<String> {
     let mut lines = BufReader::new(output).lines().map_while(Result::ok);
     lines.find_map(|line| line.split_once(words).map(|(_, rest)| rest.to_owned()))
 }
 
-/// The driver looks for a free port itself, and ends where another program was faster.
+/// The driver looks for a free port itself, and ends if another program was faster.
 const DRIVER_STARTS_MAX: usize = 5;
 
-/// The driver of Chromium and its port.
+/// Chromium's driver and its port.
 fn chromedriver() -> Option<(Program, String)> {
-    // What it says as an error, of a browser that is being closed, is no fault.
+    // Its errors about a closing browser are no fault.
     let mut driver = Program::start("chromedriver", &["--port=0"], |command| {
         command.stdout(Stdio::piped());
     });
@@ -318,7 +317,7 @@ fn chromium(profile: &TempDir, more: &[&str]) -> (Program, Session) {
     let started = (0..DRIVER_STARTS_MAX).find_map(|_| chromedriver());
     let (driver, port) = started.unwrap_or_else(|| panic!("chromedriver ends before it has a port"));
     let folder = format!("--user-data-dir={}", profile.path().display());
-    // Its own sandbox does not let root in; the page that it opens is ours.
+    // Chromium's sandbox does not run as root; the page is ours.
     let mut arguments =
         vec!["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &folder];
     arguments.extend(more);

@@ -1,4 +1,4 @@
-//! What machines can say of how usable it is: axe-core, and no word in the console.
+//! Automatic checks of usability: axe-core, and an empty console.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ const VIEWS: [&str; 12] = [
     "rejected",
 ];
 
-/// What `scripts/setup page` has brought.
+/// The script from `scripts/setup page`.
 fn axe() -> String {
     let target = std::env::current_exe().unwrap();
     let target = target.ancestors().find(|folder| folder.join("page/axe.min.js").exists());

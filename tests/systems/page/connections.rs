@@ -1,4 +1,4 @@
-//! How many connections a page takes, of the few that the daemon has for all pages and programs.
+//! How many connections a page uses, of the few that the daemon has for all clients.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use holdfast_tests::patience::TEST_TIMEOUT;
 use crate::browser::{BOTH, Browser};
 use crate::node::Node;
 
-/// The daemon's ends of connections to this port.
+/// The daemon's connections on this port.
 fn open(port: u16) -> usize {
     let own = format!(":{port:04X}");
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
@@ -22,13 +22,13 @@ fn open(port: u16) -> usize {
     table.lines().filter(is_own).count()
 }
 
-/// The stream, one to ask by, and one that is being replaced.
+/// The stream, one for requests, and one that is being replaced.
 const MOST: usize = 3;
 
-/// The daemon lets go of a connection that goes unasked for five seconds.
+/// The daemon closes a connection after five idle seconds.
 const WINDOW: Duration = Duration::from_secs(6);
 
-/// The most that is open at once within a window.
+/// The most open connections within a window.
 fn most_within_window(port: u16) -> usize {
     let end = Instant::now() + WINDOW;
     let mut most = 0;
@@ -39,8 +39,8 @@ fn most_within_window(port: u16) -> usize {
     most
 }
 
-/// How many questions began before the answer to the one before them had come whole. The browser's clock is shown in
-/// whole milliseconds.
+/// How many requests began before the previous answer was complete. The browser's clock has a resolution of
+/// milliseconds.
 const ASKED_AT_ONCE: &str = "(() => {
   const asked = performance
     .getEntriesByType('resource')
@@ -50,9 +50,9 @@ const ASKED_AT_ONCE: &str = "(() => {
   return [asked.length, atOnce.length];
 })()";
 
-/// The most that a view needs, of a daemon that it alone looks at. What the document came by goes unasked at first. On
-/// a busy machine a browser may ask by a further connection before it has put back the one by which the last answer
-/// came; one of them goes unasked then, unless that happens again. What a view needs is there in each window.
+/// The most connections that a view needs with a daemon of its own. The document's connection is idle at first. On a
+/// busy machine a browser may open another connection before it has released the last one; one of them then idles,
+/// unless that repeats. The real need shows in each window.
 fn most_of(view: &str) -> usize {
     let node = Node::demo();
     let mut browser = Browser::start(BOTH[0]);
@@ -83,13 +83,13 @@ fn a_page_uses_two_connections_one_for_its_stream() {
     });
 }
 
-/// The page lets go of its stream half a minute after it was seen; here, after a tenth of that.
+/// The page closes its stream after half a minute without being visible; here after a tenth of that.
 const SOONER: &str = "() => {
   const timeout = window.setTimeout;
   window.setTimeout = (wake, time) => timeout(wake, time === 30000 ? 3000 : time);
 }";
 
-/// A page that is told whether it is visible.
+/// A page whose visibility the test controls.
 fn watched(node: &Node) -> Browser {
     let mut browser = Browser::start(BOTH[0]);
     browser.first(SOONER);
@@ -106,7 +106,7 @@ fn see(browser: &mut Browser, is_seen: bool) {
     ));
 }
 
-/// The page is hidden for so long that it has no connection any more.
+/// Hides the page until it has no connection.
 fn look_away(browser: &mut Browser, node: &Node) {
     see(browser, false);
     let end = Instant::now() + Duration::from_secs(50);
@@ -130,7 +130,7 @@ fn a_hidden_page_closes_its_stream_and_catches_up_when_visible() {
     assert_eq!(browser.console(), [""; 0]);
 }
 
-/// More than the daemon has places for.
+/// More than the daemon's limit.
 const ALL: usize = 140;
 
 #[test]
@@ -153,8 +153,8 @@ fn a_page_reports_that_all_connections_are_taken() {
         }
         let page = scope.spawn(|| {
             see(&mut browser, true);
-            // Of many that wait for a place one may get it: the daemon is asked for what no stream brings.
-            let told = ["has not answered for", "asked every few seconds", "could not be queried"];
+            // Of many waiting clients one may get a connection: the page requests what no stream brings.
+            let told = ["does not answer since", "asked every few seconds", "could not be asked"];
             browser.until(&format!(
                 "{told:?}.some(it => document.querySelector('#alive').textContent.includes(it))"
             ));
@@ -168,15 +168,15 @@ fn a_page_reports_that_all_connections_are_taken() {
     browser.until("document.querySelector('#alive').textContent === 'live'");
 }
 
-/// A connection that says nothing would make room for the page's.
+/// A watcher without a request would be closed for the page's.
 fn watcher(port: u16) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    // Where there is no place, the daemon may have closed it by now.
+    // Without a free place, the daemon may have closed it already.
     let _ = write!(stream, "GET /watch HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
     stream
 }
 
-/// Whether one more is told what happens. A daemon that is busy takes those who knock one after another.
+/// Whether one more watcher is accepted. A busy daemon accepts clients one after another.
 fn has_place(port: u16) -> bool {
     let mut head = [0; "HTTP/1.1 200".len()];
     let mut stream = watcher(port);
@@ -184,7 +184,7 @@ fn has_place(port: u16) -> bool {
     stream.read_exact(&mut head).is_ok() && head.ends_with(b"200")
 }
 
-/// Whether the daemon has not closed it. What it told is read away.
+/// Whether the daemon has not closed it. Discards received data.
 fn is_open(mut stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let mut told = [0; 4096];

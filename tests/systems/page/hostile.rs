@@ -1,4 +1,4 @@
-//! What a tenant may write into objects, on the screen of an operator.
+//! Hostile text from a tenant's objects on an operator's screen.
 
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
 use serde_json::{Value, json};
@@ -7,17 +7,17 @@ use crate::browser::{BOTH, Browser};
 use crate::node::Node;
 use crate::tunnel::Tunnel;
 
-/// A manager's name is any text of up to 128 characters, and stands in causes.
+/// A manager's name is any text of up to 128 characters, and appears in causes.
 const MANAGER: &str =
     "<img src=x onerror='document.title=1'><script>document.title=2</script>\u{202e}gpj.exe\u{200f}";
 
-/// What turns the direction of writing.
+/// Characters that change the direction of writing.
 const TURNING: [char; 3] = ['\u{202e}', '\u{200f}', '\u{61c}'];
 
 /// Short enough for a name.
 const NAME: &str = "<b id=zone>\u{202e}gpj.exe";
 
-/// As a document has it: what stands for no character of a keyboard stands there as it is.
+/// As in a document, with non-keyboard characters unescaped.
 fn quoted() -> String {
     json!(MANAGER).to_string()
 }
@@ -65,7 +65,7 @@ fn object_text_is_escaped_and_keeps_its_direction() {
     }
 }
 
-/// What else of an object is any text, or is refused as a name and shown as such.
+/// Other fields of an object with any text, and names that are rejected and shown.
 fn more_objects() -> String {
     let (text, own) = (quoted(), json!(NAME));
     format!(
@@ -82,7 +82,7 @@ fn more_objects() -> String {
     )
 }
 
-/// Nothing was made of it, and nothing turned around by it.
+/// Checks that the text created no element and did not change the direction of writing.
 #[track_caller]
 pub(crate) fn is_text(browser: &mut Browser, view: &str) {
     let made = browser.value("document.querySelectorAll('main img, main script, #zone, u').length");
@@ -119,7 +119,7 @@ fn invalid_names_and_settings_are_shown_as_such() {
     }
 }
 
-/// A cluster with components, or writers of Events, that say what they want.
+/// A cluster whose components and writers of Events have hostile names.
 fn cluster() -> Cluster {
     let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001");
     let apply = |object: Value| assert!(cluster.apply(object).is_ok());
@@ -150,7 +150,7 @@ fn event_text_is_escaped() {
             server.url()
         )
     });
-    // A page that came by TCP has no apiserver asked.
+    // A page over TCP cannot query the apiserver.
     let tunnel = Tunnel::to(&node.socket());
     let mut browser = Browser::start(BOTH[0]);
     for (view, words) in [
@@ -174,7 +174,7 @@ fn another_origin_can_neither_read_nor_frame_the_page() {
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&other.url(""));
     browser.until_text("#alive", "live");
-    // The other daemon's page stands for a foreign page: the browser keeps the two apart by their ports.
+    // The other daemon's page stands for a foreign page: the browser separates the two by their ports.
     let there = node.url("").replace("/#/", "");
     let read = format!("fetch('{there}/frontends', {{mode: 'no-cors'}}).then(it => it.type, it => it.name)");
     assert_eq!(browser.value(&read), "TypeError", "its own policy lets it ask nobody else");

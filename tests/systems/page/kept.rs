@@ -1,6 +1,6 @@
-//! What a user has moved to, opened or typed stays when the page draws anew around it, and no change is read out twice.
+//! A user's focus, opened parts and typed text survive redraws, and no change is announced twice.
 //!
-//! Invariant: each test looks at what stays only after the page has shown the change.
+//! Invariant: each test checks only after the page has shown the change.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn focus(browser: &mut Browser, selector: &str) {
     browser.value(&format!("(document.querySelector({selector:?}).focus(), 1)"));
 }
 
-/// The manifest of a service with so many endpoints; each other number of them begins a new part of its strip.
+/// The manifest of a service with this many endpoints; each new number begins a new part of its timeline.
 fn backends(number: usize) -> String {
     let all: Vec<String> = (1..=number).map(|last| format!("10.1.0.{last}")).collect();
     service(&all.iter().map(String::as_str).collect::<Vec<_>>())
@@ -177,8 +177,7 @@ fn the_focus_goes_to_the_rows_as_a_whole_when_its_row_is_scrolled_away() {
     assert_eq!(browser.value("document.activeElement.className"), "window");
 }
 
-/// Whether the page says that the daemon is silent for so many seconds or more: on a busy machine the test may not look
-/// during that very second.
+/// Whether the page shows at least this many seconds of silence: on a busy machine a test may miss the exact second.
 fn silent_for(seconds: u32) -> String {
     format!(
         "Number(/has not answered for (\\d+) s/.exec(document.querySelector('#alive').textContent)?.[1]) >= {seconds}"
@@ -191,7 +190,7 @@ fn the_daemons_silence_is_not_announced_each_second() {
     let mut browser = live(&node, "");
     node.stop();
     browser.until(&silent_for(2));
-    // The first few tries may each name another fault, so what is read out is counted from here on only.
+    // The first few tries may each show another error, so announcements count from here on.
     browser.value("(window.told = [], new MutationObserver((all) => all.filter(({target}) => \
         !(target.parentElement?.closest('[aria-live=off]') ?? target.closest?.('[aria-live=off]')))\
         .forEach(() => window.told.push(document.querySelector('#alive').textContent)))\

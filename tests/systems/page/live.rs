@@ -1,4 +1,4 @@
-//! That the page follows what happens, and says when it cannot.
+//! The page follows changes, and reports when it cannot.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn a_stopped_daemon_is_reported_and_missed_changes_are_filled_in() {
     }
 }
 
-/// A question whose answer never comes: the page claims nothing of what it has not heard yet.
+/// A request without an answer: the page claims nothing that it has not received.
 #[test]
 fn a_page_without_data_yet_claims_neither_none_nor_nothing() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
@@ -89,7 +89,7 @@ fn unreadable_events_are_not_shown_as_none() {
     assert_eq!(browser.value("document.querySelector('main').textContent.includes('none')"), false);
 }
 
-/// How many questions the page has asked at a path.
+/// How many requests the page has sent to a path.
 fn asked(path: &str) -> String {
     format!(
         "performance.getEntriesByType('resource').filter(it => new URL(it.name).pathname === {path:?}).length"

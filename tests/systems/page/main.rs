@@ -1,7 +1,6 @@
-//! The page in real browsers: Chromium and Firefox as Debian has them, before a real daemon.
+//! The page in real browsers: Debian's Chromium and Firefox, with a real daemon.
 //!
-//! Invariant: a test sees what a person would see, and acts as one would: by pointer and keys. What a browser says in
-//! its console is a failure.
+//! Invariant: a test sees what a user sees, and acts like one: by pointer and keys. Any console message is a failure.
 #![cfg(test)]
 
 mod astray;

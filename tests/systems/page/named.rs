@@ -1,6 +1,6 @@
-//! Names that mean ill: of nodes, zones, devices, processes and files, each where an operator meets it.
+//! Hostile names of nodes, zones, devices, processes and files, wherever an operator sees them.
 //!
-//! Invariant: each name is a real one: the kernel took it, or a server gave it.
+//! Invariant: each name is real: the kernel or a server accepted it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,17 +18,17 @@ use crate::hostile::is_text;
 use crate::node::Node;
 use crate::tunnel::Tunnel;
 
-/// An element that the page never has, what turns writing around, and a quote: 13 bytes, so that devices and processes
-/// can be called so.
+/// An element that the page never has, characters that change the direction of writing, and a quote: 13 bytes, which
+/// fit the names of devices and processes.
 const ILL: &str = "<u>\u{202e}\"\u{61c}gpj";
 
 /// The same, as the page shows it.
 const SHOWN: &str = "<u>\\u{202e}\"\\u{61c}gpj";
 
-/// A client that is refused gives up at once; one that is dropped does not.
+/// A refused client ends at once; a dropped one does not.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Backends on a node and in a zone of that name, and services that refuse clients of this node and others.
+/// Backends on a node and in a zone with that name, and services that refuse clients of this node and others.
 fn objects() -> String {
     let ill = json!(ILL);
     format!(
@@ -46,7 +46,7 @@ fn objects() -> String {
     )
 }
 
-/// A shell of that name.
+/// A shell with that name.
 fn shell(folder: &Path) -> PathBuf {
     let path = folder.join(ILL);
     std::fs::copy("/bin/bash", &path).unwrap();
@@ -56,7 +56,7 @@ fn shell(folder: &Path) -> PathBuf {
 
 fn dial(mut shell: Command, address: &str) {
     shell.args(["-c", &format!("exec 3<>/dev/tcp/{address}/80")]);
-    // No backend serves it: that it fails is what is asked for.
+    // It must fail, because no backend serves it.
     let _ = finish(shell, DIAL_LIMIT);
 }
 
@@ -78,7 +78,7 @@ fn daemon(bed: &Bed) -> Daemon<'_> {
     daemon
 }
 
-/// What each view has to show, with that name in it.
+/// The text with that name that each view must show.
 fn check(browser: &mut Browser, url: impl Fn(&str) -> String, views: &[(&str, &str, String)]) {
     for (view, place, words) in views {
         browser.open("about:blank");
@@ -93,7 +93,7 @@ fn check(browser: &mut Browser, url: impl Fn(&str) -> String, views: &[(&str, &s
 #[test]
 fn hostile_names_of_nodes_zones_devices_and_processes_are_escaped() {
     let bed = fabric::bed(Switches::default()).unwrap();
-    // Quoted for ip, which reads it from a file.
+    // Quoted for ip's batch file.
     fabric::rename_uplink(&bed, &format!("'{ILL}'")).unwrap();
     let daemon = daemon(&bed);
     let tunnel = Tunnel::to(&daemon.socket());
@@ -134,13 +134,13 @@ fn hostile_names_of_credential_files_are_escaped() {
             toml(&token),
         )
     });
-    // What is no token is said with the name of the file.
+    // An invalid token is reported with the file's name.
     std::fs::write(&token, "a\nb").unwrap();
     let views = [("apiserver", "[aria-label='Credentials']", format!("{SHOWN}.token"))];
     check(&mut Browser::start(BOTH[0]), |view| node.url(view), &views);
 }
 
-/// As TOML has a text.
+/// As a TOML string.
 fn toml(path: &Path) -> String {
     json!(path).to_string()
 }

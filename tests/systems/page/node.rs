@@ -1,6 +1,6 @@
-//! A real daemon with its tables in memory, and the objects that it serves.
+//! A real daemon with memory maps, and its objects.
 //!
-//! Invariant: it listens on a port of its own, and everything that it writes is in one folder, which goes with it.
+//! Invariant: it listens on a port of its own, and all of its files are in one folder, which is removed with it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 
-/// A daemon is ready in less than a second; a busy machine may take its time.
+/// A daemon is ready in less than a second; a busy machine takes longer.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
     program: PathBuf,
     more: String,
     folder: TempDir,
-    /// Bound and not listening, so that the kernel gives its port to no other program, also while the daemon is
-    /// stopped; the daemon, which reuses addresses, may listen there.
+    /// Bound and not listening, so that no other program gets the port while the daemon is stopped. The daemon, which
+    /// reuses addresses, can listen on it.
     place: TcpSocket,
     process: Option<Child>,
 }
 
 impl Node {
-    /// A node that serves these manifests.
+    /// A node with these manifests.
     pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
         Self::of(program(), manifests)
     }
 
-    /// A node with more tables in its configuration; its folder is where this says.
+    /// A node with further tables in its configuration; `more` gets its folder.
     pub(crate) fn with(more: impl FnOnce(&Path) -> String) -> Self {
         let mut node = Self::prepare(program());
         node.more = more(node.folder.path());
@@ -37,7 +37,7 @@ impl Node {
         node
     }
 
-    /// The same of a program that has the daemon's command line.
+    /// The same with a program that has the daemon's CLI.
     pub(crate) fn of(program: PathBuf, manifests: &[(&str, &str)]) -> Self {
         let mut node = Self::prepare(program);
         manifests.iter().for_each(|(file, text)| node.write(file, text));
@@ -78,7 +78,7 @@ impl Node {
         self.process.as_ref().map_or(0, Child::id)
     }
 
-    /// A node with services `load/shop-0` and so on, which have no endpoints.
+    /// A node with services `load/shop-0` and so on, without endpoints.
     pub(crate) fn with_services(number: usize) -> Self {
         let service = |number: usize| {
             format!(
@@ -95,7 +95,7 @@ impl Node {
         format!("http://localhost:{}/#/{view}", self.port())
     }
 
-    /// A manifest in place of what was there, at once.
+    /// Replaces a manifest atomically.
     pub(crate) fn write(&self, file: &str, text: &str) {
         let new = self.folder.path().join(format!("{file}.new"));
         fs::write(&new, text).unwrap();
@@ -130,12 +130,12 @@ impl Node {
         process.wait().unwrap();
     }
 
-    /// Has it forget all that it has written: its table and its history.
+    /// Deletes its saved table and history.
     pub(crate) fn forget(&self) {
         fs::remove_dir_all(self.folder.path().join("state")).unwrap();
     }
 
-    /// The daemon's other door, its unix socket.
+    /// The daemon's unix socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("admin.sock")
     }
@@ -151,7 +151,7 @@ impl Drop for Node {
     }
 }
 
-/// The daemon's program, which was built beside this one.
+/// The daemon's program, which is built next to this one.
 fn program() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     own.parent().and_then(Path::parent).unwrap().join("holdfast")

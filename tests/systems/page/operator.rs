@@ -1,4 +1,4 @@
-//! What an operator does at three in the morning: look, and ask why.
+//! An operator's first steps in an outage: look, and find the cause.
 
 use crate::browser::{BOTH, Browser};
 use crate::node::Node;
@@ -56,7 +56,7 @@ fn the_first_screen_shows_the_nodes_state() {
     assert_eq!(browser.console(), [""; 0]);
 }
 
-/// The slice of the Service with a name that only begins like the apiserver's, as an accident leaves it.
+/// An accidentally emptied slice of the Service whose name only begins like the apiserver's.
 const EMPTIED: &str = "apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata:
@@ -85,7 +85,7 @@ fn the_incident_shows_the_service_the_time_and_the_writer() {
     assert_eq!(browser.console(), [""; 0]);
 }
 
-/// Whether the last part of a service's strip says this verdict.
+/// Whether the last part of a service's timeline shows this verdict.
 fn strip_ends(service: &str, verdict: &str) -> String {
     format!(
         "(all => all.length > 0 && all.at(-1).getAttribute('aria-label').startsWith({:?}))\

@@ -1,15 +1,15 @@
-//! What is printed: the answer, and no control of the page.
+//! Printing: the answer, without the page's controls.
 
 use crate::browser::{BOTH, Browser, Kind};
 use crate::node::Node;
 
-/// More than a screen has.
+/// More than fit on a screen.
 const SERVICES: usize = 1_200;
 
-/// Three dozen lines on a sheet.
+/// The limit at three dozen lines a sheet.
 const SHEETS_MAX: usize = 60;
 
-/// What stands on paper, as the page is when the browser asks it to make itself ready.
+/// Records what is visible when the browser prepares the page for printing.
 const LOOK: &str = "(() => { window.printed = {}; addEventListener('beforeprint', () => { \
     const seen = selector => [...document.querySelectorAll(selector)].some(it => it.getClientRects().length > 0); \
     window.printed = { rows: document.querySelectorAll('.window tbody th').length, \
@@ -31,7 +31,7 @@ fn findings_are_printed_and_buttons_are_not() {
         assert_eq!(printed["last"], "and 200 more", "{kind:?}");
         let rows = "document.querySelectorAll('.window tbody tr').length";
         assert!(browser.value(rows).as_u64().unwrap() < 100, "{kind:?}: as before when it is printed");
-        // Firefox writes its sheets compressed; its rows are counted above.
+        // Firefox compresses its sheets; its rows are counted above.
         let sheets = all.windows(12).filter(|part| *part == b"/Type /Page\n").count();
         println!("{kind:?}: {} bytes, {sheets} sheets, {printed}", all.len());
         let are_some = (2..=SHEETS_MAX).contains(&sheets);

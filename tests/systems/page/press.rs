@@ -1,6 +1,6 @@
-//! A user who presses, types or marks something while things change meets what was there when it began.
+//! A user's click, typed text or selection during changes applies to what was there when it began.
 //!
-//! Invariant: a press lets through what was held back until then, so that what changed comes between its two ends.
+//! Invariant: a press releases held-back data, so that the change comes between its beginning and its end.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::browser::{BOTH, Browser, Kind, Pointer};
 use crate::live::service;
 use crate::node::Node;
 
-/// As long as a hand takes its time, and shorter than the page waits for it.
+/// As long as a slow hand's press, and shorter than the page's wait for it.
 const HELD: Duration = Duration::from_millis(700);
 
-/// So many changes are in the stream when it is let through, as many as come in a second. A view that has drawn before
-/// is ready to draw at once when they have been made.
+/// How many changes are in the stream when it is released, as many as come in a second. A view that has been drawn
+/// before can redraw at once.
 const CHANGES: u8 = 100;
 const PACE: Duration = Duration::from_millis(10);
 
-/// From `shut` on the answers of one path, and what the stream says, wait for the next pointer that comes down. Other
-/// answers do not: the page asks one question at a time, and would never come to that path. The page's second for a
-/// press is a minute: a busy machine is no slow hand.
+/// From `shut` on, one path's answers and the stream's data wait for the next pointer press. Other answers do not,
+/// because the page sends one request at a time and would never reach that path. The page's limit for a press is
+/// raised to a minute, because a busy machine is no slow hand.
 const GATE: &str = "() => {
   const timeout = window.setTimeout;
   window.setTimeout = (wake, time) => timeout(wake, window.event?.type === 'pointerdown' ? 60 * time : time);
@@ -47,7 +47,7 @@ const GATE: &str = "() => {
   };
 }";
 
-/// A view, what is pressed in it, and the path with the answer that has it drawn anew.
+/// A view, the pressed element, and the path whose answer redraws it.
 const CASES: [(&str, &str, &str); 12] = [
     ("", "main [aria-label='The latest changes'] a", "/watch"),
     ("", "#tabs a[href='#/flows']", "/watch"),
@@ -70,7 +70,7 @@ fn change(node: &Node) {
     }
 }
 
-/// What is pressed counts the clicks on it, and nothing else comes of them.
+/// Counts the clicks on an element, and suppresses their effect.
 fn counting(selector: &str) -> String {
     format!(
         "(it => {{ window.clicks = 0; it.addEventListener('click', (event) => {{ window.clicks += 1; \
@@ -78,7 +78,7 @@ fn counting(selector: &str) -> String {
     )
 }
 
-/// Whether one press is a click that begins before what was held back comes, and ends after it.
+/// Whether one press is a click that begins before the held-back data comes, and ends after it.
 #[track_caller]
 fn press(
     browser: &mut Browser,
@@ -92,7 +92,7 @@ fn press(
     browser.until(&format!("!!document.querySelector({selector:?})"));
     browser.value(&format!("(window.shut({path:?}), 1)"));
     change(node);
-    // The page does not diagnose a service once more by itself; a user has to press the button.
+    // The page does not repeat a diagnosis by itself; a user must click the button.
     if path == "/diagnose" {
         browser.value("(document.querySelector('main button').click(), 1)");
     }
@@ -104,8 +104,8 @@ fn press(
     browser.value("window.clicks") == 1
 }
 
-/// All views with a mouse, and the first one with what else points. Firefox's driver knows no pen, its touch becomes no
-/// click where it lasts as long, and how each view is drawn one browser has shown.
+/// All views with a mouse, and the first one with the other pointers. Firefox's driver has no pen, and its long touch
+/// is no click. One browser suffices for the other views.
 fn presses(kind: Kind) -> Vec<(Pointer, (&'static str, &'static str, &'static str))> {
     let (cases, others) = match kind {
         Kind::Chromium => (&CASES[..], &[Pointer::Touch, Pointer::Pen][..]),
@@ -189,7 +189,7 @@ fn typed_text_selection_and_focus_survive_changes() {
     }
 }
 
-/// What a click does by itself the browser does after all that hear of it.
+/// The browser performs a click's default action after all listeners.
 #[test]
 fn a_click_opens_its_target_during_changes() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);

@@ -1,6 +1,6 @@
 //! WebDriver BiDi: commands and events as JSON over one WebSocket.
 //!
-//! Invariant: a command is answered, or the test fails; events that come meanwhile are kept in their order.
+//! Invariant: a command is answered, or the test fails; events meanwhile are kept in order.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Where the browser listens, as `ws://127.0.0.1:PORT/PATH`.
+    /// The browser's address, as `ws://127.0.0.1:PORT/PATH`.
     pub(crate) fn connect(url: &str) -> Self {
         let address = url.trim_start_matches("ws://").split('/').next().unwrap();
         let stream = TcpStream::connect(address.replace("localhost", "127.0.0.1")).unwrap();
@@ -50,7 +50,7 @@ impl Session {
         panic!("{method} is not answered");
     }
 
-    /// Has the browser close all that it has, and waits until it has hung up.
+    /// Closes the browser, and waits until it has hung up.
     pub(crate) fn leave(&mut self) {
         let command = json!({"id": self.commands + 1, "method": "browser.close", "params": {}});
         let _ = self.socket.send(Message::text(command.to_string()));

@@ -1,11 +1,11 @@
-//! That each browser shows the page at all: the part of these tests that `make test` runs.
+//! Each browser shows the page: the part of these tests that `make test` runs.
 //!
-//! Invariant: a browser that is not installed is a test that fails, and says what brings it.
+//! Invariant: a missing browser fails the test with the remedy.
 
 use crate::browser::{Browser, Kind, lacking};
 use crate::node::Node;
 
-/// How the node is, and what it does not serve.
+/// The node's state, and what it does not serve.
 fn shows_the_first_screen(kind: Kind) {
     let node = Node::demo();
     let mut browser = Browser::start(kind);

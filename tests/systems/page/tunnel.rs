@@ -1,6 +1,6 @@
-//! A way to a daemon's unix socket, like that of `ssh -L`, which may hold back the stream of the page.
+//! A tunnel to a daemon's unix socket, like that of `ssh -L`, which can mute the page's stream.
 //!
-//! Invariant: each connection has one question; the tunnel ends with the test, and what is under way with its client.
+//! Invariant: each connection has one request; the tunnel ends with the test, and open requests with their client.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, spawn};
 
-/// As long as a browser writes a request.
+/// The limit of a browser's request.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 
 const MUTE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
@@ -40,7 +40,7 @@ impl Tunnel {
         Self { address, stop, mute, listening: Some(listening) }
     }
 
-    /// From now on a stream begins and says nothing.
+    /// From now on a stream begins and sends nothing.
     pub(crate) fn mute(&self, is_mute: bool) {
         self.mute.store(is_mute, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The way of a client: which backends may get it, with which share, and why others do not.
+//! The path of a client: which backends may serve it, with which share, and why others do not.
 
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
@@ -8,8 +8,8 @@ use crate::browser::{BOTH, Browser};
 use crate::node::Node;
 use crate::tunnel::Tunnel;
 
-/// Two backends of this node's zone, one of another, and one that ends but serves still. Clients outside are for this
-/// node's own backend alone.
+/// Two backends in this node's zone, one in another, and one that is terminating and serving. Outside clients reach
+/// only this node's own backend.
 const ZONES: &str = "apiVersion: v1
 kind: Service
 metadata: {name: cart, namespace: shop}
@@ -35,7 +35,7 @@ endpoints:
   conditions: {ready: false, serving: true, terminating: true}
 ";
 
-/// No backend is ready any more: those that end get what comes.
+/// No backend is ready: the terminating ones get the traffic.
 const ENDING: &str = "- addresses: [10.1.3.1]
   nodeName: node-1
   zone: zone-a
@@ -50,7 +50,7 @@ const ENDING: &str = "- addresses: [10.1.3.1]
   conditions: {ready: false, serving: true, terminating: true}
 ";
 
-/// The backends that a way ends at, each with what stands beside it.
+/// The backends at the end of a path, each with its details.
 fn ends(browser: &mut Browser, way: usize) -> Vec<String> {
     let ends = format!(
         "[...document.querySelectorAll('.ways > li:nth-of-type({way}) .backends li')].map(it => it.innerText)"
@@ -65,7 +65,7 @@ fn share(end: &str) -> f64 {
 #[track_caller]
 fn are_all(ends: &[String]) {
     let sum: f64 = ends.iter().map(|end| share(end)).sum();
-    // Each share has one digit behind the point.
+    // Each share has one decimal.
     assert!((sum - 100.0).abs() <= 0.05 * ends.len() as f64 + 1e-9, "{sum} % of {ends:?}");
 }
 
@@ -96,7 +96,7 @@ fn the_path_shows_zones_shares_and_terminating_backends() {
     assert_eq!(browser.console(), [""; 0]);
 }
 
-/// A backend on another node, to which the answer only comes back if the node speaks for the client.
+/// A backend on another node, whose replies return only if the node masquerades the client.
 const OUTSIDE: &str = "apiVersion: v1
 kind: Service
 metadata: {name: cart, namespace: shop}

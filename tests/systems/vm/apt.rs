@@ -1,4 +1,4 @@
-//! A package mirror read with apt, without touching the packages of this machine.
+//! Reads a package mirror with apt, without touching this machine's packages.
 //!
 //! Invariant: lists, cache and status are private folders, and apt verifies each list with Debian's keys. Packages are
 //! only unpacked, so it needs no root and runs none of their scripts.
@@ -11,7 +11,7 @@ use crate::failure::{Failure, at, output};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// What a machine without Debian's own sources file asks.
+/// The mirror of a machine without Debian's own sources file.
 const MIRROR: &str = "http://deb.debian.org/";
 
 /// A set of suites with its own state.
@@ -21,7 +21,8 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    /// Reads the lists of these suites, each given as `archive suite`, for example `debian-security bookworm-security`.
+    /// Reads the lists of these suites, each given as `archive suite`, for example `debian-security
+    /// bookworm-security`.
     pub(crate) fn read(folder: &Path, suites: &[&str]) -> Result<Self, Failure> {
         let apt = Self { folder: folder.to_owned() };
         for part in ["lists/partial", "cache/archives/partial"] {
@@ -39,13 +40,13 @@ impl Apt {
         Ok(apt)
     }
 
-    /// The names of all packages that begin so.
+    /// The names of all packages with this prefix.
     pub(crate) fn names(&self, prefix: &str) -> Result<Vec<String>, Failure> {
         let names = output(self.command("apt-cache").args(["pkgnames", prefix]))?;
         Ok(String::from_utf8_lossy(&names).lines().map(str::to_owned).collect())
     }
 
-    /// Unpacks these packages alone into a folder.
+    /// Unpacks only these packages into a folder.
     pub(crate) fn unpack(&self, packages: &[String], into: &Path) -> Result<(), Failure> {
         let folder = self.folder.join("packages");
         renew(&folder)?;
@@ -53,7 +54,7 @@ impl Apt {
         extract(&folder, into)
     }
 
-    /// Unpacks these packages and all that they need into a folder.
+    /// Unpacks these packages and their dependencies into a folder.
     pub(crate) fn unpack_whole(&self, packages: &[&str], into: &Path) -> Result<(), Failure> {
         let switches = ["-qq", "-y", "--no-install-recommends", "--download-only", "install"];
         output(self.command("apt-get").args(switches).args(packages))?;
@@ -78,7 +79,7 @@ impl Apt {
             format!("Dir::Cache={folder}/cache"),
             "Acquire::Languages=none".to_owned(),
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
-            // As root, apt would fetch as a user that cannot write here.
+            // As root, apt would download as a user that cannot write here.
             "APT::Sandbox::User=root".to_owned(),
             "APT::Architecture=amd64".to_owned(),
         ] {
@@ -107,7 +108,7 @@ fn extract(packages: &Path, into: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An empty folder at this path, whatever was there.
+/// Replaces whatever is at this path with an empty folder.
 pub(crate) fn renew(folder: &Path) -> Result<(), Failure> {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(at("remove", folder))?;

@@ -1,8 +1,8 @@
-//! A guest's clock that goes slower than this machine's.
+//! Slows a guest's clock down.
 //!
-//! Invariant: the guest cannot tell. All of its clocks go alike, the counter of its processors too, as it measures that
-//! one by the others; it is a guest on a processor that is so many times faster. So a limit of any program in there has
-//! that much more time, and none has to know of emulation.
+//! Invariant: the guest cannot tell. All of its clocks slow down alike, and so does its processors' counter, which it
+//! measures by the others: it is a guest on a processor that is that many times faster. All timeouts inside get that
+//! much more time, and none has to allow for emulation.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,13 +14,13 @@ use crate::guest::mark;
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// What the library reads how much slower from.
+/// The variable with the library's factor.
 pub(crate) const SLOWER: &str = "SLOWER";
 
-/// More than emulation costs, by an order of magnitude.
+/// More than the cost of emulation, by an order of magnitude.
 pub(crate) const SLOWER_MAX: i64 = 100;
 
-/// The library that lies over the emulator's own, in this folder; made if it is not there, which needs `cc`.
+/// The preload library for the emulator, in this folder; built if missing, which needs `cc`.
 pub(crate) fn library(folder: &Path) -> Result<PathBuf, Failure> {
     let mut hasher = DefaultHasher::new();
     SOURCE.hash(&mut hasher);
@@ -40,7 +40,7 @@ pub(crate) fn library(folder: &Path) -> Result<PathBuf, Failure> {
 mod tests {
     use super::*;
 
-    /// Of a second and a half, a program sees a hundredth pass.
+    /// Of a second and a half, a program sees a hundredth.
     #[test]
     fn a_clock_goes_slower() {
         let folder = tempfile::tempdir().unwrap();

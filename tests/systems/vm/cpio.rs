@@ -1,7 +1,7 @@
 //! The archive that a kernel unpacks into its first file system (`newc`).
 //!
-//! Invariant: a folder stands before what is in it. Archives may be put one after another: a later file replaces an
-//! earlier one. It is not compressed; under emulation unpacking costs more than it saves.
+//! Invariant: a folder comes before its content. Archives may be concatenated: a later file replaces an earlier one.
+//! It is not compressed, because under emulation unpacking costs more than it saves.
 
 use std::collections::BTreeMap;
 
@@ -43,10 +43,10 @@ impl Archive {
         }
     }
 
-    /// The bytes of the archive, padded so that another one may follow.
+    /// The bytes of the archive, padded for another one to follow.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        // A path sorts before all that begins with it, so folders come first.
+        // A path sorts before all paths below it, so folders come first.
         for (inode, (path, (mode, bytes))) in self.entries.iter().enumerate() {
             write_entry(&mut out, inode + 1, path, *mode, bytes);
         }

@@ -1,6 +1,6 @@
-//! What can go wrong between a package mirror and a program in a kernel.
+//! Errors between a package mirror and a program in a kernel.
 //!
-//! Each failure says what was attempted, on what, and what to do where that is not plain.
+//! Each error names the attempt, its subject, and the remedy unless that is obvious.
 
 use std::error::Error;
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) enum Failure {
     NoResult { why: &'static str, console: String },
 }
 
-/// A failure with all its causes.
+/// An error with all of its causes.
 pub(crate) fn described(failure: &Failure) -> String {
     let mut text = failure.to_string();
     let mut cause = failure.source();
@@ -46,7 +46,7 @@ pub(crate) fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Erro
     move |source| Failure::File { what, path: path.to_owned(), source }
 }
 
-/// Runs a program to its end and gives what it wrote to its standard output.
+/// Runs a program to its end and returns its standard output.
 pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|source| Failure::Start { program: program.clone(), source })?;

@@ -1,7 +1,7 @@
-//! The file system of a guest: a shell, kernel modules, and the programs under test with their libraries.
+//! The file system of a guest: a shell, kernel modules, and the tested programs with their libraries.
 //!
-//! Invariant: the part that depends on the kernel alone is built once and kept. There is no network card; a test makes
-//! its own links. An init system is there if the guest has a disk that brings one.
+//! Invariant: the part that depends only on the kernel is built once and kept. There is no network card; a test makes
+//! its own links. Only a guest's disk can bring an init system.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,37 +13,37 @@ use crate::failure::{Failure, at, output};
 use crate::modules;
 use crate::store::{Kernel, Store};
 
-/// The first process, by whether there is a disk, and what either of them leads to.
+/// The first process, with or without a disk, and the scripts that it runs.
 const SCRIPTS: [(&str, &str); 3] = [
     ("init", include_str!("init.sh")),
     ("system", include_str!("system.sh")),
     ("errand", include_str!("errand.sh")),
 ];
 
-/// Where programs under test lie in the guest.
+/// The folder of tested programs in the guest.
 const PROGRAMS: &str = "/payload";
 
-/// What a test runs besides itself, as far as this machine has it.
+/// Programs that tests run, if this machine has them.
 const COMPANIONS: [&str; 6] =
     ["/usr/sbin/ip", "/usr/bin/curl", "/usr/bin/strace", "/usr/bin/dig", "/usr/bin/bash", "/usr/bin/nsenter"];
 
 const FOLDERS: [&str; 8] = ["proc", "sys", "dev", "tmp", "run", "root", "var", "disk"];
 
-/// How a program begins that can be stripped.
+/// The first bytes of a program that can be stripped.
 const ELF: &[u8] = b"\x7fELF";
 
-/// What is to be run: a shell script, with programs of this machine beside it.
+/// A shell script to run, with programs of this machine.
 #[derive(Debug)]
 pub(crate) struct Errand<'a> {
     pub(crate) script: String,
-    /// All lie in one folder, which is the script's own and in its PATH.
+    /// They all lie in one folder, which is the script's working directory and in its PATH.
     pub(crate) programs: Vec<&'a Path>,
-    /// The line with the exit code begins so; nothing that the program writes does.
+    /// The prefix of the line with the exit code, which no program prints.
     pub(crate) mark: String,
 }
 
 impl<'a> Errand<'a> {
-    /// One program, in place of the script.
+    /// One program in place of the script.
     pub(crate) fn program(program: &'a Path, arguments: &[String], beside: &'a [PathBuf]) -> Self {
         let words = std::iter::once(inside(program)).chain(arguments.iter().cloned());
         let words: Vec<String> = words.map(|word| quoted(&word)).collect();
@@ -52,13 +52,13 @@ impl<'a> Errand<'a> {
     }
 }
 
-/// How the line with an exit code begins; it differs from run to run.
+/// The prefix of the line with the exit code; it differs in each run.
 pub(crate) fn mark() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     format!("exit-{:x}-{:x}-", std::process::id(), now.as_nanos())
 }
 
-/// Writes the file system of one run and gives its path.
+/// Writes the file system of one run and returns its path.
 pub(crate) fn build(store: &Store, kernel: &Kernel, errand: &Errand<'_>) -> Result<PathBuf, Failure> {
     let mut image = base(store, kernel)?;
     image.extend(payload(errand)?);
@@ -67,7 +67,7 @@ pub(crate) fn build(store: &Store, kernel: &Kernel, errand: &Errand<'_>) -> Resu
     Ok(path)
 }
 
-/// The part that depends on the kernel, from the store or made now.
+/// The part that depends on the kernel, from the store or built now.
 fn base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
     let mut hasher = DefaultHasher::new();
     (SCRIPTS, modules::WANTED, &kernel.modules, COMPANIONS.map(|path| Path::new(path).exists()))
@@ -117,7 +117,7 @@ fn payload(errand: &Errand<'_>) -> Result<Vec<u8>, Failure> {
     Ok(archive.bytes())
 }
 
-/// Where a program of this machine lies in the guest.
+/// The path of this machine's program in the guest.
 pub(crate) fn inside(file: &Path) -> String {
     format!("{PROGRAMS}/{}", file.file_name().unwrap_or_default().to_string_lossy())
 }
@@ -126,7 +126,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Without debug symbols, which under emulation cost seconds. A script and a package stay as they are.
+/// Strips debug symbols, which cost seconds under emulation. Scripts and packages stay unchanged.
 fn stripped(program: &Path) -> Result<Vec<u8>, Failure> {
     let bytes = fs::read(program).map_err(at("read", program))?;
     if !bytes.starts_with(ELF) {
@@ -138,10 +138,10 @@ fn stripped(program: &Path) -> Result<Vec<u8>, Failure> {
     fs::read(&lean).map_err(at("read", &lean))
 }
 
-/// A program and the libraries it names.
+/// Adds a program and its libraries.
 fn add_program(archive: &mut Archive, program: &Path, inside: &str) -> Result<(), Failure> {
     archive.file(inside, stripped(program)?);
-    // A static program or a script is no concern of ldd, which then fails.
+    // ldd fails for static programs and scripts, which need no libraries.
     let libraries = output(Command::new("ldd").arg(program)).unwrap_or_default();
     for library in String::from_utf8_lossy(&libraries).lines().filter_map(library) {
         if !archive.has(library) {

@@ -1,9 +1,9 @@
-//! One run of a guest: an emulated machine without network, two serial ports, a deadline.
+//! Runs a guest once: an emulated machine without network, with two serial ports and a deadline.
 //!
 //! Invariant: the machine has ended when `run` returns. The first serial port is the kernel's console; the second one
-//! carries what the program writes and, as its last line, the exit code. A disk stays as it is: what is written to it
-//! goes with the machine, but for a second disk, which is there to be written. There is no hardware acceleration: a
-//! /dev/kvm that exists is no promise that a distribution's kernel boots under it, and emulation boots in seconds.
+//! carries the program's output and, as its last line, the exit code. Writes to a disk are discarded with the machine,
+//! except on a second disk. There is no hardware acceleration: an existing /dev/kvm does not guarantee that a
+//! distribution's kernel boots under it, and emulation boots in seconds.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -18,30 +18,29 @@ use crate::failure::{Failure, at};
 use crate::guest::{self, Errand};
 use crate::store::{Kernel, Store};
 
-/// As much of the console as shows a panic with its trace.
+/// Enough of the console to show a panic with its trace.
 const CONSOLE_LINES: usize = 40;
 
-/// Lines that may wait between the machine and a slow terminal.
+/// Buffered lines between the machine and a slow terminal.
 const LINES_WAITING_MAX: usize = 1024;
 
-/// A panic ends the machine at once, and so the run. What protects a CPU from its own speculation, and memory from
-/// being read before it was written, only costs here. Whether the timer ticks is not asked: where others take the CPU,
-/// it seems not to.
+/// A panic ends the machine and the run. Mitigations and memory initialisation only cost time here. The timer check is
+/// off, because it fails on a busy machine.
 const LINE: &str =
     "console=ttyS0 panic=-1 oops=panic loglevel=4 mitigations=off init_on_alloc=0 no_timer_check";
 
-/// Everything that can be emulated, but not the promise that instructions which fill and copy byte by byte are fast: a
-/// kernel clears and copies memory with them then, and emulated they are the slowest way.
+/// All emulated features, except fast byte-string instructions: the kernel would use them to clear and copy memory,
+/// and emulated they are the slowest way.
 const CPU: &str = "max,la57=off,erms=off,fsrm=off";
 
-/// A getty waits for a device that is never announced. The last word is for `HostContext::enclosing_reservations`.
+/// A getty waits for a device that never appears. The last word is for `HostContext::enclosing_reservations`.
 const LINE_OF_A_SYSTEM: &str =
     "rdinit=/system systemd.mask=getty.target systemd.show_status=no holdfast.guest";
 
 /// Debian's libraries in the folder of tools.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 
-/// What a guest is made of besides its kernel and its file system.
+/// The parts of a guest besides its kernel and its file system.
 #[derive(Debug)]
 pub(crate) struct Build<'a> {
     pub(crate) memory_mib: u32,
@@ -50,11 +49,11 @@ pub(crate) struct Build<'a> {
     /// A file that is the second disk.
     pub(crate) second: Option<&'a Path>,
     pub(crate) deadline: Duration,
-    /// How many times slower its clock goes; 1 is as usual.
+    /// How many times slower its clock runs; 1 is normal.
     pub(crate) slower: i64,
 }
 
-/// Boots, tells each line that the script writes, and gives its exit code.
+/// Boots, prints each line of the script, and returns its exit code.
 pub(crate) fn run(
     store: &Store,
     kernel: &Kernel,
@@ -85,7 +84,7 @@ fn start(mut command: Command) -> Result<Child, Failure> {
     command.spawn().map_err(|source| Failure::Start { program, source })
 }
 
-/// The tools bring their own C library and so their own loader: nothing of this machine is mixed in.
+/// The tools have their own C library and loader, so nothing of this machine is mixed in.
 fn emulator(store: &Store, build: &Build<'_>) -> Result<Command, Failure> {
     let tools = store.tools()?;
     let libraries: Vec<String> =
@@ -122,7 +121,7 @@ fn drive(disk: &Path) -> String {
     format!("file={},format=raw,if=virtio", disk.display().to_string().replace(',', ",,"))
 }
 
-/// Tells lines until the mark, the end of the machine, or the deadline.
+/// Prints lines until the mark, the end of the machine, or the deadline.
 fn follow(
     port: impl Read + Send + 'static,
     mark: &str,

@@ -1,9 +1,8 @@
 //! Runs a program of this machine in another kernel: Debian's kernels, in an emulated machine, within seconds.
 //!
-//! `vm fetch` brings qemu and the kernels into cargo's target folder, without root and without installing anything.
-//! `vm run KERNEL PROGRAM ARGUMENTS…` boots and ends with the program's own exit code; 125 says that there was none.
-//! `vm matrix -- PROGRAM…` runs the tests of programs in all kernels, `vm rules -- PROGRAM…` those of the rules of
-//! packets in one.
+//! `vm fetch` downloads qemu and the kernels into cargo's target folder, without root or an installation. `vm run
+//! KERNEL PROGRAM ARGUMENTS…` boots and exits with the program's own exit code, or 125 without one. `vm matrix --
+//! PROGRAM…` runs programs' tests in all kernels, `vm rules -- PROGRAM…` those of packet rules in one.
 
 mod apt;
 mod clock;
@@ -29,7 +28,7 @@ use crate::guest::Errand;
 use crate::machine::Build;
 use crate::store::Store;
 
-/// As other programs that run programs (`timeout`, `env`) say it: the failure is ours, not the program's.
+/// As in `timeout` and `env`: the failure is ours, not the program's.
 const NO_RESULT: u8 = 125;
 
 #[derive(Debug, Parser)]

@@ -1,6 +1,6 @@
-//! The same test programs in every kernel, and one line for each kernel.
+//! Runs the same test programs in every kernel, and prints one line for each kernel.
 //!
-//! Invariant: all kernels run, whatever fails in one of them, and what fails is shown.
+//! Invariant: all kernels run, whatever fails in one of them, and failures are shown.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,35 +17,35 @@ use crate::observed;
 use crate::store::{SERIES, Store};
 use crate::tally::{PROGRAM, Tally};
 
-/// Kernels that run one after another; the machines of two such rows run at the same time, which keeps two CPUs busy.
+/// Kernels that run one after another; two such rows run at the same time, which keeps two CPUs busy.
 const IN_A_ROW: usize = 2;
 
-/// Some more than the tests take in the slowest kernel. CI gives a part of its tests a minute more, so that what the
-/// kernel said is shown.
+/// Some more than the tests take in the slowest kernel. CI's limit of the part is a minute longer, so that the
+/// kernel's output is shown.
 const DEADLINE: Duration = Duration::from_secs(1_140);
 
-/// The first file system and thousands of frontends.
+/// Enough for the first file system and thousands of frontends.
 const MEMORY_MIB: u32 = 1024;
 
-/// Random cases of a property: another kernel is asked whether it does the same, not whether that is right.
+/// Random cases of a property: other kernels only need to behave alike.
 const CASES: u32 = 3;
 
-/// Only tests of the kernel's side are worth another kernel.
+/// Only tests of the kernel's side need another kernel.
 const FILTER: &str = "kernel_";
 
-/// Tests that hang programs at devices: they ask `tc`, which no guest has. The programs themselves are run in each
-/// kernel by other tests.
+/// Tests that attach programs to devices with `tc`, which no guest has. Other tests run the programs themselves in
+/// each kernel.
 const AT_DEVICES: &str = "kernel::packets::tests";
 
-/// Scenarios are files of the repository, which no guest has; kernels differ in the errno for a process that may not
-/// end sockets of pods; and what the daemon makes of checks and of name servers is its own, and told apart by tenths of
-/// a second, which an emulated processor does not keep beside other tests.
+/// Skipped tests: scenarios are files, which no guest has; kernels differ in the errno for a process that may not end
+/// pods' sockets; and the daemon's checks and DNS are the same everywhere, and timed in tenths of a second, which
+/// emulation does not keep.
 const OF_THIS_MACHINE: [&str; 4] =
     ["scenarios::kernel_", "stale::kernel_", "checks::kernel_", "names::kernel_"];
 
-/// The rules of packets, and which backend a socket keeps: what a program does with a packet, and the daemon with a
-/// list, is the same in each kernel that loads the programs. They run in this machine's kernel and, as an errand of
-/// their own, in the floor's: an emulated processor verifies the programs anew for each of them, five seconds long.
+/// Packet rules, and a socket's choice of backend, are the same in each kernel that loads the programs. They run in
+/// this machine's kernel and, separately, in the oldest one: an emulated processor verifies the programs again for
+/// each of them, for five seconds.
 const RULES: [&str; 16] = [
     "conversations::kernel_a_connected_client_keeps_only_a_serving_backend",
     "packets::tests::anew",
@@ -65,8 +65,8 @@ const RULES: [&str; 16] = [
     "packets::tests::sticky",
 ];
 
-/// Rules that show in tens of thousands of packets, which take an emulated processor half a minute or two for each
-/// test. They run in this machine's kernel.
+/// Rules that need tens of thousands of packets, which take an emulated processor up to two minutes for each test.
+/// They run in this machine's kernel.
 const RULES_OF_MANY: [&str; 4] = [
     "no_client_comes_by_a_port_that_is_a_frontend_at_its_address",
     "no_flood_of_one_service_moves_clients_of_another",
@@ -74,23 +74,23 @@ const RULES_OF_MANY: [&str; 4] = [
     "programs_and_daemon_give_up_the_same_flow",
 ];
 
-/// What lies in each guest, and what is not run there.
+/// The files in each guest, and the skipped tests.
 #[derive(Debug)]
 struct Payload<'a> {
     programs: &'a [PathBuf],
     beside: Vec<PathBuf>,
-    /// Tests with a client that cannot be built here, and what that needs.
+    /// Tests whose client cannot be built here, and what that needs.
     absent: Option<(&'static str, &'static str)>,
 }
 
-/// Runs the rules of packets in the oldest kernel; whether all passed. They observe nothing that the page shows.
+/// Runs the packet rules in the oldest kernel; whether all passed. They observe nothing for the page.
 pub(crate) fn rules(store: &Store, programs: &[PathBuf]) -> Result<bool, Failure> {
     let [floor, ..] = SERIES;
     let payload = Payload::prepare(programs)?;
     Ok(in_kernel(store, floor, &payload, &payload.rules()).failed() == 0)
 }
 
-/// Runs the programs' tests in these kernels, or in each; whether all passed and the page shows what was observed.
+/// Runs the programs' tests in these kernels, or in all; whether all passed and the page shows the observations.
 pub(crate) fn run(
     store: &Store,
     page: &Path,
@@ -115,7 +115,7 @@ pub(crate) fn run(
     Ok(page_agrees(page, &columns)? && passed)
 }
 
-/// A column: `5.10`, or `7.x` for a whole major version.
+/// The heading of a column: `5.10`, or `7.x` for a whole major version.
 fn heading(series: &str) -> String {
     if series.contains('.') { series.to_owned() } else { format!("{series}.x") }
 }
@@ -152,18 +152,18 @@ impl<'a> Payload<'a> {
         Errand { script: script.to_owned(), programs, mark: mark() }
     }
 
-    /// What each kernel is asked.
+    /// The script for each kernel.
     fn script(&self) -> String {
         let skipped = [AT_DEVICES].into_iter().chain(OF_THIS_MACHINE).chain(RULES);
         self.each(&[FILTER], skipped.chain(self.absent.map(|(tests, _)| tests)))
     }
 
-    /// What one kernel is asked for all.
+    /// The script for one kernel that stands for all.
     fn rules(&self) -> String {
         self.each(&RULES, [AT_DEVICES].into_iter().chain(RULES_OF_MANY))
     }
 
-    /// Each program after its name, whatever came of the one before.
+    /// Runs each program after printing its name, whatever the result of the one before.
     fn each(&self, filters: &[&str], skipped: impl Iterator<Item = &'static str>) -> String {
         let skip: String = skipped.map(|it| format!(" --skip {it}")).collect();
         let filters = filters.join(" ");
@@ -175,7 +175,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// Runs the script in one kernel, and says how it went.
+/// Runs the script in one kernel, and prints the result.
 fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -> Tally {
     let mut tally = Tally::default();
     let build = Build { memory_mib: MEMORY_MIB, disk: None, second: None, deadline: DEADLINE, slower: 1 };

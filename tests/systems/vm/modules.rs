@@ -1,7 +1,7 @@
-//! Kernel modules with what they need, in the order in which they have to be loaded.
+//! Kernel modules with their dependencies, in the order of loading.
 //!
-//! Invariant: a module stands after all modules that its own `depends=` names. There is no depmod; packages bring no
-//! index, and each module says itself what it needs.
+//! Invariant: a module comes after all modules in its own `depends=`. There is no depmod: packages bring no index, and
+//! each module lists its dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,9 +10,9 @@ use std::process::Command;
 
 use crate::failure::{Failure, at, output};
 
-/// What tests of a service load balancer may meet: links, the packet stage, connection tables, closing sockets, a disk,
-/// and what containers, kubelet and kube-proxy ask for. One that a kernel has built in, or has not, is passed over: a
-/// test that needs it says so.
+/// Modules for tests of a service load balancer: links, the packet stage, connection tables, socket destruction, a
+/// disk, and those of containers, kubelet and kube-proxy. Built-in or missing ones are skipped: a test that needs one
+/// reports it.
 pub(crate) const WANTED: [&str; 43] = [
     "veth",
     "bridge",
@@ -59,7 +59,7 @@ pub(crate) const WANTED: [&str; 43] = [
     "xt_tcpudp",
 ];
 
-/// The wanted modules and what they need: name and unpacked bytes.
+/// The wanted modules and their dependencies: name and unpacked bytes.
 pub(crate) fn ordered(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let mut found = BTreeMap::new();
     index(folder, &mut found)?;
@@ -115,7 +115,7 @@ fn unpacked(path: &Path) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// The names behind `depends=`, and behind a softdep's `pre:`, in the module's own description.
+/// The names after `depends=`, and after a softdep's `pre:`, in the module's own description.
 fn needs(module: &[u8]) -> Vec<String> {
     let mut needed = Vec::new();
     for text in module.split(|byte| *byte == 0).filter_map(|bytes| std::str::from_utf8(bytes).ok()) {
@@ -149,7 +149,7 @@ mod tests {
         write("veth.ko", "a-b");
         write("a_b.ko", "act_bpf");
         let order: Vec<String> = ordered(folder.path()).unwrap().into_iter().map(|(name, _)| name).collect();
-        // A circle is cut where it was entered.
+        // A circle is cut at its entry.
         assert_eq!(order, ["act_bpf", "a_b", "veth"]);
     }
 }

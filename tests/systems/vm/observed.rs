@@ -1,7 +1,7 @@
-//! The table of kernels and what was observed in them, as a page shows it.
+//! The table of kernels and their observed features, as a page shows it.
 //!
-//! Invariant: the page shows what the last run observed, or the run fails: between two marks the page has the table
-//! and nothing else.
+//! Invariant: the page shows the last run's observations, or the run fails. Between two marks the page has only the
+//! table.
 
 use std::fs;
 use std::path::Path;
@@ -16,11 +16,10 @@ const NOT_OBSERVED: &str = "not observed";
 /// The line between the headings and the rows.
 const RULE: &str = "---";
 
-/// What was observed in one kernel: names and values.
+/// The observations in one kernel: names and values.
 pub(crate) type Column = Vec<(String, String)>;
 
-/// Whether the page shows these columns, each under its heading; it may have others. With BLESS in the environment the
-/// page is written anew.
+/// Whether the page shows these columns under their headings; it may have others. With BLESS, rewrites the page.
 pub(crate) fn agrees(page: &Path, columns: &[(String, Column)]) -> Result<bool, Failure> {
     let text = fs::read_to_string(page).map_err(at("read", page))?;
     let all = with_columns(shown(&text), columns);
@@ -51,7 +50,7 @@ pub(crate) fn table(columns: &[(String, Column)]) -> String {
     text
 }
 
-/// The columns that a page shows.
+/// The page's columns.
 fn shown(page: &str) -> Vec<(String, Column)> {
     let table =
         page.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).map_or("", |(table, _)| table);
@@ -70,7 +69,7 @@ fn cells(row: &str) -> Vec<&str> {
     inner.split(" | ").collect()
 }
 
-/// Columns of the page with those in their places that were observed now.
+/// The page's columns, updated with those observed now.
 fn with_columns(mut shown: Vec<(String, Column)>, observed: &[(String, Column)]) -> Vec<(String, Column)> {
     for (heading, column) in observed {
         match shown.iter_mut().find(|(known, _)| known == heading) {

@@ -1,7 +1,7 @@
-//! Where kernels and tools are kept, and how they come there.
+//! Stores kernels and tools, and downloads them.
 //!
-//! Invariant: a folder of the store is whole or absent: it is filled under another name and renamed. No version is
-//! pinned: point releases leave the mirrors, so each series is resolved by its name.
+//! Invariant: a folder of the store is complete or absent: it is filled under another name and renamed. No version is
+//! pinned, because point releases leave the mirrors; each series is resolved by its name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use crate::apt::{Apt, renew};
 use crate::failure::{Failure, at};
 
-/// What `fetch` takes when nothing is named: the floor, two stable releases, and the newest.
+/// The default of `fetch`: the oldest supported kernel, two stable releases, and the newest.
 pub(crate) const SERIES: [&str; 4] = ["5.10", "6.1", "6.12", "7"];
 
-/// Each series of Debian kernels has its newest package in one of these.
+/// The suites with the newest package of each Debian kernel series.
 const KERNEL_SUITES: [&str; 5] = [
     "debian-security bullseye-security",
     "debian-security bookworm-security",
@@ -23,7 +23,7 @@ const KERNEL_SUITES: [&str; 5] = [
 
 const TOOL_SUITES: [&str; 2] = ["debian bookworm", "debian-security bookworm-security"];
 
-/// The machine, its firmware and the guest's shell. They bring their own libraries, down to the C library.
+/// The emulator, its firmware and the guest's shell. They bring their own libraries, including the C library.
 const TOOLS: [&str; 2] = ["qemu-system-x86", "busybox-static"];
 
 /// Kernels for cloud machines: the same sources with fewer drivers, so they are small and boot fast.
@@ -48,12 +48,12 @@ impl Store {
     /// The store of the target folder that this program was built into.
     pub(crate) fn open() -> Result<Self, Failure> {
         let program = std::env::current_exe().map_err(at("find", Path::new("vm")))?;
-        // Two levels up: a program lies in the folder of its profile.
+        // The program is in its profile's folder, so the target folder is two levels up.
         let target = program.ancestors().nth(2).unwrap_or(Path::new("/var/cache/holdfast"));
         Ok(Self { folder: target.join("vm") })
     }
 
-    /// A place for files of one run or one build.
+    /// A folder for the files of one run or one build.
     pub(crate) fn scratch(&self) -> Result<PathBuf, Failure> {
         let folder = self.folder.join("scratch");
         fs::create_dir_all(&folder).map_err(at("create", &folder))?;
@@ -76,7 +76,7 @@ impl Store {
         Ok(Kernel { image: image.ok_or_else(missing)?, modules })
     }
 
-    /// Brings what is absent; gives a line for each series.
+    /// Downloads what is absent; returns a line for each series.
     pub(crate) fn fetch(&self, series: &[String]) -> Result<Vec<String>, Failure> {
         if self.tools().is_err() {
             let apt = Apt::read(&self.folder.join("apt-tools"), &TOOL_SUITES)?;
@@ -106,7 +106,7 @@ impl Store {
         fs::rename(&unfinished, folder).map_err(at("rename into place", folder))
     }
 
-    /// A kernel's whole version.
+    /// A kernel's full version.
     pub(crate) fn describe(&self, series: &str) -> Result<String, Failure> {
         let kernel = self.kernel(series)?;
         Ok(kernel.modules.file_name().unwrap_or_default().to_string_lossy().into_owned())
@@ -127,7 +127,7 @@ fn only_entry_named(folder: &Path, prefix: &str) -> Option<PathBuf> {
     named.next().map(|entry| entry.path())
 }
 
-/// The packages that make up the newest kernel of a series.
+/// The packages of a series' newest kernel.
 fn packages(series: &str, names: &[String]) -> Result<Vec<String>, Failure> {
     let mut found: Vec<&str> =
         names.iter().filter_map(|name| version(name)).filter(|found| is_of(found, series)).collect();
@@ -137,7 +137,7 @@ fn packages(series: &str, names: &[String]) -> Result<Vec<String>, Failure> {
         known.sort_by_key(|version| numbers(version));
         return Err(Failure::NoSuchKernel { series: series.to_owned(), known: known.join(", ") });
     };
-    // Newer packages hold the image and the modules apart.
+    // Newer packages split the image and the modules.
     let parts: Vec<String> = ["binary", "modules", "base"]
         .iter()
         .map(|part| format!("linux-{part}-{newest}{FLAVOUR}"))
@@ -157,7 +157,7 @@ fn is_of(version: &str, series: &str) -> bool {
     version.strip_prefix(series).is_some_and(|rest| rest.starts_with(['.', '-', '+']))
 }
 
-/// The numbers of a version in their order; what stands between them does not order kernels.
+/// The numbers of a version in order; the separators do not order kernels.
 fn numbers(version: &str) -> Vec<u64> {
     let parts = version.split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|digits| digits.parse().ok()).collect()

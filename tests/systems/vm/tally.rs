@@ -1,13 +1,13 @@
-//! What the test programs of one guest said: how many tests passed and failed, and what they observed.
+//! The output of one guest's test programs: how many tests passed and failed, and what they observed.
 //!
-//! Invariant: a program that broke off counts as a failure, so that nothing that did not run looks well.
+//! Invariant: an aborted program counts as a failure, so that a test that did not run never looks passed.
 
 use std::fmt;
 
-/// How a program begins in what a guest says.
+/// The prefix of a program's name in a guest's output.
 pub(crate) const PROGRAM: &str = "program ";
 
-/// How a test says what it observed: this, a name, a tab, and a value.
+/// The prefix of an observation; a name, a tab and a value follow.
 const OBSERVED: &str = "observed\t";
 
 /// The summary that ends each test program.
@@ -24,12 +24,12 @@ pub(crate) struct Tally {
 #[derive(Debug)]
 struct Program {
     name: String,
-    /// Passed and failed; `None`: it has not said.
+    /// Passed and failed; `None` before the summary.
     result: Option<(u32, u32)>,
 }
 
 impl Tally {
-    /// Takes a line of the guest.
+    /// Parses a line of the guest.
     pub(crate) fn hear(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix(PROGRAM) {
             self.programs.push(Program { name: name.to_owned(), result: None });
@@ -42,17 +42,17 @@ impl Tally {
         self.lines.push(line.to_owned());
     }
 
-    /// Everything that was said.
+    /// All lines.
     pub(crate) fn lines(&self) -> &[String] {
         &self.lines
     }
 
-    /// What tests observed: names and values.
+    /// The tests' observations: names and values.
     pub(crate) fn observed(&self) -> &[(String, String)] {
         &self.observed
     }
 
-    /// Failures; also programs that broke off, and a guest without any.
+    /// Failures, aborted programs, and a guest without any program.
     pub(crate) fn failed(&self) -> u32 {
         let failed: u32 =
             self.programs.iter().map(|program| program.result.map_or(1, |(_, failed)| failed)).sum();

@@ -1,7 +1,6 @@
-//! A copy of the tree with all mistakes in it, below the target folder.
+//! A copy of the tree with all mutants, below the target folder.
 //!
-//! Invariant: a file of the copy is written only if it is to say something else than it does, so a second build
-//! compiles what has changed.
+//! Invariant: a file of the copy is written only if its content changes, so that a second build compiles only changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +13,7 @@ use crate::built::{self, Program};
 use crate::error::{SuiteError, at};
 use crate::session::Places;
 
-/// The crate by which code learns the number; `{NUMBER}` is the variable.
+/// The crate from which code reads the number; `{NUMBER}` is the variable's name.
 const CRATE: &str = r#"//! Which mistake is made.
 use std::sync::OnceLock;
 
@@ -31,7 +30,7 @@ pub fn is(number: u32) -> bool {
 "#;
 const MANIFEST: &str = "[package]\nname = \"holdfast-mutant\"\nversion = \"0.0.0\"\nedition = \"2024\"\n";
 
-/// Where the crate lies in the copy, below the folder of the tests' packages.
+/// The folder of that crate in the copy.
 const FOLDER: &str = "tests/mutant";
 
 pub(super) struct Scratch {
@@ -41,7 +40,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Brings the copy up to date with the checkout and the table.
+    /// Updates the copy from the checkout and the table.
     pub(super) fn fill(places: &Places, mutants: &Mutants) -> Result<Self, SuiteError> {
         let folder = places.target.join("mutants");
         let place = |name| folder.join(name);
@@ -64,7 +63,7 @@ impl Scratch {
         remove_others(&self.tree, &self.tree, files)
     }
 
-    /// Compiles the test programs that these tests are in.
+    /// Compiles the programs of these tests.
     pub(super) fn build(&self, patterns: &[&String]) -> Result<Vec<Program>, SuiteError> {
         let mut arguments = BTreeSet::new();
         for pattern in patterns {
@@ -89,18 +88,18 @@ impl Scratch {
         Ok(built::programs(&String::from_utf8_lossy(&built.stdout)))
     }
 
-    /// Where what a test wrote is kept.
+    /// The path for a test's output.
     pub(super) fn log(&self, number: usize, test: &str) -> PathBuf {
         self.logs.join(number.to_string()).join(format!("{}.log", test.replace(['/', ':'], "_")))
     }
 }
 
-/// The package in a folder of that name.
+/// The name of the package in a folder.
 fn package_named(folder: &str) -> String {
     if folder == "daemon" { "holdfast".to_owned() } else { format!("holdfast-{folder}") }
 }
 
-/// The files of the checkout, as git knows them, with those that are new.
+/// The files of the checkout that git tracks, with new ones.
 fn read(root: &Path) -> Result<BTreeMap<String, Vec<u8>>, SuiteError> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
@@ -110,7 +109,7 @@ fn read(root: &Path) -> Result<BTreeMap<String, Vec<u8>>, SuiteError> {
     let mut files = BTreeMap::new();
     for name in names.split_terminator('\0') {
         let path = root.join(name);
-        // One that was removed, and one that leads elsewhere, is none to copy.
+        // Skips removed files and links.
         if path.symlink_metadata().is_ok_and(|it| it.is_file()) {
             files.insert(name.to_owned(), fs::read(&path).map_err(at("read", &path))?);
         }
@@ -118,7 +117,7 @@ fn read(root: &Path) -> Result<BTreeMap<String, Vec<u8>>, SuiteError> {
     Ok(files)
 }
 
-/// Puts the mistakes in, and what they need.
+/// Inserts the mutants and the crate that they need.
 fn plant(files: &mut BTreeMap<String, Vec<u8>>, mutants: &Mutants) -> Result<(), SuiteError> {
     let changed: BTreeSet<&String> = mutants.rows.iter().map(|row| &row.file).collect();
     for name in &changed {
@@ -147,14 +146,14 @@ fn text(files: &BTreeMap<String, Vec<u8>>, name: &str) -> Result<String, SuiteEr
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The manifest of the package that a file belongs to.
+/// The manifest of a file's package.
 fn manifest(files: &BTreeMap<String, Vec<u8>>, file: &str) -> Option<String> {
     let folders = Path::new(file).ancestors().skip(1);
     let named = folders.map(|folder| folder.join("Cargo.toml").to_string_lossy().into_owned());
     named.into_iter().find(|name| files.contains_key(name))
 }
 
-/// A manifest with the crate that tells the number, and without lints: `if` stands where it is not needed.
+/// A manifest with the dependency on the crate, and without lints, which would reject the inserted `if`.
 fn with_dependency(manifest: &str) -> String {
     let line = "holdfast-mutant.workspace = true";
     let with = manifest.replacen("[dependencies]\n", &format!("[dependencies]\n{line}\n"), 1);
@@ -162,7 +161,7 @@ fn with_dependency(manifest: &str) -> String {
     with.replace("[lints]\nworkspace = true\n", "")
 }
 
-/// The manifest of the workspace with the crate. Nothing is optimised: what is run once is compiled in half the time.
+/// Adds the crate to the workspace, without optimisation: a program that runs once compiles in half the time.
 fn join_workspace(files: &mut BTreeMap<String, Vec<u8>>) -> Result<(), SuiteError> {
     let root = text(files, "Cargo.toml")?;
     let path = format!("holdfast-mutant = {{ path = \"{FOLDER}\" }}\n");
@@ -173,7 +172,7 @@ fn join_workspace(files: &mut BTreeMap<String, Vec<u8>>) -> Result<(), SuiteErro
     Ok(())
 }
 
-/// Removes the files of the copy that the checkout has no more. The lock file of cargo follows from the manifests.
+/// Removes files from the copy that the checkout no longer has. Cargo's lock file follows from the manifests.
 fn remove_others(tree: &Path, folder: &Path, files: &BTreeMap<String, Vec<u8>>) -> Result<(), SuiteError> {
     for entry in fs::read_dir(folder).map_err(at("read", folder))?.flatten() {
         let path = entry.path();

@@ -1,6 +1,6 @@
-//! The table of mistakes, `tests/mutants.toml`.
+//! The table of mutants, `tests/mutants.toml`.
 //!
-//! Invariant: a row's number is its place in the table, from 1 on, whichever rows are run.
+//! Invariant: a row's number is its position in the table, from 1, whichever rows run.
 
 use std::fs;
 use std::path::Path;
@@ -9,42 +9,41 @@ use serde::Deserialize;
 
 use crate::error::{SuiteError, at};
 
-/// Where the table stands, below the repository.
+/// The table's path in the repository.
 pub(super) const TABLE: &str = "tests/mutants.toml";
 
-/// What opens and closes the code that a mistake takes the place of, within the text around it.
+/// The marks around the replaced code in a row's text.
 pub(super) const MARKS: [char; 2] = ['⟦', '⟧'];
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Mutants {
-    /// What the copy has beside the mistakes, so that programs in C learn the number.
+    /// Additions to the copy through which C programs read the number.
     #[serde(rename = "seam", default)]
     pub(super) seams: Vec<Seam>,
     #[serde(rename = "mutant")]
     pub(super) rows: Vec<Row>,
 }
 
-/// Code that is put into a file of the copy.
+/// Code that is inserted into a file of the copy.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Seam {
     pub(super) file: String,
-    /// The text after which it is put, which stands in the file once.
+    /// The text before it, which occurs once in the file.
     pub(super) after: String,
     pub(super) insert: String,
 }
 
-/// One mistake.
+/// One mutant.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Row {
     pub(super) file: String,
-    /// Code that stands in the file once, with marks around the expression or the statements that the mistake takes the
-    /// place of.
+    /// Code that occurs once in the file, with marks around the replaced expression or statements.
     pub(super) code: String,
     pub(super) mistake: String,
-    /// Tests as `package/target/test`, with `*` for any text. Of each of these, one has to fail.
+    /// Tests as `package/target/test`, with `*` for any text. For each of these, one test must fail.
     pub(super) tests: Vec<String>,
 }
 
@@ -70,7 +69,7 @@ impl Mutants {
 }
 
 impl Row {
-    /// What stands before the marks, between them and after them.
+    /// The text before the marks, between them and after them.
     pub(super) fn parts(&self) -> Option<[&str; 3]> {
         let [open, close] = MARKS;
         let (before, rest) = self.code.split_once(open)?;

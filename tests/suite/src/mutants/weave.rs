@@ -1,12 +1,12 @@
-//! Puts mistakes into the text of a file.
+//! Inserts mutants into the text of a file.
 //!
-//! Invariant: pure. With any other number the code does what it did; a text that does not stand in the file exactly
-//! once is an error, because the table would say something else than what is compiled.
+//! Invariant: pure. With any other number, the code behaves as before. A text that does not occur exactly once in the
+//! file is an error, because the table would differ from the compiled code.
 
 use super::table::{Row, Seam};
 use crate::error::SuiteError;
 
-/// The text of a file with these mistakes.
+/// The text of a file with these mutants.
 pub(super) fn weave<'a>(
     file: &str,
     text: &str,
@@ -17,7 +17,7 @@ pub(super) fn weave<'a>(
         let Some([before, original, after]) = row.parts() else { continue };
         let found = [before, original, after].concat();
         check_once(file, text, &found)?;
-        // The rows of one file may not lie in each other.
+        // The rows of one file must not overlap.
         check_once(file, &woven, &found)?;
         let either = either(file.ends_with(".rs"), number, original, &row.mistake);
         woven = woven.replacen(&found, &[before, &either, after].concat(), 1);
@@ -25,7 +25,7 @@ pub(super) fn weave<'a>(
     Ok(woven)
 }
 
-/// The text of a file with what the copy has besides.
+/// The text of a file with a seam.
 pub(super) fn insert(file: &str, text: &str, seam: &Seam) -> Result<String, SuiteError> {
     check_once(file, text, &seam.after)?;
     Ok(text.replacen(&seam.after, &format!("{}\n{}", seam.after, seam.insert), 1))
@@ -38,7 +38,7 @@ fn check_once(file: &str, text: &str, code: &str) -> Result<(), SuiteError> {
     }
 }
 
-/// The code that makes the mistake if its number is asked for.
+/// Code that runs the mutant if its number is set, and else the original.
 fn either(is_rust: bool, number: usize, original: &str, mistake: &str) -> String {
     let are_statements = original.trim_end().ends_with([';', '}']);
     match (is_rust, are_statements) {

@@ -1,7 +1,6 @@
-//! What the real kube-proxy came to in the same cluster, and how a run differs from it.
+//! The real kube-proxy's results in the same cluster, and how a run differs from them.
 //!
-//! Invariant: only a test that a baseline has is judged. A difference for the worse counts unless it is one that the
-//! project has on purpose, and then it is named with its reason.
+//! Invariant: only tests in the baseline are judged. A regression counts unless it is an exception with a reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,20 +11,20 @@ use crate::ClusterError;
 use crate::error::{at, write};
 use crate::report::{Report, State};
 
-/// Where the tables are.
+/// The folder of the tables.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline");
 
-/// The differences on purpose.
+/// The intended differences.
 const EXCEPTIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/differences.tsv");
 
-/// The states of all tests that were recorded for one topology.
+/// The recorded states of all tests for one topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     states: BTreeMap<String, State>,
 }
 
 impl Baseline {
-    /// The one of a topology; an empty one if none was recorded.
+    /// The baseline of a topology; empty if none was recorded.
     pub fn of(topology: &str) -> Result<Self, ClusterError> {
         let path = file(topology);
         match path.exists() {
@@ -38,7 +37,7 @@ impl Baseline {
         self.states.is_empty()
     }
 
-    /// Takes the states of all tests that ran, and keeps those of others.
+    /// Records the states of all tests that ran, and keeps those of others.
     pub fn record(mut self, topology: &str, report: &Report) -> Result<(), ClusterError> {
         self.states.extend(report.outcomes.iter().map(|(name, outcome)| (name.clone(), outcome.state)));
         write(&file(topology), self.to_string())
@@ -51,14 +50,14 @@ impl Baseline {
     }
 }
 
-/// One test in a line, its state first.
+/// One line for each test, its state first.
 impl fmt::Display for Baseline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.states.iter().try_for_each(|(name, state)| writeln!(f, "{state}\t{name}"))
     }
 }
 
-/// The tests that look for something that the project does otherwise, each with the reason.
+/// The tests whose expectation the project does not share, each with the reason.
 #[derive(Clone, Debug, Default)]
 pub struct Exceptions {
     reasons: BTreeMap<String, String>,
@@ -72,28 +71,28 @@ impl Exceptions {
     }
 }
 
-/// How a test came out here and with kube-proxy.
+/// How a test's result differs from kube-proxy's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// kube-proxy passes it, and this run did not: how, and why.
+    /// kube-proxy passes it, and this run did not: the result, and why.
     Worse(String),
-    /// As `Worse`, and on purpose: the reason.
+    /// As `Worse`, but intended: the reason.
     OnPurpose(String),
-    /// An exception that is none any more.
+    /// An exception that no longer applies.
     NoExceptionAnyMore,
     Better,
     /// Neither passes it.
     Neither(String),
-    /// The baseline has no record of it.
+    /// The baseline lacks it.
     NotInBaseline(State),
 }
 
-/// A run beside its baseline.
+/// A run compared with its baseline.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
     pub passed: usize,
     pub differences: Vec<(String, Difference)>,
-    /// What went wrong beside the tests.
+    /// Failures outside of the tests.
     pub troubles: Vec<String>,
 }
 
@@ -113,7 +112,7 @@ impl Comparison {
             };
             differences.extend(difference.map(|difference| (name.clone(), difference)));
         }
-        // A test that has another name now would be lost without a word.
+        // A renamed test would otherwise be lost silently.
         let gone = baseline.states.keys().filter(|name| !report.known.contains(name));
         differences.extend(gone.map(|name| {
             (name.clone(), Difference::Worse("no such test any more: record the baseline anew".to_owned()))
@@ -122,7 +121,7 @@ impl Comparison {
         Self { passed, differences, troubles: report.troubles.clone() }
     }
 
-    /// Differences for the worse, and whatever kept tests from running.
+    /// Regressions, and everything that kept tests from running.
     pub fn failed(&self) -> usize {
         let worse =
             self.differences.iter().filter(|(_, difference)| matches!(difference, Difference::Worse(_)));
@@ -130,7 +129,7 @@ impl Comparison {
     }
 }
 
-/// A paragraph for each kind of difference that there is.
+/// A paragraph for each kind of difference.
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut by_kind: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -157,7 +156,7 @@ fn described(difference: &Difference) -> (&'static str, String) {
     }
 }
 
-/// The two columns of a table; lines that begin with `#` are for people.
+/// The two columns of a table; lines with `#` are comments.
 fn pairs(text: &str, from: &str) -> Result<Vec<(String, String)>, ClusterError> {
     let rows = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let split = rows.map(|row| {

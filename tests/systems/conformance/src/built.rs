@@ -1,6 +1,6 @@
-//! What clusters are made of: the programs, the root of the machines, the images; and the holdfast that is tested.
+//! The parts of clusters: programs, the machines' root, images, and the tested holdfast.
 //!
-//! Invariant: nothing is built here. What is missing is named with the command that builds it.
+//! Invariant: nothing is built here. A missing part is reported with the command that builds it.
 
 use std::env;
 use std::fs;
@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 use crate::ClusterError;
 use crate::error::at;
 
-/// A build of all that machines need.
+/// A complete build for machines.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// The folder of programs; machines have it as `/opt/kubernetes`.
+    /// The folder of programs, `/opt/kubernetes` in machines.
     pub bin: PathBuf,
-    /// The Debian root under every machine.
+    /// The Debian root of every machine.
     pub root: PathBuf,
     /// All images, as an OCI layout.
     pub images: PathBuf,
-    /// The name of the image that holds a pod's network.
+    /// The image of pods' sandboxes.
     pub pause: String,
-    /// The holdfast that is tested.
+    /// The tested holdfast.
     pub holdfast: PathBuf,
-    /// Where clusters keep the state of their machines and leave their logs.
+    /// The folder of the clusters' state and logs.
     pub folder: PathBuf,
 }
 
 impl Built {
-    /// Looks into the target folder of this build.
+    /// Finds the build in this build's target folder.
     pub fn find() -> Result<Self, ClusterError> {
         let target = target_folder();
         let folder = target.join("conformance");
@@ -43,13 +43,13 @@ impl Built {
             images: needed("images.tar")?,
             pause,
             holdfast: holdfast(&target)?,
-            // What clusters are made of is shared by all clones; what they do is not.
+            // All clones share the parts; each has its own clusters.
             folder: target.join("clusters"),
         })
     }
 }
 
-/// The one that was built last, as a release or as the other tests have it: an old one would pass or fail for a new.
+/// The newest build, release or debug: an old one would be tested in place of a new one.
 fn holdfast(target: &Path) -> Result<PathBuf, ClusterError> {
     let built = ["release", "debug"].map(|profile| target.join(profile).join("holdfast"));
     let age = |path: &PathBuf| path.metadata().and_then(|it| it.modified()).ok();

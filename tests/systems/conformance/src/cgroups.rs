@@ -1,7 +1,7 @@
-//! The cgroups of a cluster: in each hierarchy one folder that is removed whole, with a folder for each machine.
+//! The cgroups of a cluster: in each hierarchy one folder that is removed as a whole, with a folder for each machine.
 //!
-//! Invariant: nothing above the cluster's folder is written but, where v2 is alone, which controllers its children may
-//! have; every container runtime does that too.
+//! Invariant: nothing above the cluster's folder is written, except, with v2 alone, its children's controllers; every
+//! container runtime does that too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const EMPTY_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) enum Layout {
     /// One hierarchy, v2.
     Pure,
-    /// v2 as `unified` beside hierarchies of v1, which have the controllers.
+    /// v2 as `unified` next to v1 hierarchies, which have the controllers.
     Hybrid,
 }
 
@@ -49,7 +49,7 @@ impl Cgroups {
         Ok(Self { layout, mounts })
     }
 
-    /// The hierarchy of v2, as if it were alone.
+    /// Only the v2 hierarchy, for tests.
     #[cfg(test)]
     pub(crate) fn only_v2(mut self) -> Self {
         self.mounts.retain(|mount| mount.join("cgroup.controllers").exists());
@@ -57,7 +57,7 @@ impl Cgroups {
         self
     }
 
-    /// Makes the folders of one machine. There is no harm in making them again.
+    /// Creates the folders of one machine, or keeps existing ones.
     pub(crate) fn create(&self, cluster: &str, machine: &str) -> Result<(), ClusterError> {
         for mount in &self.mounts {
             let top = mount.join(cluster);
@@ -70,24 +70,24 @@ impl Cgroups {
         Ok(())
     }
 
-    /// The folders of a machine as its first process finds them.
+    /// The folders of a machine, as its first process sees them.
     pub(crate) fn of_machine(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
         self.mounts.iter().map(|mount| mount.join(cluster).join(machine)).collect()
     }
 
-    /// The cgroups in which a process of a machine lives; with v2 alone they are a leaf.
+    /// The cgroups of a machine's processes; with v2 alone they are a leaf.
     pub(crate) fn of_processes(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
         let leaf = if self.layout == Layout::Pure { "init.scope" } else { "" };
         self.of_machine(cluster, machine).into_iter().map(|folder| folder.join(leaf)).collect()
     }
 
-    /// The names of what lies at the top of the hierarchies.
+    /// The names of the top folders of the hierarchies.
     pub(crate) fn names(&self) -> Vec<String> {
         let folders = self.mounts.iter().filter_map(|mount| folders_in(mount).ok()).flatten();
         folders.filter_map(|folder| Some(folder.file_name()?.to_string_lossy().into_owned())).collect()
     }
 
-    /// Ends what runs below a folder of each hierarchy, and removes it. One that is gone is fine.
+    /// Ends the processes below a folder of each hierarchy, and removes it. A missing one is no error.
     pub(crate) fn remove(&self, below: &str) -> Result<(), ClusterError> {
         self.mounts
             .iter()
@@ -95,7 +95,7 @@ impl Cgroups {
             .try_for_each(|folder| remove_cgroup(&folder, EMPTY_LIMIT).map_err(at("remove", &folder)))
     }
 
-    /// With v2 alone, a folder has the controllers that the one above it gives away.
+    /// With v2 alone, enables the controllers of the parent for a folder.
     fn delegate(&self, mount: &Path, folder: &Path) -> Result<(), ClusterError> {
         let above = folder.parent().unwrap_or(mount);
         if self.layout == Layout::Hybrid {
@@ -111,7 +111,7 @@ impl Cgroups {
     }
 }
 
-/// The layout and its mounts, out of the table of mounts.
+/// The layout and its mounts, from the table of mounts.
 fn mounted(table: &str) -> Result<(Layout, Vec<PathBuf>), ClusterError> {
     let rows = table.lines().map(|line| line.split(' ').skip(1).take(2).collect::<Vec<_>>());
     let all: Vec<(String, bool)> = rows
@@ -133,7 +133,7 @@ fn mounted(table: &str) -> Result<(Layout, Vec<PathBuf>), ClusterError> {
     }
 }
 
-/// In v1, a cpuset is empty until it is told otherwise, and memory is not counted with that of the children.
+/// In v1, a new cpuset is empty, and memory accounting excludes children by default.
 fn inherit(folder: &Path) -> Result<(), ClusterError> {
     let Some(above) = folder.parent() else { return Ok(()) };
     for file in ["cpuset.cpus", "cpuset.mems"] {
@@ -144,7 +144,7 @@ fn inherit(folder: &Path) -> Result<(), ClusterError> {
     }
     let hierarchical = folder.join("memory.use_hierarchy");
     if hierarchical.exists() {
-        // It may be so already, and then cannot be said once more.
+        // Writing it fails if it is set already.
         let _ = write(&hierarchical, "1");
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! A cluster from its first machine to the end of its last.
+//! A cluster from the start of its first machine to the end of its last.
 //!
-//! Invariant: a started cluster is ready: its nodes are, its DNS answers; without a pod network, its apiserver is.
-//! Dropping it leaves nothing but logs.
+//! Invariant: a started cluster is ready: its nodes are ready and its DNS answers; without a pod network, its
+//! apiserver is ready. Dropping it leaves only logs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ use crate::topology::{Cni, Init, MachineName, Proxy, Topology};
 use crate::wires::Wires;
 use crate::{Built, ClusterError, control_plane, node, units};
 
-/// An apiserver is there in five seconds; on a machine with two processors and five clusters in some more.
+/// An apiserver is ready in five seconds; on two processors with five clusters it takes longer.
 const READY_LIMIT: Duration = Duration::from_secs(180);
 
 const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
 
-/// So many clusters' logs are kept; each is a few megabytes.
+/// How many clusters' logs are kept; each has a few megabytes.
 const LOGS_MAX: usize = 20;
 
-/// What holdfast may read, as operators apply it.
+/// holdfast's permissions, as operators apply them.
 const RBAC: &str = include_str!("../../../../contrib/kubernetes/rbac.yaml");
 
 /// A running cluster.
@@ -39,14 +39,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts all machines and waits until nodes and DNS are ready, unless a test brings the network of the pods.
+    /// Starts all machines and waits until nodes and DNS are ready, unless a test brings the pod network.
     pub fn start(topology: &Topology) -> Result<Self, ClusterError> {
         topology.check()?;
         let (built, cgroups) = (Built::find()?, Cgroups::find()?);
         leftovers::sweep(&cgroups, &built.folder.join("run"))?;
         let name = leftovers::new_name();
         let mut cluster = Self { name, topology: topology.clone(), built, cgroups, machines: Vec::new() };
-        // From here on, a failure takes along what is there.
+        // From here on, a failure removes what exists.
         cluster.equip()?;
         cluster.machines.iter().try_for_each(Machine::boot)?;
         cluster.settle()?;
@@ -57,46 +57,46 @@ impl Cluster {
         &self.topology
     }
 
-    /// What the cluster is made of.
+    /// The parts of the cluster.
     pub fn built(&self) -> &Built {
         &self.built
     }
 
-    /// A machine by its name: `cp`, `n1` and on, `out`.
+    /// A machine by its name: `cp`, `n1` and so on, `out`.
     pub fn on(&self, machine: &str) -> Result<&Machine, ClusterError> {
         let name: MachineName = machine.parse()?;
         let found = self.machines.iter().find(|machine| machine.name() == name);
         found.ok_or_else(|| ClusterError::NoMachine(machine.to_owned()))
     }
 
-    /// Asks the cluster as its administrator.
+    /// Runs kubectl as the administrator.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String, ClusterError> {
         self.kubectl_with(arguments, "")
     }
 
-    /// Makes the objects of a manifest, or changes them.
+    /// Applies a manifest.
     pub fn apply(&self, manifest: &str) -> Result<String, ClusterError> {
         self.kubectl_with(&["apply", "-f", "-"], manifest)
     }
 
-    /// Ends a service on every machine that has it, and waits until it was started again: `etcd`, `apiserver`,
+    /// Ends a service on every machine that has it, and waits until it has restarted: `etcd`, `apiserver`,
     /// `controller-manager`, `scheduler`, `load-balancer`, `containerd`, `kubelet`, `proxy`.
     pub fn restart(&self, service: &str) -> Result<(), ClusterError> {
         let with_it = self.machines.iter().filter(|machine| machine.has_service(service));
         with_it.into_iter().try_for_each(|machine| machine.restart(service))
     }
 
-    /// Takes the power from a machine.
+    /// Cuts a machine's power.
     pub fn stop_machine(&self, machine: &str) -> Result<(), ClusterError> {
         self.on(machine)?.halt()
     }
 
-    /// Boots a machine that was stopped. It is not waited for: ask the cluster whether it is ready.
+    /// Boots a stopped machine without waiting.
     pub fn boot_machine(&self, machine: &str) -> Result<(), ClusterError> {
         self.on(machine)?.boot()
     }
 
-    /// Waits until every node says that it is ready.
+    /// Waits until every node is ready.
     pub fn wait_for_nodes(&self) -> Result<(), ClusterError> {
         self.kubectl(&["wait", "--for=condition=Ready", "node", "--all", "--timeout=180s"]).map(drop)
     }
@@ -108,7 +108,7 @@ impl Cluster {
             .map(drop)
     }
 
-    /// Where the logs of all machines are after the end, by machine and service.
+    /// The folder of all machines' logs after the end, by machine and service.
     pub fn logs_after_end(&self) -> PathBuf {
         logs_folder(&self.folder())
     }
@@ -122,7 +122,7 @@ impl Cluster {
         self.built.folder.join("run").join(&self.name)
     }
 
-    /// Lays the wires and writes the disks.
+    /// Creates the network and writes the disks.
     fn equip(&mut self) -> Result<(), ClusterError> {
         let authority = Authority::create()?;
         let wires = Wires::lay(&self.name, &self.topology)?;
@@ -160,7 +160,7 @@ impl Cluster {
             .try_for_each(|(_, path, text)| write(&disk.join(path.trim_start_matches('/')), text))
     }
 
-    /// Fills the cluster with what every cluster has, and waits for it.
+    /// Applies what every cluster has, and waits for it.
     fn settle(&self) -> Result<(), ClusterError> {
         self.wait_for_apiserver()?;
         let rights = if matches!(self.topology.proxy, Proxy::Holdfast { .. }) { RBAC } else { "" };
@@ -169,7 +169,7 @@ impl Cluster {
         if self.topology.cni == Cni::Nobody { Ok(()) } else { self.wait_until_ready() }
     }
 
-    /// Ready means also that the first roles and namespaces are there.
+    /// Waits also for the first roles and namespaces.
     fn wait_for_apiserver(&self) -> Result<(), ClusterError> {
         let mut last = String::new();
         let is_ready = wait(READY_LIMIT, || {
@@ -185,7 +185,7 @@ impl Cluster {
     }
 }
 
-/// A drop cannot report a failure; the next start tries again.
+/// `drop` cannot report a failure; the next start tries again.
 impl Drop for Cluster {
     fn drop(&mut self) {
         for machine in &self.machines {
@@ -197,7 +197,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Moves the logs of a cluster's machines to where they stay, and removes everything else of it.
+/// Moves the logs of a cluster's machines to their final folder, and removes the rest.
 pub(crate) fn keep_logs(folder: &Path) {
     let kept = logs_folder(folder);
     let _ = fs::create_dir_all(&kept);

@@ -1,8 +1,8 @@
-//! The services of the machine `cp`: etcd, the apiserver, the controllers, the scheduler, and the load balancer outside
-//! the nodes.
+//! The services of the machine `cp`: etcd, the apiserver, the controllers, the scheduler, and the load balancer
+//! outside the nodes.
 //!
-//! Invariant: the servers run with Kubernetes' defaults, except for addresses, credentials, and what only costs time
-//! (leader election and fsync are off).
+//! Invariant: the servers run with Kubernetes' defaults, except for addresses, credentials, and settings that only
+//! cost time (leader election and fsync are off).
 
 use std::path::Path;
 
@@ -14,12 +14,12 @@ use crate::topology::{APISERVER_PORT, BALANCED_CLIENT, MachineName, SECOND_APISE
 /// The folder of a machine's service scripts, below its root.
 pub(crate) const SERVICES_FOLDER: &str = "etc/machine/services";
 
-/// How long one of several apiservers goes on serving that is about to end, as such installations have it.
+/// How long one of several apiservers keeps serving before it ends, as in such installations.
 const LAME: &str = "shutdown-delay-duration=15s";
 
 const ETCD: &str = "http://127.0.0.1:2379";
 
-/// Writes everything that the machine needs before it boots.
+/// Writes the machine's files before it boots.
 pub(crate) fn equip(root: &Path, topology: &Topology, authority: &Authority) -> Result<(), ClusterError> {
     authority.equip_control_plane(root)?;
     let [own, _] = MachineName::ControlPlane.addresses();
@@ -38,12 +38,12 @@ pub(crate) fn equip(root: &Path, topology: &Topology, authority: &Authority) -> 
     services.iter().try_for_each(|(name, script)| service(root, name, script))
 }
 
-/// Writes the script of a service, which the machine's first process runs, and runs again when it ends.
+/// Writes the script of a service, which the machine's first process runs and restarts.
 pub(crate) fn service(root: &Path, name: &str, script: &str) -> Result<(), ClusterError> {
     write(&root.join(SERVICES_FOLDER).join(name), script)
 }
 
-/// A script that becomes a program, with one flag a line.
+/// A script that execs a program, with one flag a line.
 pub(crate) fn becoming(program: &str, flags: &[String]) -> String {
     let flags: String = flags.iter().map(|flag| format!(" \\\n\t--{flag}")).collect();
     format!("exec {program}{flags}\n")
@@ -97,7 +97,7 @@ fn apiserver(topology: &Topology, own: &str) -> String {
     becoming("kube-apiserver", &flags)
 }
 
-/// The flags of a program that asks the apiserver and answers the apiserver's users.
+/// The flags of a client of the apiserver that serves the apiserver's users.
 fn client(name: &str) -> Vec<String> {
     let config = format!("/etc/kubernetes/{name}.conf");
     let mut flags = ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"]

@@ -1,7 +1,7 @@
 //! The authority of a cluster, and the credentials of its users and servers.
 //!
-//! Invariant: a machine gets the keys of its own users and servers only. A user is the common name of a certificate,
-//! its groups are the organisations, as Kubernetes reads them.
+//! Invariant: a machine gets only the keys of its own users and servers. As in Kubernetes, the common name of a
+//! certificate is the user, and its organisations are the groups.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::ClusterError;
 use crate::error::write;
 use crate::topology::{APISERVER_PORT, APISERVER_SERVICE, MachineName, Topology, VIRTUAL_ADDRESS};
 
-/// Where machines have them.
+/// The folder in machines.
 const FOLDER: &str = "/etc/kubernetes";
 
 /// The certificate authority of one cluster.
@@ -22,7 +22,7 @@ pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-/// Keys stay out of a failed test's words.
+/// Keeps keys out of a failed test's output.
 impl std::fmt::Debug for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Authority").finish_non_exhaustive()
@@ -39,11 +39,11 @@ impl Authority {
         Ok(Self { issuer: issuer.map_err(failed("the authority"))? })
     }
 
-    /// What the control plane has: its authority with the key, its server, and the users that work there.
+    /// The control plane's credentials: the authority with its key, its server, and its users.
     pub(crate) fn equip_control_plane(&self, root: &Path) -> Result<(), ClusterError> {
         self.trust(root)?;
         let key = self.issuer.key().serialize_pem();
-        // A file of its own: several authorities may be trusted while the authority changes, but only one signs.
+        // A separate file: during a change several authorities may be trusted, but only one signs.
         write(&inside(root, "signer.pem"), self.issuer.pem())?;
         write(&inside(root, "signer.key"), key)?;
         self.tokens(root)?;
@@ -57,7 +57,7 @@ impl Authority {
         Ok(())
     }
 
-    /// What a node has: kubelet's two sides, and a user for each proxy that may serve its Services.
+    /// A node's credentials: kubelet's client and server, and a user for each proxy.
     pub(crate) fn equip_node(
         &self,
         root: &Path,
@@ -87,7 +87,7 @@ impl Authority {
         write(&inside(root, "tokens.key"), key.serialize_pem())
     }
 
-    /// A server of a machine, known by the machine's name and addresses, and by more.
+    /// The certificate of a machine's server, for the machine's name and addresses, and for `more`.
     fn server(&self, root: &Path, at: MachineName, file: &str, more: &[&str]) -> Result<(), ClusterError> {
         let own = at.addresses().into_iter().chain([at.to_string()]);
         let names: Vec<String> = own.chain(more.iter().map(|name| (*name).to_owned())).collect();
@@ -119,13 +119,13 @@ impl Authority {
         write(&inside(root, &format!("{file}.key")), key.serialize_pem())
     }
 
-    /// A user's certificate, and `FILE.conf` with which it reaches the apiserver.
+    /// A user's certificate, and `FILE.conf` for the apiserver.
     fn kubeconfig(&self, root: &Path, file: &str, name: &str, groups: &[&str]) -> Result<(), ClusterError> {
         let [server, _] = MachineName::ControlPlane.addresses();
         self.kubeconfig_for(root, (file, name.to_owned(), groups), &server, "")
     }
 
-    /// The same for another address of a server; `more` of it may have to be said.
+    /// The same for another address of a server; `more` adds keys to it.
     fn kubeconfig_for(
         &self,
         root: &Path,
@@ -157,7 +157,7 @@ fn apiserver_names() -> [&'static str; 6] {
     ]
 }
 
-/// Where a file lies, seen from outside of the machine.
+/// The path of a file from outside of the machine.
 fn inside(root: &Path, file: &str) -> std::path::PathBuf {
     root.join(FOLDER.trim_start_matches('/')).join(file)
 }

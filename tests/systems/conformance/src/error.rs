@@ -1,85 +1,85 @@
-//! What can go wrong between an order for a cluster and its answers.
+//! Errors of clusters.
 //!
-//! Invariant: each failure says what was attempted, on what, and what to do where that is not plain.
+//! Invariant: each error names the attempt, its subject, and the remedy unless that is obvious.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Why there is no cluster, or why it did not do what was asked.
+/// Why a cluster could not start, or a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// Programs, images or the root of the machines were never built.
+    /// Programs, images or the machines' root were not built.
     #[error("there is no {}; build it: scripts/conformance.sh build", path.display())]
     NotBuilt {
-        /// Where it was looked for.
+        /// Where it was expected.
         path: PathBuf,
     },
-    /// There is no holdfast to be tested.
+    /// No holdfast was built.
     #[error("there is no holdfast in {}; build it: cargo build --release --locked -p holdfast", target.display())]
     NoHoldfast {
-        /// The folder in which `release` and `debug` were looked into.
+        /// The folder whose `release` and `debug` were searched.
         target: PathBuf,
     },
-    /// More nodes than there are addresses for, or none.
+    /// None, or more nodes than addresses.
     #[error("{asked} nodes; a cluster has 1 to {}", crate::topology::NODES_MAX)]
     Nodes {
-        /// How many were asked for.
+        /// The requested number.
         asked: u8,
     },
-    /// A machine that this cluster does not have.
+    /// This cluster lacks the machine.
     #[error("the cluster has no machine {0}; there are cp, n1 and on, and out")]
     NoMachine(String),
-    /// A machine that was stopped, or has ended by itself.
+    /// A machine was stopped, or has ended by itself.
     #[error("{machine} is not running; its log is {}", log.display())]
     NotRunning {
         machine: &'static str,
-        /// What its first process wrote.
+        /// The output of its first process.
         log: PathBuf,
     },
-    /// A program could not be started at all.
+    /// A program could not be started.
     #[error("start `{program}`; is it installed? scripts/setup conformance brings what is needed")]
     Start {
         program: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A program that ended with a failure.
+    /// A program failed.
     #[error("`{command}` ended with {status}: {said}")]
     Failed {
         command: String,
         status: std::process::ExitStatus,
-        /// The end of what it wrote.
+        /// The end of its output.
         said: String,
     },
-    /// A file of the machines or of the results.
+    /// An operation on a file of the machines or of the results failed.
     #[error("{attempt} {}", path.display())]
     File {
         attempt: &'static str,
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A key or a certificate.
+    /// A key or a certificate could not be made.
     #[error("make the certificate of {whose}")]
     Certificate {
         whose: String,
-        /// What the library said.
+        /// The library's error.
         source: rcgen::Error,
     },
-    /// Something did not come about in its time.
+    /// An awaited condition did not hold in time.
     #[error("no {awaited} within {limit:?}; logs are in {}{last}", logs.display())]
     Late {
         awaited: String,
         limit: Duration,
         logs: PathBuf,
-        /// What the last attempt said.
+        /// The last attempt's error.
         last: String,
     },
-    /// A text that is not what it should be: a report of the tests, a baseline, the list of images.
+    /// A malformed text: a report of the tests, a baseline, the list of images.
     #[error("{from} is not understood: {why}")]
     Malformed { from: String, why: String },
-    /// The machine's cgroups are mounted in a way that is not known here.
+    /// The machine's cgroups are mounted in an unsupported way.
     #[error("neither /sys/fs/cgroup is cgroup2 nor /sys/fs/cgroup/unified beside v1 hierarchies")]
     NoCgroups,
 }

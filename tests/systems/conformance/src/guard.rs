@@ -1,8 +1,8 @@
-//! A run in a process of its own, and another one that waits beside it to clean up.
+//! Runs a program in a child process, with a guard that cleans up.
 //!
-//! Invariant: when the guard has ended, by an interrupt too (SIGINT, SIGTERM, SIGHUP), or because the run was killed,
-//! nothing is left of the run's clusters but logs. If the guard itself is killed, the run ends with it, and the next
-//! start removes what is left.
+//! Invariant: when the guard has ended, by an interrupt too (SIGINT, SIGTERM, SIGHUP) or because the run was killed,
+//! only logs are left of the run's clusters. If the guard itself is killed, the run ends with it, and the next start
+//! cleans up.
 
 use std::env;
 use std::io::{self, Write};
@@ -20,21 +20,21 @@ use nix::unistd::Pid;
 use crate::cgroups::Cgroups;
 use crate::{Built, leftovers};
 
-/// Tells the run which process its guard is.
+/// The variable with the process id of the run's guard.
 const GUARD: &str = "HOLDFAST_CLUSTER_GUARD";
 
-/// What the run had started ends within seconds, once its cgroups are gone.
+/// The run's processes end within seconds, once their cgroups are gone.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// A shell adds so much to the number of the signal that ended a process.
+/// Shells add this to the number of the signal that ended a process.
 const SIGNALLED: u8 = 128;
 
-/// Does the work in a child, which is this program again, and cleans up behind it.
+/// Runs the work in a child, which is this program again, and cleans up after it.
 pub fn guarded(work: impl FnOnce() -> ExitCode) -> ExitCode {
     if env::var(GUARD).is_ok_and(|guard| guard == parent_id().to_string()) {
-        // Without it nothing is lost but the end with the guard.
+        // Without it, only the end with the guard is lost.
         let _ = set_pdeathsig(Signal::SIGKILL);
         return work();
     }
@@ -48,7 +48,7 @@ pub fn guarded(work: impl FnOnce() -> ExitCode) -> ExitCode {
 fn guard() -> io::Result<ExitCode> {
     let awaited = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD]);
     awaited.thread_block()?;
-    // What the run leaves becomes a child of this process, so its end can be waited for, and has to be.
+    // The run's orphans become children of this process, which must reap them.
     set_child_subreaper(true)?;
     let mut run = started()?;
     loop {
@@ -65,21 +65,21 @@ fn guard() -> io::Result<ExitCode> {
     }
 }
 
-/// A group of its own: an interrupt of the terminal is for the guard.
+/// A process group of its own: the terminal's interrupt is for the guard.
 fn started() -> io::Result<Child> {
     let mut command = Command::new(env::current_exe()?);
     command.args(env::args_os().skip(1)).env(GUARD, std::process::id().to_string());
     command.process_group(0).spawn()
 }
 
-/// At once: what it would tidy up itself is the guard's to tidy.
+/// Kills the run at once, because the guard cleans up.
 fn end(run: &mut Child) {
     // It may have ended by itself.
     let _ = killpg(Pid::from_raw(run.id().cast_signed()), Signal::SIGKILL);
     let _ = run.wait();
 }
 
-/// A machine that was just about to boot may come up after the first look, so the last look is after its end.
+/// Sweeps again after the end: a machine that was about to boot may appear after the first sweep.
 fn clean() {
     let end = Instant::now() + END_LIMIT;
     while sweep() && Instant::now() < end {
@@ -88,9 +88,9 @@ fn clean() {
     sweep();
 }
 
-/// Whether a process is left that may make more.
+/// Whether a process is left that may start others.
 fn sweep() -> bool {
-    // What cannot be removed yet can be by the next look, or by the next start.
+    // The next sweep or the next start removes what remains.
     if let (Ok(cgroups), Ok(built)) = (Cgroups::find(), Built::find()) {
         let _ = leftovers::sweep(&cgroups, &built.folder.join("run"));
     }
@@ -104,8 +104,7 @@ fn sweep() -> bool {
     }
 }
 
-/// Takes the processes that have ended, or the run would wait for one that is gone; how the run went, if it was the
-/// run.
+/// Reaps ended processes, and returns the run's exit code if it was among them.
 fn reaped(run: Pid) -> Option<u8> {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {

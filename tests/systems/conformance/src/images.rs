@@ -1,9 +1,8 @@
-//! The images that nodes have before they start: all that Kubernetes' tests ask for, made from the programs and the
-//! Debian root that were built, as one OCI layout.
+//! The images that nodes have before they start: all that Kubernetes' tests use, made from the built programs and the
+//! Debian root, as one OCI layout.
 //!
-//! Invariant: nothing is pulled. Each image has the name that `e2e.test --list-images` gives it. What stands in for
-//! another program says so here: nginx is agnhost's server (the tests want a pod that runs), and Debian is under
-//! agnhost where upstream has Alpine.
+//! Invariant: nothing is pulled. Each image has its name from `e2e.test --list-images`. Stand-ins: nginx is agnhost's
+//! server (the tests need a running pod), and agnhost has Debian in place of Alpine.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -20,7 +19,7 @@ const COREDNS: &str = "holdfast.test/coredns:1";
 
 const PATHS: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The tests are written for a wget that tries once; GNU's would try 20 times.
+/// The tests expect a wget that tries once; GNU's would try 20 times.
 const WGETRC: &str = "tries = 1\n";
 
 /// A file in the folder of blobs.
@@ -30,14 +29,14 @@ struct Blob {
     size: u64,
 }
 
-/// A layout that grows image by image.
+/// A layout that grows with each image.
 struct Layout<'a> {
     built: &'a Path,
     folder: PathBuf,
     manifests: Vec<Value>,
 }
 
-/// Writes `images.tar` and `pause.name` from what lies in `built`.
+/// Writes `images.tar` and `pause.name` from the parts in `built`.
 pub fn write_images(built: &Path) -> Result<(), ClusterError> {
     let names = said(Command::new(built.join("bin/e2e.test")).arg("--list-images"), "")?;
     let names: Vec<&str> = names.split_whitespace().collect();
@@ -52,7 +51,7 @@ pub fn write_images(built: &Path) -> Result<(), ClusterError> {
     write(&built.join("pause.name"), pause)
 }
 
-/// The names that end so, whatever their registry and version.
+/// The names with this last part, whatever their registry and version.
 fn named<'a>(names: &'a [&'a str], short: &'a str) -> impl Iterator<Item = &'a str> {
     let is_it = move |name: &&&str| {
         let path = name.rsplit_once(':').map_or(**name, |(path, _)| path);
@@ -85,7 +84,7 @@ impl Layout<'_> {
         self.image(COREDNS, &[coredns], &json!(["/coredns"]), &Value::Null)
     }
 
-    /// The root of the machines is the ground of most images too.
+    /// The machines' root is the base of most images too.
     fn debian(&self) -> Result<Blob, ClusterError> {
         let root = self.built.join("root");
         self.layer(&root, &["--exclude=./dev/*", "--exclude=./var/cache/*", "--exclude=./usr/sbin/runc"])
@@ -125,7 +124,7 @@ impl Layout<'_> {
         self.layer(&self.programs_in(stage, files)?, &[])
     }
 
-    /// A folder with copies of these files.
+    /// Copies these files into a folder.
     fn programs_in(&self, stage: &str, files: &[(String, PathBuf)]) -> Result<PathBuf, ClusterError> {
         let stage = self.folder.join("stages").join(stage);
         for (name, from) in files {
@@ -144,7 +143,7 @@ impl Layout<'_> {
         self.adopt(&file)
     }
 
-    /// Makes a file a blob.
+    /// Adds a file as a blob.
     fn adopt(&self, file: &Path) -> Result<Blob, ClusterError> {
         let sum = said(Command::new("sha256sum").arg(file), "")?;
         let digest = sum.split(' ').next().unwrap_or_default().to_owned();
@@ -206,7 +205,7 @@ fn described(kind: &str, blob: &Blob) -> Value {
     json!({"mediaType": kind_of(kind), "digest": blob.digest, "size": blob.size})
 }
 
-/// As OCI calls what this was compiled for.
+/// OCI's name of this build's architecture.
 fn architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
 }

@@ -1,6 +1,6 @@
 //! Names clusters, and removes what clusters of dead processes left behind.
 //!
-//! Invariant: what a living process uses stays; the cluster's name tells whether its process lives.
+//! Invariant: clusters of living processes stay; a cluster's name contains its process id.
 
 use std::fs;
 use std::path::Path;
@@ -14,15 +14,15 @@ use crate::program::said;
 
 const PREFIX: &str = "holdfast-cluster-";
 
-/// Where `ip netns` keeps its names.
+/// The folder of `ip netns`.
 const NETWORKS: &str = "/run/netns";
 
-/// A name that no other cluster has.
+/// A unique cluster name.
 pub(crate) fn new_name() -> String {
     holdfast_remains::new_name(PREFIX)
 }
 
-/// Removes what dead processes left: processes, cgroups, networks, folders.
+/// Removes leftovers of dead processes: processes, cgroups, networks, folders.
 pub(crate) fn sweep(cgroups: &Cgroups, folder: &Path) -> Result<(), ClusterError> {
     for name in cgroups.names().into_iter().filter(|name| is_left_over(PREFIX, name)) {
         cgroups.remove(&name)?;

@@ -16,14 +16,13 @@
 //! # }
 //! ```
 //!
-//! Machines are `cp` (the control plane; no pods), `n1` to `n3`, and `out`, a client outside. Each has its own network,
-//! processes, mounts and cgroups, and a Debian root of which it may write everything; `/opt/kubernetes` in it has the
-//! programs. The names of everything outside carry this process, so that several clusters can be up at once.
+//! Machines are `cp` (the control plane, without pods), `n1` to `n3`, and `out`, a client outside. Each has its own
+//! network, processes, mounts and cgroups, and a writable Debian root; `/opt/kubernetes` in it has the programs. Names
+//! outside contain this process's id, so that several clusters can run at once.
 //!
-//! Invariant: nothing here is imitated but the load balancer outside of the nodes
-//! (`tests/systems/peers/load-balancer`), and nothing is changed outside of the cluster's own namespaces and cgroups.
-//! All of it ends when the [`Cluster`] is dropped, or when the process that runs it as [`guarded`] ends; what a killed
-//! process left is removed by the next start. Logs stay.
+//! Invariant: only the load balancer outside of the nodes is imitated (`tests/systems/peers/load-balancer`), and
+//! nothing outside of the cluster's own namespaces and cgroups is changed. All of it ends when the [`Cluster`] is
+//! dropped, or when its [`guarded`] process ends; the next start removes what a killed process left. Logs stay.
 
 mod baseline;
 mod built;

@@ -1,7 +1,7 @@
-//! One machine of a cluster: booted, entered, given orders, stopped and booted again.
+//! One machine of a cluster: boots, runs commands, stops, boots again.
 //!
-//! Invariant: what a machine has on its disk stays over a reboot; its network, its processes, its cgroups and what the
-//! kernel has pinned for it do not, as with a machine that loses its power.
+//! Invariant: a machine's disk survives a reboot; its network, processes, cgroups and pinned BPF objects do not, as
+//! after a power cut.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -23,20 +23,20 @@ use crate::topology::{Init, MachineName, Topology};
 use crate::wires::Wires;
 use crate::{Built, ClusterError};
 
-/// A machine boots in a tenth of a second; three at once on a busy machine in some.
+/// A machine boots in a tenth of a second; three at once on a busy machine take longer.
 const BOOT_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a command on a machine may take, unless its caller says how long.
+/// The default timeout of a command on a machine.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
-/// A server is asked to end, and killed after so long, as kubelet does with a static pod. An apiserver takes a minute
-/// while a watch is open, in which nodes cannot say that they are well: then what is seen is all nodes given up.
+/// How long a server may take after SIGTERM before it is killed, as kubelet does with a static pod. With an open
+/// watch, an apiserver takes a minute in which nodes cannot renew their leases, and all nodes would be given up.
 const END_GRACE: Duration = Duration::from_secs(10);
 
-/// A process that was killed is gone at once; on a busy machine in some seconds.
+/// A killed process is gone at once; on a busy machine within seconds.
 const END_LIMIT: Duration = Duration::from_secs(90);
 
-/// Where the scripts are that run around and in a machine.
+/// The folder of the scripts that run around and in a machine.
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/machine");
 
 /// A machine of a cluster.
@@ -50,7 +50,7 @@ pub struct Machine {
     cgroups: Cgroups,
     wires: Wires,
     built: Built,
-    /// The process in which it runs, while it does.
+    /// The process in which it runs, if it does.
     outer: Mutex<Option<Child>>,
 }
 
@@ -80,33 +80,33 @@ impl Machine {
         self.name
     }
 
-    /// The machine's own cgroup in the hierarchy of v2, as it is called outside: what runs in it, pods too, is below.
+    /// The machine's v2 cgroup from outside; its processes and pods are below.
     pub fn cgroup(&self) -> Option<PathBuf> {
         let folders = self.cgroups.of_machine(&self.cluster, self.name.as_str());
         folders.into_iter().find(|folder| folder.join("cgroup.controllers").exists())
     }
 
-    /// Where the logs of its services are while it is there.
+    /// The folder of its services' logs while it exists.
     pub fn logs(&self) -> PathBuf {
         self.folder.join("log")
     }
 
-    /// What the machine has on its disk besides the common root; to be written only while it is not running.
+    /// The machine's own disk over the common root; write it only while the machine is stopped.
     pub(crate) fn disk(&self) -> PathBuf {
         self.folder.join("upper")
     }
 
-    /// Runs a command in the machine and gives what it said, whether it was content or not.
+    /// Runs a command in the machine and returns its output, whatever its exit code.
     pub fn run(&self, command: &[&str]) -> Result<Output, ClusterError> {
         output(&mut self.entered(command, Some(COMMAND_LIMIT))?, "")
     }
 
-    /// What a command wrote that has to be content. It reads `input`, and is ended after `limit`.
+    /// The output of a command that must succeed. It reads `input`, and is ended after `limit`.
     pub fn said(&self, command: &[&str], input: &str, limit: Duration) -> Result<String, ClusterError> {
         said(&mut self.entered(command, Some(limit))?, input)
     }
 
-    /// Starts a command that goes on; what it writes goes to the file `NAME.log` of the machine's logs.
+    /// Starts a command that keeps running; its output goes to `NAME.log` in the machine's logs.
     pub fn spawn(&self, name: &str, command: &[&str]) -> Result<Running, ClusterError> {
         let log = self.logs().join(name).with_extension("log");
         let file = File::create(&log).map_err(at("create", &log))?;
@@ -117,7 +117,7 @@ impl Machine {
         Ok(Running { child, log })
     }
 
-    /// Writes a file of the machine, with the folders above it, whether it is running or not.
+    /// Writes a file of the machine, with its parent folders, whether the machine runs or not.
     pub fn write(&self, path: &str, text: impl AsRef<[u8]>) -> Result<(), ClusterError> {
         let root = match self.first() {
             Ok(pid) => PathBuf::from(format!("/proc/{pid}/root")),
@@ -131,19 +131,19 @@ impl Machine {
         self.disk().join(SERVICES_FOLDER).join(service).exists()
     }
 
-    /// Ends a service, and waits until its first process has started it again.
+    /// Ends a service, and waits until its first process has restarted it.
     pub fn restart(&self, service: &str) -> Result<(), ClusterError> {
         self.stop(service)?;
         self.start(service)
     }
 
-    /// Ends a service (SIGTERM, SIGKILL if it takes its time) until it is started again.
+    /// Ends a service until it is started again: SIGTERM first, then SIGKILL.
     pub fn stop(&self, service: &str) -> Result<(), ClusterError> {
         if self.init == Init::Systemd {
             return self.systemctl("stop", service);
         }
         self.write(&format!("/run/services/{service}.stopped"), "")?;
-        // The process is a child of the first one: it is gone when its folder in /proc is, or a zombie at most.
+        // The process is a child of the first one: once dead, its folder in /proc is gone, or it is a zombie.
         let script = format!(
             "pid=$(cat /run/services/$1.pid) && kill -TERM $pid
             for ((i = 0; i < {}; i++)); do kill -0 $pid || exit 0; sleep 0.05; done
@@ -153,7 +153,7 @@ impl Machine {
         self.run_for(service, &script)
     }
 
-    /// Starts a service that was stopped.
+    /// Starts a stopped service.
     pub fn start(&self, service: &str) -> Result<(), ClusterError> {
         if self.init == Init::Systemd {
             return self.systemctl("start", service);
@@ -172,7 +172,7 @@ impl Machine {
         self.said(&["bash", "-c", &quiet, "it", service], "", END_LIMIT).map(drop)
     }
 
-    /// A command that enters the machine. One that has a limit is ended inside: the end of its outer half would not.
+    /// A command that enters the machine. A limit ends it inside, because the end of its outer half would not.
     pub(crate) fn entered(&self, command: &[&str], limit: Option<Duration>) -> Result<Command, ClusterError> {
         let folders = self.cgroups.of_processes(&self.cluster, self.name.as_str());
         let mut entered = script("enter.sh");
@@ -184,7 +184,7 @@ impl Machine {
         Ok(entered)
     }
 
-    /// Gives it its network and starts its first process.
+    /// Creates its network and starts its first process.
     pub(crate) fn boot(&self) -> Result<(), ClusterError> {
         let mut outer = self.outer();
         self.cgroups.create(&self.cluster, self.name.as_str())?;
@@ -212,28 +212,28 @@ impl Machine {
         boot.env("PROGRAMS", &self.built.bin).env("HOLDFAST", &self.built.holdfast);
         boot.env("IMAGES", &self.built.images).env("NETWORK", self.wires.file(self.name));
         boot.env("CGROUPS", joined(&cgroups)).env("LAYOUT", self.cgroups.layout.as_str());
-        // An interrupt is for the tests; machines end with their cluster, and with the process that has it.
+        // An interrupt is for the tests; machines end with their cluster and its process.
         boot.stdin(Stdio::piped()).stdout(file).stderr(errors).process_group(0);
         boot.spawn().map_err(|source| ClusterError::Start { program: "bash".to_owned(), source })
     }
 
-    /// What lies below the machine's own disk, as an overlay names it.
+    /// The lower layers of the machine's disk, in overlay syntax.
     fn lower(&self) -> OsString {
         let folders: Vec<_> = self.layers.iter().chain([&self.built.root]).map(|it| it.as_os_str()).collect();
         folders.join(OsStr::new(":"))
     }
 
-    /// Takes its power away: all of its processes end at once.
+    /// Cuts its power: all of its processes end at once.
     pub(crate) fn halt(&self) -> Result<(), ClusterError> {
         let Some(mut child) = self.outer().take() else { return Ok(()) };
-        // Its first process is killed with it (unshare --kill-child), and everything else with that.
+        // Its first process is killed with it (unshare --kill-child), and all others with that.
         let _ = child.kill();
         let _ = child.wait();
         self.cgroups.remove(&format!("{}/{}", self.cluster, self.name))?;
         self.wires.detach(self.name)
     }
 
-    /// The machine's first process, as it is counted outside.
+    /// The process id of the machine's first process, outside.
     fn first(&self) -> Result<i32, ClusterError> {
         let is_up = self.outer().as_mut().is_some_and(runs);
         let pid = fs::read_to_string(self.pid_file()).ok().and_then(|text| text.trim().parse().ok());
@@ -253,7 +253,7 @@ impl Machine {
     }
 }
 
-/// A command that goes on in a machine. It ends when this is dropped.
+/// A running command in a machine; dropping it ends the command.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -261,23 +261,23 @@ pub struct Running {
 }
 
 impl Running {
-    /// Whether it has not ended by itself.
+    /// Whether it still runs.
     pub fn runs(&mut self) -> bool {
         runs(&mut self.child)
     }
 
-    /// What it has written so far.
+    /// Its output so far.
     pub fn written(&self) -> Result<String, ClusterError> {
         fs::read_to_string(&self.log).map_err(at("read", &self.log))
     }
 
-    /// Sends a signal to it and to what it has started.
+    /// Sends a signal to it and its children.
     pub fn signal(&self, signal: Signal) {
         // It may have ended by itself.
         let _ = killpg(self.group(), signal);
     }
 
-    /// Asks it to end (SIGTERM), waits, and gives what it wrote.
+    /// Sends SIGTERM, waits, and returns its output.
     pub fn stop(mut self) -> Result<String, ClusterError> {
         self.signal(Signal::SIGTERM);
         let group = self.group();
@@ -291,7 +291,7 @@ impl Running {
         self.child.wait()
     }
 
-    /// All processes that the command has started, but for those that went into a group of their own.
+    /// The command's process group, which all of its children share unless they leave it.
     fn group(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
     use crate::leftovers;
 
-    /// Whatever this machine has: there is a hierarchy of v2 in any case.
+    /// Works on any machine, because there is always a v2 hierarchy.
     #[test]
     fn with_v2_alone_a_machine_is_like_a_container() {
         let (built, cgroups) = (Built::find().unwrap(), Cgroups::find().unwrap().only_v2());
@@ -339,7 +339,7 @@ mod tests {
             "stat -fc %T /sys/fs/cgroup; grep ^0: /proc/1/cgroup /proc/self/cgroup",
         ]);
         let said = String::from_utf8(asked.unwrap().stdout).unwrap();
-        // As when the process that booted it is killed.
+        // As if the process that booted it were killed.
         drop(machine.outer().as_mut().unwrap().stdin.take());
         assert!(wait(END_LIMIT, || !machine.outer().as_mut().is_some_and(runs)), "nobody has it any more");
         machine.halt().unwrap();

@@ -28,7 +28,7 @@ enum Order {
     Run(Choice),
 }
 
-/// Which tests, in which cluster.
+/// The tests, and the cluster for them.
 #[derive(Debug, clap::Args)]
 struct Choice {
     /// One of each kind, within ten minutes.
@@ -76,7 +76,7 @@ fn failed(error: &dyn Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs what was chosen; whether it went well.
+/// Runs the chosen tests; returns whether all passed.
 fn run(choice: &Choice) -> Result<bool, Box<dyn Error>> {
     say(&format!("holdfast is {}", Built::find()?.holdfast.display()))?;
     let (mut passed, mut failed) = (0, 0);
@@ -105,7 +105,7 @@ impl Choice {
         all.into_iter().take(1).map(|first| self.applied(first)).collect()
     }
 
-    /// A cluster as it is asked for, and the tests of the suite that runs in such a one, unless others are asked for.
+    /// The requested cluster, and the tests of the suite for it, unless others are requested.
     fn applied(&self, mut suite: Suite) -> Suite {
         let topology = &mut suite.topology;
         topology.nodes = self.nodes.unwrap_or(topology.nodes);
@@ -159,17 +159,17 @@ fn run_suite(mut suite: Suite, choice: &Choice) -> Result<(usize, usize), Cluste
     Ok((passed, failed))
 }
 
-/// What took which way goes to the logs of a node: a test that passes does not say which of the switches was in force.
+/// Logs a node's packet paths: a passing test does not show which of them was in use.
 fn log_ways(cluster: &Cluster) -> Result<(), ClusterError> {
     let node = cluster.on("n1")?;
     for question in ["datapath", "flows"] {
-        // What holdfast says instead, if it has no answer, is in the log too.
+        // If holdfast has no answer, its error is in the log too.
         let _ = node.spawn(question, &["holdfast", "-o", "wide", question])?.wait();
     }
     Ok(())
 }
 
-/// A line of progress; the run does not depend on it.
+/// Prints progress; the run does not depend on it.
 fn note(line: &str) {
     let _ = say(line);
 }

@@ -1,7 +1,7 @@
-//! What runs on a node: containerd, kubelet, and the proxy of its Services.
+//! A node's services: containerd, kubelet, and the proxy.
 //!
-//! Invariant: kubelet and containerd differ from their defaults only where a machine that is a namespace has to be told
-//! so, and each such line says why.
+//! Invariant: kubelet and containerd differ from their defaults only where a machine in a namespace needs it, and each
+//! such line gives the reason.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::topology::{
 };
 use crate::{Built, ClusterError};
 
-/// Writes everything that the machine needs before it boots.
+/// Writes the machine's files before it boots.
 pub(crate) fn equip(
     root: &Path,
     node: MachineName,
@@ -46,7 +46,7 @@ pub(crate) fn equip(
     }
 }
 
-/// The folders that a package or systemd would make.
+/// Folders that a package or systemd would create.
 const HOLDFAST: &str =
     "mkdir -p /var/lib/holdfast /run/holdfast\nexec holdfast run --config /etc/holdfast/config.toml\n";
 
@@ -58,7 +58,7 @@ fn holdfast(node: MachineName, topology: &Topology, more: &str) -> String {
     )
 }
 
-/// The second apiserver goes first, because tests end that one: the first one has the controllers and the tests.
+/// Prefers the second apiserver, because tests end that one: the controllers and the tests use the first.
 fn virtual_address() -> String {
     let [first, _] = MachineName::ControlPlane.addresses();
     let endpoint = |address: &str| format!("\"https://{address}:{APISERVER_PORT}\"");
@@ -69,13 +69,13 @@ fn virtual_address() -> String {
     )
 }
 
-/// What a node of a dual-stack cluster has twice.
+/// Both elements in a dual-stack cluster, else the first.
 fn each_family<T>(topology: &Topology, both: [T; 2]) -> Vec<T> {
     let families = if topology.family == Family::Dual { 2 } else { 1 };
     both.into_iter().take(families).collect()
 }
 
-/// Pods keep their addresses towards all others: nothing is masqueraded here, so what a proxy does is seen.
+/// Pods keep their addresses: nothing is masqueraded here, so that the proxy's work shows.
 fn pod_network(node: MachineName, topology: &Topology) -> Option<String> {
     let links = match topology.cni {
         Cni::Bridge => r#""type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true"#,
@@ -96,8 +96,8 @@ fn pod_network(node: MachineName, topology: &Topology) -> Option<String> {
     ))
 }
 
-/// Not every machine lets its root lower an OOM score, which runc would fail at. Nothing is asked of the others. The
-/// second folder of plug-ins is for those that a test brings.
+/// Not every machine lets its root lower an OOM score, at which runc would fail, so none is asked to. A test may add
+/// plug-ins in the second folder.
 fn containerd(pause: &str) -> String {
     format!(
         r#"version = 3
@@ -116,7 +116,7 @@ SystemdCgroup = false
     )
 }
 
-/// The image store is filled before kubelet first looks: no test pulls anything.
+/// The image store is filled before kubelet starts, so no test pulls anything.
 fn kubelet(node: MachineName, topology: &Topology) -> String {
     let flags = [
         "config=/etc/kubernetes/kubelet.yaml".to_owned(),
@@ -134,8 +134,8 @@ fn kubelet(node: MachineName, topology: &Topology) -> String {
     format!("{images}{}", becoming("kubelet", &flags))
 }
 
-/// Disks and memory belong to the machine outside, so their fill evicts no pod here; the eviction itself stays on,
-/// because a test of Services needs it.
+/// Disks and memory belong to the outer machine, so their use must not evict pods here. Eviction stays on, because a
+/// test of Services needs it.
 fn kubelet_config() -> String {
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
@@ -171,7 +171,7 @@ resolvConf: /etc/resolv.conf
     )
 }
 
-/// The size of conntrack's table belongs to the first network namespace of the kernel.
+/// The size of conntrack's table belongs to the kernel's first network namespace.
 fn kube_proxy(node: MachineName, topology: &Topology, mode: &str) -> String {
     let pods = topology.of_family(&PODS);
     format!(
@@ -187,7 +187,7 @@ oomScoreAdj: 0
     )
 }
 
-/// The Node objects, made before kubelet would: the ranges of the pods are ours to say.
+/// The Node objects, created before kubelet would, because the pod ranges are set here.
 pub(crate) fn objects(topology: &Topology) -> String {
     let object = |node: MachineName| {
         let ranges = each_family(topology, node.pods());
@@ -200,7 +200,7 @@ pub(crate) fn objects(topology: &Topology) -> String {
     topology.node_names().map(object).collect()
 }
 
-/// Cluster DNS. Where no proxy serves Services yet, it is told where the apiserver is.
+/// Cluster DNS. Without a proxy, it gets the apiserver's address.
 pub(crate) fn cluster_dns(topology: &Topology) -> String {
     let manifest = include_str!("../manifests/coredns.yaml");
     if topology.proxy != Proxy::Nobody {

@@ -1,6 +1,6 @@
-//! Programs that are run to their end, and what they say.
+//! Runs programs to their end.
 //!
-//! Invariant: a failure carries the command and the end of what it wrote.
+//! Invariant: an error has the command and the end of its output.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use crate::ClusterError;
 
-/// So much of what a failed program wrote is shown.
+/// How much of a failed program's output is shown.
 const SAID_CHARS_MAX: usize = 2000;
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// Runs a program to its end; `input` is what it reads.
+/// Runs a program to its end with this input.
 pub(crate) fn output(command: &mut Command, input: &str) -> Result<Output, ClusterError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed = |source| ClusterError::Start { program: program.clone(), source };
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
-    // A program that ends before it has read all says why by itself.
+    // A program that ends before it has read all reports why itself.
     let mut pipe = child.stdin.take();
     thread::scope(|scope| {
         scope.spawn(move || pipe.as_mut().map(|pipe| pipe.write_all(input.as_bytes())));
@@ -28,7 +28,7 @@ pub(crate) fn output(command: &mut Command, input: &str) -> Result<Output, Clust
     })
 }
 
-/// What a program wrote to its standard output, if it was content.
+/// The standard output of a program that must succeed.
 pub(crate) fn said(command: &mut Command, input: &str) -> Result<String, ClusterError> {
     let output = output(command, input)?;
     if output.status.success() {
@@ -44,7 +44,7 @@ fn written(command: &Command) -> String {
     text.chars().take(SAID_CHARS_MAX).collect()
 }
 
-/// The end of what a program wrote, complaints last.
+/// The end of a program's output, standard error last.
 pub(crate) fn end_of(output: &Output) -> String {
     let text = [output.stdout.as_slice(), &output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
@@ -52,7 +52,7 @@ pub(crate) fn end_of(output: &Output) -> String {
     text.trim().get(from..).unwrap_or_default().to_owned()
 }
 
-/// Asks until it is so; false when the time is up.
+/// Polls until a condition holds; false when the time is up.
 pub(crate) fn wait(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     while !is_so() {

@@ -1,7 +1,7 @@
-//! What a run of Kubernetes' tests came to, read from the report that ginkgo writes.
+//! The results of Kubernetes' tests, from ginkgo's report.
 //!
-//! Invariant: a test that was left out by the choice of tests is not in a report, and one that should have run and did
-//! not is counted as missing: neither is taken for the other.
+//! Invariant: a deselected test is not in a report, and a test that should have run and did not counts as missing; the
+//! two are never confused.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,13 +13,13 @@ use serde::Deserialize;
 use crate::ClusterError;
 use crate::error::at;
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Passed,
-    /// Also if it took too long, was interrupted or broke down.
+    /// Failed, timed out, was interrupted or panicked.
     Failed,
-    /// It looked at the cluster and found that it is not for it.
+    /// The test found the cluster unsuitable.
     Skipped,
 }
 
@@ -56,7 +56,7 @@ impl FromStr for State {
 pub struct Outcome {
     pub state: State,
     pub seconds: u64,
-    /// The first line of why it failed, or of why it is not for this cluster.
+    /// The first line of the reason of a failure or skip.
     pub why: String,
 }
 
@@ -64,9 +64,9 @@ pub struct Outcome {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub outcomes: BTreeMap<String, Outcome>,
-    /// Every test that there is, chosen or not.
+    /// Every existing test, selected or not.
     pub known: Vec<String>,
-    /// What went wrong beside the tests: time that was up, tests that never ran.
+    /// Failures outside of the tests: a timeout, tests that never ran.
     pub troubles: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ impl Report {
     }
 }
 
-/// As ginkgo writes it; what it leaves out is empty.
+/// Ginkgo's format; missing fields are empty.
 #[derive(Deserialize)]
 struct Suite {
     #[serde(rename = "PreRunStats")]
@@ -155,7 +155,7 @@ impl Spec {
         containers.chain([&self.text]).map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 
-    /// Nothing for a test that was not chosen: ginkgo calls it skipped too, without saying why.
+    /// `None` for a deselected test, which ginkgo also calls skipped, without a reason.
     fn outcome(&self) -> Option<Outcome> {
         let why = self.failure.message.lines().next().unwrap_or_default().to_owned();
         let state = match self.state.as_str() {

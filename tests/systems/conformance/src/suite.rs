@@ -1,4 +1,4 @@
-//! Kubernetes' own tests: which of them, in which cluster, and their run.
+//! Kubernetes' own tests: their selection, their cluster, and their run.
 //!
 //! Invariant: a run is bounded, and ends with a report or an error.
 
@@ -10,36 +10,36 @@ use crate::report::Report;
 use crate::topology::{Cni, Family, Topology};
 use crate::{Cluster, ClusterError};
 
-/// What says nothing of Services on such a cluster: alpha features, SCTP (few kernels have it, and its sockets are not
-/// served), and a test of DNS that wants a forwarder outside. The disruptive ones are there: each looks first whether
-/// it may disrupt this cluster.
+/// Tests that say nothing about Services on such a cluster: alpha features, SCTP (few kernels have it, and its sockets
+/// are not served), and a DNS test that needs an outside forwarder. Disruptive ones run: each checks first whether it
+/// may disrupt this cluster.
 const SKIPPED: &str = r"\[Feature:|\[Flaky\]|SCTP|DNS configMap|\[Alpha\]|BetaOffByDefault";
 
-/// Tests of features that are there, chosen by name.
+/// The same for tests that are selected by name.
 const SKIPPED_OF_FEATURES: &str = r"SCTP|\[Flaky\]|\[Alpha\]|BetaOffByDefault|rolling update";
 
-/// Most tests wait; on two processors more at once make each other late.
+/// Most tests wait; on two processors, more at once delay each other.
 const PROCESSES: u8 = 5;
 
-/// Ginkgo ends by itself when its time is up, and says so in its report.
+/// Ginkgo ends by itself at its timeout, and reports that.
 const END_MARGIN: Duration = Duration::from_secs(120);
 
-/// Which tests run.
+/// The selected tests.
 #[derive(Clone, Debug)]
 pub struct Selection {
     pub focus: String,
     pub skip: String,
-    /// After this, what has not run fails.
+    /// Tests that have not run by then fail.
     pub limit: Duration,
 }
 
 impl Selection {
-    /// The tests with a name that matches, but for those that say nothing here.
+    /// The tests whose name matches, except those that say nothing here.
     fn matching(focus: &str) -> Self {
         Self { focus: focus.to_owned(), skip: SKIPPED.to_owned(), limit: minutes(60) }
     }
 
-    /// The tests with a name that matches, those of features too: the caller has asked for them by name.
+    /// The tests whose name matches, including features, because the caller names them.
     pub fn named(focus: &str) -> Self {
         Self { skip: SKIPPED_OF_FEATURES.to_owned(), ..Self::matching(focus) }
     }
@@ -50,15 +50,15 @@ impl Selection {
 pub struct Suite {
     pub topology: Topology,
     pub selection: Selection,
-    /// What holdfast has to be told there.
+    /// holdfast's configuration there.
     pub holdfast: &'static str,
 }
 
-/// Source ranges bind pods where their packets are served; a test of load balancers looks for that.
+/// Source ranges apply to pods whose packets are served; a load balancer test checks that.
 const PACKETS_OF_PODS: &str = "[datapath]\nsockets = \"host\"\n\n[packets]\npod_devices = \"auto\"\n";
 
 impl Suite {
-    /// What a whole run is made of.
+    /// The suites of a full run.
     pub fn all() -> Vec<Self> {
         let network = |cni| Self {
             topology: Topology { cni, ..Topology::default() },
@@ -68,7 +68,7 @@ impl Suite {
         vec![network(Cni::Bridge), network(Cni::PointToPoint), Self::zones(), Self::balancers()]
     }
 
-    /// Three nodes are three zones.
+    /// Three nodes in three zones.
     fn zones() -> Self {
         let focus = r"\[sig-network\].*(Granular Checks: Services|Traffic Distribution|HealthCheckNodePort correctly|\[Feature:IPv6DualStack\])";
         Self {
@@ -78,7 +78,7 @@ impl Suite {
         }
     }
 
-    /// Tests of load balancers take a node's first address for one of IPv4.
+    /// Load balancer tests assume that a node's first address is IPv4.
     fn balancers() -> Self {
         Self {
             topology: Topology { nodes: 3, family: Family::Ipv4, ..Topology::default() },
@@ -87,7 +87,7 @@ impl Suite {
         }
     }
 
-    /// One of each kind, within ten minutes.
+    /// One test of each kind, within ten minutes.
     pub fn short() -> Self {
         let kinds = [
             r"(Services|EndpointSlice).*\[Conformance\]",
@@ -102,11 +102,11 @@ impl Suite {
         }
     }
 
-    /// What holdfast has to be told there, with further keys of `[packets]`.
+    /// holdfast's configuration there, with further keys of `[packets]`.
     pub fn config(&self, packets: Option<&str>) -> String {
         const PACKETS: &str = "[packets]\n";
         let Some(keys) = packets else { return self.holdfast.to_owned() };
-        // Where a suite has that section, nothing stands behind it.
+        // If a suite has that section, it is the last one.
         let section = if self.holdfast.contains(PACKETS) { "" } else { PACKETS };
         format!("{}{section}{keys}\n", self.holdfast)
     }
@@ -148,7 +148,7 @@ fn arguments(selection: &Selection, topology: &Topology) -> Vec<String> {
         "--provider=skeleton".to_owned(),
         "--kubeconfig=/etc/kubernetes/admin.conf".to_owned(),
         "--kubectl-path=/opt/kubernetes/kubectl".to_owned(),
-        // Tests that need several nodes believe this, not what they see.
+        // Tests that need several nodes use this number.
         format!("--num-nodes={}", topology.nodes),
         "--disable-log-dump".to_owned(),
     ];

@@ -1,7 +1,6 @@
-//! The one description of a cluster: how many nodes, which pod network, which families, which proxy serves its
-//! Services.
+//! The description of a cluster: how many nodes, which pod network, which families, which proxy.
 //!
-//! Invariant: every address of a cluster is written down here, and nowhere else.
+//! Invariant: every address of a cluster is defined here, and nowhere else.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +8,7 @@ use std::str::FromStr;
 
 use crate::ClusterError;
 
-/// There are addresses and zones for so many; tests that need more need other machines.
+/// The limit by addresses and zones; tests with more nodes need other machines.
 pub(crate) const NODES_MAX: u8 = 3;
 
 /// The ranges of addresses, for IPv4 and IPv6.
@@ -17,35 +16,35 @@ pub(crate) const SERVICES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 pub(crate) const PODS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/48"];
 /// The first address of the services' range: the apiserver's own Service.
 pub(crate) const APISERVER_SERVICE: &str = "10.96.0.1";
-/// Where cluster DNS is asked.
+/// The address of cluster DNS.
 pub(crate) const DNS_SERVICE: &str = "10.96.0.10";
 pub(crate) const APISERVER_PORT: u16 = 6443;
-/// Where the second apiserver listens, on `cp` too.
+/// The address of the second apiserver, on `cp` too.
 pub(crate) const SECOND_APISERVER: &str = "172.30.0.20";
-/// Where holdfast leads to an apiserver that serves.
+/// The address at which holdfast leads to a serving apiserver.
 pub(crate) const VIRTUAL_ADDRESS: &str = "169.254.20.1";
-/// The source of load-balanced clients: no address of the nodes' network, or source ranges could not be told apart.
+/// The source of load-balanced clients: outside of the nodes' network, so that source ranges can tell them apart.
 pub(crate) const BALANCED_CLIENT: &str = "192.168.77.10";
 
-/// What the pods' links look like.
+/// The kind of the pods' links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cni {
     /// All pods of a node behind one bridge.
     Bridge,
-    /// A link of its own for each pod.
+    /// A separate link for each pod.
     PointToPoint,
-    /// None, until a test installs one. Nodes are not ready before that, and are not waited for.
+    /// None, until a test installs one. Nodes are not ready before, and the start does not wait for them.
     Nobody,
 }
 
-/// Which addresses nodes, pods and services have.
+/// The address families of nodes, pods and services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     Ipv4,
     Dual,
 }
 
-/// How a kube-proxy writes its rules.
+/// kube-proxy's mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Nftables,
@@ -59,23 +58,23 @@ pub enum Proxy {
     KubeProxy(Mode),
     /// holdfast as a process of the host.
     Holdfast {
-        /// What its configuration has besides the node's name and the apiserver, as TOML.
+        /// The configuration besides the node's name and the apiserver, as TOML.
         config: String,
     },
     /// None, until a test applies a manifest or installs something. Cluster DNS then asks the apiserver directly.
     Nobody,
 }
 
-/// The program that starts a node's services, and starts them again.
+/// The program that starts and restarts a node's services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Init {
-    /// A script of our own, and nothing else runs there.
+    /// A script of our own, without other services.
     Script,
     /// The distribution's systemd, with its journal and its bus. Services are units.
     Systemd,
 }
 
-/// A cluster as it is asked for.
+/// The description of a cluster.
 #[derive(Clone, Debug)]
 pub struct Topology {
     /// From 1 to `NODES_MAX`.
@@ -83,19 +82,19 @@ pub struct Topology {
     pub cni: Cni,
     pub family: Family,
     pub proxy: Proxy,
-    /// Whether there are two apiservers, of which nodes prefer the second one, and kubelets know no address but
-    /// holdfast's virtual one.
+    /// Whether there are two apiservers, of which nodes prefer the second one, and kubelets use only holdfast's
+    /// virtual address.
     pub virtual_address: bool,
-    /// How nodes are booted; `cp` and `out` have the script in any case.
+    /// The first process of nodes; `cp` and `out` always have the script.
     pub init: Init,
     /// Whether Services of type LoadBalancer get addresses, and clients on `cp` and `out` reach them.
     pub balancer: bool,
-    /// Whether the links between machines do what network cards do: sums are made before a frame leaves, and frames are
-    /// taken in turns, so that programs at drivers may send some.
+    /// Whether the machines' links behave like network cards: checksums are computed before a frame leaves, and NAPI
+    /// is on, so that programs at drivers may redirect.
     pub cards: bool,
-    /// Files that machines have before they boot: on which, where, what.
+    /// Files that machines have before they boot: machine, path, content.
     pub files: Vec<(MachineName, String, String)>,
-    /// Folders over the root that all machines have in common, the topmost first. No machine changes them.
+    /// Folders over the common root of all machines, the topmost first. Machines cannot change them.
     pub layers: Vec<PathBuf>,
 }
 
@@ -110,7 +109,7 @@ impl Default for Topology {
 }
 
 impl Topology {
-    /// Says no to what cannot be built.
+    /// Rejects what cannot be built.
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
         if (1..=NODES_MAX).contains(&self.nodes) {
             return Ok(());
@@ -118,7 +117,7 @@ impl Topology {
         Err(ClusterError::Nodes { asked: self.nodes })
     }
 
-    /// What results for such a cluster are filed under. The proxy is not in it: results are compared between proxies.
+    /// The name for results of such a cluster. It leaves out the proxy, so that results of proxies can be compared.
     pub fn id(&self) -> String {
         format!("{}-nodes-{}-{}", self.nodes, self.cni, self.family)
     }
@@ -138,7 +137,7 @@ impl Topology {
         if machine.is_node() { self.init } else { Init::Script }
     }
 
-    /// Of one thing in both families, what this cluster has, with commas.
+    /// The elements of this cluster's families, separated by commas.
     pub(crate) fn of_family(&self, both: &[impl AsRef<str>; 2]) -> String {
         let [four, six] = both.each_ref().map(AsRef::as_ref);
         match self.family {
@@ -153,9 +152,9 @@ impl Topology {
 pub enum MachineName {
     /// `cp`: etcd, apiserver, controllers, scheduler, the load balancer; the tests run on it.
     ControlPlane,
-    /// `n1` and on.
+    /// `n1` and so on.
     Node(u8),
-    /// `out`: a client without pods or proxy, and the default route of all machines, which ends there.
+    /// `out`: a client without pods or proxy, and the end of all machines' default route.
     Outside,
 }
 
@@ -179,12 +178,12 @@ impl MachineName {
         }
     }
 
-    /// Its addresses in the network that all machines share, of either family.
+    /// Its addresses in the shared network, of both families.
     pub fn addresses(self) -> [String; 2] {
         [format!("172.30.0.{}", self.number()), format!("fd30::{}", self.number())]
     }
 
-    /// The ranges of the pods of a node, of either family.
+    /// The ranges of a node's pods, of both families.
     pub(crate) fn pods(self) -> [String; 2] {
         let number = self.number() % 10;
         [format!("10.244.{number}.0/24"), format!("fd00:10:244:{number}::/64")]
@@ -212,7 +211,7 @@ impl fmt::Display for MachineName {
     }
 }
 
-/// Words of the command line and of the names of files, both ways.
+/// Converts between values and the words of the command line and of file names.
 macro_rules! words {
     ($kind:ident: $($variant:ident $word:literal),+) => {
         impl fmt::Display for $kind {

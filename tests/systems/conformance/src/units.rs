@@ -1,7 +1,7 @@
-//! A node with systemd as its first process: its services as units, and what of a distribution's boot it has not.
+//! A node with systemd as its first process: its services as units, and the disabled parts of a distribution's boot.
 //!
-//! Invariant: a unit runs the script that the other first process runs, so a service is written down once. Their names
-//! are those that distributions have, because other units are ordered by them.
+//! Invariant: a unit runs the same script as the other first process, so each service is defined once. Units have the
+//! distributions' names, because other units are ordered by them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,8 +14,8 @@ use crate::topology::MachineName;
 
 const UNITS: &str = "etc/systemd/system";
 
-/// What wants devices, terminals, or to configure a network that is there, and what installs by itself: a test's own
-/// command would find the lock of the packages taken.
+/// Units that need devices, terminals, or to configure the existing network, and those that install packages by
+/// themselves and would hold the package lock.
 const MASKED: [&str; 10] = [
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -29,7 +29,7 @@ const MASKED: [&str; 10] = [
     "console-getty.service",
 ];
 
-/// Makes units of the services that were written before.
+/// Creates units for the services written before.
 pub(crate) fn equip(root: &Path, node: MachineName) -> Result<(), ClusterError> {
     let folder = root.join(SERVICES_FOLDER);
     let entries = fs::read_dir(&folder).map_err(at("read", &folder))?.filter_map(Result::ok);
@@ -39,12 +39,12 @@ pub(crate) fn equip(root: &Path, node: MachineName) -> Result<(), ClusterError> 
     }
     let wanted = format!("[Unit]\nWants={}\n", names.join(".service ") + ".service");
     write(&root.join(UNITS).join("multi-user.target.d/machine.conf"), wanted)?;
-    // Without a number of its own a machine boots for the first time, and systemd enables all that is installed.
+    // Without a machine id, systemd treats the boot as the first, and enables all installed units.
     write(&root.join("etc/machine-id"), format!("{:032x}\n", u32::from(node.number())))?;
     MASKED.iter().try_for_each(|name| mask(root, name))
 }
 
-/// As the packages of containerd and kubelet have it: pods go on while one of them restarts.
+/// As in the packages of containerd and kubelet: pods continue while one of them restarts.
 fn unit(name: &str) -> String {
     format!(
         "[Unit]\nDescription={name} of this cluster\nStartLimitIntervalSec=0\n

@@ -1,6 +1,6 @@
-//! The network between machines: one segment that all share, and routes to the pods of each node.
+//! The network between machines: one shared segment, and routes to the pods of each node.
 //!
-//! Invariant: all of it lies in network namespaces with names that begin with the cluster's.
+//! Invariant: all of it is in network namespaces whose names begin with the cluster's.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::ClusterError;
 use crate::program::said;
 use crate::topology::{BALANCED_CLIENT, MachineName, SECOND_APISERVER, Topology};
 
-/// The place of the segment itself, which is no machine.
+/// The namespace of the segment itself, which is no machine.
 const SEGMENT: &str = "segment";
 
 /// The network of one cluster.
@@ -19,12 +19,12 @@ pub(crate) struct Wires {
 }
 
 impl Wires {
-    /// Lays the segment; machines are attached to it one by one.
+    /// Creates the segment; machines are attached one by one.
     pub(crate) fn lay(cluster: &str, topology: &Topology) -> Result<Self, ClusterError> {
         let wires = Self { cluster: cluster.to_owned(), topology: topology.clone() };
         let segment = wires.namespace(SEGMENT);
         said(Command::new("ip").args(["netns", "add", &segment]), "")?;
-        // Frames are bridged, not looked at; the modules of firewalls would do that.
+        // Keeps firewall modules from filtering bridged frames.
         wires.set(
             &segment,
             &["net.bridge.bridge-nf-call-iptables=0", "net.bridge.bridge-nf-call-ip6tables=0"],
@@ -34,12 +34,12 @@ impl Wires {
         Ok(wires)
     }
 
-    /// The file that is the network of a machine.
+    /// The path of a machine's network namespace.
     pub(crate) fn file(&self, machine: MachineName) -> String {
         format!("/run/netns/{}", self.namespace(machine.as_str()))
     }
 
-    /// Gives a machine its network: new, as after a boot.
+    /// Creates a machine's network, new at each boot.
     pub(crate) fn attach(&self, machine: MachineName) -> Result<(), ClusterError> {
         let (own, segment) = (self.namespace(machine.as_str()), self.namespace(SEGMENT));
         said(Command::new("ip").args(["netns", "add", &own]), "")?;
@@ -54,7 +54,7 @@ impl Wires {
         self.set(&own, settings(machine))
     }
 
-    /// Takes the network of a machine away, with all that was set in it.
+    /// Removes a machine's network.
     pub(crate) fn detach(&self, machine: MachineName) -> Result<(), ClusterError> {
         said(Command::new("ip").args(["netns", "del", &self.namespace(machine.as_str())]), "")?;
         // The other end goes with it, but later; a machine that boots at once needs its name.
@@ -62,7 +62,7 @@ impl Wires {
         Ok(())
     }
 
-    /// What `ip` has to do in a machine's network.
+    /// The `ip` commands for a machine's network.
     fn orders(&self, machine: MachineName) -> Vec<String> {
         let [four, six] = machine.addresses();
         let mut orders = vec![
@@ -106,7 +106,7 @@ impl Wires {
     }
 }
 
-/// Sets what a device does by itself with frames.
+/// Sets an offload feature of a device.
 fn have(namespace: &str, device: &str, feature: [&str; 2]) -> Result<(), ClusterError> {
     let ethtool = ["netns", "exec", namespace, "ethtool", "-K", device];
     said(Command::new("ip").args(ethtool).args(feature), "").map(drop)
@@ -116,7 +116,7 @@ fn route((to, via): (impl std::fmt::Display, String)) -> String {
     format!("route add {to} via {via}")
 }
 
-/// What an administrator sets for kubelet and a proxy on a node, and for a router of several ways on `cp`.
+/// The sysctls that an administrator sets for kubelet and a proxy on a node, and for a multipath router on `cp`.
 fn settings(machine: MachineName) -> &'static [&'static str] {
     match machine {
         MachineName::Node(_) => &[

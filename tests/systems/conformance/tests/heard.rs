@@ -1,7 +1,7 @@
-//! What kubelet says, each Event provoked on a real node by what it complains of, and each recognised.
+//! kubelet's Events: each is provoked by its real cause on a real node, and each is recognised.
 //!
-//! Invariant: no Event is written by a test here. Each message that comes has its line in the fixtures of the
-//! catalogue, marked as heard in a run.
+//! Invariant: no test here writes an Event. Each message has a line in the catalogue's fixtures, marked as seen in a
+//! run.
 
 #[cfg(test)]
 mod tests {
@@ -13,7 +13,7 @@ mod tests {
     use holdfast_knowledge::expected_event::ExpectedEvent;
     use serde_json::Value;
 
-    /// Kubelet looks at the resolver's file every half minute, and waits longer before each try at a sandbox.
+    /// Kubelet reads the resolver's file every half minute, and backs off between tries of a sandbox.
     const SOON: Duration = Duration::from_secs(120);
 
     const NETWORK: &str = "/etc/cni/net.d/10-pods.conflist";
@@ -22,22 +22,22 @@ mod tests {
 
     const KUBELET: &str = "/etc/kubernetes/kubelet.yaml";
 
-    /// What lets a node ask for what a diagnosis reads.
+    /// A node's permissions for what a diagnosis reads.
     const BINDING: &str = include_str!("../../../fixtures/diagnose-binding.yaml");
 
-    /// What a script can call; a machine's first process starts kubelet again when that ends.
+    /// A shell function; a machine's first process restarts kubelet when it ends.
     const AGAIN: &str = "again() { kill $(</run/services/kubelet.pid); }";
 
-    /// Something that goes wrong on a node.
+    /// A fault of a node.
     struct Fault {
         what: &'static str,
-        /// A script that brings it about there.
+        /// A script that begins it.
         begins: &'static str,
-        /// Pods that meet it: a name, and what its spec has besides image and node.
+        /// Pods that it affects: a name, and fields of the spec besides image and node.
         pods: &'static [(&'static str, &'static str)],
-        /// Reasons, the kind of their object, and the cause that is found in them.
+        /// Reasons, the kind of their object, and their cause in the catalogue.
         heard: &'static [(&'static str, &'static str, &'static str)],
-        /// A service of one of these pods: what a diagnosis says of it first, and what it says besides.
+        /// A service of one of these pods: the first finding of a diagnosis, and a further text.
         diagnosed: &'static [(&'static str, &'static str, &'static str)],
         /// A script that ends it.
         ends: &'static str,
@@ -168,7 +168,7 @@ mod tests {
         },
     ];
 
-    /// All of them, whatever becomes of one: a cluster takes longer to start than most faults to be said.
+    /// Runs all faults even if one fails, because a cluster takes longer to start than most faults to show.
     #[test]
     fn kubelets_warnings_are_recognised() {
         let cluster = Cluster::start(&Topology { nodes: 1, ..Topology::default() }).unwrap();
@@ -182,7 +182,7 @@ mod tests {
         assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     }
 
-    /// What was not heard as it should be.
+    /// The Events that did not come as expected.
     fn provoke(cluster: &Cluster, fault: &Fault, image: &str) -> Vec<String> {
         on_node(cluster, fault.begins);
         let pods: String = fault.pods.iter().map(|(name, spec)| pod(name, spec, image)).collect();
@@ -202,14 +202,14 @@ mod tests {
         assert!(done.status.success(), "{script}: {done:?}");
     }
 
-    /// As the node has it.
+    /// The image's name on the node.
     fn image(cluster: &Cluster) -> String {
         let list = cluster.on("n1").unwrap().run(&["ctr", "-n", "k8s.io", "images", "ls", "-q"]).unwrap();
         let list = String::from_utf8(list.stdout).unwrap();
         list.lines().find(|name| name.contains("/agnhost:")).unwrap().to_owned()
     }
 
-    /// Bound to its node by name, as the scheduler would refuse some of them.
+    /// A pod bound to its node by name, because the scheduler would reject some of them.
     fn pod(name: &str, spec: &str, image: &str) -> String {
         let container = format!("name: it, image: '{image}', args: [netexec]");
         let (container, spec) = match spec.strip_prefix("CONTAINER") {
@@ -224,7 +224,7 @@ mod tests {
         )
     }
 
-    /// Waits for it, and compares what the catalogue makes of it.
+    /// Waits for the Event, and compares its cause in the catalogue.
     fn hear(cluster: &Cluster, what: &str, (reason, kind, cause): (&str, &str, &str)) -> Result<(), String> {
         let heard = ExpectedEvent { reason, component: "kubelet", kind, cause };
         let end = Instant::now() + SOON;
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Asks the node's own holdfast about the pod's service.
+    /// Diagnoses the pod's service with the node's own holdfast.
     fn diagnose(cluster: &Cluster, (service, first, says): (&str, &str, &str)) -> Result<(), String> {
         let end = Instant::now() + SOON;
         let command = ["holdfast", "diagnose", &format!("default/{service}")];
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Events of that reason.
+    /// The Events with that reason.
     fn similar(all: &[Value], reason: &str) -> String {
         all.iter().filter(|event| event["reason"] == reason).map(|event| format!("{event}\n")).collect()
     }

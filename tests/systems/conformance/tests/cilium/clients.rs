@@ -1,6 +1,6 @@
-//! Clients that dial all the time, by new connections and by ones that they hold: in pods, on nodes, and outside.
+//! Clients that dial in a loop, over new and over held connections: in pods, on nodes, and outside.
 //!
-//! Invariant: each attempt is one line of its client's, and counts in the time in which it began.
+//! Invariant: each attempt is one line of its client, and counts at the time at which it began.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use holdfast_conformance::{Cluster, Running};
 use nix::time::{ClockId, clock_gettime};
 
-/// The program of the drills, as `objects.yaml` has it too.
+/// The program of the drills, also in `objects.yaml`.
 pub(crate) const PROGRAM: &str = "/opt/drill/drill";
 
-/// What who is inside dials: both Services by their ClusterIPs, and cluster DNS.
+/// The targets of inside clients: both Services by their ClusterIPs, and cluster DNS.
 pub(crate) const INSIDE: [&str; 5] = [
     "name:10.96.77.1:80",
     "name:10.96.77.2:80",
@@ -23,44 +23,45 @@ pub(crate) const INSIDE: [&str; 5] = [
     "dns:10.96.0.10:53",
 ];
 
-/// What who is outside dials at a node: the Service of each node, and the one of policy Local.
+/// The targets of outside clients at a node: the Service of each node, and the one with policy Local.
 pub(crate) const NEW: [&str; 3] = ["name:NODE:30701", "name:NODE:30702", "name:NODE:30703"];
 pub(crate) const HELD: [&str; 3] = ["held:NODE:30711", "held:NODE:30712", "held:NODE:30713"];
 
-/// Fewer answers in the time that anything takes would prove nothing.
+/// Fewer answers in a phase would prove nothing.
 const ANSWERED_MIN: u64 = 5;
 
-/// An attempt has a second, after which a lost SYN is sent again; so one of so many may be late. It happens at the
-/// NodePorts of pods of the same node, and why is not known. An outage is late twice in a row, which is another word.
+/// An attempt has a second, after which a lost SYN is sent again, so one in this many may be late. That happens at
+/// NodePorts with pods of the same node, for an unknown reason. An outage is late twice in a row, which is another
+/// outcome.
 const LATE_ONE_IN: u64 = 50;
 const LATE: &str = "timeout";
 const SILENT: &str = "silent";
 
-/// One client, at some addresses.
+/// A client of several addresses.
 pub(crate) struct Client {
     who: String,
     log: PathBuf,
-    /// It ends with this; one in a pod ends with the pod.
+    /// Dropping it ends the client; one in a pod ends with the pod.
     _running: Option<Running>,
 }
 
-/// What came of attempts, by address and outcome.
+/// Results by address and outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(BTreeMap<String, BTreeMap<String, u64>>);
 
-/// The clock of the lines: nanoseconds, one for all machines of a kernel.
+/// The lines' clock: nanoseconds, shared by all machines of a kernel.
 pub(crate) fn now() -> u64 {
     Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos().try_into().unwrap()
 }
 
 impl Client {
-    /// The pod of a node that dials.
+    /// A client in a node's pod.
     pub(crate) fn in_pod(cluster: &Cluster, node: &str) -> Self {
         let log = cluster.on(node).unwrap().logs().join("pod.log");
         Self { who: format!("pod of {node}"), log, _running: None }
     }
 
-    /// Starts one on a machine.
+    /// Starts a client on a machine.
     pub(crate) fn start(cluster: &Cluster, machine: &str, name: &str, targets: &[String]) -> Self {
         let machine = cluster.on(machine).unwrap();
         let command: Vec<&str> =
@@ -73,7 +74,7 @@ impl Client {
         }
     }
 
-    /// What came of the attempts since then.
+    /// The results of the attempts since then.
     pub(crate) fn met(&self, since: u64) -> Tally {
         let text = fs::read_to_string(&self.log).unwrap();
         let (mut tally, mut last) = (Tally::default(), BTreeMap::new());
@@ -90,26 +91,26 @@ impl Client {
 }
 
 impl Tally {
-    /// What came of attempts at the addresses that contain this.
+    /// The results at addresses that contain this text.
     pub(crate) fn at(&self, part: &str) -> Self {
         let all = self.0.iter().filter(|(address, _)| address.contains(part));
         Self(all.map(|(address, outcomes)| (address.clone(), outcomes.clone())).collect())
     }
 
-    /// Whether all attempts were answered, but for those few that may be late.
+    /// Whether all attempts were answered, except for the few that may be late.
     pub(crate) fn is_well(&self) -> bool {
         self.each(|answered, others| {
             others.iter().all(|(word, count)| *word == LATE && *count * LATE_ONE_IN <= answered)
         })
     }
 
-    /// Whether each connection was lost, by a reset or in silence, and another one came about at once.
+    /// Whether each connection was lost, by a reset or in silence, and another one was established at once.
     pub(crate) fn was_lost(&self) -> bool {
         let is_loss = |(word, count): &(&str, u64)| ["failed", LATE].contains(word) && *count <= 2;
         self.each(|_, others| others.len() == 1 && others.iter().all(is_loss))
     }
 
-    /// Whether this is so of what was not answered at each address, with enough that was.
+    /// Whether the condition holds for the unanswered attempts at each address, with enough answered ones.
     fn each(&self, is_so: impl Fn(u64, &[(&str, u64)]) -> bool) -> bool {
         let is_so = |outcomes: &BTreeMap<String, u64>| {
             let all = outcomes.iter().map(|(word, count)| (word.as_str(), *count));
@@ -132,7 +133,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Nobody of these was without an answer since then.
+/// Asserts that all of these clients were answered since then.
 #[track_caller]
 pub(crate) fn assert_well<'a>(clients: impl IntoIterator<Item = &'a Client>, since: u64, during: &str) {
     println!("== {during}");

@@ -1,10 +1,10 @@
-//! docs/migrate-from-cilium.md, word by word, on two nodes whose network is a real Cilium with its replacement of
-//! kube-proxy, while clients dial all the time. `make part PART=cilium` builds what it takes and runs this.
+//! docs/migrate-from-cilium.md, word by word, on two nodes with a real Cilium and its kube-proxy replacement, while
+//! clients dial in a loop. `make part PART=cilium` builds what it needs and runs this.
 //!
-//! Invariant: only what the page leaves to its reader is filled in: the node, the pod of its agent, where the apiserver
-//! is. Nothing is changed that the whole kernel has.
+//! Invariant: only the reader's values are filled in: the node, its agent's pod, the apiserver's address. No setting
+//! of the whole kernel changes.
 
-// What clients met is shown where it is asked for.
+// The clients' results are printed.
 #![allow(clippy::print_stdout)]
 
 #[cfg(test)]

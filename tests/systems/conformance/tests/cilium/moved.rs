@@ -1,6 +1,6 @@
-//! From Cilium to holdfast node by node, back on one of them, and what an agent that never comes back leaves there.
+//! From Cilium to holdfast node by node, back on one of them, and the leftovers of an agent that never returns.
 //!
-//! Invariant: clients inside never leave, and each of their attempts of the whole course is answered.
+//! Invariant: inside clients never leave, and all of their attempts are answered.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -13,20 +13,20 @@ use super::page::{Page, at, removals};
 use super::stage::{NODES, Setup, agent, configure, inside, outside, shared_settings, start};
 use super::typing::{eventually, typed};
 
-/// How long clients dial before anything else is done: each some fifty times.
+/// How long clients dial before the next step: some fifty attempts each.
 const WHILE: Duration = Duration::from_secs(5);
 
-/// What `holdfast status` says beside Cilium's replacement.
+/// Lines of `holdfast status` next to Cilium's replacement.
 const BESIDE: [&str; 3] = [
     "beside     Cilium (listens on port 9879",
     "translates connects of processes and pods, at the cgroup: kubeProxyReplacement: false",
     "translates packets of clients outside, at eth0: kubeProxyReplacement: false",
 ];
 
-/// And beside Cilium without it.
+/// The line next to a Cilium without it.
 const PACKETS_OF_PODS: &str = "translates packets of pods to ClusterIPs, at the devices of";
 
-/// The heading over what is said of Cilium.
+/// The heading of the section about Cilium.
 const LEFT: &str = "\nCilium\n";
 
 #[test]
@@ -51,14 +51,14 @@ fn follow_the_page(setup: Setup) {
     assert_eq!(shared_settings(), before, "what the whole kernel has is as it was");
 }
 
-/// The page's way, with all that dials meanwhile.
+/// The steps of the page, with all clients.
 struct Course<'a> {
     cluster: &'a Cluster,
     setup: Setup,
     page: Page,
     begun: u64,
     inside: Vec<Client>,
-    /// Clients outside, by the node that they dial: they leave it when the page says so.
+    /// Outside clients by the node that they dial: they leave it when the page says so.
     outside: BTreeMap<&'a str, Client>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Course<'a> {
             inside: inside(cluster),
             outside: clients.into(),
         };
-        // They dialled before all servers were there and known.
+        // They dialled before all servers were ready.
         eventually("all are answered", || {
             course.begun = now();
             sleep(WHILE);
@@ -87,19 +87,19 @@ impl<'a> Course<'a> {
         assert_well(self.inside.iter().chain(self.outside.values()), since, during);
     }
 
-    /// Types a block of the page at the control plane.
+    /// Runs a block of the page at the control plane.
     #[track_caller]
     fn order(&self, block: &str, node: &str) -> String {
         typed(self.cluster, "cp", &at(block, node, &agent(self.cluster, node)))
     }
 
-    /// What a line says, whether it is content or not.
+    /// The output of a line, whatever its exit code.
     fn told(&self, machine: &str, line: &str) -> String {
         let said = self.cluster.on(machine).unwrap().run(&["sh", "-c", line]).unwrap();
         String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
     }
 
-    /// Steps 2 to 6 of the page for one node, with one more client that stays though the page says otherwise.
+    /// Steps 2 to 6 of the page for one node, with one more client that stays against the page's advice.
     fn leave(&mut self, node: &'a str) {
         let since = now();
         self.clients_go(node);
@@ -120,20 +120,20 @@ impl<'a> Course<'a> {
         self.is_well(&format!("{node}: served by holdfast"), since);
     }
 
-    /// Clients outside go elsewhere.
+    /// Moves outside clients to another node.
     fn take_out(&mut self, node: &str) {
         self.order(&self.page.out[0], node);
         drop(self.outside.remove(node));
     }
 
-    /// Likewise, and waits as the page says.
+    /// Moves them, and waits as the page says.
     fn clients_go(&mut self, node: &str) {
         self.take_out(node);
         let count = at(&self.page.out[1], node, &agent(self.cluster, node));
         eventually("its clients have gone", || self.told("cp", &count).trim() == "0");
     }
 
-    /// When NodePorts of pods of either node answer.
+    /// Moves clients back once NodePorts of pods of either node answer.
     fn clients_come(&mut self, node: &'a str) {
         eventually("NodePorts answer", || answers(self.cluster, node));
         self.order(&self.page.come, node);
@@ -152,7 +152,7 @@ impl<'a> Course<'a> {
         sleep(WHILE);
     }
 
-    /// As configured by default, beside Cilium's own server: it serves, and is asked by its socket alone.
+    /// With the default configuration next to Cilium's own server: it serves, and answers only on its socket.
     #[track_caller]
     fn find_the_address_taken(&self, node: &str) {
         self.says(node, &self.page.start, |status| status.contains("ready      yes"));
@@ -168,8 +168,8 @@ impl<'a> Course<'a> {
         assert!(!status.contains("at the cgroup") && !status.contains("clients outside"), "{status}");
     }
 
-    /// Types a block of the page on a node, and asks again until the answer is so: holdfast looks who else is there
-    /// when it has begun to serve.
+    /// Runs a block of the page on a node, and repeats it until the answer fits: holdfast looks for other proxies
+    /// after it has begun to serve.
     #[track_caller]
     fn says(&self, node: &str, block: &str, is_so: impl Fn(&str) -> bool) -> String {
         let mut status = self.told(node, block);
@@ -195,7 +195,7 @@ impl<'a> Course<'a> {
         self.is_well(&format!("{node}: the way back"), since);
     }
 
-    /// The agent does not come back; what it left is told, each with a command of the page that removes it.
+    /// The agent does not return; each leftover is reported with the page's command that removes it.
     fn be_left_behind(&self, node: &str) {
         let gone = "kubectl -n kube-system delete daemonset cilium --cascade=foreground";
         typed(self.cluster, "cp", gone);
@@ -214,7 +214,7 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Whoever stays outside loses what it held from before, and nothing else.
+/// An outside client that stayed loses its former held connections, and nothing else.
 #[track_caller]
 fn assert_only_held_are_lost(client: &Client, since: u64, node: &str) {
     let tally = client.met(since);
@@ -223,7 +223,7 @@ fn assert_only_held_are_lost(client: &Client, since: u64, node: &str) {
     assert!(tally.at(":3071").was_lost(), "connections from before: {tally}");
 }
 
-/// Whether a client outside reaches a pod of either node by this one.
+/// Whether an outside client reaches a pod of either node through this one.
 fn answers(cluster: &Cluster, node: &str) -> bool {
     let [address, _] = node.parse::<MachineName>().unwrap().addresses();
     ["30701", "30702"].iter().all(|port| {
@@ -232,7 +232,7 @@ fn answers(cluster: &Cluster, node: &str) -> bool {
     })
 }
 
-/// The commands that `holdfast status` says for what Cilium has left.
+/// The commands in `holdfast status` for Cilium's leftovers.
 fn commands(status: &str) -> Vec<String> {
     let rest = status.split_once(LEFT).unwrap_or_else(|| panic!("nothing of Cilium: {status}")).1;
     let lines = rest.lines().take_while(|line| line.starts_with("  "));

@@ -1,18 +1,18 @@
-//! What the page has to be typed, by the step that it belongs to.
+//! The page's commands, by step.
 //!
-//! Invariant: the page's own words, but for what `at` fills in.
+//! Invariant: the page's own words, except for what `at` fills in.
 
 use super::guide::{blocks, section};
 
 const PAGE: &str = "migrate-from-cilium.md";
 
-/// The page's blocks. Those of a control plane say `NODE` and `CILIUM`.
+/// The page's blocks. Those for a control plane contain `NODE` and `CILIUM`.
 pub(crate) struct Page {
-    /// holdfast's configuration beside an agent that listens at its address.
+    /// holdfast's configuration next to an agent that listens at its address.
     pub(crate) admin: String,
-    /// Nodes with a label will have no replacement.
+    /// Sets Cilium up so that labelled nodes have no replacement.
     pub(crate) once: String,
-    /// Takes a node out of the load balancer; then counts the connections that it still has.
+    /// Removes a node from the load balancer; then counts its remaining connections.
     pub(crate) out: [String; 2],
     pub(crate) start: String,
     pub(crate) off: String,
@@ -35,7 +35,7 @@ impl Page {
     }
 }
 
-/// Commands that remove what Cilium leaves, as the page's table has them.
+/// The commands in the page's table that remove Cilium's leftovers.
 #[track_caller]
 pub(crate) fn removals() -> Vec<String> {
     let text = section(PAGE, "What Cilium leaves behind");
@@ -46,7 +46,7 @@ pub(crate) fn removals() -> Vec<String> {
         .collect()
 }
 
-/// Fills in what a line leaves to its reader.
+/// Fills in the reader's values.
 pub(crate) fn at(block: &str, node: &str, agent: &str) -> String {
     block.replace("NODE", node).replace("CILIUM", agent)
 }

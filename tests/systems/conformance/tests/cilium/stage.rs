@@ -1,7 +1,8 @@
-//! Two nodes whose network and whose Services are Cilium's, with what the page's reader has: holdfast as a package
-//! leaves it, and pods that are dialled.
+//! Two nodes with Cilium's network and Services, and what the page's reader has: holdfast as installed by a package,
+//! and dialled pods.
 //!
-//! Invariant: the agent's programs hang at the cgroup of its own node, and it writes no setting that all nodes share.
+//! Invariant: the agent's programs are attached to the cgroup of its own node, and it writes no setting that all nodes
+//! share.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -18,7 +19,7 @@ const SERVICES: &str = include_str!("objects.yaml");
 const PODS: &str = include_str!("pods.yaml");
 const RIGHTS: &str = include_str!("../../../../../contrib/kubernetes/rbac.yaml");
 
-/// What a package brings besides the program.
+/// The files of a package besides the program.
 const PACKAGED: [(&str, &str); 3] = [
     (
         "/usr/lib/systemd/system/holdfast.service",
@@ -30,13 +31,13 @@ const PACKAGED: [(&str, &str); 3] = [
 
 pub(crate) const CONFIG: &str = "/etc/holdfast/holdfast.toml";
 
-/// The keys that install.md has filled in.
+/// The keys that install.md fills in.
 pub(crate) const APISERVER: &str = "[apiserver]\nendpoints = [\"https://172.30.0.10:6443\"]\nkubeconfig = \"/etc/kubernetes/holdfast.conf\"\n";
 
-/// Settings of the whole kernel that an agent changes where it can.
+/// Settings of the whole kernel that an agent changes if it can.
 const SHARED: [&str; 2] = ["/proc/sys/kernel/unprivileged_bpf_disabled", "/proc/sys/kernel/timer_migration"];
 
-/// How Cilium is set up where users differ.
+/// The settings of Cilium in which users differ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     /// `bpf.masquerade`: whether its programs masquerade, or iptables.
@@ -49,7 +50,7 @@ pub(crate) fn shared_settings() -> [String; 2] {
     SHARED.map(|path| fs::read_to_string(path).unwrap())
 }
 
-/// Starts it, with Cilium alone.
+/// Starts the cluster with Cilium alone.
 pub(crate) fn start(setup: Setup) -> Cluster {
     let cluster = Cluster::start(&Topology {
         nodes: 2,
@@ -75,7 +76,7 @@ fn from_environment(name: &str) -> PathBuf {
 }
 
 fn install_cilium(cluster: &Cluster, setup: Setup) {
-    // An `apply` would write each whole kind into an annotation of its own, which some are too large for.
+    // `apply` would store each kind in an annotation, for which some are too large.
     typed(cluster, "cp", "kubectl create -f /opt/cilium/crds.yaml");
     let cgroup = typed(cluster, "n1", "ls -d /sys/fs/cgroup/unified 2>/dev/null || echo /sys/fs/cgroup");
     let filled = CILIUM
@@ -89,7 +90,7 @@ fn install_cilium(cluster: &Cluster, setup: Setup) {
         .unwrap();
 }
 
-/// As the package does, which enables it and does not start it.
+/// Installs as the package does: enabled, not started.
 fn install_holdfast(cluster: &Cluster, node: &str) {
     for (path, text) in PACKAGED {
         cluster.on(node).unwrap().write(path, text).unwrap();
@@ -103,7 +104,7 @@ fn install_holdfast(cluster: &Cluster, node: &str) {
     );
 }
 
-/// Writes holdfast's configuration, with more than where the apiserver is.
+/// Writes holdfast's configuration with the apiserver's address and `more`.
 pub(crate) fn configure(cluster: &Cluster, node: &str, more: &str) {
     cluster.on(node).unwrap().write(CONFIG, format!("{APISERVER}\n{more}")).unwrap();
 }
@@ -140,7 +141,7 @@ pub(crate) fn inside(cluster: &Cluster) -> Vec<Client> {
     NODES.into_iter().flat_map(of).collect()
 }
 
-/// A client outside, at a node's NodePorts.
+/// An outside client of a node's NodePorts.
 pub(crate) fn outside(cluster: &Cluster, name: &str, node: &str) -> Client {
     let [address, _] = node.parse::<holdfast_conformance::MachineName>().unwrap().addresses();
     let targets: Vec<String> =

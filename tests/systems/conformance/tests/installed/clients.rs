@@ -1,6 +1,6 @@
-//! Clients that connect all the time, to a ClusterIP and to NodePorts: in pods, on nodes and outside.
+//! Clients that connect in a loop, to a ClusterIP and to NodePorts: in pods, on nodes and outside.
 //!
-//! Invariant: each attempt is counted once, and a client without counts fails its test.
+//! Invariant: each attempt counts once, and a client without counts fails its test.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use holdfast_conformance::{Cluster, Running};
 
 use super::stage::{NODES, eventually};
 
-/// A service with three backends, and a pod on each node that can dial.
+/// A service with three backends, and a client pod on each node.
 pub(crate) const OBJECTS: &str = include_str!("objects.yaml");
 
 pub(crate) const CLUSTER_IP: &str = "10.96.7.7:80";
@@ -18,20 +18,20 @@ const NODE_PORT: u16 = 30080;
 /// The client's command, on machines and in pods: `OBJECTS` mounts it at the same path.
 const DIALER: &str = "/opt/dialer/bed_child dial";
 
-/// The file that ends the clients on a machine: each then tells what it counted.
+/// The file that ends the clients on a machine; each then prints its counts.
 const END: &str = "/run/dialers.end";
 
-/// How many connects each client must have had: fewer would prove nothing of what was done meanwhile.
+/// The least connects of each client: fewer would prove nothing about the events meanwhile.
 const CONNECTED_MIN: u64 = 100;
 
-/// Clients that dial until they are told to end.
+/// Clients that dial until they are ended.
 pub(crate) struct Clients<'a> {
     cluster: &'a Cluster,
     running: Vec<(String, Running)>,
 }
 
 impl<'a> Clients<'a> {
-    /// Starts a client for each way by which the service is reached on these nodes.
+    /// Starts a client for each path to the service on these nodes.
     pub(crate) fn start(cluster: &'a Cluster) -> Self {
         let mut clients = Self { cluster, running: Vec::new() };
         for machine in NODES.into_iter().chain(["cp", "out"]) {
@@ -48,7 +48,7 @@ impl<'a> Clients<'a> {
         clients
     }
 
-    /// A client tells what came of its attempts when it is asked on its standard input.
+    /// A client prints its results for each line of its standard input.
     fn add(&mut self, machine: &str, who: &str, dial: &str, to: &str) {
         let name = format!("{who}-{to}").replace([':', '.'], "-");
         let script = format!("{{ until [ -e {END} ]; do sleep 0.1; done; echo; sleep 1; }} | {dial} {to}");
@@ -56,10 +56,10 @@ impl<'a> Clients<'a> {
         self.running.push((name, running));
     }
 
-    /// Ends the clients, and checks that not one of their connects has failed.
+    /// Ends the clients, and checks that none of their connects failed.
     #[track_caller]
     pub(crate) fn end_without_a_failure(mut self, during: &str) {
-        // Clients go on for a while after the last change, so that they meet what it leads to.
+        // Clients continue for a while after the last change, to meet its effects.
         std::thread::sleep(Duration::from_secs(2));
         for machine in NODES.into_iter().chain(["cp", "out"]) {
             self.cluster.on(machine).unwrap().write(END, "").unwrap();
@@ -76,8 +76,8 @@ impl<'a> Clients<'a> {
     }
 }
 
-/// The command of a client in a pod. A kubelet that was started a moment ago may not know a running pod yet: only then
-/// is the command tried again, and nothing has been dialled.
+/// The command of a client in a pod. A freshly started kubelet may not list a running pod yet: only then the command
+/// is retried, and nothing has been dialled.
 fn in_pod(pod: &str) -> String {
     let script = format!(
         r#"said=$(mktemp); for try in $(seq 60); do
@@ -88,7 +88,7 @@ sleep 1; done; cat "$said" >&2; exit 1"#
     format!("sh -c '{script}' in-pod")
 }
 
-/// What a client counts.
+/// A client's counts.
 #[derive(Debug, serde::Deserialize)]
 struct Tally {
     connected: u64,

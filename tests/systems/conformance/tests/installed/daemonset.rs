@@ -10,12 +10,12 @@ use super::stage::{
 
 const KUBE_SYSTEM: [&str; 2] = ["--namespace", "kube-system"];
 
-/// Asks about objects of the system.
+/// Runs kubectl on objects of the system.
 fn system(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.kubectl(&[&KUBE_SYSTEM, arguments].concat()).unwrap()
 }
 
-/// The image of each pod's daemon, as it is to be and as it is.
+/// The desired and the actual image of each pod's daemon.
 fn images(cluster: &Cluster) -> String {
     let both = "jsonpath={.items[*].spec.containers[*].image} {.items[*].status.containerStatuses[*].image}";
     system(cluster, &["get", "pods", "-l", "app.kubernetes.io/name=holdfast", "-o", both])
@@ -30,7 +30,7 @@ fn upgrade(cluster: &Cluster, apply: &str) {
     follow(cluster, "cp", &first_two.join("\n"));
 }
 
-/// The pods are not asked to end.
+/// Deletes the pods by force.
 fn kill_pods(cluster: &Cluster) {
     let all = ["delete", "pods", "-l", "app.kubernetes.io/name=holdfast", "--grace-period=0", "--force"];
     system(cluster, &all);
@@ -65,7 +65,7 @@ fn no_connect_fails_during_daemonset_upgrade_rollback_and_kill() {
     take_out(&cluster, &patch, &logs, &delete);
 }
 
-/// No client of the node reaches the Service any more.
+/// Removes the DaemonSet: no client of the node reaches the Service any more.
 fn take_out(cluster: &Cluster, patch: &str, logs: &str, delete: &str) {
     follow(cluster, "cp", patch);
     for node in NODES {
@@ -76,7 +76,7 @@ fn take_out(cluster: &Cluster, patch: &str, logs: &str, delete: &str) {
     follow(cluster, "cp", delete);
 }
 
-/// The pod has no more than it needs, and what it has is in force.
+/// The pod has only the privileges that it needs, and they are in force.
 #[test]
 fn an_unprivileged_pod_serves() {
     let [_, import, _, apply, _, label, _, _, _] = blocks("As a DaemonSet");

@@ -1,4 +1,4 @@
-//! The image as `make image` makes it.
+//! The image that `make image` builds.
 
 use std::fs;
 use std::path::Path;

@@ -1,10 +1,9 @@
-//! holdfast on the nodes of a real cluster as operators bring it there: docs/install.md, word by word, while clients
-//! connect all the time. `scripts/installed.sh` builds what it takes and runs this.
+//! holdfast on the nodes of a real cluster as operators install it: docs/install.md, word by word, while clients
+//! connect in a loop. `scripts/installed.sh` builds what it needs and runs this.
 //!
-//! Invariant: only what the page leaves to its reader is filled in: where the apiserver is, and where a node has its
-//! cgroups.
+//! Invariant: only the reader's values are filled in: the apiserver's address, and a node's cgroup mount.
 
-// What clients counted is shown where it is asked for.
+// The clients' counts are printed.
 #![allow(clippy::print_stdout)]
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The package, on nodes with systemd as their first process: from its installation to its purge.
+//! The package on nodes with systemd as their first process: from its installation to its purge.
 //!
 //! Invariant: the unit is the package's own. Each node has one of the page's two kinds of credentials.
 
@@ -13,19 +13,19 @@ use super::stage::{
 
 const CONFIG: &str = "/etc/holdfast/holdfast.toml";
 
-/// Where the page's keys go in it.
+/// The table in which the page's keys go.
 const TABLE: &str = "\n[apiserver]\n";
 
-/// The one that the page's configuration names, as kubeadm has it.
+/// Installs the CA file of the page's configuration, as in kubeadm.
 const CA: &str = "install -D -m 644 /etc/kubernetes/ca.pem /etc/kubernetes/pki/ca.crt";
 
-/// The blocks of the page that are for a node of a cluster with packages.
+/// The page's blocks for a node of a cluster with packages.
 struct Page {
-    /// For this distribution.
+    /// The block for this distribution.
     install: String,
     rights: [String; 2],
     token: String,
-    /// One configuration with the credential of kubelet, and one with a token.
+    /// A configuration with kubelet's credential, and one with a token.
     configs: [String; 2],
     start: String,
     back: String,
@@ -52,7 +52,7 @@ impl Page {
     }
 }
 
-/// Types a line where that version's package was made.
+/// Runs a line in the folder of that version's package.
 #[track_caller]
 fn typed_in(cluster: &Cluster, node: &str, folder: &str, line: &str) -> String {
     typed(cluster, node, &format!("cd {folder} && DEBIAN_FRONTEND=noninteractive {line}"))
@@ -80,7 +80,7 @@ fn installed(page: &Page) -> Cluster {
     cluster
 }
 
-/// Puts another version in the place of the one that runs there.
+/// Replaces the running version.
 #[track_caller]
 fn replace(cluster: &Cluster, node: &str, (folder, version): (&str, &str), line: &str) {
     let before = main_pid(cluster, node);
@@ -124,7 +124,7 @@ fn no_connect_fails_during_package_upgrade_downgrade_kill_and_removal() {
     NODES.iter().for_each(|node| purge(&cluster, node, &page.purge));
 }
 
-/// The daemon is not asked to end, and systemd starts it again.
+/// Kills the daemon, and waits until systemd has started it again.
 #[track_caller]
 fn kill(cluster: &Cluster, node: &str) {
     let running = || main_pid(cluster, node);
@@ -134,7 +134,7 @@ fn kill(cluster: &Cluster, node: &str) {
     eventually("ready", || typed(cluster, node, "holdfast status || true").contains("ready      yes"));
 }
 
-/// What the kernel keeps for holdfast, each as words for bpftool that show it. Programs are kept by their links.
+/// The kernel objects of holdfast, each as words for bpftool. Links keep the programs.
 fn kept(cluster: &Cluster, node: &str) -> Vec<String> {
     let script = "find /sys/fs/bpf/holdfast -type f | while read -r pin; do
         bpftool link show pinned $pin 2>/dev/null |
@@ -144,7 +144,7 @@ fn kept(cluster: &Cluster, node: &str) -> Vec<String> {
     typed(cluster, node, script).lines().map(ToOwned::to_owned).collect()
 }
 
-/// Clients go on all the time, and reach the Service no more.
+/// Purges the package while clients continue, and no longer reach the Service.
 #[track_caller]
 fn purge(cluster: &Cluster, node: &str, line: &str) {
     let kept = kept(cluster, node);
@@ -164,7 +164,7 @@ fn purge(cluster: &Cluster, node: &str, line: &str) {
     assert!(!reaches(cluster, node, "10.96.7.7"), "{node}");
 }
 
-/// The unit's own, on a real node: nothing of it had to be taken away.
+/// Checks that the unit's sandbox is complete on a real node.
 #[track_caller]
 fn assert_sandbox(cluster: &Cluster, node: &str) {
     let status = typed(cluster, node, "cat /proc/$(pgrep -x holdfast)/status");

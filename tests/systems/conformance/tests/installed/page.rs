@@ -1,11 +1,11 @@
-//! The page's own blocks of commands.
+//! The page's blocks of commands.
 
 use std::fs;
 
 use super::guide;
 pub(crate) use super::guide::repository;
 
-/// The blocks of a section, each as it stands between its fences.
+/// The blocks of a section, each as between its fences.
 #[track_caller]
 pub(crate) fn blocks<const N: usize>(section: &str) -> [String; N] {
     guide::blocks("install.md", section)
@@ -20,7 +20,7 @@ fn the_manifests_name_the_image_of_this_version() {
     }
 }
 
-/// A change to one of them is meant for both.
+/// A change to one of them must be made in both.
 #[test]
 fn daemonset_and_static_pod_have_equal_permissions() {
     let text = |file| fs::read_to_string(repository().join("contrib/kubernetes").join(file)).unwrap();

@@ -1,5 +1,5 @@
-//! A cluster without a proxy yet, with what the reader of the page has: a clone of the repository, and the images and
-//! packages of two versions.
+//! A cluster without a proxy, and what the page's reader has: a clone of the repository, and the images and packages
+//! of two versions.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -12,19 +12,19 @@ pub(crate) use super::typing::{eventually, typed};
 
 pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 
-/// Where the reader has cloned the repository.
+/// The reader's clone of the repository.
 pub(crate) const CLONE: &str = "/srv/holdfast";
 
-/// Where the image of each version is, and its package as `make deb` leaves it.
+/// The folder with each version's image, and its package from `make deb`.
 pub(crate) const FIRST: &str = "/srv/first";
 pub(crate) const NEXT: &str = "/srv/next";
 
 pub(crate) const APISERVER: &str = "https://172.30.0.10:6443";
 
-/// What the page has in its place.
+/// The placeholder in the page.
 pub(crate) const SOMEBODYS: &str = "https://10.0.0.10:6443";
 
-/// What `scripts/installed.sh` built.
+/// A path from `scripts/installed.sh`.
 fn from_environment(name: &str) -> PathBuf {
     let value = env::var_os(name);
     value
@@ -32,13 +32,13 @@ fn from_environment(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not set: run scripts/installed.sh, which sets it"))
 }
 
-/// The number that `scripts/installed.sh` gives the second version.
+/// The number of the second version in `scripts/installed.sh`.
 pub(crate) fn next_version() -> String {
     let (major, patch) = env!("CARGO_PKG_VERSION").rsplit_once('.').unwrap();
     format!("{major}.{}", patch.parse::<u32>().unwrap() + 1)
 }
 
-/// Starts it, and brings what the reader of the page has.
+/// Starts the cluster, and brings the reader's files.
 pub(crate) fn start(init: Init) -> Cluster {
     let topology = Topology { nodes: 2, proxy: Proxy::Nobody, init, ..Topology::default() };
     let cluster = Cluster::start(&topology).unwrap();
@@ -61,7 +61,7 @@ fn bring(cluster: &Cluster, machine: &str, from: &std::path::Path, to: &str) {
     cluster.on(machine).unwrap().write(to, fs::read(from).unwrap()).unwrap();
 }
 
-/// The folder that the page uses, filled in as the page says.
+/// Brings the folder that the page uses, with the reader's values.
 fn bring_clone(cluster: &Cluster, machine: &str) {
     let here = repository().join("contrib/kubernetes");
     for entry in fs::read_dir(here).unwrap() {
@@ -73,7 +73,7 @@ fn bring_clone(cluster: &Cluster, machine: &str) {
     }
 }
 
-/// `make image` and `make deb` of both versions.
+/// Brings both versions from `make image` and `make deb`.
 fn bring_packages(cluster: &Cluster, node: &str) {
     let packages = from_environment("HOLDFAST_PACKAGES");
     for (version, to) in [(env!("CARGO_PKG_VERSION").to_owned(), FIRST), (next_version(), NEXT)] {
@@ -84,21 +84,21 @@ fn bring_packages(cluster: &Cluster, node: &str) {
     }
 }
 
-/// Where nodes of this machine have cgroup v2.
+/// The mount of cgroup v2 on this machine's nodes.
 fn cgroup(cluster: &Cluster) -> String {
     let hybrid = cluster.on("n1").unwrap().run(&["test", "-e", "/sys/fs/cgroup/unified"]).unwrap();
     let path = if hybrid.status.success() { "/sys/fs/cgroup/unified" } else { "/sys/fs/cgroup" };
     format!("path: {path},")
 }
 
-/// The full name of an image of which nodes have several versions.
+/// The full name of an image, of which nodes have several versions.
 fn image(cluster: &Cluster, short: &str) -> String {
     let names = typed(cluster, "n1", "until ctr -n k8s.io images ls -q 2>/dev/null; do sleep 0.2; done");
     let is_it = |name: &&str| name.contains(&format!("/{short}:"));
     names.lines().rfind(is_it).unwrap_or_else(|| panic!("no {short}: {names}")).to_owned()
 }
 
-/// Types the lines of a block of the page, in the clone.
+/// Runs the lines of a block of the page, in the clone.
 #[track_caller]
 pub(crate) fn follow(cluster: &Cluster, machine: &str, block: &str) -> Vec<String> {
     block.lines().map(|line| typed(cluster, machine, &format!("cd {CLONE} && {line}"))).collect()
@@ -111,7 +111,7 @@ pub(crate) fn load(cluster: &Cluster, line: &str, folder: &str) {
     }
 }
 
-/// The service and the clients are there, and each client reaches it.
+/// Waits until the service and the clients are ready, and each client reaches it.
 #[track_caller]
 pub(crate) fn wait_for_service(cluster: &Cluster) {
     cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]).unwrap();

@@ -1,4 +1,4 @@
-//! The static pod: before any apiserver, and through upgrades.
+//! The static pod: before any apiserver starts, and through upgrades.
 
 use holdfast_conformance::{Cluster, Init};
 
@@ -8,7 +8,7 @@ use super::stage::{
     FIRST, NEXT, NODES, eventually, follow, load, next_version, reaches, start, typed, wait_for_service,
 };
 
-/// As kubeadm has it: static pods, and a kubeconfig that names a file which kubelet renews.
+/// As in kubeadm: static pods, and a kubeconfig with a file that kubelet renews.
 const AS_KUBEADM: &str = "set -e
     grep -q staticPodPath /etc/kubernetes/kubelet.yaml || echo 'staticPodPath: /etc/kubernetes/manifests' \
         >>/etc/kubernetes/kubelet.yaml
@@ -22,12 +22,12 @@ fn is_good(cluster: &Cluster, node: &str, path: &str) -> bool {
     typed(cluster, node, &format!("curl -s 127.0.0.1:9890/{path} || true")) == "ok\n"
 }
 
-/// The versions of all containers there, of which a pod has two: the one that prepares, and the daemon's.
+/// The versions of all containers there: a pod has an init container and the daemon's.
 fn version(cluster: &Cluster, node: &str) -> String {
     typed(cluster, node, "ctr -n k8s.io containers ls | grep -o 'holdfast.io/holdfast:[0-9.]*' | sort -u")
 }
 
-/// As the page says: the version in the file.
+/// Puts the version into the file, as the page says.
 fn put(cluster: &Cluster, node: &str, install: &str, to: &str) {
     let file = "contrib/kubernetes/static-pod.yaml";
     follow(cluster, node, &format!("sed -i 's#holdfast:[0-9.]*#holdfast:{to}#' {file}"));
@@ -75,7 +75,7 @@ fn a_static_pod_serves_before_any_apiserver_and_no_connect_fails_in_its_upgrade(
         clients.end_without_a_failure(what);
     }
 
-    // The power goes: what comes back knows its services by itself.
+    // A power cut: after it the node has its services from saved state.
     control_plane.stop("apiserver").unwrap();
     cluster.stop_machine("n1").unwrap();
     cluster.boot_machine("n1").unwrap();

@@ -1,6 +1,6 @@
-//! Clusters of the real thing. They need root and what scripts/conformance.sh builds, so a feature selects them.
+//! Tests of real clusters. They need root and what scripts/conformance.sh builds, so a feature selects them.
 
-// What clients counted is shown where it is asked for.
+// The clients' counts are printed.
 #![allow(clippy::print_stdout)]
 
 #[cfg(test)]
@@ -26,7 +26,7 @@ mod tests {
         Cluster::start(&Topology { nodes: 1, proxy, files, ..Topology::default() }).unwrap()
     }
 
-    /// The apiserver's own Service, as a process of the node reaches it.
+    /// Whether a process of the node reaches the apiserver's own Service.
     fn reaches_apiserver_service(cluster: &Cluster) -> bool {
         let ask = ["curl", "-sk", "--max-time", "5", "https://10.96.0.1/livez"];
         let answer = cluster.on("n1").unwrap().run(&ask).unwrap();
@@ -122,7 +122,7 @@ mod tests {
         children.split_whitespace().next()?.parse().ok()
     }
 
-    /// Networks and cgroups that bear the number of a process.
+    /// The networks and cgroups with a process's id in their names.
     fn left_of(process: u32) -> Vec<String> {
         let prefix = format!("holdfast-cluster-{process}-");
         let folders = ["/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory"];

@@ -1,8 +1,8 @@
-//! Kubelets that know no address but holdfast's virtual one, in a cluster with two apiservers. What has cut nodes off
-//! with other such addresses is done to these.
+//! Kubelets that use only holdfast's virtual address, in a cluster with two apiservers. The tests repeat what has cut
+//! nodes off with other such addresses.
 //!
-//! Invariant: a node that was not ready even for a moment fails its test, because its condition says since when it is
-//! as it is.
+//! Invariant: a node that was unready even for a moment fails its test, because its condition has the time of its last
+//! change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,25 +18,25 @@ const OTHER: (&str, &str) = ("apiserver", "172.30.0.10:6443");
 
 const VIRTUAL: &str = "169.254.20.1:6443";
 
-/// How often an apiserver dies and comes back, and after each how many of these deaths a node's daemon dies too.
+/// How often an apiserver dies and returns, and after how many deaths a node's daemon dies too.
 const DEATHS: usize = 20;
 const DAEMON_DIES_EACH: usize = 4;
 
 /// How often an apiserver ends as planned: each takes more than a minute, because it waits for its watches.
 const PLANNED_ENDS: usize = 2;
 
-/// How long a daemon gets no processor: longer than a node may be silent until it is given up, which is 50 s.
+/// How long a daemon gets no processor: longer than the 50 s after which a silent node is given up.
 const STARVED: Duration = Duration::from_secs(60);
 
-/// How long each of two apiservers is away in its turn: longer than other balancers take to forget a server.
+/// How long each of two apiservers is down in turn: longer than other balancers take to drop a server.
 const TURN: Duration = Duration::from_secs(20);
 
 const DIALER: &str = "/opt/dialer/bed_child";
 
-/// The file that ends the client of a node, which then tells what it counted.
+/// The file that ends a node's client, which then prints its counts.
 const END: &str = "/run/dialer.end";
 
-/// Fewer connects would prove nothing of what was done meanwhile.
+/// Fewer connects would prove nothing about the events meanwhile.
 const CONNECTED_MIN: u64 = 1_000;
 
 const NODES: [&str; 2] = ["n1", "n2"];
@@ -46,7 +46,7 @@ struct VipCluster {
     nodes: &'static [&'static str],
 }
 
-/// A client of the virtual address on a node, which connects all the time.
+/// A client of the virtual address on a node, which connects in a loop.
 struct Client<'a> {
     vip: &'a VipCluster,
     running: Running,
@@ -72,7 +72,7 @@ impl VipCluster {
         vip
     }
 
-    /// Waits until each node has led to this apiserver, by turns: one may lead back before another one leads there.
+    /// Waits until each node has led to this apiserver at some time: one may leave it before another one reaches it.
     #[track_caller]
     fn leads_to(&self, (_, address): (&str, &str)) {
         let mut left = self.nodes.to_vec();
@@ -88,7 +88,7 @@ impl VipCluster {
         said["vip"]["leads_to"].as_str().map(str::to_owned)
     }
 
-    /// Sends a signal to a service, which is started again when it ends.
+    /// Sends a signal to a service, which is restarted when it ends.
     fn signal(&self, machine: &str, signal: &str, service: &str) {
         typed(&self.cluster, machine, &format!("kill -{signal} $(cat /run/services/{service}.pid)"));
     }
@@ -97,7 +97,7 @@ impl VipCluster {
         typed(&self.cluster, "cp", &format!("cat /run/services/{service}.pid"))
     }
 
-    /// Whether each node is ready, and since when.
+    /// Each node's readiness, and since when.
     fn ready(&self) -> String {
         let ready = r#"{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}"#;
         let since = r#"{.status.conditions[?(@.type=="Ready")].lastTransitionTime}"#;
@@ -105,7 +105,7 @@ impl VipCluster {
         self.cluster.kubectl(&["get", "nodes", "-o", &each]).unwrap()
     }
 
-    /// When each kubelet was heard last, as this apiserver knows it.
+    /// The last renewal of each kubelet's lease, as this apiserver has it.
     fn heard(&self, (_, address): (&str, &str)) -> Vec<String> {
         let server = format!("--server=https://{address}");
         let time = ["-o", "jsonpath={.spec.renewTime}"];
@@ -114,7 +114,7 @@ impl VipCluster {
         self.nodes.iter().map(|node| heard(node).unwrap_or_default()).collect()
     }
 
-    /// Waits until each kubelet has told this apiserver, from now on, that it is there.
+    /// Waits until each kubelet renews its lease at this apiserver.
     #[track_caller]
     fn is_heard(&self, by: (&str, &str)) {
         let before = self.heard(by);
@@ -124,7 +124,7 @@ impl VipCluster {
         });
     }
 
-    /// Since `before` no node was given up, and kubelets follow what the cluster wants.
+    /// Checks that no node was given up since `before`, and that kubelets follow the cluster.
     #[track_caller]
     fn was_never_unready(&self, before: &str) {
         self.is_heard(OTHER);
@@ -146,7 +146,7 @@ impl VipCluster {
 }
 
 impl Client<'_> {
-    /// Ends the client; not one of its connects may have failed.
+    /// Ends the client and checks that none of its connects failed.
     #[track_caller]
     fn end_without_a_failure(mut self, node: &str) {
         self.vip.cluster.on(node).unwrap().write(END, "").unwrap();
@@ -189,7 +189,7 @@ fn a_planned_apiserver_end_costs_a_nodes_client_no_connect() {
     vip.was_never_unready(&before);
 }
 
-/// There, the process that all connections went through got no processor on a node with thousands of pods.
+/// In that issue, the process of all connections got no processor on a node with thousands of pods.
 #[test]
 fn a_daemon_without_processor_time_cuts_no_kubelet_as_talos_8112() {
     let vip = VipCluster::start(&NODES[..1]);
@@ -203,7 +203,7 @@ fn a_daemon_without_processor_time_cuts_no_kubelet_as_talos_8112() {
     vip.was_never_unready(&before);
 }
 
-/// There, the balancer of a node went on with the server that was there last until that one came back.
+/// In that issue, a node's balancer stayed with the last server until that one returned.
 #[test]
 fn alternating_apiserver_outages_lose_no_node_as_k3s_11349() {
     let vip = VipCluster::start(&NODES[..1]);
@@ -220,7 +220,7 @@ fn alternating_apiserver_outages_lose_no_node_as_k3s_11349() {
     vip.was_never_unready(&before);
 }
 
-/// There, some nodes came up after an update and nothing listened at the address.
+/// In that issue, some nodes booted after an update without a listener at the address.
 #[test]
 fn a_kubelet_starts_before_or_after_holdfast_as_talos_10598() {
     let vip = VipCluster::start(&NODES[..1]);
@@ -233,7 +233,7 @@ fn a_kubelet_starts_before_or_after_holdfast_as_talos_10598() {
     [PREFERRED, OTHER].iter().for_each(|(apiserver, _)| cp.stop(apiserver).unwrap());
     vip.cluster.stop_machine("n1").unwrap();
     vip.cluster.boot_machine("n1").unwrap();
-    // The other one was the last to serve, and ended last.
+    // The other apiserver served last, and ended last.
     eventually("a daemon that knows where it led", || vip.led("n1").as_deref() == Some(OTHER.1));
     cp.start(PREFERRED.0).unwrap();
     vip.leads_to(PREFERRED);
@@ -243,7 +243,7 @@ fn a_kubelet_starts_before_or_after_holdfast_as_talos_10598() {
     vip.leads_to(PREFERRED);
 }
 
-/// Boots the node anew, but for a service of it that starts only when something has been seen without it.
+/// Reboots the node, except for one service, which starts only after `seen`.
 #[track_caller]
 fn reboot_without(vip: &VipCluster, service: &str, seen: impl FnOnce()) {
     let (node, script) = (vip.cluster.on("n1").unwrap(), format!("/etc/machine/services/{service}"));

@@ -1,6 +1,6 @@
-//! Pages of the guide as tests follow them: block by block.
+//! Follows pages of the guide, block by block.
 //!
-//! Invariant: a page with other blocks than a test expects fails it.
+//! Invariant: a page with other blocks than expected fails its test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) fn section(page: &str, name: &str) -> String {
     rest.split("\n## ").next().unwrap().to_owned()
 }
 
-/// The blocks of a section, each as it stands between its fences.
+/// The blocks of a section, each as between its fences.
 #[track_caller]
 pub(crate) fn blocks<const N: usize>(page: &str, name: &str) -> [String; N] {
     let text = section(page, name);

@@ -1,6 +1,6 @@
-//! A person at the machines of a cluster: types lines, and waits for what they bring about.
+//! A user at the machines of a cluster: runs lines, and waits for their effects.
 //!
-//! Invariant: a line that fails is shown with all that it said.
+//! Invariant: a failed line is shown with its output.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Types a line into a shell of a machine.
+/// Runs a line in a machine's shell.
 #[track_caller]
 pub(crate) fn typed(cluster: &Cluster, machine: &str, line: &str) -> String {
     let said = cluster.on(machine).unwrap().run(&["sh", "-c", line]).unwrap();

@@ -1,7 +1,7 @@
-//! What all clients met, out of their lines.
+//! The results of all clients, parsed from their lines.
 //!
-//! Invariant: an attempt is left out only if it began in a time in which its own machine, or the one that it dials, was
-//! away. A line that is cut short by the end of its writer is no attempt.
+//! Invariant: an attempt is skipped only if its own machine or the dialled one was absent when it began. A truncated
+//! line is no attempt.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use crate::client::{OUTCOMES, Outcome};
 
-/// An attempt takes a second at most: one that began so long before its machine went may have met that.
+/// The longest time of an attempt: one that began this long before an absence may be affected by it.
 const ATTEMPT_MAX: u64 = 1_000_000_000;
 
-/// A machine that was away, from when to when.
+/// An absent machine, with the time.
 #[derive(Clone, Debug)]
 pub(crate) struct Absence {
     pub(crate) machine: String,
-    /// As the clients dial it.
+    /// Its address, as clients dial it.
     pub(crate) address: String,
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -29,17 +29,17 @@ impl Absence {
     }
 }
 
-/// The sum of what clients met.
+/// The sum of the clients' results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     outcomes: BTreeMap<Outcome, u64>,
-    /// Failures by client, target and outcome, so that a reader sees where to look.
+    /// Failures by client, target and outcome, to show where to look.
     places: BTreeMap<String, u64>,
     longest: Duration,
 }
 
 impl Tally {
-    /// Adds the lines of one client of a machine that began their attempts in that time.
+    /// Adds the attempts of one client that began within that time.
     pub(crate) fn add(&mut self, client: Client<'_>, lines: &str, [from, to]: [u64; 2], away: &[Absence]) {
         let mut since: BTreeMap<&str, u64> = BTreeMap::new();
         for (at, target, outcome) in lines.split_inclusive('\n').filter_map(attempt) {
@@ -101,7 +101,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Time, target and outcome of a line that is whole.
+/// Time, target and outcome of a complete line.
 fn attempt(line: &str) -> Option<(u64, &str, Outcome)> {
     let mut words = line.strip_suffix('\n')?.split(' ');
     let (at, target, word) = (words.next()?.parse().ok()?, words.next()?, words.next()?);

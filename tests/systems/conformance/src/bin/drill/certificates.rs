@@ -1,8 +1,8 @@
-//! A cluster changes its authority while it runs, as Kubernetes' manual has it: all machines trust both, servers and
-//! users get new certificates, then the old authority is trusted no more.
+//! Replaces the authority of a running cluster, as in Kubernetes' manual: all machines trust both, servers and users
+//! get new certificates, then the old authority is removed.
 //!
-//! Invariant: a file is never half a file: it is written beside, then renamed. Only programs that read their files at
-//! their start alone are told, and no proxy is among them.
+//! Invariant: files are replaced atomically. Only programs that read their files just at the start are restarted or
+//! signalled, and no proxy is among them.
 
 use std::thread;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::stage::{SETTLE_MAX, Stage, nodes};
 
 const FOLDER: &str = "/etc/kubernetes";
 
-/// Clients of Kubernetes' own library look at their files every five minutes; each step leaves them time.
+/// Clients with Kubernetes' library read their files every five minutes; each step leaves time for that.
 const STEP_S: u64 = 310;
 
-/// The apiserver looks each minute where it is not told.
+/// The apiserver reads its files each minute.
 const LAST_STEP: Duration = Duration::from_secs(65);
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
@@ -39,14 +39,14 @@ pub(crate) fn rotate(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     thread::sleep(step);
     trust(stage, &authority.pem())?;
     thread::sleep(LAST_STEP);
-    // A client that holds on to an old connection has not shown that it can make a new one.
+    // A client on an old connection has not shown that it can open a new one.
     without_apiserver(stage, || Ok(()))?;
     stage.cluster.wait_for_nodes()?;
     replace_backends(&stage.cluster)?;
     rolled_out(&stage.cluster)
 }
 
-/// Pods have the authority from the controllers, which read it at their start, as cluster DNS does.
+/// Pods get the authority from the controllers, which read it at their start, as cluster DNS does.
 fn trust(stage: &Stage, authorities: &str) -> Result<(), Failure> {
     ["cp"].iter().chain(nodes()).try_for_each(|name| put(stage.cluster.on(name)?, "ca.pem", authorities))?;
     stage.cluster.restart("controller-manager")?;
@@ -55,7 +55,7 @@ fn trust(stage: &Stage, authorities: &str) -> Result<(), Failure> {
     rolled_out(&stage.cluster)
 }
 
-/// The controllers are there and have written it for every namespace after so long.
+/// How long the controllers take to start and to publish it in every namespace.
 const PUBLISHED: Duration = Duration::from_secs(20);
 
 fn authority() -> Result<Authority, Failure> {

@@ -1,8 +1,8 @@
-//! Clients that dial a Service again and again: each connect is new, and its answer is checked. One kind keeps its
-//! connection, and dials again only when that is lost.
+//! Clients that dial a Service in a loop: each attempt is a new connection, and its answer is checked. One kind keeps
+//! its connection, and dials again only when that breaks.
 //!
-//! Invariant: each attempt is one line on the standard output, `NANOSECONDS TARGET OUTCOME`, written whole; it takes no
-//! longer than [`ATTEMPT_MAX`]. Times are of the clock that never steps, which is one for all machines of a kernel.
+//! Invariant: each attempt is one line on standard output, `NANOSECONDS TARGET OUTCOME`, written atomically; it takes
+//! at most [`ATTEMPT_MAX`]. Times are of the monotonic clock, which all machines of a kernel share.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -15,33 +15,32 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::Failure;
 
-/// A client waits so long for its answer.
+/// The timeout of an answer.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 
-/// The time from one attempt at an address to the next: ten in a second show a short gap, and leave a small machine
-/// time.
+/// The interval of attempts at an address: ten a second show a short gap, and spare a small machine.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the server of the dialled Service says.
+/// The answer of the dialled Service's server.
 pub(crate) const ANSWER: &str = "web";
 
-/// A question for `kubernetes.default.svc.cluster.local`, type A, and the address that is in every right answer.
+/// A DNS query for `kubernetes.default.svc.cluster.local`, type A, and the address in every right answer.
 const QUESTION: &[u8] = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\
     \x0akubernetes\x07default\x03svc\x07cluster\x05local\x00\x00\x01\x00\x01";
 const DNS_ANSWER: [u8; 4] = [10, 96, 0, 1];
 
-/// What is asked at an address.
+/// The protocol of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The server's name, by TCP.
     Name,
-    /// Where the apiserver is, by DNS.
+    /// The apiserver's address, by DNS.
     Dns,
-    /// A byte there and back, on one connection.
+    /// A byte in each direction, on one connection.
     Held,
 }
 
-/// What a client dials: `name:ADDRESS`, `dns:ADDRESS` or `held:ADDRESS`.
+/// A target: `name:ADDRESS`, `dns:ADDRESS` or `held:ADDRESS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     kind: Kind,
@@ -63,16 +62,16 @@ impl FromStr for Target {
     }
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Answered,
     Refused,
     /// No connection or no answer in time.
     TimedOut,
-    /// Another server answered, or half an answer came.
+    /// Another server answered, or the answer was truncated.
     Wrong,
-    /// Reset, unreachable, and whatever else the system says.
+    /// Reset, unreachable, or another error of the system.
     Failed,
 }
 
@@ -122,7 +121,7 @@ fn dial_on(target: &Target) -> io::Result<()> {
     }
 }
 
-/// Nanoseconds of the clock that never steps.
+/// Nanoseconds of the monotonic clock.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
@@ -139,11 +138,11 @@ impl Target {
     }
 }
 
-/// What the server at an address says that it is.
+/// The name that the server at an address sends.
 pub(crate) fn name_at(address: SocketAddr) -> io::Result<String> {
     let end = Instant::now() + ATTEMPT_MAX;
     let mut stream = TcpStream::connect_timeout(&address, ATTEMPT_MAX)?;
-    // Zero would mean no limit.
+    // Zero would mean no timeout.
     let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     stream.set_read_timeout(Some(left))?;
     let mut name = String::new();
@@ -151,7 +150,7 @@ pub(crate) fn name_at(address: SocketAddr) -> io::Result<String> {
     Ok(name.trim().to_owned())
 }
 
-/// Whether the connection that is held goes on; a new one is held where there is none. One that fails is not kept.
+/// Whether the held connection still works. Opens a new one if there is none, and drops a failed one.
 fn echo_on(held: &mut Option<TcpStream>, address: SocketAddr) -> io::Result<bool> {
     let mut stream = match held.take() {
         Some(stream) => stream,

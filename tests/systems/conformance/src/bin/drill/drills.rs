@@ -1,7 +1,6 @@
-//! The disasters: a row of data and a function each.
+//! The drills: a row of data and a function each.
 //!
-//! Invariant: a drill leaves the cluster as well as it found it; the next one begins only when every client is
-//! answered.
+//! Invariant: a drill leaves the cluster as healthy as before; the next one begins only when every client is answered.
 
 mod control_plane;
 mod node;
@@ -17,11 +16,11 @@ use crate::client::now;
 use crate::stage::Stage;
 use crate::{Failure, certificates, figures, say};
 
-/// A disaster by its name.
+/// A drill by its name.
 #[derive(Clone, Copy)]
 pub(crate) struct Drill {
     pub(crate) name: &'static str,
-    /// What is done to the cluster, in a line of the help.
+    /// What the drill does to the cluster, for the help.
     what: &'static str,
     run: fn(&Stage, &Proxy) -> Result<(), Failure>,
 }
@@ -34,7 +33,7 @@ const fn drill(
     Drill { name, what, run }
 }
 
-/// All drills in the order in which they run: what costs most comes last.
+/// All drills in order; the most expensive come last.
 pub(crate) const ALL: [Drill; 14] = [
     drill(
         "kill",
@@ -76,14 +75,14 @@ pub(crate) const ALL: [Drill; 14] = [
     drill("reboot", "each node drained, without power for a moment, and back", node::reboot),
 ];
 
-/// What a drill came to.
+/// The result of a drill.
 #[derive(Clone, Debug)]
 pub(crate) struct Cost {
     pub(crate) failed: u64,
     pub(crate) row: String,
 }
 
-/// Runs those of these names, or all; whether none cost more than it may.
+/// Runs the named drills, or all. Returns whether none cost more than it may.
 pub(crate) fn run(names: &[String], proxy: &Proxy) -> Result<bool, Failure> {
     if let Some(unknown) = names.iter().find(|name| !ALL.iter().any(|drill| drill.name == **name)) {
         let known: Vec<&str> = ALL.iter().map(|drill| drill.name).collect();
@@ -101,7 +100,7 @@ pub(crate) fn run(names: &[String], proxy: &Proxy) -> Result<bool, Failure> {
             }
             Err(error) => {
                 say(&format!("{}: FAILED: {}", drill.name, crate::whole(error.as_ref())))?;
-                // What is left of this cluster says nothing of the next drill.
+                // After a failure, this cluster says nothing about the next drill.
                 stage = None;
                 false
             }
@@ -143,10 +142,10 @@ impl Drill {
     }
 }
 
-/// So many of the places with most failures are named.
+/// How many of the places with most failures are listed.
 const WORST: usize = 8;
 
-/// A number that the environment gives, for a longer or a shorter drill.
+/// A number from the environment, for a longer or a shorter drill.
 pub(crate) fn seconds(name: &str, usual: u64) -> Duration {
     let asked = std::env::var(name).ok().and_then(|text| text.parse().ok());
     Duration::from_secs(asked.unwrap_or(usual))

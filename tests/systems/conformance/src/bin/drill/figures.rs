@@ -1,7 +1,7 @@
-//! How many connects may fail in a drill with holdfast, by what fails with the real kube-proxy, and how long a cluster
-//! takes to start with either.
+//! How many connects may fail in a drill with holdfast, by the failures with the real kube-proxy, and the start time
+//! of a cluster with either.
 //!
-//! Invariant: the figures of kube-proxy in the table are measured by the same command (docs/conformance.md).
+//! Invariant: the table's results of kube-proxy are measured by the same command (docs/conformance.md).
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use holdfast_conformance::{Cluster, Mode, Proxy};
 use crate::stage::topology;
 use crate::{Failure, say};
 
-/// How many connects failed in each drill with the real kube-proxy; in a drill that is not listed none may fail.
+/// The failed connects in each drill with the real kube-proxy; in an unlisted drill none may fail.
 const KUBE_PROXY: &str = include_str!("../../../drills.tsv");
 
-/// Starts of each proxy, in turns: an odd number has a middle.
+/// The starts of each proxy, in turns; an odd number has a median.
 const STARTS: usize = 5;
 
-/// Whether so many connects may fail in this drill. With another proxy any number may: holdfast is compared with it.
+/// Whether this many connects may fail in this drill. Other proxies are only the reference, and have no limit.
 pub(crate) fn is_allowed(drill: &str, proxy: &Proxy, failed: u64) -> bool {
     !matches!(proxy, Proxy::Holdfast { .. }) || failed <= allowed(KUBE_PROXY, drill)
 }
@@ -34,15 +34,14 @@ pub(crate) fn word(proxy: &Proxy) -> String {
     }
 }
 
-/// Tells the times from nothing until nodes and cluster DNS are ready: holdfast and the real kube-proxy in turns, so
-/// that what else the machine does slows both. Returns whether holdfast's middle start was no slower than kube-proxy's
-/// slowest.
+/// Prints the times until nodes and cluster DNS are ready, with holdfast and the real kube-proxy in turns, so that
+/// other load affects both. Returns whether holdfast's median was no slower than kube-proxy's slowest.
 pub(crate) fn starts() -> Result<bool, Failure> {
     let mut own = (Proxy::Holdfast { config: String::new() }, Vec::new());
     let mut theirs = (Proxy::KubeProxy(Mode::Nftables), Vec::new());
     for number in 0..STARTS {
         let mut turns = [&mut own, &mut theirs];
-        // The proxy that comes second finds what the first one has warmed.
+        // The second proxy profits from warm caches, so they swap.
         turns.rotate_left(number % 2);
         for (proxy, times) in turns {
             times.push(start(proxy)?);
@@ -55,7 +54,7 @@ pub(crate) fn starts() -> Result<bool, Failure> {
     Ok(is_as_soon(&own.1, &theirs.1))
 }
 
-/// Whether the middle one of our starts is no slower than the slowest of theirs; both are sorted.
+/// Whether our median is no slower than their slowest; both are sorted.
 fn is_as_soon(own: &[Duration], theirs: &[Duration]) -> bool {
     middle(own) <= theirs.last().copied().unwrap_or_default()
 }

@@ -1,13 +1,13 @@
-//! What drills ask of Kubernetes.
+//! Requests of drills to Kubernetes.
 //!
-//! Invariant: each order is waited for, with a limit.
+//! Invariant: each request is awaited, with a limit.
 
 use holdfast_conformance::Cluster;
 
 use crate::Failure;
 use crate::stage::eventually;
 
-/// All deployments and clients are as they were asked for.
+/// Waits until all deployments and clients are rolled out.
 pub(crate) fn rolled_out(cluster: &Cluster) -> Result<(), Failure> {
     for (namespace, what) in
         [("drill", "deployment/web"), ("drill", "daemonset/client"), ("kube-system", "deployment/coredns")]
@@ -18,13 +18,13 @@ pub(crate) fn rolled_out(cluster: &Cluster) -> Result<(), Failure> {
     Ok(())
 }
 
-/// New backends, one after another; each old one serves for ten seconds more.
+/// Replaces the backends one after another; each old one serves for ten more seconds.
 pub(crate) fn replace_backends(cluster: &Cluster) -> Result<(), Failure> {
     cluster.kubectl(&["-n", "drill", "rollout", "restart", "deployment/web"])?;
     Ok(())
 }
 
-/// A Service of the same backends.
+/// Creates a Service with the same backends.
 pub(crate) fn make_service(cluster: &Cluster, name: &str, address: &str) -> Result<(), Failure> {
     let manifest = format!(
         "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: drill}}, spec: {{clusterIP: {address}, \
@@ -33,19 +33,19 @@ pub(crate) fn make_service(cluster: &Cluster, name: &str, address: &str) -> Resu
     eventually(&format!("a Service {name}"), || cluster.apply(&manifest).map(drop))
 }
 
-/// Moves everything but the clients off a node, as before its reboot.
+/// Moves everything except the clients off a node, as before a reboot.
 pub(crate) fn drain(cluster: &Cluster, node: &str) -> Result<(), Failure> {
     cluster.kubectl(&["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s"])?;
     Ok(())
 }
 
-/// Lets pods in again.
+/// Makes a node schedulable again.
 pub(crate) fn uncordon(cluster: &Cluster, node: &str) -> Result<(), Failure> {
     cluster.kubectl(&["uncordon", node])?;
     Ok(())
 }
 
-/// After a boot the node is still called ready, from before: its kubelet has to say so anew.
+/// Waits for a booted node's kubelet: the node is still marked ready from before.
 pub(crate) fn wait_for_node(cluster: &Cluster, node: &str) -> Result<(), Failure> {
     let ready = ["wait", "--for=condition=Ready", &format!("node/{node}"), "--timeout=120s"];
     eventually(&format!("node {node} ready"), || cluster.kubectl(&ready).map(drop))?;

@@ -1,9 +1,9 @@
-//! What the proxy of each node takes for a load of the shape of clusterloader2's `load` test, at a small scale: pods of
-//! Services of three sizes come, are replaced by another number of them, and go.
+//! The cost of each node's proxy under a small version of clusterloader2's `load` test: pods of Services of three
+//! sizes are created, replaced by another number, and deleted.
 //!
-//! Invariant: how many pods there are, and when which number changes, is the same for every proxy, and all figures are
-//! from the proxy's own metrics, by the names that kube-proxy gives them. They are compared, not judged: the time of a
-//! change begins with what its pod says, so most of it is the controllers'.
+//! Invariant: the numbers of pods and the order of changes are equal for every proxy, and all results are from the
+//! proxy's own metrics, by kube-proxy's names. They are compared, not judged: a change's time begins with its pod's
+//! status, so most of it is the controllers'.
 
 use std::time::{Duration, Instant};
 
@@ -19,18 +19,18 @@ struct Kind {
     pods: u32,
 }
 
-/// clusterloader2 has 250, 30 and 5 pods: a quarter of all pods in large groups, a quarter in middle ones, half in the
-/// small ones. Two processors hold a tenth of one of its namespaces at most.
+/// clusterloader2 has 250, 30 and 5 pods: a quarter of all pods in large groups, a quarter in middle ones, half in
+/// small ones. Two processors hold at most a tenth of one of its namespaces.
 const KINDS: [Kind; 3] = [
     Kind { name: "big", groups: 1, pods: 24 },
     Kind { name: "medium", groups: 4, pods: 6 },
     Kind { name: "small", groups: 24, pods: 2 },
 ];
 
-/// In percent of its first number, how many pods a group has after the change: clusterloader2 draws from 50 to 150.
+/// The number of pods after the change, in percent of the first one: clusterloader2 draws from 50 to 150.
 const SCALES: [u32; 5] = [50, 150, 100, 67, 133];
 
-/// What pods run; the nodes have it from the start.
+/// The pods' image, which nodes have from the start.
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.66.1";
 
 const GONE: [&str; 6] = ["-n", "load", "wait", "--for=delete", "pods,endpointslices", "--all"];
@@ -40,7 +40,7 @@ const PROGRAMMING: &str = "kubeproxy_network_programming_duration_seconds_bucket
 const CPU: &str = "process_cpu_seconds_total";
 const MEMORY: &str = "process_resident_memory_bytes";
 
-/// Replaces the pods once and takes them away, and tells what the proxies say of that time.
+/// Replaces the pods once, deletes them, and prints the proxies' metrics.
 pub(crate) fn run(proxy: &Proxy) -> Result<bool, Failure> {
     let cluster = Cluster::start(&topology(proxy))?;
     cluster.apply("{apiVersion: v1, kind: Namespace, metadata: {name: load}}")?;
@@ -94,14 +94,14 @@ fn rolled_out(cluster: &Cluster) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the proxies of all nodes say of themselves.
+/// The metrics of all nodes' proxies.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Sample {
-    /// How many changes took no longer than so many seconds, from the shortest time on; the last one has all.
+    /// Cumulative buckets: how many changes took at most these seconds; the last one has all.
     programmed: Vec<(f64, f64)>,
-    /// Seconds of a processor.
+    /// Processor seconds.
     cpu: f64,
-    /// The bytes of the largest of them.
+    /// The bytes of the largest process.
     memory: f64,
 }
 
@@ -126,7 +126,7 @@ impl Sample {
         Self { programmed, cpu, memory }
     }
 
-    /// Both proxies together, or both families of one.
+    /// The sum of two proxies, or of both families of one.
     fn with(mut self, other: &Self) -> Self {
         for (bound, count) in &other.programmed {
             match self.programmed.iter_mut().find(|(known, _)| known == bound) {
@@ -148,7 +148,7 @@ impl Sample {
         self.programmed.last().map(|(_, count)| *count).unwrap_or_default()
     }
 
-    /// The seconds that such a share of the changes did not exceed, as Prometheus' `histogram_quantile` says it.
+    /// The quantile in seconds, as Prometheus' `histogram_quantile` computes it.
     fn quantile(&self, share: f64) -> f64 {
         let rank = share * self.changes();
         let mut below = (0.0, 0.0);

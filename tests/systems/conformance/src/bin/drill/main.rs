@@ -1,12 +1,12 @@
-//! Disasters on a cluster of three nodes, while clients connect all the time: what each costs them, with holdfast and
-//! with the real kube-proxy.
+//! Drills: disasters on a cluster of three nodes while clients connect in a loop, and the cost of each with holdfast
+//! and with the real kube-proxy.
 //!
-//! One program is everything: the drill itself outside, and in the machines the clients, the server that answers them,
-//! and the writer of the changes that are timed.
+//! The same program runs the drill outside, and in the machines the clients, their server, and the writer of timed
+//! changes.
 //!
-//! Invariant: each attempt of a client is one line with its time, and each is counted; only those that had no chance,
-//! because their own machine or the one that they dial was away, are left out, and the drill says which machine that
-//! was. The last line is `N passed, N failed`.
+//! Invariant: each attempt of a client is one line with its time, and each counts, except those without a chance,
+//! because their own machine or the dialled one was absent; the drill prints which. The last line is `N passed, N
+//! failed`.
 
 mod attempts;
 mod certificates;
@@ -135,7 +135,7 @@ fn proxy_of(word: &str, packets: Option<&str>) -> Result<Proxy, ClusterError> {
     }
 }
 
-/// An error with all that led to it.
+/// An error with all of its causes.
 fn whole(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -1,8 +1,8 @@
-//! How long a change takes from the apiserver to a client of every node: one Service among many gets another backend
-//! again and again, and a client on each node dials it without a pause.
+//! The time of a change from the apiserver to a client of every node: one Service among many changes its backend again
+//! and again, and a client on each node dials it in a loop.
 //!
-//! Invariant: a time begins before the change is sent to the apiserver and ends when the new backend has answered, so
-//! it holds everything between. A change that a node has not shown before the next one is written is counted as missed.
+//! Invariant: a time begins before the request to the apiserver and ends with the new backend's answer, so it includes
+//! everything in between. A change that a node has not shown before the next one counts as missed.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -16,25 +16,25 @@ use crate::client::{name_at, now};
 use crate::stage::{PROGRAM, SETTLE_MAX, equip, nodes, topology};
 use crate::{Failure, figures, say};
 
-/// kube-proxy writes its rules once a second at most: changes are further apart, so that each finds it idle.
+/// kube-proxy writes its rules at most once a second; changes are further apart, so that each meets it idle.
 const PAUSE: Duration = Duration::from_millis(1200);
 
-/// The time from one connect of an observer to the next.
+/// The interval of an observer's connects.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Where the changes are written: the apiserver's door without TLS, made by kubectl on the same machine.
+/// The target of the writes: kubectl's proxy on the same machine, without TLS.
 const DOOR: &str = "127.0.0.1:8001";
 const DOOR_PAUSE: Duration = Duration::from_millis(100);
 const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/drill/endpointslices/moving";
 
-/// The backends are servers outside, which stay where they are.
+/// The backends are servers outside, which never move.
 const BACKENDS: [(&str, u16); 2] = [("a", 7001), ("b", 7002)];
 const SERVICE: &str = "10.96.66.1:80";
 
 /// The goal for every node.
 const P99_MAX: Duration = Duration::from_millis(50);
 
-/// A p99 of so many changes, and all of them on every node; judged for holdfast.
+/// The p99 of this many changes on every node; judged for holdfast.
 pub(crate) fn run(proxy: &Proxy, changes: u32, services: u16) -> Result<bool, Failure> {
     let cluster = Cluster::start(&topology(proxy))?;
     fill(&cluster, services)?;
@@ -85,7 +85,7 @@ fn service(name: &str, address: &str, backend: &str, port: u16) -> String {
     )
 }
 
-/// Writes when another server answers than before.
+/// Prints a line when another server answers than before.
 pub(crate) fn observe(address: SocketAddr) -> Result<(), Failure> {
     let mut last = String::new();
     loop {
@@ -98,7 +98,7 @@ pub(crate) fn observe(address: SocketAddr) -> Result<(), Failure> {
     }
 }
 
-/// Writes each change to the apiserver, and when.
+/// Writes each change to the apiserver, and prints its time.
 pub(crate) fn change(changes: u32) -> Result<(), Failure> {
     await_door()?;
     for (_, (name, port)) in (0..changes).zip(BACKENDS.iter().rev().cycle()) {
@@ -111,7 +111,7 @@ pub(crate) fn change(changes: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// kubectl has only been started.
+/// Waits for kubectl's proxy to listen.
 fn await_door() -> Result<(), Failure> {
     let end = Instant::now() + SETTLE_MAX;
     loop {
@@ -141,7 +141,7 @@ fn patch(body: &str) -> Result<(), Failure> {
     }
 }
 
-/// Lines of a time and a name.
+/// Parses lines of a time and a name.
 fn events(text: &str) -> Vec<(u64, &str)> {
     text.lines()
         .filter_map(|line| line.split_once(' '))
@@ -149,7 +149,7 @@ fn events(text: &str) -> Vec<(u64, &str)> {
         .collect()
 }
 
-/// For each change how long until the observer met the new backend, if it did before the next change.
+/// The time of each change until the observer reached the new backend, if that was before the next change.
 fn delays(changes: &[(u64, &str)], seen: &[(u64, &str)]) -> Vec<Option<Duration>> {
     let ends = changes.iter().skip(1).map(|(at, _)| *at).chain([u64::MAX]);
     let delay = |((at, name), end): (&(u64, &str), u64)| {
@@ -201,7 +201,7 @@ fn sorted(delays: &[Option<Duration>]) -> Vec<Duration> {
     known
 }
 
-/// The smallest that so many of a hundred do not exceed.
+/// The percentile of sorted times.
 fn rank(sorted: &[Duration], percent: usize) -> Option<Duration> {
     sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
 }

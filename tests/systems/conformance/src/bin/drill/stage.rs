@@ -1,7 +1,7 @@
-//! A cluster of three nodes with backends on each, and clients that connect all the time: from the host of every node,
-//! from a pod of every node, and from the machine outside.
+//! A cluster of three nodes with backends on each, and clients that connect in a loop: from the host and from a pod of
+//! every node, and from the machine outside.
 //!
-//! Invariant: when the stage is set, and before each drill, every client is answered.
+//! Invariant: after the setup and before each drill, every client is answered.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -17,20 +17,20 @@ use crate::kubernetes;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
-/// The nodes of every cluster here; fewer if the environment says so, for a shorter drill.
+/// The nodes of every cluster here; the environment may set fewer, for a shorter drill.
 pub(crate) fn nodes() -> &'static [&'static str] {
     let asked = std::env::var("NODES").ok().and_then(|text| text.parse().ok()).unwrap_or(NODES.len());
     NODES.get(..asked.max(1)).unwrap_or(&NODES)
 }
 
-/// A cluster of so many. What holdfast is told there is of its packets, and some of that needs the links of cards.
+/// A cluster of this size. Some of holdfast's packet settings need links like network cards.
 pub(crate) fn topology(proxy: &Proxy) -> Topology {
     let nodes = u8::try_from(nodes().len()).unwrap_or(u8::MAX);
     let cards = matches!(proxy, Proxy::Holdfast { config } if !config.is_empty());
     Topology { nodes, proxy: proxy.clone(), balancer: false, cards, ..Topology::default() }
 }
 
-/// Where the program of the drills lies in the machines.
+/// The program's path in the machines.
 pub(crate) const PROGRAM: &str = "/opt/drill/drill";
 
 const MANIFEST: &str = include_str!("../../../manifests/drills.yaml");
@@ -40,17 +40,17 @@ const INSIDE: [&str; 3] = ["name:10.96.77.1:80", "name:NODE:30777", "dns:10.96.0
 
 const ACROSS: [&str; 3] = ["name:172.30.0.11:30777", "name:172.30.0.12:30777", "name:172.30.0.13:30777"];
 
-/// The NodePorts of all nodes: for clients without a route to the Services' addresses nothing else is left, and for
-/// nodes that dial them beside, a node is both client and way.
+/// The NodePorts of all nodes: clients without a route to the Services' addresses have only these. For nodes that dial
+/// them too, a node is both client and router.
 fn across() -> &'static [&'static str] {
     ACROSS.get(..nodes().len()).unwrap_or(&ACROSS)
 }
 
-/// How long no client may fail before all is taken to be well, and how long that is waited for.
+/// How long no client may fail before all counts as healthy, and the limit of that wait.
 const QUIET: Duration = Duration::from_secs(3);
 pub(crate) const SETTLE_MAX: Duration = Duration::from_secs(180);
 
-/// The cluster, its clients, and what happened to its machines.
+/// The cluster, its clients, and the absences of its machines.
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
     hosts: RefCell<Vec<(String, Running)>>,
@@ -99,7 +99,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Has the host of every node dial the NodePorts of all nodes, too, while something lasts.
+    /// Makes the host of every node dial the NodePorts of all nodes too, during a closure.
     pub(crate) fn across(&self, lasts: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
         let command: Vec<&str> = [PROGRAM, "client"].into_iter().chain(across().iter().copied()).collect();
         let start = |node: &&str| Ok::<_, Failure>(self.cluster.on(node)?.spawn("drill-across-0", &command)?);
@@ -109,7 +109,7 @@ impl Stage {
         done
     }
 
-    /// Waits until no client fails any more.
+    /// Waits until no client fails.
     pub(crate) fn settle(&self) -> Result<(), Failure> {
         let end = Instant::now() + SETTLE_MAX;
         loop {
@@ -125,7 +125,7 @@ impl Stage {
         }
     }
 
-    /// What the clients of all machines met in a time.
+    /// The results of all machines' clients in a time span.
     pub(crate) fn tally(&self, span: [u64; 2]) -> Result<Tally, Failure> {
         let mut tally = Tally::default();
         for machine in nodes().iter().chain(&["out"]) {
@@ -137,7 +137,7 @@ impl Stage {
                     continue;
                 };
                 let client = Client { name: &format!("{kind} of {machine}"), machine };
-                // What a power cut left half-written is no text.
+                // A power cut may leave half a line that is no text.
                 let lines = String::from_utf8_lossy(&fs::read(file.path())?).into_owned();
                 tally.add(client, &lines, span, &self.absences.borrow());
             }
@@ -145,7 +145,7 @@ impl Stage {
         Ok(tally)
     }
 
-    /// Has a machine away for as long as something takes, and until it is back.
+    /// Marks a machine as absent during a closure and until it is back.
     pub(crate) fn without<T>(
         &self,
         machine: &str,
@@ -161,7 +161,7 @@ impl Stage {
         done
     }
 
-    /// Takes a machine's power and boots it; its client begins anew.
+    /// Cuts a machine's power and boots it; its client starts again.
     pub(crate) fn reboot(&self, machine: &str) -> Result<(), Failure> {
         self.cluster.stop_machine(machine)?;
         self.hosts.borrow_mut().retain(|(of, _)| of != machine);
@@ -169,8 +169,8 @@ impl Stage {
         self.launch(machine)
     }
 
-    /// How long a new Service takes until a process of every node reaches it: a proxy that has lost the apiserver for
-    /// good serves on, but does not follow.
+    /// How long a new Service takes until a process of every node reaches it. A proxy that has lost the apiserver for
+    /// good keeps serving, but does not follow.
     pub(crate) fn follows(&self) -> Result<Duration, Failure> {
         let number = self.followed.replace(self.followed.get() + 1);
         let address = format!("10.96.88.{number}");
@@ -185,7 +185,7 @@ impl Stage {
     }
 }
 
-/// Lays the program of the drills into a machine.
+/// Copies the program into a machine.
 pub(crate) fn equip(machine: &Machine) -> Result<(), Failure> {
     let program = fs::read(std::env::current_exe()?)?;
     machine.write(PROGRAM, program)?;
@@ -193,7 +193,7 @@ pub(crate) fn equip(machine: &Machine) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks again until it is content.
+/// Repeats a check until it succeeds.
 pub(crate) fn eventually(
     what: &str,
     mut attempt: impl FnMut() -> Result<(), ClusterError>,

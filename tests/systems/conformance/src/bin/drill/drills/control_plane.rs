@@ -1,7 +1,7 @@
-//! What happens to the control plane: away, back in time, and the incident that holdfast exists for.
+//! Drills of the control plane: an outage, a restored backup, and the incident that holdfast exists for.
 //!
-//! Invariant: at the end the apiserver answers, has all that the stage made, and every node has said since then that it
-//! is well: a node that could not say so for 50 s loses all its endpoints, with any proxy.
+//! Invariant: at the end the apiserver answers and has all objects of the stage, and every node has renewed its lease
+//! since: a node without a renewal for 50 s loses all its endpoints, with any proxy.
 
 use std::thread;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::Failure;
 use crate::kubernetes::{make_service, replace_backends, rolled_out};
 use crate::stage::{SETTLE_MAX, Stage, eventually};
 
-/// So many Services are younger than the copy of etcd's data.
+/// How many Services are newer than the copy of etcd's data.
 const YOUNGER: u8 = 10;
 
 /// Each round empties the neighbour, touches the dialled Service, and empties the apiserver's own.
 const ROUNDS: u32 = 5;
 
-/// The controllers that lead by a lease. With it they end when they cannot renew it for ten seconds, so what they knew
-/// of the nodes is forgotten over an outage. Here they have no lease, and are told to end.
+/// The controllers with leader election. With a lease they end if they cannot renew it for ten seconds, and forget the
+/// nodes in an outage. Here they have no lease, and the drill stops them.
 const LEADERS: [&str; 2] = ["controller-manager", "scheduler"];
 
-/// Renewed by each kubelet every ten seconds.
+/// Each kubelet renews its lease every ten seconds.
 const LEASES: [&str; 6] = [
     "-n",
     "kube-node-lease",
@@ -33,7 +33,7 @@ const LEASES: [&str; 6] = [
     "jsonpath={range .items[*]}{.metadata.name} {.spec.renewTime}{\"\\n\"}{end}",
 ];
 
-/// Stops the apiserver and its leaders, does something, and has all of it back.
+/// Stops the apiserver and its controllers, runs a closure, and starts them again.
 pub(crate) fn without_apiserver(
     stage: &Stage,
     meanwhile: impl FnOnce() -> Result<(), Failure>,
@@ -45,13 +45,13 @@ pub(crate) fn without_apiserver(
     eventually("an apiserver that is ready", || {
         stage.cluster.kubectl(&["get", "--raw", "/readyz"]).map(drop)
     })?;
-    // The leases that the apiserver has now may be those of an older copy.
+    // The apiserver's current leases may be those of an older copy.
     let before = stage.cluster.kubectl(&LEASES)?;
     eventually("every node heard from", || heard(&stage.cluster.kubectl(&LEASES)?, &before))?;
     Ok(LEADERS.iter().try_for_each(|service| cp.start(service))?)
 }
 
-/// Whether none of the leases is as it was.
+/// Checks that all leases have changed.
 fn heard(now: &str, before: &str) -> Result<(), ClusterError> {
     match now.lines().find(|line| before.lines().any(|old| old == *line)) {
         None if !now.is_empty() => Ok(()),
@@ -62,7 +62,7 @@ fn heard(now: &str, before: &str) -> Result<(), ClusterError> {
     }
 }
 
-/// The watches of all clients go back: the servers that remember the younger state begin anew, as etcd's manual asks.
+/// All watches go back in time: the servers with the newer state restart, as etcd's manual says.
 pub(super) fn etcd(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     without_apiserver(stage, || {
         offline(stage, "rm -rf /var/lib/etcd-copy; cp -a /var/lib/etcd /var/lib/etcd-copy")
@@ -74,7 +74,7 @@ pub(super) fn etcd(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     renewed(stage)
 }
 
-/// Has something done to the files of an etcd that is stopped.
+/// Changes the files of a stopped etcd.
 fn offline(stage: &Stage, script: &str) -> Result<(), Failure> {
     let cp = stage.cluster.on("cp")?;
     cp.stop("etcd")?;
@@ -90,14 +90,14 @@ pub(super) fn outage(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     renewed(stage)
 }
 
-/// Shows that nodes, controllers and proxies follow again.
+/// Waits until nodes, controllers and proxies follow again.
 fn renewed(stage: &Stage) -> Result<(), Failure> {
     stage.cluster.wait_for_nodes()?;
     replace_backends(&stage.cluster)?;
     rolled_out(&stage.cluster)
 }
 
-/// See the record of it: a neighbour of the same backend is emptied, a harmless change makes all clients look again.
+/// The incident: a neighbour with the same backend is emptied, and a harmless change makes all clients resync.
 pub(super) fn incident(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     for round in 0..ROUNDS {
         neighbour(stage, "nobody")?;
@@ -112,7 +112,7 @@ pub(super) fn incident(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives the neighbour of the dialled Service other backends.
+/// Gives the dialled Service's neighbour other backends.
 fn neighbour(stage: &Stage, app: &str) -> Result<(), Failure> {
     let patch = format!("{{\"spec\": {{\"selector\": {{\"app\": \"{app}\"}}}}}}");
     stage.cluster.kubectl(&["-n", "drill", "patch", "service", "we", "-p", &patch])?;
@@ -129,7 +129,7 @@ fn emptied(stage: &Stage) -> Result<(), ClusterError> {
     Err(ClusterError::Malformed { from: "the neighbour".to_owned(), why: format!("it still has {left}") })
 }
 
-/// As an apiserver that ends leaves it.
+/// Empties it as a terminating apiserver does.
 fn empty_apiserver(stage: &Stage) -> Result<(), Failure> {
     let nobody = "{\"endpoints\": null, \"ports\": null}";
     stage.cluster.kubectl(&["patch", "endpointslice", "kubernetes", "--type=merge", "-p", nobody])?;

@@ -1,7 +1,7 @@
-//! What happens to nodes: their runtime, their cable, their power, their pods' network.
+//! Drills of nodes: their runtime, their cable, their power, their pods' network.
 //!
-//! Invariant: where a machine goes away it is drained first, so that what is counted is the proxies' and not the 40 s
-//! in which Kubernetes still believes in a dead node's pods.
+//! Invariant: a machine is drained before it goes, so that failures are the proxies' and not from the 40 s in which
+//! Kubernetes still lists a dead node's pods.
 
 use std::process::Command;
 use std::thread;
@@ -13,7 +13,7 @@ use crate::Failure;
 use crate::kubernetes::{drain, replace_backends, rolled_out, uncordon, wait_for_node};
 use crate::stage::{Stage, nodes};
 
-/// A link of its own for each pod; the ranges of addresses stay.
+/// A separate link for each pod; the address ranges stay.
 const POINT_TO_POINT: &str = r#"{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 	{"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/cni-ipam",
 		"ranges": [[{"subnet": "RANGE"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
@@ -38,7 +38,7 @@ fn restarted(stage: &Stage, service: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A node that dials a backend of another node itself does so from the ports from which it dials that node's NodePort.
+/// A node that dials remote backends directly uses the same source ports as for that node's NodePort.
 pub(super) fn across(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     stage.across(|| {
         thread::sleep(seconds("ACROSS", 90));
@@ -46,14 +46,14 @@ pub(super) fn across(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     })
 }
 
-/// Pulls the cable at the far end.
+/// Cuts the link at the far end.
 pub(super) fn cut(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     let node = "n2";
     drain(&stage.cluster, node)?;
     rolled_out(&stage.cluster)?;
     stage.without(node, || {
         link(stage, node, "down")?;
-        // The others go on, and their backends change; the one that is away hears of it when it is back.
+        // The other nodes go on, and their backends change; the cut-off one gets that when it is back.
         let changed = replace_backends(&stage.cluster);
         thread::sleep(seconds("CUT", 20));
         link(stage, node, "up")?;
@@ -72,7 +72,7 @@ fn link(stage: &Stage, node: &str, to: &str) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(format!("the cable of {node} cannot be set {to}").into()) }
 }
 
-/// Pods are made anew on another kind of links.
+/// Recreates pods on another kind of link.
 pub(super) fn network(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     for (node, number) in nodes().iter().zip(1..) {
         drain(&stage.cluster, node)?;
@@ -89,7 +89,7 @@ pub(super) fn network(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
             "--field-selector",
             &format!("spec.nodeName={node}"),
         ])?;
-        // The bridge has the range of the node; the new links have a route each.
+        // The bridge has the node's range; the new links have a route each.
         machine.said(&["ip", "link", "del", "cni0"], "", crate::stage::SETTLE_MAX)?;
         uncordon(&stage.cluster, node)?;
         wait_for_node(&stage.cluster, node)?;
@@ -110,7 +110,7 @@ pub(super) fn reboot(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The client's pod of that node is made anew only when kubelet has come back and looked at it.
+/// That node's client pod is recreated only after kubelet has returned and synced it.
 fn wait_for_kubelet(stage: &Stage, node: &str) -> Result<(), Failure> {
     let machine = stage.cluster.on(node)?;
     crate::stage::eventually(&format!("{node} reaches a Service"), || {

@@ -1,5 +1,5 @@
 //! Kills, restarts, upgrades or downgrades the proxies while backends change. A proxy that is down for longer than an
-//! old backend serves leads clients to addresses without a server.
+//! old backend serves sends clients to addresses without a server.
 //!
 //! Invariant: when a drill ends, each node's proxy runs in the version that the drill names.
 
@@ -15,18 +15,18 @@ use crate::stage::{Stage, nodes};
 
 const PROXY: &str = "proxy";
 
-/// A binary of another version, with another map layout, than the one under test; scripts/drill.sh builds it.
+/// A holdfast of another version with another map layout; scripts/drill.sh builds it.
 const OTHER: &str = "holdfast-other";
 
 /// The path of that binary on a machine.
 const OTHER_PROGRAM: &str = "/opt/drill/holdfast-other";
 
-/// How long a proxy lives, once it has a table, before it is killed again: not long enough to follow much. A proxy that
-/// is killed while it starts follows no changes at all, and the drill would show what stale tables cost.
+/// How long a proxy with a table lives before the next kill: too short to follow much. A proxy killed during its start
+/// follows no changes at all, and the drill would measure stale tables.
 const LIFE: Duration = Duration::from_millis(900);
 
-/// Kills the proxy that runs on a node. A busy machine starts a proxy late: its health port is asked for 20 s at most.
-/// Between two lives no proxy runs, so there may be nothing to kill.
+/// Kills a node's proxy. A busy machine starts a proxy late, so its health port is polled for up to 20 s. Between two
+/// lives there may be no process to kill.
 const KILL: &str = r"
 healthy() { exec 3<>/dev/tcp/127.0.0.1/10256 && printf 'GET /healthz HTTP/1.0\r\n\r\n' >&3 && grep -q ' 200 ' <&3; }
 for _ in {1..200}; do (healthy) 2>/dev/null && break; sleep 0.1; done
@@ -52,7 +52,7 @@ pub(super) fn restart(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     each(stage, |node| Ok(stage.cluster.on(node)?.restart(PROXY)?))
 }
 
-/// kube-proxy has one version here: its upgrade is a restart.
+/// There is only one version of kube-proxy, so its upgrade is a restart.
 pub(super) fn upgrade(stage: &Stage, proxy: &Proxy) -> Result<(), Failure> {
     replace_backends(&stage.cluster)?;
     each(stage, |node| to_version(stage, proxy, node, OTHER_PROGRAM))
