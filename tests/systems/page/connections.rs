@@ -154,7 +154,7 @@ fn a_page_reports_that_all_connections_are_taken() {
         let page = scope.spawn(|| {
             see(&mut browser, true);
             // Of many waiting clients one may get a connection: the page requests what no stream brings.
-            let told = ["does not answer since", "asked every few seconds", "could not be asked"];
+            let told = ["has not answered for", "asked every few seconds", "could not be queried"];
             browser.until(&format!(
                 "{told:?}.some(it => document.querySelector('#alive').textContent.includes(it))"
             ));

@@ -555,7 +555,7 @@ fn readiness_needs_a_program_with_current_maps_at_each_hook() {
     for (status, expected) in [
         (Status { broken_hooks: vec!["connect6"], ..status() }, "ok\n"),
         // Clients reach their service, but see its backend as the peer.
-        (Status { bare_hooks: vec!["getpeername4"], ..status() }, "ok\n"),
+        (Status { detached_hooks: vec!["getpeername4"], ..status() }, "ok\n"),
         (
             Status {
                 broken_hooks: vec!["connect4", "connect6"],
