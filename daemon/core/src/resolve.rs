@@ -162,14 +162,14 @@ pub fn resolve(
     service: Option<&ServiceFacts>,
     slices: &[Arc<SliceFacts>],
     (node, settings, drains): (&NodeFacts, &Settings, &Drains),
-    part: FrontendQuota<'_>,
+    quota: FrontendQuota<'_>,
 ) -> DesiredService {
     let state = frontends::service_state(service, settings);
     let Some(service) = service.filter(|_| state == ServiceState::Served) else {
         return DesiredService::empty(state);
     };
     let mut frontends = frontends::desired_frontends(service, settings);
-    let (beyond, chosen) = frontends::apply_quota(&mut frontends, part);
+    let (beyond, chosen) = frontends::apply_quota(&mut frontends, quota);
     let left_out = beyond.len();
     let reserved = frontends::reserved_frontends(beyond);
     let mut ports = desired_ports(service, &frontends, settings);

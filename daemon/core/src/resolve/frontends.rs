@@ -69,21 +69,21 @@ pub(super) fn desired_frontends(service: &ServiceFacts, settings: &Settings) -> 
 /// IPs. Present frontends stay first, then those that clients can dial, then by kind of address.
 pub(super) fn apply_quota(
     found: &mut Vec<DesiredFrontend>,
-    part: FrontendQuota<'_>,
+    quota: FrontendQuota<'_>,
 ) -> (Vec<DesiredFrontend>, usize) {
     let chosen = found.iter().filter(|it| it.kind.is_author_chosen()).count();
-    if found.len() <= part.most && chosen <= part.external_ips {
+    if found.len() <= quota.most && chosen <= quota.external_ips {
         return (Vec::new(), 0);
     }
     work::count_work(found.len());
     let (mut has, mut has_chosen) = (0, 0);
     found.sort_by_cached_key(|it| {
-        let is_there = (part.is_present)(it);
+        let is_there = (quota.is_present)(it);
         has += usize::from(is_there);
         has_chosen += usize::from(is_there && it.kind.is_author_chosen());
         (!is_there, it.key().is_none(), it.kind.table_order())
     });
-    let mut left = part.external_ips.max(has_chosen);
+    let mut left = quota.external_ips.max(has_chosen);
     let is_too_many = |it: &mut DesiredFrontend| {
         let is_beyond = it.kind.is_author_chosen() && left == 0;
         left -= usize::from(it.kind.is_author_chosen() && left > 0);
@@ -91,7 +91,7 @@ pub(super) fn apply_quota(
     };
     let mut beyond: Vec<_> = found.extract_if(.., is_too_many).collect();
     let chosen = beyond.len();
-    beyond.extend(found.split_off(part.most.max(has).min(found.len())));
+    beyond.extend(found.split_off(quota.most.max(has).min(found.len())));
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
     (beyond, chosen)
 }

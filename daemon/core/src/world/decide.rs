@@ -100,12 +100,12 @@ impl World {
         let given = (&*node, &*settings, &*drains);
         let has = |it: &DesiredFrontend| owners.frontends.is_realized_for(id, known.quota, it);
         let may_ask = |kind| demand.allowance(kind, (id, known.quota), &settings);
-        let part = FrontendQuota {
+        let quota = FrontendQuota {
             most: may_ask(DemandKind::Frontends).saturating_add(1),
             external_ips: may_ask(DemandKind::ExternalIps),
             is_present: &has,
         };
-        let desired = resolve::resolve(facts.as_deref(), &known.slices, given, part);
+        let desired = resolve::resolve(facts.as_deref(), &known.slices, given, quota);
         let mut cut = desired.cut;
         demand.count_frontends(id, known, &desired, &owners.frontends);
         let rank = facts.as_deref().map(Rank::for_service);

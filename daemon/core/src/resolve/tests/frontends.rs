@@ -217,14 +217,14 @@ fn rows_are_in_the_order_of_the_table() {
 fn external_ips_beyond_their_quota_are_left_out_although_all_frontends_fit() {
     let facts = ServiceFacts { external_ips: ips(&["10.9.0.1", "10.9.0.2", "10.9.0.3"]), ..service("") };
     let has = |it: &DesiredFrontend| it.address == ips(&["10.9.0.3"])[0];
-    let part = |chosen, has| FrontendQuota { most: 100, external_ips: chosen, is_present: has };
-    let shown = |part| {
+    let quota = |chosen, has| FrontendQuota { most: 100, external_ips: chosen, is_present: has };
+    let shown = |quota| {
         let given = (&NodeFacts::default(), &Settings::default(), &Drains::default());
-        let desired = resolve(Some(&facts), &[], given, part);
+        let desired = resolve(Some(&facts), &[], given, quota);
         let shown: Vec<_> = desired.frontends.iter().map(|it| std::format!("{}", it.address)).collect();
         (shown.join(" "), desired.cut.frontends)
     };
-    assert_eq!(shown(part(3, &|_| false)), ("10.0.0.1 10.9.0.1 10.9.0.2 10.9.0.3".into(), 0));
-    assert_eq!(shown(part(2, &|_| false)), ("10.0.0.1 10.9.0.1 10.9.0.2".into(), 1));
-    assert_eq!(shown(part(0, &has)), ("10.0.0.1 10.9.0.3".into(), 2), "present frontends stay");
+    assert_eq!(shown(quota(3, &|_| false)), ("10.0.0.1 10.9.0.1 10.9.0.2 10.9.0.3".into(), 0));
+    assert_eq!(shown(quota(2, &|_| false)), ("10.0.0.1 10.9.0.1 10.9.0.2".into(), 1));
+    assert_eq!(shown(quota(0, &has)), ("10.0.0.1 10.9.0.3".into(), 2), "present frontends stay");
 }
