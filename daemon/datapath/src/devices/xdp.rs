@@ -81,8 +81,9 @@ impl XdpAttachment {
     }
 
     fn attached_program(&self, index: u32) -> Option<u32> {
-        let place = self.link.as_ref()?.attachment().ok()?;
-        (place.kind == sys::BPF_LINK_TYPE_XDP && place.device == index).then_some(place.program)
+        let attachment = self.link.as_ref()?.attachment().ok()?;
+        (attachment.kind == sys::BPF_LINK_TYPE_XDP && attachment.device == index)
+            .then_some(attachment.program)
     }
 
     /// Replaces our program if there is one; attaches none.
@@ -213,8 +214,10 @@ impl XdpAttachment {
         self.next_attempt = self.next_attempt.saturating_sub(1);
         if was_there || self.next_attempt == 0 {
             let gap = (2 * self.attempt_gap).clamp(1, ATTEMPT_GAP_MAX);
-            self.link =
-                self.link.take().filter(|link| link.attachment().is_ok_and(|place| place.device == index));
+            self.link = self
+                .link
+                .take()
+                .filter(|link| link.attachment().is_ok_and(|attachment| attachment.device == index));
             self.ensure_attached(wanted, index, program, pin);
             (self.next_attempt, self.attempt_gap) = (gap, gap);
         }
