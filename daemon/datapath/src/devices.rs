@@ -49,7 +49,6 @@ use hook::{DeviceHook, Direction};
 use link::DeviceLink;
 use work_queue::{AttachAttempt, WorkQueue};
 
-/// The status of a device beyond the limit.
 fn status_over_limit(device: &Device) -> DeviceStatus {
     DeviceStatus {
         device: device.clone(),
@@ -66,7 +65,6 @@ const fn hook_kind(features: Features) -> HookKind {
     if features.tcx { HookKind::Tcx } else { HookKind::Clsact }
 }
 
-/// A device and its state.
 #[derive(Debug)]
 struct DeviceState {
     device: Device,
@@ -84,12 +82,10 @@ struct DeviceState {
     // Rounds until foreign programs are counted again, and the rounds between the last two counts.
     next_foreign_check: u32,
     foreign_check_gap: u32,
-    // The entry that the programs read for this device.
     written_entry: Vec<u8>,
     error: Option<String>,
     // The link layer, or why it is unknown, as of the last attach attempt.
     layer: Result<LinkLayer, String>,
-    // The attach attempt in progress.
     attempt: Option<AttachAttempt>,
     // Hooks whose program was removed, until it is attached again.
     broken: Vec<DeviceHook>,
@@ -144,18 +140,15 @@ impl DeviceState {
 const FOREIGN_CHECK_ROUNDS: u32 = 10;
 const FOREIGN_CHECK_ROUNDS_LOCAL: u32 = 60;
 
-/// All devices with programs of ours.
 #[derive(Debug)]
 pub(crate) struct Devices {
     kind: HookKind,
     // Whether packets can bypass the stack.
     has_check_mtu: bool,
-    // The folder of the links' pins.
     folder: PathBuf,
     programs: Vec<PacketPrograms>,
     // Why there is no XDP program, while none is loaded.
     no_xdp_reason: String,
-    // The map with an entry per device.
     entries: Table,
     attached_devices: BTreeMap<u32, DeviceState>,
     // Devices that still have programs but are not wanted any more.
@@ -163,9 +156,7 @@ pub(crate) struct Devices {
     queue: WorkQueue,
     // Hooks repaired since the last call of `take_repaired`.
     repaired_hooks: Vec<String>,
-    // Devices of pods beyond the limit.
     rejected: Vec<Device>,
-    // The most devices of pods.
     pods_max: usize,
     repaired: u64,
 }
@@ -282,7 +273,6 @@ impl Devices {
         }
     }
 
-    /// The entry of a device.
     fn entry_value(&self, state: &DeviceState) -> abi::packets::types::device {
         let fast_path = self.uses_fast_path(state);
         encode_device(&Device { fast_path, ..state.device.clone() }, state.xdp.passes_frames())
@@ -373,7 +363,6 @@ impl Devices {
         self.is_attached(state, hook) && (self.kind == HookKind::Clsact || self.hook_pin(hook).exists())
     }
 
-    /// Whether our program is attached to that hook.
     fn is_attached(&self, state: &DeviceState, hook: DeviceHook) -> bool {
         let [own_in, own_out, own_back] = state.own;
         let [link_in, link_out, link_back] = &state.links;
@@ -438,7 +427,6 @@ impl Devices {
         self.repaired
     }
 
-    /// The status of each device as of its last check.
     pub(crate) fn status(&self) -> Vec<DeviceStatus> {
         let named = self.attached_devices.values().filter(|state| !state.device.name.is_empty());
         let status = |state: &DeviceState| DeviceStatus {

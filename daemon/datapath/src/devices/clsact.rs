@@ -49,7 +49,6 @@ fn own_filter() -> sys::bpf_tc_opts {
     }
 }
 
-/// An operation of libbpf.
 #[derive(Clone, Copy, Debug)]
 enum TcRequest {
     CreateQdisc,

@@ -50,7 +50,6 @@ pub(super) fn program_at(link: &DeviceLink, hook: &DeviceHook) -> Option<u32> {
     (is_at_hook && attachment.hook == attach_type(hook.direction)).then_some(attachment.program)
 }
 
-/// Counts programs at a hook that are not ours.
 pub(super) fn count_foreign(hook: &DeviceHook, own: &[Option<u32>]) -> io::Result<usize> {
     let programs = bpf_syscall::query_programs(hook.ifindex(), attach_type(hook.direction))?;
     Ok(programs.into_iter().filter(|program| !own.contains(&Some(*program))).count())

@@ -51,7 +51,6 @@ impl WorkQueue {
     }
 }
 
-/// All jobs that the queue may hold for a device.
 fn possible_jobs(index: u32) -> [AttachJob; 4] {
     [(false, false), (false, true), (true, false), (true, true)].map(|(is_pod_device, is_new)| AttachJob {
         is_pod_device,
@@ -297,7 +296,6 @@ impl Devices {
         true
     }
 
-    /// Removes a device's entry.
     fn remove_entry(&mut self, state: &mut DeviceState) {
         let _ = self.entries.remove(&state.device.index.to_ne_bytes());
         state.written_entry.clear();

@@ -38,7 +38,6 @@ const ATTEMPT_GAP_MAX: u32 = 64;
 /// After so many ineffective checks in a row, the program is detached.
 const INEFFECTIVE_CHECKS_MAX: u32 = 3;
 
-/// The XDP program's attachment to one device.
 #[derive(Debug)]
 pub(super) struct XdpAttachment {
     link: Option<DeviceLink>,
@@ -70,12 +69,10 @@ impl XdpAttachment {
         &self.state
     }
 
-    /// Whether a program of ours is attached to the driver.
     pub(super) const fn is_attached(&self) -> bool {
         self.link.is_some()
     }
 
-    /// Whether the driver redirects frames.
     pub(super) const fn passes_frames(&self) -> bool {
         matches!(self.state, XdpState::Active)
     }
@@ -106,7 +103,6 @@ impl XdpAttachment {
         self.link.is_some() && self.ineffective_checks >= INEFFECTIVE_CHECKS_MAX
     }
 
-    /// Attaches the program if it is wanted.
     pub(super) fn ensure_attached(
         &mut self,
         wanted: XdpUse,
@@ -224,7 +220,6 @@ impl XdpAttachment {
         was_there && self.passes_frames()
     }
 
-    /// Detaches the program.
     pub(super) fn detach(&mut self, pin: &Path) {
         if let Some(link) = self.link.take() {
             let _ = link.detach();

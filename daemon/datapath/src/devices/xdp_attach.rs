@@ -9,7 +9,6 @@ use super::{DeviceState, Devices, entry};
 use crate::abi;
 use crate::load::LinkLayer;
 
-/// The name of the XDP link's pin.
 pub(super) const XDP_PIN: &str = "xdp";
 
 impl Devices {
