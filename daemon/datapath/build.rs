@@ -1,6 +1,6 @@
 //! Compiles the programs of `bpf/` and writes their skeletons to `OUT_DIR`.
 //!
-//! Nothing that is generated is kept in the repository, and `abi.h` has no other bindings than the skeletons'.
+//! The repository contains nothing generated, and the skeletons are the only bindings of `abi.h`.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sources = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../bpf").canonicalize()?;
     println!("cargo:rerun-if-changed={}", sources.display());
     let include = |folder: &str| format!("-I{}", sources.join(folder).display());
-    // Line numbers go into the programs with the paths of their files, which are not to say where they were compiled.
-    // An absolute one, because some versions of clang put their folder before others.
+    // The programs' line numbers contain the paths of their files, which must not reveal the build folder. The path is
+    // absolute, because some versions of clang prepend their folder to others.
     let paths = format!("-ffile-prefix-map={}=/bpf", sources.display());
     let arguments = [&include("include"), &include("shim"), &paths, "-mcpu=v3", "-Wall", "-Werror"];
     let out = PathBuf::from(std::env::var("OUT_DIR")?);

@@ -1,7 +1,7 @@
-//! What the programs cost: nanoseconds per run of each hook, connects through a VIP against direct ones, and how fast
-//! the maps are filled. Needs root; `cargo bench -p holdfast-datapath`.
+//! The cost of the programs: nanoseconds per run of each hook, connects through a VIP against direct ones, and the
+//! speed of filling the maps. Needs root; `cargo bench -p holdfast-datapath`.
 //!
-//! Rounds alternate what they measure, and medians are shown, so that a busy machine disturbs all alike.
+//! Rounds alternate between the cases and show medians, so that a busy machine disturbs all alike.
 
 // A program that measures and prints.
 #![allow(unsafe_code)]
@@ -44,12 +44,12 @@ use size::sized;
 
 use libbpf_rs::{Link, libbpf_sys as sys};
 
-/// The allocator that the daemon has.
+/// The daemon's allocator.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 const ROUNDS: usize = 400;
-/// Connects of one batch, fewer than a listener's queue holds: the thread that accepts runs only between batches.
+/// Connects of one batch, fewer than a listener's queue holds: the accepting thread runs only between batches.
 const CONNECTS: usize = 100;
 const FILLS: usize = 7;
 const PAUSE: Duration = Duration::from_millis(2);
@@ -58,11 +58,11 @@ fn connect(to: SocketAddr) {
     bed::reset_when_closed(&TcpStream::connect(to).unwrap()).unwrap();
 }
 
-/// Runs and nanoseconds of a program.
+/// Run count and nanoseconds of a program.
 fn run_stats(program: i32) -> (u64, u64) {
     let mut told = sys::bpf_prog_info::default();
     let mut length = u32::try_from(size_of_val(&told)).unwrap();
-    // SAFETY: the struct is as long as said and outlives the call.
+    // SAFETY: the struct has the given length and outlives the call.
     let returned = unsafe { sys::bpf_obj_get_info_by_fd(program, (&raw mut told).cast(), &raw mut length) };
     assert_eq!(returned, 0);
     (told.run_cnt, told.run_time_ns)
@@ -70,14 +70,14 @@ fn run_stats(program: i32) -> (u64, u64) {
 
 fn program_of(link: &Path) -> OwnedFd {
     let id = Link::open(link).unwrap().info().unwrap().prog_id;
-    // SAFETY: the number is a new file descriptor or negative.
+    // SAFETY: the result is a new file descriptor or negative.
     let fd = unsafe { sys::bpf_prog_get_fd_by_id(id) };
     assert!(fd >= 0);
     // SAFETY: nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Has the kernel count the runs of programs and their time, for as long as the returned file is open.
+/// Makes the kernel count programs' runs and time, while the returned file is open.
 fn count_runs() -> OwnedFd {
     // SAFETY: a number is passed; the kernel returns a new file descriptor or a negative number.
     let fd = unsafe { sys::bpf_enable_stats(sys::BPF_STATS_RUN_TIME) };
@@ -86,7 +86,7 @@ fn count_runs() -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// A connect4 program that lets everything pass, attached to a cgroup for as long as both are open.
+/// A connect4 program that lets everything pass, attached to a cgroup while both are open.
 fn empty_program(cgroup: &File) -> (OwnedFd, OwnedFd) {
     // r0 = 1; exit
     let code = [0xb7_u64 | 1 << 32, 0x95];
@@ -116,7 +116,7 @@ fn empty_program(cgroup: &File) -> (OwnedFd, OwnedFd) {
     unsafe { (OwnedFd::from_raw_fd(program), OwnedFd::from_raw_fd(link)) }
 }
 
-/// What one run of a program costs, told by the kernel.
+/// The cost of one run, reported by the kernel.
 struct Cost<'a> {
     name: &'static str,
     program: OwnedFd,
@@ -203,13 +203,13 @@ fn show<const N: usize>(costs: [Cost<'_>; N]) {
     }
 }
 
-/// Where a thread connects to the backend, and how.
+/// The cgroups from which a thread connects to the backend.
 struct Ways<'a> {
     bed: &'a ThreadBed,
     listener: &'a TcpListener,
-    /// A cgroup without a program: no program sees its connects.
+    /// A cgroup without programs.
     outside: PathBuf,
-    /// A cgroup with one program at its connects, which does nothing.
+    /// A cgroup with one empty program at connect.
     empty: PathBuf,
     _empty: (OwnedFd, OwnedFd),
 }
@@ -221,7 +221,7 @@ impl<'a> Ways<'a> {
         Self { bed, listener, outside: bed.other_cgroup("other"), empty, _empty: program }
     }
 
-    /// Seconds of CPU time for one connect, accept and close, by `way`: 0 without programs, 1 with an empty one, 2 with
+    /// Seconds of CPU time for one connect, accept and close, by case: 0 without programs, 1 with an empty one, 2 with
     /// the daemon's, 3 through a VIP.
     fn take(&self, way: usize) -> f64 {
         let backend = self.listener.local_addr().unwrap();
@@ -235,7 +235,7 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// Prints what each way costs more than the one without programs, which is measured before and after each other one.
+/// Prints the cost of each case beyond the one without programs, which is measured before and after each other one.
 fn ratios(ways: &Ways<'_>, services: u32) {
     let (mut direct, mut more) = (Vec::new(), [const { Vec::new() }; 3]);
     for round in 0..sized(ROUNDS, 4) {
@@ -299,8 +299,7 @@ fn in_bed(part: fn(&ThreadBed)) {
     });
 }
 
-/// What a hook costs by the clock, where the rest of connect() is short: there is no route, so it ends
-/// after the programs.
+/// The cost of a hook by the clock, if the rest of connect() is short: without a route it ends after the programs.
 fn nowhere(bed: &ThreadBed) {
     let mut maps = bed.start();
     let (vip, away) = (address("10.96.0.10:80"), address("192.0.2.9:80"));
@@ -308,7 +307,7 @@ fn nowhere(bed: &ThreadBed) {
     let (outside, other) = (bed.other_cgroup("other"), bed.other_cgroup("empty"));
     let _empty = empty_program(&File::open(&other).unwrap());
     let ways = [(&outside, away), (&other, away), (&bed.cgroup, away), (&bed.cgroup, vip)];
-    // A socket belongs to the cgroup in which it was made.
+    // A socket belongs to the cgroup in which it was created.
     let ways = ways.map(|(cgroup, to)| {
         bed.join(cgroup);
         (bed::Unconnected::new(), to)
@@ -341,9 +340,8 @@ fn all_ratios(bed: &ThreadBed) {
     ratios(&ways, many);
 }
 
-/// Prints how fast an engine programs 50,000 services into empty maps, from their events on, and how fast it takes them
-/// away again. By the clock, and by the CPU time of the engine's thread. The same with maps in memory shows all but the
-/// kernel's share.
+/// Prints how fast an engine programs 50,000 services into empty maps, from their events on, and removes them again: by
+/// the clock, and by the CPU time of its thread. The same with maps in memory shows all but the kernel's share.
 fn programming() {
     let shape = worlds::Shape { services: sized(50_000, 500), endpoints: 1 };
     let (mut memory, mut real) = (Rates::default(), Rates::default());
@@ -359,7 +357,7 @@ fn programming() {
     memory.show("maps of memory");
 }
 
-/// How long it took to write all services and to take them away, round by round: by the clock, and of CPU time.
+/// How long each round took to write and to remove all services: by the clock, and in CPU time.
 #[derive(Default)]
 struct Rates {
     services: u32,
@@ -389,8 +387,8 @@ impl Rates {
     }
 }
 
-/// Has the engine take in these events until they are realized. What the changes hold is freed by another thread in the
-/// daemon, here when the clock has stopped.
+/// Lets the engine handle events until they are realized. The daemon frees the changes on another thread, this bench
+/// after the clock has stopped.
 fn clocked<M: Maps>(times: &mut [Vec<f64>; 2], engine: &mut Engine<M>, events: Vec<Event>) {
     let mut changes = Vec::with_capacity(events.len());
     let (begun, used_before) = (Instant::now(), used());
@@ -399,7 +397,7 @@ fn clocked<M: Maps>(times: &mut [Vec<f64>; 2], engine: &mut Engine<M>, events: V
     times[1].push((used() - used_before).as_secs_f64());
 }
 
-/// The engine over these maps, when it has taken in a first list, and how many ops that took.
+/// Returns an engine over these maps after a first list, and its number of ops.
 fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
     let (mut engine, found) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
     assert_eq!(found, []);
@@ -411,7 +409,7 @@ fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
     (engine, ops)
 }
 
-/// Steps as the daemon does, until the maps hold what these events say, and tells how many ops there were so far.
+/// Steps like the daemon until the maps hold these events, and returns the total number of ops.
 #[inline(never)]
 fn write<M: Maps>(engine: &mut Engine<M>, events: Vec<Event>, changed: &mut dyn FnMut(Change)) -> u64 {
     events.into_iter().for_each(|event| engine.apply(event));
@@ -426,8 +424,7 @@ fn write<M: Maps>(engine: &mut Engine<M>, events: Vec<Event>, changed: &mut dyn 
     }
 }
 
-/// Prints how long a start with 10,000 services takes over maps that a former daemon left, until it is clear that
-/// nothing is to be written.
+/// Prints how long a start with 10,000 services takes over a former daemon's maps, until nothing is left to write.
 fn restart(bed: &ThreadBed) {
     let shape = worlds::Shape { services: sized(10_000, 500), endpoints: 8 };
     drop(bring_about(bed.start(), shape.events()));

@@ -100,12 +100,10 @@ pub(crate) fn from_bytes<T: Abi>(bytes: &[u8]) -> Option<T> {
     (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// A value as the 64-bit words of a mapped array.
 pub(crate) fn to_words<T: Abi>(value: &T) -> impl Iterator<Item = u64> {
     as_bytes(value).as_chunks().0.iter().map(|chunk| u64::from_ne_bytes(*chunk))
 }
 
-/// A value from the 64-bit words of a mapped array.
 pub(crate) fn from_words<T: Abi>(words: impl Iterator<Item = u64>) -> Option<T> {
     let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
     from_bytes(&bytes)
@@ -143,7 +141,6 @@ pub(crate) fn to_mapped(address: IpAddr) -> [u32; 4] {
     }
 }
 
-/// The inverse of [`to_mapped`].
 pub(crate) fn from_mapped(address: [u32; 4]) -> IpAddr {
     from_address6(address).to_canonical()
 }
@@ -432,13 +429,11 @@ pub(crate) fn decode_connection(entry: &[u8]) -> Option<(u64, UdpConnection)> {
 /// How many 64-bit words an entry of `ports` has.
 pub(crate) const PORT_WORDS: usize = size_of::<types::port>() / 8;
 
-/// The words of one port.
 pub(crate) fn port_words(ports: &MappedArray, index: PortIndex) -> Option<&[AtomicU64]> {
     let at = index.0 as usize * PORT_WORDS;
     ports.get(at..at + PORT_WORDS)
 }
 
-/// The index of a TCP socket's entry.
 pub(crate) fn sock_rev_nat_index(cookie: u64) -> u32 {
     let last = u64::from(types::size::SOCK_REV_NAT_ENTRIES.0) - 1;
     u32::try_from(cookie & last).unwrap_or_default()

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 
 use crate::mapped_array::MappedArray;
 
-/// The bits, and their desired values.
 #[derive(Debug)]
 pub(crate) struct Bitmap {
     view: MappedArray,
@@ -83,7 +82,6 @@ impl Bitmap {
     }
 }
 
-/// The index of a bit's word, and its mask there.
 const fn locate_bit(bit: u32) -> (usize, u64) {
     (bit as usize / 64, 1 << (bit % 64))
 }

@@ -26,7 +26,6 @@ const BATCH_COUNT_WORD: usize = 4;
 /// A command's attributes as 64-bit words; pairs of 32-bit fields share a word.
 type Attributes = [u64; 7];
 
-/// Packs two consecutive 32-bit fields.
 const fn pack_pair(first: u32, second: u32) -> u64 {
     let [a, b, c, d] = first.to_ne_bytes();
     let [e, f, g, h] = second.to_ne_bytes();
@@ -71,7 +70,6 @@ fn path_to_cstring(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// Loads a program for devices.
 pub(crate) fn load_classifier(instructions: &[sys::bpf_insn], licence: &CStr) -> io::Result<OwnedFd> {
     let count = u32::try_from(instructions.len()).map_err(io::Error::other)?;
     let kind = pack_pair(sys::BPF_PROG_TYPE_SCHED_CLS, count);
@@ -79,7 +77,6 @@ pub(crate) fn load_classifier(instructions: &[sys::bpf_insn], licence: &CStr) ->
     open_fd(sys::BPF_PROG_LOAD, &mut [kind, input_pointer(instructions), licence, 0, 0, 0, 0])
 }
 
-/// Links a program to a hook of a device.
 pub(crate) fn create_link(
     program: BorrowedFd<'_>,
     device: i32,
@@ -101,13 +98,11 @@ pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
     call_bpf(sys::BPF_LINK_DETACH, &mut [pack_pair(raw_descriptor(link), 0), 0, 0, 0, 0, 0, 0]).map(drop)
 }
 
-/// Opens the object pinned at a path.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = path_to_cstring(path)?;
     open_fd(sys::BPF_OBJ_GET, &mut [input_pointer(path.as_bytes_with_nul()), 0, 0, 0, 0, 0, 0])
 }
 
-/// Pins a program, map or link.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = path_to_cstring(path)?;
     let object = pack_pair(raw_descriptor(object), 0);
@@ -124,7 +119,6 @@ fn object_info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; W
     Ok(info)
 }
 
-/// The kernel's id of a program.
 pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     let [_kind, number] = object_info(program)?;
     Ok(number)
@@ -160,7 +154,6 @@ pub(crate) fn query_programs(target: RawFd, hook: sys::bpf_attach_type) -> io::R
     Ok(programs.into_iter().take(low_half(attributes[QUERY_COUNT_WORD]) as usize).collect())
 }
 
-/// The first field of a packed pair.
 const fn low_half(word: u64) -> u32 {
     let [a, b, c, d, ..] = word.to_ne_bytes();
     u32::from_ne_bytes([a, b, c, d])

@@ -34,7 +34,6 @@ const HOOKS: [(&str, sys::bpf_attach_type); 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CgroupId(pub(crate) u64);
 
-/// A cgroup v2 folder.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -125,7 +124,6 @@ impl Site for Cgroup {
     }
 }
 
-/// The mount point of the hierarchy's root.
 pub(crate) fn hierarchy_root() -> Option<PathBuf> {
     mount_point(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }

@@ -106,7 +106,6 @@ fn add_entries(entries: impl Iterator<Item = ConntrackEntry>) -> ConntrackOutcom
     outcome
 }
 
-/// A connection to add to conntrack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ConntrackEntry {
     transport: Transport,
@@ -139,7 +138,6 @@ impl ConntrackEntry {
         (flow.transport != Transport::Sctp).then_some(entry)
     }
 
-    /// Encodes the request that creates the entry.
     fn encode(&self, sequence: u32, flags: u16) -> Vec<u8> {
         let family = if self.to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let seconds = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX);
@@ -193,7 +191,6 @@ fn nested_attribute(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
     encode_attribute(kind | NESTED, &values.concat())
 }
 
-/// The netlink socket of conntrack.
 #[derive(Debug)]
 struct ConntrackSocket {
     kernel: NetlinkSocket,

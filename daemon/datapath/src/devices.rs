@@ -49,7 +49,6 @@ use hook::{DeviceHook, Direction};
 use link::DeviceLink;
 use work_queue::{AttachAttempt, WorkQueue};
 
-/// The status of a device beyond the limit.
 fn status_over_limit(device: &Device) -> DeviceStatus {
     DeviceStatus {
         device: device.clone(),
@@ -66,7 +65,6 @@ const fn hook_kind(features: Features) -> HookKind {
     if features.tcx { HookKind::Tcx } else { HookKind::Clsact }
 }
 
-/// A device and its state.
 #[derive(Debug)]
 struct DeviceState {
     device: Device,
@@ -84,12 +82,10 @@ struct DeviceState {
     // Rounds until foreign programs are counted again, and the rounds between the last two counts.
     next_foreign_check: u32,
     foreign_check_gap: u32,
-    // The entry that the programs read for this device.
     written_entry: Vec<u8>,
     error: Option<String>,
     // The link layer, or why it is unknown, as of the last attach attempt.
     layer: Result<LinkLayer, String>,
-    // The attach attempt in progress.
     attempt: Option<AttachAttempt>,
     // Hooks whose program was removed, until it is attached again.
     broken: Vec<DeviceHook>,
@@ -144,18 +140,15 @@ impl DeviceState {
 const FOREIGN_CHECK_ROUNDS: u32 = 10;
 const FOREIGN_CHECK_ROUNDS_LOCAL: u32 = 60;
 
-/// All devices with programs of ours.
 #[derive(Debug)]
 pub(crate) struct Devices {
     kind: HookKind,
     // Whether packets can bypass the stack.
     has_check_mtu: bool,
-    // The folder of the links' pins.
     folder: PathBuf,
     programs: Vec<PacketPrograms>,
     // Why there is no XDP program, while none is loaded.
     no_xdp_reason: String,
-    // The map with an entry per device.
     entries: Table,
     attached_devices: BTreeMap<u32, DeviceState>,
     // Devices that still have programs but are not wanted any more.
@@ -163,9 +156,7 @@ pub(crate) struct Devices {
     queue: WorkQueue,
     // Hooks repaired since the last call of `take_repaired`.
     repaired_hooks: Vec<String>,
-    // Devices of pods beyond the limit.
     rejected: Vec<Device>,
-    // The most devices of pods.
     pods_max: usize,
     repaired: u64,
 }
@@ -199,17 +190,17 @@ impl Devices {
         };
         for index in devices.attached_indices() {
             let entry = devices.entries.get(&index.to_ne_bytes());
-            let mut place = devices.open_device(entry::decode_device(index, entry.as_deref()));
+            let mut state = devices.open_device(entry::decode_device(index, entry.as_deref()));
             if entry.is_some() {
-                devices.attach_device(&mut place);
+                devices.attach_device(&mut state);
             }
-            devices.attached_devices.insert(index, place);
+            devices.attached_devices.insert(index, state);
         }
         devices
     }
 
     fn open_device(&self, device: Device) -> DeviceState {
-        let open = |spot: DeviceHook| DeviceLink::open(&self.hook_pin(spot)).ok();
+        let open = |hook: DeviceHook| DeviceLink::open(&self.hook_pin(hook)).ok();
         let xdp = xdp::XdpAttachment::open(&self.xdp_pin(device.index));
         let links = match self.kind {
             HookKind::Tcx => DeviceHook::for_device(device.index).map(open),
@@ -238,22 +229,22 @@ impl Devices {
     /// check round retries. Calls `next` before each device.
     pub(crate) fn replace_programs(&mut self, programs: Vec<PacketPrograms>, next: impl Fn()) {
         self.programs = programs;
-        let (mut places, mut leaving) =
+        let (mut states, mut leaving) =
             (std::mem::take(&mut self.attached_devices), std::mem::take(&mut self.leaving));
-        let has_some = |place: &&mut DeviceState| place.own.iter().any(Option::is_some);
-        for place in places.values_mut().chain(leaving.values_mut()).filter(has_some) {
+        let has_some = |state: &&mut DeviceState| state.own.iter().any(Option::is_some);
+        for state in states.values_mut().chain(leaving.values_mut()).filter(has_some) {
             next();
-            self.attach_device(place);
+            self.attach_device(state);
         }
-        (self.attached_devices, self.leaving) = (places, leaving);
+        (self.attached_devices, self.leaving) = (states, leaving);
     }
 
     /// Counts foreign programs, and updates the device's entry if that decides about the fast path.
-    fn update_foreign_count(&mut self, place: &mut DeviceState) {
-        place.foreign_check_gap = place.next_check_gap();
-        place.next_foreign_check = place.foreign_check_gap;
-        place.foreign_count = self.count_foreign(place).ok();
-        self.refresh_entry(place);
+    fn update_foreign_count(&mut self, state: &mut DeviceState) {
+        state.foreign_check_gap = state.next_check_gap();
+        state.next_foreign_check = state.foreign_check_gap;
+        state.foreign_count = self.count_foreign(state).ok();
+        self.refresh_entry(state);
     }
 
     /// Whether a program would block a network plug-in. Without links it needs the same qdisc that plug-ins create, and
@@ -270,69 +261,68 @@ impl Devices {
     /// The hooks of a device where programs of ours belong.
     fn device_hooks(&self, device: &Device) -> impl Iterator<Item = DeviceHook> + use<> {
         let (kind, device) = (self.kind, device.clone());
-        DeviceHook::for_device(device.index).into_iter().filter(move |spot| spot.applies_to(&device, kind))
+        DeviceHook::for_device(device.index).into_iter().filter(move |hook| hook.applies_to(&device, kind))
     }
 
     /// Rewrites a device's entry if it changed.
-    fn refresh_entry(&mut self, place: &mut DeviceState) {
-        if *abi::as_bytes(&self.entry_value(place)) != *place.written_entry
-            && let Err(error) = self.write_entry(place)
+    fn refresh_entry(&mut self, state: &mut DeviceState) {
+        if *abi::as_bytes(&self.entry_value(state)) != *state.written_entry
+            && let Err(error) = self.write_entry(state)
         {
-            place.error = Some(error.to_string());
+            state.error = Some(error.to_string());
         }
     }
 
-    /// The entry of a device.
-    fn entry_value(&self, place: &DeviceState) -> abi::packets::types::device {
-        let fast_path = self.uses_fast_path(place);
-        encode_device(&Device { fast_path, ..place.device.clone() }, place.xdp.passes_frames())
+    fn entry_value(&self, state: &DeviceState) -> abi::packets::types::device {
+        let fast_path = self.uses_fast_path(state);
+        encode_device(&Device { fast_path, ..state.device.clone() }, state.xdp.passes_frames())
     }
 
-    fn uses_fast_path(&self, place: &DeviceState) -> bool {
-        self.shortcut_state(place) == FastPathState::Active
+    fn uses_fast_path(&self, state: &DeviceState) -> bool {
+        self.shortcut_state(state) == FastPathState::Active
     }
 
-    fn shortcut_state(&self, place: &DeviceState) -> FastPathState {
-        match (place.device.fast_path, self.has_check_mtu, place.foreign_count) {
+    fn shortcut_state(&self, state: &DeviceState) -> FastPathState {
+        match (state.device.fast_path, self.has_check_mtu, state.foreign_count) {
             (false, ..) => FastPathState::Disabled,
             (true, false, _) => FastPathState::Unsupported,
-            _ if self.lacks_links(&place.device) => FastPathState::Unsupported,
-            _ if !place.attached => FastPathState::NotAttached,
+            _ if self.lacks_links(&state.device) => FastPathState::Unsupported,
+            _ if !state.attached => FastPathState::NotAttached,
             (true, true, Some(0)) => FastPathState::Active,
             _ => FastPathState::ForeignPrograms,
         }
     }
 
     /// Writes the entry of a device. A device without a name keeps a former daemon's entry.
-    fn write_entry(&mut self, place: &mut DeviceState) -> io::Result<()> {
-        let device = &place.device;
+    fn write_entry(&mut self, state: &mut DeviceState) -> io::Result<()> {
+        let device = &state.device;
         if device.name.is_empty() {
             return Ok(());
         }
-        let value = self.entry_value(place);
+        let value = self.entry_value(state);
         let put = self.entries.put(&device.index.to_ne_bytes(), abi::as_bytes(&value));
         put.map_err(|error| io::Error::other(format!("cannot write its map entry: {error:#}")))?;
-        place.written_entry = abi::as_bytes(&value).to_vec();
+        state.written_entry = abi::as_bytes(&value).to_vec();
         Ok(())
     }
 
     /// Detaches the pod egress program from a device that must not have it any more; the others stay.
-    fn detach_spare(&self, place: &mut DeviceState) {
-        let [.., pod_egress] = DeviceHook::for_device(place.device.index);
-        if pod_egress.applies_to(&place.device, self.kind) {
+    fn detach_spare(&self, state: &mut DeviceState) {
+        let [.., pod_egress] = DeviceHook::for_device(state.device.index);
+        if pod_egress.applies_to(&state.device, self.kind) {
             return;
         }
-        if let Some(link) = place.link_mut(pod_egress.direction).take() {
+        if let Some(link) = state.link_mut(pod_egress.direction).take() {
             let _ = link.detach();
             let _ = fs::remove_file(self.hook_pin(pod_egress));
         }
     }
 
-    fn attach_program(&self, place: &mut DeviceState, spot: DeviceHook) -> io::Result<()> {
-        let program = self.select_program(place, spot)?;
+    fn attach_program(&self, state: &mut DeviceState, hook: DeviceHook) -> io::Result<()> {
+        let program = self.select_program(state, hook)?;
         match self.kind {
-            HookKind::Clsact => clsact::attach_filter(program, &spot),
-            HookKind::Tcx => self.attach_link(place, spot, program),
+            HookKind::Clsact => clsact::attach_filter(program, &hook),
+            HookKind::Tcx => self.attach_link(state, hook, program),
         }
     }
 
@@ -340,18 +330,18 @@ impl Devices {
     /// long as this process runs.
     fn attach_link(
         &self,
-        place: &mut DeviceState,
-        spot: DeviceHook,
+        state: &mut DeviceState,
+        hook: DeviceHook,
         program: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        let pin = self.hook_pin(spot);
-        let link = place.link_mut(spot.direction);
-        let is_intact = link.as_ref().is_some_and(|link| tcx::program_at(link, &spot).is_some());
+        let pin = self.hook_pin(hook);
+        let link = state.link_mut(hook.direction);
+        let is_intact = link.as_ref().is_some_and(|link| tcx::program_at(link, &hook).is_some());
         if let Some(link) = link.as_ref().filter(|_| is_intact) {
             link.update(program)?;
             return if pin.exists() { Ok(()) } else { link.replace_pin(&pin) };
         }
-        let new = tcx::create_link(program, &spot)?;
+        let new = tcx::create_link(program, &hook)?;
         let pinned = new.replace_pin(&pin);
         *link = Some(new);
         pinned
@@ -369,31 +359,30 @@ impl Devices {
     }
 
     /// Whether our program is attached to that hook and would outlive this daemon.
-    fn is_intact(&self, place: &DeviceState, spot: DeviceHook) -> bool {
-        self.is_attached(place, spot) && (self.kind == HookKind::Clsact || self.hook_pin(spot).exists())
+    fn is_intact(&self, state: &DeviceState, hook: DeviceHook) -> bool {
+        self.is_attached(state, hook) && (self.kind == HookKind::Clsact || self.hook_pin(hook).exists())
     }
 
-    /// Whether our program is attached to that hook.
-    fn is_attached(&self, place: &DeviceState, spot: DeviceHook) -> bool {
-        let [own_in, own_out, own_back] = place.own;
-        let [link_in, link_out, link_back] = &place.links;
-        let (own, link) = match spot.direction {
+    fn is_attached(&self, state: &DeviceState, hook: DeviceHook) -> bool {
+        let [own_in, own_out, own_back] = state.own;
+        let [link_in, link_out, link_back] = &state.links;
+        let (own, link) = match hook.direction {
             Direction::Ingress => (own_in, link_in),
             Direction::Egress => (own_out, link_out),
             Direction::PodEgress => (own_back, link_back),
         };
         let found = match self.kind {
-            HookKind::Clsact => clsact::program_at(&spot),
-            HookKind::Tcx => link.as_ref().and_then(|link| tcx::program_at(link, &spot)),
+            HookKind::Clsact => clsact::program_at(&hook),
+            HookKind::Tcx => link.as_ref().and_then(|link| tcx::program_at(link, &hook)),
         };
         own.is_some() && found == own
     }
 
-    fn select_program(&self, place: &DeviceState, spot: DeviceHook) -> io::Result<BorrowedFd<'_>> {
-        let layer = place.layer.as_ref().map_err(|error| io::Error::other(error.clone()))?;
+    fn select_program(&self, state: &DeviceState, hook: DeviceHook) -> io::Result<BorrowedFd<'_>> {
+        let layer = state.layer.as_ref().map_err(|error| io::Error::other(error.clone()))?;
         let pair = self.programs.iter().find(|pair| pair.layer == *layer);
         let pair = pair.ok_or_else(|| io::Error::other("its programs are not loaded"))?;
-        match (spot.direction, place.device.side) {
+        match (hook.direction, state.device.side) {
             (Direction::Ingress, DeviceSide::LocalPods) => Ok(pair.pod_egress.as_fd()),
             (Direction::Ingress, _) => Ok(pair.ingress.as_fd()),
             (Direction::Egress, DeviceSide::LocalPods) => Err(io::Error::other("it has no egress program")),
@@ -402,21 +391,21 @@ impl Devices {
         }
     }
 
-    fn hook_pin(&self, spot: DeviceHook) -> PathBuf {
-        self.folder.join(spot.index.to_string()).join(spot.direction.name())
+    fn hook_pin(&self, hook: DeviceHook) -> PathBuf {
+        self.folder.join(hook.index.to_string()).join(hook.direction.name())
     }
 
     /// Counts foreign programs and filters at a device. Pods have many devices, so theirs are counted only for the fast
     /// path.
-    fn count_foreign(&self, place: &DeviceState) -> io::Result<usize> {
-        if place.device.side == DeviceSide::Pod && !place.device.fast_path {
+    fn count_foreign(&self, state: &DeviceState) -> io::Result<usize> {
+        if state.device.side == DeviceSide::Pod && !state.device.fast_path {
             return Ok(0);
         }
-        let count = |spot: DeviceHook| {
-            let linked = if self.kind == HookKind::Tcx { tcx::count_foreign(&spot, &place.own)? } else { 0 };
-            Ok(linked + clsact::count_foreign(&spot)?)
+        let count = |hook: DeviceHook| {
+            let linked = if self.kind == HookKind::Tcx { tcx::count_foreign(&hook, &state.own)? } else { 0 };
+            Ok(linked + clsact::count_foreign(&hook)?)
         };
-        DeviceHook::tc_hooks(place.device.index).into_iter().map(count).sum()
+        DeviceHook::tc_hooks(state.device.index).into_iter().map(count).sum()
     }
 
     pub(crate) fn kind(&self) -> HookKind {
@@ -428,7 +417,7 @@ impl Devices {
     pub(crate) fn covers_layers(&self, devices: &[Device]) -> bool {
         let is_loaded = |layer| self.programs.iter().any(|pair| pair.layer == layer);
         let is_new =
-            |device: &&Device| self.attached_devices.get(&device.index).is_none_or(|place| !place.attached);
+            |device: &&Device| self.attached_devices.get(&device.index).is_none_or(|state| !state.attached);
         let new = devices.iter().filter(is_new);
         new.filter_map(|device| link_layer::query_layer(device.index).ok()).all(is_loaded)
     }
@@ -438,17 +427,16 @@ impl Devices {
         self.repaired
     }
 
-    /// The status of each device as of its last check.
     pub(crate) fn status(&self) -> Vec<DeviceStatus> {
-        let named = self.attached_devices.values().filter(|place| !place.device.name.is_empty());
-        let status = |place: &DeviceState| DeviceStatus {
-            device: place.device.clone(),
-            attached: place.attached,
-            unpinned: place.unpinned,
-            foreign_programs: place.foreign_count.unwrap_or(0),
-            fast_path: self.shortcut_state(place),
-            xdp: place.xdp.state().clone(),
-            error: place.error.clone(),
+        let named = self.attached_devices.values().filter(|state| !state.device.name.is_empty());
+        let status = |state: &DeviceState| DeviceStatus {
+            device: state.device.clone(),
+            attached: state.attached,
+            unpinned: state.unpinned,
+            foreign_programs: state.foreign_count.unwrap_or(0),
+            fast_path: self.shortcut_state(state),
+            xdp: state.xdp.state().clone(),
+            error: state.error.clone(),
         };
         named.map(status).chain(self.rejected.iter().map(status_over_limit)).collect()
     }

@@ -102,9 +102,7 @@ pub struct FlowTable(Arc<FlowMaps>);
 struct FlowMaps {
     records: FlowRecords,
     entries: FlowEntries,
-    // The numbers of free records.
     free: MapHandle,
-    // The ports that backends listen on.
     ports: MapHandle,
     counts: MapHandle,
     shares: FlowCounts,
@@ -117,7 +115,6 @@ struct FlowMaps {
 const NOT_IDLE: u64 = u64::MAX;
 
 impl FlowTable {
-    /// Opens the table over the packet maps.
     pub(crate) fn new(maps: &MapHandles) -> Result<Self, StartError> {
         Self::with_clock(maps, monotonic_seconds)
     }
@@ -136,7 +133,6 @@ impl FlowTable {
         })))
     }
 
-    /// Seconds on the programs' clock.
     fn now(&self) -> u32 {
         (self.0.clock)()
     }
@@ -189,7 +185,6 @@ impl FlowTable {
         Ok(next == max)
     }
 
-    /// Whether all record numbers are released.
     pub(crate) fn are_numbers_released(&self) -> bool {
         let released = self.0.shares.released_numbers().map_or(0, |it| it.load(Ordering::Acquire));
         released == 0 || released >= u64::from(self.capacity())

@@ -22,7 +22,6 @@ use crate::publish;
 use crate::shape::{PROBE_ENTRIES, family_index};
 use crate::table::Table;
 
-/// The open maps of one generation.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) shape: MapSizes,
@@ -70,7 +69,6 @@ impl Generation {
         })
     }
 
-    /// Opens the maps of a generation.
     pub(crate) fn new(maps: &MapHandles) -> Result<Self, StartError> {
         let entries = |map| Ok::<_, StartError>(find_handle(maps, map)?.max_entries());
         let shape = MapSizes {
@@ -105,7 +103,6 @@ impl Generation {
         self.outgrown.store(outgrown, Ordering::SeqCst);
     }
 
-    /// The handles of the maps, for loading programs over them.
     pub(crate) fn handles(&self) -> &MapHandles {
         &self.handles
     }
@@ -161,7 +158,6 @@ impl Generation {
         }
     }
 
-    /// The counts of clients at all ports.
     pub(crate) fn counts(&self) -> PortCounters {
         PortCounters::for_ports(&self.ports)
     }

@@ -20,7 +20,6 @@ const WAITING_MAX: usize = 1;
 /// The pause before a retry: the kernel fails to wait only when out of memory.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// The waiting thread.
 #[derive(Debug)]
 pub(crate) struct GracePeriods {
     begun: Arc<AtomicU64>,

@@ -83,11 +83,9 @@ struct Attachment {
     // The control values of this daemon, and those of the former one.
     control: types::control,
     former_control: types::control,
-    // The hooks as of the last inspection.
     last_look: Option<HookReport>,
     // How many detached programs were attached again.
     put_back: u64,
-    // The last repair's error.
     failure: Option<String>,
 }
 

@@ -37,7 +37,6 @@ pub(crate) struct HookReport {
     pub(crate) shared: Vec<ForeignPrograms>,
 }
 
-/// The foreign programs at a hook; `None`: there are none.
 fn foreign_programs(hook: &'static str, attached: &[u32], own: u32) -> Option<ForeignPrograms> {
     let position = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
     let (before, after) = attached.split_at(position);
@@ -46,7 +45,6 @@ fn foreign_programs(hook: &'static str, attached: &[u32], own: u32) -> Option<Fo
     (foreign.count() > 0).then_some(foreign)
 }
 
-/// The program that a hook had before.
 #[derive(Debug)]
 enum FormerProgram {
     Absent,
@@ -68,7 +66,6 @@ impl<S: Site> Links<S> {
         Self { site, links: Vec::new(), former: Vec::new(), behind: Vec::new() }
     }
 
-    /// Whether the hooks have programs of ours.
     pub(crate) const fn are_attached(&self) -> bool {
         !self.links.is_empty()
     }
@@ -169,7 +166,6 @@ impl<S: Site> Links<S> {
         &self.behind
     }
 
-    /// Inspects all hooks.
     pub(crate) fn inspect_hooks(&self, pins: &Pins) -> HookReport {
         let mut report = HookReport::default();
         for (hook, link) in &self.links {

@@ -21,10 +21,8 @@ use crate::site::Site;
 use crate::skeleton::packet::types;
 use crate::skeleton::{PacketSkel, PacketSkelBuilder, SocketSkelBuilder, XdpSkelBuilder};
 
-/// An opened object that is not loaded.
 type OpenedObject<'a> = Box<dyn LoadableObject<'a> + 'a>;
 
-/// Opens an object and sets its switches.
 type ObjectOpener =
     for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<OpenedObject<'a>, StartError>;
 
@@ -65,7 +63,6 @@ fn open_socket_object(
     Ok(Box::new(open))
 }
 
-/// The loaded programs of all objects.
 pub(crate) struct Programs<'a>(Vec<Box<dyn Skel<'a> + 'a>>);
 
 impl Programs<'_> {
@@ -158,7 +155,6 @@ pub(crate) fn make_socket_maps(features: Features) -> Result<MapHandles, StartEr
     maps.collect::<Result<_, _>>().map_err(StartError::from_load)
 }
 
-/// Loads only these programs.
 fn autoload_only(wanted: &[&str], object: &mut OpenObject) {
     for mut program in object.progs_mut() {
         let is_wanted = wanted.iter().any(|name| program.name() == *name);
@@ -293,7 +289,6 @@ pub(crate) fn load_packets(
     Ok((programs, maps))
 }
 
-/// Creates the missing packet maps without loading programs.
 pub(crate) fn make_packet_maps(
     given: &MapHandles,
     (flows, switches): (u32, &PacketSwitches),
@@ -303,7 +298,6 @@ pub(crate) fn make_packet_maps(
     Ok(maps)
 }
 
-/// The inputs for loading one layer's programs.
 #[derive(Clone, Copy)]
 struct PacketLoad<'a> {
     layer: LinkLayer,
@@ -336,7 +330,6 @@ impl PacketLoad<'_> {
         })
     }
 
-    /// Loads the programs for egress and for pods' egress.
     fn load_egress(self, maps: &MapHandles, variables: &MapHandle) -> Result<[OwnedFd; 2], StartError> {
         self.load_object(maps, Some(variables), &["packet_out", "packet_back"], |it| {
             Ok([clone_fd(&it.progs.packet_out)?, clone_fd(&it.progs.packet_back)?])

@@ -33,9 +33,7 @@ pub(crate) enum MapScope {
 /// The sizes of maps to create.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapSize {
-    /// For the maps of a generation.
     Generation(MapSizes),
-    /// For the maps of so many flows.
     Flows(u32),
 }
 
@@ -44,7 +42,6 @@ const ENTRIES_PER_FLOW: u32 = 3;
 
 macro_rules! maps {
     ($($map:ident, $name:literal, $scope:expr;)+) => {
-        /// A map of the programs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(crate) enum Map {
             $($map),+
@@ -128,7 +125,6 @@ impl Map {
         }
     }
 
-    /// The maps of one generation.
     pub(crate) fn generation_maps() -> impl Iterator<Item = Self> {
         Self::in_scopes(|scope| matches!(scope, MapScope::Generation(_)))
     }
@@ -143,7 +139,6 @@ impl Map {
         Self::in_scopes(|scope| matches!(scope, MapScope::Sockets))
     }
 
-    /// The packet maps that all generations of a version share.
     pub(crate) fn packet_maps() -> impl Iterator<Item = Self> {
         Self::in_scopes(|scope| matches!(scope, MapScope::Packets))
     }
@@ -153,7 +148,6 @@ impl Map {
         Self::in_scopes(|scope| matches!(scope, MapScope::Flows(_)))
     }
 
-    /// Whether it is one of the maps of flows.
     pub(crate) fn is_flow_map(self) -> bool {
         matches!(self.scope(), MapScope::Flows(_))
     }
@@ -163,10 +157,8 @@ impl Map {
     }
 }
 
-/// Open maps.
 pub(crate) type MapHandles = BTreeMap<Map, MapHandle>;
 
-/// Clones the handles of these maps.
 pub(crate) fn clone_handles<'a>(
     maps: impl IntoIterator<Item = (&'a Map, &'a MapHandle)>,
 ) -> Result<MapHandles, StartError> {

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use libbpf_rs::MapCore;
 
-/// One mapped array of words.
 #[derive(Debug)]
 pub(crate) struct MappedArray {
     // Atomic, because threads share it like the words; it never changes.

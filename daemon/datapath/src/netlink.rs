@@ -55,14 +55,12 @@ impl Message<'_> {
     }
 }
 
-/// Encodes a message.
 pub(crate) fn encode_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER_BYTES + body.len()).unwrap_or_default();
     let [kind, flags] = [kind, flags].map(u16::to_ne_bytes);
     [&length.to_ne_bytes()[..], &kind, &flags, &sequence.to_ne_bytes(), &[0; 4], body].concat()
 }
 
-/// Parses the messages of a datagram.
 pub(crate) fn parse_messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;

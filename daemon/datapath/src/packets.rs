@@ -80,7 +80,6 @@ pub(crate) fn drop_partial_flows(mut found: MapHandles) -> MapHandles {
 pub(crate) const MIN_ENTRIES: [(Map, u32); 2] =
     [(Map::PacketCounts, packets::types::packet_count::PACKET_COUNTS.0), (Map::Devices, size::DEVICES.0)];
 
-/// Drops the maps that are too small.
 pub(crate) fn remove_undersized(found: &mut MapHandles) {
     for (map, min) in MIN_ENTRIES {
         found.retain(|it, handle| *it != map || handle.max_entries() >= min);

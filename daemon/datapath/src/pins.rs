@@ -36,9 +36,7 @@ pub use removal::{CleanupReport, DrainReport, cleanup, drain};
 
 /// The version of `bpf/include/abi.h`. Daemons of other versions have their own maps.
 pub const VERSION: u32 = 8;
-/// The version of the maps kept with sockets.
 const SOCKETS_VERSION: u32 = 1;
-/// The version of the maps of flows.
 const FLOWS_VERSION: u32 = 1;
 const LINKS: &str = "links";
 /// Contains a folder per device, named by its index.
@@ -52,7 +50,6 @@ const SHARED: &str = "shared";
 const PACKETS: &str = "packets";
 const FILLING: &str = "filling";
 
-/// The pins of one daemon.
 #[derive(Debug)]
 pub(crate) struct Pins {
     root: PathBuf,
@@ -157,7 +154,6 @@ impl Pins {
         Ok(())
     }
 
-    /// Opens a former daemon's packet maps.
     pub(crate) fn adopt_packets(&self) -> Result<MapHandles, StartError> {
         let mut maps = MapHandles::new();
         for (folder, which) in self.packet_folders() {
@@ -218,7 +214,6 @@ impl Pins {
         [FLOWS_NEXT, FLOWS_FORMER].map(|name| self.root.join(name))
     }
 
-    /// Whether a packet map's pin is missing.
     pub(crate) fn is_packet_pin_missing(&self) -> bool {
         self.packet_folders().into_iter().any(is_pin_missing)
     }
@@ -228,7 +223,6 @@ impl Pins {
         pin_folders(self.packet_folders(), maps)
     }
 
-    /// The folder of the device links.
     pub(crate) fn device_link_folder(&self) -> PathBuf {
         device_links(&self.root)
     }
@@ -240,12 +234,10 @@ impl Pins {
         ]
     }
 
-    /// Whether a map's pin is missing.
     pub(crate) fn is_map_pin_missing(&self) -> bool {
         self.map_folders().into_iter().any(is_pin_missing)
     }
 
-    /// Pins maps whose pin is missing.
     pub(crate) fn repair(&self, maps: &mut MapHandles) -> Result<(), StartError> {
         pin_folders(self.map_folders(), maps)
     }
@@ -263,7 +255,6 @@ impl Pins {
         }
     }
 
-    /// Creates the folder of links if it is missing.
     pub(crate) fn make_link_folder(&self) -> Result<(), StartError> {
         let links = self.root.join(LINKS);
         fs::create_dir_all(&links).map_err(pin_error("make", &links))
@@ -370,7 +361,6 @@ impl Pins {
             .collect()
     }
 
-    /// The pin of a hook's link.
     pub(crate) fn link_pin(&self, site: &impl Site, hook: &str) -> PathBuf {
         self.root.join(LINKS).join(site.link_path(hook))
     }
@@ -405,7 +395,6 @@ impl Pins {
     }
 }
 
-/// The locked folder of pins.
 #[derive(Debug)]
 struct PinLock(File);
 

@@ -27,7 +27,6 @@ pub struct PortCounts {
 #[derive(Clone, Debug, Default)]
 pub struct PortCounters(Option<Arc<MappedArray>>);
 
-/// The cells of a port's counts.
 struct PortCells<'a> {
     connects: &'a [AtomicU64],
     refused: &'a AtomicU64,

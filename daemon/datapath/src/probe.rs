@@ -11,7 +11,6 @@ use crate::devices::{has_check_mtu, has_tcx};
 use crate::error::StartError;
 use crate::load;
 
-/// Probes the kernel's features.
 pub(crate) fn probe_features() -> Result<Features, StartError> {
     let loaded = if load::can_load(Features::ALL)? { Features::ALL } else { Features::FLOOR };
     Ok(Features { tcx: resolve_probe(has_tcx())?, lengths: resolve_probe(has_check_mtu())?, ..loaded })

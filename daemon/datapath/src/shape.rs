@@ -33,16 +33,13 @@ pub(crate) const fn family_index(family: Family) -> usize {
 
 /// The initial shape and its growth.
 pub(crate) trait ShapeGrowth: Sized {
-    /// The shape of new maps.
     fn initial(limits: Self) -> Self;
 
     /// The shape of new maps that are expected to hold so much.
     fn for_expected(expected: &MapGrowth, limits: &Self) -> Self;
 
-    /// The shape of maps without entries.
     const NONE: Self;
 
-    /// The limits of the maps.
     fn from_capacity(capacity: Capacity) -> Self;
 
     /// Enlarges all maps that are half full. Maps that grow with the cluster grow together, so the programs move once.

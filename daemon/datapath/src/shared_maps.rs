@@ -22,7 +22,6 @@ use crate::map::{self, Map, MapHandles};
 use crate::mapped_array::MappedArray;
 use crate::table::Table;
 
-/// The maps that all generations share.
 #[derive(Debug)]
 pub(crate) struct SharedMaps {
     handles: MapHandles,
@@ -120,7 +119,6 @@ impl SharedMaps {
         }
     }
 
-    /// The ports of frontends without an address.
     pub(crate) fn node_ports(&self) -> impl Iterator<Item = NonZeroU16> {
         self.wildcards.iter().map(|key| key.port)
     }

@@ -23,7 +23,6 @@ pub(crate) fn own_netns_cookie() -> Option<u64> {
     netns_cookie(UdpSocket::bind("127.0.0.1:0").ok()?.as_fd())
 }
 
-/// The cookie of a socket's network namespace.
 fn netns_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut cookie = 0_u64;
     let mut length = u32::try_from(size_of::<u64>()).ok()?;

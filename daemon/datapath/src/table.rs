@@ -75,7 +75,6 @@ pub(crate) struct Table {
     used: u32,
 }
 
-/// Key and value as bytes.
 pub(crate) type RawEntry = (Box<[u8]>, Box<[u8]>);
 
 impl Table {
@@ -119,7 +118,6 @@ impl Table {
         accepted
     }
 
-    /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         self.map.lookup(key, MapFlags::ANY).ok()?
     }
@@ -153,7 +151,6 @@ impl Table {
         done.min(keys.len() / size)
     }
 
-    /// Copies all entries into an empty map.
     pub(crate) fn copy_to(&self, to: &mut Self) -> io::Result<()> {
         let mut batch = BatchCursor::new(&self.map);
         while let Some(count) = batch.read_next(&self.map)? {
@@ -163,12 +160,10 @@ impl Table {
         Ok(())
     }
 
-    /// Starts a walk over the entries.
     pub(crate) fn walk(&self) -> io::Result<MapWalk> {
         MapWalk::new(&self.map).map_err(|error| io::Error::other(format!("{error:#}")))
     }
 
-    /// All entries, in no order.
     pub(crate) fn entries(&self) -> io::Result<Vec<RawEntry>> {
         let mut batch = BatchCursor::new(&self.map);
         let mut entries = Vec::new();

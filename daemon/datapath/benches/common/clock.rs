@@ -1,4 +1,4 @@
-//! Time that this thread has used, and the middle of many.
+//! CPU time of this thread, and medians.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ pub(crate) fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// What this thread has used of its CPU: the time of other threads does not count.
+/// The CPU time of this thread alone.
 pub(crate) fn used() -> Duration {
     // SAFETY: zeros are a valid time, and the kernel writes it during the call.
     let time = unsafe {
@@ -18,21 +18,21 @@ pub(crate) fn used() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
-/// Seconds for each time.
+/// Seconds of CPU time per call.
 pub(crate) fn time(count: usize, mut act: impl FnMut()) -> f64 {
     let begun = used();
     (0..count).for_each(|_| act());
     (used() - begun).as_secs_f64() / count as f64
 }
 
-/// Client and server on one CPU: the whole cost of both, and no wake-ups across CPUs that come and go.
+/// Keeps client and server on one CPU: the whole cost of both, without varying wake-ups across CPUs.
 pub(crate) fn stay_on_one_cpu() {
     stay_on(0);
 }
 
-/// Keeps this thread on a CPU, if there is one of that number.
+/// Keeps this thread on a CPU, if there is one with that number.
 pub(crate) fn stay_on(cpu: usize) {
-    // SAFETY: a set of zeros is valid; the kernel reads it only.
+    // SAFETY: a set of zeros is valid; the kernel only reads it.
     unsafe {
         let mut cpus: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut cpus);

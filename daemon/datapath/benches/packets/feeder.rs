@@ -1,15 +1,15 @@
-//! A program that makes a packet anew and hands it on, so that a test run can be repeated: the programs of packets
-//! write into what they are given, and the next one would be another packet.
+//! A program that recreates a packet and tail-calls a target, so that a test run can be repeated: packet programs
+//! change their packet, and the next run would get another one.
 //!
-//! Invariant: what it adds to a run depends on its frame and its clients alone, so two of them with different targets
-//! differ by what the targets do.
+//! Invariant: its own cost depends only on frame and clients, so two feeders with different targets differ by their
+//! targets.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
 
-/// Where the header of IP begins.
+/// The offset of the IP header.
 const IP: usize = 14;
 
 /// The client's address and port in a frame.
@@ -20,7 +20,7 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// The last byte of its address, and its port.
+    /// The offsets of its address's last byte, and of its port.
     fn places(self, frame: &[u8]) -> [usize; 2] {
         match (frame[IP] >> 4, self) {
             (4, Self::IsSource) => [IP + 15, IP + 20],
@@ -38,12 +38,12 @@ pub(crate) struct Clients {
     pub(crate) count: u32,
 }
 
-/// What a program made of the last packet of a run.
+/// The result of the last packet of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Last {
     pub(crate) verdict: i32,
     pub(crate) frame: Vec<u8>,
-    /// Nanoseconds of one packet, as the kernel has it.
+    /// Nanoseconds per packet, reported by the kernel.
     pub(crate) took: f64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Feeder {
 }
 
 impl Feeder {
-    /// Frames of clients for a program, as they come by a device or leave by it.
+    /// Feeds frames of clients to a program, at ingress or egress of a device.
     pub(crate) fn new(frame: &[u8], clients: Option<Clients>, target: BorrowedFd<'_>, device: u32) -> Self {
         let (turn, targets) = (map(MapType::Array, "turn", 4), map(MapType::ProgArray, "target", 4));
         let fd = target.as_raw_fd().to_ne_bytes();
@@ -65,12 +65,12 @@ impl Feeder {
         Self { program, turn, _target: targets, frame: frame.to_vec(), device }
     }
 
-    /// The next packet is that of this client.
+    /// Makes the next packet that client's.
     pub(crate) fn turn_to(&self, client: u32) {
         self.turn.update(&0_u32.to_ne_bytes(), &client.to_ne_bytes(), MapFlags::ANY).unwrap();
     }
 
-    /// What became of the last one of so many packets.
+    /// Runs so many packets, and returns the last one's result.
     pub(crate) fn run(&self, repeat: u32) -> Last {
         test_run(self.program.as_fd(), &self.frame, self.device, repeat)
     }
@@ -83,10 +83,10 @@ fn map(kind: MapType, name: &str, bytes: u32) -> MapHandle {
     MapHandle::create(kind, Some(name), 4, bytes, 1, &options).unwrap()
 }
 
-/// Has a program run over a frame again and again.
+/// Runs a program repeatedly over a frame.
 fn test_run(program: BorrowedFd<'_>, frame: &[u8], device: u32, repeat: u32) -> Last {
     let mut out = vec![0_u8; 4096];
-    // The beginning of the kernel's struct __sk_buff, where the device's number is the eleventh word.
+    // The beginning of the kernel's struct __sk_buff, where the device's index is the eleventh word.
     let mut context = [0_u32; 16];
     context[10] = device;
     let mut options = sys::bpf_test_run_opts {
@@ -100,7 +100,7 @@ fn test_run(program: BorrowedFd<'_>, frame: &[u8], device: u32, repeat: u32) -> 
         repeat: repeat.cast_signed(),
         ..Default::default()
     };
-    // SAFETY: all that the options point to lives through the call.
+    // SAFETY: all memory that the options point to outlives the call.
     let returned = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
     assert_eq!(returned, 0, "{}", io::Error::last_os_error());
     out.truncate(options.data_size_out as usize);
@@ -135,7 +135,7 @@ fn load_as(kind: sys::bpf_prog_type, code: &[u64]) -> OwnedFd {
 
 const EXIT: u64 = instruction(0x95, 0, 0, 0, 0);
 
-/// One instruction, as the kernel lays it out.
+/// One instruction in the kernel's layout.
 const fn instruction(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
     let registers = (from << 4 | to) as u64;
     code as u64
@@ -144,13 +144,13 @@ const fn instruction(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u6
         | (number.cast_unsigned() as u64) << 32
 }
 
-/// A 64-bit number, a map (1) or the place of its first value (2).
+/// Loads a 64-bit number, a map (1), or the address of its first value (2).
 fn wide(to: u8, what: u8, number: u64) -> [u64; 2] {
     let [low, high] = [number, number >> 32].map(|half| (half as u32).cast_signed());
     [instruction(0x18, to, what, 0, low), instruction(0, 0, 0, 0, high)]
 }
 
-/// Registers: 6 is the context, 7 where the packet begins, 2 and 3 are for the moment.
+/// Registers: 6 is the context, 7 the start of the packet, 2 and 3 are temporary.
 fn code(frame: &[u8], clients: Option<Clients>, turn: &MapHandle, targets: &MapHandle) -> Vec<u64> {
     let fd = |map: &MapHandle| u64::try_from(map.as_fd().as_raw_fd()).unwrap();
     let mut made = write(frame);
@@ -162,7 +162,7 @@ fn code(frame: &[u8], clients: Option<Clients>, turn: &MapHandle, targets: &MapH
         instruction(0x61, 3, 1, end, 0),
         instruction(0xbf, 2, 7, 0, 0),
         instruction(0x07, 2, 0, 0, length),
-        // Past what is made: a packet that is too short.
+        // Jumps past the writes for a packet that is too short.
         instruction(0x2d, 2, 3, i16::try_from(made.len()).unwrap(), 0),
     ];
     code.append(&mut made);
@@ -173,8 +173,7 @@ fn code(frame: &[u8], clients: Option<Clients>, turn: &MapHandle, targets: &MapH
     code
 }
 
-/// In parts of eight bytes from the header of IP on: no field spans two of them, so a read of one does not wait for two
-/// stores.
+/// In words of eight bytes from the IP header on: no field spans two of them, so a load does not wait for two stores.
 fn write(frame: &[u8]) -> Vec<u64> {
     write_from(frame, IP)
 }
@@ -197,7 +196,7 @@ fn write_from(frame: &[u8], mut at: usize) -> Vec<u64> {
     code
 }
 
-/// The number of the turn goes into the client's port and the last byte of its address.
+/// Writes the turn's number into the client's port and its address's last byte.
 fn write_client(frame: &[u8], clients: Clients, turn: u64) -> Vec<u64> {
     let [address, port] = clients.at.places(frame).map(|at| i16::try_from(at).unwrap());
     let mask = i32::try_from(clients.count - 1).unwrap();
@@ -217,13 +216,13 @@ fn write_client(frame: &[u8], clients: Clients, turn: u64) -> Vec<u64> {
     code
 }
 
-/// The kernel's name for running a program over frames that then go where it says.
+/// The kernel's flag for running a program over frames that then go where it redirects them.
 const LIVE_FRAMES: u32 = sys::BPF_F_TEST_XDP_LIVE_FRAMES;
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 const XDP_TX: i32 = 3;
 
-/// A program at a driver: one that makes frames and sends them, or one that takes them.
+/// An XDP program that creates and sends frames, or receives them.
 pub(crate) struct Frames {
     program: OwnedFd,
     seen: Option<MapHandle>,
@@ -232,14 +231,14 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Frames that leave by a device, each made anew: what one was sent on as lies in the memory of a later one.
+    /// Sends frames by a device, each recreated: a later frame reuses the memory of one that a program changed.
     pub(crate) fn sent(frame: &[u8], device: u32) -> Self {
         let made = [write_from(frame, 0), vec![instruction(0xb7, 0, 0, 0, XDP_TX), EXIT]].concat();
         let program = load_as(sys::BPF_PROG_TYPE_XDP, &over_frame(frame.len(), &made));
         Self { program, seen: None, frame: frame.to_vec(), device }
     }
 
-    /// Takes all frames, and counts those that are for this port, by IPv4 without options.
+    /// Drops all frames, and counts those to this port, over IPv4 without options.
     pub(crate) fn counted(port: u16) -> Self {
         let seen = map(MapType::Array, "seen", 8);
         let fd = u64::try_from(seen.as_fd().as_raw_fd()).unwrap();
@@ -250,7 +249,7 @@ impl Frames {
             first,
             second,
             instruction(0xb7, 2, 0, 0, 1),
-            // An addition that no other CPU comes between.
+            // An atomic addition.
             instruction(0xdb, 1, 2, 0, 0),
             instruction(0xb7, 0, 0, 0, XDP_DROP),
             EXIT,
@@ -263,13 +262,13 @@ impl Frames {
         &self.program
     }
 
-    /// How many were counted so far.
+    /// The count so far.
     pub(crate) fn count(&self) -> u64 {
         let seen = self.seen.as_ref().unwrap().lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
         u64::from_ne_bytes(seen.try_into().unwrap())
     }
 
-    /// Sends so many.
+    /// Sends so many frames.
     pub(crate) fn send(&self, count: u32) {
         let context = [0, u32::try_from(self.frame.len()).unwrap(), 0, self.device, 0, 0];
         let mut options = sys::bpf_test_run_opts {
@@ -282,13 +281,13 @@ impl Frames {
             flags: LIVE_FRAMES,
             ..Default::default()
         };
-        // SAFETY: all that the options point to lives through the call.
+        // SAFETY: all memory that the options point to outlives the call.
         let returned = unsafe { sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options) };
         assert_eq!(returned, 0, "{}", io::Error::last_os_error());
     }
 }
 
-/// What is done with a frame of so many bytes at least; a shorter one goes on.
+/// The code for a frame of at least so many bytes; a shorter one passes.
 fn over_frame(length: usize, made: &[u64]) -> Vec<u64> {
     let mut code = vec![
         instruction(0x61, 7, 1, 0, 0),

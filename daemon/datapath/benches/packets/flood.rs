@@ -1,8 +1,8 @@
-//! What a flood of connections without an answer costs flows that live.
+//! The effect of a flood of unanswered connections on live flows.
 //!
-//! Invariant: the time of each live flow is taken for itself, on another CPU than that of the flood, which rests and
-//! goes on by turns: a machine that becomes slower does so for all looks. Flows are looked at twice while it rests: by
-//! how far the two differ, the figure for the flood may be wrong.
+//! Invariant: each live flow is timed separately, on another CPU than the flood, which pauses and resumes by turns: a
+//! slower machine affects all measurements. Flows are measured twice while it pauses; the difference shows the error of
+//! the flood's figure.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,27 +17,27 @@ use crate::node::{NEAR, Node, PICKED, Packet, Way};
 use crate::size::sized;
 
 const FLOWS: u32 = 65_536;
-/// A power of two, as clients in turn are.
+/// A power of two, as clients in turn must be.
 const LIVE: u32 = 1_024;
-/// SYNs in a second, each of another client, and how many come at once.
+/// SYNs per second, each of another client, and how many come at once.
 const RATE: u32 = 300_000;
 const AT_ONCE: u32 = 300;
-/// How many turns each kind of look has, and how often each flow has a packet in each direction in one of them.
+/// How many turns each measurement has, and how many packets each flow has per direction and turn.
 const TURNS: usize = 101;
 const LOOKS: usize = 3;
 /// The flood has filled the table by then.
 const FILLED: Duration = Duration::from_secs(1);
-/// A flood that was told to go on or to rest does so by then.
+/// The flood has paused or resumed by then.
 const HEARD: Duration = Duration::from_millis(5);
 
-/// What the flood is told.
+/// The flood's control flags.
 #[derive(Default)]
 struct Told {
     rests: AtomicBool,
     ends: AtomicBool,
 }
 
-/// Feeds SYNs until it is told to end, and returns how many came in a second of those in which it did not rest.
+/// Feeds SYNs until it is stopped, and returns how many it sent per second while it did not pause.
 fn flood(node: &Node, told: &Told) -> f64 {
     stay_on(1);
     let feeder = node.meet(&PICKED[0].first().of(Client::IsSource, 1 << 24));
@@ -73,7 +73,7 @@ impl Live {
         Self { packets, fed, idle }
     }
 
-    /// Adds the nanoseconds that each flow's packet there and back take together.
+    /// Adds the nanoseconds of each flow's packets in both directions.
     fn look(&self, times: &mut [Vec<f64>]) {
         for _ in 0..LOOKS {
             for feeder in &self.fed {
@@ -92,7 +92,7 @@ impl Live {
     }
 }
 
-/// The middle of the flows and the slowest one, as parts of what they took before.
+/// The median flow and the slowest one, relative to their time before.
 fn slowed(before: &[Vec<f64>], after: &[Vec<f64>]) -> (f64, f64) {
     let middle = |times: &Vec<f64>| median(times.clone());
     let ratios: Vec<f64> =
@@ -105,13 +105,13 @@ pub(crate) fn beside4(bed: &ThreadBed) {
     beside(bed, &NEAR[0], "IPv4");
 }
 
-/// The same over IPv6, on a node of their own: in a table that a flood has filled just now, connections that begin at
-/// once and have no answer yet push out each other.
+/// The same over IPv6, on its own node: in a table just filled by a flood, simultaneous unanswered connections evict
+/// each other.
 pub(crate) fn beside6(bed: &ThreadBed) {
     beside(bed, &NEAR[1], "IPv6");
 }
 
-/// Live flows while the flood rests, once more, and in it, by turns.
+/// Live flows during a pause, another pause, and the flood, by turns.
 fn beside(bed: &ThreadBed, way: &Way, family: &str) {
     let node = Node::new(bed, FLOWS);
     let live = Live::new(&node, way);

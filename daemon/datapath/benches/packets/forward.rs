@@ -1,9 +1,9 @@
-//! How many packets a core sends on to another node: datagrams of 64 bytes, by plain routing, by rules like those that
-//! kube-proxy writes, and by the programs, through the stack, past it, and at the driver.
+//! How many packets a core forwards to another node: datagrams of 64 bytes, by plain routing, by rules like
+//! kube-proxy's, and by the programs, through the stack, on the fast path, and at the driver.
 //!
-//! Invariant: all ways take turns in one network, on one CPU, which makes the packets too and throws them away: a veth
-//! hands them over as frames in both directions, so neither costs much. What is counted has come out for the backend,
-//! and the time is what the CPU took for it, so other work of the machine does not count.
+//! Invariant: all cases take turns in one network, on one CPU, which also creates and drops the packets: a veth passes
+//! them as frames in both directions, so neither costs much. Packets count when they leave for the backend, and the
+//! time is that of the CPU, so other work of the machine does not count.
 
 use std::fs;
 use std::io::Write;
@@ -26,20 +26,19 @@ use crate::network::{self, OUTER};
 use crate::size::sized;
 
 const CLIENT: &str = "198.51.100.7:40000";
-/// A flow goes one way for ever, so each way has a service of its own. The first one is that of plain routing and of
-/// rules too.
+/// A flow keeps its path, so each case has its own service. The first one also serves plain routing and rules.
 const FRONTENDS: [&str; 3] = ["203.0.113.11:80", "203.0.113.12:80", "203.0.113.13:80"];
 const BACKENDS: [&str; 3] = ["10.2.0.5:8080", "10.2.0.6:8080", "10.2.0.7:8080"];
 const BACKEND_PORT: u16 = 8080;
-/// The one port by which the backend sees the client.
+/// The only port by which the backend sees the client.
 const SEEN: &str = "192.0.2.1:61000";
 
 const ROUNDS: usize = 31;
-/// A turn takes some tens of milliseconds, so that the packets in it with which the programs have more to do are few.
+/// A turn takes some tens of milliseconds, so that few packets in it need the slow path.
 const PACKETS: u32 = 100_000;
 const WARM_UP: u32 = 2_000;
 
-/// What kube-proxy's nftables mode does with this frontend, beside one of another service.
+/// The rules of kube-proxy's nftables mode for this frontend and another service.
 const RULES: &str = "table ip rules {
  chain mark-for-masquerade {
   meta mark set meta mark or 0x4000
@@ -81,7 +80,7 @@ const RULES: &str = "table ip rules {
 }
 ";
 
-/// How a packet goes on.
+/// The path of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Plain,
@@ -112,7 +111,7 @@ impl Way {
         if self == Self::Plain { BACKENDS[0] } else { FRONTENDS[self.service()] }
     }
 
-    /// The device as the programs have it; none: they are not there.
+    /// The device's entry; none: no programs are attached.
     fn device(self) -> Option<Device> {
         let device = Device {
             address4: Some([192, 0, 2, 1].into()),
@@ -142,7 +141,7 @@ pub(crate) fn rules(text: &str) {
 
 struct Node {
     maps: KernelMaps,
-    // Drops what leaves the node, and counts it.
+    // Drops and counts packets that leave the node.
     sink: Frames,
     _sink_link: OwnedFd,
     fabric: u32,
@@ -153,7 +152,7 @@ impl Node {
     fn new(bed: &ThreadBed) -> Self {
         network::lay();
         network::know_routers();
-        // Frames come to this end, and by the other one, only where packets are taken in turns.
+        // Frames arrive at this end, and pass the other one, only with GRO on.
         run("ethtool", "-K outer gro on");
         let packets = Some(PacketOptions {
             flows: 1024,
@@ -174,12 +173,12 @@ impl Node {
         Self { maps, sink, _sink_link: link, fabric, left_to: time_of_packets() }
     }
 
-    /// Datagrams of 60 bytes, and what a card adds at their end.
+    /// Datagrams of 60 bytes; a card adds the frame check sequence.
     fn frames(&self, from: &str, to: &str) -> Frames {
         Frames::sent(&Sent::udp(from, to, &[7; 18]).frame(), self.fabric)
     }
 
-    /// Has packets go that way from now on, and the flow there.
+    /// Switches the packets and the flow to that path.
     fn choose(&mut self, way: Way) {
         if way == Way::Rules {
             rules(RULES);
@@ -210,7 +209,7 @@ impl Node {
         self.frames(CLIENT, way.dialled()).send(count);
     }
 
-    /// Packets that came out in a second of the CPU's time.
+    /// Packets that left per second of CPU time.
     fn rate(&self, way: Way, count: u32) -> f64 {
         let frames = self.frames(CLIENT, way.dialled());
         let (before, begun) = (self.sink.count(), self.used());
@@ -221,14 +220,14 @@ impl Node {
         f64::from(u32::try_from(arrived).unwrap()) / used.as_secs_f64()
     }
 
-    /// What this thread has used of the CPU, and the thread to which the kernel leaves packets when they become many.
+    /// The CPU time of this thread and of ksoftirqd.
     fn used(&self) -> Duration {
         let told = fs::read_to_string(&self.left_to).unwrap();
         clock::used() + Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
     }
 }
 
-/// Where the kernel tells what its thread for packets has used of the first CPU.
+/// The file with the CPU time of ksoftirqd on the first CPU.
 pub(crate) fn time_of_packets() -> PathBuf {
     let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let is_that =
@@ -244,7 +243,7 @@ fn attach(program: &OwnedFd, device: u32) -> OwnedFd {
         flags: sys::XDP_FLAGS_DRV_MODE,
         ..Default::default()
     };
-    // SAFETY: the options outlive the call, and what is not negative is a descriptor of ours.
+    // SAFETY: the options outlive the call, and a non-negative result is our descriptor.
     unsafe {
         let link =
             sys::bpf_link_create(program.as_fd().as_raw_fd(), device, sys::BPF_XDP, &raw const options);
@@ -253,7 +252,7 @@ fn attach(program: &OwnedFd, device: u32) -> OwnedFd {
     }
 }
 
-/// All ways in turns.
+/// All cases by turns.
 pub(crate) fn all(bed: &ThreadBed) {
     let mut node = Node::new(bed);
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];

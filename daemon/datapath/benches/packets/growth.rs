@@ -1,4 +1,4 @@
-//! How long a change waits for the maps while they grow, where packets are translated too.
+//! How long a change waits while the maps grow, with packets translated.
 
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,12 @@ fn serve(node: &mut Node, number: u32) -> Duration {
     begun.elapsed()
 }
 
-/// Services come one after the other, and the maps grow once meanwhile: there is time to make the larger ones.
+/// Services come one after the other, and the maps grow once: there is time to prebuild the larger ones.
 pub(crate) fn paced(bed: &ThreadBed) {
     measure(bed, PAUSE);
 }
 
-/// There is no time for that.
+/// There is no time to prebuild.
 pub(crate) fn hurried(bed: &ThreadBed) {
     measure(bed, Duration::ZERO);
 }

@@ -1,9 +1,9 @@
-//! What a packet costs that the programs at devices see: nanoseconds of a run, less those of an empty program in the
-//! same run; what flows take of the memory, and their sweep of a CPU; how long changes wait for larger maps. Needs
-//! root; `cargo bench -p holdfast-datapath --bench packets`.
+//! The cost of a packet at devices: nanoseconds per run, less those of an empty program in the same run; the memory of
+//! flows, and the CPU time of their sweep; how long changes wait for larger maps. Needs root; `cargo bench -p
+//! holdfast-datapath --bench packets`.
 //!
-//! Nothing is sent: the kernel runs the programs over packets that are made anew each time. Each figure is checked to
-//! be one of what it says: the last packet of each round must have become what it was meant to become.
+//! Nothing is sent: the kernel runs the programs over recreated packets. Each figure is verified: the last packet of
+//! each round must have the expected result.
 
 // A program that measures and prints.
 #![allow(unsafe_code)]
@@ -26,17 +26,17 @@ mod bed;
 #[path = "../common/clock.rs"]
 mod clock;
 
-/// Packets are written and read as the tests of the programs do.
+/// The programs' tests craft and parse packets.
 #[allow(dead_code)]
 #[path = "../../src/packets/tests/craft.rs"]
 mod craft;
 
-/// … those of SCTP too.
+/// The same for SCTP.
 #[allow(dead_code)]
 #[path = "../../src/packets/tests/sctp.rs"]
 mod sctp;
 
-/// … in the network of those tests.
+/// The network of those tests.
 #[allow(dead_code)]
 #[path = "../../src/packets/tests/network.rs"]
 mod network;

@@ -1,4 +1,4 @@
-//! A node with an outer device and one of pods, its services, and the frames that its programs of packets meet.
+//! A node with an outer device and a pods' device, its services, and the frames for its packet programs.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ use crate::feeder::{Client, Clients, Feeder, Last};
 use crate::network::{self, OUTER};
 use crate::size::sized;
 
-/// Some more than one client of a kind needs, and none of a server.
+/// More SNAT ports than one client of a kind needs.
 const SNAT_PORTS: RangeInclusive<u16> = 30_000..=65_535;
-/// Fewer than may have no answer yet without pushing each other out.
+/// Fewer than the unanswered flows that evict each other.
 const OPENED_AT_ONCE: u32 = 8192;
 
 /// Client, frontend, backend.
@@ -35,32 +35,32 @@ pub(crate) struct Way {
 const CLIENT4: &str = "198.51.100.7:40000";
 const CLIENT6: &str = "[2001:db8:1::7]:40000";
 
-/// To a pod of this node under policy Local, so by the client's own port: over IPv4 and over IPv6.
+/// To a local pod under policy Local, so with the client's own port: over IPv4 and over IPv6.
 pub(crate) const NEAR: [Way; 2] = [
     Way { client: CLIENT4, frontend: "203.0.113.10:80", backend: "10.1.0.5:8080" },
     Way { client: CLIENT6, frontend: "[2001:db8:f::10]:80", backend: "[fd01::5]:8080" },
 ];
 
-/// To one of another node.
+/// To a remote pod.
 pub(crate) const FAR: [Way; 2] = [
     Way { client: CLIENT4, frontend: "203.0.113.11:80", backend: "10.2.0.5:8080" },
     Way { client: CLIENT6, frontend: "[2001:db8:f::11]:80", backend: "[fd02::5]:8080" },
 ];
 
-/// To a pod of this node under policy Cluster: by a port that the node picks.
+/// To a local pod under policy Cluster: with a translated port.
 pub(crate) const PICKED: [Way; 2] = [
     Way { client: CLIENT4, frontend: "203.0.113.13:80", backend: "10.1.0.7:8080" },
     Way { client: CLIENT6, frontend: "[2001:db8:f::13]:80", backend: "[fd01::7]:8080" },
 ];
 
-/// Addresses without a service, beside those of services.
+/// Addresses without a service, next to those of services.
 pub(crate) const NOBODY: [&str; 2] = ["203.0.113.12:80", "[2001:db8:f::12]:80"];
 /// A server of the node's own.
 pub(crate) const SERVER: [&str; 2] = ["192.0.2.1:9999", "[2001:db8::1]:9999"];
-/// What has no flow, at a port at which others have.
+/// A pod without flows, at a port where others have flows.
 pub(crate) const NEIGHBOUR: [&str; 2] = ["10.1.0.6:8080", "[fd01::6]:8080"];
 
-/// Which of the two programs.
+/// Selects one of the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     In,
@@ -74,12 +74,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// In a bed, with room for so many flows.
+    /// In a bed, with space for so many flows.
     pub(crate) fn new(bed: &ThreadBed, flows: u32) -> Self {
         Self::start(bed.options(), flows)
     }
 
-    /// The same, with room for as many services as nodes have.
+    /// The same, with space for as many services as nodes have.
     pub(crate) fn with_room(bed: &ThreadBed, flows: u32) -> Self {
         Self::start(StartOptions { capacity: Capacity::default(), ..bed.options() }, flows)
     }
@@ -121,14 +121,14 @@ impl Node {
         Port { base: 2 * index + 1, ..port }.serve(&mut self.maps);
     }
 
-    /// Has the numbers of all flows handed out: a start gives the first ones, and the thread that sweeps the rest, in
+    /// Waits until all record numbers are released: a start releases the first ones, and the sweep thread the rest in
     /// pieces.
     pub(crate) fn hand_out(&mut self, takes: Duration) {
         self.maps.update_flows().unwrap();
         std::thread::sleep(sized(takes, Duration::ZERO));
     }
 
-    /// Where flows and what leads to them are pinned.
+    /// The folder of the flow maps' pins.
     pub(crate) fn flow_pins(&self) -> PathBuf {
         self.pins.join("flows1")
     }
@@ -137,12 +137,12 @@ impl Node {
         self.programs[usize::from(which == Program::Out)].as_fd()
     }
 
-    /// Has one of the programs meet a packet.
+    /// Feeds a packet to one of the programs.
     pub(crate) fn meet(&self, packet: &Packet) -> Feeder {
         Feeder::new(&packet.sent.frame(), packet.clients, self.program(packet.program), OUTER)
     }
 
-    /// What began is answered by the backend and goes on.
+    /// The backend replies to new flows, which continue.
     pub(crate) fn answer(&self, way: &Way, first: u32, count: u32) {
         for packet in &way.opening(1 << 24)[1..] {
             let feeder = self.meet(packet);
@@ -163,13 +163,13 @@ impl Node {
     }
 }
 
-/// Packets of one kind, and what is to become of them.
+/// Packets of one kind, and their expected result.
 pub(crate) struct Packet {
     pub(crate) sent: Sent,
     pub(crate) program: Program,
-    /// `None`: they are all the same.
+    /// `None`: they are all equal.
     pub(crate) clients: Option<Clients>,
-    /// The place that it comes from or goes to afterwards; `None`: it goes on untouched.
+    /// The expected source or destination; `None`: it passes unchanged.
     pub(crate) becomes: Option<SocketAddr>,
 }
 
@@ -210,14 +210,14 @@ impl Way {
         Packet::new(Sent::tcp(self.backend, self.client, flags), Program::Out).becomes(address(self.frontend))
     }
 
-    /// The packets by which a flow of so many clients begins.
+    /// The packets that open a flow of so many clients.
     fn opening(&self, count: u32) -> [Packet; 3] {
         let (there, back) = (Client::IsSource, Client::IsDestination);
         [self.first().of(there, count), self.back(SYN | ACK).of(back, count), self.there().of(there, count)]
     }
 }
 
-/// The program of that name which this process has open: other processes may have loaded some of that name too.
+/// The program of that name that this process has open: other processes may have loaded one of that name too.
 fn programs(name: &str) -> OwnedFd {
     let folder = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
     let texts = folder.filter_map(|entry| fs::read_to_string(entry.path()).ok());
@@ -227,13 +227,13 @@ fn programs(name: &str) -> OwnedFd {
     found.next().unwrap()
 }
 
-/// A number of a file descriptor's description.
+/// A field of a file descriptor's description.
 pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 fn open(number: u32) -> OwnedFd {
-    // SAFETY: the number is a new file descriptor or negative.
+    // SAFETY: the result is a new file descriptor or negative.
     let fd = unsafe { sys::bpf_prog_get_fd_by_id(number) };
     assert!(fd >= 0);
     // SAFETY: nothing else owns it.

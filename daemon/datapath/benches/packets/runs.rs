@@ -1,6 +1,6 @@
-//! Nanoseconds of a packet.
+//! Nanoseconds per packet.
 //!
-//! Invariant: whatever is measured takes turns with an empty program that is fed in the very same way.
+//! Invariant: each case takes turns with an empty program fed the same way.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,13 +17,13 @@ use crate::size::sized;
 const ROUNDS: usize = 31;
 /// A round takes a few milliseconds.
 const PACKETS: u32 = 20_000;
-/// Flows that begin in a round: some tenths of a millisecond, and all rounds together leave most SNAT ports free.
+/// Flows opened per round: some tenths of a millisecond, and all rounds together leave most SNAT ports free.
 const BEGINNINGS: u32 = 256;
-/// As many as may have no answer, twice: then each further one ends another.
+/// Twice the limit of unanswered flows: each further one evicts another.
 const FLOOD: u32 = 32_768;
-/// As many as there may be unless the configuration says otherwise: hardly any is in the CPU's nearest caches.
+/// The default size of the table: hardly any flow is in the CPU's nearest caches.
 const MANY: u32 = 65_536;
-/// What the numbers of four times as many flows take to be handed out.
+/// How long it takes to release the record numbers of four times as many flows.
 const HANDED_OUT: Duration = Duration::from_secs(10);
 
 /// Two feeders of the same packets: to the program, and to an empty one.
@@ -50,7 +50,7 @@ impl Cost {
     }
 }
 
-/// A line, over IPv4 and over IPv6.
+/// A line with figures over IPv4 and IPv6.
 struct Row {
     name: &'static str,
     goal: &'static str,
@@ -69,7 +69,7 @@ fn show(rows: Vec<Row>) {
     }
 }
 
-/// From the node itself and from others, to a place that is not served.
+/// From the node itself and from others, to an unserved address.
 fn of_nobody(from: [&str; 2], to: [&str; 2], program: Program) -> [Packet; 2] {
     [0, 1].map(|family| Packet::new(Sent::tcp(from[family], to[family], ACK), program))
 }
@@ -78,13 +78,13 @@ fn each(ways: &[Way; 2], packet: impl Fn(&Way) -> Packet) -> [Packet; 2] {
     [packet(&ways[0]), packet(&ways[1])]
 }
 
-/// What another node's backend sees instead of the client of its one flow.
+/// The client of the only flow as a remote backend sees it.
 fn nat_of(node: &Node, way: &Way) -> SocketAddr {
     let leaving = Packet::new(Sent::tcp(way.client, way.backend, ACK), Program::Out);
     see(&node.meet(&leaving).run(1).frame, true).from
 }
 
-/// Everything but what begins.
+/// All cases except new flows.
 pub(crate) fn all(bed: &ThreadBed) {
     let mut node = Node::new(bed, 4 * MANY);
     node.hand_out(HANDED_OUT);
@@ -133,12 +133,12 @@ pub(crate) fn all(bed: &ThreadBed) {
     show(rows);
 }
 
-/// Flows of as many clients as a counter counts, at this node's backends or another's.
+/// Flows of as many clients as a counter counts, to local or remote backends.
 fn beginning(node: &Node, empty: &OwnedFd, name: &'static str, goal: &'static str, ways: &[Way; 2]) -> Row {
     row(node, empty, name, goal, each(ways, |way| way.first().of(Client::IsSource, 1 << 24)))
 }
 
-/// What begins: answered before the next round, and not at all.
+/// New flows: with a reply before the next round, and without.
 pub(crate) fn first(bed: &ThreadBed) {
     let node = Node::new(bed, MANY);
     let (empty, count) = (empty(), sized(BEGINNINGS, 32));
@@ -164,8 +164,8 @@ pub(crate) fn first(bed: &ThreadBed) {
     show(rows);
 }
 
-/// What begins by a port that the node picks, which no backend here could answer: all rounds together are fewer than
-/// may have no answer. Each round is of a client of its own, with most of its ports free.
+/// New flows with a translated port and no local backend to reply: all rounds together stay below the limit of
+/// unanswered flows. Each round has its own client, with most of its ports free.
 pub(crate) fn picked(bed: &ThreadBed) {
     let node = Node::new(bed, MANY);
     let mut row = beginning(&node, &empty(), "the first of a flow, policy Cluster", "800", &PICKED);

@@ -1,7 +1,7 @@
-//! What the services of a node cost the packets of one of them.
+//! The effect of a node's services on the packets of one of them.
 //!
-//! Invariant: the maps grow from few services to many while the same packets are measured; each figure is beside that
-//! of few services on the same node.
+//! Invariant: the maps grow from few services to many while the same packets are measured; each figure is relative to
+//! few services on the same node.
 
 use crate::bed::{Port, ThreadBed};
 use crate::clock::median;
@@ -12,13 +12,13 @@ use crate::runs::Cost;
 use crate::size::sized;
 
 const FLOWS: u32 = 65_536;
-/// Those that the node has in any case are the first.
+/// The node's first services always exist.
 const SERVICES: [u32; 4] = [6, 1_000, 10_000, 100_000];
 const ROUNDS: usize = 31;
 const BEGINNINGS: u32 = 128;
 const PACKETS: u32 = 20_000;
 
-/// Nanoseconds of the first packet of a flow, and of a further one, over IPv4 and IPv6.
+/// Nanoseconds of a flow's first packet and of a later one, over IPv4 and IPv6.
 fn measure(node: &Node, clients: &mut u32) -> Vec<f64> {
     let (empty, count) = (empty(), sized(BEGINNINGS, 32));
     let firsts = NEAR.iter().map(|way| way.first().of(Client::IsSource, 1 << 24));
@@ -36,7 +36,7 @@ fn measure(node: &Node, clients: &mut u32) -> Vec<f64> {
     costs.into_iter().map(|cost| median(cost.times)).collect()
 }
 
-/// One node, with ever more services: the figures for each number of them.
+/// One node with more and more services: the figures for each number.
 fn draw(bed: &ThreadBed) -> Vec<Vec<f64>> {
     let mut node = Node::with_room(bed, FLOWS);
     let (mut there, mut clients) = (SERVICES[0], 0);

@@ -1,4 +1,4 @@
-//! What flows take of the memory, and going over them of a CPU.
+//! The memory of flows, and the CPU time of their sweep.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,12 +13,12 @@ use crate::size::sized;
 
 const FLOWS: u32 = 65_536;
 const SWEPT: u32 = 1_000_000;
-/// What the numbers of so many flows take to be handed out.
+/// How long it takes to release the record numbers of so many flows.
 const HANDED_OUT: Duration = Duration::from_secs(40);
 /// Two passes over the whole table, and a little more.
 const WATCHED: Duration = Duration::from_secs(22);
 
-/// What the kernel says that the maps take which are pinned there.
+/// The kernel's figure of the memory of the maps pinned there.
 fn memory_of(pins: &Path) -> u64 {
     let maps =
         fs::read_dir(pins).unwrap().flatten().map(|entry| MapHandle::from_pinned_path(entry.path()).unwrap());
@@ -29,7 +29,7 @@ fn memory_of(pins: &Path) -> u64 {
     .sum()
 }
 
-/// Without flows, and with as many as there may be: over IPv4, and over IPv6.
+/// Without flows, and with the most flows: over IPv4, and over IPv6.
 pub(crate) fn memory(bed: &ThreadBed) {
     let flows = sized(FLOWS, 1024);
     let node = Node::new(bed, flows);
@@ -46,13 +46,13 @@ pub(crate) fn memory(bed: &ThreadBed) {
     );
 }
 
-/// What the thread that sweeps has used of a CPU.
+/// The CPU time of the sweep thread.
 fn sweeper_used(thread: &Path) -> Duration {
     let told = fs::read_to_string(thread.join("schedstat")).unwrap();
     Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// It names itself, a moment after it was started.
+/// The thread gets its name a moment after its start.
 fn sweeper() -> PathBuf {
     let is_named =
         |thread: &PathBuf| fs::read_to_string(thread.join("comm")).is_ok_and(|it| it.trim() == "flows");
@@ -65,7 +65,7 @@ fn sweeper() -> PathBuf {
     }
 }
 
-/// With so many living flows: one namespace has all of them, and may have eight parts of nine.
+/// A table with so many live flows of one quota, which may hold eight ninths.
 fn full(bed: &ThreadBed, flows: u32) -> Node {
     let mut node = Node::new(bed, flows + flows / 4);
     node.hand_out(HANDED_OUT);
@@ -73,7 +73,7 @@ fn full(bed: &ThreadBed, flows: u32) -> Node {
     node
 }
 
-/// At the pace of the daemon's own sweep, over a table of living flows.
+/// At the pace of the daemon's own sweep, over a table of live flows.
 pub(crate) fn sweep(bed: &ThreadBed) {
     let flows = sized(SWEPT, 1024);
     let node = full(bed, flows);
@@ -90,7 +90,7 @@ pub(crate) fn sweep(bed: &ThreadBed) {
     );
 }
 
-/// Another size for a table of living flows: how long flows stand still is a part of the longest call.
+/// Resizes a table of live flows: their pause is part of the longest call.
 pub(crate) fn resize(bed: &ThreadBed) {
     let flows = sized(SWEPT, 1024);
     let mut node = full(bed, flows);

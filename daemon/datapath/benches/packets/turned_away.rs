@@ -1,9 +1,8 @@
-//! How many packets a core drops of clients who are turned away: SYNs from outside of a Service's source ranges, and to
-//! one without backends on this node; by rules like those that kube-proxy writes, and by the programs, behind the
-//! driver and at it.
+//! How many packets of denied clients a core drops: SYNs from outside a Service's source ranges, and to one without
+//! local backends; by rules like kube-proxy's, and by the programs, behind the driver and at it.
 //!
-//! Invariant: all ways take turns in one network, on one CPU, which makes the packets too. What is counted was counted
-//! by whatever dropped it, and the time is what the CPU took for it.
+//! Invariant: all cases take turns in one network, on one CPU, which also creates the packets. The dropper itself
+//! counts, and the time is that of the CPU.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,14 +24,14 @@ use crate::network::{self, OUTER};
 use crate::size::sized;
 
 const CLIENT: &str = "198.51.100.7:40000";
-/// For clients inside of ranges alone, and without a backend here by policy Local.
+/// One with source ranges, and one without local backends under policy Local.
 const FRONTENDS: [&str; 2] = ["203.0.113.11:80", "203.0.113.12:80"];
 
 const ROUNDS: usize = 31;
 const PACKETS: u32 = 100_000;
 const WARM_UP: u32 = 2_000;
 
-/// What kube-proxy's nftables mode does with these two.
+/// The rules of kube-proxy's nftables mode for these two.
 const RULES: &str = "table ip rules {
  counter turned { }
  chain firewall {
@@ -57,7 +56,7 @@ const RULES: &str = "table ip rules {
 }
 ";
 
-/// What drops a packet.
+/// The dropper of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Rules,
@@ -81,7 +80,7 @@ impl Node {
     fn new(bed: &ThreadBed) -> Self {
         network::lay();
         network::know_routers();
-        // Each end of the link sends frames only while the other one takes packets in turns.
+        // Each end of the link transmits frames only while the other one uses GRO.
         ["outer", "fabric"].iter().for_each(|end| drop(run("ethtool", &format!("-K {end} gro on"))));
         let packets = Some(PacketOptions {
             flows: 1024,
@@ -104,7 +103,7 @@ impl Node {
         Self { maps, fabric, left_to: time_of_packets() }
     }
 
-    /// Has packets dropped that way from now on.
+    /// Switches to that dropper.
     fn choose(&mut self, way: Way) {
         if way == Way::Rules {
             rules(RULES);
@@ -126,7 +125,7 @@ impl Node {
         while self.maps.tend_devices(|| false) {}
     }
 
-    /// How many packets were dropped so far, by what drops them that way.
+    /// How many packets that dropper has counted so far.
     fn dropped(&self, way: Way) -> u64 {
         if way == Way::Rules {
             let said = run("nft", "list counter ip rules turned");
@@ -146,7 +145,7 @@ impl Node {
         Frames::sent(&Sent::tcp(CLIENT, to, SYN).frame(), self.fabric).send(count);
     }
 
-    /// Packets that were dropped in a second of the CPU's time.
+    /// Packets dropped per second of CPU time.
     fn rate(&self, way: Way, to: &str, count: u32) -> f64 {
         self.send(to, WARM_UP);
         let (before, begun) = (self.dropped(way), self.used());
@@ -163,7 +162,7 @@ impl Node {
     }
 }
 
-/// All ways in turns.
+/// All cases by turns.
 pub(crate) fn all(bed: &ThreadBed) {
     let mut node = Node::new(bed);
     let mut rates = vec![[Vec::new(), Vec::new()]; WAYS.len()];

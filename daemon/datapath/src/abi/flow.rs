@@ -30,13 +30,11 @@ abi!(entry6_key {
     pad: u16,
 });
 
-/// How many 64-bit words a record has.
 pub(crate) const RECORD_WORDS: usize = size_of::<types::flow>() / 8;
 /// The word whose second half is the serial.
 pub(crate) const SERIAL_WORD: usize = std::mem::offset_of!(types::flow, serial) / 8;
 /// The word with all that changes in a flow, except `seen`: its state, and the segments seen.
 pub(crate) const STATE_WORD: usize = std::mem::offset_of!(types::flow, state) / 8;
-/// The word that begins with `seen`.
 pub(crate) const SEEN_WORD: usize = std::mem::offset_of!(types::flow, seen) / 8;
 
 const _: () = assert!(std::mem::offset_of!(types::flow, serial) == SERIAL_WORD * 8 + 4);
@@ -45,7 +43,6 @@ const _: () = assert!(std::mem::offset_of!(types::flow, seen) == SEEN_WORD * 8);
 /// One record, in the memory that programs read and write.
 pub(crate) type RecordCells = [AtomicU64; RECORD_WORDS];
 
-/// The flow that these words hold.
 pub(crate) fn flow_from_words(words: [u64; RECORD_WORDS]) -> types::flow {
     // A flow has exactly `RECORD_WORDS` words, so there is always a value.
     from_bytes(words.map(u64::to_ne_bytes).as_flattened()).unwrap_or_default()
@@ -92,7 +89,6 @@ pub(crate) fn free_record(cells: &RecordCells) {
     cells[STATE_WORD].store(0, Ordering::Relaxed);
 }
 
-/// The key of an entry, for either family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EntryKey {
     V4(types::entry4_key),
@@ -128,7 +124,7 @@ impl EntryKey {
         Self::V4(key)
     }
 
-    /// The inverse of `as_bytes`.
+    /// The inverse of [`Self::bytes`].
     pub(crate) fn from_bytes(family: Family, bytes: &[u8]) -> Option<Self> {
         match family {
             Family::V4 => super::from_bytes(bytes).map(Self::V4),
@@ -151,7 +147,6 @@ impl EntryKey {
     }
 }
 
-/// An address and a port as a record stores them.
 pub(crate) type RawEndpoint = ([u32; 4], u16);
 
 /// The entry for the client's packets to the frontend.
@@ -187,12 +182,10 @@ pub(crate) fn translated_entry(flow: &types::flow) -> EntryKey {
     EntryKey::new(flow, backend.min(client), backend.max(client), types::entry_kind::ENTRY_TRANSLATED)
 }
 
-/// Decodes an endpoint for display.
 pub(crate) fn decode_endpoint((address, port): RawEndpoint) -> SocketAddr {
     SocketAddr::new(from_mapped(address), u16::from_be(port))
 }
 
-/// Encodes an endpoint as a record stores it.
 pub(crate) fn encode_endpoint(shown: SocketAddr) -> RawEndpoint {
     (super::to_mapped(shown.ip()), shown.port().to_be())
 }

@@ -71,7 +71,6 @@ pub(crate) struct FlowIngress {
     pub(crate) nat_port: Option<u16>,
 }
 
-/// Reads the ingress of a flow from its record.
 pub(crate) fn flow_ingress(flow: &types::flow) -> FlowIngress {
     FlowIngress {
         frontend: from_mapped(flow.frontend),

@@ -17,7 +17,6 @@ abi!(source6_key { prefix: u32, port_index: u32, address: [u32; 4] });
 /// The bits of a key before its address: the port index.
 const PORT_INDEX_BITS: u32 = u32::BITS;
 
-/// Encodes a source range as a key of its family's trie.
 pub(crate) fn encode_key(key: &SourceKey) -> Vec<u8> {
     let prefix = PORT_INDEX_BITS + u32::from(key.range.bits());
     let port_index = key.port.0;

@@ -41,11 +41,9 @@ pub(crate) struct TranslatedConnection {
     pub(crate) node: SocketAddr,
 }
 
-/// The connections found.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionList {
     pub(crate) all: Vec<TranslatedConnection>,
-    /// Whether the list holds all of them.
     pub(crate) is_complete: bool,
 }
 
@@ -83,7 +81,6 @@ fn read_connections(
     Ok(ConnectionList { is_complete: ended.is_some() && all.len() < CONNECTIONS_MAX, all })
 }
 
-/// One direction of a connection.
 struct ConntrackTuple {
     transport: Transport,
     source: SocketAddr,
@@ -163,7 +160,6 @@ mod tests {
         encode_message(CT_NEW, 0, 0, &[&[0; NFGENMSG_BYTES][..], &there, &back].concat())
     }
 
-    /// The kernel's reply: a series of whole datagrams.
     struct Answer(Vec<Vec<u8>>);
 
     impl Read for Answer {

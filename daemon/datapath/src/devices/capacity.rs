@@ -17,7 +17,6 @@ const OUTER_DEVICES_MIN: u32 = 256;
 /// The most devices of pods, whatever the limit of open files.
 pub const POD_DEVICES_MAX: usize = (size::DEVICES.0 - OUTER_DEVICES_MIN) as usize;
 
-/// Why a device has no programs.
 pub(super) const OVER_LIMIT: &str = "too many devices of pods: the programs serve at most 3,840, \
                                      and no more than half of LimitNOFILE= allows at 3 open files each";
 

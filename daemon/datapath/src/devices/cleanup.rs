@@ -35,20 +35,20 @@ fn pinned_devices(folder: &Path) -> impl Iterator<Item = u32> {
 }
 
 fn has_filter(index: u32) -> bool {
-    DeviceHook::tc_hooks(index).iter().any(|spot| clsact::program_at(spot).is_some())
+    DeviceHook::tc_hooks(index).iter().any(|hook| clsact::program_at(hook).is_some())
 }
 
 /// Whether any device has a program of ours. Links count in any network namespace.
 pub(crate) fn has_any_attached(folder: &Path) -> bool {
     libbpf_rs::set_print(None);
-    let has_link = |spot: DeviceHook| {
-        let pin = folder.join(spot.index.to_string()).join(spot.direction.name());
-        DeviceLink::open(&pin).is_ok_and(|link| tcx::program_at(&link, &spot).is_some())
+    let has_link = |hook: DeviceHook| {
+        let pin = folder.join(hook.index.to_string()).join(hook.direction.name());
+        DeviceLink::open(&pin).is_ok_and(|link| tcx::program_at(&link, &hook).is_some())
     };
     let has_xdp = |index: u32| {
         let link = DeviceLink::open(&folder.join(index.to_string()).join(XDP_PIN))
             .and_then(|link| link.attachment());
-        link.is_ok_and(|place| place.device == index)
+        link.is_ok_and(|attachment| attachment.device == index)
     };
     let has_any = |index: u32| has_xdp(index) || DeviceHook::for_device(index).into_iter().any(has_link);
     pinned_devices(folder).any(has_any) || link_layer::list_devices().into_iter().any(has_filter)
@@ -65,8 +65,8 @@ pub(crate) fn remove_all(folder: &Path) -> (usize, Vec<(PathBuf, io::Error)>) {
         let detached = DeviceLink::open(&pin).and_then(|link| link.detach());
         detached.map(|()| true).map_err(|error| (pin, error))
     });
-    let filters = link_layer::list_devices().into_iter().flat_map(DeviceHook::tc_hooks).map(|spot| {
-        clsact::remove_filter(&spot).map_err(|error| (PathBuf::from(format!("device {}", spot.index)), error))
+    let filters = link_layer::list_devices().into_iter().flat_map(DeviceHook::tc_hooks).map(|hook| {
+        clsact::remove_filter(&hook).map_err(|error| (PathBuf::from(format!("device {}", hook.index)), error))
     });
     let (mut removed, mut errors) = (0, Vec::new());
     for outcome in links.chain(filters) {

@@ -28,11 +28,11 @@ const CLSACT_EGRESS: u32 = 0xffff_fff3;
 /// More than the filters of any device take.
 const REPLY_BYTES_MAX: usize = 16 << 20;
 
-fn tc_hook(spot: &DeviceHook) -> sys::bpf_tc_hook {
+fn tc_hook(device_hook: &DeviceHook) -> sys::bpf_tc_hook {
     sys::bpf_tc_hook {
         sz: size_of::<sys::bpf_tc_hook>() as sys::size_t,
-        ifindex: spot.ifindex(),
-        attach_point: match spot.direction {
+        ifindex: device_hook.ifindex(),
+        attach_point: match device_hook.direction {
             Direction::Ingress | Direction::PodEgress => sys::BPF_TC_INGRESS,
             Direction::Egress => sys::BPF_TC_EGRESS,
         },
@@ -49,7 +49,6 @@ fn own_filter() -> sys::bpf_tc_opts {
     }
 }
 
-/// An operation of libbpf.
 #[derive(Clone, Copy, Debug)]
 enum TcRequest {
     CreateQdisc,
@@ -79,8 +78,8 @@ fn check_result(returned: i32, also: i32) -> io::Result<()> {
 }
 
 /// Attaches the program to our filter, and replaces an existing filter in one step.
-pub(super) fn attach_filter(program: BorrowedFd<'_>, spot: &DeviceHook) -> io::Result<()> {
-    let mut hook = tc_hook(spot);
+pub(super) fn attach_filter(program: BorrowedFd<'_>, device_hook: &DeviceHook) -> io::Result<()> {
+    let mut hook = tc_hook(device_hook);
     let mut filter =
         sys::bpf_tc_opts { prog_fd: program.as_raw_fd(), flags: sys::BPF_TC_F_REPLACE, ..own_filter() };
     check_result(call_libbpf(TcRequest::CreateQdisc, &mut hook, &mut filter), libc::EEXIST)?;
@@ -88,27 +87,27 @@ pub(super) fn attach_filter(program: BorrowedFd<'_>, spot: &DeviceHook) -> io::R
 }
 
 /// The id of our filter's program; `None`: there is no such filter.
-pub(super) fn program_at(spot: &DeviceHook) -> Option<u32> {
+pub(super) fn program_at(device_hook: &DeviceHook) -> Option<u32> {
     let mut filter = own_filter();
-    let returned = call_libbpf(TcRequest::Query, &mut tc_hook(spot), &mut filter);
+    let returned = call_libbpf(TcRequest::Query, &mut tc_hook(device_hook), &mut filter);
     (returned == 0).then_some(filter.prog_id)
 }
 
 /// Removes our filter. It may be gone already, as after its device vanished. `true`: it existed.
-pub(super) fn remove_filter(spot: &DeviceHook) -> io::Result<bool> {
-    if program_at(spot).is_none() {
+pub(super) fn remove_filter(device_hook: &DeviceHook) -> io::Result<bool> {
+    if program_at(device_hook).is_none() {
         return Ok(false);
     }
-    check_result(call_libbpf(TcRequest::Detach, &mut tc_hook(spot), &mut own_filter()), libc::ENODEV)
+    check_result(call_libbpf(TcRequest::Detach, &mut tc_hook(device_hook), &mut own_filter()), libc::ENODEV)
         .map(|()| true)
 }
 
 /// Counts foreign filters. A refused dump counts as complete, because without a qdisc there are no filters. A dump that
 /// times out is an error.
-pub(super) fn count_foreign(spot: &DeviceHook) -> io::Result<usize> {
-    let parent = if spot.direction == Direction::Egress { CLSACT_EGRESS } else { CLSACT_INGRESS };
+pub(super) fn count_foreign(device_hook: &DeviceHook) -> io::Result<usize> {
+    let parent = if device_hook.direction == Direction::Egress { CLSACT_EGRESS } else { CLSACT_INGRESS };
     // A `struct tcmsg`.
-    let fields = [0, spot.ifindex().cast_unsigned(), 0, parent, 0];
+    let fields = [0, device_hook.ifindex().cast_unsigned(), 0, parent, 0];
     let request = fields.map(u32::to_ne_bytes);
     let mut count = 0;
     let is_others = |it: &Message<'_>| it.kind == RTM_NEWTFILTER && is_foreign_filter(it.body);

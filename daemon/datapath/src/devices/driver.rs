@@ -76,7 +76,6 @@ pub(crate) fn has_xdp_xmit(index: u32) -> io::Result<bool> {
     query_xdp_features(index).map(|features| features & NETDEV_XDP_ACT_NDO_XMIT != 0)
 }
 
-/// The XDP features of a device, if this kernel reports them.
 fn query_xdp_features(index: u32) -> io::Result<u64> {
     let (mut kernel, family, _) = resolve_family(b"netdev\0")?;
     let device = encode_attribute(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
@@ -99,7 +98,6 @@ pub(super) fn resolve_family(name: &[u8]) -> io::Result<(NetlinkSocket, u16, Vec
     Ok((kernel, number, reply))
 }
 
-/// Queries a generic netlink family and returns the attributes of the reply.
 fn query_attributes(
     kernel: &mut NetlinkSocket,
     family: u16,

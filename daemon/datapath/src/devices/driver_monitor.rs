@@ -28,7 +28,6 @@ pub fn subscribe_driver_changes() -> io::Result<OwnedFd> {
     joined.into_iter().collect::<io::Result<()>>().map(|()| socket)
 }
 
-/// The id of a family's multicast group.
 fn resolve_group(named: &[u8], name: &[u8]) -> io::Result<u32> {
     let described = resolve_family(named)?.2;
     let groups = attribute(&described, CTRL_ATTR_MCAST_GROUPS).unwrap_or_default();

@@ -25,7 +25,6 @@ impl Direction {
     }
 }
 
-/// One hook of one device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceHook {
     pub(super) index: u32,
@@ -37,7 +36,6 @@ impl DeviceHook {
         Direction::ALL.map(|direction| Self { index, direction })
     }
 
-    /// The device's two TC hooks.
     pub(super) fn tc_hooks(index: u32) -> [Self; 2] {
         [Direction::Ingress, Direction::Egress].map(|direction| Self { index, direction })
     }

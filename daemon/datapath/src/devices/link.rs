@@ -21,7 +21,6 @@ impl DeviceLink {
         bpf_syscall::pin(self.0.as_fd(), pin)
     }
 
-    /// Replaces the link's program in one step.
     pub(super) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         bpf_syscall::update_link(self.0.as_fd(), program)
     }
@@ -31,7 +30,6 @@ impl DeviceLink {
         bpf_syscall::detach_link(self.0.as_fd())
     }
 
-    /// The link's device, hook and program.
     pub(super) fn attachment(&self) -> io::Result<LinkAttachment> {
         bpf_syscall::link_attachment(self.0.as_fd())
     }

@@ -25,7 +25,6 @@ const IFLA_GRE_COLLECT_METADATA: u16 = 18;
 /// IPv6), and TUN and WireGuard, which have no type.
 const IP_HARDWARE_TYPES: [u16; 8] = [512, 519, 768, 769, 776, 778, 823, 0xfffe];
 
-/// The types of GRE and of GRE over IPv6.
 const GRE_HARDWARE_TYPES: [u16; 2] = [778, 823];
 
 /// The indices of all devices in this thread's network namespace.
@@ -34,7 +33,6 @@ pub(super) fn list_devices() -> Vec<u32> {
     devices.iter().map(nix::net::if_::Interface::index).collect()
 }
 
-/// The link layer of a device.
 pub(super) fn query_layer(index: u32) -> io::Result<LinkLayer> {
     parse_layer(&query_link(index)?)
 }
@@ -56,7 +54,6 @@ fn parse_layer(link: &[u8]) -> io::Result<LinkLayer> {
 /// The size of a `struct ifinfomsg`; attributes follow it.
 pub(super) const IFINFOMSG_BYTES: usize = 16;
 
-/// Queries a device's link message.
 pub(super) fn query_link(index: u32) -> io::Result<Vec<u8>> {
     let mut kernel = NetlinkSocket::open(NetlinkFamily::Route)?;
     // A `struct ifinfomsg` with only the index set.

@@ -38,20 +38,19 @@ pub(crate) fn is_supported() -> io::Result<bool> {
     }
 }
 
-pub(super) fn create_link(program: BorrowedFd<'_>, spot: &DeviceHook) -> io::Result<DeviceLink> {
-    bpf_syscall::create_link(program, spot.ifindex(), attach_type(spot.direction), sys::BPF_F_BEFORE)
+pub(super) fn create_link(program: BorrowedFd<'_>, hook: &DeviceHook) -> io::Result<DeviceLink> {
+    bpf_syscall::create_link(program, hook.ifindex(), attach_type(hook.direction), sys::BPF_F_BEFORE)
         .map(DeviceLink)
 }
 
 /// The id of a link's program, if it is attached to exactly that hook.
-pub(super) fn program_at(link: &DeviceLink, spot: &DeviceHook) -> Option<u32> {
-    let place = link.attachment().ok()?;
-    let is_here = place.kind == sys::BPF_LINK_TYPE_TCX && place.device == spot.index;
-    (is_here && place.hook == attach_type(spot.direction)).then_some(place.program)
+pub(super) fn program_at(link: &DeviceLink, hook: &DeviceHook) -> Option<u32> {
+    let attachment = link.attachment().ok()?;
+    let is_at_hook = attachment.kind == sys::BPF_LINK_TYPE_TCX && attachment.device == hook.index;
+    (is_at_hook && attachment.hook == attach_type(hook.direction)).then_some(attachment.program)
 }
 
-/// Counts programs at a hook that are not ours.
-pub(super) fn count_foreign(spot: &DeviceHook, own: &[Option<u32>]) -> io::Result<usize> {
-    let programs = bpf_syscall::query_programs(spot.ifindex(), attach_type(spot.direction))?;
+pub(super) fn count_foreign(hook: &DeviceHook, own: &[Option<u32>]) -> io::Result<usize> {
+    let programs = bpf_syscall::query_programs(hook.ifindex(), attach_type(hook.direction))?;
     Ok(programs.into_iter().filter(|program| !own.contains(&Some(*program))).count())
 }

@@ -35,9 +35,9 @@ struct AttachJob {
 }
 
 impl WorkQueue {
-    fn add_job(&mut self, place: &DeviceState) {
-        let (is_pod_device, is_new) = (capacity::is_pod_device(&place.device), !place.attached);
-        self.jobs.insert(AttachJob { is_pod_device, is_new, index: place.device.index });
+    fn add_job(&mut self, state: &DeviceState) {
+        let (is_pod_device, is_new) = (capacity::is_pod_device(&state.device), !state.attached);
+        self.jobs.insert(AttachJob { is_pod_device, is_new, index: state.device.index });
     }
 
     fn has_job(&self, index: u32) -> bool {
@@ -51,7 +51,6 @@ impl WorkQueue {
     }
 }
 
-/// All jobs that the queue may hold for a device.
 fn possible_jobs(index: u32) -> [AttachJob; 4] {
     [(false, false), (false, true), (true, false), (true, true)].map(|(is_pod_device, is_new)| AttachJob {
         is_pod_device,
@@ -84,34 +83,34 @@ impl Devices {
 
     /// Schedules a device's detaching for when nothing else is to do. A pod's replies take the stack from now on.
     fn schedule_detach(&mut self, index: u32) {
-        let Some(mut place) = self.attached_devices.remove(&index) else { return };
+        let Some(mut state) = self.attached_devices.remove(&index) else { return };
         self.queue.remove_jobs(index);
-        place.attempt = None;
-        if place.device.side == DeviceSide::LocalPods {
-            self.remove_entry(&mut place);
+        state.attempt = None;
+        if state.device.side == DeviceSide::LocalPods {
+            self.remove_entry(&mut state);
         }
-        self.leaving.insert(index, place);
+        self.leaving.insert(index, state);
     }
 
     /// Schedules a device's attaching. Attached programs see a changed entry at once.
     fn schedule_attach(&mut self, device: &Device) {
         let known =
             self.attached_devices.remove(&device.index).or_else(|| self.leaving.remove(&device.index));
-        let mut place = known.unwrap_or_else(|| self.open_device(device.clone()));
-        if place.attached && place.device == *device {
-            place.schedule_check();
+        let mut state = known.unwrap_or_else(|| self.open_device(device.clone()));
+        if state.attached && state.device == *device {
+            state.schedule_check();
         } else {
             // A local pods' device has one program; those of the former side would stay next to it.
-            place.must_detach_first |=
-                place.device.side != DeviceSide::LocalPods && device.side == DeviceSide::LocalPods;
-            let is_same_side = place.device.side == device.side;
-            (place.device, place.attempt) = (device.clone(), None);
-            if place.attached && is_same_side {
-                self.refresh_entry(&mut place);
+            state.must_detach_first |=
+                state.device.side != DeviceSide::LocalPods && device.side == DeviceSide::LocalPods;
+            let is_same_side = state.device.side == device.side;
+            (state.device, state.attempt) = (device.clone(), None);
+            if state.attached && is_same_side {
+                self.refresh_entry(&mut state);
             }
-            self.queue.add_job(&place);
+            self.queue.add_job(&state);
         }
-        self.attached_devices.insert(device.index, place);
+        self.attached_devices.insert(device.index, state);
     }
 
     /// Begins a round of checks at all devices, unless one is running. It finds programs that something else removed,
@@ -166,9 +165,9 @@ impl Devices {
 
     /// `false`: no device waits to be detached.
     fn run_detach(&mut self) -> bool {
-        let Some((index, mut place)) = self.leaving.pop_first() else { return false };
-        if !self.detach_next(&mut place) {
-            self.leaving.insert(index, place);
+        let Some((index, mut state)) = self.leaving.pop_first() else { return false };
+        if !self.detach_next(&mut state) {
+            self.leaving.insert(index, state);
         }
         true
     }
@@ -178,32 +177,32 @@ impl Devices {
         index: u32,
         act: impl FnOnce(&mut Self, &mut DeviceState) -> T,
     ) -> Option<T> {
-        let mut place = self.attached_devices.remove(&index)?;
-        let done = act(self, &mut place);
-        self.attached_devices.insert(index, place);
+        let mut state = self.attached_devices.remove(&index)?;
+        let done = act(self, &mut state);
+        self.attached_devices.insert(index, state);
         Some(done)
     }
 
     /// Checks the programs of a device, and queues what to repair.
-    fn check_device(&mut self, place: &mut DeviceState) {
-        if self.lacks_hook(&place.device) {
+    fn check_device(&mut self, state: &mut DeviceState) {
+        if self.lacks_hook(&state.device) {
             return;
         }
-        if place.is_check_due() && !self.queue.has_job(place.device.index) {
+        if state.is_check_due() && !self.queue.has_job(state.device.index) {
             let broken: Vec<_> =
-                self.device_hooks(&place.device).filter(|spot| !self.is_intact(place, *spot)).collect();
-            if !broken.is_empty() || !place.attached {
-                place.broken = if place.attached { broken } else { Vec::new() };
-                self.queue.add_job(place);
+                self.device_hooks(&state.device).filter(|hook| !self.is_intact(state, *hook)).collect();
+            if !broken.is_empty() || !state.attached {
+                state.broken = if state.attached { broken } else { Vec::new() };
+                self.queue.add_job(state);
             }
         }
-        if let Some(repaired) = self.repair_xdp(place) {
+        if let Some(repaired) = self.repair_xdp(state) {
             self.record_repaired([repaired]);
         }
-        if place.next_foreign_check == 0 {
-            self.update_foreign_count(place);
+        if state.next_foreign_check == 0 {
+            self.update_foreign_count(state);
         }
-        place.next_foreign_check = place.next_foreign_check.saturating_sub(1);
+        state.next_foreign_check = state.next_foreign_check.saturating_sub(1);
     }
 
     fn record_repaired(&mut self, repaired: impl IntoIterator<Item = String>) {
@@ -213,94 +212,93 @@ impl Devices {
     }
 
     /// Writes a device's entry, then attaches its programs. The device's state keeps a failure.
-    pub(super) fn attach_device(&mut self, place: &mut DeviceState) {
-        place.attempt = None;
-        while !self.attach_next(place) {}
+    pub(super) fn attach_device(&mut self, state: &mut DeviceState) {
+        state.attempt = None;
+        while !self.attach_next(state) {}
     }
 
     /// Attaches one program of a device. `true`: it was the last one.
-    fn attach_next(&mut self, place: &mut DeviceState) -> bool {
-        if place.must_detach_first {
-            place.must_detach_first = !self.detach_next(place);
+    fn attach_next(&mut self, state: &mut DeviceState) -> bool {
+        if state.must_detach_first {
+            state.must_detach_first = !self.detach_next(state);
             return false;
         }
-        if self.lacks_hook(&place.device) {
+        if self.lacks_hook(&state.device) {
             return true;
         }
-        let mut attempt = place.attempt.take().unwrap_or_else(|| self.begin_attempt(place));
-        if let Some(spot) = attempt.missing.pop() {
-            let done = self.attach_program(place, spot);
-            let tried = if self.is_attached(place, spot) { "pin" } else { "attach" };
-            let done = done.map_err(|error| hook_error(tried, spot.direction, &error));
+        let mut attempt = state.attempt.take().unwrap_or_else(|| self.begin_attempt(state));
+        if let Some(hook) = attempt.missing.pop() {
+            let done = self.attach_program(state, hook);
+            let tried = if self.is_attached(state, hook) { "pin" } else { "attach" };
+            let done = done.map_err(|error| hook_error(tried, hook.direction, &error));
             attempt.outcome = attempt.outcome.and(done);
         }
         if attempt.missing.is_empty() {
-            self.finish_attempt(place, attempt);
+            self.finish_attempt(state, attempt);
             return true;
         }
-        place.attempt = Some(attempt);
+        state.attempt = Some(attempt);
         false
     }
 
-    fn begin_attempt(&mut self, place: &mut DeviceState) -> AttachAttempt {
-        let index = place.device.index;
-        place.layer = link_layer::query_layer(index).map_err(|error| error.to_string());
-        let id = |spot| bpf_syscall::program_id(self.select_program(place, spot).ok()?).ok();
-        place.own = DeviceHook::for_device(index).map(id);
-        let outcome = self.write_entry(place);
+    fn begin_attempt(&mut self, state: &mut DeviceState) -> AttachAttempt {
+        let index = state.device.index;
+        state.layer = link_layer::query_layer(index).map_err(|error| error.to_string());
+        let id = |hook| bpf_syscall::program_id(self.select_program(state, hook).ok()?).ok();
+        state.own = DeviceHook::for_device(index).map(id);
+        let outcome = self.write_entry(state);
         let is_entry_written = outcome.is_ok();
         let mut missing = Vec::new();
         if is_entry_written {
-            self.detach_spare(place);
-            missing.extend(self.device_hooks(&place.device).filter(|spot| !self.is_intact(place, *spot)));
+            self.detach_spare(state);
+            missing.extend(self.device_hooks(&state.device).filter(|hook| !self.is_intact(state, *hook)));
             missing.reverse();
         }
         AttachAttempt { missing, is_entry_written, outcome }
     }
 
-    fn finish_attempt(&mut self, place: &mut DeviceState, attempt: AttachAttempt) {
-        let is_attached = self.device_hooks(&place.device).all(|spot| self.is_attached(place, spot));
-        place.attached = attempt.is_entry_written && is_attached;
-        place.unpinned = place.attached && attempt.outcome.is_err();
-        place.error = attempt.outcome.err().map(|error| error.to_string());
-        self.apply_xdp(place);
-        match place.foreign_count {
-            None if place.device.fast_path => self.update_foreign_count(place),
-            _ => self.refresh_entry(place),
+    fn finish_attempt(&mut self, state: &mut DeviceState, attempt: AttachAttempt) {
+        let is_attached = self.device_hooks(&state.device).all(|hook| self.is_attached(state, hook));
+        state.attached = attempt.is_entry_written && is_attached;
+        state.unpinned = state.attached && attempt.outcome.is_err();
+        state.error = attempt.outcome.err().map(|error| error.to_string());
+        self.apply_xdp(state);
+        match state.foreign_count {
+            None if state.device.fast_path => self.update_foreign_count(state),
+            _ => self.refresh_entry(state),
         }
-        let broken = std::mem::take(&mut place.broken);
-        let repaired = broken.into_iter().filter(|spot| place.attached && self.is_intact(place, *spot));
-        let repaired = repaired.map(|spot| format!("{} {}", place.device.name, spot.direction.name()));
+        let broken = std::mem::take(&mut state.broken);
+        let repaired = broken.into_iter().filter(|hook| state.attached && self.is_intact(state, *hook));
+        let repaired = repaired.map(|hook| format!("{} {}", state.device.name, hook.direction.name()));
         self.record_repaired(repaired.collect::<Vec<_>>());
     }
 
     /// Detaches one program of a device. `true`: none is left, and the device has no entry. Programs that fail to
     /// detach now do so when their link closes.
-    fn detach_next(&mut self, place: &mut DeviceState) -> bool {
-        place.attached = false;
-        if place.xdp.is_attached() {
-            self.detach_xdp(place);
+    fn detach_next(&mut self, state: &mut DeviceState) -> bool {
+        state.attached = false;
+        if state.xdp.is_attached() {
+            self.detach_xdp(state);
             return false;
         }
-        if let Some(link) = place.links.iter_mut().find_map(Option::take) {
+        if let Some(link) = state.links.iter_mut().find_map(Option::take) {
             let _ = link.detach();
             return false;
         }
-        let index = place.device.index;
+        let index = state.device.index;
         if self.kind == HookKind::Clsact {
-            for spot in DeviceHook::tc_hooks(index) {
-                let _ = clsact::remove_filter(&spot);
+            for hook in DeviceHook::tc_hooks(index) {
+                let _ = clsact::remove_filter(&hook);
             }
         }
         let _ = fs::remove_dir_all(self.folder.join(index.to_string()));
-        self.remove_entry(place);
+        self.remove_entry(state);
         true
     }
 
-    /// Removes a device's entry.
-    fn remove_entry(&mut self, place: &mut DeviceState) {
-        let _ = self.entries.remove(&place.device.index.to_ne_bytes());
-        place.written_entry.clear();
-        (place.attached, place.foreign_count) = (false, None);
+    fn remove_entry(&mut self, state: &mut DeviceState) {
+        let _ = self.entries.remove(&state.device.index.to_ne_bytes());
+        state.written_entry.clear();
+        (state.attached, state.foreign_count) = (false, None);
     }
 }

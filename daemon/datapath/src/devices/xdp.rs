@@ -38,7 +38,6 @@ const ATTEMPT_GAP_MAX: u32 = 64;
 /// After so many ineffective checks in a row, the program is detached.
 const INEFFECTIVE_CHECKS_MAX: u32 = 3;
 
-/// The XDP program's attachment to one device.
 #[derive(Debug)]
 pub(super) struct XdpAttachment {
     link: Option<DeviceLink>,
@@ -70,19 +69,18 @@ impl XdpAttachment {
         &self.state
     }
 
-    /// Whether a program of ours is attached to the driver.
     pub(super) const fn is_attached(&self) -> bool {
         self.link.is_some()
     }
 
-    /// Whether the driver redirects frames.
     pub(super) const fn passes_frames(&self) -> bool {
         matches!(self.state, XdpState::Active)
     }
 
     fn attached_program(&self, index: u32) -> Option<u32> {
-        let place = self.link.as_ref()?.attachment().ok()?;
-        (place.kind == sys::BPF_LINK_TYPE_XDP && place.device == index).then_some(place.program)
+        let attachment = self.link.as_ref()?.attachment().ok()?;
+        (attachment.kind == sys::BPF_LINK_TYPE_XDP && attachment.device == index)
+            .then_some(attachment.program)
     }
 
     /// Replaces our program if there is one; attaches none.
@@ -105,7 +103,6 @@ impl XdpAttachment {
         self.link.is_some() && self.ineffective_checks >= INEFFECTIVE_CHECKS_MAX
     }
 
-    /// Attaches the program if it is wanted.
     pub(super) fn ensure_attached(
         &mut self,
         wanted: XdpUse,
@@ -213,15 +210,16 @@ impl XdpAttachment {
         self.next_attempt = self.next_attempt.saturating_sub(1);
         if was_there || self.next_attempt == 0 {
             let gap = (2 * self.attempt_gap).clamp(1, ATTEMPT_GAP_MAX);
-            self.link =
-                self.link.take().filter(|link| link.attachment().is_ok_and(|place| place.device == index));
+            self.link = self
+                .link
+                .take()
+                .filter(|link| link.attachment().is_ok_and(|attachment| attachment.device == index));
             self.ensure_attached(wanted, index, program, pin);
             (self.next_attempt, self.attempt_gap) = (gap, gap);
         }
         was_there && self.passes_frames()
     }
 
-    /// Detaches the program.
     pub(super) fn detach(&mut self, pin: &Path) {
         if let Some(link) = self.link.take() {
             let _ = link.detach();

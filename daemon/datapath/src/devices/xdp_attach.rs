@@ -9,16 +9,15 @@ use super::{DeviceState, Devices, entry};
 use crate::abi;
 use crate::load::LinkLayer;
 
-/// The name of the XDP link's pin.
 pub(super) const XDP_PIN: &str = "xdp";
 
 impl Devices {
     /// Attaches or detaches the XDP program as wanted. A device without a name keeps a former daemon's program.
-    pub(super) fn apply_xdp(&mut self, place: &mut DeviceState) {
-        if !place.device.name.is_empty() && place.xdp.must_detach(place.device.xdp) {
-            self.detach_xdp(place);
+    pub(super) fn apply_xdp(&mut self, state: &mut DeviceState) {
+        if !state.device.name.is_empty() && state.xdp.must_detach(state.device.xdp) {
+            self.detach_xdp(state);
         }
-        let DeviceState { device, xdp, .. } = place;
+        let DeviceState { device, xdp, .. } = state;
         match self.xdp_program() {
             Ok(program) if device.name.is_empty() => xdp.replace_program(device.index, program),
             Err(_) if device.name.is_empty() => {}
@@ -27,42 +26,42 @@ impl Devices {
     }
 
     /// Repairs the XDP program, and checks whether it may still redirect frames.
-    pub(super) fn repair_xdp(&mut self, place: &mut DeviceState) -> Option<String> {
-        let is_due = place.next_foreign_check == 0;
-        let DeviceState { device, xdp, .. } = &mut *place;
+    pub(super) fn repair_xdp(&mut self, state: &mut DeviceState) -> Option<String> {
+        let is_due = state.next_foreign_check == 0;
+        let DeviceState { device, xdp, .. } = &mut *state;
         if device.name.is_empty() {
             return None;
         }
         let (index, pin) = (device.index, self.xdp_pin(device.index));
         let is_repaired = xdp.repair(device.xdp, index, self.xdp_program(), (&pin, is_due));
         if xdp.is_ineffective() {
-            self.detach_xdp(place);
+            self.detach_xdp(state);
         }
-        self.refresh_entry(place);
-        is_repaired.then(|| format!("{} {XDP_PIN}", place.device.name))
+        self.refresh_entry(state);
+        is_repaired.then(|| format!("{} {XDP_PIN}", state.device.name))
     }
 
     /// Checks at once whether each driver with a program may still redirect frames.
     pub(crate) fn check_drivers(&mut self) {
-        let mut places = std::mem::take(&mut self.attached_devices);
-        for place in places.values_mut().filter(|place| place.xdp.is_attached()) {
-            place.xdp.refresh_state(place.device.index);
-            self.refresh_entry(place);
+        let mut states = std::mem::take(&mut self.attached_devices);
+        for state in states.values_mut().filter(|state| state.xdp.is_attached()) {
+            state.xdp.refresh_state(state.device.index);
+            self.refresh_entry(state);
         }
-        self.attached_devices = places;
+        self.attached_devices = states;
     }
 
     /// Detaches the program from the driver. Before that it clears the flag in the entry, so that other devices'
     /// programs stop redirecting to this one.
-    pub(super) fn detach_xdp(&mut self, place: &mut DeviceState) {
-        let index = place.device.index;
+    pub(super) fn detach_xdp(&mut self, state: &mut DeviceState) {
+        let index = state.device.index;
         if let Some(value) = self.entries.get(&index.to_ne_bytes())
             && let Some(stopped) = entry::clear_xdp_flag(&value)
         {
             let _ = self.entries.put(&index.to_ne_bytes(), abi::as_bytes(&stopped));
         }
-        place.written_entry.clear();
-        place.xdp.detach(&self.xdp_pin(index));
+        state.written_entry.clear();
+        state.xdp.detach(&self.xdp_pin(index));
     }
 
     fn xdp_program(&self) -> Result<BorrowedFd<'_>, &String> {

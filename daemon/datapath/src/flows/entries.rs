@@ -12,7 +12,6 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use crate::abi::flow::EntryKey;
 use crate::table::MapWalk;
 
-/// The entries of both families.
 #[derive(Debug)]
 pub(super) struct FlowEntries([MapHandle; 2]);
 

@@ -95,7 +95,6 @@ fn is_closing(flow: &types::flow) -> bool {
         || u32::from(flow.client_flags & flow.backend_flags) & types::flow_flag::FLOW_FIN_SEEN.0 != 0
 }
 
-/// The eviction score of a flow: the greatest is evicted first.
 pub(crate) fn eviction_score(flow: &types::flow, now: u32) -> u32 {
     let most = (1 << RANK_SHIFT) - 1;
     (EvictionRank::from_flow(flow, now) as u32) << RANK_SHIFT | idle_seconds(flow, now).min(most)

@@ -11,10 +11,8 @@ use crate::generation::map_array;
 use crate::map::{Map, MapHandles};
 use crate::mapped_array::MappedArray;
 
-/// The index of the first quota's count.
 const FIRST_QUOTA: u32 = types::flow_count::COUNT_OF_SHARES.0;
 
-/// The mapped counts.
 #[derive(Debug)]
 pub(super) struct FlowCounts(MappedArray);
 
@@ -38,7 +36,6 @@ impl FlowCounts {
         self.0.get(types::flow_count::COUNT_OF_NUMBERS.0 as usize)
     }
 
-    /// Subtracts an ended flow from the counts.
     pub(super) fn subtract_flow(&self, ended: &types::flow) {
         let Some(index) = count_index(ended) else { return };
         for at in [types::flow_count::COUNT_OF_ALL.0 as usize, index] {

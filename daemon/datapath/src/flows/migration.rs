@@ -35,7 +35,6 @@ struct Placement {
     number: u32,
 }
 
-/// The migration of flows from one table into another.
 #[derive(Debug)]
 pub(crate) struct FlowMigration {
     from: FlowTable,

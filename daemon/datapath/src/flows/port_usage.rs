@@ -17,7 +17,6 @@ const BACKENDS_MAX: usize = 1 << 14;
 /// A backend in the record's form, its SNAT address, and the transport.
 type PortUsageKey = (flow::RawEndpoint, [u32; 4], u8);
 
-/// The counts of the current pass.
 #[derive(Debug, Default)]
 pub(super) struct PortUsage(BTreeMap<PortUsageKey, u32>);
 

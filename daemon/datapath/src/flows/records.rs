@@ -8,7 +8,6 @@ use crate::generation::map_array;
 use crate::map::{Map, MapHandles};
 use crate::mapped_array::MappedArray;
 
-/// All flow records, in use or free.
 #[derive(Debug)]
 pub(super) struct FlowRecords(MappedArray);
 
@@ -22,7 +21,6 @@ impl FlowRecords {
         all
     }
 
-    /// The number of records, in use or free.
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.as_cells().len()).unwrap_or(u32::MAX)
     }
@@ -42,7 +40,6 @@ impl FlowRecords {
         self.cells(number).and_then(flow::read_record)
     }
 
-    /// The serial of the flow with that number; 0: there is none.
     pub(super) fn serial(&self, number: u32) -> u32 {
         self.cells(number).map_or(0, flow::load_serial)
     }

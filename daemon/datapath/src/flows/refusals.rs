@@ -29,7 +29,6 @@ fn is_refused(it: &types::flow) -> bool {
     is_opening && has(flow_flag::FLOW_RST_SEEN) && !has(flow_flag::FLOW_SYN_SEEN)
 }
 
-/// Records the refusal of a flow, if there is one.
 pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut BackendRefusals) {
     if !is_refused(it) || now.saturating_sub(it.seen) > REFUSAL_SECONDS {
         return;
@@ -59,7 +58,6 @@ fn evict_oldest(quota: QuotaId, refusing: &mut BackendRefusals) -> bool {
     oldest.is_some_and(|it| refusing.remove(&it).is_some())
 }
 
-/// Removes expired refusals.
 pub(super) fn expire_refusals(now: u32, refusing: &mut BackendRefusals) {
     refusing.retain(|_, seen| now.saturating_sub(*seen) <= REFUSAL_SECONDS);
 }

@@ -27,7 +27,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct ReservedPorts {
     table: FlowTable,
-    // The SNAT port ranges.
     ports: Vec<RangeInclusive<u16>>,
     // The reserving entries, by their keys' bytes.
     reserved: BTreeMap<Vec<u8>, EntryKey>,
@@ -83,7 +82,6 @@ impl ReservedPorts {
         self.due = Some(Instant::now() + FIRST_CHECK_DELAY);
     }
 
-    /// How many SNAT ports there are.
     pub(crate) fn port_count(&self) -> u32 {
         self.ports.iter().map(|range| u32::try_from(range.len()).unwrap_or(u32::MAX)).sum()
     }

@@ -54,16 +54,13 @@ struct OrphanRecord {
 #[derive(Debug)]
 pub(super) struct FlowSweep {
     table: FlowTable,
-    // The next record.
     at: u32,
     // How many flows had begun before this pass, and how many it has found.
     begun: u64,
     found: u64,
     port_usage: PortUsage,
     recount: Recount,
-    // The orphans, by their numbers.
     orphans: BTreeMap<u32, OrphanRecord>,
-    // This pass's last error.
     failure: Option<String>,
     // The first pass's result so far; `None`: that pass is over.
     adopting: Option<AdoptedFlows>,
@@ -124,7 +121,6 @@ impl FlowSweep {
         })
     }
 
-    /// Begins a pass. `false`: there is nothing to sweep.
     fn begin_pass(&mut self) -> bool {
         if self.table.is_idle() {
             self.swept.fullest = None;
@@ -215,7 +211,6 @@ impl FlowTable {
     }
 }
 
-/// The thread's report.
 #[derive(Debug, Default)]
 struct SweepReport {
     swept: FlowSweepProgress,
@@ -223,7 +218,6 @@ struct SweepReport {
     adopted: Option<AdoptedFlows>,
 }
 
-/// The owner's handle of the thread.
 #[derive(Debug)]
 pub(crate) struct SweepThread {
     report: Arc<Mutex<SweepReport>>,
@@ -253,7 +247,6 @@ impl SweepThread {
         (reserved_ports, self.progress())
     }
 
-    /// The progress so far.
     pub(crate) fn progress(&self) -> FlowSweepProgress {
         lock_report(&self.report).swept.clone()
     }

@@ -12,7 +12,6 @@ use crate::abi::flow::types::{self, packet_count};
 use crate::abi::transport_from_number;
 use crate::shape::family_index;
 
-/// Counts one flow.
 pub(super) fn count_flow(tally: &mut Tally, flow: &types::flow, now: u32) {
     if is_expired(flow, now, 0) {
         tally.expired += 1;
@@ -28,7 +27,6 @@ pub(super) fn count_flow(tally: &mut Tally, flow: &types::flow, now: u32) {
     tally.record_flow(transport, stage);
 }
 
-/// Reasons of dropped packets.
 const DROPS: [(&str, packet_count); 9] = [
     ("source", packet_count::COUNT_SOURCE),
     ("flows", packet_count::COUNT_FULL),
@@ -41,7 +39,6 @@ const DROPS: [(&str, packet_count); 9] = [
     ("loop", packet_count::COUNT_LOOP),
 ];
 
-/// Other events of packets.
 const EVENTS: [(&str, packet_count); 14] = [
     ("new", packet_count::COUNT_FLOWS),
     ("mid-stream", packet_count::COUNT_MIDSTREAM),

@@ -26,7 +26,6 @@ const MAPS: [Map; 2] = [Map::ClusterIps4, Map::ClusterIps6];
 #[derive(Debug, Default)]
 pub(super) struct ClusterIps {
     frontends: HashSet<FrontendKey>,
-    // The number of frontends at each address.
     counts: HashMap<IpAddr, u32>,
     // Addresses added since the last look.
     fresh: BTreeSet<IpAddr>,

@@ -14,7 +14,6 @@ use crate::generation::Generation;
 use crate::table::MapWalk;
 use holdfast_core::maps::MapError;
 
-/// A part of the maps, for reading in pieces.
 #[derive(Debug)]
 pub(super) enum DumpPart {
     Frontends(Family, MapWalk),

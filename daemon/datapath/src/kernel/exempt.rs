@@ -27,7 +27,6 @@ pub(super) fn restriction_bits(served: &ServedSockets) -> u32 {
     all.into_iter().filter(|(holds, _)| *holds).fold(0, |sum, (_, bit)| sum | bit.0)
 }
 
-/// The exempt subtrees.
 #[derive(Debug)]
 pub(super) struct ExemptSubtrees {
     served: ServedSockets,

@@ -63,7 +63,6 @@ impl GrowthFailures {
 
 #[cfg(test)]
 impl GrowthFailures {
-    /// Ends the pause.
     pub(super) fn end_pause(&mut self) {
         self.pause = self.pause.map(|(begun, length)| (begun.checked_sub(length).unwrap(), length));
     }

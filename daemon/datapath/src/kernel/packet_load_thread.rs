@@ -48,7 +48,6 @@ impl PacketLoadThread {
         Ok(Self { maps, thread: thread.map_err(|error| StartError::from_load(error.into()))? })
     }
 
-    /// Waits until the programs are loaded.
     pub(super) fn join(self) -> Result<Vec<PacketPrograms>, StartError> {
         self.thread.join().unwrap_or_else(|_| Err(thread_error()))
     }

@@ -44,7 +44,6 @@ pub(super) struct PacketTranslation {
     retry: RetryTimer,
     // Whether a former daemon's programs were removed, if packets are not to be translated.
     is_withdrawn: bool,
-    // The resize of the flow table in progress.
     pub(super) resizing: Option<FlowResize>,
     // Why the last resize failed; only another size is tried.
     pub(super) resize_failure: Option<ResizeFailure>,
@@ -115,7 +114,6 @@ impl PacketTranslation {
         self.running.as_ref().map(|running| &running.handles)
     }
 
-    /// The SNAT port ranges.
     pub(super) fn snat_ports(&self) -> Vec<RangeInclusive<u16>> {
         self.options.iter().flat_map(|options| options.snat_ports.clone()).collect()
     }

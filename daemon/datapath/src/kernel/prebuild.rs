@@ -15,7 +15,6 @@ use crate::map::{self, MapHandles};
 use crate::packets::PacketSwitches;
 use crate::shape::ShapeGrowth;
 
-/// The inputs of a build.
 struct PrebuildOrder {
     shape: MapSizes,
     features: Features,
@@ -33,7 +32,6 @@ pub(super) struct LargerMaps {
     pub(super) packets: Option<Result<Vec<PacketPrograms>, StartError>>,
 }
 
-/// The progress of a prebuild.
 #[derive(Debug, Default)]
 pub(super) enum Prebuild {
     #[default]
@@ -62,7 +60,6 @@ impl PrebuildOrder {
 }
 
 impl Prebuild {
-    /// The sizes being built.
     pub(super) fn shape(&self) -> Option<MapSizes> {
         if let Self::Building { shape, .. } = self { Some(*shape) } else { None }
     }

@@ -48,7 +48,6 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 /// How many record numbers are released while flows pause; the sweep releases the rest.
 const NUMBERS_FIRST: u32 = 4096;
 
-/// A filled table, and programs that read it.
 struct FilledTable {
     migration: FlowMigration,
     // Only the maps of flows.
@@ -56,10 +55,8 @@ struct FilledTable {
     programs: Vec<PacketPrograms>,
 }
 
-/// The thread's inputs.
 struct ResizeOrder {
     layers: Vec<LinkLayer>,
-    // All maps except those of flows.
     maps: MapHandles,
     flows: u32,
     switches: PacketSwitches,
@@ -72,7 +69,6 @@ struct ResizeOrder {
 #[derive(Debug)]
 pub(super) struct FlowResize {
     flows: u32,
-    // The count of growths when the thread began.
     growths: u32,
     thread: JoinHandle<Result<FilledTable, StartError>>,
     _wanted: Arc<()>,

@@ -33,7 +33,6 @@ pub(super) fn insert_source(maps: &MapHandles, key: &SourceKey) -> Result<(), Ma
     inserted.map_err(full_error)
 }
 
-/// The most sources of one family.
 const SOURCES_MAX: usize = size::SOURCE_RANGES.0 as usize;
 
 /// A quota may hold so many times the free space: one that is alone gets eight ninths.

@@ -87,7 +87,6 @@ pub(super) struct StaleSweep {
     udp_reader: Option<Result<UdpPeerReader, Arc<str>>>,
     // The only network namespace whose sockets are ended; `None`: all, or it is unknown.
     netns: Option<u64>,
-    // Sweeps still to run.
     due: u32,
     // Whether the maps have held every frontend, except refused ones.
     is_complete: bool,

@@ -68,7 +68,6 @@ impl NetlinkSocket {
         Ok(Self(OwnedFd::from(socket).into()))
     }
 
-    /// Wraps another socket.
     #[cfg(test)]
     pub(crate) fn from_file(file: File) -> Self {
         Self(file)

@@ -1,10 +1,9 @@
-//! A bed for one test, which shares nothing with others: network namespace, mount namespace with a BPF
-//! file system, cgroup.
+//! A separate bed for one test: network namespace, mount namespace with a BPF file system, cgroup.
 //!
-//! Invariant: nothing outside is changed, and nothing is left. The test runs on a thread of its own, which alone enters
-//! all three; a threaded cgroup makes that possible. Needs root.
+//! Invariant: nothing outside is changed, and nothing is left. The test runs on its own thread, which alone enters all
+//! three; a threaded cgroup makes that possible. Needs root.
 
-// Everything here is for tests, and some of it for one of the tests only.
+// Everything here is for tests, and some of it for only one of them.
 #![allow(
     unsafe_code,
     dead_code,
@@ -47,13 +46,13 @@ pub(crate) const MARK: u32 = 0x686f;
 pub(crate) const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 50_000, services: 1000 };
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a test has to itself.
+/// The bed of one test.
 pub(crate) struct ThreadBed {
     pub(crate) cgroup: PathBuf,
     folder: tempfile::TempDir,
 }
 
-/// Runs a test in a bed of its own.
+/// Runs a test in its own bed.
 #[track_caller]
 pub(crate) fn bed(test: impl FnOnce(&ThreadBed) + Send + 'static) {
     let run = move || test(&ThreadBed::enter());
@@ -78,13 +77,13 @@ fn mount(kind: &str, point: &Path, flags: u64) {
 
 fn loopback_up() {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // SAFETY: a request of zeros is valid, and the kernel reads it only.
+    // SAFETY: a request of zeros is valid, and the kernel only reads it.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name[0] = i8::try_from(b'l').unwrap();
     request.ifr_name[1] = i8::try_from(b'o').unwrap();
     request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: the request lives through the call.
+    // SAFETY: the request outlives the call.
     must(unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) }, "bring up the loopback");
 }
 
@@ -106,7 +105,7 @@ fn own_cgroup() -> PathBuf {
     cgroup_root().join(own)
 }
 
-/// Where this process is, and where threads go that outlive their bed.
+/// The process's own cgroup, for threads that outlive their bed.
 static HOME: OnceLock<PathBuf> = OnceLock::new();
 
 pub(crate) fn go_home() {
@@ -136,39 +135,39 @@ impl ThreadBed {
         fs::write(cgroup.join("cgroup.type"), "threaded").unwrap();
     }
 
-    /// A cgroup inside the one that is served.
+    /// A cgroup inside the served one.
     pub(crate) fn child_cgroup(&self, name: &str) -> PathBuf {
         let child = self.cgroup.join(name);
         self.add_cgroup(&child);
         child
     }
 
-    /// The BPF file system, all of it.
+    /// The whole BPF file system.
     pub(crate) fn bpffs(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Makes the folder of pins, which is a mount as it is in a container.
+    /// Creates the folder of pins as a mount, as in a container.
     pub(crate) fn mount_pins(&self) {
         let pins = self.options().bpffs;
         std::fs::create_dir(&pins).unwrap();
         mount(pins.to_str().unwrap(), &pins, libc::MS_BIND);
     }
 
-    /// From now on nothing can be pinned or removed, or again.
+    /// Makes pinning and removing impossible, or possible again.
     pub(crate) fn set_read_only(&self, read_only: bool) {
         let flags = if read_only { libc::MS_RDONLY } else { 0 };
         mount("bpf", self.folder.path(), libc::MS_REMOUNT | flags);
     }
 
-    /// A cgroup beside the one that is served, for clients without programs.
+    /// A cgroup next to the served one, for clients without programs.
     pub(crate) fn other_cgroup(&self, name: &str) -> PathBuf {
         let other = self.cgroup.with_extension(name);
         self.add_cgroup(&other);
         other
     }
 
-    /// From now on this thread's sockets belong to that cgroup.
+    /// Moves this thread's new sockets to that cgroup.
     pub(crate) fn join(&self, cgroup: &Path) {
         fs::write(cgroup.join("cgroup.threads"), "0").unwrap();
     }
@@ -186,7 +185,7 @@ impl ThreadBed {
         }
     }
 
-    /// A daemon outside, and this thread as its client.
+    /// Starts a daemon outside, with this thread as its client.
     pub(crate) fn start(&self) -> KernelMaps {
         let maps = KernelMaps::start(&self.options()).unwrap();
         self.join(&self.cgroup);
@@ -236,11 +235,11 @@ pub(crate) struct Port<'a> {
     pub(crate) flags: WordFlags,
     /// The first slot of its list.
     pub(crate) base: u32,
-    /// How many places its list has, where that is a table; 0: the list is none.
+    /// The slots of its list if that is a table; 0: it is not.
     pub(crate) places: u32,
-    /// The backends that serve are written too, as for every UDP port.
+    /// Serving backends are written as members too, as for every UDP port.
     pub(crate) keeps_members: bool,
-    /// The number of its service's namespace.
+    /// The quota of its service.
     pub(crate) share: QuotaId,
 }
 
@@ -264,12 +263,12 @@ impl Port<'_> {
         Family::from_address(address(self.frontends[0]).ip())
     }
 
-    /// Writes list and word, as the rules order them, and the backends that serve: those of the list.
+    /// Writes list and word in the order of the rules, and the list's backends as members.
     pub(crate) fn publish(&self, maps: &mut impl Maps, scope: Scope) {
         self.publish_beside(maps, scope, &[]);
     }
 
-    /// As [`Self::publish_views`], where others serve too, although they are not in the list.
+    /// Like [`Self::publish`], with other members that are not in the list.
     pub(crate) fn publish_beside(&self, maps: &mut impl Maps, scope: Scope, others: &[SocketAddr]) {
         if self.places == 0 && !self.keeps_members {
             return self.publish_list(maps, scope);
@@ -285,7 +284,7 @@ impl Port<'_> {
         }
         self.publish_list(maps, scope);
         let known = maps.dump().unwrap().members.into_iter().map(|(member, _)| member);
-        // With affinity the test itself says who is a member of a list that is no table.
+        // With affinity the test itself sets the members of a list that is no table.
         let is_own = |it: &MemberKey| match it.membership {
             Membership::List(of) => self.places > 0 && of == scope,
             Membership::Serving => true,
@@ -342,18 +341,18 @@ impl Port<'_> {
     }
 }
 
-/// What was done about stale sockets.
+/// The progress of the sweep of stale sockets.
 pub(crate) fn swept(maps: &KernelMaps) -> SocketSweepProgress {
     maps.status().stale_sockets.unwrap()
 }
 
-/// Has all sockets looked at once more, and gives how many were ended since the start.
+/// Runs another sweep, and returns how many sockets were ended since the start.
 #[track_caller]
 pub(crate) fn sweep(maps: &mut KernelMaps) -> u64 {
     sweep_while(maps, true)
 }
 
-/// The same, where the maps have held all that every source tells, or have not yet.
+/// The same, with the maps complete or not.
 #[track_caller]
 pub(crate) fn sweep_while(maps: &mut KernelMaps, is_whole: bool) -> u64 {
     let before = swept(maps).sweeps;
@@ -364,10 +363,10 @@ pub(crate) fn sweep_while(maps: &mut KernelMaps, is_whole: bool) -> u64 {
             return swept(maps).ended;
         }
     }
-    panic!("nobody swept: {:?}", swept(maps));
+    panic!("no sweep: {:?}", swept(maps));
 }
 
-/// Runs in a network of its own that a process is in, as a pod's.
+/// Runs in its own network namespace with a process, like a pod's.
 pub(crate) fn in_pod<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     network_namespace::run_inside(|| {
         loopback_up();
@@ -385,14 +384,14 @@ pub(crate) fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// What a thread may do to the kernel.
+/// Capabilities of a thread.
 pub(crate) const CAP_NET_ADMIN: u64 = 1 << 12;
 pub(crate) const CAP_SYS_PTRACE: u64 = 1 << 19;
 pub(crate) const CAP_SYS_ADMIN: u64 = 1 << 21;
 pub(crate) const CAP_PERFMON: u64 = 1 << 38;
 pub(crate) const CAP_BPF: u64 = 1 << 39;
 
-/// Runs with these capabilities only. They come back.
+/// Runs with only these capabilities, and restores them.
 pub(crate) fn with_capabilities<T>(allowed: u64, run: impl FnOnce() -> T) -> T {
     let all = capabilities();
     set_effective(all, allowed);
@@ -401,7 +400,7 @@ pub(crate) fn with_capabilities<T>(allowed: u64, run: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Two rows for each of the low and the high 32: effective, permitted, inheritable.
+/// Two rows, for the low and the high 32 bits: effective, permitted, inheritable.
 type Capabilities = [[u64; 3]; 2];
 
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
@@ -409,7 +408,7 @@ const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 fn capabilities() -> Capabilities {
     let header = [CAPABILITY_VERSION_3, 0];
     let mut rows = [[0_u32; 3]; 2];
-    // SAFETY: header and rows are as this version of the call wants them.
+    // SAFETY: header and rows have the layout of this version of the call.
     must(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), rows.as_mut_ptr()) } as i32, "capget");
     rows.map(|row| row.map(u64::from))
 }
@@ -424,7 +423,7 @@ fn set_effective(all: Capabilities, allowed: u64) {
     must(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), rows.as_ptr()) } as i32, "capset");
 }
 
-/// Runs on a thread with mounts of its own, which end with it, after something was mounted or unmounted there.
+/// Runs on a thread with its own mounts, after a change to them.
 pub(crate) fn with_mounts<T: Send>(change: impl FnOnce() + Send, run: impl FnOnce() -> T + Send) -> T {
     let body = || {
         // SAFETY: only this thread is moved.
@@ -435,19 +434,19 @@ pub(crate) fn with_mounts<T: Send>(change: impl FnOnce() + Send, run: impl FnOnc
     std::thread::scope(|scope| scope.spawn(body).join().unwrap())
 }
 
-/// Hides what is below a folder.
+/// Hides the content of a folder.
 pub(crate) fn hide(folder: &Path) {
     mount("tmpfs", folder, 0);
 }
 
-/// What [`hide`] did is undone.
+/// Undoes [`hide`].
 pub(crate) fn show(folder: &Path) {
     let text = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
     // SAFETY: the string ends in zero and outlives the call.
     must(unsafe { libc::umount(text.as_ptr()) }, "unmount");
 }
 
-/// Unmounts every cgroup v2.
+/// Unmounts every cgroup v2 hierarchy.
 pub(crate) fn unmount_cgroups() {
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     for line in mounts.lines().filter(|line| line.contains(" - cgroup2 ")) {
@@ -457,7 +456,7 @@ pub(crate) fn unmount_cgroups() {
     }
 }
 
-/// As in a container: this thread's cgroup is the root of all that it sees. For [`with_mounts`].
+/// As in a container: this thread's cgroup becomes the root of its view. For [`with_mounts`].
 pub(crate) fn enter_cgroup_namespace(at: &Path) {
     // SAFETY: only this thread is moved.
     must(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }, "unshare");
@@ -465,7 +464,7 @@ pub(crate) fn enter_cgroup_namespace(at: &Path) {
     mount("cgroup2", at, 0);
 }
 
-/// Accepts until the bed ends.
+/// Accepts connections until the bed ends.
 pub(crate) fn tcp_backend(at: &str) -> SocketAddr {
     let listener = TcpListener::bind(at).unwrap();
     let address = listener.local_addr().unwrap();
@@ -476,7 +475,7 @@ pub(crate) fn tcp_backend(at: &str) -> SocketAddr {
     address
 }
 
-/// Answers each datagram with its own address.
+/// Replies to each datagram with its own address.
 pub(crate) fn udp_backend(at: &str) -> SocketAddr {
     let socket = UdpSocket::bind(at).unwrap();
     let address = socket.local_addr().unwrap();
@@ -496,7 +495,7 @@ pub(crate) fn udp_client(at: &str) -> UdpSocket {
     socket
 }
 
-/// Sends, and gives the backend that answered by its own word, and by the socket's.
+/// Sends a datagram, and returns the backend by its reply, and by the socket.
 pub(crate) fn ask(socket: &UdpSocket, to: &str) -> (SocketAddr, SocketAddr) {
     socket.send_to(b"who", address(to)).unwrap();
     answer(socket)
@@ -538,11 +537,11 @@ pub(crate) fn disconnect(socket: &impl std::os::fd::AsRawFd) {
     // SAFETY: zeros are an address of that family.
     let none: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let length = u32::try_from(size_of_val(&none)).unwrap();
-    // SAFETY: the address lives through the call.
+    // SAFETY: the address outlives the call.
     must(unsafe { libc::connect(socket.as_raw_fd(), (&raw const none).cast(), length) }, "disconnect");
 }
 
-/// Closing by reset leaves no port behind that waits for last packets.
+/// Closes by RST, so that no port stays in TIME_WAIT.
 pub(crate) fn reset_when_closed(stream: &TcpStream) -> io::Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let length = u32::try_from(size_of_val(&linger)).unwrap();
@@ -556,19 +555,19 @@ pub(crate) fn reset_when_closed(stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Connects, and gives what getpeername says.
+/// Connects, and returns the result of getpeername.
 #[track_caller]
 pub(crate) fn dial(to: &str) -> SocketAddr {
     TcpStream::connect(address(to)).unwrap().peer_addr().unwrap()
 }
 
-/// What a dropped connect ends with: where a program cannot say it, a closed port does.
+/// The errno of a dropped connect: if a program cannot set it, a closed port does.
 pub(crate) fn dropped(maps: &KernelMaps) -> i32 {
     if maps.status().features.set_retval { libc::ETIMEDOUT } else { libc::ECONNREFUSED }
 }
 
-/// What a UDP client that is not served is told: by the call that dials, or else, if its socket is connected,
-/// by the next.
+/// Checks the errno of an unserved UDP client: of the call that dials, or for a connected socket possibly of the next
+/// one.
 #[track_caller]
 pub(crate) fn check_udp_denied(maps: &KernelMaps, frontend: &str, errno: i32) {
     let to = address(frontend);
@@ -589,7 +588,7 @@ pub(crate) fn check_udp_denied(maps: &KernelMaps, frontend: &str, errno: i32) {
     }
 }
 
-/// What a client that is not served is told.
+/// Checks the errno of an unserved client.
 #[track_caller]
 pub(crate) fn check_errno(result: io::Result<impl std::fmt::Debug>, errno: i32, what: &str) {
     let error = result.expect_err(what);
@@ -608,7 +607,7 @@ impl Unconnected {
         Self(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Tries, and gives the error.
+    /// Tries to connect, and returns the errno.
     pub(crate) fn connect(&self, to: SocketAddr) -> i32 {
         let SocketAddr::V4(to) = to else { panic!("{to}") };
         let name = libc::sockaddr_in {

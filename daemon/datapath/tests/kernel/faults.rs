@@ -1,4 +1,4 @@
-//! What is wrong at a start is named with what to do, and changes nothing for clients. Needs root.
+//! A failed start says what to do, and changes nothing for clients. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -24,7 +24,7 @@ fn serve(maps: &mut impl Maps) {
     Port { frontends: &[VIP], backends: &backends, ..Port::TCP }.serve(maps);
 }
 
-/// The start must fail, and say this. `{}` stands for the folder of the pins.
+/// The start must fail with this text. `{}` stands for the folder of the pins.
 #[track_caller]
 fn check(options: &StartOptions, expected: &str) {
     let error = KernelMaps::start(options).map(drop).expect_err(expected).to_string();
@@ -32,7 +32,7 @@ fn check(options: &StartOptions, expected: &str) {
     assert!(error.starts_with(&expected), "{error}\nshould begin with\n{expected}");
 }
 
-/// Whatever is wrong, clients go on, and the next start in order does too.
+/// Clients are still served, and a proper start succeeds.
 #[track_caller]
 fn check_served(bed: &ThreadBed) {
     assert_eq!(dial(VIP), address(VIP));
@@ -62,7 +62,7 @@ fn kernel_without_privileges_a_start_says_which_are_missing() {
 }
 
 #[test]
-fn kernel_without_its_own_type_information_a_kernel_will_do() {
+fn kernel_a_kernel_without_btf_is_supported() {
     bed(|bed| {
         let btf = Path::new("/sys/kernel/btf");
         with_mounts(
@@ -89,14 +89,14 @@ fn kernel_without_a_cgroup_hierarchy_a_start_says_so() {
 }
 
 #[test]
-fn kernel_the_root_of_a_cgroup_namespace_is_told_from_the_hosts() {
+fn kernel_the_root_of_a_cgroup_namespace_is_reported() {
     bed(|bed| {
         bed.join(&bed.cgroup);
         let (root, expected) = (tempfile::tempdir().unwrap(), fs::metadata(&bed.cgroup).unwrap().ino());
         let started = with_mounts(
             || bed::enter_cgroup_namespace(root.path()),
             || {
-                // Nothing is to be attached to the machine's own root.
+                // Nothing may attach to the machine's own root.
                 assert_eq!(fs::metadata(root.path()).unwrap().ino(), expected);
                 let maps = KernelMaps::start(&StartOptions { cgroup: None, ..bed.options() }).unwrap();
                 maps.status()
@@ -105,12 +105,12 @@ fn kernel_the_root_of_a_cgroup_namespace_is_told_from_the_hosts() {
         assert!(started.in_cgroup_namespace);
         assert_eq!(started.cgroup.as_deref(), Some(root.path()));
         let asked_for = KernelMaps::start(&bed.options()).unwrap();
-        assert!(!asked_for.status().in_cgroup_namespace, "whoever names a cgroup means it");
+        assert!(!asked_for.status().in_cgroup_namespace, "a configured cgroup is not reported");
     });
 }
 
 #[test]
-fn kernel_where_nothing_can_be_pinned_a_start_says_so() {
+fn kernel_a_start_that_cannot_pin_says_so() {
     bed(|bed| {
         let elsewhere = tempfile::tempdir().unwrap();
         let options = StartOptions { bpffs: elsewhere.path().join("pins"), ..bed.options() };
@@ -125,7 +125,7 @@ fn kernel_where_nothing_can_be_pinned_a_start_says_so() {
         bed.set_read_only(false);
         serve(&mut bed.start());
         bed.set_read_only(true);
-        // Opening a pin is writing.
+        // Opening a pin counts as writing.
         check(
             &bed.options(),
             "{}/sockets1/udp_sockets cannot be written, because the file system is read-only here",
@@ -136,7 +136,7 @@ fn kernel_where_nothing_can_be_pinned_a_start_says_so() {
 }
 
 #[test]
-fn kernel_a_pin_where_a_folder_belongs_is_named() {
+fn kernel_a_pin_in_place_of_a_folder_is_reported() {
     bed(|bed| {
         drop(bed.start());
         let pin = bed.options().bpffs.join(pinned("g1/ports"));
@@ -157,7 +157,7 @@ fn kernel_a_pin_where_a_folder_belongs_is_named() {
         fs::remove_file(&link).unwrap();
         fs::hard_link(&pin, &link).unwrap();
         let maps = KernelMaps::start(&bed.options()).unwrap();
-        assert_eq!(maps.status().broken_hooks, [""; 0], "what is no link is replaced by one");
+        assert_eq!(maps.status().broken_hooks, [""; 0], "a pin that is no link is replaced");
     });
 }
 
@@ -192,7 +192,7 @@ fn kernel_a_signal_does_not_end_the_reading_of_refusals() {
 
 #[allow(unsafe_code)]
 fn interrupted_by_usr1(thread: &AtomicI32) {
-    // SAFETY: the handler does nothing, and the number of a thread is only read.
+    // SAFETY: the handler does nothing, and the thread's id is only read.
     unsafe {
         libc::signal(libc::SIGUSR1, do_nothing as *const () as libc::sighandler_t);
         thread.store(libc::gettid(), Ordering::Relaxed);
@@ -207,7 +207,7 @@ fn interrupt(thread: i32) {
 }
 
 #[test]
-fn kernel_a_generation_that_is_not_whole_is_never_adopted() {
+fn kernel_an_incomplete_generation_is_never_adopted() {
     for broken in ["a map is gone", "all are gone", "a pin in its place"] {
         bed(move |bed| {
             let mut maps = bed.start();
@@ -226,7 +226,7 @@ fn kernel_a_generation_that_is_not_whole_is_never_adopted() {
             }
             let mut maps = KernelMaps::start(&bed.options()).unwrap();
             assert!(maps.is_predecessor_serving(), "{broken}");
-            assert_eq!(dial(VIP), address(VIP), "the programs have what somebody unpinned");
+            assert_eq!(dial(VIP), address(VIP), "the programs still hold the unpinned maps");
             serve(&mut maps);
             maps.take_over().unwrap();
             assert_eq!(dial(VIP), address(VIP));

@@ -1,6 +1,6 @@
-//! What some kernels lack or refuse, so that a test knows what it can ask of this one.
+//! Features that some kernels lack or refuse, so that tests can skip claims.
 //!
-//! Invariant: a claim that is not tried for that is named on standard error, and so at the end of a run.
+//! Invariant: each skipped claim is printed on standard error, and so at the end of a run.
 
 use std::io::{self, Write};
 use std::net::UdpSocket;
@@ -8,8 +8,8 @@ use std::sync::mpsc;
 
 use super::{bed, sweep, swept};
 
-/// Whether this kernel tells a process which network namespace it is in (`SO_NETNS_COOKIE`, Linux 5.14). Where it does
-/// not, the machine's first one counts as the node's.
+/// Whether this kernel reports a process's network namespace (`SO_NETNS_COOKIE`, Linux 5.14). Otherwise the machine's
+/// first one counts as the node's.
 pub(crate) fn knows_its_netns() -> bool {
     const SO_NETNS_COOKIE: i32 = 71;
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -21,8 +21,8 @@ pub(crate) fn knows_its_netns() -> bool {
     returned == 0
 }
 
-/// Whether a program may look through what is kept with sockets, which is how the daemon learns what UDP sockets have
-/// dialled. Some hardened kernels refuse that (EPERM) to root with every capability, as they do tracing of functions.
+/// Whether a program may iterate the map of UDP sockets, by which the daemon finds what they have dialled. Some
+/// hardened kernels refuse that (EPERM) even to root, like tracing of functions.
 pub(crate) fn tells_what_sockets_keep() -> bool {
     let (tell, told) = mpsc::channel();
     bed(move |bed| {
@@ -32,7 +32,7 @@ pub(crate) fn tells_what_sockets_keep() -> bool {
     });
     let refused = told.recv().unwrap().filter(|failure| failure.contains("Operation not permitted"));
     if refused.is_some() {
-        // Past the test harness, which shows only what a failed test has said.
+        // Bypasses the test harness, which shows only the output of failed tests.
         let mut told = io::stderr();
         let what = "this kernel lets no program see what sockets keep, so no UDP socket is ended";
         writeln!(told, "not tried: {what}").unwrap();

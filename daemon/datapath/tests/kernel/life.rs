@@ -1,4 +1,4 @@
-//! Starts, ends, second daemons, growth under traffic: what clients never notice. Needs root.
+//! Starts, ends, second daemons, growth under traffic: clients notice nothing. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -24,7 +24,7 @@ fn serve(maps: &mut impl Maps) {
 }
 
 #[test]
-fn invariant_09_kernel_what_is_programmed_outlives_the_daemon() {
+fn invariant_09_kernel_the_realized_state_outlives_the_daemon() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
@@ -34,12 +34,12 @@ fn invariant_09_kernel_what_is_programmed_outlives_the_daemon() {
         maps.execute(&Action::InsertNodeAddress("127.0.0.1".parse().unwrap())).unwrap();
         let dump = maps.dump().unwrap();
         drop(maps);
-        assert_eq!(dial(VIP), address(VIP), "nobody runs, and clients are served");
+        assert_eq!(dial(VIP), address(VIP), "without a daemon, clients are served");
         let mut maps = KernelMaps::start(&bed.options()).unwrap();
-        assert_eq!(maps.dump().unwrap(), dump, "what a restart finds is what was realized");
+        assert_eq!(maps.dump().unwrap(), dump, "a restart finds the realized state");
         assert_eq!(dial(VIP), address(VIP));
         check_errno(TcpStream::connect(address("127.0.0.1:30080")), libc::ECONNREFUSED, "a node port");
-        assert_eq!(maps.status().generation, 1, "adopted, not built anew");
+        assert_eq!(maps.status().generation, 1, "adopted, not recreated");
         assert_eq!(maps.status().broken_hooks, [""; 0]);
     });
 }
@@ -47,7 +47,7 @@ fn invariant_09_kernel_what_is_programmed_outlives_the_daemon() {
 /// More than the first maps hold.
 const MUCH: MapGrowth = MapGrowth { frontends: [0; 2], ports: 10_000, slots: [0; 2], members: 0 };
 
-/// Whether programs read what this daemon writes: its clients are turned away as soon as it says so.
+/// Whether programs read what this daemon writes: clients are refused as soon as it says so.
 #[track_caller]
 fn check_obeyed(maps: &mut KernelMaps) {
     assert_eq!(dial(VIP), address(VIP));
@@ -56,7 +56,7 @@ fn check_obeyed(maps: &mut KernelMaps) {
 }
 
 #[test]
-fn kernel_growth_counts_although_the_old_maps_cannot_be_removed() {
+fn kernel_a_growth_succeeds_even_if_old_maps_cannot_be_removed() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
@@ -68,7 +68,7 @@ fn kernel_growth_counts_although_the_old_maps_cannot_be_removed() {
         let leftover = maps.status().leftover.unwrap();
         assert!(leftover.starts_with("cannot remove ") && leftover.contains("/g1: "), "{leftover}");
         assert_eq!(maps.repair().unwrap().leftover, maps.status().leftover);
-        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "told once");
+        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "reported once");
         assert!(maps.status().leftover.is_some());
         show(&old);
         maps.repair().unwrap();
@@ -77,7 +77,7 @@ fn kernel_growth_counts_although_the_old_maps_cannot_be_removed() {
     });
 }
 
-/// From now on these hooks have no program, and none can be pinned there.
+/// Blocks hooks: they have no program, and none can be pinned.
 fn block(bed: &ThreadBed, hooks: &[&str]) {
     for hook in hooks {
         let pin = bed.options().bpffs.join("links").join(hook);
@@ -93,7 +93,7 @@ fn unblock(bed: &ThreadBed, hooks: &[&str]) {
 }
 
 #[test]
-fn kernel_growth_counts_for_the_programs_that_moved_and_the_others_follow() {
+fn kernel_a_growth_that_moved_some_programs_moves_the_others_later() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
@@ -118,7 +118,7 @@ fn kernel_growth_counts_for_the_programs_that_moved_and_the_others_follow() {
 }
 
 #[test]
-fn kernel_growth_that_moves_no_program_leaves_everything_as_it_was() {
+fn kernel_a_growth_that_moves_no_program_changes_nothing() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
@@ -165,7 +165,7 @@ fn kernel_cleanup_leaves_nothing() {
 }
 
 #[test]
-fn kernel_cleanup_leaves_an_empty_folder_where_that_is_a_mount() {
+fn kernel_cleanup_leaves_an_empty_folder_that_is_a_mount() {
     bed(|bed| {
         bed.mount_pins();
         let mut maps = bed.start();
@@ -180,7 +180,7 @@ fn kernel_cleanup_leaves_an_empty_folder_where_that_is_a_mount() {
 }
 
 #[test]
-fn kernel_a_cgroup_that_was_removed_gets_its_programs_again() {
+fn kernel_a_recreated_cgroup_gets_its_programs_again() {
     bed(|bed| {
         let doomed = bed.child_cgroup("doomed");
         let options = StartOptions { cgroup: Some(doomed.clone()), ..bed.options() };
@@ -197,7 +197,7 @@ fn kernel_a_cgroup_that_was_removed_gets_its_programs_again() {
 }
 
 #[test]
-fn kernel_what_is_wrong_at_the_start_is_named() {
+fn kernel_errors_of_a_start_name_their_cause() {
     bed(|bed| {
         let options = bed.options();
         let start = |change: &dyn Fn(&mut StartOptions)| {
@@ -227,7 +227,7 @@ fn kernel_what_is_wrong_at_the_start_is_named() {
         assert!(error.to_string().starts_with("cannot adopt the map ports: it is pinned, but as"), "{error}");
         assert!(cleanup(&options.bpffs).unwrap().errors.is_empty());
         drop(KernelMaps::start(&options).unwrap());
-        // A former daemon died in the middle of growth.
+        // A former daemon died during a growth.
         std::fs::create_dir(options.bpffs.join(pinned("filling"))).unwrap();
         std::fs::create_dir(options.bpffs.join(pinned("filling/ports"))).unwrap();
         let maps = KernelMaps::start(&options).unwrap();
@@ -237,7 +237,7 @@ fn kernel_what_is_wrong_at_the_start_is_named() {
 }
 
 #[test]
-fn kernel_what_somebody_took_away_is_put_back() {
+fn kernel_removed_programs_and_pins_are_repaired() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
@@ -252,17 +252,17 @@ fn kernel_what_somebody_took_away_is_put_back() {
             maps.repair().unwrap(),
             RepairReport { hooks: vec!["connect4"], pins: true, ..RepairReport::default() }
         );
-        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "once is enough");
+        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "nothing is left to repair");
         assert_eq!(maps.status().hooks_restored, 1);
         assert_eq!(dial(VIP), address(VIP));
         drop(maps);
-        assert_eq!(dial(VIP), address(VIP), "the new pins hold");
+        assert_eq!(dial(VIP), address(VIP), "programs serve by the new pins");
         assert_eq!(KernelMaps::start(&bed.options()).unwrap().dump().unwrap(), dump);
     });
 }
 
 #[test]
-fn kernel_a_hook_that_cannot_be_put_back_is_seen_as_broken() {
+fn kernel_a_hook_that_cannot_be_repaired_is_reported_as_broken() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
@@ -270,7 +270,7 @@ fn kernel_a_hook_that_cannot_be_put_back_is_seen_as_broken() {
         let pin = bed.options().bpffs.join("links/connect4");
         libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
         std::fs::remove_file(&pin).unwrap();
-        // A folder that is not ours is where the pin belongs, and is not empty.
+        // A foreign, non-empty folder takes the place of the pin.
         std::fs::create_dir_all(pin.join("theirs")).unwrap();
         let cause = maps.repair().unwrap_err();
         assert_eq!(maps.last_status().broken_hooks, maps.status().broken_hooks, "{cause}");
@@ -285,16 +285,16 @@ fn kernel_a_hook_that_cannot_be_put_back_is_seen_as_broken() {
     });
 }
 
-/// As when the file system of the pins is unmounted: nothing can be put back, and a stop would take the programs along.
+/// As when the file system of the pins is unmounted: nothing can be repaired, and a stop would end the programs.
 #[test]
-fn kernel_pins_that_are_gone_for_good_are_seen_as_broken_hooks() {
+fn kernel_hooks_without_repairable_pins_are_reported_as_broken() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
         assert_eq!(maps.repair().unwrap(), RepairReport::default(), "nothing is missing");
         let root = bed.options().bpffs;
         std::fs::remove_dir_all(&root).unwrap();
-        // Where nothing can be made, as where the file system is no longer one of BPF.
+        // A place where nothing can be created, as without a BPF file system.
         std::os::unix::fs::symlink("/proc/self", &root).unwrap();
         maps.repair().unwrap_err();
         assert!(
@@ -306,12 +306,12 @@ fn kernel_pins_that_are_gone_for_good_are_seen_as_broken_hooks() {
         maps.repair().unwrap();
         assert_eq!(maps.last_status().broken_hooks, Vec::<&str>::new());
         drop(maps);
-        assert_eq!(dial(VIP), address(VIP), "the new pins hold");
+        assert_eq!(dial(VIP), address(VIP), "programs serve by the new pins");
     });
 }
 
 #[test]
-fn kernel_bits_that_lead_to_frontends_are_put_back() {
+fn kernel_cleared_bits_of_frontends_are_repaired() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
@@ -321,15 +321,15 @@ fn kernel_bits_that_lead_to_frontends_are_put_back() {
             blocks.update(&word.to_ne_bytes(), &[0; 8], MapFlags::ANY).unwrap();
         }
         let error = TcpStream::connect(address(VIP)).map(drop);
-        check_errno(error, libc::ENETUNREACH, "nobody looks for the frontend any more");
+        check_errno(error, libc::ENETUNREACH, "programs do not look for the frontend");
         assert_eq!(maps.repair().unwrap(), RepairReport { bits: true, ..RepairReport::default() });
         assert_eq!(dial(VIP), address(VIP));
-        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "once is enough");
+        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "nothing is left to repair");
     });
 }
 
 #[test]
-fn kernel_a_block_of_addresses_is_known_to_programs_as_to_the_daemon() {
+fn kernel_programs_and_daemon_compute_the_same_address_blocks() {
     bed(|bed| {
         let mut maps = bed.start();
         let v4 = ["10.0.0.1:80", "10.255.255.255:80", "192.168.1.1:80", "240.0.0.1:80", "1.2.3.4:80"];
@@ -342,7 +342,7 @@ fn kernel_a_block_of_addresses_is_known_to_programs_as_to_the_daemon() {
             assert_eq!(dial(vip), address(vip));
         }
         drop(maps);
-        // What a start finds is led to again.
+        // A start sets the bits of found frontends again.
         let _maps = bed.start();
         for vip in v4.iter().chain(&v6) {
             assert_eq!(dial(vip), address(vip), "after a restart");
@@ -351,7 +351,7 @@ fn kernel_a_block_of_addresses_is_known_to_programs_as_to_the_daemon() {
 }
 
 #[test]
-fn kernel_programs_of_others_are_kept_and_reported() {
+fn kernel_foreign_programs_are_kept_and_reported() {
     bed(|bed| {
         let other = StartOptions { bpffs: bed.options().bpffs.with_file_name("other"), ..bed.options() };
         let mut maps = KernelMaps::start(&other).unwrap();
@@ -367,11 +367,11 @@ fn kernel_programs_of_others_are_kept_and_reported() {
             ("connect4", 0, 1),
             "it was first"
         );
-        assert_eq!(dial(VIP), address(VIP), "the others go on");
+        assert_eq!(dial(VIP), address(VIP), "foreign programs still run");
     });
 }
 
-/// Connects in a loop until told to stop; gives connects and errors.
+/// Connects in a loop until stopped; returns connects and errors.
 struct Traffic {
     stop: Arc<AtomicBool>,
     connects: Arc<AtomicU64>,
@@ -463,14 +463,14 @@ fn kernel_the_self_test_works_from_outside_the_cgroup() {
     });
 }
 
-/// Ranges that are used in turn. One is written again only when every program run has ended that could have seen it.
+/// Ranges used in turn. A range is reused only after all programs that could have seen it have ended.
 const RANGES: u32 = 8;
 
-/// A slow machine replaces fewer lists, but never so few that no range is used twice.
+/// A slow machine replaces fewer lists, but enough to reuse ranges.
 const REPLACING: Duration = Duration::from_secs(4);
 const STEPS: std::ops::Range<u32> = 200..4_000;
 
-/// Far less than a grace period. It sleeps: a thread that only yields may keep the kernel's own threads from the CPU.
+/// Far less than a grace period. It sleeps: a yielding thread could keep the kernel's threads from the CPU.
 const GRACE_POLL: Duration = Duration::from_micros(200);
 
 #[test]
@@ -490,12 +490,12 @@ fn invariant_04_kernel_whole_lists_are_replaced_under_traffic() {
             while grace.is_some_and(|grace| !maps.is_grace_over(grace)) {
                 std::thread::sleep(GRACE_POLL);
             }
-            // What was there is gone, so a reader that still looks finds no backend.
+            // The old slots are cleared, so a reader of them would find no backend.
             let wiped = SlotRange { family: Family::V4, base: range * 8, count: 8 };
             maps.execute(&Action::FreeRange(wiped)).unwrap();
             let some = &backends[..=(step % 8) as usize];
             Port { backends: some, base: range * 8, ..port }.publish(&mut maps, Scope::Cluster);
-            // The range before this one is out of sight once this period is over.
+            // The former range is free once this period is over.
             graces[((step + RANGES - 1) % RANGES) as usize] = Some(maps.begin_grace());
         }
         assert!(traffic.end() > 100);

@@ -1,6 +1,6 @@
-//! The kernel's side of the datapath, in this machine's kernel and in those of `make matrix`. Needs root.
+//! The datapath in this machine's kernel and in those of `make matrix`. Needs root.
 //!
-//! Invariant: each test has a bed to itself and leaves nothing.
+//! Invariant: each test has its own bed and leaves nothing.
 
 #[cfg(test)]
 mod bed;

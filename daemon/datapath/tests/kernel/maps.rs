@@ -1,4 +1,4 @@
-//! The kernel's maps hold what the memory maps hold, whatever is done to both. Needs root.
+//! The kernel's maps equal the memory maps after the same ops. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
@@ -23,7 +23,7 @@ use proptest::prelude::*;
 /// Small enough to be reached, large enough for two growths.
 const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 30_000, services: 1000 };
 
-/// Of a table of few backends.
+/// The slots of a table of few backends.
 const PLACES: u32 = 16_381;
 
 fn address(family: Family, number: u32) -> IpAddr {
@@ -33,7 +33,7 @@ fn address(family: Family, number: u32) -> IpAddr {
     }
 }
 
-/// Families have indices of their own.
+/// Each family has its own indices.
 fn family(index: u32) -> Family {
     if index.is_multiple_of(2) { Family::V4 } else { Family::V6 }
 }
@@ -89,7 +89,7 @@ fn list() -> impl Strategy<Value = Vec<Action>> {
                 WordFlags::INTERNAL_LOCAL,
                 WordFlags::MAGLEV,
             ];
-            // Few are tables, which have so many places that a test of many would take long.
+            // Few are tables: they have so many slots that many would take too long.
             let flags = if flag == 0 { WordFlags::TABLE } else { flags[flag % flags.len()] };
             let places = if flag == 0 { PLACES } else { count };
             let range = SlotRange { family, base: base * 40, count: places };
@@ -128,7 +128,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     ]
 }
 
-/// Shows the first entry that differs; a whole dump is of no help.
+/// Shows the first entry that differs instead of whole dumps.
 #[track_caller]
 fn check_same(kernel: &Dump, memory: &Dump) {
     fn check<T: PartialEq + std::fmt::Debug>(what: &str, kernel: &[T], memory: &[T]) {
@@ -144,8 +144,8 @@ fn check_same(kernel: &Dump, memory: &Dump) {
 }
 
 proptest! {
-    // Each case makes its own maps, which takes a tenth of a second, and far longer where the kernel is emulated:
-    // PROPTEST_CASES asks for fewer.
+    // Each case creates its own maps, which takes a tenth of a second, and far longer in an emulated kernel:
+    // PROPTEST_CASES requests fewer.
     #![proptest_config(ProptestConfig {
         cases: ProptestConfig::default().cases.min(12),
         max_shrink_iters: 40,
@@ -187,7 +187,7 @@ fn insert_many(maps: &mut impl Maps, count: u32) {
 }
 
 #[test]
-fn kernel_maps_grow_and_lose_nothing() {
+fn kernel_growing_maps_lose_nothing() {
     let mut kernel = KernelMaps::without_programs(CAPACITY).unwrap();
     let mut memory = MemoryMaps::new(CAPACITY);
     insert_many(&mut kernel, 20_000);
@@ -197,7 +197,7 @@ fn kernel_maps_grow_and_lose_nothing() {
     check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
 }
 
-/// All pieces of a reading, and how many frontends the largest of them had. In between the maps are written to.
+/// Reads all pieces, and returns the most frontends in one. Between pieces the maps are written.
 fn read_in_pieces(maps: &mut impl Maps, mut between: impl FnMut(&mut dyn Maps)) -> (Dump, usize) {
     let (mut all, mut most, mut anew) = (Dump::default(), 0, true);
     while let Some(piece) = maps.read_piece(anew).unwrap() {
@@ -213,7 +213,7 @@ fn read_in_pieces(maps: &mut impl Maps, mut between: impl FnMut(&mut dyn Maps)) 
 }
 
 #[test]
-fn kernel_maps_are_read_in_pieces_that_have_all_whatever_is_written_meanwhile() {
+fn kernel_maps_are_read_completely_in_pieces_during_writes() {
     let mut kernel = KernelMaps::without_programs(CAPACITY).unwrap();
     insert_many(&mut kernel, 20_000);
     let node = address(Family::V4, 77);
@@ -231,17 +231,17 @@ fn kernel_maps_are_read_in_pieces_that_have_all_whatever_is_written_meanwhile() 
         assert_eq!(kernel.read_value(key).unwrap(), Some(*value));
         assert_eq!(kernel.read_port(value.port, Family::V4).unwrap(), port);
     }
-    // New ones come until the maps are larger, which leaves the walk in the former maps.
+    // New ones come until the maps grow, so the walk stays in the former maps.
     let is_other = |op: &Op| matches!(op.action, Action::InsertFrontend(key, _) if key.address.is_ipv6());
     let mut more = (0..50_000).map(|number| at_index(insert(number), 7)).filter(is_other);
     let (read, _) = read_in_pieces(&mut kernel, |maps| {
         more.by_ref().take(9_000).for_each(|op| maps.execute(&op.action).unwrap());
     });
     let found: BTreeSet<_> = read.frontends.into_iter().collect();
-    assert!(whole.frontends.iter().all(|it| found.contains(it)), "one is missing");
+    assert!(whole.frontends.iter().all(|it| found.contains(it)), "a frontend is missing");
 }
 
-/// Executes all, and says in how many steps.
+/// Executes all ops, and returns in how many steps.
 fn insert_together(maps: &mut impl Maps, inserts: &[Op]) -> usize {
     let (mut left, mut steps) = (inserts, 0);
     while !left.is_empty() {
@@ -252,7 +252,7 @@ fn insert_together(maps: &mut impl Maps, inserts: &[Op]) -> usize {
 }
 
 fn insert(number: u32) -> Op {
-    // Runs of both families, and some node ports among them.
+    // Runs of both families, with some node ports.
     let family = if (number / 700).is_multiple_of(2) { Family::V4 } else { Family::V6 };
     let is_wildcard = number.is_multiple_of(500);
     let address = if is_wildcard { family.unspecified_address() } else { address(family, number) };
@@ -264,7 +264,7 @@ fn insert(number: u32) -> Op {
 }
 
 #[test]
-fn kernel_maps_take_new_frontends_together() {
+fn kernel_maps_accept_new_frontends_in_batches() {
     let mut kernel = KernelMaps::without_programs(CAPACITY).unwrap();
     let mut memory = MemoryMaps::new(CAPACITY);
     let inserts: Vec<Op> = (0..12_000).map(insert).collect();
@@ -275,12 +275,12 @@ fn kernel_maps_take_new_frontends_together() {
     assert_eq!(status.frontends.iter().sum::<u32>(), 12_000);
     assert!(status.growths >= 1, "{status:?}");
     check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
-    // One that is there after all is replaced.
+    // An existing one is replaced.
     let moved: Vec<Op> = (0..600).map(insert).map(moved).collect();
     insert_together(&mut memory, &moved);
     insert_together(&mut kernel, &moved);
     check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
-    // Some of those that go are gone already.
+    // Some of the removed ones are gone already.
     let gone: Vec<Op> = (200..11_000).chain(100..300).map(insert).map(removed).collect();
     insert_together(&mut memory, &gone);
     let steps = insert_together(&mut kernel, &gone);
@@ -301,7 +301,7 @@ fn moved(mut op: Op) -> Op {
 }
 
 #[test]
-fn kernel_maps_that_fill_up_accept_what_fits_and_refuse_the_next_by_name() {
+fn kernel_maps_that_fill_up_accept_all_that_fits_and_name_the_limit() {
     let capacity = Capacity { slots: 8, ports: 64, services: 4 };
     let mut maps = KernelMaps::without_programs(capacity).unwrap();
     let inserts: Vec<Op> = (1..400).map(insert).map(|op| at_index(op, 7)).collect();
@@ -309,7 +309,7 @@ fn kernel_maps_that_fill_up_accept_what_fits_and_refuse_the_next_by_name() {
     assert!((64..399).contains(&accepted), "{accepted}");
     assert!(error.contains("the map is full; raise `datapath.limits.frontends`"), "{error}");
     let found = maps.dump().unwrap().frontends.len();
-    assert_eq!(found, accepted, "what was accepted is there, and nothing else");
+    assert_eq!(found, accepted, "exactly the accepted ones are there");
 }
 
 fn at_index(mut op: Op, index: u32) -> Op {
@@ -319,7 +319,7 @@ fn at_index(mut op: Op, index: u32) -> Op {
     op
 }
 
-/// How many were accepted, and what the next one was told.
+/// Returns how many were accepted, and the error of the next one.
 fn insert_until_refused(maps: &mut impl Maps, inserts: &[Op]) -> (usize, String) {
     let mut accepted = 0;
     loop {

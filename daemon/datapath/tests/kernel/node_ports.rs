@@ -1,4 +1,4 @@
-//! Node ports for sockets: at which addresses they answer, and which loopback stays its own. Needs root.
+//! Node ports for sockets: the addresses that serve them, and the loopbacks that do not. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
@@ -12,7 +12,7 @@ use holdfast_core::op::{Action, FrontendType, PortIndex};
 use holdfast_datapath::PortCounts;
 
 #[test]
-fn kernel_node_ports_answer_on_node_addresses_and_the_loopback_where_it_is_one() {
+fn kernel_node_ports_are_served_at_node_addresses_including_the_loopback() {
     bed(|bed| {
         let mut maps = bed.start();
         let v4 = [tcp_backend("127.0.0.2:0")];
@@ -42,7 +42,7 @@ fn kernel_node_ports_answer_on_node_addresses_and_the_loopback_where_it_is_one()
     });
 }
 
-/// Listens at the loopback, and has each way to dial it by TCP and UDP come there.
+/// Listens on the loopback, and checks that all dials by TCP and UDP arrive there.
 #[track_caller]
 fn check_loopback_is_own() {
     for (at, ways) in [
@@ -54,7 +54,7 @@ fn check_loopback_is_own() {
         tcp.set_nonblocking(true).unwrap();
         for to in ways.iter().copied().map(address) {
             TcpStream::connect(to).unwrap();
-            tcp.accept().unwrap_or_else(|error| panic!("{to} came elsewhere: {error}"));
+            tcp.accept().unwrap_or_else(|error| panic!("{to} went elsewhere: {error}"));
             let client = udp_client(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" });
             client.send_to(b"x", to).unwrap();
             assert_eq!(udp.recv(&mut [0; 8]).unwrap(), 1, "{to}");
@@ -66,7 +66,7 @@ fn check_loopback_is_own() {
 }
 
 #[test]
-fn kernel_who_listens_at_the_loopback_loses_no_client_to_a_node_port() {
+fn kernel_a_loopback_listener_loses_no_client_to_a_node_port() {
     bed(|bed| {
         let mut maps = bed.start();
         let frontends = &["0.0.0.0:30080", "[::]:30080"];
@@ -77,12 +77,12 @@ fn kernel_who_listens_at_the_loopback_loses_no_client_to_a_node_port() {
             maps.execute(&Action::InsertNodeAddress(node.parse().unwrap())).unwrap();
         }
         check_loopback_is_own();
-        // With the word a pod's loopback stays its own all the same.
+        // With loopback node addresses, a pod's loopback is still its own.
         for node in ["127.0.0.1", "::1"] {
             maps.execute(&Action::InsertNodeAddress(node.parse().unwrap())).unwrap();
         }
         bed::in_pod(check_loopback_is_own);
-        // And without it again the host's is.
+        // Without them the host's loopback is its own again.
         for node in ["127.0.0.1", "::1"] {
             maps.execute(&Action::RemoveNodeAddress(node.parse().unwrap())).unwrap();
         }
@@ -92,9 +92,9 @@ fn kernel_who_listens_at_the_loopback_loses_no_client_to_a_node_port() {
     });
 }
 
-/// As a block of the configuration has it for processes of the host, or the virtual address of apiservers.
+/// As for frontends of the host's processes by the configuration, or a virtual address of apiservers.
 #[test]
-fn kernel_a_frontend_at_the_hosts_loopback_is_not_at_that_of_a_pod() {
+fn kernel_a_frontend_at_the_hosts_loopback_is_not_served_in_pods() {
     bed(|bed| {
         let mut maps = bed.start();
         let frontends = &["127.0.0.1:30080", "[::1]:30080"];
@@ -102,17 +102,17 @@ fn kernel_a_frontend_at_the_hosts_loopback_is_not_at_that_of_a_pod() {
         at_loopback.serve(&mut maps);
         Port { index: 2, keeps_members: true, transport: Transport::Udp, ..at_loopback }.serve(&mut maps);
         let counts = || [1, 2].map(|index| maps.live_maps().port_counts.read_port(PortIndex(index)));
-        // A daemon that does not know its network cannot tell the host's clients from a pod's.
+        // Without its network namespace's cookie, a daemon cannot tell the host's clients from a pod's.
         if knows_its_netns() {
             bed::in_pod(check_loopback_is_own);
             assert_eq!(counts(), [PortCounts::default(); 2]);
         }
         drop(TcpStream::connect(address(frontends[0])));
-        assert_ne!(counts()[0], PortCounts::default(), "the host's is served");
+        assert_ne!(counts()[0], PortCounts::default(), "the host's client is served");
     });
 }
 
-/// Every way to dial the unspecified address reaches this very client's listener.
+/// Dials the unspecified address in all forms, which must reach this client's own listener.
 #[track_caller]
 fn check_unspecified_is_own() {
     let tcp = TcpListener::bind("[::]:30080").unwrap();
@@ -133,14 +133,14 @@ fn check_unspecified_is_own() {
 }
 
 #[test]
-fn kernel_who_dials_the_unspecified_address_means_itself_and_no_node_port() {
+fn kernel_the_unspecified_address_reaches_the_own_listener_and_no_node_port() {
     bed(|bed| {
         let mut maps = bed.start();
         let node_port =
             Port { kind: FrontendType::NodePort, frontends: &["0.0.0.0:30080", "[::]:30080"], ..Port::TCP };
         node_port.serve(&mut maps);
         Port { index: 2, keeps_members: true, transport: Transport::Udp, ..node_port }.serve(&mut maps);
-        // Frontends of the same blocks of addresses, which have programs look.
+        // Frontends of the same address blocks, so that programs look.
         let near = ["0.0.1.1:80", "[2001:db8:2001:db8::1]:80"];
         Port { index: 3, frontends: &near, ..Port::TCP }.serve(&mut maps);
         check_unspecified_is_own();
@@ -150,7 +150,7 @@ fn kernel_who_dials_the_unspecified_address_means_itself_and_no_node_port() {
     });
 }
 
-/// Node ports on the loopback of this bed, which is not in the machine's first network.
+/// Node ports on the loopback of this bed, whose network is not the machine's first.
 #[track_caller]
 fn check_loopback(node_ports: &[&str]) {
     for node in node_ports {

@@ -1,6 +1,6 @@
-//! What a client that was translated is shown of it, and where the kernel shows it the backend. Needs root.
+//! What a translated client sees of its translation, and where the kernel shows the backend. Needs root.
 //!
-//! Invariant: `docs/kernels.md` says of each what is seen here.
+//! Invariant: `docs/kernels.md` describes each case tested here.
 
 // Everything here is a test.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -15,8 +15,8 @@ const VIP: &str = "10.96.0.10:80";
 const OTHER_VIP: &str = "10.96.0.11:80";
 const UDP: Port<'_> = Port::UDP;
 
-/// The remote ends of this network's TCP sockets, as `ss` and `netstat` have them. The other side may
-/// have closed already.
+/// The remote addresses of this network's TCP sockets, as `ss` and `netstat` show them. The other side may have closed
+/// already.
 fn remote_ends() -> Vec<SocketAddr> {
     let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
     let end = |line: &str| {
@@ -40,9 +40,9 @@ fn kernel_getpeername_shows_the_service_and_ss_the_backend() {
     });
 }
 
-/// The address that the error queue names: where the datagram went that an error came for.
+/// The address in the error queue: the destination of the datagram that caused the error.
 fn name_in_error_queue(socket: &UdpSocket) -> SocketAddr {
-    // SAFETY: zeros are a valid address and a valid message; the kernel writes into what the message names during the
+    // SAFETY: zeros are a valid address and a valid message; the kernel writes into the message's buffers during the
     // call.
     unsafe {
         let mut name: libc::sockaddr_in = std::mem::zeroed();
@@ -67,7 +67,7 @@ fn set(socket: i32, level: i32, option: i32) {
 fn kernel_the_error_queue_names_the_backend() {
     bed(|bed| {
         let mut maps = bed.start();
-        // Nothing listens there, so an error comes back.
+        // Nothing listens there, so an error returns.
         let closed = address("127.0.0.2:9");
         Port { frontends: &[VIP], backends: &[closed], ..UDP }.serve(&mut maps);
         let (connected, unconnected) = (udp_client("0.0.0.0:0"), udp_client("0.0.0.0:0"));
@@ -84,7 +84,7 @@ fn kernel_the_error_queue_names_the_backend() {
 }
 
 #[test]
-fn kernel_two_services_with_one_backend_look_like_one_to_a_datagram_socket() {
+fn kernel_two_services_with_one_backend_show_a_datagram_socket_one_source() {
     bed(|bed| {
         let mut maps = bed.start();
         let backends = [udp_backend("127.0.0.2:0")];
@@ -95,12 +95,12 @@ fn kernel_two_services_with_one_backend_look_like_one_to_a_datagram_socket() {
             socket.send_to(b"who", address(vip)).unwrap();
         }
         let shown = [answer(&socket).1, answer(&socket).1];
-        assert_eq!(shown[0], shown[1], "the answers come from one address");
+        assert_eq!(shown[0], shown[1], "the replies come from one address");
         assert!([VIP, OTHER_VIP].map(address).contains(&shown[0]), "{shown:?}");
     });
 }
 
-/// Connects from that very address and port.
+/// Connects from exactly that address and port.
 fn connect_from(from: SocketAddrV4, to: &str) -> io::Result<OwnedFd> {
     let name = |of: SocketAddrV4| libc::sockaddr_in {
         sin_family: u16::try_from(libc::AF_INET).unwrap(),
@@ -132,7 +132,7 @@ fn kernel_a_fixed_source_port_reaches_a_backend_once() {
         Port { frontends: &[VIP, OTHER_VIP], backends: &backends, ..Port::TCP }.serve(&mut maps);
         let from = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 5353);
         let first = connect_from(from, VIP).unwrap();
-        check_errno(connect_from(from, OTHER_VIP), libc::EADDRNOTAVAIL, "the same two ends once more");
+        check_errno(connect_from(from, OTHER_VIP), libc::EADDRNOTAVAIL, "the same tuple again");
         drop(first);
     });
 }

@@ -1,4 +1,4 @@
-//! What real sockets meet: every hook, both families, every verdict. Needs root.
+//! Real sockets at every hook, in both families, with every verdict. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -33,7 +33,7 @@ fn kernel_tcp_connects_to_a_backend_and_shows_what_was_dialled() {
         let backends = [tcp_backend("[::1]:0")];
         Port { index: 2, frontends: &["[fd00::10]:80"], backends: &backends, ..Port::TCP }.serve(&mut maps);
         for vip in ["10.96.0.10:80", "[fd00::10]:80", "[::ffff:10.96.0.10]:80"] {
-            assert_eq!(dial(vip), address(vip), "what getpeername shows");
+            assert_eq!(dial(vip), address(vip), "getpeername shows the frontend");
         }
         let direct = backends[0];
         assert_eq!(
@@ -44,7 +44,7 @@ fn kernel_tcp_connects_to_a_backend_and_shows_what_was_dialled() {
     });
 }
 
-/// Connects a socket that may have been connected before, and disconnects it first.
+/// Disconnects a socket, and connects it again.
 fn connect_again(socket: &Socket, to: SocketAddr) -> SocketAddr {
     disconnect(socket);
     socket.connect(&to.into()).unwrap();
@@ -52,7 +52,7 @@ fn connect_again(socket: &Socket, to: SocketAddr) -> SocketAddr {
 }
 
 #[test]
-fn kernel_a_socket_that_connects_to_a_backend_itself_shows_that_backend() {
+fn kernel_a_socket_connected_directly_to_a_backend_shows_it() {
     bed(|bed| {
         let mut maps = bed.start();
         let (v4, v6) = ([tcp_backend("127.0.0.2:0")], [tcp_backend("[::1]:0")]);
@@ -74,7 +74,7 @@ fn kernel_a_socket_that_connects_to_a_backend_itself_shows_that_backend() {
 }
 
 #[test]
-fn kernel_all_backends_of_a_list_are_chosen() {
+fn kernel_all_backends_of_a_list_are_selected() {
     bed(|bed| {
         let mut maps = bed.start();
         let backends: Vec<_> = (2..6).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
@@ -109,7 +109,7 @@ fn kernel_an_empty_list_refuses_and_a_dropping_one_times_out() {
 }
 
 #[test]
-fn kernel_connects_and_conversations_are_counted_for_their_port() {
+fn kernel_connects_and_udp_conversations_are_counted_per_port() {
     bed(|bed| {
         let mut maps = bed.start();
         let (tcp, udp) =
@@ -123,23 +123,23 @@ fn kernel_connects_and_conversations_are_counted_for_their_port() {
             TcpStream::connect(address(vip)).unwrap();
         }
         TcpStream::connect(tcp[0]).unwrap();
-        assert_eq!(counted(&maps), [3, 0], "a backend that is dialled directly is nobody's client");
+        assert_eq!(counted(&maps), [3, 0], "a direct client is not counted");
         let socket = udp_client("0.0.0.0:0");
         (0..5).for_each(|_| _ = ask(&socket, "10.96.0.10:53"));
         udp_client("0.0.0.0:0").connect(address("10.96.0.10:53")).unwrap();
-        assert_eq!(counted(&maps), [3, 2], "a conversation counts once, however many its datagrams");
+        assert_eq!(counted(&maps), [3, 2], "a conversation counts once");
 
         let entries = |port: u32| MapGrowth { ports: port, ..MapGrowth::default() };
         maps.reserve_capacity(&entries(10_000)).unwrap();
         assert_eq!(maps.status().growths, 1);
-        assert_eq!(counted(&maps), [3, 2], "growth forgets nothing");
+        assert_eq!(counted(&maps), [3, 2], "growth keeps counts");
         TcpStream::connect(address("10.96.0.10:80")).unwrap();
-        assert_eq!(counted(&maps), [4, 2], "and goes on");
+        assert_eq!(counted(&maps), [4, 2], "and counting continues");
         drop(maps);
         let mut maps = bed.start();
-        assert_eq!(counted(&maps), [4, 2], "nor does a restart");
+        assert_eq!(counted(&maps), [4, 2], "a restart keeps counts");
         maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts::default())).unwrap();
-        assert_eq!(counted(&maps), [0, 2], "a port that begins has no clients yet");
+        assert_eq!(counted(&maps), [0, 2], "a new port has no clients yet");
     });
 }
 
@@ -169,7 +169,7 @@ fn kernel_udp_shows_the_vip_as_the_source() {
 }
 
 #[test]
-fn kernel_one_udp_socket_tells_two_vips_apart() {
+fn kernel_one_udp_socket_distinguishes_two_vips() {
     bed(|bed| {
         let mut maps = bed.start();
         let (one, other) = ([udp_backend("127.0.0.2:0")], [udp_backend("127.0.0.3:0")]);
@@ -180,12 +180,12 @@ fn kernel_one_udp_socket_tells_two_vips_apart() {
         assert_eq!(ask(&socket, "10.96.0.11:53"), (other[0], address("10.96.0.11:53")));
         let direct = other[0].to_string();
         socket.send_to(b"who", other[0]).unwrap();
-        assert_eq!(answer(&socket).0.to_string(), direct, "a backend can be asked directly as well");
+        assert_eq!(answer(&socket).0.to_string(), direct, "a backend can be dialled directly too");
     });
 }
 
 #[test]
-fn kernel_a_backend_that_a_udp_socket_asks_itself_answers_as_itself() {
+fn kernel_a_backend_that_a_udp_socket_dials_directly_shows_its_address() {
     bed(|bed| {
         let mut maps = bed.start();
         let (v4, v6) = ([udp_backend("127.0.0.2:0")], [udp_backend("[::1]:0")]);
@@ -201,13 +201,13 @@ fn kernel_a_backend_that_a_udp_socket_asks_itself_answers_as_itself() {
             connected.connect(address(vip)).unwrap();
             assert_eq!(ask(&connected, &direct).1, address(vip), "a connected socket has one peer");
             disconnect(&connected);
-            assert_eq!(ask(&connected, &direct).1, backend, "and none when it is disconnected");
+            assert_eq!(ask(&connected, &direct).1, backend, "a disconnected socket has none");
         }
     });
 }
 
 #[test]
-fn kernel_a_port_that_a_cluster_ip_does_not_have_refuses_processes() {
+fn kernel_an_unlisted_cluster_ip_port_refuses_processes() {
     bed(|bed| {
         let mut maps = bed.start();
         let own = [("10.96.0.10:80", "10.96.0.10:81"), ("[fd00::10]:80", "[fd00::10]:81")];
@@ -219,7 +219,7 @@ fn kernel_a_port_that_a_cluster_ip_does_not_have_refuses_processes() {
         Port { index: 3, kind, frontends: &other[..1], ..Port::TCP }.serve(&mut maps);
         let refusal = |to: &str| TcpStream::connect(address(to)).unwrap_err().raw_os_error().unwrap();
         let refused = libc::ECONNREFUSED;
-        assert_ne!(refusal(own[0].1), refused, "programs hear of an address a moment later");
+        assert_ne!(refusal(own[0].1), refused, "an address is published a moment later");
         maps.repair().unwrap();
         for (_, missed) in own {
             assert_eq!(refusal(missed), refused, "{missed}");
@@ -228,11 +228,11 @@ fn kernel_a_port_that_a_cluster_ip_does_not_have_refuses_processes() {
                 udp_client(any).send_to(b"who", address(missed)).err().and_then(|it| it.raw_os_error());
             assert_eq!(sent == Some(refused), maps.status().features.set_retval, "{missed}: {sent:?}");
             let learns = udp_client(any).connect(address(missed)).err().and_then(|it| it.raw_os_error());
-            assert_ne!(learns, Some(refused), "what sends nothing is not refused");
+            assert_ne!(learns, Some(refused), "a connect without datagrams is not refused");
         }
         assert_eq!(refusal("[::ffff:10.96.0.10]:81"), refused);
-        assert_ne!(refusal(other[1]), refused, "another's address has its own ports");
-        assert_ne!(refusal("10.96.0.11:81"), refused, "and so has an address that no service has");
+        assert_ne!(refusal(other[1]), refused, "an external address may have other ports");
+        assert_ne!(refusal("10.96.0.11:81"), refused, "as may an address without a service");
         let node: IpAddr = "10.96.0.10".parse().unwrap();
         maps.execute(&Action::InsertNodeAddress(node)).unwrap();
         assert_ne!(refusal(own[0].1), refused, "the node refuses for itself");
@@ -242,7 +242,7 @@ fn kernel_a_port_that_a_cluster_ip_does_not_have_refuses_processes() {
     });
 }
 
-/// The backends that one socket meets.
+/// The backends that one socket reaches.
 fn met(socket: &UdpSocket, vip: &str) -> BTreeSet<std::net::SocketAddr> {
     (0..40).map(|_| ask(socket, vip).0).collect()
 }
@@ -267,12 +267,12 @@ fn kernel_a_udp_socket_keeps_its_backend_while_the_list_has_it() {
 
         let one = [other];
         Port { backends: &one, base: 128, ..port }.publish(&mut maps, Scope::Cluster);
-        assert_eq!(met(&socket, vip), BTreeSet::from([other]), "the list no longer has it");
+        assert_eq!(met(&socket, vip), BTreeSet::from([other]), "the list does not have it any more");
     });
 }
 
 #[test]
-fn kernel_cluster_ips_and_cluster_set_ips_alone_obey_the_internal_policy() {
+fn kernel_only_cluster_ips_and_cluster_set_ips_obey_the_internal_policy() {
     bed(|bed| {
         let mut maps = bed.start();
         let (all, local) = ([udp_backend("127.0.0.2:0")], [udp_backend("127.0.0.3:0")]);
@@ -305,12 +305,12 @@ fn kernel_a_connect_obeys_the_internal_policy() {
     });
 }
 
-/// All that a prefix of IPv6 may leave out; the cookies of namespaces differ in bits that would be among them.
+/// The most bits of an IPv6 prefix that may be ignored; the cookies of namespaces differ in bits among them.
 const LEFT_OUT: u8 = 96;
 
 fn affine(maps: &mut KernelMaps, port: &Port<'_>, seconds: u32) {
     let index = PortIndex(port.index);
-    // A process is known by its network namespace, so no bit of an address counts for it, left out or not.
+    // A process counts by its network namespace, so ignored address bits do not matter.
     let facts = PortFacts { affinity_timeout: seconds, ignored_bits: LEFT_OUT };
     maps.execute(&Action::WriteFacts(index, facts)).unwrap();
     for backend in port.backends {
@@ -320,13 +320,13 @@ fn affine(maps: &mut KernelMaps, port: &Port<'_>, seconds: u32) {
     port.serve(maps);
 }
 
-/// The backends that new sockets meet.
+/// The backends that new sockets reach.
 fn met_by_new_sockets(vip: &str) -> BTreeSet<std::net::SocketAddr> {
     (0..40).map(|_| ask(&udp_client("0.0.0.0:0"), vip).0).collect()
 }
 
 #[test]
-fn kernel_affinity_holds_for_its_time_and_no_longer_than_its_backend() {
+fn kernel_affinity_ends_with_its_timeout_or_its_backend() {
     bed(|bed| {
         let mut maps = bed.start();
         let backends: Vec<_> = (2..10).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
@@ -344,7 +344,7 @@ fn kernel_affinity_holds_for_its_time_and_no_longer_than_its_backend() {
         assert!(next.len() == 1 && next != kept, "the backend left: {next:?}");
         affine(&mut maps, &port, 1);
         let mut later = BTreeSet::new();
-        // Chance may choose the same one again and again, but not twenty times.
+        // The same backend may be selected repeatedly by chance, but not twenty times.
         for _ in 0..20 {
             std::thread::sleep(Duration::from_millis(1100));
             later.extend(met_by_new_sockets(vip));
@@ -352,12 +352,12 @@ fn kernel_affinity_holds_for_its_time_and_no_longer_than_its_backend() {
                 break;
             }
         }
-        assert!(later.len() > 1, "after the time anyone may be chosen: {later:?}");
+        assert!(later.len() > 1, "after the timeout any backend may be selected: {later:?}");
     });
 }
 
 #[test]
-fn kernel_a_restart_keeps_whom_clients_stick_to_and_each_pod_has_its_own() {
+fn kernel_affinity_survives_a_restart_and_is_per_pod() {
     bed(|bed| {
         let mut maps = bed.start();
         let backends: Vec<_> = (2..10).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
@@ -366,7 +366,7 @@ fn kernel_a_restart_keeps_whom_clients_stick_to_and_each_pod_has_its_own() {
         affine(&mut maps, &port, 1000);
         let kept = met_by_new_sockets(vip);
         drop(maps);
-        assert_eq!(met_by_new_sockets(vip), kept, "nobody runs");
+        assert_eq!(met_by_new_sockets(vip), kept, "without a daemon");
         let maps = KernelMaps::start(&bed.options()).unwrap();
         assert_eq!(met_by_new_sockets(vip), kept, "after a restart");
         bed::in_pod(|| drop(udp_client("0.0.0.0:0").connect(address(vip))));
@@ -396,10 +396,10 @@ fn kernel_a_client_that_connects_on_two_cpus_at_once_keeps_its_backend() {
     });
 }
 
-/// Of each of two threads: enough for a choice to fall into the middle of the other's.
+/// Connects of each thread: enough for a selection to interleave with the other's.
 const CONNECTS: u32 = 50_000;
 
-/// Address and port of what each client chose last.
+/// Address and port of each client's last selection.
 fn last_choices(bed: &ThreadBed) -> Vec<Vec<u8>> {
     let affinity = affinity(bed);
     let choice = |key: Vec<u8>| affinity.lookup(&key, MapFlags::ANY).unwrap().unwrap()[..18].to_vec();
@@ -410,7 +410,7 @@ fn affinity(bed: &ThreadBed) -> MapHandle {
     MapHandle::from_pinned_path(bed.options().bpffs.join(bed::pinned("shared/affinity"))).unwrap()
 }
 
-/// Those that are remembered, each by a cookie and nothing else.
+/// Checks the remembered clients, each by a cookie and nothing else.
 #[track_caller]
 fn check_clients(bed: &ThreadBed, expected: usize) {
     let keys: Vec<_> = affinity(bed).keys().collect();
@@ -426,8 +426,7 @@ fn check_clients(bed: &ThreadBed, expected: usize) {
     }
 }
 
-/// Ends the wait of a listener's thread for clients: a client that dials `vip` is refused, or meets the listener
-/// itself.
+/// Ends the wait of a listener's thread: a client that dials `vip` is refused, or reaches the listener itself.
 #[track_caller]
 fn check_served(is_served: bool, vip: &str, what: &str) {
     match TcpStream::connect(address(vip)) {
@@ -439,7 +438,7 @@ fn check_served(is_served: bool, vip: &str, what: &str) {
 }
 
 #[test]
-fn kernel_pods_can_be_left_to_their_packets() {
+fn kernel_sockets_of_pods_can_be_excluded() {
     bed(|bed| {
         let served = ServedSockets { pods: false, ..ServedSockets::default() };
         let mut maps = KernelMaps::start(&StartOptions { served, ..bed.options() }).unwrap();
@@ -449,11 +448,12 @@ fn kernel_pods_can_be_left_to_their_packets() {
         udp.serve(&mut maps);
         bed::in_pod(|| {
             tcp_backend(vip);
-            check_served(false, vip, "what a pod has at that address is its own");
+            check_served(false, vip, "a pod's own listener at that address");
             udp_client("0.0.0.0:0").send_to(b"x", address(vip)).unwrap();
         });
         assert_eq!(maps.live_maps().port_counts.read_port(PortIndex(2)), PortCounts::default());
-        // A daemon that does not know its network takes the machine's first one for the host's, which this is not.
+        // A daemon that cannot read its namespace's cookie takes the machine's first network for the host's, which this
+        // is not.
         check_served(knows_its_netns(), vip, "the host");
         drop(maps);
         let _maps = KernelMaps::start(&bed.options()).unwrap();
@@ -462,7 +462,7 @@ fn kernel_pods_can_be_left_to_their_packets() {
 }
 
 #[test]
-fn kernel_datagrams_can_be_left_to_their_packets() {
+fn kernel_udp_sockets_can_be_excluded() {
     bed(|bed| {
         let served = ServedSockets { udp: false, ..ServedSockets::default() };
         let mut maps = KernelMaps::start(&StartOptions { served, ..bed.options() }).unwrap();
@@ -479,7 +479,7 @@ fn kernel_datagrams_can_be_left_to_their_packets() {
 }
 
 #[test]
-fn kernel_a_subtree_of_cgroups_can_be_left_alone_and_is_followed() {
+fn kernel_an_exempt_cgroup_subtree_is_tracked_across_recreation() {
     bed(|bed| {
         let exempt = bed.cgroup.join("kata");
         let served =
@@ -487,9 +487,9 @@ fn kernel_a_subtree_of_cgroups_can_be_left_alone_and_is_followed() {
         let mut maps = KernelMaps::start(&StartOptions { served: served.clone(), ..bed.options() }).unwrap();
         bed.join(&bed.cgroup);
         let vip = refused_vip(&mut maps);
-        check_served(true, vip, "beside it");
+        check_served(true, vip, "next to the subtree");
         assert_eq!(maps.status().absent_cgroups, served.exempt_cgroups);
-        for what in ["it has come", "it has come again, as another one"] {
+        for what in ["it was created", "it was recreated"] {
             bed.child_cgroup("kata");
             let deep = bed.child_cgroup("kata/pod");
             maps.repair().unwrap();
@@ -499,7 +499,7 @@ fn kernel_a_subtree_of_cgroups_can_be_left_alone_and_is_followed() {
                 check_served(false, vip, what);
             }
             bed.join(&bed.child_cgroup("beside"));
-            check_served(true, vip, "a neighbour");
+            check_served(true, vip, "another cgroup");
             bed.join(&bed.cgroup);
             for gone in [&deep, &exempt, &bed.cgroup.join("beside")] {
                 std::fs::remove_dir(gone).unwrap();
@@ -512,11 +512,11 @@ fn kernel_a_subtree_of_cgroups_can_be_left_alone_and_is_followed() {
         drop(maps);
         let _maps = KernelMaps::start(&bed.options()).unwrap();
         bed.join(&exempt);
-        check_served(true, vip, "the next daemon was told nothing of it");
+        check_served(true, vip, "the next daemon has no exempt cgroups");
     });
 }
 
-/// A VIP without backends, which refuses where it is translated; else its address and port are those of a listener.
+/// A VIP without backends, which refuses if translated; otherwise its address and port are a listener's.
 fn refused_vip(maps: &mut KernelMaps) -> &'static str {
     let vip = "127.9.9.9:80";
     Port { frontends: &[vip], ..Port::TCP }.serve(maps);
@@ -565,12 +565,12 @@ fn told(maps: &KernelMaps) -> Vec<Refusal> {
 }
 
 #[test]
-fn kernel_a_refusal_names_who_dialled_what() {
+fn kernel_a_refusal_names_the_process_and_the_frontend() {
     bed(|bed| {
         let mut maps = bed.start();
         let share = QuotaId(3);
         Port { index: 9, frontends: &["10.96.0.10:443"], share, ..Port::TCP }.serve(&mut maps);
-        check_errno(TcpStream::connect(address("10.96.0.10:443")), libc::ECONNREFUSED, "nobody");
+        check_errno(TcpStream::connect(address("10.96.0.10:443")), libc::ECONNREFUSED, "no backend");
         let refusal = &told(&maps)[0];
         assert_eq!(refusal.process, std::process::id());
         assert_eq!(refusal.comm, std::fs::read_to_string("/proc/thread-self/comm").unwrap().trim_end());
@@ -582,17 +582,17 @@ fn kernel_a_refusal_names_who_dialled_what() {
 }
 
 #[test]
-fn kernel_no_process_in_a_loop_keeps_untold_whom_another_namespace_turns_away() {
+fn kernel_a_looping_process_hides_no_refusals_of_another_quota() {
     bed(|bed| {
         let mut maps = bed.start();
         let (flooded, other) = ("10.96.0.10:80", "10.96.0.11:80");
         Port { index: 1, frontends: &[flooded], ..Port::TCP }.serve(&mut maps);
         Port { index: 2, frontends: &[other], share: QuotaId(2), ..Port::TCP }.serve(&mut maps);
         (0..5_000).for_each(|_| drop(TcpStream::connect(address(flooded)).unwrap_err()));
-        check_errno(TcpStream::connect(address(other)), libc::ECONNREFUSED, "a bystander");
+        check_errno(TcpStream::connect(address(other)), libc::ECONNREFUSED, "another quota's client");
         let (told, lost) = (told(&maps), maps.status().refusals_lost);
         let at_other = told.iter().filter(|it| it.frontend.address == address(other).ip()).count();
         assert_eq!(at_other, 1, "among {}", told.len());
-        assert_eq!(told.len() as u64 + lost, 5_001, "what is not told is counted");
+        assert_eq!(told.len() as u64 + lost, 5_001, "lost refusals are counted");
     });
 }

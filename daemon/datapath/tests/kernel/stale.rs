@@ -18,10 +18,10 @@ use holdfast_datapath::{KernelMaps, Namespaces, StaleSockets, StartOptions};
 
 const UDP: Port<'_> = Port::UDP;
 const DNS: &str = "10.96.0.10:53";
-/// After so many looks nothing is looked for any more, unless something changes.
+/// After so many sweeps the thread rests, unless something changes.
 const SWEEPS_UNTIL_REST: usize = 2;
 
-/// A daemon outside that ends these, and this thread as its client.
+/// A daemon outside that ends these sockets, with this thread as its client.
 fn start(bed: &ThreadBed, udp: bool, tcp: bool, namespaces: Namespaces) -> KernelMaps {
     let options = StartOptions { stale_sockets: StaleSockets { udp, tcp, namespaces }, ..bed.options() };
     let maps = KernelMaps::start(&options).unwrap();
@@ -36,7 +36,7 @@ fn connected(to: SocketAddr) -> UdpSocket {
 }
 
 #[test]
-fn kernel_connected_udp_sockets_whose_backend_left_are_ended_and_no_others() {
+fn kernel_only_connected_udp_sockets_whose_backend_left_are_ended() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -53,10 +53,10 @@ fn kernel_connected_udp_sockets_whose_backend_left_are_ended_and_no_others() {
             assert_eq!(sweep(&mut maps), before, "its backend is in the list");
             Port { backends: &backends[1..], base: 64, ..port }.publish(&mut maps, Scope::Cluster);
             assert_eq!(sweep(&mut maps), before + 1, "its backend has left");
-            check_errno(translated.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
-            assert_eq!(sweep(&mut maps), before + 1, "once is enough");
+            check_errno(translated.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner gets an error");
+            assert_eq!(sweep(&mut maps), before + 1, "the next sweep ends none");
             direct.send(b"who").unwrap();
-            assert_eq!(answer(&direct).0, backends[0], "who dialled a backend directly keeps it");
+            assert_eq!(answer(&direct).0, backends[0], "a direct client keeps its backend");
             translated.connect(address(vip)).unwrap();
             translated.send(b"who").unwrap();
             assert_eq!(answer(&translated), (backends[1], address(vip)), "connecting again helps");
@@ -66,7 +66,7 @@ fn kernel_connected_udp_sockets_whose_backend_left_are_ended_and_no_others() {
 }
 
 #[test]
-fn kernel_sockets_whose_frontend_goes_together_with_others_are_ended() {
+fn kernel_sockets_of_frontends_removed_in_a_batch_are_ended() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -76,15 +76,15 @@ fn kernel_sockets_whose_frontend_goes_together_with_others_are_ended() {
         let port = Port { index: 1, frontends: &[DNS], backends: &backends, ..UDP };
         port.serve(&mut maps);
         let socket = connected(address(DNS));
-        (0..SWEEPS_UNTIL_REST).for_each(|_| assert_eq!(sweep(&mut maps), 0, "its frontend is there"));
+        (0..SWEEPS_UNTIL_REST).for_each(|_| assert_eq!(sweep(&mut maps), 0, "its frontend exists"));
         let gone = Action::RemoveFrontend(port.key(DNS));
         assert_eq!(maps.execute_batch(&[Op { owner: Owner::Nobody, action: gone }]), Ok(1));
         assert_eq!(sweep(&mut maps), 1);
-        check_errno(socket.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
+        check_errno(socket.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner gets an error");
     });
 }
 
-/// Listeners that accept nothing: their clients are connected all the same.
+/// Listeners that accept nothing: their clients are connected nevertheless.
 fn listeners() -> [TcpListener; 2] {
     ["127.0.0.2:0", "[::1]:0"].map(|at| TcpListener::bind(at).unwrap())
 }
@@ -112,15 +112,15 @@ fn check_tcp(tcp: bool) {
         for mut stream in translated {
             assert_eq!(stream.peer_addr().is_err(), tcp);
             if tcp {
-                check_errno(stream.read(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
+                check_errno(stream.read(&mut [0; 8]), libc::ECONNABORTED, "the owner gets an error");
             }
         }
-        assert!(direct.iter().all(|stream| stream.peer_addr().is_ok()), "nobody's business");
+        assert!(direct.iter().all(|stream| stream.peer_addr().is_ok()), "direct connections stay");
     });
 }
 
 #[test]
-fn kernel_tcp_connections_whose_backend_left_are_ended_and_no_others() {
+fn kernel_only_tcp_connections_whose_backend_left_are_ended() {
     check_tcp(true);
 }
 
@@ -129,7 +129,7 @@ fn kernel_tcp_connections_stay_unless_the_configuration_ends_them() {
     check_tcp(false);
 }
 
-/// A pod's sockets, of which one dialled a frontend that loses its backend: how many are ended.
+/// Opens a pod's sockets, one of which dialled a frontend that loses its backend, and returns how many are ended.
 fn ended_in_pod(maps: &mut KernelMaps) -> u64 {
     in_pod(|| {
         let backends = [address("127.0.0.2:5353")];
@@ -140,14 +140,14 @@ fn ended_in_pod(maps: &mut KernelMaps) -> u64 {
         Port { backends: &[], ..port }.publish(maps, Scope::Cluster);
         let ended = sweep(maps);
         assert_eq!(translated.peer_addr().is_err(), ended > 0);
-        assert!(direct.peer_addr().is_ok(), "who dialled a backend directly keeps it");
+        assert!(direct.peer_addr().is_ok(), "a direct client keeps its backend");
         ended
     })
 }
 
-/// A start may not have written the frontend yet that the socket dialled.
+/// A start may not have written the dialled frontend yet.
 #[test]
-fn kernel_sockets_of_a_missing_frontend_stay_until_the_maps_are_whole() {
+fn kernel_sockets_of_a_missing_frontend_stay_until_the_maps_are_complete() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -161,13 +161,13 @@ fn kernel_sockets_of_a_missing_frontend_stay_until_the_maps_are_whole() {
         assert_eq!(maps.execute_batch(&[Op { owner: Owner::Nobody, action: gone }]), Ok(1));
         (0..SWEEPS_UNTIL_REST).for_each(|_| assert_eq!(sweep_while(&mut maps, false), 0));
         socket.send(b"who").unwrap();
-        assert_eq!(sweep(&mut maps), 1, "nobody has that frontend");
-        check_errno(socket.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
+        assert_eq!(sweep(&mut maps), 1, "no service has that frontend");
+        check_errno(socket.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner gets an error");
     });
 }
 
 #[test]
-fn kernel_sockets_of_pods_are_ended_only_if_the_configuration_says_so() {
+fn kernel_sockets_of_pods_are_ended_only_if_configured() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -180,7 +180,7 @@ fn kernel_sockets_of_pods_are_ended_only_if_the_configuration_says_so() {
 }
 
 #[test]
-fn kernel_ending_sockets_of_pods_says_which_capability_is_missing() {
+fn kernel_ending_sockets_of_pods_reports_a_missing_capability() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -199,7 +199,7 @@ fn kernel_ending_sockets_of_pods_says_which_capability_is_missing() {
 }
 
 #[test]
-fn kernel_without_anything_to_end_nobody_looks() {
+fn kernel_without_sockets_to_end_no_thread_runs() {
     bed(|bed| {
         let mut maps = start(bed, false, false, Namespaces::All);
         maps.end_stale_sockets(true).unwrap();

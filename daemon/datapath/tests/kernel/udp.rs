@@ -1,5 +1,4 @@
-//! Conversations over UDP: a socket stays with its backend, and sees what it dialled, whatever else
-//! happens. Needs root.
+//! Conversations over UDP: a socket keeps its backend and sees the dialled address in all events. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -27,7 +26,7 @@ fn connected(to: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// More than any table of a size that would be reasonable for one node could remember.
+/// More than any reasonable table for one node could remember.
 const SHORT_LIVED: u32 = 70_000;
 
 fn ask_by_short_lived_sockets(vip: &str) {
@@ -37,7 +36,7 @@ fn ask_by_short_lived_sockets(vip: &str) {
 }
 
 #[test]
-fn kernel_udp_sockets_of_others_push_nobody_out() {
+fn kernel_short_lived_udp_sockets_displace_no_others() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -46,7 +45,7 @@ fn kernel_udp_sockets_of_others_push_nobody_out() {
         let backends = [udp_backend("127.0.0.2:0")];
         let port = Port { frontends: &[DNS], backends: &backends, ..UDP };
         port.serve(&mut maps);
-        // A server that reads nothing, so that its clients cost as little as possible.
+        // A server that reads nothing, so that its clients are cheap.
         let silent = UdpSocket::bind("127.0.0.9:0").unwrap();
         let silent = [silent.local_addr().unwrap()];
         Port { index: 2, base: 8, frontends: &["10.96.0.11:53"], backends: &silent, ..UDP }.serve(&mut maps);
@@ -55,17 +54,17 @@ fn kernel_udp_sockets_of_others_push_nobody_out() {
         waiting.send_to(b"who", address(DNS)).unwrap();
         ask_by_short_lived_sockets("10.96.0.11:53");
         assert_eq!(idle.peer_addr().unwrap(), address(DNS), "getpeername");
-        assert_eq!(answer(&waiting).1, address(DNS), "an answer that was waited for");
+        assert_eq!(answer(&waiting).1, address(DNS), "the awaited reply");
         idle.send(b"who").unwrap();
         assert_eq!(answer(&idle).1, address(DNS), "recvfrom");
         let before = sweep(&mut maps);
         Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
-        assert_eq!(sweep(&mut maps), before + 1, "its backend has left, and it is still known");
+        assert_eq!(sweep(&mut maps), before + 1, "its backend has left, and its entry still exists");
     });
 }
 
 #[test]
-fn kernel_a_backend_more_moves_no_conversation_however_long_the_list() {
+fn kernel_an_added_backend_moves_no_udp_conversation() {
     bed(|bed| {
         let mut maps = bed.start();
         let backends: Vec<_> = (2..43).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
@@ -76,7 +75,7 @@ fn kernel_a_backend_more_moves_no_conversation_however_long_the_list() {
         let all = || unconnected.iter().chain(&connected);
         let before: Vec<_> = all().map(|socket| ask(socket, DNS)).collect();
         Port { backends: &backends, base: 64, ..port }.publish(&mut maps, Scope::Cluster);
-        // A connected socket never hears of a datagram that went elsewhere.
+        // A connected socket receives no replies to datagrams that went elsewhere.
         let after: Vec<_> = all().map(|socket| ask(socket, DNS)).collect();
         let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
         assert_eq!(moved, 0, "of {}", before.len());
@@ -84,7 +83,7 @@ fn kernel_a_backend_more_moves_no_conversation_however_long_the_list() {
 }
 
 #[test]
-fn kernel_whoever_serves_outside_the_list_keeps_its_sockets_and_conversations() {
+fn kernel_a_member_outside_the_list_keeps_its_sockets_and_conversations() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -108,14 +107,14 @@ fn kernel_whoever_serves_outside_the_list_keeps_its_sockets_and_conversations() 
             assert_eq!(ask(&connected, DNS), first, "sendto on a connected socket; {what}");
         }
         Port { backends: &backends[1..], base: 128, ..port }.publish(&mut maps, Scope::Cluster);
-        assert_eq!(sweep(&mut maps), before + 1, "it serves no more");
-        check_errno(connected.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
-        assert_eq!(ask(&conversing, DNS), (backends[1], address(DNS)), "a datagram chooses anew");
+        assert_eq!(sweep(&mut maps), before + 1, "it does not serve any more");
+        check_errno(connected.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner gets an error");
+        assert_eq!(ask(&conversing, DNS), (backends[1], address(DNS)), "a datagram selects a backend anew");
     });
 }
 
 #[test]
-fn kernel_a_udp_socket_that_connects_to_a_backend_itself_is_like_any_other_that_did() {
+fn kernel_a_udp_socket_connected_directly_to_a_backend_is_left_alone() {
     bed(|bed| {
         let mut maps = bed.start();
         let backends = [udp_backend("127.0.0.2:0")];
@@ -127,14 +126,14 @@ fn kernel_a_udp_socket_that_connects_to_a_backend_itself_is_like_any_other_that_
         assert_eq!(socket.peer_addr().unwrap(), backends[0]);
         let before = sweep(&mut maps);
         Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
-        assert_eq!(sweep(&mut maps), before, "nobody's business");
+        assert_eq!(sweep(&mut maps), before, "a direct connection stays");
         socket.send(b"who").unwrap();
         assert_eq!(answer(&socket), (backends[0], backends[0]));
     });
 }
 
 #[test]
-fn kernel_two_services_with_one_backend_are_told_apart_by_whom_the_socket_asked() {
+fn kernel_two_services_with_one_backend_are_distinguished_by_the_dialled_address() {
     bed(|bed| {
         let mut maps = bed.start();
         let backends = [udp_backend("127.0.0.2:0")];
@@ -149,7 +148,7 @@ fn kernel_two_services_with_one_backend_are_told_apart_by_whom_the_socket_asked(
 }
 
 #[test]
-fn kernel_what_a_udp_socket_is_connected_to_is_never_pushed_out_by_what_it_asks_beside() {
+fn kernel_a_udp_sockets_peer_is_not_displaced_by_other_dials() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -165,7 +164,7 @@ fn kernel_what_a_udp_socket_is_connected_to_is_never_pushed_out_by_what_it_asks_
         let (connected, unconnected) = (connected(address(&vips[0])), udp_client("0.0.0.0:0"));
         for (vip, backend) in vips.iter().zip(&backends).cycle().take(40) {
             assert_eq!(ask(&unconnected, vip), (*backend, address(vip)), "one after the other");
-            // Its answers are not heard by a socket that is connected elsewhere.
+            // A socket connected elsewhere does not receive the replies.
             connected.send_to(b"who", address(vip)).unwrap();
         }
         // All at once: as many as are remembered.
@@ -176,12 +175,12 @@ fn kernel_what_a_udp_socket_is_connected_to_is_never_pushed_out_by_what_it_asks_
         assert_eq!(connected.peer_addr().unwrap(), address(&vips[0]));
         let before = sweep(&mut maps);
         Port { frontends: &[&vips[0]], backends: &[], ..UDP }.publish(&mut maps, Scope::Cluster);
-        assert_eq!(sweep(&mut maps), before + 1, "it is still known what it dialled");
+        assert_eq!(sweep(&mut maps), before + 1, "its dialled address is still recorded");
     });
 }
 
 #[test]
-fn kernel_growth_and_a_restart_move_no_conversation() {
+fn kernel_growth_and_restart_move_no_udp_conversation() {
     if !tells_what_sockets_keep() {
         return;
     }
@@ -203,15 +202,15 @@ fn kernel_growth_and_a_restart_move_no_conversation() {
         assert_eq!(asked(), before, "another daemon");
         assert_eq!(sweep(&mut maps), 0);
         Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
-        assert_eq!(sweep(&mut maps), 1, "the new daemon knows what the socket dialled");
+        assert_eq!(sweep(&mut maps), 1, "the new daemon reads what the socket dialled");
         assert!(connected.peer_addr().is_err());
     });
 }
 
-/// Sockets of clients: a thousand are two thirds of a megabyte of what is kept with them.
+/// Clients' sockets: a thousand take two thirds of a megabyte of map memory.
 const CLIENTS: u64 = 4_000;
 
-/// A cgroup of the hierarchy that counts memory, at its top. It is gone with this value.
+/// A cgroup at the root of the hierarchy that accounts memory. Dropping the value removes it.
 struct Payer {
     folder: PathBuf,
     usage: &'static str,
@@ -250,7 +249,7 @@ impl Drop for Payer {
     }
 }
 
-/// What the daemon's cgroup pays for each socket of clients in another one.
+/// The memory charged to the daemon's cgroup per socket of clients in another one.
 fn paid_for_each_client(bed: &ThreadBed, prepares: bool) -> u64 {
     let payer = Payer::new();
     payer.enter();
@@ -266,14 +265,14 @@ fn paid_for_each_client(bed: &ThreadBed, prepares: bool) -> u64 {
     let before = payer.pays();
     let clients: Vec<_> = (0..CLIENTS).map(|_| connected(address(DNS))).collect();
     let paid = payer.pays().saturating_sub(before) / CLIENTS;
-    assert!(clients.iter().all(|client| client.peer_addr().unwrap() == address(DNS)), "each is known");
+    assert!(clients.iter().all(|client| client.peer_addr().unwrap() == address(DNS)), "each is recorded");
     paid
 }
 
-/// With such a map any pod could have the daemon killed for want of memory.
+/// Otherwise any pod could exhaust the daemon's memory limit by such a map.
 #[test]
-fn sockets_of_clients_are_charged_to_no_daemon_where_their_map_was_prepared() {
+fn client_sockets_are_not_charged_to_the_daemon_with_a_prepared_map() {
     setrlimit(Resource::RLIMIT_NOFILE, 2 * CLIENTS, 2 * CLIENTS).unwrap();
-    bed(|bed| assert!(paid_for_each_client(bed, false) > 300, "else this test shows nothing"));
+    bed(|bed| assert!(paid_for_each_client(bed, false) > 300, "otherwise this test shows nothing"));
     bed(|bed| assert!(paid_for_each_client(bed, true) < 100));
 }

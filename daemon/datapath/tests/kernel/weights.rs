@@ -1,4 +1,4 @@
-//! Backends with weights, from what a service says to what a socket meets. Needs root.
+//! Backends with weights, from a service's annotation to a socket's connection. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
@@ -30,7 +30,7 @@ fn name() -> ObjectName {
     ObjectName::new("default", "dns").unwrap()
 }
 
-/// A service whose clients stay for an hour, and whose backend of this address, if any, has no weight.
+/// A service with an hour's affinity, whose backend of this address, if any, has no weight.
 fn service(none: Option<SocketAddr>) -> Event {
     let key = ServiceKey { name: name(), source: Source::Config };
     let port = NonZeroU16::new(53).unwrap();
@@ -78,7 +78,7 @@ fn bring_about(engine: &mut Engine<KernelMaps>, events: Vec<Event>) {
 }
 
 #[test]
-fn kernel_a_client_comes_back_to_its_backend_that_has_no_weight_any_more() {
+fn kernel_a_client_returns_to_its_backend_after_it_lost_its_weight() {
     bed(|bed| {
         for at in BACKENDS {
             udp_backend(at);

@@ -21,7 +21,6 @@ const CAP_SYS_PTRACE: u64 = 1 << 19;
 #[derive(Debug)]
 pub(crate) struct HomeNamespace(File);
 
-/// The namespaces found by a walk over all processes.
 #[derive(Debug)]
 pub(crate) struct NamespaceList {
     /// One path per namespace; its process may end at any time.
@@ -35,7 +34,6 @@ fn namespace_id(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// A walk in progress.
 #[derive(Debug, Default)]
 struct ProcessWalk {
     known: BTreeMap<(u64, u64), PathBuf>,

@@ -21,7 +21,6 @@ const CONNECTED_STATES: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
 /// A reply for a million sockets takes some 200 MB; messages are parsed one by one.
 const REPLY_BYTES_MAX: usize = 1 << 30;
 
-/// A socket with a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectedSocket {
     pub(crate) transport: Transport,
@@ -32,7 +31,6 @@ pub(crate) struct ConnectedSocket {
     pub(crate) cookie: u64,
 }
 
-/// A netlink socket for sock_diag.
 #[derive(Debug)]
 pub(crate) struct SockDiag {
     kernel: NetlinkSocket,
@@ -43,7 +41,6 @@ impl SockDiag {
         Ok(Self { kernel: NetlinkSocket::open(NetlinkFamily::SockDiag)? })
     }
 
-    /// Whether this kernel can destroy sockets.
     pub(crate) fn can_destroy(&mut self, transport: Transport) -> io::Result<bool> {
         match self.destroy_socket(&absent_socket(transport)) {
             Ok(_) => Ok(true),
@@ -93,7 +90,6 @@ impl SockDiag {
         self.kernel.request(kind, flags, &request)
     }
 
-    /// Reads a reply to its end.
     fn read_reply(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         self.kernel.read_reply(REPLY_BYTES_MAX, |message| each(message.body)).map(drop)
     }

@@ -33,7 +33,6 @@ pub(crate) trait StaleJudge: Send {
     fn is_stale(&self, socket: &ConnectedSocket) -> bool;
 }
 
-/// The caller's handle of the thread.
 #[derive(Debug)]
 pub(crate) struct Sweeper<J> {
     jobs: Option<SyncSender<J>>,
@@ -165,7 +164,6 @@ impl SweepWorker {
         (ended, failure)
     }
 
-    /// Sweeps the thread's current namespace.
     fn sweep_namespace(&self, judge: &impl StaleJudge) -> io::Result<u64> {
         let mut diag = SockDiag::open()?;
         let mut ended = 0;

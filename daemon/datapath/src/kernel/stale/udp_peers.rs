@@ -22,7 +22,6 @@ const RECORD_BYTES: usize = size_of::<types::udp_connection>();
 /// Connections by their sockets' cookies.
 pub(crate) type UdpConnections = HashMap<u64, UdpConnection>;
 
-/// The attached iterator program.
 #[derive(Clone, Debug)]
 pub(crate) struct UdpPeerReader(Arc<Link>);
 
