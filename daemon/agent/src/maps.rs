@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(
             taken_over(MapCoverage { is_whole: false, ..lacks }),
             None,
-            "the others are still to be written"
+            "other sources are still to be written"
         );
     }
 

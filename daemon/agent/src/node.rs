@@ -338,20 +338,14 @@ mod tests {
         check_said("not here", primary, all, &["203.0.113.9"], &["192.168.1.7", "fd00::7"]);
         check_said("loopback", primary, all, &["127.0.0.1"], &["192.168.1.7", "fd00::7"]);
         check_said(
-            "a range is a range",
+            "a range overrides the Node object",
             "[\"192.168.0.0/16\"]",
             "10.0.0.5 192.168.1.7",
             &["10.0.0.5"],
             &["192.168.1.7"],
         );
         let standing = ["10.0.0.5", "192.168.1.7"];
-        check_said(
-            "of several that stood the host's choice",
-            primary,
-            all,
-            &standing,
-            &["192.168.1.7", "fd00::7"],
-        );
+        check_said("the host's choice of several", primary, all, &standing, &["192.168.1.7", "fd00::7"]);
     }
 
     #[tokio::test]
@@ -406,7 +400,7 @@ mod tests {
                 _ => Ok(local("10.0.0.6@default")),
             }
         };
-        let whom = (NodeName::from_host_name("n").unwrap(), NodeDescription::default());
+        let identity = (NodeName::from_host_name("n").unwrap(), NodeDescription::default());
         let seen = async {
             for expected in ["10.0.0.5", "10.0.0.6"] {
                 let Event::NodeApplied(facts) = told.recv().await.unwrap().remove(0) else { panic!() };
@@ -415,7 +409,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = follow(configs, whom, nodes_told, events, (list, None)) => panic!("it has ended"),
+            () = follow(configs, identity, nodes_told, events, (list, None)) => panic!("it has ended"),
             () = seen => assert_eq!(looks.get(), 10),
         }
     }

@@ -196,32 +196,32 @@ mod tests {
 
     #[tokio::test]
     async fn the_client_idle_for_longest_is_evicted_first() {
-        let mut guests = IdleEvictor::default();
-        let mut all: Vec<_> = (0..3).map(|_| come(&mut guests, false)).collect();
+        let mut evictor = IdleEvictor::default();
+        let mut all: Vec<_> = (0..3).map(|_| come(&mut evictor, false)).collect();
         tokio::task::yield_now().await;
         all[0].0.write_u8(1).await.unwrap();
         tokio::task::yield_now().await;
         for gone in [1, 2, 0] {
-            assert!(guests.evict_idle().await);
+            assert!(evictor.evict_idle().await);
             tokio::task::yield_now().await;
             assert!(all[gone].1.is_finished(), "{gone}");
         }
-        assert!(!guests.evict_idle().await, "nobody is left");
+        assert!(!evictor.evict_idle().await, "no client is left");
     }
 
     #[tokio::test]
     async fn arrived_bytes_are_read_before_eviction_and_requests_are_never_aborted() {
-        let mut guests = IdleEvictor::default();
-        let (mut asks, asking) = come(&mut guests, true);
-        let (_idle, idles) = come(&mut guests, false);
+        let mut evictor = IdleEvictor::default();
+        let (mut asks, asking) = come(&mut evictor, true);
+        let (_idle, idles) = come(&mut evictor, false);
         // No task has run yet, so this byte is not read.
         asks.write_u8(1).await.unwrap();
-        assert!(guests.evict_idle().await);
+        assert!(evictor.evict_idle().await);
         tokio::task::yield_now().await;
         assert_eq!((asking.is_finished(), idles.is_finished()), (false, false), "it was read, and stays");
-        assert!(guests.evict_idle().await);
+        assert!(evictor.evict_idle().await);
         tokio::task::yield_now().await;
         assert_eq!((asking.is_finished(), idles.is_finished()), (false, true));
-        assert!(!guests.evict_idle().await, "who asks is not asked to go");
+        assert!(!evictor.evict_idle().await, "a client with a request is not evicted");
     }
 }

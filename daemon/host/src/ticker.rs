@@ -33,7 +33,7 @@ mod tests {
         for late in [0, 1, 400, 999] {
             assert_eq!(tick_after(first, first + Duration::from_millis(late)), first + TICK);
         }
-        assert_eq!(tick_after(first, first + TICK), first + 2 * TICK, "a beat that is here was the last one");
+        assert_eq!(tick_after(first, first + TICK), first + 2 * TICK, "the current tick is over");
     }
 
     #[test]

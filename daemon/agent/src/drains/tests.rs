@@ -188,7 +188,7 @@ async fn a_damaged_drains_file_is_rewritten_at_once() {
         || fs::read(folder.path().join(file::FILE)).ok() == fs::read(folder.path().join(file::COPY)).ok();
     let begun = std::time::Instant::now();
     while !is_whole() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it is not written");
+        assert!(begun.elapsed() < Duration::from_secs(20), "the disk refuses it");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(*load_drains(folder.path()).drains, three());
@@ -215,10 +215,13 @@ async fn unreadable_files_stay_and_take_effect_once_readable() {
     withheld(folder.path());
     let mut taking = Taking::begin(folder.path());
     let taken = taking.order(drain(9, 0, None), true).await.unwrap();
-    assert!(taken.problem.unwrap().contains("drains.json"), "it is told that the order is not on disk");
+    assert!(
+        taken.problem.unwrap().contains("drains.json"),
+        "the outcome reports that the order is not on disk"
+    );
     assert_eq!(taking.told().unwrap().len(), 1, "it counts");
     let is_link = |name| fs::symlink_metadata(folder.path().join(name)).unwrap().is_symlink();
-    assert!(is_link(file::FILE) && is_link(file::COPY), "nothing is put aside or written over");
+    assert!(is_link(file::FILE) && is_link(file::COPY), "no file is set aside or overwritten");
     given(folder.path());
     let mut all = three();
     all.add(drain(9, 0, None), by(0)).unwrap();

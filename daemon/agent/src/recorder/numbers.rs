@@ -271,6 +271,6 @@ mod tests {
         let begun = Instant::now();
         (1_000..2_000).for_each(|number| reserve.wait_for(number));
         assert!(begun.elapsed() < WAIT_MAX * 100, "one wait for each number would take longer");
-        assert!(reserve.is_short(0), "it is tried again");
+        assert!(reserve.is_short(0), "the write is retried");
     }
 }

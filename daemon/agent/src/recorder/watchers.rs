@@ -164,7 +164,7 @@ mod tests {
         watchers.notify(&line("prod/web", 0));
         assert_eq!(all(&mut quiet), (2, None));
         assert_eq!(all(&mut noisy), (BACKLOG_MAX, Some(WatchEvent::Late)));
-        assert_eq!(watchers.count(), 1, "the late one has lost its seat");
+        assert_eq!(watchers.count(), 1, "the late watcher was removed");
     }
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
         }
         assert_eq!(all(&mut sleeps), (7, Some(WatchEvent::Late)));
         watchers.notify(&line("prod/web", 2 * BACKLOG_BYTES_MAX));
-        assert_eq!(all(&mut reads), (1, None), "one that waits for nothing else gets a record of any size");
+        assert_eq!(all(&mut reads), (1, None), "an idle watcher gets a record of any size");
     }
 
     #[test]

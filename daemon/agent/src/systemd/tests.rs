@@ -68,7 +68,7 @@ fn ready_is_sent_once_and_only_when_clients_are_served() {
     teller.report(began + Duration::from_millis(20));
     assert_eq!(listener.heard()[0], "READY=1");
     teller.report(began + Duration::from_secs(1));
-    assert_eq!(listener.heard(), ["WATCHDOG=1"], "what was told is not told again");
+    assert_eq!(listener.heard(), ["WATCHDOG=1"], "the same state is not sent again");
 }
 
 #[test]

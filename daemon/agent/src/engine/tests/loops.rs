@@ -122,7 +122,7 @@ fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
 
 fn wait(runtime: &tokio::runtime::Runtime, task: &mut Task, seen: impl Fn(&Snapshot) -> bool) {
     let waiting = async { tokio::time::timeout(LONG, task.snapshots.wait_for(|it| seen(it))).await.is_ok() };
-    assert!(runtime.block_on(waiting), "the engine has not come so far");
+    assert!(runtime.block_on(waiting), "the engine has not reached this state");
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -242,7 +242,7 @@ fn a_waiting_reader_is_not_woken_by_time_alone() {
     let mut reader = task.snapshots.clone();
     let woken = async { tokio::time::timeout(Duration::from_millis(2_500), reader.changed()).await.is_ok() };
     assert!(!runtime.block_on(woken), "nothing is new");
-    assert!(task.snapshots.borrow().mono > before, "and whoever looks sees the time go on");
+    assert!(task.snapshots.borrow().mono > before, "a reader that looks sees the time advance");
     task.stop.send_replace(true);
     thread.join().unwrap();
 }
@@ -279,7 +279,7 @@ fn waiting_change_records_are_bounded_in_bytes_and_released() {
     runtime.block_on(task.events.send(vec![heavy(1, 1)])).unwrap();
     runtime.block_on(task.events.send(vec![heavy(1, 0)])).unwrap();
     let more = async { tokio::time::timeout(LONG, task.changes.recv()).await };
-    assert!(runtime.block_on(more).is_ok_and(|it| it.is_some()), "there is room again");
+    assert!(runtime.block_on(more).is_ok_and(|it| it.is_some()), "the memory was released");
     assert_eq!(task.snapshots.borrow().counters.changes_dropped, dropped);
     task.stop.send_replace(true);
     thread.join().unwrap();

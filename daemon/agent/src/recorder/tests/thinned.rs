@@ -101,7 +101,7 @@ fn a_namespaces_churn_takes_no_others_records_from_the_disk() {
     let expected =
         format!("GAP: {records} records are missing, because they made room for others: {records} of noisy");
     assert!(sentence.ends_with(&expected), "{sentence}");
-    assert_eq!(gaps(&history, GapCause::Damaged), [], "what made room is no damage");
+    assert_eq!(gaps(&history, GapCause::Damaged), [], "dropped records are no damage");
 }
 
 /// At every merge of two segments, the daemon stops before it removes the second.
@@ -152,7 +152,7 @@ fn earlier_damage_is_still_reported_after_compaction() {
     for first in (0..2 * AT_ONCE).step_by(AT_ONCE as usize) {
         churn(&folder, first);
     }
-    assert_ne!(files(&folder)[&path][..20], content[..20], "it has become another");
+    assert_ne!(files(&folder)[&path][..20], content[..20], "the file was compacted");
     let history = restarted(&folder);
     assert_eq!(of_prod(&history), 9);
     assert_eq!(gaps(&history, GapCause::Damaged).len(), 1);
