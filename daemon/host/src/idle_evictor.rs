@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     /// A client, and the task that serves it. With `asks`, the first byte begins a request that gets no response.
-    fn come(evictor: &mut IdleEvictor, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
+    fn connect(evictor: &mut IdleEvictor, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
         let (ours, theirs) = duplex(16);
         let client = evictor.add_client();
         let mut stream = client.track_stream(ours);
@@ -197,7 +197,7 @@ mod tests {
     #[tokio::test]
     async fn the_client_idle_for_longest_is_evicted_first() {
         let mut evictor = IdleEvictor::default();
-        let mut all: Vec<_> = (0..3).map(|_| come(&mut evictor, false)).collect();
+        let mut all: Vec<_> = (0..3).map(|_| connect(&mut evictor, false)).collect();
         tokio::task::yield_now().await;
         all[0].0.write_u8(1).await.unwrap();
         tokio::task::yield_now().await;
@@ -212,8 +212,8 @@ mod tests {
     #[tokio::test]
     async fn arrived_bytes_are_read_before_eviction_and_requests_are_never_aborted() {
         let mut evictor = IdleEvictor::default();
-        let (mut asks, asking) = come(&mut evictor, true);
-        let (_idle, idles) = come(&mut evictor, false);
+        let (mut asks, asking) = connect(&mut evictor, true);
+        let (_idle, idles) = connect(&mut evictor, false);
         // No task has run yet, so this byte is not read.
         asks.write_u8(1).await.unwrap();
         assert!(evictor.evict_idle().await);

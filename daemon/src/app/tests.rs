@@ -61,10 +61,10 @@ impl ReloadHarness {
     }
 
     async fn reload(&self, text: &str) -> Vec<&'static str> {
-        self.tries(text).await.unwrap()
+        self.try_reload(text).await.unwrap()
     }
 
-    async fn tries(&self, text: &str) -> Result<Vec<&'static str>, String> {
+    async fn try_reload(&self, text: &str) -> Result<Vec<&'static str>, String> {
         std::fs::write(self.folder.path().join("holdfast.toml"), text).unwrap();
         self.reload.reload_config(|| true).await.map(|done| done.restart_keys)
     }
@@ -87,7 +87,7 @@ async fn a_reload_refuses_what_a_start_refuses() {
     // Missing files may appear later.
     for (more, expected) in [("", Some(no_authority)), ("ca_file = \"/not/there.crt\"", None)] {
         let text = format!("[apiserver]\nendpoints = [\"https://10.0.0.10:6443\"]\n{more}\n");
-        assert_eq!(bed.tries(&text).await.err().as_deref(), expected, "{more}");
+        assert_eq!(bed.try_reload(&text).await.err().as_deref(), expected, "{more}");
         assert_eq!(bed.reload.refusal.borrow().as_deref(), expected, "{more}");
     }
 }
@@ -113,8 +113,8 @@ fn kernel_a_reload_keeps_the_name_that_a_start_needs() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let bed = ReloadHarness::started_with(named);
-            assert!(bed.tries(named).await.is_ok());
-            let refused = bed.tries("").await.unwrap_err();
+            assert!(bed.try_reload(named).await.is_ok());
+            let refused = bed.try_reload("").await.unwrap_err();
             assert!(refused.contains("my_host") && refused.contains("[node]"), "{refused}");
         });
     };

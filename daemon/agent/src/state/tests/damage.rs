@@ -28,11 +28,11 @@ fn all() -> Vec<String> {
 }
 
 /// A damage to a file, with its name.
-type Spoiling = (String, Box<dyn Fn(&mut Vec<u8>)>);
+type FileDamage = (String, Box<dyn Fn(&mut Vec<u8>)>);
 
 /// The damages that disks, file systems and people cause.
-fn damages(length: usize) -> Vec<Spoiling> {
-    let mut damages: Vec<Spoiling> = vec![
+fn damages(length: usize) -> Vec<FileDamage> {
+    let mut damages: Vec<FileDamage> = vec![
         ("emptied".to_owned(), Box::new(Vec::clear)),
         ("another file".to_owned(), Box::new(|it| *it = b"[apiserver]\n".to_vec())),
         ("another version".to_owned(), Box::new(|it| it[12] = 99)),
