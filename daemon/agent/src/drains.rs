@@ -27,7 +27,6 @@ const DISK_WAIT_MAX: Duration = Duration::from_secs(3);
 /// The pause after a failed write or read.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// An order.
 #[derive(Debug)]
 pub struct Order {
     /// The user that gave it.
@@ -37,14 +36,11 @@ pub struct Order {
     pub drain: Drain,
     /// Whether to drain, or to end the drain.
     pub is_on: bool,
-    /// Where the outcome goes.
     pub answer: oneshot::Sender<OrderOutcome>,
 }
 
-/// The outcome of an accepted order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedOrder {
-    /// All drains from now on.
     pub drains: Arc<Drains>,
     /// The previous order to drain it; `None` if it was not drained.
     pub before: Option<DrainOrder>,
@@ -52,7 +48,6 @@ pub struct AcceptedOrder {
     pub problem: Option<String>,
 }
 
-/// The outcome of an order.
 pub type OrderOutcome = Result<AcceptedOrder, TooManyDrains>;
 
 /// The drains that a former process left.
@@ -73,7 +68,6 @@ pub fn load_drains(folder: &Path) -> RestoredDrains {
     RestoredDrains { drains: Arc::new(drains), unread }
 }
 
-/// The last write.
 #[derive(Clone, Debug, Default)]
 pub struct DrainsWrite {
     /// The drains of the last attempt.
@@ -283,7 +277,6 @@ async fn run_writer(
     }
 }
 
-/// Writes once, and returns the error.
 async fn write_once(
     folder: &Path,
     (desired, unread): (&mut watch::Receiver<Arc<Drains>>, &watch::Receiver<Option<String>>),

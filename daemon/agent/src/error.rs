@@ -24,7 +24,6 @@ pub enum AppError {
     /// A file needs a restart to take effect.
     #[error("{0}")]
     NeedsRestart(String),
-    /// This node has no name.
     #[error("{0}; set `name` under [node]")]
     Node(#[from] HostNameError),
     /// The kernel's datapath did not start.

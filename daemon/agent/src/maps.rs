@@ -169,7 +169,6 @@ impl AppMaps {
         }
     }
 
-    /// Takes the new decision for each device.
     pub fn set_devices(&mut self, decisions: &Arc<[DeviceDecision]>) {
         let Self::Kernel(kernel) = self else { return };
         kernel.pending_devices = Some(Arc::clone(decisions));

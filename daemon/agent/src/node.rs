@@ -34,11 +34,9 @@ const BURST: Duration = Duration::from_millis(100);
 /// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`, from `linux/rtnetlink.h`.
 const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
 
-/// One address of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
     pub address: IpAddr,
-    /// Whether it is on the loopback interface.
     pub loopback: bool,
     /// Whether it is on the interface of its family's default route.
     pub default_route: bool,

@@ -45,7 +45,6 @@ fn is_pending(status: &DeviceStatus) -> bool {
     !status.attached && status.error.is_none()
 }
 
-/// A line that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LogLine {
     Failure(String),
@@ -58,7 +57,6 @@ enum LogLine {
 }
 
 impl PacketLog {
-    /// Logs what has changed.
     pub(super) fn log_changes(&mut self, now: Option<PacketStatus>, decisions: &[DeviceDecision]) {
         for line in self.due_lines(now) {
             match line {

@@ -42,7 +42,6 @@ const START_JITTER_MAX: Duration = Duration::from_secs(2);
 pub struct ProbeCounts([AtomicU64; ProbeAnswer::ALL.len()]);
 
 impl ProbeCounts {
-    /// Each answer with its count.
     pub fn totals(&self) -> impl Iterator<Item = (ProbeAnswer, u64)> {
         ProbeAnswer::ALL.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
     }

@@ -83,12 +83,10 @@ pub(super) struct FileReader {
 }
 
 impl FileReader {
-    /// A reader of files that this author named.
     pub(super) fn new(author: FileAuthor, current: CurrentFile) -> Self {
         Self { snapshots: Vec::new(), current, author }
     }
 
-    /// Whether one of these files changed since its snapshot.
     pub(super) fn have_changed(&self, seen: &[FileSnapshot]) -> bool {
         seen.iter().any(|seen| {
             self.current.set_path(&seen.path);

@@ -15,7 +15,6 @@ use super::files::FileReader;
 use super::{Client, GatherError};
 use holdfast_config::ApiserverUrl;
 
-/// The current context.
 pub(super) struct Context {
     cluster: Cluster,
     user: AuthInfo,

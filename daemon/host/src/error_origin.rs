@@ -63,7 +63,6 @@ impl ErrorOrigin {
         }
     }
 
-    /// Classifies the error of an established connection.
     pub fn classify_established(error: &io::Error) -> Self {
         Self::classify(error, Duration::MAX)
     }

@@ -12,7 +12,6 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-/// The state of one client.
 #[derive(Debug, Default)]
 struct ClientState {
     /// When the client was last active: a counter that goes up with each arrival and message of any client.
@@ -113,7 +112,6 @@ impl TrackedClient {
     }
 }
 
-/// A request in progress.
 #[derive(Debug)]
 pub struct RequestGuard(Arc<ClientState>);
 

@@ -17,7 +17,6 @@ pub async fn next_tick() {
     sleep_until(tick_after(*FIRST, Instant::now())).await;
 }
 
-/// The first tick after `now`.
 fn tick_after(first: Instant, now: Instant) -> Instant {
     let since = now.saturating_duration_since(first);
     first + Duration::from_secs(since.as_secs()) + TICK

@@ -48,14 +48,12 @@ const CHECK: Duration = Duration::from_secs(60);
 /// How often an idle engine wakes, so that its progress can be watched.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The channels of the engine's loop.
 #[derive(Debug)]
 pub struct EngineChannels {
     /// Groups of events; each is applied as a whole.
     pub events: mpsc::Receiver<Vec<Event>>,
     /// The snapshot that readers see.
     pub snapshots: watch::Sender<Arc<Snapshot>>,
-    /// Queries that only the engine can answer.
     pub queries: mpsc::Receiver<EngineQuery>,
     /// Where change records go.
     pub changes: mpsc::Sender<TimedChange>,
@@ -182,7 +180,6 @@ struct ChangeQueue {
 }
 
 impl EngineChannels {
-    /// Runs an engine step, and passes on its change records and its snapshot.
     fn run_step<M: Maps>(&self, engine: &mut Engine<M>, started: Instant, changes: &mut ChangeQueue) {
         let at = SystemTime::now();
         let mono = since_boot();

@@ -19,7 +19,6 @@ const REINSTALL_EVERY: Duration = Duration::from_secs(10);
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Our routes.
 #[derive(Debug, Default)]
 pub(super) struct InstalledRoutes {
     installed: BTreeSet<Route>,
@@ -144,12 +143,10 @@ impl InstalledRoutes {
         self.failures.insert(route, RouteFailure { error, pause, retry_at: now + pause });
     }
 
-    /// When the next retry is due.
     pub(super) fn next_retry(&self) -> Option<Instant> {
         self.failures.values().map(|it| it.retry_at).min()
     }
 
-    /// The readers' view of a route.
     pub(super) fn to_view(&self, route: Route, why: Option<String>) -> AnnouncedAddress {
         let Route { table, address } = route;
         let error = self.failures.get(&route).map(|it| it.error.clone());

@@ -26,7 +26,6 @@ pub(super) struct HealthPublisher {
     pub(super) plans: watch::Sender<Plan>,
 }
 
-/// The inputs of a plan besides the services.
 #[derive(Debug, PartialEq)]
 struct PlanInput {
     node: Arc<NodeFacts>,

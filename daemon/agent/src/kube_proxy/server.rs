@@ -139,7 +139,6 @@ pub(super) async fn serve(listener: TcpListener, room: ConnectionLimit, answerer
     }
 }
 
-/// The connections of one port.
 struct Connections {
     limit: ConnectionLimit,
     tasks: JoinSet<()>,

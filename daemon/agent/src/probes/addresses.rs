@@ -23,7 +23,6 @@ pub(super) type ArrivalOrder = u64;
 #[derive(Debug)]
 struct AddressQueue<T> {
     free: Instant,
-    /// The waiting backends, by namespace, in order of arrival.
     waiting: BTreeMap<String, BTreeMap<ArrivalOrder, T>>,
     /// The namespace that had the last turn.
     last: String,

@@ -41,7 +41,6 @@ impl IcmpError {
 struct ErrorQueue(OwnedFd);
 
 impl ErrorQueue {
-    /// Enables the queue.
     fn enable(socket: &TcpSocket, to: SocketAddr) -> io::Result<Self> {
         let wanted = match to {
             SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
@@ -51,7 +50,6 @@ impl ErrorQueue {
         Ok(Self(socket.as_fd().try_clone_to_owned()?))
     }
 
-    /// Reads the first error.
     fn read_first(&self) -> Option<IcmpError> {
         let mut quote = [0; QUOTE_BYTES];
         let mut pieces = [IoSliceMut::new(&mut quote)];

@@ -32,7 +32,6 @@ pub(super) struct RuleTarget {
 }
 
 impl RuleTarget {
-    /// Adds one expression.
     pub(super) fn add_expression(&mut self, name: &str, body: &[u8]) {
         match name {
             "immediate" => self.chain = parse_chain(body).or_else(|| self.chain.take()),

@@ -89,7 +89,6 @@ pub(super) struct Rings {
     dropped: u64,
 }
 
-/// The records of one namespace.
 #[derive(Debug, Default)]
 struct NamespaceRecords {
     bytes: usize,
@@ -192,7 +191,6 @@ impl Rings {
         lines
     }
 
-    /// The latest line of a service.
     pub(super) fn last(&self, service: &ObjectName) -> Option<&Line> {
         self.rings.get(service)?.back().map(Arc::as_ref)
     }
@@ -206,9 +204,7 @@ impl Rings {
 /// The memory in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
-    /// Services that have a record.
     pub services: usize,
-    /// Records of all services.
     pub records: usize,
     /// Bytes, by the size of [`Line`]s.
     pub bytes: usize,

@@ -19,7 +19,6 @@ const BACKLOG_MAX: usize = 1_024;
 /// together keep at most 56 MiB that the rings have dropped.
 const BACKLOG_BYTES_MAX: usize = 512 << 10;
 
-/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A record, in the order of their numbers.
@@ -52,7 +51,6 @@ struct WatcherQueue {
     backlog: Arc<Backlog>,
 }
 
-/// The queues of all watchers.
 #[derive(Debug, Default)]
 pub(super) struct Watchers(Mutex<Vec<WatcherQueue>>);
 

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// The name of the lock file.
 const FILE: &str = "lock";
 
 /// Only root may read the folder's files.

@@ -83,7 +83,6 @@ pub struct Damage {
     pub lost: OmittedServices,
 }
 
-/// The content of one file.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotFile {
     pub(super) saved: SavedState,

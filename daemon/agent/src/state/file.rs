@@ -188,7 +188,6 @@ fn skip(input: &mut impl Read, bytes: u64) -> io::Result<()> {
     if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// A writer that counts its bytes.
 struct CountingWriter<W> {
     inner: W,
     bytes: u64,

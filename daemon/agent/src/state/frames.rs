@@ -14,14 +14,12 @@ const MARK: [u8; 7] = *b"\xff\xferec\xfe\xff";
 /// Mark, kind, length, checksum.
 const HEAD_BYTES: usize = MARK.len() + 1 + 4 + 4;
 
-/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordKind {
     /// The data saved with the table; the first and the last record.
     Head,
     /// The names of the services that have records here, after the first head and before the last.
     Names,
-    /// One service with its slices.
     Service,
     /// The name of a service that is too large to be written.
     LeftOut,

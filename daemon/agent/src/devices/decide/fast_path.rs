@@ -17,10 +17,8 @@ use holdfast_config::{self as config, FastPathUse, Packets};
 /// programs have their devices anyway.
 const POD_FAST_PATHS_MAX: usize = 512;
 
-/// A device with its class.
 type ClassifiedLink<'a> = (&'a Link, (DeviceClass, ClassReason));
 
-/// The inputs of a fast path decision.
 pub(super) struct FastPaths<'a> {
     listing: &'a KernelListing,
     config: &'a Packets,
