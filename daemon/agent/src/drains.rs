@@ -50,7 +50,6 @@ pub struct AcceptedOrder {
 
 pub type OrderOutcome = Result<AcceptedOrder, TooManyDrains>;
 
-/// The drains that a former process left.
 #[derive(Clone, Debug, Default)]
 pub struct RestoredDrains {
     pub drains: Arc<Drains>,
@@ -134,7 +133,6 @@ pub async fn run(
 
 /// Executes the orders.
 struct DrainController {
-    /// The drains in force, which the writer saves.
     desired: watch::Sender<Arc<Drains>>,
     last_write: watch::Receiver<DrainsWrite>,
     events: mpsc::Sender<Vec<Event>>,
@@ -224,7 +222,6 @@ impl DrainController {
         let _ = self.events.send(vec![Event::DrainsApplied(next, by)]).await;
     }
 
-    /// Why these drains are not on disk.
     async fn write_problem(&mut self, drains: &Arc<Drains>) -> Option<String> {
         let is_tried = self.last_write.wait_for(|written| Arc::ptr_eq(&written.drains, drains));
         match tokio::time::timeout(DISK_WAIT_MAX, is_tried).await {
@@ -248,7 +245,6 @@ fn merge_later_orders(before: &Drains, now: &Drains, mut found: Drains) -> Drain
     found
 }
 
-/// The user that gives the order, and the time.
 async fn stamp_order(uid: u32) -> DrainOrder {
     let user = tokio::task::spawn_blocking(move || user::user_name(Path::new(user::USERS), uid)).await;
     DrainOrder { uid, user: user.ok().flatten(), at: holdfast_host::clock::now().seconds() }

@@ -20,7 +20,6 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// How long a new name must last: one from DHCP may be set twice.
 const SETTLE_TIME: Duration = Duration::from_secs(60);
 
-/// The name of a host that has none yet.
 const NO_NAME: &str = "localhost";
 
 /// The host's new name, for which the daemon must restart.
@@ -63,7 +62,6 @@ fn is_pinned(datapath: &DatapathView) -> bool {
         && datapath.status().is_none_or(|status| status.bare_hooks.is_empty())
 }
 
-/// Another name of the host, and since when.
 #[derive(Debug, Default)]
 struct CandidateName(Option<(NodeName, Instant)>);
 

@@ -29,7 +29,6 @@ use holdfast_config::{self as config, Cgroup, Config, DatapathKind, Dsr, FlowMem
 use holdfast_host::exempt;
 use holdfast_host::logging::messages::{self, say};
 
-/// Maps in memory or in the kernel.
 #[derive(Debug)]
 pub enum AppMaps {
     Memory(Box<MemoryMaps>),

@@ -33,7 +33,6 @@ impl NetlinkMonitor {
         }
     }
 
-    /// Waits for a notice, or for ever without a socket.
     pub(crate) async fn wait_if_open(notices: &mut Option<Self>) {
         match notices {
             Some(notices) => notices.wait_for_notice().await,

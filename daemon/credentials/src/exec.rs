@@ -43,7 +43,6 @@ pub(super) struct Plugin {
     environment: Vec<(String, String)>,
 }
 
-/// The credential that a plugin printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct IssuedCredential {
     pub(super) token: Option<String>,

@@ -94,7 +94,6 @@ impl FileReader {
         })
     }
 
-    /// The snapshots, in the order of reading.
     pub(super) fn into_snapshots(self) -> Vec<FileSnapshot> {
         self.snapshots
     }
@@ -124,7 +123,6 @@ impl FileReader {
         }
     }
 
-    /// A file's content as text.
     pub(super) fn read_text(&mut self, path: &Path) -> Result<String, String> {
         String::from_utf8(self.read(path)?).map_err(|_| format!("{}: is not text", path.display()))
     }

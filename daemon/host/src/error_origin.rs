@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// Where the error of a socket arose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorOrigin {
     /// This node lacked a resource or forbade the connection, so nothing reached the peer.

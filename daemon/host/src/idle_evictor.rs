@@ -76,7 +76,6 @@ impl Drop for TrackedClient {
 }
 
 impl TrackedClient {
-    /// Begins a request, which lasts until the returned guard is dropped.
     pub fn begin_request(&self) -> RequestGuard {
         self.0.client.requests.fetch_add(1, Ordering::Relaxed);
         RequestGuard(Arc::clone(&self.0.client))

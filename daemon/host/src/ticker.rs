@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The time between two ticks.
 pub const TICK: Duration = Duration::from_secs(1);
 
 static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);

@@ -43,7 +43,6 @@ struct RefusalState {
     failure: Option<String>,
 }
 
-/// The log of the latest denied clients.
 #[derive(Debug, Default)]
 pub struct RefusalLog {
     state: Mutex<RefusalState>,

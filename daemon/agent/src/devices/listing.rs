@@ -59,7 +59,6 @@ impl Network {
     }
 }
 
-/// Whether two addresses share their first `bits` bits.
 pub(super) fn share_prefix(one: IpAddr, other: IpAddr, bits: u8) -> bool {
     let differs = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => u128::from(one.to_bits() ^ other.to_bits()) << 96,

@@ -88,7 +88,6 @@ impl DrainRecord {
     }
 }
 
-/// Loads a former process's drains.
 pub(super) fn load(folder: &Path) -> LoadedDrains {
     let (file, copy) = (read_drains(folder, FILE), read_drains(folder, COPY));
     let is_damaged = file.as_ref().is_err_and(|why| !why.may_be_whole);

@@ -30,7 +30,6 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub type Entries = Vec<Result<Option<FrontendEntry>, MapError>>;
 
-/// A query, and the channel of its response.
 #[derive(Debug)]
 pub enum EngineQuery {
     Read(Vec<FrontendKey>, oneshot::Sender<Entries>),

@@ -75,7 +75,6 @@ pub enum Upkeep {
     Continue,
 }
 
-/// Remaining upkeep, and when more is due.
 #[derive(Debug, Default)]
 struct UpkeepSchedule {
     is_left: bool,
@@ -91,7 +90,6 @@ impl UpkeepSchedule {
         self.is_left && !(is_busy && self.last.is_some_and(|(ended, took)| ended.elapsed() < took))
     }
 
-    /// Whether the next inspection is due.
     fn is_check_due(&self) -> bool {
         self.looked_at.is_none_or(|looked| looked.elapsed() >= IDLE)
     }
@@ -222,7 +220,6 @@ impl EngineChannels {
     }
 }
 
-/// The engine's next action.
 enum EngineTurn {
     End,
     Group(Vec<Event>),

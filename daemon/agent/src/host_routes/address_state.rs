@@ -195,7 +195,6 @@ fn block_states(block: &ServiceBlock, services: &ServiceViews) -> Vec<(IpAddr, S
     block.frontends.iter().map(|frontend| (frontend.ip(), judged(frontend))).collect()
 }
 
-/// A row by the address that clients dial.
 fn dialled_row(row: &FrontendView, transport: Transport) -> Option<(SocketAddr, &FrontendView)> {
     let is_meant = row.protocol == Protocol::Transport(transport);
     is_meant.then(|| (SocketAddr::new(row.address, row.port.get()), row))

@@ -17,7 +17,6 @@ use crate::readings::{Readings, translates_packets};
 use holdfast_config::{Config, NodePortAddresses};
 use holdfast_host::ticker;
 
-/// Publishes the ports' responses.
 #[derive(Debug)]
 pub(super) struct HealthPublisher {
     pub(super) readings: Readings,

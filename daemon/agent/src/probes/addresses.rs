@@ -106,7 +106,6 @@ impl<T> AddressQueues<T> {
         Some(found)
     }
 
-    /// Drops a backend that no longer waits.
     pub(super) fn cancel_wait(&mut self, address: IpAddr, namespace: &str, place: ArrivalOrder) {
         let Some(mut found) = self.remove(address) else { return };
         if let Some(queue) = found.waiting.get_mut(namespace) {

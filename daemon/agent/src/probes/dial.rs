@@ -31,7 +31,6 @@ enum IcmpError {
 }
 
 impl IcmpError {
-    /// Whether it reports that no host has the address.
     const fn is_host_unreachable(self) -> bool {
         matches!(self, Self::V4(3, 1) | Self::V6(1, 3))
     }

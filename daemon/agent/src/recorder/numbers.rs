@@ -165,7 +165,6 @@ impl Reserve {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until this number may be used, for at most `WAIT_MAX`.
     pub(super) fn wait_for(&self, number: u64) {
         let state = self.lock_state();
         if state.has_failed || number < state.below {

@@ -34,7 +34,6 @@ const HEAD_BYTES_MAX: u64 = 2 << 20;
 /// Receives each record and each gap, oldest first.
 pub(super) type LineSink<'a> = &'a mut dyn FnMut(Arc<Line>);
 
-/// The result of the restore, besides its records.
 #[derive(Debug, Default)]
 pub(super) struct RestoredHistory {
     /// How many gaps were found.

@@ -29,7 +29,6 @@ pub enum WatchEvent {
     End,
 }
 
-/// The receiver of one watcher's records.
 #[derive(Debug)]
 pub struct Watch {
     lines: mpsc::Receiver<Arc<Line>>,
@@ -43,7 +42,6 @@ struct Backlog {
     is_late: AtomicBool,
 }
 
-/// The recorder's end of a watcher's queue.
 #[derive(Debug)]
 struct WatcherQueue {
     service: Option<ObjectName>,

@@ -93,7 +93,6 @@ fn slice_weights(slices: &[Arc<SliceFacts>]) -> Vec<Option<Box<WeightSetting>>> 
     slices.iter().filter(|_| has_any).map(|slice| slice.weights.clone()).collect()
 }
 
-/// Adds the weights to the slices.
 fn with_weights(
     mut slices: Arc<[Arc<SliceFacts>]>,
     weights: Vec<Option<Box<WeightSetting>>>,

@@ -46,7 +46,6 @@ fn checksum(kind: u8, length: [u8; 4], record: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// Writes one record with its length.
 pub(super) fn put_record(
     out: &mut impl Write,
     kind: RecordKind,

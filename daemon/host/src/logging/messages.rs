@@ -4,7 +4,6 @@
 //! parses the text to identify it. `contrib/systemd/holdfast.catalog` explains each message. A number is never
 //! reused. Messages that need no explanation have no number.
 
-/// A message's number and text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// 128 bits in hexadecimal digits.

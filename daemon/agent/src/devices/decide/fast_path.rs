@@ -33,7 +33,6 @@ pub(super) struct FastPaths<'a> {
     pod_links_max: usize,
     // The devices of client pods, in the same order.
     client_pods: Vec<u32>,
-    // How replies to clients are routed.
     answers: ReplyRouting,
 }
 
@@ -128,7 +127,6 @@ impl<'a> FastPaths<'a> {
         }
     }
 
-    /// Whether the device is a bridge, or stacked on one.
     pub(super) fn is_bridge(&self, link: &Link) -> bool {
         let is_below = |it: &&Link| link.lower_link == Some(it.index);
         let below = self.listing.links.iter().find(is_below);
