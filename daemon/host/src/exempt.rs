@@ -40,6 +40,7 @@ pub async fn connect_udp(to: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     let mark = MARK.get().copied().unwrap_or_default();
+    // Ignored for the same reason as in `socket`.
     let _ = setsockopt(&socket, sockopt::Mark, &mark.bit());
     socket.connect(to).await?;
     Ok(socket)
