@@ -261,7 +261,7 @@ mod tests {
         let steps = kernel.plan_steps(&routes(&["192.0.2.1"]), now);
         kernel.record_outcome(steps[0], refusal(libc::EEXIST), now, "");
         let shown = kernel.to_view(route("192.0.2.1"), None);
-        assert!(!shown.announced && shown.error.unwrap().contains("another program made"));
+        assert!(!shown.announced && shown.error.unwrap().contains("of another program"));
         assert_eq!(step_lines(&kernel.plan_steps(&BTreeSet::new(), now)), [""; 0], "nor is it removed");
     }
 
