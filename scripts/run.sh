@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first look: the real daemon with examples/demo and two small HTTP backends, until Ctrl-C.
-# Everything it writes is in one temporary folder, which goes when it ends.
+# Run the real daemon with examples/demo and two small HTTP backends, until Ctrl-C.
+# Everything it writes is in one temporary folder, which it removes at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup
@@ -12,21 +12,21 @@ bin=${CARGO_TARGET_DIR:-target}/release
 demo=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-demo.XXXXXX")
 children=()
 cgroup=
-# One wire leads from this network to another one, where clients are outside of the node. Addresses for examples.
+# A veth leads from this network to another one, whose clients are outside of the node. The addresses are for examples.
 wire=demo-${demo##*.}
 here=198.51.100.1
 there=198.51.100.2
 home=127.0.0.1
 
-# Children of a script ignore Ctrl-C, so each is told to end, and waited for.
+# Children of a script ignore Ctrl-C, so kill each of them and wait.
 clean_up() {
-	# A user who presses Ctrl-C again is impatient, and would leave half of it behind.
+	# Another Ctrl-C would leave half of the demo behind.
 	trap '' INT TERM
 	trap - EXIT
 	((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null || true
 	wait || true
 	ip link delete "$wire" 2>/dev/null || true
-	# A shell that was moved in by hand may still be there; then the kernel keeps the cgroup, empty of programs.
+	# A shell that a user moved in may still be there; then the kernel keeps the cgroup, without programs.
 	[[ -z $cgroup ]] || rmdir "$cgroup" 2>/dev/null || true
 	rm -rf "$demo"
 }
@@ -44,7 +44,7 @@ backend() {
 	children+=($!)
 }
 
-# The demo's own socket, not the port: another holdfast may answer at the port.
+# Ask the demo's own socket, not the port: another holdfast may answer at the port.
 answers() {
 	curl --silent --fail --max-time 1 --output /dev/null --unix-socket "$demo/admin.sock" http://localhost:9890/readyz
 }
@@ -52,7 +52,7 @@ answers() {
 wait_for_daemon() {
 	for _ in {1..100}; do
 		for child in "${children[@]}"; do
-			kill -0 "$child" 2>/dev/null || fail "a part of the demo ended at once; its last lines above say why"
+			kill -0 "$child" 2>/dev/null || fail "a process of the demo ended at once; its last lines above say why"
 		done
 		! answers || return 0
 		sleep 0.1
@@ -60,7 +60,7 @@ wait_for_daemon() {
 	fail "holdfast did not answer within 10 s"
 }
 
-# Programs go to a cgroup of the demo's own, and pins to a BPF file system that only the daemon sees.
+# Attach the programs to the demo's own cgroup, and pin them in a BPF file system that only the daemon sees.
 make_cgroup() {
 	local root
 	root=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
@@ -73,7 +73,7 @@ make_cgroup() {
 	mkdir "$demo/bpf"
 }
 
-# A network that ends with the one process in it. The wire goes with it.
+# Make a network that ends with its one process. The veth ends with it.
 make_outside() {
 	local outside
 	unshare --net sleep infinity &
@@ -91,7 +91,7 @@ make_outside() {
 	home=$here
 }
 
-# Keys in place of the first one of that name.
+# Replace the first key of this name.
 set_key() {
 	sed -i "0,/^$1 = /s|^$1 = .*|$2|" "$demo/holdfast.toml"
 }
@@ -106,7 +106,7 @@ write_configuration() {
 	}
 }
 
-# The pins go with the mount, and the mount with the daemon: nothing stays.
+# The pins end with the mount, and the mount with the daemon.
 start_daemon() {
 	if [[ -n $cgroup ]]; then
 		unshare --mount --propagation private sh -c \
@@ -119,8 +119,8 @@ start_daemon() {
 }
 
 cp -r examples/demo/manifests "$demo/manifests"
-make_cgroup || echo "run: not root, or no cgroup v2: with the memory datapath, which translates no connection"
-[[ -z $cgroup ]] || make_outside || echo "run: no wire to a network outside can be made here: nobody comes from there"
+make_cgroup || echo "run: not root, or no cgroup v2: using the memory datapath, which translates no connection"
+[[ -z $cgroup ]] || make_outside || echo "run: cannot make a veth to another network: the demo has no clients from outside"
 write_configuration
 
 backend red "$home:18081"
@@ -129,9 +129,9 @@ start_daemon
 wait_for_daemon
 
 if [[ -n $cgroup ]]; then
-	what="holdfast is running. It serves the processes in $cgroup, and clients that come by $wire."
+	what="holdfast is running. It serves the processes in $cgroup, and clients that arrive at $wire."
 else
-	what="holdfast is running with the memory datapath: it computes the whole table, and translates no connection."
+	what="holdfast is running with the memory datapath: it computes the whole table, but translates no connection."
 fi
 cat <<TEXT
 
@@ -140,7 +140,7 @@ Now, in another terminal:
 
   make try                                            the table, and what a client gets
   curl localhost:9890/frontends                       the table again
-  open http://localhost:9890/ in a browser            the page: what does not serve, and why
+  open http://localhost:9890/ in a browser            the page: which services do not work, and why
   \$EDITOR $demo/manifests/web.yaml
                                                       change something, save, and look again
 

@@ -283,16 +283,13 @@ fn watch_channel<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) 
 /// The decision for each device, and the notice that a driver changed.
 type DeviceReceivers = (watch::Receiver<Arc<[DeviceDecision]>>, watch::Receiver<()>);
 
-/// The senders of both.
 type DeviceSenders = (watch::Sender<Arc<[DeviceDecision]>>, watch::Sender<()>);
 
-/// The channels about devices.
 fn device_channels() -> (DeviceSenders, DeviceReceivers) {
     let ((decisions, decided), (looks, looked)) = (default_channel(), default_channel());
     ((decisions, looks), (decided, looked))
 }
 
-/// A channel of a value that starts as its default.
 fn default_channel<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
     watch::channel(T::default())
 }

@@ -54,7 +54,6 @@ const FIRST_OBSERVERS_WAIT: Duration = Duration::from_secs(2);
 pub struct Observers {
     /// A description of the first one found.
     pub first: Option<Arc<str>>,
-    /// Whether IPsec policies exist.
     pub has_policies: bool,
 }
 

@@ -27,7 +27,6 @@ const DISK_WAIT_MAX: Duration = Duration::from_secs(3);
 /// The pause after a failed write or read.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// An order.
 #[derive(Debug)]
 pub struct Order {
     /// The user that gave it.
@@ -37,14 +36,11 @@ pub struct Order {
     pub drain: Drain,
     /// Whether to drain, or to end the drain.
     pub is_on: bool,
-    /// Where the outcome goes.
     pub answer: oneshot::Sender<OrderOutcome>,
 }
 
-/// The outcome of an accepted order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedOrder {
-    /// All drains from now on.
     pub drains: Arc<Drains>,
     /// The previous order to drain it; `None` if it was not drained.
     pub before: Option<DrainOrder>,
@@ -52,10 +48,8 @@ pub struct AcceptedOrder {
     pub problem: Option<String>,
 }
 
-/// The outcome of an order.
 pub type OrderOutcome = Result<AcceptedOrder, TooManyDrains>;
 
-/// The drains that a former process left.
 #[derive(Clone, Debug, Default)]
 pub struct RestoredDrains {
     pub drains: Arc<Drains>,
@@ -73,7 +67,6 @@ pub fn load_drains(folder: &Path) -> RestoredDrains {
     RestoredDrains { drains: Arc::new(drains), unread }
 }
 
-/// The last write.
 #[derive(Clone, Debug, Default)]
 pub struct DrainsWrite {
     /// The drains of the last attempt.
@@ -140,7 +133,6 @@ pub async fn run(
 
 /// Executes the orders.
 struct DrainController {
-    /// The drains in force, which the writer saves.
     desired: watch::Sender<Arc<Drains>>,
     last_write: watch::Receiver<DrainsWrite>,
     events: mpsc::Sender<Vec<Event>>,
@@ -230,7 +222,6 @@ impl DrainController {
         let _ = self.events.send(vec![Event::DrainsApplied(next, by)]).await;
     }
 
-    /// Why these drains are not on disk.
     async fn write_problem(&mut self, drains: &Arc<Drains>) -> Option<String> {
         let is_tried = self.last_write.wait_for(|written| Arc::ptr_eq(&written.drains, drains));
         match tokio::time::timeout(DISK_WAIT_MAX, is_tried).await {
@@ -254,7 +245,6 @@ fn merge_later_orders(before: &Drains, now: &Drains, mut found: Drains) -> Drain
     found
 }
 
-/// The user that gives the order, and the time.
 async fn stamp_order(uid: u32) -> DrainOrder {
     let user = tokio::task::spawn_blocking(move || user::user_name(Path::new(user::USERS), uid)).await;
     DrainOrder { uid, user: user.ok().flatten(), at: holdfast_host::clock::now().seconds() }
@@ -283,7 +273,6 @@ async fn run_writer(
     }
 }
 
-/// Writes once, and returns the error.
 async fn write_once(
     folder: &Path,
     (desired, unread): (&mut watch::Receiver<Arc<Drains>>, &watch::Receiver<Option<String>>),

@@ -21,34 +21,27 @@ pub enum AppError {
     /// The rules refuse a `[[service]]` block.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Services(Vec<InvalidService>),
-    /// A file needs a restart to take effect.
     #[error("{0}")]
     NeedsRestart(String),
-    /// This node has no name.
     #[error("{0}; set `name` under [node]")]
     Node(#[from] HostNameError),
-    /// The kernel's datapath did not start.
     #[error(transparent)]
     Datapath(#[from] StartError),
-    /// The datapath started, but failed its self-test.
     #[error("the datapath failed its self-test: {0}")]
     SelfTest(#[from] SelfTestError),
     /// The configuration has no usable access to the apiserver.
     #[error(transparent)]
     Access(#[from] SetupError),
-    /// The datapath did not take over from the former one, which stays.
     #[error("the datapath did not take over; the former one stays: {0}")]
     TakeOver(#[from] TakeOverError),
     /// The admin API cannot start, for this reason.
     #[error("{0}")]
     Admin(String),
-    /// Another daemon uses the state folder.
     #[error(transparent)]
     State(#[from] crate::state::StateInUse),
     /// The host's name changed, and the daemon still uses the old one.
     #[error(transparent)]
     Renamed(#[from] crate::hostname_watch::HostnameChange),
-    /// The maps cannot be read.
     #[error(transparent)]
     Maps(#[from] holdfast_core::maps::MapError),
     /// Without the addresses of this host NodePorts would be removed.

@@ -10,7 +10,6 @@ use holdfast_core::str_enum::StrEnum;
 
 use crate::engine::steps::Histogram;
 
-/// The exposition format, version 0.0.4.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Metrics as text.

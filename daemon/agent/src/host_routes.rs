@@ -63,7 +63,6 @@ async fn wait_until(next: Option<Instant>) {
     }
 }
 
-/// The inputs of a judgement.
 struct JudgementInput {
     services: ServiceViews,
     rejections: Arc<Rejections>,

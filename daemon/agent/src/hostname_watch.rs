@@ -20,7 +20,6 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// How long a new name must last: one from DHCP may be set twice.
 const SETTLE_TIME: Duration = Duration::from_secs(60);
 
-/// The name of a host that has none yet.
 const NO_NAME: &str = "localhost";
 
 /// The host's new name, for which the daemon must restart.
@@ -63,7 +62,6 @@ fn is_pinned(datapath: &DatapathView) -> bool {
         && datapath.status().is_none_or(|status| status.detached_hooks.is_empty())
 }
 
-/// Another name of the host, and since when.
 #[derive(Debug, Default)]
 struct CandidateName(Option<(NodeName, Instant)>);
 
@@ -105,7 +103,7 @@ mod tests {
         assert_eq!(look(0, Some("localhost")), None);
         assert_eq!(look(10, Some("worker-7")), None);
         assert_eq!(look(60, Some("worker-8")), None, "another one");
-        assert_eq!(look(110, None), None, "the Node is there after all, or nobody tells");
+        assert_eq!(look(110, None), None, "the Node exists after all, or is unknown");
         assert_eq!(look(120, Some("worker-7")), None);
         assert_eq!(look(179, Some("worker-7")), None);
         assert_eq!(look(180, Some("worker-7")).as_deref(), Some("worker-7"));
@@ -118,7 +116,7 @@ mod tests {
             |what, state, objects| View::from_watches(vec![Watch { state, objects, ..Watch::new(what) }]);
         assert!(has_no_node(&of(Resource::Node, State::Watching, 0)));
         assert!(!has_no_node(&of(Resource::Node, State::Watching, 1)));
-        assert!(!has_no_node(&of(Resource::Node, State::Waiting, 0)), "it is not known");
+        assert!(!has_no_node(&of(Resource::Node, State::Waiting, 0)), "its Node is unknown");
         assert!(!has_no_node(&of(Resource::Services, State::Watching, 0)));
         assert!(!has_no_node(&View::default()), "there is no cluster");
     }

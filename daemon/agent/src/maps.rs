@@ -29,7 +29,6 @@ use holdfast_config::{self as config, Cgroup, Config, DatapathKind, Dsr, FlowMem
 use holdfast_host::exempt;
 use holdfast_host::logging::messages::{self, say};
 
-/// Maps in memory or in the kernel.
 #[derive(Debug)]
 pub enum AppMaps {
     Memory(Box<MemoryMaps>),
@@ -169,7 +168,6 @@ impl AppMaps {
         }
     }
 
-    /// Takes the new decision for each device.
     pub fn set_devices(&mut self, decisions: &Arc<[DeviceDecision]>) {
         let Self::Kernel(kernel) = self else { return };
         kernel.pending_devices = Some(Arc::clone(decisions));
@@ -458,7 +456,7 @@ mod tests {
         assert_eq!(
             taken_over(MapCoverage { is_whole: false, ..lacks }),
             None,
-            "the others are still to be written"
+            "other sources are still to be written"
         );
     }
 

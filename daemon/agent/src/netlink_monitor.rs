@@ -8,7 +8,6 @@ use std::os::fd::OwnedFd;
 use holdfast_datapath::netlink::{NetlinkFamily, subscribe};
 use tokio::net::UnixDatagram;
 
-/// The most bytes of one datagram of notices.
 const NOTICES_BYTES_MAX: usize = 64 << 10;
 /// The most notices dropped at once, so that a storm of them does not go on for ever.
 const NOTICES_MAX: usize = 4096;
@@ -28,14 +27,12 @@ impl NetlinkMonitor {
         UnixDatagram::from_std(socket.into()).map(Self)
     }
 
-    /// Waits for a notice.
     async fn wait_for_notice(&mut self) {
         if self.0.readable().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Waits for a notice, or for ever without a socket.
     pub(crate) async fn wait_if_open(notices: &mut Option<Self>) {
         match notices {
             Some(notices) => notices.wait_for_notice().await,

@@ -34,11 +34,9 @@ const BURST: Duration = Duration::from_millis(100);
 /// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`, from `linux/rtnetlink.h`.
 const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
 
-/// One address of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
     pub address: IpAddr,
-    /// Whether it is on the loopback interface.
     pub loopback: bool,
     /// Whether it is on the interface of its family's default route.
     pub default_route: bool,
@@ -338,20 +336,14 @@ mod tests {
         check_said("not here", primary, all, &["203.0.113.9"], &["192.168.1.7", "fd00::7"]);
         check_said("loopback", primary, all, &["127.0.0.1"], &["192.168.1.7", "fd00::7"]);
         check_said(
-            "a range is a range",
+            "a range overrides the Node object",
             "[\"192.168.0.0/16\"]",
             "10.0.0.5 192.168.1.7",
             &["10.0.0.5"],
             &["192.168.1.7"],
         );
         let standing = ["10.0.0.5", "192.168.1.7"];
-        check_said(
-            "of several that stood the host's choice",
-            primary,
-            all,
-            &standing,
-            &["192.168.1.7", "fd00::7"],
-        );
+        check_said("the host's choice of several", primary, all, &standing, &["192.168.1.7", "fd00::7"]);
     }
 
     #[tokio::test]
@@ -406,7 +398,7 @@ mod tests {
                 _ => Ok(local("10.0.0.6@default")),
             }
         };
-        let whom = (NodeName::from_host_name("n").unwrap(), NodeDescription::default());
+        let identity = (NodeName::from_host_name("n").unwrap(), NodeDescription::default());
         let seen = async {
             for expected in ["10.0.0.5", "10.0.0.6"] {
                 let Event::NodeApplied(facts) = told.recv().await.unwrap().remove(0) else { panic!() };
@@ -415,7 +407,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = follow(configs, whom, nodes_told, events, (list, None)) => panic!("it has ended"),
+            () = follow(configs, identity, nodes_told, events, (list, None)) => panic!("it has ended"),
             () = seen => assert_eq!(looks.get(), 10),
         }
     }

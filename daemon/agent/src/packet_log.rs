@@ -45,7 +45,6 @@ fn is_pending(status: &DeviceStatus) -> bool {
     !status.attached && status.error.is_none()
 }
 
-/// A line that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LogLine {
     Failure(String),
@@ -58,7 +57,6 @@ enum LogLine {
 }
 
 impl PacketLog {
-    /// Logs what has changed.
     pub(super) fn log_changes(&mut self, now: Option<PacketStatus>, decisions: &[DeviceDecision]) {
         for line in self.due_lines(now) {
             match line {
@@ -174,52 +172,52 @@ mod tests {
 
     #[test]
     fn each_change_has_one_line() {
-        let mut told = PacketLog::default();
+        let mut log = PacketLog::default();
         let served = |index, name: &str| LogLine::Served(index, name.to_owned());
         let left = |name: &str| LogLine::Left(name.to_owned());
-        assert_eq!(told.due_lines(None), []);
-        assert_eq!(told.due_lines(status(Some("no"), &[])), [LogLine::Failure("no".to_owned())]);
-        assert_eq!(told.due_lines(status(Some("no"), &[])), []);
-        assert_eq!(told.due_lines(status(None, &[(2, "eth0", None)])), [served(2, "eth0")]);
-        assert_eq!(told.due_lines(status(None, &[(2, "eth0", None)])), []);
+        assert_eq!(log.due_lines(None), []);
+        assert_eq!(log.due_lines(status(Some("no"), &[])), [LogLine::Failure("no".to_owned())]);
+        assert_eq!(log.due_lines(status(Some("no"), &[])), []);
+        assert_eq!(log.due_lines(status(None, &[(2, "eth0", None)])), [served(2, "eth0")]);
+        assert_eq!(log.due_lines(status(None, &[(2, "eth0", None)])), []);
         let refused = LogLine::NotServed("eth0".to_owned(), "busy".to_owned());
-        assert_eq!(told.due_lines(status(None, &[(2, "eth0", Some("busy"))])), [refused]);
-        assert_eq!(told.due_lines(status(None, &[(2, "eth0", None)])), [served(2, "eth0")]);
-        assert_eq!(told.due_lines(status(None, &[(2, "lan", None)])), [left("eth0"), served(2, "lan")]);
-        assert_eq!(told.due_lines(status(None, &[])), [left("lan")]);
+        assert_eq!(log.due_lines(status(None, &[(2, "eth0", Some("busy"))])), [refused]);
+        assert_eq!(log.due_lines(status(None, &[(2, "eth0", None)])), [served(2, "eth0")]);
+        assert_eq!(log.due_lines(status(None, &[(2, "lan", None)])), [left("eth0"), served(2, "lan")]);
+        assert_eq!(log.due_lines(status(None, &[])), [left("lan")]);
     }
 
     #[test]
     fn a_device_without_pins_is_not_logged_as_unserved() {
-        let mut told = PacketLog::default();
+        let mut log = PacketLog::default();
         let unpinned = || {
             let mut now = status(None, &[(2, "eth0", Some("read-only"))]).unwrap();
             (now.devices[0].attached, now.devices[0].unpinned) = (true, true);
             Some(now)
         };
         assert_eq!(
-            told.due_lines(status(None, &[(2, "eth0", None)])),
+            log.due_lines(status(None, &[(2, "eth0", None)])),
             [LogLine::Served(2, "eth0".to_owned())]
         );
         let expected = LogLine::Unpinned("eth0".to_owned(), "read-only".to_owned());
-        assert_eq!(told.due_lines(unpinned()), [expected]);
-        assert_eq!(told.due_lines(unpinned()), []);
-        assert_eq!(told.due_lines(status(None, &[(2, "eth0", None)])), [], "it was served all the time");
-        assert_eq!(told.due_lines(status(None, &[])), [LogLine::Left("eth0".to_owned())]);
+        assert_eq!(log.due_lines(unpinned()), [expected]);
+        assert_eq!(log.due_lines(unpinned()), []);
+        assert_eq!(log.due_lines(status(None, &[(2, "eth0", None)])), [], "it was served all the time");
+        assert_eq!(log.due_lines(status(None, &[])), [LogLine::Left("eth0".to_owned())]);
     }
 
     #[test]
     fn pods_on_the_fast_path_are_not_logged() {
-        let mut told = PacketLog::default();
+        let mut log = PacketLog::default();
         let mut near = status(None, &[(7, "veth7", Some("busy"))]).unwrap();
         near.devices[0].device.side = DeviceSide::LocalPods;
-        assert_eq!(told.due_lines(Some(near)), []);
-        assert_eq!(told.due_lines(status(None, &[])), []);
+        assert_eq!(log.due_lines(Some(near)), []);
+        assert_eq!(log.due_lines(status(None, &[])), []);
     }
 
     #[test]
     fn a_resized_flow_table_and_its_evictions_are_logged_once() {
-        let mut told = PacketLog::default();
+        let mut log = PacketLog::default();
         let with = |flows, all, failure: Option<&str>| {
             let flows_given_up = EvictedFlows { total: all, in_use: all / 2 };
             let flows_failure = failure.map(ToOwned::to_owned);
@@ -230,19 +228,19 @@ mod tests {
                 ..it
             })
         };
-        assert_eq!(told.due_lines(with(0, 0, None)), [], "packets are not translated yet");
-        assert_eq!(told.due_lines(with(64, 0, None)), [], "so large it is from the start");
-        assert_eq!(told.due_lines(with(128, 0, None)), [LogLine::Resized(128, EvictedFlows::default())]);
-        assert_eq!(told.due_lines(with(128, 0, Some("no"))), [LogLine::NotResized("no".to_owned())]);
-        assert_eq!(told.due_lines(with(128, 0, Some("no"))), []);
+        assert_eq!(log.due_lines(with(0, 0, None)), [], "packets are not translated yet");
+        assert_eq!(log.due_lines(with(64, 0, None)), [], "the first size is no change");
+        assert_eq!(log.due_lines(with(128, 0, None)), [LogLine::Resized(128, EvictedFlows::default())]);
+        assert_eq!(log.due_lines(with(128, 0, Some("no"))), [LogLine::NotResized("no".to_owned())]);
+        assert_eq!(log.due_lines(with(128, 0, Some("no"))), []);
         assert_eq!(
-            told.due_lines(with(64, 8, None)),
+            log.due_lines(with(64, 8, None)),
             [LogLine::Resized(64, EvictedFlows { total: 8, in_use: 4 })]
         );
         assert_eq!(
-            told.due_lines(with(32, 18, None)),
+            log.due_lines(with(32, 18, None)),
             [LogLine::Resized(32, EvictedFlows { total: 10, in_use: 5 })]
         );
-        assert_eq!(told.due_lines(with(32, 18, None)), []);
+        assert_eq!(log.due_lines(with(32, 18, None)), []);
     }
 }

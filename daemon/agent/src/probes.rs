@@ -37,12 +37,10 @@ const RESCAN_GAP: Duration = Duration::from_millis(100);
 /// thousands of nodes. It equals the default pause between two probes of one backend.
 const START_JITTER_MAX: Duration = Duration::from_secs(2);
 
-/// The number of probes by answer, since the start.
 #[derive(Debug, Default)]
 pub struct ProbeCounts([AtomicU64; ProbeAnswer::ALL.len()]);
 
 impl ProbeCounts {
-    /// Each answer with its count.
     pub fn totals(&self) -> impl Iterator<Item = (ProbeAnswer, u64)> {
         ProbeAnswer::ALL.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
     }

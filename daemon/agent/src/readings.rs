@@ -52,7 +52,6 @@ pub use readiness::{fails_packets, missing_sources, translates_packets};
 pub struct About {
     /// The daemon's version.
     pub version: &'static str,
-    /// When the daemon started.
     pub started: Timestamp,
 }
 
@@ -61,7 +60,6 @@ pub struct About {
 pub struct EffectiveConfig {
     /// As TOML, in the shape of the file.
     pub text: String,
-    /// As one JSON value.
     pub json: String,
 }
 
@@ -97,7 +95,6 @@ impl fmt::Debug for Liveness {
 /// All readings. Each one is current at the moment of reading.
 #[derive(Clone, Debug)]
 pub struct Readings {
-    /// The latest snapshot.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     /// The latest configuration.
     pub config: watch::Receiver<Arc<EffectiveConfig>>,
@@ -123,7 +120,6 @@ pub struct Readings {
     pub announced: Option<Arc<EventCounts>>,
     /// Every change with its cause.
     pub history: Arc<History>,
-    /// The outcome of the last write of the snapshot.
     pub last_write: watch::Receiver<SnapshotWrite>,
     /// Sends queries that only the engine can answer.
     pub engine: EngineClient,
@@ -131,7 +127,6 @@ pub struct Readings {
     pub verifications: Verifications,
     /// Whether events move.
     pub liveness: Liveness,
-    /// Other proxies that serve on this node.
     pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
     /// Firewall rules that treat services' packets unlike those of kube-proxy.
     pub filters: watch::Receiver<Arc<[Filter]>>,
@@ -141,7 +136,6 @@ pub struct Readings {
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Why the TCP address or the socket takes no requests now.
     pub closed_listeners: watch::Receiver<Vec<String>>,
-    /// The outcome of the last write of the drains.
     pub drains: watch::Receiver<drains::DrainsWrite>,
     /// The ports of kube-proxy that cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
@@ -179,7 +173,6 @@ impl Readings {
     }
 }
 
-/// The current counts of these ports' clients.
 pub fn counters(counts: Option<&PortCounters>, ports: impl Iterator<Item = PortIndex>) -> ClientCounters {
     let read = |index, counts: &PortCounters| {
         let PortCounts { connects, refused, dropped } = counts.read_port(index);

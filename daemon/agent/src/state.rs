@@ -36,10 +36,8 @@ pub use snapshot_writer::{SnapshotWrite, SnapshotWriter};
 /// The only format that is written and read. No other format was ever released.
 const VERSION: u32 = 9;
 
-/// The name of the file in the state folder.
 const FILE: &str = "snapshot";
 
-/// The name of the previous file.
 const PREVIOUS: &str = "snapshot.before";
 
 /// The name of a damaged file, kept so that an operator can find out why.

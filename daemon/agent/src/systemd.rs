@@ -31,7 +31,6 @@ const FIRST_LISTS_WAIT: Duration = Duration::from_secs(10);
 /// The daemon reports at least this often per watchdog timeout, because systemd kills a process that needs all of it.
 const WATCHDOG_SHARE: u32 = 3;
 
-/// The inputs of the service manager's status.
 #[derive(Debug)]
 pub struct StatusInput {
     /// The state of the daemon.
@@ -71,7 +70,6 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-/// Reports that a reload has begun.
 pub fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),

@@ -15,7 +15,6 @@ use holdfast_config::TlsFiles;
 /// How often the files are checked. A check costs one `stat` per file.
 pub const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// The TLS configuration of one set of files.
 #[derive(Debug)]
 pub struct ClientTls {
     credentials: Credentials,

@@ -35,7 +35,6 @@ const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authenti
 const NOT_INHERITED: [&str; 5] =
     ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID"];
 
-/// How to run a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plugin {
     version: String,
@@ -44,7 +43,6 @@ pub(super) struct Plugin {
     environment: Vec<(String, String)>,
 }
 
-/// The credential that a plugin printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct IssuedCredential {
     pub(super) token: Option<String>,

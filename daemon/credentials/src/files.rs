@@ -83,12 +83,10 @@ pub(super) struct FileReader {
 }
 
 impl FileReader {
-    /// A reader of files that this author named.
     pub(super) fn new(author: FileAuthor, current: CurrentFile) -> Self {
         Self { snapshots: Vec::new(), current, author }
     }
 
-    /// Whether one of these files changed since its snapshot.
     pub(super) fn have_changed(&self, seen: &[FileSnapshot]) -> bool {
         seen.iter().any(|seen| {
             self.current.set_path(&seen.path);
@@ -96,7 +94,6 @@ impl FileReader {
         })
     }
 
-    /// The snapshots, in the order of reading.
     pub(super) fn into_snapshots(self) -> Vec<FileSnapshot> {
         self.snapshots
     }
@@ -126,7 +123,6 @@ impl FileReader {
         }
     }
 
-    /// A file's content as text.
     pub(super) fn read_text(&mut self, path: &Path) -> Result<String, String> {
         String::from_utf8(self.read(path)?).map_err(|_| format!("{}: is not text", path.display()))
     }

@@ -15,7 +15,6 @@ use super::files::FileReader;
 use super::{Client, GatherError};
 use holdfast_config::ApiserverUrl;
 
-/// The current context.
 pub(super) struct Context {
     cluster: Cluster,
     user: AuthInfo,
@@ -67,7 +66,6 @@ impl Context {
         self.cluster.tls_server_name.clone().filter(|name| !name.is_empty())
     }
 
-    /// The certificate authorities to trust.
     pub(super) fn authorities(&self, files: &mut FileReader) -> Result<Vec<u8>, GatherError> {
         if self.cluster.insecure_skip_tls_verify == Some(true) {
             let message =
@@ -84,7 +82,6 @@ impl Context {
         found.ok_or_else(|| GatherError::Wrong("its cluster has no certificate-authority".to_owned()))
     }
 
-    /// The client's identity.
     pub(super) fn client(&self, files: &mut FileReader) -> Result<Client, GatherError> {
         self.refuse_unsupported()?;
         let user = &self.user;

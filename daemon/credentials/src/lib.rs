@@ -137,7 +137,6 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The contents of all files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileContents {
     authorities: Vec<u8>,
@@ -146,7 +145,6 @@ struct FileContents {
     tls_server_name: Option<String>,
 }
 
-/// The credentials of one connection.
 #[derive(Debug)]
 pub struct ConnectionCredentials {
     pub tls: Arc<ClientConfig>,
@@ -176,7 +174,6 @@ pub struct Report {
     pub problem: Option<(String, SystemTime)>,
 }
 
-/// One set of credentials.
 #[derive(Debug)]
 pub struct Credentials {
     locations: Locations,

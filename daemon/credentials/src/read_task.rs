@@ -17,7 +17,6 @@ pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// The contents of the files, and the snapshots of all that were read.
 pub(super) type ReadOutcome = (Result<FileContents, GatherError>, Vec<FileSnapshot>);
 
-/// A read in progress.
 #[derive(Debug)]
 pub(super) struct ReadTask {
     // Returns `None` if no file changed, so nothing was read.

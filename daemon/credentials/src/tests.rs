@@ -101,7 +101,7 @@ async fn unchanged_files_change_nothing() {
     let first = fixture.credentials.current(false).await.unwrap();
     fixture.write("token", "t1");
     let second = fixture.credentials.current(false).await.unwrap();
-    assert!(Arc::ptr_eq(&first, &second), "sessions of TLS can be resumed");
+    assert!(Arc::ptr_eq(&first, &second), "TLS sessions can resume");
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn a_certificate_and_its_key_are_followed_together() {
     let first = fixture.credentials.current(false).await.unwrap();
     fixture.write("crt", &new);
     let between = fixture.credentials.current(false).await.unwrap();
-    assert!(Arc::ptr_eq(&first, &between), "half of a pair counts for nothing");
+    assert!(Arc::ptr_eq(&first, &between), "half of a pair changes nothing");
     assert_eq!(
         fixture.problem().as_deref(),
         Some("the client certificate and its key do not belong together")
@@ -263,7 +263,7 @@ async fn a_plugin_runs_once_until_its_credential_ends_or_is_doubted() {
     assert_eq!(
         (fixture.shown().await.unwrap().as_str(), runs()),
         ("Bearer t1", 1),
-        "doubts of a fresh one are ignored"
+        "a 401 for a fresh one is ignored"
     );
     fixture.credentials.lock_state().read_at = Instant::now().checked_sub(RECHECK_PAUSE);
     assert_eq!(fixture.shown().await.unwrap(), "Bearer t1");

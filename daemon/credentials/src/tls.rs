@@ -13,7 +13,6 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 /// The most certificates read from a bundle: real ones have a handful, the largest public collection about 150.
 const AUTHORITIES_MAX: usize = 1_000;
 
-/// A client's certificate chain and its key.
 pub struct ClientKeyPair<'a> {
     pub certificate: &'a [u8],
     pub key: &'a [u8],

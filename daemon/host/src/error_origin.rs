@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// Where the error of a socket arose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorOrigin {
     /// This node lacked a resource or forbade the connection, so nothing reached the peer.
@@ -63,7 +62,6 @@ impl ErrorOrigin {
         }
     }
 
-    /// Classifies the error of an established connection.
     pub fn classify_established(error: &io::Error) -> Self {
         Self::classify(error, Duration::MAX)
     }

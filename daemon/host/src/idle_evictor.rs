@@ -12,7 +12,6 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-/// The state of one client.
 #[derive(Debug, Default)]
 struct ClientState {
     /// When the client was last active: a counter that goes up with each arrival and message of any client.
@@ -77,7 +76,6 @@ impl Drop for TrackedClient {
 }
 
 impl TrackedClient {
-    /// Begins a request, which lasts until the returned guard is dropped.
     pub fn begin_request(&self) -> RequestGuard {
         self.0.client.requests.fetch_add(1, Ordering::Relaxed);
         RequestGuard(Arc::clone(&self.0.client))
@@ -113,7 +111,6 @@ impl TrackedClient {
     }
 }
 
-/// A request in progress.
 #[derive(Debug)]
 pub struct RequestGuard(Arc<ClientState>);
 
@@ -178,7 +175,7 @@ mod tests {
     use super::*;
 
     /// A client, and the task that serves it. With `asks`, the first byte begins a request that gets no response.
-    fn come(evictor: &mut IdleEvictor, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
+    fn connect(evictor: &mut IdleEvictor, asks: bool) -> (DuplexStream, tokio::task::JoinHandle<()>) {
         let (ours, theirs) = duplex(16);
         let client = evictor.add_client();
         let mut stream = client.track_stream(ours);
@@ -196,32 +193,32 @@ mod tests {
 
     #[tokio::test]
     async fn the_client_idle_for_longest_is_evicted_first() {
-        let mut guests = IdleEvictor::default();
-        let mut all: Vec<_> = (0..3).map(|_| come(&mut guests, false)).collect();
+        let mut evictor = IdleEvictor::default();
+        let mut all: Vec<_> = (0..3).map(|_| connect(&mut evictor, false)).collect();
         tokio::task::yield_now().await;
         all[0].0.write_u8(1).await.unwrap();
         tokio::task::yield_now().await;
         for gone in [1, 2, 0] {
-            assert!(guests.evict_idle().await);
+            assert!(evictor.evict_idle().await);
             tokio::task::yield_now().await;
             assert!(all[gone].1.is_finished(), "{gone}");
         }
-        assert!(!guests.evict_idle().await, "nobody is left");
+        assert!(!evictor.evict_idle().await, "no client is left");
     }
 
     #[tokio::test]
     async fn arrived_bytes_are_read_before_eviction_and_requests_are_never_aborted() {
-        let mut guests = IdleEvictor::default();
-        let (mut asks, asking) = come(&mut guests, true);
-        let (_idle, idles) = come(&mut guests, false);
+        let mut evictor = IdleEvictor::default();
+        let (mut asks, asking) = connect(&mut evictor, true);
+        let (_idle, idles) = connect(&mut evictor, false);
         // No task has run yet, so this byte is not read.
         asks.write_u8(1).await.unwrap();
-        assert!(guests.evict_idle().await);
+        assert!(evictor.evict_idle().await);
         tokio::task::yield_now().await;
         assert_eq!((asking.is_finished(), idles.is_finished()), (false, false), "it was read, and stays");
-        assert!(guests.evict_idle().await);
+        assert!(evictor.evict_idle().await);
         tokio::task::yield_now().await;
         assert_eq!((asking.is_finished(), idles.is_finished()), (false, true));
-        assert!(!guests.evict_idle().await, "who asks is not asked to go");
+        assert!(!evictor.evict_idle().await, "a client with a request is not evicted");
     }
 }

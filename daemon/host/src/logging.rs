@@ -48,7 +48,6 @@ impl Logging {
         }
     }
 
-    /// Sets the level from now on.
     pub fn set_level(&self, level: LogLevel) {
         // The only error is a missing subscriber, and then nothing is logged.
         let _ = self.level.reload(level_filter(level));

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The time between two ticks.
 pub const TICK: Duration = Duration::from_secs(1);
 
 static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -17,7 +16,6 @@ pub async fn next_tick() {
     sleep_until(tick_after(*FIRST, Instant::now())).await;
 }
 
-/// The first tick after `now`.
 fn tick_after(first: Instant, now: Instant) -> Instant {
     let since = now.saturating_duration_since(first);
     first + Duration::from_secs(since.as_secs()) + TICK
@@ -33,7 +31,7 @@ mod tests {
         for late in [0, 1, 400, 999] {
             assert_eq!(tick_after(first, first + Duration::from_millis(late)), first + TICK);
         }
-        assert_eq!(tick_after(first, first + TICK), first + 2 * TICK, "a beat that is here was the last one");
+        assert_eq!(tick_after(first, first + TICK), first + 2 * TICK, "the current tick is over");
     }
 
     #[test]

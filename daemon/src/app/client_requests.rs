@@ -11,7 +11,6 @@ use holdfast_agent::drains::{self, ORDERS_WAITING_MAX, Order};
 use holdfast_api::{FORGETS_WAITING_MAX, ForgetRequest, RELOADS_WAITING_MAX, ReloadRequest, RequestSenders};
 use holdfast_evidence::diagnose::gather::Gatherer;
 
-/// Requests of clients at the unix socket.
 pub(super) struct ClientRequests {
     pub(super) reloads: mpsc::Receiver<ReloadRequest>,
     pub(super) forgets: mpsc::Receiver<ForgetRequest>,
@@ -44,7 +43,6 @@ pub(super) fn channels(
 }
 
 impl DrainOrders {
-    /// The outcome of the last write of the drains.
     pub(super) fn last_write(&self) -> watch::Receiver<drains::DrainsWrite> {
         self.last_write.subscribe()
     }

@@ -27,7 +27,6 @@ use super::{AppError, settings, start, watch_channel};
 pub(super) type MapSenders = (watch::Sender<Arc<DatapathView>>, watch::Sender<LiveMaps>);
 pub(super) type MapReceivers = (watch::Receiver<Arc<DatapathView>>, watch::Receiver<LiveMaps>);
 
-/// The channels of the maps' state.
 fn map_channels(maps: &AppMaps) -> (MapSenders, MapReceivers) {
     let ((views, views_now), (live, live_now)) =
         (watch_channel(maps.view()), watch::channel(maps.live_maps()));
@@ -42,7 +41,6 @@ pub(super) struct Foundation {
     pub(super) sets: SavedSets,
     /// It spreads in time what many nodes do at once.
     pub(super) seed: u64,
-    /// The state folder, and the claim on it.
     pub(super) folder: state::StateFolder,
     pub(super) claim: state::Claim,
     pub(super) access: Option<Access>,

@@ -32,7 +32,6 @@ pub(super) struct ReadingSenders {
     pub(super) closed_listeners: watch::Sender<Vec<String>>,
 }
 
-/// The parts that the readings come from.
 pub(super) struct ReadingParts<'a> {
     pub(super) config: &'a Config,
     pub(super) cluster: (Option<&'a Access>, Option<&'a Kubernetes>),

@@ -58,7 +58,6 @@ fn external_ips(allowed: &config::ExternalIps) -> ExternalIps {
     }
 }
 
-/// The apiserver's current addresses.
 pub(super) fn apiserver_addresses(access: Option<&Access>) -> BTreeSet<SocketAddr> {
     access.map(|access| access.addresses().borrow().clone()).unwrap_or_default()
 }
@@ -76,12 +75,10 @@ pub(super) fn parse_blocks(config: &Config, path: &Path) -> Result<Blocks, AppEr
     Blocks::from_config(config, &path.to_string_lossy()).map_err(AppError::Services)
 }
 
-/// The state folder.
 pub(super) fn state_folder(config: &Config) -> state::StateFolder {
     state::StateFolder::new(&config.state.path)
 }
 
-/// The folder of further blocks, and its path.
 pub(super) fn blocks_folder(config: &Config) -> Option<(BlocksFolder, Arc<str>)> {
     let path = config.more_services.path.as_deref()?;
     Some((BlocksFolder::new(path), path.to_string_lossy().into()))

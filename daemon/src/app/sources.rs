@@ -20,7 +20,6 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::{Reload, settings};
 
-/// The sources, before they run.
 pub(super) struct Sources {
     manifests: Option<Manifests>,
     kubernetes: Option<Kubernetes>,

@@ -260,6 +260,6 @@ mod tests {
     fn each_start_draws_another_secret() {
         let [one, other] = [(); 2].map(|()| random_hash_seed().unwrap());
         assert_ne!(one, other);
-        assert_ne!(one, Seed(0), "nothing was drawn");
+        assert_ne!(one, Seed(0), "no key was drawn");
     }
 }

@@ -61,10 +61,10 @@ impl ReloadHarness {
     }
 
     async fn reload(&self, text: &str) -> Vec<&'static str> {
-        self.tries(text).await.unwrap()
+        self.try_reload(text).await.unwrap()
     }
 
-    async fn tries(&self, text: &str) -> Result<Vec<&'static str>, String> {
+    async fn try_reload(&self, text: &str) -> Result<Vec<&'static str>, String> {
         std::fs::write(self.folder.path().join("holdfast.toml"), text).unwrap();
         self.reload.reload_config(|| true).await.map(|done| done.restart_keys)
     }
@@ -77,7 +77,7 @@ async fn a_reload_compares_with_what_runs_and_not_with_the_last_file() {
     let waiting = ["node.name", "datapath.kind", "state.path", "admin.listen"];
     assert_eq!(bed.reload(changed).await, waiting);
     assert_eq!(bed.reload(changed).await, waiting, "they still wait");
-    assert!(bed.reload("").await.is_empty(), "what was taken back waits for nothing");
+    assert!(bed.reload("").await.is_empty(), "reverted keys do not wait");
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn a_reload_refuses_what_a_start_refuses() {
     // Missing files may appear later.
     for (more, expected) in [("", Some(no_authority)), ("ca_file = \"/not/there.crt\"", None)] {
         let text = format!("[apiserver]\nendpoints = [\"https://10.0.0.10:6443\"]\n{more}\n");
-        assert_eq!(bed.tries(&text).await.err().as_deref(), expected, "{more}");
+        assert_eq!(bed.try_reload(&text).await.err().as_deref(), expected, "{more}");
         assert_eq!(bed.reload.refusal.borrow().as_deref(), expected, "{more}");
     }
 }
@@ -113,8 +113,8 @@ fn kernel_a_reload_keeps_the_name_that_a_start_needs() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let bed = ReloadHarness::started_with(named);
-            assert!(bed.tries(named).await.is_ok());
-            let refused = bed.tries("").await.unwrap_err();
+            assert!(bed.try_reload(named).await.is_ok());
+            let refused = bed.try_reload("").await.unwrap_err();
             assert!(refused.contains("my_host") && refused.contains("[node]"), "{refused}");
         });
     };
@@ -125,7 +125,7 @@ fn kernel_a_reload_keeps_the_name_that_a_start_needs() {
 async fn the_command_lines_node_name_wins_and_survives_a_reload() {
     let bed = ReloadHarness::started_as(Some("n7"), "[node]\nname = \"n\"\n");
     for text in ["[node]\nname = \"m\"\n", ""] {
-        assert!(bed.reload(text).await.is_empty(), "it waits for nothing that a restart would not change");
+        assert!(bed.reload(text).await.is_empty(), "only changed keys wait");
         assert!(bed.reload.effective.borrow().text.contains("name = \"n7\""), "{text}");
     }
 }
@@ -138,12 +138,12 @@ async fn a_reload_reads_the_files_about_events_and_is_not_refused_for_them() {
                 remedy = [{ risk = \"safe\", do = \"Wait.\" }]\n";
     assert_eq!(bed.reload_events(ours).await, (Some("Ours.".to_owned()), 0));
     let broken = ours.replace("risk", "rsik");
-    assert_eq!(bed.reload_events(&broken).await, (built_in.clone(), 1), "what is built in holds");
+    assert_eq!(bed.reload_events(&broken).await, (built_in.clone(), 1), "the built-in knowledge holds");
     assert_eq!(bed.reload_events(ours).await.1, 0);
     std::fs::write(bed.folder.path().join("events.d/ours.toml"), "[").unwrap();
     std::fs::write(bed.folder.path().join("holdfast.toml"), "[nod]").unwrap();
     assert!(bed.reload.reload_config(|| true).await.is_err());
-    assert_eq!(bed.known(), (Some("Ours.".to_owned()), 0), "all of a reload counts, or none of it");
+    assert_eq!(bed.known(), (Some("Ours.".to_owned()), 0), "a reload applies as a whole or not at all");
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn a_key_that_needs_a_restart_is_not_in_force() {
     assert!(shown.contains("limit = \"2m\"") && shown.contains("listen = \"127.0.0.1:9890\""), "{shown}");
     assert!(!shown.contains("frontends = 7"), "{shown}");
     let settings = settings::engine_settings(&bed.reload.config.borrow(), Default::default());
-    assert_ne!(settings.frontends_max, Some(7), "nor is it half in force");
+    assert_ne!(settings.frontends_max, Some(7), "it is not half in force");
 }
 
 /// Other nodes select by their own lists, so this one needs every serving backend.
@@ -248,7 +248,7 @@ async fn a_reload_reported_as_failed_is_not_applied_later() {
     let (left, answered) = wish();
     drop(answered);
     bed.reload.answer_reload(left).await;
-    assert!(!limit(&bed), "it had waited behind others");
+    assert!(!limit(&bed), "it had waited behind other requests");
     // The engine is busy, and receives only after the client has left.
     let (events, mut heard) = mpsc::channel(1);
     events.try_send(Vec::new()).unwrap();

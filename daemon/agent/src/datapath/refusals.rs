@@ -43,7 +43,6 @@ struct RefusalState {
     failure: Option<String>,
 }
 
-/// The log of the latest denied clients.
 #[derive(Debug, Default)]
 pub struct RefusalLog {
     state: Mutex<RefusalState>,
@@ -295,10 +294,10 @@ mod tests {
             let denial = if process % 3 == 0 { Denial::Dropped } else { Denial::Refused };
             log.record(NOW, refusal(process, denial));
         }
-        let told = log.snapshot();
-        assert_eq!((told.refused, told.dropped), (1_000, 500));
+        let snapshot = log.snapshot();
+        assert_eq!((snapshot.refused, snapshot.dropped), (1_000, 500));
         assert_eq!(log.totals(), [(Denial::Refused, 1_000), (Denial::Dropped, 500)]);
-        let kept: Vec<u32> = told.latest.iter().map(|denied| denied.refusal.process).collect();
+        let kept: Vec<u32> = snapshot.latest.iter().map(|denied| denied.refusal.process).collect();
         assert_eq!(kept, (500..1_500).collect::<Vec<_>>());
     }
 
@@ -314,10 +313,10 @@ mod tests {
         for (at, process, denial) in tries {
             log.record(Timestamp(at), refusal(process, denial));
         }
-        let told = log.snapshot();
-        let kept = told.latest.iter().map(|it| (it.refusal.process, it.first.0, it.last.0, it.count));
+        let snapshot = log.snapshot();
+        let kept = snapshot.latest.iter().map(|it| (it.refusal.process, it.first.0, it.last.0, it.count));
         assert_eq!(kept.collect::<Vec<_>>(), [(2, 6, 6, 1), (1, 5, 9, 2), (1, 9, 9, 1)]);
-        assert_eq!((told.refused, told.dropped), (3, 1), "each is counted");
+        assert_eq!((snapshot.refused, snapshot.dropped), (3, 1), "each try is counted");
     }
 
     #[test]
@@ -341,8 +340,8 @@ mod tests {
         let kept = log.snapshot().latest;
         let of = |share| kept.iter().filter(|it| it.refusal.quota == QuotaId(share)).count();
         assert_eq!((of(1), of(2), of(3), kept.len()), (1, 300, 699, 1_000));
-        assert_eq!(kept[999].refusal.process, 8_999, "the last one comes last");
-        assert_eq!(kept[301].refusal.process, 8_301, "of its own the latest are kept");
+        assert_eq!(kept[999].refusal.process, 8_999, "the latest is last");
+        assert_eq!(kept[301].refusal.process, 8_301, "the namespace keeps its latest");
     }
 
     /// Refusals at ports without a service are their own group: a scan of all ports concerns no namespace.
@@ -364,17 +363,17 @@ mod tests {
         log.record(NOW, refusal(1, Denial::Refused));
         assert_eq!(log.snapshot().failure, None);
         log.record_failure("EPERM".to_owned());
-        let told = log.snapshot();
-        assert_eq!((told.failure.as_deref(), told.latest.len()), (Some("EPERM"), 1));
+        let snapshot = log.snapshot();
+        assert_eq!((snapshot.failure.as_deref(), snapshot.latest.len()), (Some("EPERM"), 1));
     }
 
     #[test]
     fn a_readers_snapshot_does_not_change() {
         let log = RefusalLog::none();
         log.record(NOW, refusal(1, Denial::Refused));
-        let told = log.snapshot();
+        let snapshot = log.snapshot();
         log.record(NOW, refusal(2, Denial::Refused));
-        assert_eq!((told.latest.len(), log.snapshot().latest.len()), (1, 2));
+        assert_eq!((snapshot.latest.len(), log.snapshot().latest.len()), (1, 2));
     }
 
     #[test]

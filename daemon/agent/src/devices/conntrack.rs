@@ -20,7 +20,6 @@ const SECOND_PASS_WAIT: Duration = Duration::from_secs(2);
 /// The time limit of the second pass. Nothing waits for it.
 const SECOND_PASS_MAX: Duration = Duration::from_secs(30);
 
-/// Enters flows into conntrack.
 pub(super) struct Conntrack {
     live_maps: watch::Receiver<LiveMaps>,
     /// The firewall of the last pass.

@@ -74,7 +74,7 @@ mod tests {
             tokio::time::sleep(2 * PAUSE).await;
             run_tool("ethtool", "-K left rxvlan on");
             tokio::time::sleep(3 * PAUSE).await;
-            assert!(!looked.has_changed().unwrap(), "no program at a driver needs it");
+            assert!(!looked.has_changed().unwrap(), "no XDP program needs it");
             drop(config);
             running.await.unwrap();
         });

@@ -35,11 +35,9 @@ pub(super) struct Address {
     pub(super) bits: u8,
 }
 
-/// A device's route to a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GatewayRoute {
     pub(super) index: u32,
-    /// Whether it is a default route.
     pub(super) is_default: bool,
     pub(super) gateway: Option<IpAddr>,
     /// The source address that the route names, if any.
@@ -61,7 +59,6 @@ impl Network {
     }
 }
 
-/// Whether two addresses share their first `bits` bits.
 pub(super) fn share_prefix(one: IpAddr, other: IpAddr, bits: u8) -> bool {
     let differs = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => u128::from(one.to_bits() ^ other.to_bits()) << 96,
@@ -71,7 +68,6 @@ pub(super) fn share_prefix(one: IpAddr, other: IpAddr, bits: u8) -> bool {
     differs.leading_zeros() >= u32::from(bits)
 }
 
-/// The kernel's listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KernelListing {
     pub(super) links: Vec<Link>,
@@ -83,7 +79,6 @@ pub(super) struct KernelListing {
     pub(super) defaults: BTreeSet<u32>,
     /// Devices with routes to others, except the kernel's own routes for an address.
     pub(super) routed: BTreeSet<u32>,
-    /// The devices' routes to gateways.
     pub(super) gateway_routes: BTreeSet<GatewayRoute>,
     /// Networks of devices with both ends here, in which the device has an address.
     pub(super) networks: BTreeSet<Network>,
@@ -96,10 +91,8 @@ pub(super) struct KernelListing {
     pub(super) strict: BTreeSet<u32>,
 }
 
-/// What a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleSelector {
-    /// A firewall mark.
     Mark,
     /// The sender: an address and its prefix length.
     Source(IpAddr, u8),

@@ -131,12 +131,10 @@ fn local_peer_addresses(links: &[Link], addresses: &[Address]) -> Vec<Address> {
     addresses.iter().filter(|it| ends_here.contains(&it.index)).copied().collect()
 }
 
-/// The routing rules of both families.
 pub(super) fn list_rules() -> io::Result<Vec<RoutingRule>> {
     dump_consistent((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), routing_rules::parse_rule)
 }
 
-/// The families with rules on ports.
 fn families_with_port_rules() -> io::Result<[bool; 2]> {
     let found =
         dump_consistent((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), routing_rules::port_rule_family)?;

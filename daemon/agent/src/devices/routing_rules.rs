@@ -105,7 +105,6 @@ pub(super) fn port_rule_family(body: &[u8]) -> Option<IsV4> {
     asked.any(|kind| kind >= FRA_SPORT_RANGE && !is_of_service(kind)).then_some(is_v4)
 }
 
-/// The selector of a rule for packets from anywhere.
 fn any_source_selector(is_v4: bool) -> RuleSelector {
     let any = if is_v4 { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { IpAddr::from([0; 16]) };
     RuleSelector::Source(any, 0)

@@ -40,7 +40,6 @@ pub(crate) fn snat_ports(ports: &SnatPorts) -> Vec<RangeInclusive<u16>> {
     }
 }
 
-/// The largest free ranges, in order.
 pub(super) fn free_ranges(
     given: &RangeInclusive<u16>,
     taken: &[RangeInclusive<u16>],

@@ -441,7 +441,7 @@ async fn follow(
     let told = (decisions, watch::channel(LiveMaps::default()).1);
     let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, engine));
     test(&mut now, &config).await;
-    assert!(asked.try_recv().is_ok(), "the engine is told at once");
+    assert!(asked.try_recv().is_ok(), "the engine is notified at once");
     following.abort();
 }
 
@@ -545,7 +545,7 @@ fn kernel_flows_are_not_adopted_while_another_proxy_may_have_clients() {
         let told = (decisions, watch::channel(LiveMaps::default()).1);
         let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, query::channel().0));
         until(&mut now, "near outer").await;
-        assert!(now.borrow().iter().all(|it| !it.adopts_flows), "nothing was looked for yet");
+        assert!(now.borrow().iter().all(|it| !it.adopts_flows), "no scan has run yet");
         for (there, expected) in [("", true), ("kube-proxy", false), ("Antrea", true)] {
             let proxy = OtherProxy { proxy: there, evidence: Vec::new(), traces: Vec::new() };
             found.send_replace([proxy].into_iter().filter(|it| !it.proxy.is_empty()).collect());
@@ -565,12 +565,8 @@ fn snat_uses_the_largest_free_port_ranges() {
     assert_eq!(free_ranges(&usual, &[]), [1_024..=23_999, 61_000..=65_535]);
     let taken = [6_443..=6_443, 10_248..=10_260, 2_379..=2_380, 61_000..=61_000, 9_890..=9_890];
     let four = [2_381..=6_442, 6_444..=9_889, 10_261..=23_999, 61_001..=65_535];
-    assert_eq!(free_ranges(&usual, &taken), four, "the largest of what is between them");
-    assert_eq!(
-        free_ranges(&(1_024..=65_535), &[]),
-        [61_000..=65_535],
-        "the range that is used where none is free"
-    );
+    assert_eq!(free_ranges(&usual, &taken), four, "the largest free ranges");
+    assert_eq!(free_ranges(&(1_024..=65_535), &[]), [61_000..=65_535], "the fallback range");
 }
 
 #[test]

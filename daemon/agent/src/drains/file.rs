@@ -21,7 +21,6 @@ use holdfast_host::small_file;
 /// The file's name in the state's folder.
 pub(super) const FILE: &str = "drains.json";
 
-/// The name of the copy.
 pub(super) const COPY: &str = "drains.copy.json";
 
 /// The name of a damaged file, kept so that an operator can find out why.
@@ -33,7 +32,6 @@ const VERSION: u32 = 1;
 /// The largest file: the most drains allowed, each with the longest names, take 700 KB.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// A file's fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]
 pub(super) struct FileFault {
@@ -47,13 +45,11 @@ pub(super) struct FileFault {
 #[derive(Debug)]
 pub(super) struct LoadedDrains {
     pub(super) drains: Drains,
-    /// The faults of files.
     pub(super) faults: Vec<FileFault>,
     /// Why the drains may differ: a file cannot be read now.
     pub(super) unread: Option<String>,
 }
 
-/// One drain in the file.
 #[derive(Serialize, Deserialize)]
 struct DrainRecord {
     address: IpAddr,
@@ -92,7 +88,6 @@ impl DrainRecord {
     }
 }
 
-/// Loads a former process's drains.
 pub(super) fn load(folder: &Path) -> LoadedDrains {
     let (file, copy) = (read_drains(folder, FILE), read_drains(folder, COPY));
     let is_damaged = file.as_ref().is_err_and(|why| !why.may_be_whole);

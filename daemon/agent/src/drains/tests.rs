@@ -38,19 +38,19 @@ fn written() -> TempDir {
 }
 
 /// A controller that takes orders, with its events.
-struct Taking {
+struct OrderHarness {
     orders: mpsc::Sender<Order>,
     events: mpsc::Receiver<Vec<Event>>,
     running: JoinHandle<()>,
 }
 
-impl Taking {
+impl OrderHarness {
     fn begin(folder: &Path) -> Self {
         let (orders, ordered) = mpsc::channel(ORDERS_WAITING_MAX);
         let (events_out, events) = mpsc::channel(64);
         let kept = load_drains(folder);
-        let told = watch::channel(DrainsWrite::from_restored(&kept)).0;
-        let running = tokio::spawn(run(folder.to_owned(), kept, ordered, events_out, told));
+        let last_write = watch::channel(DrainsWrite::from_restored(&kept)).0;
+        let running = tokio::spawn(run(folder.to_owned(), kept, ordered, events_out, last_write));
         Self { orders, events, running }
     }
 
@@ -60,7 +60,7 @@ impl Taking {
         answered.await.unwrap()
     }
 
-    fn told(&mut self) -> Option<Arc<Drains>> {
+    fn last_applied(&mut self) -> Option<Arc<Drains>> {
         let mut group = self.events.try_recv().ok()?;
         let Some(Event::DrainsApplied(drains, by)) = group.pop() else { panic!("{group:?}") };
         assert_eq!(by.uid, 0);
@@ -161,41 +161,41 @@ fn drains_that_no_daemon_would_write_are_not_used() {
 #[tokio::test]
 async fn an_order_is_sent_written_and_kept_over_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let mut taking = Taking::begin(folder.path());
-    let taken = taking.order(drain(5, 0, None), true).await.unwrap();
+    let mut harness = OrderHarness::begin(folder.path());
+    let taken = harness.order(drain(5, 0, None), true).await.unwrap();
     assert_eq!((taken.before, taken.problem, taken.drains.len()), (None, None, 1));
-    assert_eq!(taking.told(), Some(taken.drains));
+    assert_eq!(harness.last_applied(), Some(taken.drains));
     let first = load_drains(folder.path()).drains;
     let known = first.get(&drain(5, 0, None)).cloned();
     assert!(known.is_some());
-    let again = taking.order(drain(5, 0, None), true).await.unwrap();
-    assert_eq!((again.before, taking.told()), (known.clone(), None), "nothing has changed");
-    taking.running.abort();
-    let mut next = Taking::begin(folder.path());
+    let again = harness.order(drain(5, 0, None), true).await.unwrap();
+    assert_eq!((again.before, harness.last_applied()), (known.clone(), None), "nothing has changed");
+    harness.running.abort();
+    let mut next = OrderHarness::begin(folder.path());
     let taken = next.order(drain(5, 0, None), false).await.unwrap();
     assert_eq!((taken.before, taken.drains.len()), (known, 0));
-    assert!(next.told().unwrap().is_empty());
+    assert!(next.last_applied().unwrap().is_empty());
     assert_eq!(next.order(drain(5, 0, None), false).await.unwrap().before, None);
-    assert!(next.told().is_none() && load_drains(folder.path()).drains.is_empty());
+    assert!(next.last_applied().is_none() && load_drains(folder.path()).drains.is_empty());
 }
 
 #[tokio::test]
 async fn a_damaged_drains_file_is_rewritten_at_once() {
     let folder = written();
     fs::write(folder.path().join(file::FILE), "").unwrap();
-    let _taking = Taking::begin(folder.path());
+    let _harness = OrderHarness::begin(folder.path());
     let is_whole =
         || fs::read(folder.path().join(file::FILE)).ok() == fs::read(folder.path().join(file::COPY)).ok();
     let begun = std::time::Instant::now();
     while !is_whole() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it is not written");
+        assert!(begun.elapsed() < Duration::from_secs(20), "the disk refuses it");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(*load_drains(folder.path()).drains, three());
 }
 
-/// Makes the system refuse to open the files, even for root, until [`given`].
-fn withheld(folder: &Path) {
+/// Makes the system refuse to open the files, even for root, until [`allow_open`].
+fn deny_open(folder: &Path) {
     for name in [file::FILE, file::COPY] {
         let path = folder.join(name);
         fs::rename(&path, path.with_extension("kept")).unwrap();
@@ -203,7 +203,7 @@ fn withheld(folder: &Path) {
     }
 }
 
-fn given(folder: &Path) {
+fn allow_open(folder: &Path) {
     for path in [file::FILE, file::COPY].map(|name| folder.join(name)) {
         fs::rename(path.with_extension("kept"), &path).unwrap();
     }
@@ -212,14 +212,17 @@ fn given(folder: &Path) {
 #[tokio::test]
 async fn unreadable_files_stay_and_take_effect_once_readable() {
     let folder = written();
-    withheld(folder.path());
-    let mut taking = Taking::begin(folder.path());
-    let taken = taking.order(drain(9, 0, None), true).await.unwrap();
-    assert!(taken.problem.unwrap().contains("drains.json"), "it is told that the order is not on disk");
-    assert_eq!(taking.told().unwrap().len(), 1, "it counts");
+    deny_open(folder.path());
+    let mut harness = OrderHarness::begin(folder.path());
+    let taken = harness.order(drain(9, 0, None), true).await.unwrap();
+    assert!(
+        taken.problem.unwrap().contains("drains.json"),
+        "the outcome reports that the order is not on disk"
+    );
+    assert_eq!(harness.last_applied().unwrap().len(), 1, "it counts");
     let is_link = |name| fs::symlink_metadata(folder.path().join(name)).unwrap().is_symlink();
-    assert!(is_link(file::FILE) && is_link(file::COPY), "nothing is put aside or written over");
-    given(folder.path());
+    assert!(is_link(file::FILE) && is_link(file::COPY), "no file is set aside or overwritten");
+    allow_open(folder.path());
     let mut all = three();
     all.add(drain(9, 0, None), by(0)).unwrap();
     let keys =
@@ -229,15 +232,15 @@ async fn unreadable_files_stay_and_take_effect_once_readable() {
         assert!(begun.elapsed() < Duration::from_secs(60), "they are not in force");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(keys(&taking.told().unwrap()), keys(&all));
+    assert_eq!(keys(&harness.last_applied().unwrap()), keys(&all));
 }
 
 #[tokio::test]
 async fn two_orders_at_once_both_count() {
     let folder = tempfile::tempdir().unwrap();
-    let taking = Taking::begin(folder.path());
+    let harness = OrderHarness::begin(folder.path());
     let (one, other) =
-        tokio::join!(taking.order(drain(5, 0, None), true), taking.order(drain(6, 0, None), true));
+        tokio::join!(harness.order(drain(5, 0, None), true), harness.order(drain(6, 0, None), true));
     assert!(one.is_ok() && other.is_ok());
     let found = load_drains(folder.path()).drains;
     assert!(found.get(&drain(5, 0, None)).is_some() && found.get(&drain(6, 0, None)).is_some());
@@ -251,9 +254,9 @@ async fn invariant_10_drains_beyond_the_limit_are_rejected() {
         drains.add(Drain::new(Ipv4Addr::from_bits(number).into(), None, None), by(0)).unwrap();
     }
     file::store(folder.path(), &drains).unwrap();
-    let mut taking = Taking::begin(folder.path());
-    assert_eq!(taking.order(drain(5, 0, None), true).await, Err(TooManyDrains));
-    assert!(taking.told().is_none());
+    let mut harness = OrderHarness::begin(folder.path());
+    assert_eq!(harness.order(drain(5, 0, None), true).await, Err(TooManyDrains));
+    assert!(harness.last_applied().is_none());
 }
 
 #[tokio::test]
@@ -261,13 +264,13 @@ async fn an_order_counts_on_a_failing_disk_and_the_write_is_retried() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     fs::write(&state, "").unwrap();
-    let mut taking = Taking::begin(&state);
-    let taken = taking.order(drain(5, 0, None), true).await.unwrap();
+    let mut harness = OrderHarness::begin(&state);
+    let taken = harness.order(drain(5, 0, None), true).await.unwrap();
     assert!(taken.problem.unwrap().contains("state"));
-    assert_eq!(taking.told().unwrap().len(), 1);
+    assert_eq!(harness.last_applied().unwrap().len(), 1);
     fs::remove_file(&state).unwrap();
     // The next order writes all of them.
-    assert_eq!(taking.order(drain(6, 0, None), true).await.unwrap().problem, None);
+    assert_eq!(harness.order(drain(6, 0, None), true).await.unwrap().problem, None);
     assert_eq!(load_drains(&state).drains.len(), 2);
 }
 

@@ -17,7 +17,6 @@ const USERS_BYTES_MAX: usize = 1 << 20;
 /// The longest name that is kept; Linux allows 32 characters.
 const NAME_LENGTH_MAX: usize = 32;
 
-/// The name of the user with this number.
 pub(super) fn user_name(users: &Path, uid: u32) -> Option<Arc<str>> {
     let users = small_file::read_bounded(users, USERS_BYTES_MAX).ok()?;
     let users = str::from_utf8(&users).ok()?;

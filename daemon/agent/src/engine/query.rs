@@ -28,13 +28,10 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// A comparison of all maps yields to everything else, so it may take longer.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The map entries of each requested frontend.
 pub type Entries = Vec<Result<Option<FrontendEntry>, MapError>>;
 
-/// A query, and the channel of its response.
 #[derive(Debug)]
 pub enum EngineQuery {
-    /// Reads the current map entries of these frontends.
     Read(Vec<FrontendKey>, oneshot::Sender<Entries>),
     /// Runs upkeep of the maps now instead of within a second, because something outside of the engine changed. It
     /// has no response.
@@ -43,7 +40,6 @@ pub enum EngineQuery {
     Check(oneshot::Sender<Result<Vec<Drift>, CheckError>>),
 }
 
-/// Sends queries to the engine.
 #[derive(Clone, Debug)]
 pub struct EngineClient(mpsc::Sender<EngineQuery>);
 

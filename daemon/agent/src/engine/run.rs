@@ -48,14 +48,12 @@ const CHECK: Duration = Duration::from_secs(60);
 /// How often an idle engine wakes, so that its progress can be watched.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The channels of the engine's loop.
 #[derive(Debug)]
 pub struct EngineChannels {
     /// Groups of events; each is applied as a whole.
     pub events: mpsc::Receiver<Vec<Event>>,
     /// The snapshot that readers see.
     pub snapshots: watch::Sender<Arc<Snapshot>>,
-    /// Queries that only the engine can answer.
     pub queries: mpsc::Receiver<EngineQuery>,
     /// Where change records go.
     pub changes: mpsc::Sender<TimedChange>,
@@ -77,7 +75,6 @@ pub enum Upkeep {
     Continue,
 }
 
-/// Remaining upkeep, and when more is due.
 #[derive(Debug, Default)]
 struct UpkeepSchedule {
     is_left: bool,
@@ -93,7 +90,6 @@ impl UpkeepSchedule {
         self.is_left && !(is_busy && self.last.is_some_and(|(ended, took)| ended.elapsed() < took))
     }
 
-    /// Whether the next inspection is due.
     fn is_check_due(&self) -> bool {
         self.looked_at.is_none_or(|looked| looked.elapsed() >= IDLE)
     }
@@ -182,7 +178,6 @@ struct ChangeQueue {
 }
 
 impl EngineChannels {
-    /// Runs an engine step, and passes on its change records and its snapshot.
     fn run_step<M: Maps>(&self, engine: &mut Engine<M>, started: Instant, changes: &mut ChangeQueue) {
         let at = SystemTime::now();
         let mono = since_boot();
@@ -225,7 +220,6 @@ impl EngineChannels {
     }
 }
 
-/// The engine's next action.
 enum EngineTurn {
     End,
     Group(Vec<Event>),

@@ -63,7 +63,6 @@ impl StepMetrics {
         self.caught_up_at.store(holdfast_host::clock::now().0, Ordering::Relaxed);
     }
 
-    /// When events were last taken.
     pub(crate) fn last_events(&self) -> Millis {
         Millis(self.events_at.load(Ordering::Relaxed))
     }
@@ -74,7 +73,6 @@ impl StepMetrics {
     }
 }
 
-/// A histogram of durations.
 #[derive(Debug)]
 pub struct Histogram {
     // The upper bound of each bucket, and its count: a duration counts in the first bucket that it fits.
@@ -109,7 +107,6 @@ impl Histogram {
         (buckets, so_many(&self.beyond))
     }
 
-    /// The sum of all durations.
     pub(crate) fn sum(&self) -> Duration {
         Duration::from_micros(self.microseconds.load(Ordering::Relaxed))
     }

@@ -29,7 +29,6 @@ struct Usage {
     cpu_milliseconds: Option<u64>,
 }
 
-/// Reads the current usage.
 fn usage() -> Usage {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     Usage {

@@ -25,7 +25,6 @@ pub(super) enum ServingState {
     Served,
     /// No source has reported the address yet, for this reason: its route stays until one does.
     Unreported(String),
-    /// It is undecided, for this reason.
     Undecided(String),
     /// It is not served, for this reason.
     Unserved(String),
@@ -48,7 +47,6 @@ impl ServingState {
     }
 }
 
-/// The state of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AddressState {
     pub(super) serving: ServingState,
@@ -66,7 +64,6 @@ impl AddressState {
     }
 }
 
-/// Judges each address of these blocks.
 pub(super) fn judge_blocks<'b>(
     blocks: impl IntoIterator<Item = &'b ServiceBlock>,
     services: &ServiceViews,
@@ -118,7 +115,6 @@ pub(super) fn former_addresses(
     found.into_iter().map(of_address).collect()
 }
 
-/// The services that unread files may contain.
 pub(super) struct UnreadFiles<'u> {
     /// The services of blocks that were read.
     pub(super) read: BTreeSet<ObjectName>,
@@ -152,7 +148,6 @@ impl UnreadFiles<'_> {
     }
 }
 
-/// The states of a service's frontends at an address.
 fn frontend_states(view: &ServiceView, address: IpAddr) -> impl Iterator<Item = ServingState> {
     view.frontends.iter().filter(move |row| row.address == address).map(move |row| frontend_state(view, row))
 }
@@ -200,7 +195,6 @@ fn block_states(block: &ServiceBlock, services: &ServiceViews) -> Vec<(IpAddr, S
     block.frontends.iter().map(|frontend| (frontend.ip(), judged(frontend))).collect()
 }
 
-/// A row by the address that clients dial.
 fn dialled_row(row: &FrontendView, transport: Transport) -> Option<(SocketAddr, &FrontendView)> {
     let is_meant = row.protocol == Protocol::Transport(transport);
     is_meant.then(|| (SocketAddr::new(row.address, row.port.get()), row))

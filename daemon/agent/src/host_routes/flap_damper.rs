@@ -104,15 +104,15 @@ mod tests {
 
     /// An address, what is announced, and the start time.
     struct Rig {
-        course: FlapDamper,
+        damper: FlapDamper,
         begun: Instant,
         address: IpAddr,
     }
 
     impl Rig {
         fn new(announced: &[&str]) -> Self {
-            let course = FlapDamper::from_announced(announced.iter().map(|it| it.parse().unwrap()));
-            Self { course, begun: Instant::now(), address: "192.0.2.10".parse().unwrap() }
+            let damper = FlapDamper::from_announced(announced.iter().map(|it| it.parse().unwrap()));
+            Self { damper, begun: Instant::now(), address: "192.0.2.10".parse().unwrap() }
         }
 
         /// Whether it is announced this many milliseconds after the start, and after how many more that changes.
@@ -121,13 +121,13 @@ mod tests {
             let judged = match judged {
                 "served" => ServingState::Served,
                 "undecided" => ServingState::Undecided(why()),
-                "untold" => ServingState::Unreported(why()),
+                "unreported" => ServingState::Unreported(why()),
                 _ => ServingState::Unserved(why()),
             };
             let now = self.begun + Duration::from_millis(milliseconds);
             let standings = [(self.address, AddressState { serving: judged, checked_after })].into();
-            let next = self.course.update(&standings, now);
-            let is_there = self.course.announced_addresses().any(|it| it == self.address);
+            let next = self.damper.update(&standings, now);
+            let is_there = self.damper.announced_addresses().any(|it| it == self.address);
             (is_there, next.map(|next| (next - now).as_millis()))
         }
     }
@@ -147,7 +147,7 @@ mod tests {
         rig.at(10, "lost", Duration::ZERO);
         assert_eq!(rig.at(20, "served", Duration::ZERO), (false, Some(5_000)));
         assert_eq!(rig.at(5_019, "served", Duration::ZERO), (false, Some(1)));
-        assert_eq!(rig.at(5_019, "lost", Duration::ZERO), (false, None), "it begins anew");
+        assert_eq!(rig.at(5_019, "lost", Duration::ZERO), (false, None), "the wait restarts");
         assert_eq!(rig.at(5_020, "served", Duration::ZERO), (false, Some(5_000)));
         assert_eq!(rig.at(10_020, "served", Duration::ZERO), (true, None));
     }
@@ -164,12 +164,12 @@ mod tests {
     #[test]
     fn a_former_announcement_stays_while_served_or_undecided() {
         let mut rig = Rig::new(&["192.0.2.10"]);
-        assert_eq!(rig.at(0, "served", 3 * SECOND), (true, None), "checks are no reason to take it away");
+        assert_eq!(rig.at(0, "served", 3 * SECOND), (true, None), "pending checks do not withdraw it");
         let mut rig = Rig::new(&["192.0.2.10"]);
         assert_eq!(rig.at(0, "undecided", Duration::ZERO), (true, Some(5_000)));
         assert_eq!(rig.at(1_000, "served", Duration::ZERO), (true, None));
         assert_eq!(rig.at(2_000, "undecided", Duration::ZERO), (true, Some(5_000)));
-        assert_eq!(rig.at(7_000, "undecided", Duration::ZERO), (false, None), "but not for ever");
+        assert_eq!(rig.at(7_000, "undecided", Duration::ZERO), (false, None), "only for a bounded time");
         let mut rig = Rig::new(&["192.0.2.10"]);
         assert_eq!(rig.at(0, "lost", Duration::ZERO), (false, None));
     }
@@ -177,10 +177,10 @@ mod tests {
     #[test]
     fn an_unreported_address_keeps_its_state() {
         let mut rig = Rig::new(&["192.0.2.10"]);
-        assert_eq!(rig.at(0, "untold", Duration::ZERO), (true, None));
-        assert_eq!(rig.at(3_600_000, "untold", Duration::ZERO), (true, None));
+        assert_eq!(rig.at(0, "unreported", Duration::ZERO), (true, None));
+        assert_eq!(rig.at(3_600_000, "unreported", Duration::ZERO), (true, None));
         assert_eq!(rig.at(3_600_001, "lost", Duration::ZERO), (false, None));
-        assert_eq!(rig.at(3_600_002, "untold", Duration::ZERO), (false, None));
+        assert_eq!(rig.at(3_600_002, "unreported", Duration::ZERO), (false, None));
     }
 
     #[test]
@@ -192,8 +192,8 @@ mod tests {
     #[test]
     fn an_address_without_a_service_is_forgotten() {
         let mut rig = Rig::new(&["192.0.2.10", "2001:db8::10"]);
-        rig.course.update(&AddressStates::new(), rig.begun);
-        assert_eq!(rig.course.announced_addresses().count(), 0);
-        assert!(rig.course.histories.is_empty());
+        rig.damper.update(&AddressStates::new(), rig.begun);
+        assert_eq!(rig.damper.announced_addresses().count(), 0);
+        assert!(rig.damper.histories.is_empty());
     }
 }

@@ -36,25 +36,20 @@ const RTN_BLACKHOLE: u8 = 6;
 /// The length of an `rtmsg`.
 const ROUTE: usize = 12;
 
-/// A route to one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Route {
     pub(super) table: u8,
     pub(super) address: IpAddr,
 }
 
-/// An action on a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RouteChange {
-    /// Add it.
     Add,
     /// Add it back if another program removed it.
     Keep,
-    /// Remove it.
     Remove,
 }
 
-/// One change of one route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RouteStep {
     pub(super) change: RouteChange,
@@ -75,7 +70,6 @@ pub(super) fn list_routes() -> io::Result<BTreeSet<Route>> {
     Ok(listed)
 }
 
-/// Parses one of our routes from an `rtmsg`.
 fn parse_own_route(body: &[u8]) -> Option<Route> {
     let [_, bits, _, _, table, protocol, _, kind, ..] = *body else { return None };
     let address = attribute(body.get(ROUTE..)?, RTA_DST).and_then(ip)?;
@@ -90,7 +84,6 @@ const fn prefix_length(address: IpAddr) -> u8 {
     }
 }
 
-/// Steps with their results.
 type Outcomes = Vec<(RouteStep, io::Result<()>)>;
 
 /// Does one step after the other, and returns each result.

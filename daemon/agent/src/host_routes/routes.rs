@@ -19,7 +19,6 @@ const REINSTALL_EVERY: Duration = Duration::from_secs(10);
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Our routes.
 #[derive(Debug, Default)]
 pub(super) struct InstalledRoutes {
     installed: BTreeSet<Route>,
@@ -144,12 +143,10 @@ impl InstalledRoutes {
         self.failures.insert(route, RouteFailure { error, pause, retry_at: now + pause });
     }
 
-    /// When the next retry is due.
     pub(super) fn next_retry(&self) -> Option<Instant> {
         self.failures.values().map(|it| it.retry_at).min()
     }
 
-    /// The readers' view of a route.
     pub(super) fn to_view(&self, route: Route, why: Option<String>) -> AnnouncedAddress {
         let Route { table, address } = route;
         let error = self.failures.get(&route).map(|it| it.error.clone());
@@ -193,7 +190,7 @@ mod tests {
     }
 
     /// The steps as `take 192.0.2.1`.
-    fn told(steps: &[RouteStep]) -> Vec<String> {
+    fn step_lines(steps: &[RouteStep]) -> Vec<String> {
         let word = |change| match change {
             RouteChange::Add => "put",
             RouteChange::Keep => "keep",
@@ -208,15 +205,15 @@ mod tests {
         let mut kernel = InstalledRoutes::from_installed(routes(&["192.0.2.1", "192.0.2.2"]));
         let wanted = routes(&["192.0.2.2", "2001:db8::1"]);
         let steps = kernel.plan_steps(&wanted, now);
-        assert_eq!(told(&steps), ["take 192.0.2.1", "put 2001:db8::1", "keep 192.0.2.2"]);
+        assert_eq!(step_lines(&steps), ["take 192.0.2.1", "put 2001:db8::1", "keep 192.0.2.2"]);
         for step in steps {
             let outcome = if step.change == RouteChange::Keep { refusal(libc::EEXIST) } else { Ok(()) };
             kernel.record_outcome(step, outcome, now, "");
         }
         assert_eq!((kernel.installed.clone(), kernel.totals()), (wanted.clone(), [1, 1, 0]));
-        assert_eq!(told(&kernel.plan_steps(&wanted, now)), [""; 0], "all is as it should be");
+        assert_eq!(step_lines(&kernel.plan_steps(&wanted, now)), [""; 0], "nothing is left to do");
         let later = now + REINSTALL_EVERY;
-        assert_eq!(told(&kernel.plan_steps(&wanted, later)), ["keep 192.0.2.2", "keep 2001:db8::1"]);
+        assert_eq!(step_lines(&kernel.plan_steps(&wanted, later)), ["keep 192.0.2.2", "keep 2001:db8::1"]);
     }
 
     #[test]
@@ -227,7 +224,7 @@ mod tests {
         let mut now = begun;
         for pause in [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000] {
             let steps = kernel.plan_steps(&one, now);
-            assert_eq!(told(&steps), ["put 192.0.2.1"]);
+            assert_eq!(step_lines(&steps), ["put 192.0.2.1"]);
             kernel.record_outcome(steps[0], refusal(libc::EPERM), now, "");
             let again = kernel.next_retry().unwrap();
             assert_eq!((again - now).as_millis(), pause);
@@ -235,11 +232,11 @@ mod tests {
         }
         assert_eq!(kernel.totals(), [0, 0, 9]);
         let before = now - Duration::from_millis(1);
-        assert_eq!(told(&kernel.plan_steps(&both, before)), ["put 192.0.2.2"]);
+        assert_eq!(step_lines(&kernel.plan_steps(&both, before)), ["put 192.0.2.2"]);
         let shown = kernel.to_view(route("192.0.2.1"), None);
         assert!(!shown.announced && shown.error.unwrap().contains("CAP_NET_ADMIN"));
-        assert_eq!(told(&kernel.plan_steps(&BTreeSet::new(), before)), [""; 0]);
-        assert_eq!(kernel.next_retry(), None, "what nobody wants any more is not tried again");
+        assert_eq!(step_lines(&kernel.plan_steps(&BTreeSet::new(), before)), [""; 0]);
+        assert_eq!(kernel.next_retry(), None, "an unwanted route is not retried");
     }
 
     #[test]
@@ -251,9 +248,9 @@ mod tests {
         assert!(!kernel.contains(route("192.0.2.1")));
         let later = now + PAUSE_FIRST;
         let steps = kernel.plan_steps(&BTreeSet::new(), later);
-        assert_eq!(told(&steps), ["take 192.0.2.1"]);
+        assert_eq!(step_lines(&steps), ["take 192.0.2.1"]);
         kernel.record_outcome(steps[0], refusal(libc::ESRCH), later, "");
-        assert_eq!(told(&kernel.plan_steps(&BTreeSet::new(), later)), [""; 0]);
+        assert_eq!(step_lines(&kernel.plan_steps(&BTreeSet::new(), later)), [""; 0]);
         assert_eq!(kernel.next_retry(), None);
     }
 
@@ -264,8 +261,8 @@ mod tests {
         let steps = kernel.plan_steps(&routes(&["192.0.2.1"]), now);
         kernel.record_outcome(steps[0], refusal(libc::EEXIST), now, "");
         let shown = kernel.to_view(route("192.0.2.1"), None);
-        assert!(!shown.announced && shown.error.unwrap().contains("another program made"));
-        assert_eq!(told(&kernel.plan_steps(&BTreeSet::new(), now)), [""; 0], "nor is it taken out");
+        assert!(!shown.announced && shown.error.unwrap().contains("of another program"));
+        assert_eq!(step_lines(&kernel.plan_steps(&BTreeSet::new(), now)), [""; 0], "nor is it removed");
     }
 
     #[test]

@@ -69,7 +69,11 @@ async fn an_address_is_served_if_all_its_announced_services_are() {
     let why = "192.0.2.10: static/secure is refusing (no-endpoints) at port 443";
     assert_eq!(judged(&lost, &[]).await, [why, "2001:db8::10"]);
     let quiet = lost.replace("name = \"secure\"\nannounce = \"route\"", "name = \"secure\"");
-    assert_eq!(judged(&quiet, &[]).await, ["192.0.2.10", "2001:db8::10"], "one that is not asked has no say");
+    assert_eq!(
+        judged(&quiet, &[]).await,
+        ["192.0.2.10", "2001:db8::10"],
+        "a service that is not announced does not count"
+    );
 }
 
 #[tokio::test]
@@ -110,7 +114,7 @@ fn first_checks_delay_the_announcement() {
     assert_eq!(checked("health_check = { timeout = \"1s\" }"), Duration::from_millis(3_600));
     assert_eq!(checked("health_check = { timeout = \"1s\", rise = 5 }"), Duration::from_secs(6));
     let slow = checked("health_check = { timeout = \"1s\", slow_start = \"1h\" }");
-    assert_eq!(slow, Duration::from_millis(3_600), "a route waits for no slow start");
+    assert_eq!(slow, Duration::from_millis(3_600), "a route does not wait for a slow start");
 }
 
 /// At the beginning of its slow start a backend has a part of its weight, and is this node's only one.
@@ -158,7 +162,7 @@ fn kernel_only_our_own_routes_are_listed_and_removed() {
         assert_eq!(left, "blackhole 192.0.2.0/24 proto 104\nblackhole 192.0.2.11\n");
         let gone = kernel::carry_out(steps(RouteChange::Remove));
         assert!(gone.iter().all(|(_, outcome)| errno(outcome) == Some(nix::libc::ESRCH)), "{gone:?}");
-        assert_eq!(ip_route("show table 180"), left, "what is another's stays");
+        assert_eq!(ip_route("show table 180"), left, "foreign routes stay");
     });
 }
 
@@ -189,7 +193,7 @@ fn kernel_routes_follow_served_addresses_over_reloads_and_restarts() {
             assert_eq!(ip_route("show table 180"), here);
             assert!(ip_route("show table all").contains("192.0.2.10") && ip_route("show").is_empty());
             first.stop().await;
-            assert_eq!(ip_route("show table 180"), here, "no end of the daemon takes it away");
+            assert_eq!(ip_route("show table 180"), here, "the end of the daemon keeps it");
 
             let mut rules = Rules::new();
             let mut second = bed::Running::start(&rules.snapshot());
@@ -224,7 +228,7 @@ fn kernel_a_restart_keeps_the_routes_of_an_unreadable_block() {
 
             let mut rules = rules.restarted();
             let snapshot = rules.snapshot();
-            assert!(snapshot.programmed && !snapshot.is_synced(), "the folder is not told");
+            assert!(snapshot.programmed && !snapshot.is_synced(), "the folder was not read");
             let mut second = bed::Running::start(&snapshot);
             until(&mut second.shown, &both).await;
             let file = ObjectKey::File(Source::Config, "config.toml".into());
@@ -235,7 +239,7 @@ fn kernel_a_restart_keeps_the_routes_of_an_unreadable_block() {
             rules.drain("10.1.0.1");
             second.publish(&rules.snapshot());
             until(&mut second.shown, &both[1..]).await;
-            assert_eq!(second.shown.borrow().removed, 1, "an address that is lost goes, and no other went");
+            assert_eq!(second.shown.borrow().removed, 1, "only the lost address is withdrawn");
             rules.tell(Event::RejectionEnded(file));
             second.publish(&rules.snapshot());
             until(&mut second.shown, &[]).await;

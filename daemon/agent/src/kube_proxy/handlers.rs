@@ -105,7 +105,6 @@ fn to_pretty_json(value: &impl Serialize) -> String {
     String::from_utf8(body).unwrap_or_default()
 }
 
-/// The health check of one Service, in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServiceCheck {
     pub(super) service: ObjectName,

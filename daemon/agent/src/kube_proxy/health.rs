@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use super::limits;
 
-/// The last observed health of the node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Health {
     /// When the node was last healthy; `None` until the maps are up to date for the first time.
@@ -21,7 +20,6 @@ pub(super) struct Health {
     pub(super) is_leaving: bool,
 }
 
-/// A time at which the node was healthy, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HealthyTime {
     pub(super) at: SystemTime,

@@ -17,7 +17,6 @@ use crate::readings::{Readings, translates_packets};
 use holdfast_config::{Config, NodePortAddresses};
 use holdfast_host::ticker;
 
-/// Publishes the ports' responses.
 #[derive(Debug)]
 pub(super) struct HealthPublisher {
     pub(super) readings: Readings,
@@ -26,7 +25,6 @@ pub(super) struct HealthPublisher {
     pub(super) plans: watch::Sender<Plan>,
 }
 
-/// The inputs of a plan besides the services.
 #[derive(Debug, PartialEq)]
 struct PlanInput {
     node: Arc<NodeFacts>,

@@ -33,7 +33,6 @@ pub(super) const HEADER_BYTES_MAX: usize = 8 * 1024;
 /// scrapes over one connection.
 pub(super) const HEADER_TIME_MAX: Duration = Duration::from_secs(65);
 
-/// The longest lifetime of a connection.
 pub(super) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// The pause after a failed accept, usually for lack of file descriptors, so that the loop does not spin.

@@ -8,7 +8,6 @@ use holdfast_core::facts::SliceFacts;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::PortView;
 
-/// Whether the row's endpoint is on this node, by its slice.
 pub(super) fn is_local_row(port: &PortView, row: &Row, slices: &[Arc<SliceFacts>], node: &str) -> bool {
     let slice = port.row_slice(row, slices);
     let endpoint = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));

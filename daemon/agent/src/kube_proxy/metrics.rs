@@ -17,7 +17,6 @@ use crate::exposition::{Exposition, process};
 use crate::readings::Readings;
 use holdfast_kubernetes::source::Resource;
 
-/// All current metrics.
 pub(super) fn render_metrics(readings: &Readings, requests: &HealthRequests) -> String {
     let mut out = Exposition::default();
     write_steps(&mut out, &readings.liveness.steps);

@@ -104,10 +104,8 @@ pub(super) fn describe_bind_error(error: &io::Error) -> String {
     }
 }
 
-/// How many connections a port may have.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionLimit {
-    /// Connections reserved for this port.
     pub(super) reserved: usize,
     /// The most connections, including those from the shared slots.
     pub(super) max: usize,
@@ -139,7 +137,6 @@ pub(super) async fn serve(listener: TcpListener, room: ConnectionLimit, answerer
     }
 }
 
-/// The connections of one port.
 struct Connections {
     limit: ConnectionLimit,
     tasks: JoinSet<()>,

@@ -32,7 +32,6 @@ pub(super) struct Plan {
     pub(super) more: usize,
 }
 
-/// A plan in progress.
 #[derive(Debug, Default)]
 struct PlanBuilder {
     plan: Plan,
@@ -184,7 +183,6 @@ fn local_ready_endpoints<'a>(
 /// youngest.
 type Rank = (Source, i64);
 
-/// The port that a Service wants.
 fn requested_port(view: &ServiceView) -> Option<(NonZeroU16, Rank)> {
     let facts: &ServiceFacts = view.facts.as_deref().filter(|_| view.state == ServiceState::Served)?;
     let has_one = facts.kind == ServiceType::LoadBalancer && facts.external_policy == TrafficPolicy::Local;

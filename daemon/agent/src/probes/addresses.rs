@@ -23,7 +23,6 @@ pub(super) type ArrivalOrder = u64;
 #[derive(Debug)]
 struct AddressQueue<T> {
     free: Instant,
-    /// The waiting backends, by namespace, in order of arrival.
     waiting: BTreeMap<String, BTreeMap<ArrivalOrder, T>>,
     /// The namespace that had the last turn.
     last: String,
@@ -107,7 +106,6 @@ impl<T> AddressQueues<T> {
         Some(found)
     }
 
-    /// Drops a backend that no longer waits.
     pub(super) fn cancel_wait(&mut self, address: IpAddr, namespace: &str, place: ArrivalOrder) {
         let Some(mut found) = self.remove(address) else { return };
         if let Some(queue) = found.waiting.get_mut(namespace) {

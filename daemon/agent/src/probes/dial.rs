@@ -31,7 +31,6 @@ enum IcmpError {
 }
 
 impl IcmpError {
-    /// Whether it reports that no host has the address.
     const fn is_host_unreachable(self) -> bool {
         matches!(self, Self::V4(3, 1) | Self::V6(1, 3))
     }
@@ -41,7 +40,6 @@ impl IcmpError {
 struct ErrorQueue(OwnedFd);
 
 impl ErrorQueue {
-    /// Enables the queue.
     fn enable(socket: &TcpSocket, to: SocketAddr) -> io::Result<Self> {
         let wanted = match to {
             SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
@@ -51,7 +49,6 @@ impl ErrorQueue {
         Ok(Self(socket.as_fd().try_clone_to_owned()?))
     }
 
-    /// Reads the first error.
     fn read_first(&self) -> Option<IcmpError> {
         let mut quote = [0; QUOTE_BYTES];
         let mut pieces = [IoSliceMut::new(&mut quote)];

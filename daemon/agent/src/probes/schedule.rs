@@ -25,7 +25,6 @@ use super::fair_queue::{FairQueue, Turn};
 /// address instead of a turn.
 const WAITING_AT_ONCE: usize = 64;
 
-/// A held list.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ListName {
     service: ServiceKey,
@@ -139,7 +138,6 @@ impl ProbeList {
     }
 }
 
-/// The lists of one namespace.
 #[derive(Debug, Default)]
 struct NamespaceLists {
     all: BTreeMap<Arc<ListName>, ProbeList>,
@@ -336,7 +334,6 @@ impl Schedule {
     }
 }
 
-/// The ports whose list is held.
 fn held_ports(view: &ServiceView) -> impl Iterator<Item = (&PortView, &Arc<Hold>)> {
     view.ports.iter().filter_map(|port| Some((port, port.hold.as_ref()?)))
 }

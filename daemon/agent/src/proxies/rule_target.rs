@@ -32,7 +32,6 @@ pub(super) struct RuleTarget {
 }
 
 impl RuleTarget {
-    /// Adds one expression.
     pub(super) fn add_expression(&mut self, name: &str, body: &[u8]) {
         match name {
             "immediate" => self.chain = parse_chain(body).or_else(|| self.chain.take()),
@@ -113,7 +112,7 @@ mod tests {
             assert_eq!(leads("immediate", &jump[..cut]), RuleTarget::default(), "{cut}");
         }
         let other = bytes(&DNAT[0].replace("444e4154", "534e4154"));
-        assert_eq!(leads("target", &other), RuleTarget::default(), "a translation of sources");
+        assert_eq!(leads("target", &other), RuleTarget::default(), "SNAT is no target");
         let older = bytes(&DNAT[0].replace("0800020000000002", "0800020000000000"));
         assert_eq!(leads("target", &older), RuleTarget::default(), "a revision with another range");
     }

@@ -79,7 +79,6 @@ pub(super) fn dump(kind: u16, family: u8, asked: &[(u16, &str)]) -> io::Result<V
     Ok(found)
 }
 
-/// The texts of one attribute, over all objects.
 fn attribute_texts(objects: &[Object], wanted: u16) -> impl Iterator<Item = &str> {
     let attributes = objects.iter().flat_map(|it| attributes(&it.attributes));
     let texts = attributes.filter(move |(kind, _)| *kind == wanted);

@@ -133,7 +133,7 @@ fn a_kube_proxy_may_have_clients_while_any_trace_remains() {
         of(vec![("kube-proxy", "nftables table kube-proxy".to_owned())]).iter().any(OtherProxy::has_clients)
     );
     fs::create_dir_all(root.path().join("sys/class/net/antrea-gw0")).unwrap();
-    assert!(!of(Vec::new()).iter().any(OtherProxy::has_clients), "the network of the pods");
+    assert!(!of(Vec::new()).iter().any(OtherProxy::has_clients), "the pod network");
     fs::create_dir_all(root.path().join("sys/class/net/kube-ipvs0")).unwrap();
     assert!(of(Vec::new()).iter().any(OtherProxy::has_clients));
 }

@@ -26,7 +26,6 @@ words! {
     }
 }
 
-/// The reason for a port in use by another process.
 pub(crate) const IN_USE: &str = "another process listens there (`ss -ltnp` names it)";
 
 /// A port that is wanted but not open.
@@ -55,7 +54,6 @@ pub struct ClosedPorts(Mutex<ClosedList>);
 
 #[derive(Debug, Default)]
 struct ClosedList {
-    // The ports of the configuration.
     configured: Vec<ClosedPort>,
     services: Vec<ClosedPort>,
     // Since when each of `services` is closed, in their order.

@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(count.load(Ordering::Relaxed), 1);
         tokio::time::sleep(FRESH).await;
         all.get(run(&count, &running)).await;
-        assert_eq!(count.load(Ordering::Relaxed), 2, "what is older than a second is compared anew");
+        assert_eq!(count.load(Ordering::Relaxed), 2, "an older result is compared again");
     }
 
     #[tokio::test(start_paused = true)]

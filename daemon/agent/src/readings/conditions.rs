@@ -77,7 +77,6 @@ words! {
     }
 }
 
-/// One condition of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub service: ObjectName,
@@ -93,7 +92,6 @@ impl Condition {
     }
 }
 
-/// All conditions of services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// In the order of the services' names.
@@ -143,7 +141,6 @@ impl Conditions {
     }
 }
 
-/// The oldest condition of each kind for each service.
 #[derive(Debug, Default)]
 struct OldestConditions(BTreeMap<(ObjectName, ConditionKind), Condition>);
 

@@ -42,10 +42,8 @@ pub const RULES: [&str; 10] = [
     GAP,
 ];
 
-/// The rule of a change that the maps refused.
 pub(super) const REFUSED_BY_THE_MAPS: &str = "refused-by-the-maps";
 
-/// The rule of a gap.
 pub(super) const GAP: &str = "gap";
 
 /// A change and the time of its batch, as the engine passes it on.
@@ -111,7 +109,6 @@ fn is_remembered_state(change: &Change) -> bool {
         && pairs.all(|(old, new)| is_same_for_clients((before, old), (after, new)))
 }
 
-/// Whether clients of a frontend get the same as before.
 fn is_same_for_clients(before: RowInView<'_>, after: RowInView<'_>) -> bool {
     let ((_, old), (_, new)) = (before, after);
     row_key(old) == row_key(new)
@@ -129,7 +126,6 @@ fn change_outcome(change: &Change, elapsed: Duration) -> Outcome {
     Outcome { ops: change.ops, error: change.error.clone(), elapsed_us: micros(elapsed) }
 }
 
-/// The rule that decided.
 fn deciding_rule(change: &Change, transitions: &[Transition]) -> Word {
     let was_there = change.before.as_ref().is_some_and(|before| before.facts.is_some());
     let after = match &change.after {
@@ -189,7 +185,6 @@ pub(super) fn rows_by_key(view: Option<&ServiceView>) -> BTreeMap<RowKey<'_>, &F
     rows(view).map(|row| (row_key(row), row)).collect()
 }
 
-/// The frontends of a view; none if there is no view.
 pub(super) fn rows(view: Option<&ServiceView>) -> impl Iterator<Item = &FrontendView> {
     view.into_iter().flat_map(|view| view.frontends.iter())
 }
@@ -199,7 +194,6 @@ pub(super) fn frontend_name(row: &FrontendView) -> String {
     format!("{}/{}", std::net::SocketAddr::new(row.address, row.port.get()), row.protocol)
 }
 
-/// A row in its view.
 type RowInView<'a> = (&'a ServiceView, &'a FrontendView);
 
 /// The change at one frontend, if any; `None` stands for a frontend that did not exist or no longer exists.
@@ -401,7 +395,6 @@ fn last_writer(writer: &Writer) -> LastWriter {
     }
 }
 
-/// The service before a cause.
 fn service_before<'a>(change: &'a Change, earlier: &'a [Cause]) -> Option<&'a ServiceFacts> {
     let of = |cause: &'a Cause| match cause {
         Cause::ServiceApplied(facts) => Some(Some(&**facts)),

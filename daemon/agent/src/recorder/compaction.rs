@@ -28,7 +28,6 @@ const UNFINISHED: &str = "thinned.new";
 /// How many bytes are collected before a write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// The bytes reserved for the gap.
 const GAP_BYTES: usize = 1 << 10;
 
 /// The most namespaces that a gap names.

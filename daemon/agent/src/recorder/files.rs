@@ -40,7 +40,6 @@ fn open_to_append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
 }
 
-/// All segments, and the open one.
 #[derive(Debug)]
 pub(super) struct SegmentFiles {
     folder: PathBuf,
@@ -66,7 +65,6 @@ impl SegmentFiles {
         }
     }
 
-    /// The bytes of all segments.
     pub(super) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }

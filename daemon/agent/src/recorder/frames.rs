@@ -43,16 +43,13 @@ pub(super) fn put_record(json: &str, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// A piece of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
-    /// A whole record.
     Record(&'a str),
     /// This many bytes that belong to no record.
     Bad(usize),
 }
 
-/// Splits all bytes into pieces.
 pub(super) fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {

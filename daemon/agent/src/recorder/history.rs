@@ -12,7 +12,6 @@ use holdfast_status::rfc3339::Millis;
 use super::ring::{self, Fill, Line, Rings};
 use super::watchers::{Watch, Watchers};
 
-/// The state of the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordingStatus {
     /// The number of the latest record; 0 if there was none.
@@ -25,11 +24,9 @@ pub struct RecordingStatus {
     pub gaps: u64,
     /// Changes without a record, because too many came at once or one could not be serialized.
     pub lost: u64,
-    /// The state of the file.
     pub file: FileHealth,
 }
 
-/// The state of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileHealth {
     /// The bytes of all segments together.
@@ -94,7 +91,6 @@ pub fn latest_records(newest_first: impl Iterator<Item = Record>, most: usize) -
 }
 
 impl History {
-    /// The selected records, by number.
     pub fn select(&self, wanted: &RecordQuery) -> Vec<Arc<Line>> {
         let lines = self.rings().lines(wanted.service.as_ref());
         let mut lines: Vec<_> = lines.into_iter().filter(|line| wanted.matches(line)).collect();
@@ -124,12 +120,10 @@ impl History {
         self.watchers.add_watcher(service)
     }
 
-    /// The number of watchers.
     pub fn watchers(&self) -> usize {
         self.watchers.count()
     }
 
-    /// The state of the recording.
     pub fn status(&self) -> RecordingStatus {
         lock(&self.status).clone()
     }

@@ -13,7 +13,6 @@ use holdfast_status::record::{Record, Trigger};
 use super::change_record::{frontend_name, row_key, rows, rows_by_key, slot};
 use holdfast_host::logging::messages::{self, say};
 
-/// Logs one change with its record.
 pub(super) fn write(change: &Change, record: &Record) {
     let seq = record.seq;
     let cause = record.triggers.last().map(Trigger::sentence).unwrap_or_default();
@@ -30,7 +29,6 @@ pub(super) fn write(change: &Change, record: &Record) {
 enum RowOutcome {
     Removed,
     Added(Verdict, Option<Reason>),
-    /// The verdict before, the verdict now, and its reason.
     Verdict(Verdict, Verdict, Option<Reason>),
     Backends(Verdict),
     Remembered(Verdict),
@@ -183,7 +181,6 @@ fn verdict_severity(old: Verdict, new: Verdict, reason: Option<Reason>) -> Verdi
     }
 }
 
-/// Logs a new verdict.
 fn log_verdict(
     service: &ServiceKey,
     (old, new, reason): (Verdict, Verdict, Option<Reason>),

@@ -165,7 +165,6 @@ impl Reserve {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Waits until this number may be used, for at most `WAIT_MAX`.
     pub(super) fn wait_for(&self, number: u64) {
         let state = self.lock_state();
         if state.has_failed || number < state.below {
@@ -271,6 +270,6 @@ mod tests {
         let begun = Instant::now();
         (1_000..2_000).for_each(|number| reserve.wait_for(number));
         assert!(begun.elapsed() < WAIT_MAX * 100, "one wait for each number would take longer");
-        assert!(reserve.is_short(0), "it is tried again");
+        assert!(reserve.is_short(0), "the write is retried");
     }
 }

@@ -34,7 +34,6 @@ const HEAD_BYTES_MAX: u64 = 2 << 20;
 /// Receives each record and each gap, oldest first.
 pub(super) type LineSink<'a> = &'a mut dyn FnMut(Arc<Line>);
 
-/// The result of the restore, besides its records.
 #[derive(Debug, Default)]
 pub(super) struct RestoredHistory {
     /// How many gaps were found.
@@ -43,7 +42,6 @@ pub(super) struct RestoredHistory {
     pub(super) torn_gap: Option<Gap>,
     /// The highest number that may have been used.
     pub(super) seq: u64,
-    /// The segments, for the writer.
     pub(super) segments: Vec<Segment>,
     /// Whether the newest segment must not be appended to.
     pub(super) is_spoilt: bool,
@@ -311,7 +309,6 @@ fn segment_gap(cause: GapCause, segment: &Segment) -> Gap {
     Gap { file, ..Gap::new(cause) }
 }
 
-/// Makes the record of a gap.
 pub(super) fn gap_record(seq: u64, time: Millis, monotonic_us: u64, boot_id: &Arc<str>, gap: Gap) -> Record {
     Record {
         seq: Some(seq),

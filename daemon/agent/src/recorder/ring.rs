@@ -18,7 +18,6 @@ const RECORDS_PER_SERVICE_MAX: usize = 64;
 /// The memory of all rings. 10,000 services can have some four records each; most have fewer, and the file has more.
 pub(super) const BYTES_MAX: usize = 32 << 20;
 
-/// The rule of the record of a deleted service.
 pub(super) const SERVICE_GONE: &str = "service-gone";
 
 /// The most gaps kept; gaps are rare, and each may concern any service.
@@ -62,7 +61,6 @@ impl Line {
         Self { seq: record.seq, time: record.time, service, reasons: record.reasons(), is_gone, json }
     }
 
-    /// Parses the record from its JSON.
     pub fn record(&self) -> Option<Record> {
         serde_json::from_str(&self.json).ok()
     }
@@ -89,7 +87,6 @@ pub(super) struct Rings {
     dropped: u64,
 }
 
-/// The records of one namespace.
 #[derive(Debug, Default)]
 struct NamespaceRecords {
     bytes: usize,
@@ -192,7 +189,6 @@ impl Rings {
         lines
     }
 
-    /// The latest line of a service.
     pub(super) fn last(&self, service: &ObjectName) -> Option<&Line> {
         self.rings.get(service)?.back().map(Arc::as_ref)
     }
@@ -206,9 +202,7 @@ impl Rings {
 /// The memory in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
-    /// Services that have a record.
     pub services: usize,
-    /// Records of all services.
     pub records: usize,
     /// Bytes, by the size of [`Line`]s.
     pub bytes: usize,

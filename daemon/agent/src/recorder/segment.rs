@@ -13,7 +13,6 @@ pub(super) const SUFFIX: &str = ".history";
 pub(super) const FILE_MODE: u32 = 0o600;
 pub(super) const FOLDER_MODE: u32 = 0o700;
 
-/// One segment in the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) path: PathBuf,

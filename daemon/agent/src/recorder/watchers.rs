@@ -19,7 +19,6 @@ const BACKLOG_MAX: usize = 1_024;
 /// together keep at most 56 MiB that the rings have dropped.
 const BACKLOG_BYTES_MAX: usize = 512 << 10;
 
-/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
     /// A record, in the order of their numbers.
@@ -30,7 +29,6 @@ pub enum WatchEvent {
     End,
 }
 
-/// The receiver of one watcher's records.
 #[derive(Debug)]
 pub struct Watch {
     lines: mpsc::Receiver<Arc<Line>>,
@@ -44,7 +42,6 @@ struct Backlog {
     is_late: AtomicBool,
 }
 
-/// The recorder's end of a watcher's queue.
 #[derive(Debug)]
 struct WatcherQueue {
     service: Option<ObjectName>,
@@ -52,7 +49,6 @@ struct WatcherQueue {
     backlog: Arc<Backlog>,
 }
 
-/// The queues of all watchers.
 #[derive(Debug, Default)]
 pub(super) struct Watchers(Mutex<Vec<WatcherQueue>>);
 
@@ -164,7 +160,7 @@ mod tests {
         watchers.notify(&line("prod/web", 0));
         assert_eq!(all(&mut quiet), (2, None));
         assert_eq!(all(&mut noisy), (BACKLOG_MAX, Some(WatchEvent::Late)));
-        assert_eq!(watchers.count(), 1, "the late one has lost its seat");
+        assert_eq!(watchers.count(), 1, "the late watcher was removed");
     }
 
     #[test]
@@ -179,7 +175,7 @@ mod tests {
         }
         assert_eq!(all(&mut sleeps), (7, Some(WatchEvent::Late)));
         watchers.notify(&line("prod/web", 2 * BACKLOG_BYTES_MAX));
-        assert_eq!(all(&mut reads), (1, None), "one that waits for nothing else gets a record of any size");
+        assert_eq!(all(&mut reads), (1, None), "an idle watcher gets a record of any size");
     }
 
     #[test]

@@ -38,7 +38,6 @@ const SYNC: Duration = Duration::from_secs(1);
 /// The pause after a failure. A retry is one small write, and readers' view of the disk is at most this old.
 const PAUSE_FAILED: Duration = Duration::from_secs(1);
 
-/// A record in the queue.
 #[derive(Debug)]
 pub(super) struct QueuedRecord {
     pub(super) line: Arc<Line>,
@@ -49,7 +48,6 @@ pub(super) struct QueuedRecord {
     pub(super) _reservation: Option<Arc<Reservation>>,
 }
 
-/// The files of the writer.
 #[derive(Debug)]
 pub(super) struct WriterFiles {
     pub(super) files: SegmentFiles,
@@ -166,7 +164,6 @@ impl Writer {
         Ok(())
     }
 
-    /// The highest used number.
     fn highest_number(&self) -> u64 {
         self.history.status().seq.max(self.seq)
     }

@@ -10,13 +10,11 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// The name of the lock file.
 const FILE: &str = "lock";
 
 /// Only root may read the folder's files.
 const MODE: u32 = 0o600;
 
-/// Another daemon uses the folder.
 #[derive(Debug, thiserror::Error)]
 #[error("another holdfast runs with the state in {}; stop it first{}", path.display(), holdfast_datapath::describe_process(*holder))]
 pub struct StateInUse {

@@ -22,7 +22,6 @@ pub enum LoadError {
     #[error("{}: {source}", path.display())]
     Io {
         path: PathBuf,
-        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -83,7 +82,6 @@ pub struct Damage {
     pub lost: OmittedServices,
 }
 
-/// The content of one file.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotFile {
     pub(super) saved: SavedState,
@@ -92,7 +90,6 @@ pub(super) struct SnapshotFile {
     pub(super) names: Option<BTreeSet<ServiceKey>>,
     /// The services that are too large for a record.
     pub(super) left_out: BTreeSet<ServiceKey>,
-    /// Whether records of the file are missing or damaged.
     pub(super) is_damaged: bool,
 }
 

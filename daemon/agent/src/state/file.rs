@@ -31,7 +31,6 @@ const MODE: u32 = 0o600;
 pub struct StoreError {
     /// The file or folder.
     pub path: PathBuf,
-    /// The system's error.
     #[source]
     pub source: io::Error,
 }
@@ -90,7 +89,6 @@ pub(super) fn set_aside_damaged(path: &Path, damaged: &Path) -> io::Result<()> {
     keep_copy(path, damaged).or_else(|_| fs::rename(path, damaged))
 }
 
-/// Whether both are names of one file.
 fn is_same_file(path: &Path, other: &Path) -> bool {
     let identity = |path| fs::symlink_metadata(path).map(|it| (it.dev(), it.ino())).ok();
     identity(path).is_some_and(|it| identity(other) == Some(it))
@@ -188,7 +186,6 @@ fn skip(input: &mut impl Read, bytes: u64) -> io::Result<()> {
     if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// A writer that counts its bytes.
 struct CountingWriter<W> {
     inner: W,
     bytes: u64,

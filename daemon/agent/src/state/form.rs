@@ -24,7 +24,6 @@ use serde::{Deserialize, Serialize};
 
 use hold::HoldForm;
 
-/// One service.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ServiceForm {
     name: ObjectName,
@@ -37,7 +36,6 @@ pub(super) struct ServiceForm {
     balancer: Option<Box<BalancerFacts>>,
     maglev: Option<Arc<str>>,
     weights: Option<Box<WeightSetting>>,
-    /// The weights of the backends of each port.
     port_weights: Vec<BackendWeights>,
     /// The weights that each slice asks for; empty if no slice asks for any.
     slice_weights: Vec<Option<Box<WeightSetting>>>,
@@ -95,7 +93,6 @@ fn slice_weights(slices: &[Arc<SliceFacts>]) -> Vec<Option<Box<WeightSetting>>> 
     slices.iter().filter(|_| has_any).map(|slice| slice.weights.clone()).collect()
 }
 
-/// Adds the weights to the slices.
 fn with_weights(
     mut slices: Arc<[Arc<SliceFacts>]>,
     weights: Vec<Option<Box<WeightSetting>>>,

@@ -14,14 +14,12 @@ const MARK: [u8; 7] = *b"\xff\xferec\xfe\xff";
 /// Mark, kind, length, checksum.
 const HEAD_BYTES: usize = MARK.len() + 1 + 4 + 4;
 
-/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordKind {
     /// The data saved with the table; the first and the last record.
     Head,
     /// The names of the services that have records here, after the first head and before the last.
     Names,
-    /// One service with its slices.
     Service,
     /// The name of a service that is too large to be written.
     LeftOut,
@@ -48,7 +46,6 @@ fn checksum(kind: u8, length: [u8; 4], record: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// Writes one record with its length.
 pub(super) fn put_record(
     out: &mut impl Write,
     kind: RecordKind,

@@ -79,7 +79,6 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         Self { scope, decoders: None, batches_sent: 0, batch: Batch::default(), decoded_locally: Vec::new() }
     }
 
-    /// Adds a record.
     pub(super) fn push(&mut self, record: &[u8]) {
         self.batch.bytes.extend_from_slice(record);
         self.batch.lengths.push(record.len());
@@ -88,7 +87,6 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Sends the batch to the next thread.
     fn send_batch(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         let scope = self.scope;

@@ -57,7 +57,6 @@ pub struct SnapshotWrite {
     pub error: Option<Arc<str>>,
 }
 
-/// Watches snapshots and writes them to disk.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     folder: StateFolder,

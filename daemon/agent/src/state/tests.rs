@@ -123,10 +123,10 @@ async fn a_table_that_has_caught_up_is_written_once_more() {
         snapshots.send_replace(Arc::new(Snapshot { behind, ..snapshot() }));
         keeper.write_now().await.is_some()
     };
-    assert!(write(true).await, "it is the newest that is known");
+    assert!(write(true).await, "it is the newest known version");
     assert!(!write(true).await, "nothing is new");
     assert!(write(false).await, "it has the version now");
-    assert!(!write(true).await, "what is written does for a table that has not changed yet");
+    assert!(!write(true).await, "the file suffices for an unchanged table");
 }
 
 fn written() -> (tempfile::TempDir, StateFolder) {
@@ -178,9 +178,9 @@ fn an_imported_service_is_read_back_as_imported() {
     assert_eq!(
         (names(&start.imports), names(&start.imported_slices)),
         (vec!["demo/web@".into()], vec!["demo/web-1@".into()]),
-        "the next list tells them once more, with what is wrong in parts"
+        "the next list delivers them again, with their faults"
     );
-    assert!(start.services.is_none(), "of Services no version is known");
+    assert!(start.services.is_none(), "Services have no version");
     assert_eq!(names(&start.only_imports().imports), ["demo/web@"]);
 }
 
@@ -234,7 +234,7 @@ fn only_a_service_that_is_too_large_is_omitted_and_named() {
     let names: Vec<_> = kept.remembered.services.iter().map(|view| view.key.name.to_string()).collect();
     assert_eq!(names.len(), all.services.iter().count() - 1);
     assert!(!names.contains(&"shop/full".to_owned()));
-    assert!(kept.remembered.progress.is_empty(), "or nothing would tell of it");
+    assert!(kept.remembered.progress.is_empty(), "otherwise no watch would deliver it");
 }
 
 #[test]
@@ -377,7 +377,7 @@ async fn a_table_without_an_unreadable_source_is_written_if_none_is_better() {
     let (snapshots, reader) = watch::channel(Arc::new(lacking.clone()));
     let (mut keeper, _) =
         SnapshotWriter::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
-    assert_eq!(keeper.write_now().await, None, "the source may be about to tell");
+    assert_eq!(keeper.write_now().await, None, "the source may be about to deliver");
     lacking.unreadable.insert(Source::Config);
     snapshots.send_replace(Arc::new(lacking));
     assert!(keeper.write_now().await.is_some());
@@ -414,7 +414,7 @@ async fn a_failing_disk_is_reported_and_retried() {
     let (mut keeper, written) =
         SnapshotWriter::new(StateFolder::new(&file), reader, watch::channel(None).1, None, Arc::default());
     let pause = keeper.write_now().await.expect("it is tried again");
-    assert!(pause < Duration::from_secs(5), "what is said of the disk is not old: {pause:?}");
+    assert!(pause < Duration::from_secs(5), "the reported state of the disk is recent: {pause:?}");
     assert!(written.borrow().error.is_some());
     fs::remove_file(&file).unwrap();
     keeper.write_now().await;

@@ -21,12 +21,12 @@ use holdfast_host::logging::Logging;
 struct Listener(RefCell<Vec<String>>);
 
 impl Listener {
-    fn hear(&self, states: &[NotifyState<'_>]) {
+    fn receive(&self, states: &[NotifyState<'_>]) {
         let words = states.iter().map(ToString::to_string);
         self.0.borrow_mut().extend(words);
     }
 
-    fn heard(&self) -> Vec<String> {
+    fn messages(&self) -> Vec<String> {
         self.0.take()
     }
 }
@@ -40,86 +40,86 @@ fn unprogrammed() -> Snapshot {
     Snapshot { programmed: false, published: Timestamp(1), sources, ..Snapshot::default() }
 }
 
-struct TellerInputs {
+struct NotifierInputs {
     snapshots: watch::Sender<std::sync::Arc<Snapshot>>,
     refused: watch::Sender<Option<String>>,
     watched: StatusInput,
 }
 
-fn fixture(snapshot: Snapshot) -> TellerInputs {
+fn fixture(snapshot: Snapshot) -> NotifierInputs {
     let (snapshots, seen) = watch::channel(std::sync::Arc::new(snapshot));
     let (refused, refused_reload) = watch::channel(None);
     let logging = std::sync::Arc::new(Logging::silent(&Log::default()));
     let readings = Readings { refused_reload, ..fixture::readings(seen) };
     let watched = StatusInput { readings, logging };
-    TellerInputs { snapshots, refused, watched }
+    NotifierInputs { snapshots, refused, watched }
 }
 
 #[test]
 fn ready_is_sent_once_and_only_when_clients_are_served() {
-    let TellerInputs { snapshots, watched, .. } = fixture(unprogrammed());
+    let NotifierInputs { snapshots, watched, .. } = fixture(unprogrammed());
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began);
-    let heard = listener.heard();
-    assert!(!heard.contains(&"READY=1".to_owned()), "{heard:?}");
-    assert!(heard[0].ends_with("not ready: no first list yet from: kubernetes"), "{heard:?}");
+    let messages = listener.messages();
+    assert!(!messages.contains(&"READY=1".to_owned()), "{messages:?}");
+    assert!(messages[0].ends_with("not ready: no first list yet from: kubernetes"), "{messages:?}");
     snapshots.send_replace(std::sync::Arc::new(programmed()));
     teller.report(began + Duration::from_millis(20));
-    assert_eq!(listener.heard()[0], "READY=1");
+    assert_eq!(listener.messages()[0], "READY=1");
     teller.report(began + Duration::from_secs(1));
-    assert_eq!(listener.heard(), ["WATCHDOG=1"], "what was told is not told again");
+    assert_eq!(listener.messages(), ["WATCHDOG=1"], "the same state is not sent again");
 }
 
 #[test]
 fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
-    let TellerInputs { watched, .. } = fixture(unprogrammed());
+    let NotifierInputs { watched, .. } = fixture(unprogrammed());
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began + FIRST_LISTS_WAIT);
-    assert_eq!(listener.heard()[0], "READY=1");
+    assert_eq!(listener.messages()[0], "READY=1");
 }
 
 #[test]
 fn synced_sources_are_not_ready_while_devices_are_unknown() {
-    let TellerInputs { mut watched, .. } = fixture(programmed());
+    let NotifierInputs { mut watched, .. } = fixture(programmed());
     let known = watched.readings.datapath();
     let unknown = DatapathView::for_kernel(fixture::status());
     let (datapath, seen) = watch::channel(std::sync::Arc::new(unknown));
     watched.readings.datapath = seen;
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began);
-    let heard = listener.heard();
-    assert!(!heard.contains(&"READY=1".to_owned()), "{heard:?}");
+    let messages = listener.messages();
+    assert!(!messages.contains(&"READY=1".to_owned()), "{messages:?}");
     datapath.send_replace(known);
     teller.report(began + Duration::from_millis(20));
-    let heard = listener.heard();
-    assert!(heard[0] == "READY=1" && !heard[1].contains("not ready"), "{heard:?}");
+    let messages = listener.messages();
+    assert!(messages[0] == "READY=1" && !messages[1].contains("not ready"), "{messages:?}");
 }
 
 #[test]
 fn a_hanging_engine_is_not_alive() {
-    let TellerInputs { mut watched, .. } = fixture(programmed());
+    let NotifierInputs { mut watched, .. } = fixture(programmed());
     watched.readings.liveness = Liveness::new(|| Some(Duration::from_secs(6)));
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began);
-    assert!(!listener.heard().contains(&"WATCHDOG=1".to_owned()));
+    assert!(!listener.messages().contains(&"WATCHDOG=1".to_owned()));
 }
 
 #[test]
 fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
-    let TellerInputs { watched, refused, .. } = fixture(programmed());
+    let NotifierInputs { watched, refused, .. } = fixture(programmed());
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began);
-    let line = listener.heard()[1].clone();
+    let line = listener.messages()[1].clone();
     assert!(line.starts_with("STATUS=") && line.contains(" services, ") && line.contains(" held"), "{line}");
     assert!(line.contains("; apiserver [fd00::12]:6443"), "{line}");
     refused.send_replace(Some("holdfast.toml:3: no such key".to_owned()));
     teller.report(began);
-    let line = listener.heard()[0].clone();
+    let line = listener.messages()[0].clone();
     assert!(line.ends_with("; the last reload was refused: holdfast.toml:3: no such key"), "{line}");
 }
 
@@ -133,18 +133,18 @@ fn readiness_does_not_wait_for_an_unreadable_source() {
     ] {
         snapshot.sources = sources.into_iter().collect();
         snapshot.unreadable = [Source::Manifests].into();
-        let TellerInputs { watched, .. } = fixture(snapshot.clone());
+        let NotifierInputs { watched, .. } = fixture(snapshot.clone());
         let (listener, began) = (Listener::default(), Instant::now());
-        Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).report(began);
-        assert_eq!(listener.heard().contains(&"READY=1".to_owned()), is_ready);
+        Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states)).report(began);
+        assert_eq!(listener.messages().contains(&"READY=1".to_owned()), is_ready);
     }
 }
 
 #[test]
 fn an_address_in_use_is_in_the_status_line() {
-    let TellerInputs { mut watched, .. } = fixture(programmed());
+    let NotifierInputs { mut watched, .. } = fixture(programmed());
     watched.readings.closed_listeners = watch::channel(vec!["cannot listen on 127.0.0.1:9890".to_owned()]).1;
     let (listener, began) = (Listener::default(), Instant::now());
-    Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).report(began);
-    assert!(listener.heard()[1].ends_with("; cannot listen on 127.0.0.1:9890"));
+    Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states)).report(began);
+    assert!(listener.messages()[1].ends_with("; cannot listen on 127.0.0.1:9890"));
 }

@@ -4,7 +4,6 @@
 //! parses the text to identify it. `contrib/systemd/holdfast.catalog` explains each message. A number is never
 //! reused. Messages that need no explanation have no number.
 
-/// A message's number and text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// 128 bits in hexadecimal digits.
@@ -28,77 +27,44 @@ macro_rules! messages {
 }
 
 messages! {
-    /// The admin API answers.
     STARTED = "fa7bcbd42d2dc89fb8a718175b425260", "started; the admin API answers";
     /// The service manager got `READY=1`.
     READY = "65b0794de283a67c935fa3309c90d955", "ready; clients are served";
-    /// A signal ends this daemon.
     STOPPING = "187b7d892993e66831760515b687f134", "stopping; clients are served as before";
-    /// A signal ends this daemon, and some of its programs or pins are gone, so clients may lose their service.
     STOPPING_UNPINNED = "5d1c3f8a90b7472e8f64e2a1c79b0d36", "stopping; programs or their pins are gone, so clients may lose service";
-    /// The configuration was reloaded and is in force.
     RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
-    /// The reload failed: the configuration is invalid.
     NOT_RELOADED = "8becadd9e7b51c2e90a24cd6d196661d", "not reloaded; the old configuration stays";
-    /// The new configuration is in force, except these keys.
     RESTART_NEEDED = "57997c9e7c8f7809e2b393a7d20bec43", "these keys take effect with the next restart";
-    /// An operator's file about Events is invalid or cannot be read.
     KNOWLEDGE_LEFT_OUT = "8735fb6f022a4787bdb60068d23785db", "left out of the knowledge about Events";
-    /// Clients can dial another address.
     FRONTEND_ADDED = "22b9c2f00282921094383594fffba1ec", "frontend added";
-    /// Clients can no longer dial an address.
     FRONTEND_REMOVED = "627095fb90c97d6b6aae5bc97a3b378b", "frontend removed";
-    /// Clients of an address get another verdict.
     VERDICT_CHANGED = "9d13d2898fe1915ece3b90f9eca89ee4", "verdict changed";
-    /// A list was lost without a sign of intent, and its backends are held.
     LIST_HELD = "16466ff2dcc44ad3a604b502bdafc640", "backends held; their endpoints are gone";
-    /// A hold ended.
     HOLD_ENDED = "7cc426525d3d485da02ad17b79ef9b43", "hold ended";
-    /// An address has other backends.
     BACKENDS_CHANGED = "21fc81d10dd8e802f599d58727be2e46", "backends changed";
     /// A frontend from the snapshot is in the maps.
     REMEMBERED_WRITTEN = "443608d4e1679b29dcaa5fb89baf3bc5", "remembered frontend is in the kernel again";
-    /// The maps took a change that they had refused.
     FRONTEND_UPDATED = "3b1f3bdd0009891ba706a3d92a0e43e7", "frontend updated after errors";
-    /// The maps refused a change.
     SERVICE_NOT_UPDATED = "01f3077bef8a1f7507b930a326709383", "service not updated; trying again";
-    /// A program in the kernel denied a client.
     CLIENT_NOT_SERVED = "3bd1f127526f2ed69b587176a5a4b8aa", "a client was not served";
     /// A comparison found a map that another program wrote to.
     MAPS_CHANGED = "8180364fe8250db68e5e000e5de240f1", "another program changed our maps; the differences are rewritten";
-    /// Another process detached a program of this daemon, or removed a pin.
     PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "another program changed our programs, pins or bitmaps; restored";
-    /// The programs of this version replaced those of another.
     TOOK_OVER = "226800a691cbbc93489b46634c5be255", "this version's programs have replaced the former ones";
-    /// Programs are attached to a device.
     DEVICE_SERVED = "534ec5f97a08634c7b0e9d5f3f19a6c2", "packets are translated at a device";
-    /// Programs are detached from a device.
     DEVICE_LEFT = "0458576a90e13666cbebeac21d036d36", "packets are no longer translated at a device";
-    /// Programs could not be loaded or attached to a device.
     PACKETS_NOT_SERVED = "da4a158cb5ae4a01af946dd10638cc8e", "packets are not translated; sockets are served";
-    /// The node has another proxy.
     OTHER_PROXY = "ef24ba3e79f39a7a1e48e02b040101ab", "another proxy serves on this node too";
-    /// The snapshot of a former daemon cannot be read.
     SNAPSHOT_NOT_USED = "782dcfe9c369d4575f3e3aa03b46cf88", "the snapshot cannot be used; a new one will replace it";
-    /// Parts of a former daemon's snapshot are damaged.
     SNAPSHOT_DAMAGED = "c0d3c1a8b4e64a0f9a3b7d52f6e1904b", "the snapshot is damaged; using its whole records and those of the previous one";
-    /// The queue of changes was full.
     CHANGES_MISSING = "54390a3c446ba2f27756c5194818152c", "too many changes at once to record; the history has a gap";
-    /// The disk does not take records.
     HISTORY_NOT_WRITTEN = "7e9ad93f7c27745946efb04f3b160699", "cannot write the history; a restart would lose the latest records";
-    /// The disk does not take the snapshot.
     SNAPSHOT_NOT_WRITTEN = "5a5f87c8153b739a0141a05d3fe5fab0", "cannot write the snapshot; a restart without an apiserver would begin with older data";
-    /// An object was rejected.
     OBJECT_NOT_UNDERSTOOD = "3ffabc66196a31d3f791eab23b70c0d1", "object not understood; its last good version stays in force";
-    /// An endpoint of an apiserver cannot be used.
     APISERVER_TROUBLE = "c7e1f4e1946f278478e1d31cf028d9fe", "trouble with an apiserver";
-    /// The virtual address has another endpoint.
     APISERVER_LED = "5d0d5b6c4a5b4b0f8f0d6f2a9c3e71b4", "the apiserver's virtual address leads to another endpoint";
-    /// The disk takes records again.
     HISTORY_WRITTEN_AGAIN = "9ed29bc661e5459da9bf13f0a1c6b93c", "the history is written to disk again";
-    /// The daemon suppressed its own lines.
     LEFT_OUT = "20a1acb080803061ed92af86213cedf5", "log lines left out; there were too many";
-    /// The journal did not take some lines.
     LOST = "7e587f289d83d73a8de026853cf059e4", "log lines lost; the journal did not take them";
 }
 

@@ -146,7 +146,6 @@ impl RateWindow {
     }
 }
 
-/// The counts as `name: count`, comma-separated.
 fn render_counts(all: impl IntoIterator<Item = (String, u64)>) -> String {
     let mut text = String::new();
     for (name, count) in all {

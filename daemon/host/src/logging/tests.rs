@@ -146,7 +146,7 @@ fn lines_that_the_journal_refuses_are_counted_without_a_wait() {
     has(&entry, &format!("HOLDFAST_COUNT={}", 2_000 - taken));
     has(&entry, &format!("MESSAGE_ID={}", messages::LOST.id));
     journal.report_lost();
-    assert_eq!(fake.next(), None, "it is told once");
+    assert_eq!(fake.next(), None, "the count is logged once");
 }
 
 #[test]
@@ -158,13 +158,13 @@ fn a_restarted_journal_gets_the_count_of_lost_lines() {
     let layer = JournalLayer(Arc::clone(&journal));
     let registry = tracing_subscriber::registry().with(layer);
     tracing::subscriber::with_default(registry, || {
-        tracing::info!("nobody is there");
+        tracing::info!("no reader");
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_nonblocking(true).unwrap();
         let back = Fake { socket, path, _folder };
-        tracing::info!("somebody is there");
+        tracing::info!("a reader");
         has(&back.next().unwrap(), "HOLDFAST_COUNT=1");
-        has(&back.next().unwrap(), "MESSAGE=somebody is there");
+        has(&back.next().unwrap(), "MESSAGE=a reader");
     });
 }
 
@@ -292,7 +292,7 @@ fn every_message_is_logged_with_the_fields_of_its_explanation() {
     let catalog = catalog();
     for (name, message) in messages::NAMES.iter().zip(MESSAGES) {
         let places = places(&sources, name);
-        assert!(!places.is_empty(), "nobody says {name}");
+        assert!(!places.is_empty(), "no code logs {name}");
         let (_, entry) = catalog.split_once(message.id).unwrap();
         let entry = entry.split("\n-- ").next().unwrap();
         let shown = entry.split('@').filter_map(|word| word.strip_prefix("HOLDFAST_"));

@@ -17,10 +17,8 @@ use holdfast_config::{self as config, FastPathUse, Packets};
 /// programs have their devices anyway.
 const POD_FAST_PATHS_MAX: usize = 512;
 
-/// A device with its class.
 type ClassifiedLink<'a> = (&'a Link, (DeviceClass, ClassReason));
 
-/// The inputs of a fast path decision.
 pub(super) struct FastPaths<'a> {
     listing: &'a KernelListing,
     config: &'a Packets,
@@ -35,7 +33,6 @@ pub(super) struct FastPaths<'a> {
     pod_links_max: usize,
     // The devices of client pods, in the same order.
     client_pods: Vec<u32>,
-    // How replies to clients are routed.
     answers: ReplyRouting,
 }
 
@@ -130,7 +127,6 @@ impl<'a> FastPaths<'a> {
         }
     }
 
-    /// Whether the device is a bridge, or stacked on one.
     pub(super) fn is_bridge(&self, link: &Link) -> bool {
         let is_below = |it: &&Link| link.lower_link == Some(it.index);
         let below = self.listing.links.iter().find(is_below);

@@ -9,7 +9,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::{Address, KernelListing, Link};
 use crate::devices::listing::{Network, share_prefix};
 
-/// The source addresses of clients' packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SourceAddresses {
     pub(super) v4: Option<Ipv4Addr>,
@@ -83,7 +82,6 @@ fn is_host(it: &Address) -> bool {
     u32::from(it.bits) >= if it.address.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS }
 }
 
-/// Whether `other` is in the network of this address.
 fn contains_address(it: &Address, other: IpAddr) -> bool {
     share_prefix(it.address, other, it.bits)
 }

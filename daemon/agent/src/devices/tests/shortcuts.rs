@@ -210,7 +210,7 @@ fn fast_paths_of_pods_leave_entries_for_client_pods() {
     assert_eq!(
         (count(Enabled), count(TooManyDevices)),
         expected,
-        "of 3,840, clients have 3,500, of which 512 take part"
+        "3,840 minus 3,500 client pods, 512 of them with a fast path"
     );
 }
 

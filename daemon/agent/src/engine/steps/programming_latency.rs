@@ -57,7 +57,6 @@ impl ProgrammingLatency {
         }
     }
 
-    /// The histogram of each family.
     pub(crate) fn by_family(&self) -> impl Iterator<Item = (Family, &Histogram)> {
         self.histograms.iter().map(|(family, counts)| (*family, counts))
     }
@@ -96,7 +95,6 @@ fn changed_slices<'a>(change: &'a Change, now: &'a ServiceView) -> impl Iterator
     named.chain(all.iter().filter(move |slice| !is_named(slice) && !was_there(slice)))
 }
 
-/// The version of a slice in a view.
 fn find_slice<'a>(view: &'a ServiceView, slice: &SliceFacts) -> Option<&'a Arc<SliceFacts>> {
     let place = view.slices.binary_search_by(|it| it.key.cmp(&slice.key)).ok()?;
     view.slices.get(place)

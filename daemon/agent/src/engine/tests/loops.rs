@@ -21,21 +21,21 @@ const BEYOND_ITS_PART: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 98));
 const REFUSED: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 99));
 
 /// The calls, in order.
-type Deeds = Arc<Mutex<Vec<&'static str>>>;
+type Calls = Arc<Mutex<Vec<&'static str>>>;
 
 /// Maps that record their calls.
-struct Telling {
+struct RecordingMaps {
     maps: MemoryMaps,
-    deeds: Deeds,
+    calls: Calls,
 }
 
-impl Telling {
-    fn tell(&self, deed: &'static str) {
-        self.deeds.lock().unwrap().push(deed);
+impl RecordingMaps {
+    fn record(&self, call: &'static str) {
+        self.calls.lock().unwrap().push(call);
     }
 }
 
-impl Maps for Telling {
+impl Maps for RecordingMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         let cause = || "for a test".to_owned();
         match action {
@@ -45,7 +45,7 @@ impl Maps for Telling {
             Action::InsertFrontend(key, _) if key.address == REFUSED => {
                 return Err(MapError::Refused { op: "insert", cause: cause() });
             }
-            Action::InsertFrontend(..) => self.tell("insert"),
+            Action::InsertFrontend(..) => self.record("insert"),
             _ => {}
         }
         self.maps.execute(action)
@@ -60,12 +60,12 @@ impl Maps for Telling {
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {
-        self.tell("dump");
+        self.record("dump");
         self.maps.dump()
     }
 
     fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
-        self.tell("read");
+        self.record("read");
         self.maps.read_value(key)
     }
 
@@ -80,7 +80,7 @@ impl Maps for Telling {
 
 /// An engine's loop with all of its channels.
 struct Task {
-    deeds: Deeds,
+    calls: Calls,
     events: mpsc::Sender<Vec<Event>>,
     asker: EngineClient,
     asks: mpsc::Sender<EngineQuery>,
@@ -92,11 +92,11 @@ struct Task {
 
 /// Everything that `begin` sends waits for the engine when it starts.
 fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
-    let deeds = Deeds::default();
-    let maps = Telling { maps: MemoryMaps::default(), deeds: Arc::clone(&deeds) };
+    let calls = Calls::default();
+    let maps = RecordingMaps { maps: MemoryMaps::default(), calls: Arc::clone(&calls) };
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     engine.apply(Event::Synced(Source::Manifests));
-    deeds.lock().unwrap().clear();
+    calls.lock().unwrap().clear();
     let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
     let (changes_in, changes) = mpsc::channel(CHANGES_WAITING_MAX);
     let (snapshots_in, snapshots) = watch::channel(Arc::default());
@@ -113,7 +113,7 @@ fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
         steps: Arc::clone(&steps),
         stop: stopping,
     };
-    let task = Task { deeds, events, asker, asks, steps, snapshots, stop, changes };
+    let task = Task { calls, events, asker, asks, steps, snapshots, stop, changes };
     begin(&task);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let thread = std::thread::spawn(move || drop(runtime.block_on(run(engine, ends, |_, _| false))));
@@ -122,7 +122,7 @@ fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
 
 fn wait(runtime: &tokio::runtime::Runtime, task: &mut Task, seen: impl Fn(&Snapshot) -> bool) {
     let waiting = async { tokio::time::timeout(LONG, task.snapshots.wait_for(|it| seen(it))).await.is_ok() };
-    assert!(runtime.block_on(waiting), "the engine has not come so far");
+    assert!(runtime.block_on(waiting), "the engine has not reached this state");
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -158,9 +158,9 @@ fn events_and_dirty_services_come_before_queries() {
     }
     task.stop.send_replace(true);
     thread.join().unwrap();
-    let deeds = task.deeds.lock().unwrap();
-    let first_read = deeds.iter().position(|deed| *deed == "read").unwrap();
-    assert_eq!(deeds.iter().take(first_read).filter(|deed| **deed == "insert").count(), 8, "{deeds:?}");
+    let calls = task.calls.lock().unwrap();
+    let first_read = calls.iter().position(|call| *call == "read").unwrap();
+    assert_eq!(calls.iter().take(first_read).filter(|call| **call == "insert").count(), 8, "{calls:?}");
     drop(task.changes);
 }
 
@@ -202,7 +202,7 @@ fn an_abandoned_query_is_not_answered() {
     assert!(entries.unwrap().unwrap()[0].as_ref().unwrap().is_some());
     task.stop.send_replace(true);
     thread.join().unwrap();
-    assert_eq!(*task.deeds.lock().unwrap(), ["insert", "read"]);
+    assert_eq!(*task.calls.lock().unwrap(), ["insert", "read"]);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_waiting_reader_is_not_woken_by_time_alone() {
     let mut reader = task.snapshots.clone();
     let woken = async { tokio::time::timeout(Duration::from_millis(2_500), reader.changed()).await.is_ok() };
     assert!(!runtime.block_on(woken), "nothing is new");
-    assert!(task.snapshots.borrow().mono > before, "and whoever looks sees the time go on");
+    assert!(task.snapshots.borrow().mono > before, "a reader that looks sees the time advance");
     task.stop.send_replace(true);
     thread.join().unwrap();
 }
@@ -279,7 +279,7 @@ fn waiting_change_records_are_bounded_in_bytes_and_released() {
     runtime.block_on(task.events.send(vec![heavy(1, 1)])).unwrap();
     runtime.block_on(task.events.send(vec![heavy(1, 0)])).unwrap();
     let more = async { tokio::time::timeout(LONG, task.changes.recv()).await };
-    assert!(runtime.block_on(more).is_ok_and(|it| it.is_some()), "there is room again");
+    assert!(runtime.block_on(more).is_ok_and(|it| it.is_some()), "the memory was released");
     assert_eq!(task.snapshots.borrow().counters.changes_dropped, dropped);
     task.stop.send_replace(true);
     thread.join().unwrap();

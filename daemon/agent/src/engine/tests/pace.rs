@@ -43,7 +43,7 @@ async fn upkeep_runs_as_soon_as_everything_is_written() {
     }
     assert!(
         begun.elapsed() < Duration::from_millis(900),
-        "it would look again after a second: {:?}",
+        "the next inspection would come after a second: {:?}",
         begun.elapsed()
     );
     stop.send_replace(true);

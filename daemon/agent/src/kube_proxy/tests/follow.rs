@@ -98,7 +98,7 @@ fn packets_fail_at_a_device_without_programs_and_not_at_one_without_pins() {
         }
         fails_packets(&DatapathView::for_kernel(status))
     };
-    assert!(with(false, false) && with(true, false), "what it was not told of is no better");
+    assert!(with(false, false) && with(true, false), "a device without a report fails too");
     assert!(!with(true, true));
 }
 

@@ -90,7 +90,7 @@ fn one_backend_of_every_list_is_probed_before_any_second() {
     turns.sort_unstable();
     turns.dedup();
     assert_eq!(turns.len(), 12, "each of them once");
-    assert_eq!(fixture.turns(1), [], "and again when its time has come");
+    assert_eq!(fixture.turns(1), [], "and again once due");
     fixture.now += Duration::from_secs(990);
     assert_eq!(fixture.turns(20).len(), 12);
 }
@@ -379,7 +379,7 @@ fn thousands_of_held_lists_delay_no_probe_of_another_namespace() {
     let asked = asked_of(&mut fixture, "bystander", 20);
     assert!((29..=33).contains(&asked), "each of three every two seconds, as if it were alone: {asked}");
     let asked = asked_within(&mut fixture, Duration::from_secs(10)).len();
-    assert!(asked > 4_900, "and no time is lost: {asked}");
+    assert!(asked > 4_900, "and no turn is lost: {asked}");
 }
 
 #[test]

@@ -65,7 +65,6 @@ impl Chain {
         matches!(self.family, INET | IPV4 | IPV6) && self.hook == FORWARD
     }
 
-    /// Whether it sees packets that this node forwards.
     pub(super) fn sees_forwarded(&self) -> bool {
         match self.family {
             NETDEV => true,
@@ -97,12 +96,10 @@ impl Chain {
     }
 }
 
-/// A name without control characters.
 fn strip_controls(name: &str) -> String {
     name.replace(char::is_control, "?")
 }
 
-/// All base chains.
 pub(super) fn parse_chains(objects: &[Object]) -> Vec<Chain> {
     objects.iter().filter_map(parse_chain).collect()
 }
@@ -131,11 +128,9 @@ pub(super) enum RuleVerdict {
 /// The understood parts of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilterRule {
-    /// Destination ports.
     pub(super) ports: Vec<RangeInclusive<u16>>,
     /// Sets that must contain the destination port.
     pub(super) sets: Vec<String>,
-    /// The one destination address.
     pub(super) address: Option<IpAddr>,
     /// The mark bits that must be set.
     pub(super) mark: Option<u32>,
@@ -303,7 +298,6 @@ const NOT_EQUAL: u32 = 1;
 const AT_MOST: u32 = 3;
 const AT_LEAST: u32 = 5;
 
-/// The value of an attribute that holds data.
 fn attribute_value(body: &[u8], kind: u16) -> Option<&[u8]> {
     let data = attribute(body, kind)?;
     attribute(data, 1)

@@ -217,7 +217,6 @@ fn is_for_this_node(name: &str, body: &[u8]) -> bool {
     destination == Some(LOCAL) && flags.is_some_and(|flags| flags & INVERTED == 0)
 }
 
-/// The effect of one expression.
 fn expression_effect(name: &str, body: &[u8]) -> RuleEffect {
     // `NFTA_META_DREG`, `_CT_DREG`, `_PAYLOAD_DREG` and `_EXTHDR_DREG`: without such a register, an expression writes
     // to the packet instead of reading it. `NFTA_LOOKUP_DREG`, where 0 is a verdict, and `NFTA_OBJREF_IMM_TYPE`.

@@ -16,11 +16,16 @@ fn room(lines: usize) -> usize {
 }
 
 /// The number of a gap, how many records it replaces, and how many of those each namespace had.
-type Told<'a> = (u64, u64, &'a [(&'a str, u64)]);
+type ExpectedGap<'a> = (u64, u64, &'a [(&'a str, u64)]);
 
 /// Checks which records stay, by number, and the gap among them.
 #[track_caller]
-fn check(lines: Vec<Arc<Line>>, room: usize, expected: &[u64], gap: Option<Told<'_>>) -> Vec<Arc<Line>> {
+fn check(
+    lines: Vec<Arc<Line>>,
+    room: usize,
+    expected: &[u64],
+    gap: Option<ExpectedGap<'_>>,
+) -> Vec<Arc<Line>> {
     let kept = select_lines(lines, room, &"b".into());
     let (gaps, records): (Vec<_>, Vec<_>) = kept.iter().partition(|line| line.service.is_none());
     let seqs: Vec<_> = records.iter().filter_map(|line| line.seq).collect();

@@ -62,7 +62,7 @@ fn a_torn_tail_is_truncated_and_becomes_a_gap() {
     assert_eq!((gap.cause, gap.file.as_deref()), (GapCause::TornTail, Some("00000000000000000001.history")));
     assert!(gap.bytes.unwrap() > 100);
     let known = seqs(&recorded(Vec::new(), Some(folder.path())));
-    assert_eq!(known, [1, 2, 3, 4], "the gap itself is written down");
+    assert_eq!(known, [1, 2, 3, 4], "the gap itself is written");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_file_of_another_version_stays_and_is_not_read() {
     let gap = records[0].gap.as_ref().unwrap();
     assert_eq!((gap.cause, gap.bytes), (GapCause::OtherVersion, Some(bytes.len() as u64)));
     let [before, after] = [records[0].seq.unwrap(), records[1].seq.unwrap()];
-    assert!(before > 3 && after == before + 1, "its numbers are not given out again: {before} {after}");
+    assert!(before > 3 && after == before + 1, "its numbers are not reused: {before} {after}");
     assert_eq!(fs::read(segment(&folder)).unwrap(), bytes);
     assert_eq!(segments(&folder), 2);
 }
@@ -155,9 +155,9 @@ fn a_full_disk_is_named_once_and_leaves_a_gap() {
     let folder = TempDir::new().unwrap();
     let disk = Disk { open, ..Disk::default() };
     let full = recorded_on(services(&mut Rig::new(), 3), Some(folder.path()), disk);
-    assert_eq!(seqs(&full), [1, 2, 3], "memory goes on");
+    assert_eq!(seqs(&full), [1, 2, 3], "memory still records");
     let file = full.status().file;
-    assert_eq!((file.lost, file.failures), (3, 2), "when it came, and once more at the end");
+    assert_eq!((file.lost, file.failures), (3, 2), "at the failure, and once more at the end");
     assert!(file.error.unwrap().contains("No space left on device"));
     IS_FULL.store(false, Ordering::Relaxed);
     let files = SegmentFiles::new(folder.path(), disk, Vec::new(), false);

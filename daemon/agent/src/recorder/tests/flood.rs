@@ -24,7 +24,7 @@ fn ten_thousand_services_that_flap_take_bounded_memory() {
     let fill = history.fill();
     assert_eq!(history.status().records, changes as u64);
     assert!(fill.bytes <= ring::BYTES_MAX, "{fill:?}");
-    assert_eq!(fill.services, usize::from(SERVICES), "nobody lost the last record: {fill:?}");
+    assert_eq!(fill.services, usize::from(SERVICES), "no service lost its last record: {fill:?}");
 }
 
 /// The engine's queue is full: the engine counts the changes that did not fit, and the recorder makes them a gap.

@@ -76,7 +76,7 @@ fn records_are_found_by_time_reason_and_number() {
     assert_eq!(found(reason("control")), [3, 4], "where it began, and where it ended");
     assert_eq!(found(reason("service-gone")), [5]);
     for elsewhere in ["claimed", "kubernetes", "serving", "kube-apiserver", "seq"] {
-        assert_eq!(found(reason(elsewhere)), [0_u64; 0], "it is no reason, wherever else it stands");
+        assert_eq!(found(reason(elsewhere)), [0_u64; 0], "other texts are no reason");
     }
     let time = all(&history)[2].time;
     assert_eq!(found(RecordQuery { since: Some(time), ..RecordQuery::default() }), [3, 4, 5]);

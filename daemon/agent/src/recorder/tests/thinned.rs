@@ -24,7 +24,7 @@ fn of(namespace: &str, number: u32) -> ObjectName {
     ObjectName::new(namespace, &format!("s-{number}")).unwrap()
 }
 
-fn comes(of: ObjectName, number: u32) -> Event {
+fn service_added(of: ObjectName, number: u32) -> Event {
     let key = ServiceKey { name: of, source: SOURCE };
     let port = ServicePort { name: "".into(), protocol: Protocol::TCP, port: port(443), node_port: None };
     let address = std::net::Ipv4Addr::from_bits(0x0a60_0000 + number);
@@ -36,13 +36,13 @@ fn comes(of: ObjectName, number: u32) -> Event {
     }))
 }
 
-fn goes(of: ObjectName) -> Event {
+fn service_removed(of: ObjectName) -> Event {
     Event::ServiceDeleted(ServiceKey { name: of, source: SOURCE }, None)
 }
 
 /// Ten services of another tenant that does nothing else.
 fn prod(folder: &TempDir) {
-    let come = (0..10).map(|number| comes(of("prod", number), 0x0f_0000 + number));
+    let come = (0..10).map(|number| service_added(of("prod", number), 0x0f_0000 + number));
     recorded_on(Rig::new().batch(come.collect::<Vec<_>>()), Some(folder.path()), disk());
 }
 
@@ -50,9 +50,9 @@ fn prod(folder: &TempDir) {
 fn churn(folder: &TempDir, first: u32) -> Arc<History> {
     let mut rig = Rig::new();
     let numbers = || first..first + AT_ONCE;
-    let come = numbers().map(|number| comes(of("noisy", number), number)).collect::<Vec<_>>();
+    let come = numbers().map(|number| service_added(of("noisy", number), number)).collect::<Vec<_>>();
     let mut told = rig.batch(come);
-    told.extend(rig.batch(numbers().map(|number| goes(of("noisy", number))).collect::<Vec<_>>()));
+    told.extend(rig.batch(numbers().map(|number| service_removed(of("noisy", number))).collect::<Vec<_>>()));
     recorded_on(told, Some(folder.path()), disk())
 }
 
@@ -101,7 +101,7 @@ fn a_namespaces_churn_takes_no_others_records_from_the_disk() {
     let expected =
         format!("GAP: {records} records are missing, because they were evicted: {records} of noisy");
     assert!(sentence.ends_with(&expected), "{sentence}");
-    assert_eq!(gaps(&history, GapCause::Damaged), [], "what made room is no damage");
+    assert_eq!(gaps(&history, GapCause::Damaged), [], "dropped records are no damage");
 }
 
 /// At every merge of two segments, the daemon stops before it removes the second.
@@ -152,7 +152,7 @@ fn earlier_damage_is_still_reported_after_compaction() {
     for first in (0..2 * AT_ONCE).step_by(AT_ONCE as usize) {
         churn(&folder, first);
     }
-    assert_ne!(files(&folder)[&path][..20], content[..20], "it has become another");
+    assert_ne!(files(&folder)[&path][..20], content[..20], "the file was compacted");
     let history = restarted(&folder);
     assert_eq!(of_prod(&history), 9);
     assert_eq!(gaps(&history, GapCause::Damaged).len(), 1);

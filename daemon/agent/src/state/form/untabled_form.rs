@@ -56,7 +56,6 @@ impl UntabledForm {
     }
 }
 
-/// The forms of the first `most` untabled objects.
 pub(crate) fn to_forms(objects: &UntabledObjects, most: usize) -> Vec<UntabledForm> {
     objects.iter().take(most).map(UntabledForm::from).collect()
 }

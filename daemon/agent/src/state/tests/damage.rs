@@ -28,11 +28,11 @@ fn all() -> Vec<String> {
 }
 
 /// A damage to a file, with its name.
-type Spoiling = (String, Box<dyn Fn(&mut Vec<u8>)>);
+type FileDamage = (String, Box<dyn Fn(&mut Vec<u8>)>);
 
 /// The damages that disks, file systems and people cause.
-fn damages(length: usize) -> Vec<Spoiling> {
-    let mut damages: Vec<Spoiling> = vec![
+fn damages(length: usize) -> Vec<FileDamage> {
+    let mut damages: Vec<FileDamage> = vec![
         ("emptied".to_owned(), Box::new(Vec::clear)),
         ("another file".to_owned(), Box::new(|it| *it = b"[apiserver]\n".to_vec())),
         ("another version".to_owned(), Box::new(|it| it[12] = 99)),
@@ -82,7 +82,7 @@ fn damage_loses_only_its_own_records_and_names_them() {
     );
     assert_eq!(names(&kept).len(), all().len() - 1);
     assert!(!names(&kept).contains(&"shop/full".to_owned()));
-    assert!(kept.remembered.progress.is_empty(), "a watch that goes on would never bring it back");
+    assert!(kept.remembered.progress.is_empty(), "a resumed watch would never deliver it");
     assert_eq!(kept.context, context());
 }
 
@@ -113,7 +113,7 @@ fn a_damaged_file_never_replaces_the_previous_one() {
     state.store(&context(), &snapshot()).unwrap();
     assert_eq!(state.load().unwrap().unwrap().damage, None);
     let length = |name: &str| fs::metadata(state.path.join(name)).unwrap().len();
-    assert!(length(PREVIOUS) > 30, "the one before it is kept, and not the damaged one");
+    assert!(length(PREVIOUS) > 30, "the previous file is kept, and not the damaged one");
     assert_eq!(length(DAMAGED), 30);
 }
 
@@ -154,7 +154,7 @@ fn a_write_removes_no_file_before_its_replacement_exists() {
     file::keep_copy(&state.path.join(FILE), &before).unwrap();
     assert_eq!(fs::read(&before).unwrap(), of_before);
     state.store(&context(), &snapshot()).unwrap();
-    assert_eq!(fs::read(&before).unwrap(), of_before, "there was none to keep in its place");
+    assert_eq!(fs::read(&before).unwrap(), of_before, "no previous file existed");
     assert_eq!(state.load().unwrap().unwrap().damage, None);
 }
 
@@ -189,7 +189,7 @@ proptest! {
                 prop_assert!(names(&kept).len() >= all().len() - 1);
                 prop_assert!(names(&kept).iter().all(|name| all().contains(name)));
             }
-            Err(_) => prop_assert!(at < 16, "only the magic and the version belong to all"),
+            Err(_) => prop_assert!(at < 16, "only magic and version affect every record"),
         }
     }
 }

@@ -203,7 +203,7 @@ fn a_firewall_with_unreadable_rules_is_an_observer() {
     let path = root.path().join("proc/net");
     std::fs::create_dir_all(&path).unwrap();
     std::fs::write(path.join("ip_tables_names"), "").unwrap();
-    assert!(!has_legacy_tables(root.path()), "the kernel has the kind, and no such rules");
+    assert!(!has_legacy_tables(root.path()), "the kernel supports them and has none");
     std::fs::write(path.join("ip6_tables_names"), "filter\n").unwrap();
     assert!(has_legacy_tables(root.path()));
 }
