@@ -56,7 +56,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// Requests recursion, and announces [`DATAGRAM_BYTES`] by EDNS.
+    /// Requests recursion, and announces `DATAGRAM_BYTES` by EDNS.
     pub fn new(id: u16, name: &Name, kind: RecordType) -> Self {
         let mut message = [&id.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 1]].concat();
         message.extend(name.to_wire());
