@@ -261,7 +261,7 @@ pub struct SourceSettings {
     pub node: Option<NodeName>,
     /// Whether to serve ServiceImports where the cluster has them.
     pub service_imports: bool,
-    /// The state to resume from; without it everything is delivered anew.
+    /// The state to resume from; without it everything is delivered again.
     pub start: ResumeState,
     pub timing: Timing,
 }

@@ -132,12 +132,12 @@ type FinishedCheck = (CheckId, CheckOutcome, Duration);
 
 /// Sends the blocks as events, checks their backends, and follows reloads and the folder.
 ///
-/// The first value of `blocks` is the first list; each later one is a reload. `led` is the virtual address's endpoint.
-/// `seed` spreads the checks of a cluster's nodes. `datapath` reports backends that refuse clients; `counts` receives
-/// check results. `names` resolves the blocks with DNS names. Returns once `blocks` or `events` is closed.
+/// The first value of `blocks` is the first list; each later one is a reload. `vip_target` is the virtual address's
+/// endpoint. `seed` spreads the checks of a cluster's nodes. `datapath` reports backends that refuse clients; `counts`
+/// receives check results. `names` resolves the blocks with DNS names. Returns once `blocks` or `events` is closed.
 pub async fn run(
     mut blocks: watch::Receiver<Arc<Blocks>>,
-    mut led: watch::Receiver<Option<SocketAddr>>,
+    mut vip_target: watch::Receiver<Option<SocketAddr>>,
     (folder, names): (Option<FolderChannels>, Option<NameChannels>),
     events: mpsc::Sender<Vec<Event>>,
     mut datapath: watch::Receiver<Arc<DatapathView>>,
@@ -155,7 +155,7 @@ pub async fn run(
         let mut file_events = Vec::new();
         if let WakeReason::Blocks { .. } = wake {
             (unfilled, file_events) =
-                merge_folder_blocks(&current_blocks(&mut blocks, &mut led), input.as_mut());
+                merge_folder_blocks(&current_blocks(&mut blocks, &mut vip_target), input.as_mut());
         }
         let group = if let WakeReason::Checks = wake {
             checks.live.take_changes(checks.now())
@@ -180,7 +180,7 @@ pub async fn run(
                 counts.add_refusal_rechecks(checks.live.recheck_refused(&refusing, checks.now()));
                 WakeReason::Checks
             }
-            () = wait_for_vip_change(&mut led) => WakeReason::Blocks { is_whole: false },
+            () = wait_for_vip_change(&mut vip_target) => WakeReason::Blocks { is_whole: false },
             is_whole = next_folder_news(&mut input) => WakeReason::Blocks { is_whole },
             () = next_name_news(&mut names) => WakeReason::Names,
             // Never an error: no check is aborted, and a panic ends the process.
@@ -274,15 +274,15 @@ fn concurrency_limits() -> ConcurrencyLimits {
 /// The present blocks, with the virtual address's service.
 fn current_blocks(
     blocks: &mut watch::Receiver<Arc<Blocks>>,
-    led: &mut watch::Receiver<Option<SocketAddr>>,
+    vip_target: &mut watch::Receiver<Option<SocketAddr>>,
 ) -> Arc<Blocks> {
     let configured = Arc::clone(&blocks.borrow_and_update());
-    configured.with_vip_target(*led.borrow_and_update())
+    configured.with_vip_target(*vip_target.borrow_and_update())
 }
 
 /// Waits for ever without an apiserver.
-async fn wait_for_vip_change(led: &mut watch::Receiver<Option<SocketAddr>>) {
-    if led.changed().await.is_err() {
+async fn wait_for_vip_change(vip_target: &mut watch::Receiver<Option<SocketAddr>>) {
+    if vip_target.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -81,10 +81,10 @@ pub trait FileFormat: std::fmt::Debug + Send + Sized + 'static {
     ) -> Result<Self::Contents, String>;
 
     /// Applies a scan and returns the changes.
-    fn take_scan(&mut self, look: FolderScan<Self::Contents>) -> Vec<Self::News>;
+    fn take_scan(&mut self, scan: FolderScan<Self::Contents>) -> Vec<Self::News>;
 
     /// Whether an object may be moving between files.
-    fn is_object_moving(&self, look: &FolderScan<Self::Contents>) -> bool;
+    fn is_object_moving(&self, scan: &FolderScan<Self::Contents>) -> bool;
 
     /// Rejects files that are unreadable now; their earlier contents stay.
     fn reject_files(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Self::News>;

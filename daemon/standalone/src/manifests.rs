@@ -42,12 +42,12 @@ impl FileFormat for Folder {
         Ok(contents)
     }
 
-    fn take_scan(&mut self, look: FolderScan) -> Vec<Event> {
-        self.apply_scan(look)
+    fn take_scan(&mut self, scan: FolderScan) -> Vec<Event> {
+        self.apply_scan(scan)
     }
 
-    fn is_object_moving(&self, look: &FolderScan) -> bool {
-        Self::is_object_moving(self, look)
+    fn is_object_moving(&self, scan: &FolderScan) -> bool {
+        Self::is_object_moving(self, scan)
     }
 
     fn reject_files(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {

@@ -154,7 +154,7 @@ fn a_watch_with_broken_frames_resumes_as_json_from_its_version() {
         let mut node = Node::serving(2);
         node.server().say(Kind::Slices, garbage);
         node.wait("JSON is asked for", |node| encoding(node) == Some(Encoding::Json));
-        let said = node.log().matches("JSON is asked for meanwhile").count();
+        let said = node.log().matches("requesting JSON for a while").count();
         assert_eq!(said, 1, "{}", node.log());
         node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
         node.wait("the change is served", |node| node.serves(0, &[backend(9)]));

@@ -551,7 +551,7 @@ async fn only_a_repair_request_causes_a_list_and_it_reuses_the_audit() {
     let compared = bed.lists_of("services");
     tokio::time::sleep(ms(300)).await;
     let services = bed.watch(Resource::Services);
-    assert_eq!((services.lists, services.audits, services.differences), (1, 1, 1), "nothing is listed anew");
+    assert_eq!((services.lists, services.audits, services.differences), (1, 1, 1), "nothing is listed again");
     assert_eq!(bed.lists_of("services"), compared);
     bed.view().audit(AuditMode::Repair).await;
     assert_eq!(bed.heard(1).await, ["+a@12"]);

@@ -214,8 +214,8 @@ impl Block {
     pub(super) fn backend_set(&self) -> BackendSet {
         let of_service = self.service.weights.as_ref();
         let weight = |members: &SliceMembers, backend| {
-            let asked = members.weights.as_ref().or(of_service)?;
-            asked.weights.find_weight(backend, None)
+            let setting = members.weights.as_ref().or(of_service)?;
+            setting.weights.find_weight(backend, None)
         };
         let each = self.slices.values().flat_map(|members| {
             members.backends().map(move |it| (it, weight(members, it).unwrap_or(Weight::ONE)))

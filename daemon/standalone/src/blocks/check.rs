@@ -146,21 +146,21 @@ pub(super) async fn run_check(
         match (&check.kind, tls) {
             (CheckKind::Tcp, _) => Ok(()),
             (CheckKind::SendExpect { send, expect }, _) => send_expect(stream, send.as_deref(), expect).await,
-            (CheckKind::Http(asked), None) => http::check_http(stream, target, asked).await,
-            (CheckKind::Grpc(asked), None) => grpc::check_health(stream, target, asked).await,
+            (CheckKind::Http(config), None) => http::check_http(stream, target, config).await,
+            (CheckKind::Grpc(config), None) => grpc::check_health(stream, target, config).await,
             // Boxed: much larger than the other checks' futures.
-            (CheckKind::Http(asked), Some(tls)) => {
+            (CheckKind::Http(config), Some(tls)) => {
                 Box::pin(async {
-                    let stream = connect_tls(stream, target, asked.tls.as_ref(), tls).await?;
-                    http::check_http(stream, target, asked).await
+                    let stream = connect_tls(stream, target, config.tls.as_ref(), tls).await?;
+                    http::check_http(stream, target, config).await
                 })
                 .await
             }
-            (CheckKind::Grpc(asked), Some(tls)) => {
+            (CheckKind::Grpc(config), Some(tls)) => {
                 Box::pin(async {
                     let stream =
-                        connect_tls(stream, target, asked.tls.as_ref(), with_http2_alpn(&tls)).await?;
-                    grpc::check_health(stream, target, asked).await
+                        connect_tls(stream, target, config.tls.as_ref(), with_http2_alpn(&tls)).await?;
+                    grpc::check_health(stream, target, config).await
                 })
                 .await
             }
@@ -173,10 +173,10 @@ pub(super) async fn run_check(
 async fn connect_tls(
     stream: TcpStream,
     target: SocketAddr,
-    asked: Option<&CheckTls>,
+    config: Option<&CheckTls>,
     tls: Arc<ClientConfig>,
 ) -> Result<TlsStream<LimitedStream<TcpStream>>, CheckError> {
-    let name = asked.and_then(|tls| tls.server_name.clone());
+    let name = config.and_then(|tls| tls.server_name.clone());
     // The configuration allows only valid names.
     let name = name.and_then(|name| ServerName::try_from(name).ok());
     let name = name.unwrap_or_else(|| target.ip().into());

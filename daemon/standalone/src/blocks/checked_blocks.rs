@@ -409,9 +409,9 @@ impl BlockState {
         checks: &BTreeMap<CheckId, BackendCheck>,
         now: Duration,
     ) -> (Option<Box<WeightSetting>>, Option<Duration>) {
-        let asked = &self.block.service.weights;
+        let configured = &self.block.service.weights;
         let Some(slow_start) = self.block.check.as_ref().and_then(|check| check.slow_start) else {
-            return (asked.clone(), None);
+            return (configured.clone(), None);
         };
         let step = |backend| {
             let returned = self.checks.get(&backend).and_then(|id| checks.get(id)?.ready_since)?;
@@ -420,7 +420,7 @@ impl BlockState {
         let whole = self.block.backend_set().backends.into_iter();
         let each: Vec<_> = whole.map(|(backend, weight)| (backend, weight, step(backend))).collect();
         if each.iter().all(|(_, _, step)| step.is_none()) {
-            return (asked.clone(), None);
+            return (configured.clone(), None);
         }
         let growing = WeightSetting { weights: slow_start::scale_weights(&each), wrong: None };
         (Some(Box::new(growing)), Some(slow_start::next_step(slow_start, now)))

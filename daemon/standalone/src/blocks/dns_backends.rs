@@ -56,11 +56,11 @@ fn read_set(view: &ServiceView) -> Option<BackendSet> {
     let mut set = BackendSet::default();
     for slice in view.slices.iter() {
         let Some(port) = slice.ports.first() else { continue };
-        let asked = slice.weights.as_ref().or(of_service);
+        let setting = slice.weights.as_ref().or(of_service);
         for (address, conditions) in slice.endpoints.iter_brief() {
             let backend = SocketAddr::new(address, port.port.get());
             let weight =
-                asked.and_then(|asked| asked.weights.find_weight(backend, None)).unwrap_or(Weight::ONE);
+                setting.and_then(|setting| setting.weights.find_weight(backend, None)).unwrap_or(Weight::ONE);
             set.backends.insert(backend, weight);
             set.is_withdrawn |= conditions.terminating;
         }
@@ -103,15 +103,15 @@ impl ResolvedBlocks {
 
     /// Applies news.
     pub(super) fn take_news(&mut self, news: Vec<NameNews>) {
-        for NameNews { service, query, result: said } in news {
+        for NameNews { service, query, result } in news {
             // Compares by value: an equal query may come back as another object before the resolver has seen it.
             if self.queries.get(&service) != Some(&query) {
                 continue;
             }
-            match said {
-                Ok(said) => {
+            match result {
+                Ok(result) => {
                     self.errors.remove(&service);
-                    let set = match &*said {
+                    let set = match &*result {
                         NameAnswer::Withdrawn => {
                             let before = self.sets.get(&service).map(|set| BackendSet::clone(set));
                             BackendSet { is_withdrawn: true, ..before.unwrap_or_default() }

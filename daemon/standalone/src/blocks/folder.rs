@@ -91,9 +91,9 @@ impl FileBlocks {
             let name = known.name();
             !good.contains(&name) && (now.has_nameless || now.bad.contains(&name))
         };
-        let kept: Vec<_> = self.blocks.iter().filter(stays).cloned().collect();
+        let remaining: Vec<_> = self.blocks.iter().filter(stays).cloned().collect();
         let wrong = summarize_problems(&now.errors).map(|reason| truncate_reason(&reason));
-        Self { is_partial: wrong.is_some(), wrong, blocks: now.good.into_iter().chain(kept).collect() }
+        Self { is_partial: wrong.is_some(), wrong, blocks: now.good.into_iter().chain(remaining).collect() }
     }
 
     fn names(&self) -> impl Iterator<Item = BlockName> {
@@ -155,9 +155,9 @@ impl BlockFiles {
     /// The news since these earlier values.
     fn news_since(&self, files: &Arc<FileTable>, unreadable: Option<&Arc<str>>) -> Vec<FolderNews> {
         let is_news = unreadable != self.unreadable.as_ref();
-        let told = is_news.then(|| FolderNews::Unreadable(self.unreadable.clone()));
+        let unreadable_news = is_news.then(|| FolderNews::Unreadable(self.unreadable.clone()));
         let changed = (*files != self.files).then(|| FolderNews::Files(Arc::clone(&self.files)));
-        told.into_iter().chain(changed).collect()
+        unreadable_news.into_iter().chain(changed).collect()
     }
 }
 
@@ -192,9 +192,9 @@ impl FileFormat for BlockFiles {
         Ok(BlockContents::from_file(read, &path))
     }
 
-    fn take_scan(&mut self, look: FolderScan<BlockContents>) -> Vec<FolderNews> {
+    fn take_scan(&mut self, scan: FolderScan<BlockContents>) -> Vec<FolderNews> {
         let (files, unreadable) = (Arc::clone(&self.files), self.unreadable.take());
-        match look.present {
+        match scan.present {
             Ok(present) => {
                 let present: BTreeSet<Arc<str>> = present.iter().map(|file| self.file_path(file)).collect();
                 if self.files.keys().any(|path| !present.contains(path)) {
@@ -203,7 +203,7 @@ impl FileFormat for BlockFiles {
             }
             Err(reason) => self.unreadable = Some(truncate_reason(&reason)),
         }
-        for (file, contents) in look.files {
+        for (file, contents) in scan.files {
             self.update_file(&file, |known| match contents {
                 Ok(now) => known.merge_contents(now),
                 Err(reason) => known.with_error(&reason),
@@ -212,12 +212,12 @@ impl FileFormat for BlockFiles {
         self.news_since(&files, unreadable.as_ref())
     }
 
-    fn is_object_moving(&self, look: &FolderScan<BlockContents>) -> bool {
-        let Ok(present) = &look.present else { return false };
+    fn is_object_moving(&self, scan: &FolderScan<BlockContents>) -> bool {
+        let Ok(present) = &scan.present else { return false };
         let present: BTreeSet<Arc<str>> = present.iter().map(|file| self.file_path(file)).collect();
         let names = |now: &BlockContents| now.good.iter().map(|it| it.name()).collect();
         let read: BTreeMap<Arc<str>, BTreeSet<BlockName>> =
-            look.readable_files().map(|(file, now)| (self.file_path(file), names(now))).collect();
+            scan.readable_files().map(|(file, now)| (self.file_path(file), names(now))).collect();
         let known = || self.files.iter().flat_map(|(path, file)| file.names().map(move |it| (path, it)));
         let keeps = |path: &Arc<str>, name: &BlockName| match read.get(path) {
             Some(names) => names.contains(name),

@@ -110,9 +110,9 @@ mod tests {
         check("fall failures", (2, 3), "---", "RRu!");
         check("zero is as one", (0, 0), "-+", "u!R!");
         check("fall is one", (1, 1), "-+-", "u!R!u!");
-        check("a success between failures starts anew", (2, 3), "--+--+---", "RRRRRRRRu!");
+        check("a success between failures resets the count", (2, 3), "--+--+---", "RRRRRRRRu!");
         check("rise successes", (2, 3), "---++", "RRu!uR!");
-        check("a failure between successes starts anew", (2, 3), "---+-+-++", "RRu!uuuuuR!");
+        check("a failure between successes resets the count", (2, 3), "---+-+-++", "RRu!uuuuuR!");
         check("further failures are no transition", (2, 3), "------", "RRu!uuu");
         check("after a recovery fall counts from nothing", (1, 2), "--+-", "Ru!R!R");
         check("flapping never turns it with fall 2", (1, 2), "-+-+-+-+", "RRRRRRRR");

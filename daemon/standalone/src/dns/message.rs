@@ -56,7 +56,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// Requests recursion, and announces the size of its datagrams by EDNS.
+    /// Requests recursion, and announces `DATAGRAM_BYTES` by EDNS.
     pub fn new(id: u16, name: &Name, kind: RecordType) -> Self {
         let mut message = [&id.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 1]].concat();
         message.extend(name.to_wire());
@@ -257,8 +257,8 @@ impl NameRecords {
     }
 
     /// Adds a record of this type; returns whether it is of the type.
-    fn add_record(&mut self, kind: RecordType, said: &RecordData) -> bool {
-        match (kind, said) {
+    fn add_record(&mut self, kind: RecordType, data: &RecordData) -> bool {
+        match (kind, data) {
             (RecordType::A, RecordData::Address(address @ IpAddr::V4(_)))
             | (RecordType::Aaaa, RecordData::Address(address @ IpAddr::V6(_))) => {
                 self.addresses.push(*address)
@@ -284,10 +284,10 @@ fn parse_record(message: &[u8], at: usize) -> Option<(Record, usize)> {
     let body = message.get(begin..end)?;
     let kind = u16::from_be_bytes([kind_high, kind_low]);
     let is_internet = u16::from_be_bytes([class_high, class_low]) == CLASS_INTERNET;
-    let said = if is_internet { parse_rdata(message, kind, (begin, body))? } else { RecordData::Other };
+    let data = if is_internet { parse_rdata(message, kind, (begin, body))? } else { RecordData::Other };
     // A TTL with the highest bit set counts as zero (RFC 2181).
     let seconds = i32::from_be_bytes(time).try_into().unwrap_or_default();
-    Some((Record { owner: owner.name, ttl: seconds, data: said }, end))
+    Some((Record { owner: owner.name, ttl: seconds, data }, end))
 }
 
 /// Parses a record's data by type; `None`: it is malformed.

@@ -110,13 +110,13 @@ impl<F: FileFormat> FolderScanner<F> {
         Self { folder, tracks: BTreeMap::new(), is_first: true, files: PhantomData }
     }
 
-    /// Scans once, reads the ready files, and clears the settled events in `noticed`.
+    /// Scans once, reads the ready files, and clears the settled events in `changes`.
     pub(super) fn scan_folder(
         &mut self,
-        noticed: &mut PendingChanges,
+        changes: &mut PendingChanges,
     ) -> (FolderScan<F::Contents>, UnsettledFiles) {
         match list_folder::<F>(&self.folder) {
-            Ok(listing) => self.scan_listing(&listing, noticed),
+            Ok(listing) => self.scan_listing(&listing, changes),
             Err(reason) => {
                 let reading = FolderScan { present: Err(reason), files: Vec::new() };
                 (reading, UnsettledFiles { is_blind: true, ..UnsettledFiles::default() })
@@ -127,7 +127,7 @@ impl<F: FileFormat> FolderScanner<F> {
     fn scan_listing(
         &mut self,
         listing: &Listing,
-        noticed: &mut PendingChanges,
+        changes: &mut PendingChanges,
     ) -> (FolderScan<F::Contents>, UnsettledFiles) {
         let now = Instant::now();
         let gone = self.missing_stamps(listing);
@@ -139,17 +139,17 @@ impl<F: FileFormat> FolderScanner<F> {
             else {
                 continue;
             };
-            if self.is_read(file, stamp) && !noticed.closed.contains(file) {
+            if self.is_read(file, stamp) && !changes.closed.contains(file) {
                 continue;
             }
             let is_moved = gone.iter().any(|gone| stamp.is_moved_from(gone));
-            let is_ready = self.update_readiness(file, stamp, noticed, now) || is_moved;
+            let is_ready = self.update_readiness(file, stamp, changes, now) || is_moved;
             match is_ready.then(|| self.read_file(file, stamp)).flatten() {
                 Some(contents) => files.push((Arc::clone(file), contents)),
                 None => unready.push(Arc::clone(file)),
             }
         }
-        noticed.closed.clear();
+        changes.closed.clear();
         self.is_first = false;
         let is_leaving = self.forget_missing(listing, now);
         let present = self.tracks.keys().chain(listing.keys()).cloned().collect();
@@ -175,7 +175,7 @@ impl<F: FileFormat> FolderScanner<F> {
         &mut self,
         file: &Arc<str>,
         stamp: &Stamp,
-        noticed: &PendingChanges,
+        changes: &PendingChanges,
         now: Instant,
     ) -> bool {
         let is_old = self.is_first && stamp.is_older_than(SETTLE_TIME);
@@ -191,8 +191,8 @@ impl<F: FileFormat> FolderScanner<F> {
         let is_settled = now.duration_since(track.since) >= SETTLE_TIME;
         let is_turned = track.last_read.as_ref().is_some_and(|read| read.target != stamp.target);
         let is_complete = is_old || is_settled || is_turned;
-        let is_closed = noticed.closed.contains(file) && stamp.size > 0;
-        is_closed || (is_complete && !noticed.writing.contains(file))
+        let is_closed = changes.closed.contains(file) && stamp.size > 0;
+        is_closed || (is_complete && !changes.writing.contains(file))
     }
 
     /// Reads a file; `None` if it changed meanwhile: a process is writing it, and it will be ready later.

@@ -59,7 +59,7 @@ const DRAINED_MAX: usize = 4096;
 
 impl<F: FileFormat> FolderWatcher<F> {
     pub(super) fn new(path: PathBuf, snapshots: Option<watch::Receiver<Arc<Snapshot>>>) -> Self {
-        let known = FolderState {
+        let state = FolderState {
             scan: FolderScanner::new(path.clone()),
             folder: F::for_folder(&path),
             changes: PendingChanges::new(F::ENDINGS),
@@ -68,7 +68,7 @@ impl<F: FileFormat> FolderWatcher<F> {
         let notices = InotifyQueue::new().inspect_err(|error| warn_polling(&path, error)).ok();
         Self {
             path,
-            state: known,
+            state,
             notices,
             idle_after: Instant::now(),
             hangs_after: HANG_TIMEOUT,
@@ -126,35 +126,35 @@ impl<F: FileFormat> FolderWatcher<F> {
     /// Scans, and reports a scan that hangs.
     async fn scan_or_report(
         self,
-        look: ScanFn<F>,
+        scan: ScanFn<F>,
         events: &mpsc::Sender<Vec<F::News>>,
     ) -> Result<ScanResult<F>, JoinError> {
         let path = self.path.clone();
-        let patience = self.hangs_after;
-        let mut looking = self.spawn_scan(look);
-        if let Ok(looked) = timeout(patience, &mut looking).await {
-            return looked;
+        let limit = self.hangs_after;
+        let mut task = self.spawn_scan(scan);
+        if let Ok(result) = timeout(limit, &mut task).await {
+            return result;
         }
         tracing::error!(folder = %path.display(), "the folder of {} {HANGS}", F::NAMED);
         let path = path.to_string_lossy();
         send_group(events, vec![F::hang_news(&path, HANGS)]).await;
-        let looked = looking.await?;
+        let result = task.await?;
         tracing::info!(folder = %path, "the folder of {} answers again", F::NAMED);
-        send_group(events, looked.0.state.folder.recovery_news()).await;
-        Ok(looked)
+        send_group(events, result.0.state.folder.recovery_news()).await;
+        Ok(result)
     }
 
-    fn spawn_scan(mut self, look: ScanFn<F>) -> JoinHandle<ScanResult<F>> {
+    fn spawn_scan(mut self, scan: ScanFn<F>) -> JoinHandle<ScanResult<F>> {
         spawn_blocking(move || {
             let begun = Instant::now();
             if let Some(notices) = &mut self.notices {
                 // The path may lead to another folder now, or to none; the scan reports the latter.
-                let is_another = notices.watch(&self.path).unwrap_or_default();
-                if is_another {
+                let is_replaced = notices.watch(&self.path).unwrap_or_default();
+                if is_replaced {
                     self.state.changes.clear_writing();
                 }
             }
-            let (events, unsettled) = look(&mut self.state);
+            let (events, unsettled) = scan(&mut self.state);
             self.idle_after = Instant::now() + begun.elapsed();
             (self, events, unsettled)
         })
@@ -164,9 +164,9 @@ impl<F: FileFormat> FolderWatcher<F> {
     async fn wait_for_change(&mut self, wait: Duration) {
         let mut due = Instant::now() + wait;
         due = self.state.held_scan.next_scan().map_or(due, |until| due.min(until));
-        while let Ok(noticed) = timeout_at(due, next_event(&self.path, &mut self.notices)).await {
+        while let Ok(event) = timeout_at(due, next_event(&self.path, &mut self.notices)).await {
             let now = Instant::now();
-            match self.state.changes.record_event(noticed.mask, noticed.name.as_deref()) {
+            match self.state.changes.record_event(event.mask, event.name.as_deref()) {
                 ScanDue::No => {}
                 ScanDue::Soon => due = due.min(now + MOVE_WINDOW),
                 ScanDue::Now => due = due.min(self.idle_after),
@@ -182,8 +182,8 @@ impl<F: FileFormat> FolderWatcher<F> {
     /// Takes all queued events, so that one scan covers them.
     fn drain_events(&mut self) {
         for _ in 0..DRAINED_MAX {
-            let Some(noticed) = next_event(&self.path, &mut self.notices).now_or_never() else { return };
-            let _looked_at_now = self.state.changes.record_event(noticed.mask, noticed.name.as_deref());
+            let Some(event) = next_event(&self.path, &mut self.notices).now_or_never() else { return };
+            let _scan_follows = self.state.changes.record_event(event.mask, event.name.as_deref());
         }
     }
 }
@@ -191,8 +191,8 @@ impl<F: FileFormat> FolderWatcher<F> {
 impl<F: FileFormat> FolderState<F> {
     fn scan_changes(&mut self) -> (Vec<F::News>, UnsettledFiles) {
         let (reading, unsettled) = self.scan.scan_folder(&mut self.changes);
-        let told = self.held_scan.release_scan(reading, &self.folder, Instant::now());
-        (told.map(|reading| self.folder.take_scan(reading)).unwrap_or_default(), unsettled)
+        let ready = self.held_scan.release_scan(reading, &self.folder, Instant::now());
+        (ready.map(|reading| self.folder.take_scan(reading)).unwrap_or_default(), unsettled)
     }
 
     /// Scans without a hold: the first list waits for complete files anyway.
@@ -213,7 +213,7 @@ async fn send_group<N>(events: &mpsc::Sender<Vec<N>>, group: Vec<N>) {
 async fn next_event(path: &Path, notices: &mut Option<InotifyQueue>) -> EventOwned {
     if let Some(queue) = notices {
         match queue.next_event().await {
-            Ok(notice) => return notice,
+            Ok(event) => return event,
             Err(error) => warn_polling(path, &error),
         }
         *notices = None;

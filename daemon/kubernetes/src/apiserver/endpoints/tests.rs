@@ -86,7 +86,7 @@ fn the_order_is_the_operators_and_failures_go_last() {
     check("one dial is enough", "+a -a", "bca", "failed");
     check("one check is not", "+a !a", "abc", "healthy");
     check("two are", "+a !a !a", "bca", "failed");
-    check("a good one between them starts anew", "+a !a +a !a", "abc", "healthy");
+    check("a good one between them resets the count", "+a !a +a !a", "abc", "healthy");
     check("a check that fails leaves an unknown one unknown", "!a", "abc", "unknown");
     check("back once goes behind those that never failed", "-a +a", "bca", "recovering");
     check("back twice goes first again", "-a +a +a", "abc", "healthy");

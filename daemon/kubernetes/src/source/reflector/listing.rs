@@ -96,7 +96,7 @@ impl Reflector {
 
 /// Receives the items of a list. Of a known item it reads only name and version.
 pub(super) struct ItemReader<'a, C> {
-    pub(super) delivered: MutexGuard<'a, ObjectCache>,
+    pub(super) cache: MutexGuard<'a, ObjectCache>,
     pub(super) what: Resource,
     pub(super) provenance: &'a Provenance,
     /// The count of items.
@@ -108,10 +108,10 @@ pub(super) struct ItemReader<'a, C> {
 
 impl<C: Codec> ItemReader<'_, C> {
     fn mark_known(&mut self, item: &[u8]) -> bool {
-        self.delivered.len() > 0
+        self.cache.len() > 0
             && C::peek_identity(item)
                 .and_then(|identity| identify_object(self.what, &identity))
-                .is_some_and(|(name, version)| self.delivered.mark_listed(&name, &version))
+                .is_some_and(|(name, version)| self.cache.mark_listed(&name, &version))
     }
 }
 
@@ -130,7 +130,7 @@ impl<C: Codec> ItemSink for ItemReader<'_, C> {
         if object.is_doubtful {
             self.doubtful.push(object);
         } else {
-            self.delivered.stage_object(object);
+            self.cache.stage_object(object);
         }
     }
 
@@ -138,7 +138,7 @@ impl<C: Codec> ItemSink for ItemReader<'_, C> {
         let taken = if self.mark_known(text.as_bytes()) {
             C::skip_ahead(text)
         } else {
-            C::parse_ahead(self.what, text, self.provenance).map(|object| self.delivered.stage_object(object))
+            C::parse_ahead(self.what, text, self.provenance).map(|object| self.cache.stage_object(object))
         };
         *self.items = self.items.saturating_add(u32::from(matches!(taken, ReadAhead::Read(..))));
         taken

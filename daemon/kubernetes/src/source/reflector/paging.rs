@@ -232,7 +232,7 @@ impl Reflector {
         doubtful: &'a mut DoubtfulObjects,
     ) -> ItemReader<'a, C> {
         ItemReader {
-            delivered: self.cache.lock(),
+            cache: self.cache.lock(),
             what: self.selection.what,
             provenance,
             items,

@@ -86,7 +86,7 @@ async fn a_too_large_object_does_not_incriminate_the_encoding() {
     bed.requests("services", 2).await;
     let services = bed.watch(Resource::Services);
     assert_eq!((services.lists, services.refetched, services.bad), (1, 1, 1));
-    assert_eq!(bed.asked("services", "limit"), ["500"], "it is not listed anew as JSON");
+    assert_eq!(bed.asked("services", "limit"), ["500"], "it is not listed again as JSON");
 }
 
 #[tokio::test]

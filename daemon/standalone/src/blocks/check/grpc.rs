@@ -77,9 +77,9 @@ impl fmt::Display for GrpcStatus {
 pub(super) async fn check_health(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     target: SocketAddr,
-    asked: &GrpcCheck,
+    config: &GrpcCheck,
 ) -> Result<(), CheckError> {
-    let mut call = start_call(target, asked);
+    let mut call = start_call(target, config);
     loop {
         send_pending(&mut stream, &mut call.unsent).await.map_err(CheckError::from_stream)?;
         let came = stream.read_buf(&mut call.unread).await.map_err(CheckError::from_stream)?;
@@ -92,18 +92,18 @@ pub(super) async fn check_health(
     }
 }
 
-fn start_call(target: SocketAddr, asked: &GrpcCheck) -> Http2Call {
-    let authority = asked.host.clone().unwrap_or_else(|| target.to_string());
+fn start_call(target: SocketAddr, config: &GrpcCheck) -> Http2Call {
+    let authority = config.host.clone().unwrap_or_else(|| target.to_string());
     let headers = [
         (":method", "POST"),
-        (":scheme", if asked.tls.is_some() { "https" } else { "http" }),
+        (":scheme", if config.tls.is_some() { "https" } else { "http" }),
         (":path", message::PATH),
         (":authority", authority.as_str()),
         ("te", "trailers"),
         ("content-type", "application/grpc"),
         ("user-agent", USER_AGENT),
     ];
-    Http2Call::new(&headers, &message::encode_request(&asked.service))
+    Http2Call::new(&headers, &message::encode_request(&config.service))
 }
 
 async fn send_pending(stream: &mut (impl AsyncWrite + Unpin), unsent: &mut Vec<u8>) -> std::io::Result<()> {
@@ -126,7 +126,7 @@ fn judge_reply(answer: &GrpcReply) -> Result<(), GrpcCheckError> {
     }
     match message::parse_response(message) {
         Some(ServingStatus::Serving) => Ok(()),
-        Some(said) => Err(GrpcCheckError::Reported(said)),
+        Some(status) => Err(GrpcCheckError::Reported(status)),
         None => Err(GrpcCheckError::WithoutStatus),
     }
 }

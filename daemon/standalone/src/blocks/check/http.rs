@@ -32,22 +32,22 @@ const HEAD_BYTES_USUAL: usize = 1024;
 pub(super) async fn check_http(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     target: SocketAddr,
-    asked: &HttpCheck,
+    config: &HttpCheck,
 ) -> Result<(), CheckError> {
-    let host = asked.host.clone().unwrap_or_else(|| target.to_string());
-    match &asked.expect_body {
-        None => check_status_line(stream, &host, asked).await,
+    let host = config.host.clone().unwrap_or_else(|| target.to_string());
+    match &config.expect_body {
+        None => check_status_line(stream, &host, config).await,
         // Boxed: much larger than the other checks' futures.
-        Some(text) => Box::pin(check_body(stream, &host, asked, text)).await,
+        Some(text) => Box::pin(check_body(stream, &host, config, text)).await,
     }
 }
 
 async fn check_status_line(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     host: &str,
-    asked: &HttpCheck,
+    config: &HttpCheck,
 ) -> Result<(), CheckError> {
-    let path = &asked.path;
+    let path = &config.path;
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {USER_AGENT}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
     );
@@ -57,7 +57,7 @@ async fn check_status_line(
     let mut line = Vec::new();
     let mut answer = BufReader::with_capacity(HEAD_BYTES_USUAL, stream.take(STATUS_LINE_BYTES_MAX));
     answer.read_until(b'\n', &mut line).await.map_err(CheckError::from_stream)?;
-    judge_line(&line, &asked.expect_status)
+    judge_line(&line, &config.expect_status)
 }
 
 fn judge_line(line: &[u8], healthy: &Statuses) -> Result<(), CheckError> {
@@ -89,7 +89,7 @@ fn parse_status_line(line: &[u8]) -> Option<u16> {
 async fn check_body(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     host: &str,
-    asked: &HttpCheck,
+    config: &HttpCheck,
     text: &str,
 ) -> Result<(), CheckError> {
     let mut builder = http1::Builder::new();
@@ -98,10 +98,10 @@ async fn check_body(
     let (mut sender, connection) = shaken.map_err(|error| response_error(&error))?;
     let answered = async {
         let answer = sender
-            .send_request(build_request(host, &asked.path))
+            .send_request(build_request(host, &config.path))
             .await
             .map_err(|error| response_error(&error))?;
-        judge_status(answer.status().as_u16(), &asked.expect_status)?;
+        judge_status(answer.status().as_u16(), &config.expect_status)?;
         search_body(text, answer.into_body()).await
     };
     drive_while(connection, answered).await

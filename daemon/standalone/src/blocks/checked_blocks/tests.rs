@@ -269,7 +269,7 @@ fn a_check_that_a_reload_changes_while_it_runs_proves_nothing() {
     assert_eq!(lab.live.start_due(lab.now).map(|due| due.id), None, "it still runs");
     assert_eq!(lab.live.finish_check(old.id, of(Some(false)), lab.now), None);
     assert_eq!(lab.live.take_changes(lab.now), []);
-    let new = lab.live.start_due(lab.now).expect("asked anew at once");
+    let new = lab.live.start_due(lab.now).expect("checked again at once");
     assert!(matches!(&new.check.kind, CheckKind::Http(asked) if asked.path == "/new"));
     assert_eq!(
         lab.live.finish_check(new.id, of(Some(false)), lab.now).unwrap().transition,
@@ -492,7 +492,7 @@ fn a_slow_start_ends_with_its_backend_check_or_service() {
     let groups = lab.run_until(ms(40_000));
     assert_eq!(weights_in(&groups, "192.0.2.2:80").last(), Some(&1), "it is gone again: {groups:?}");
     lab.dead.clear();
-    assert_eq!(weights_in(&lab.run_until(ms(45_000)), DOWN).first(), Some(&1), "and begins anew");
+    assert_eq!(weights_in(&lab.run_until(ms(45_000)), DOWN).first(), Some(&1), "and starts over");
 
     let mut lab = returned();
     let at_once = checked("web", &names, tcp(ms(1_000), 1, 1));

@@ -262,7 +262,7 @@ fn a_reload_changes_the_name_servers_of_queries() {
     let of_web = |lab: &Lab| Arc::clone(&lab.wanted.borrow()[&web()]);
     let first = of_web(&lab);
     lab.reload(&file(&[RESOLVER, WEB, API]));
-    assert!(Arc::ptr_eq(&first, &of_web(&lab)), "the same wish is not asked for anew");
+    assert!(Arc::ptr_eq(&first, &of_web(&lab)), "an equal query stays the same object");
     lab.reload(&file(&[&RESOLVER.replace(".53:53", ".54:53"), WEB]));
     assert_eq!(*of_web(&lab).servers, ["192.0.2.54:53".parse().unwrap()]);
 }

@@ -292,7 +292,7 @@ fn invariant_06_a_file_broken_at_a_start_keeps_its_saved_dns_backends() {
     process.tell(&[("b.toml", "=")]);
     process.tell(&[("b.toml", "")]);
     let anew = process.tell(&[("b.toml", web)]);
-    assert_eq!(backends(&anew, "web"), [], "what the file took away was forgotten");
+    assert_eq!(backends(&anew, "web"), [], "blocks removed from the file are forgotten");
 }
 
 /// Weights of a slow start were never returned by DNS.

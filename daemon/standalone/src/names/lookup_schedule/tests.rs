@@ -130,7 +130,7 @@ fn a_failure_is_reported_at_its_start_and_end_with_growing_pauses() {
         assert_eq!((change.news, change.is_recovered), (None, false), "{now}");
         let trouble = change.row.trouble.unwrap();
         assert_eq!((trouble.since, trouble.why.as_str()), (Millis(33_000), "REFUSED"));
-        assert_eq!(change.row.answer.unwrap().backends, 1, "what is known stays");
+        assert_eq!(change.row.answer.unwrap().backends, 1, "the last answer stays");
     }
     let (change, _) = lab.again(answered(backends(&[1]), 30), s(200));
     assert!(change.is_recovered);
