@@ -32,7 +32,7 @@ fn a_foreign_host_is_misdirected() {
     for headers in ["host: evil.example\r\n", "host: evil.example:9890\r\n", "", "host: localhost\r\n"] {
         let got = served.send(&format!("GET /frontends HTTP/1.1\r\n{headers}connection: close\r\n\r\n"));
         assert_eq!(got.status, 421, "{headers}");
-        assert!(got.body.starts_with("error: the Host header names another host\nhint: ask for localhost:"));
+        assert!(got.body.starts_with("error: the Host header names another host\nhint: use localhost:"));
     }
     let host = served.host();
     let two = format!("GET / HTTP/1.1\r\nhost: {host}\r\nhost: evil.example\r\nconnection: close\r\n\r\n");

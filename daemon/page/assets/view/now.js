@@ -266,7 +266,7 @@ function latest() {
     "section",
     {},
     h("h2", {}, "Latest changes"),
-    table("The latest changes", ["time", "service", "clients meet", "rule"], rows),
+    table("The latest changes", ["time", "service", "verdicts", "rule"], rows),
     h("p", {}, h("a", { href: link("history") }, "The whole history, with causes")),
   );
 }
