@@ -105,7 +105,7 @@ pub struct Trigger {
     /// What happened to the object.
     #[schemars(extend("enum" = TRIGGER_EVENTS))]
     pub event: Word,
-    /// `DiagnosedService` or `EndpointSlice`.
+    /// `Service` or `EndpointSlice`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Word>,
     /// Its namespace and name.
