@@ -1,4 +1,4 @@
-//! `run_status`: one screen that shows whether all is well, and if not, why.
+//! `status`: one screen that shows whether all is well, and if not, why.
 //!
 //! Invariant: it needs nothing that the API does not show. Lists are cut with a count, never silently.
 
