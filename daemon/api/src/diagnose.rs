@@ -42,7 +42,7 @@ pub(super) async fn diagnose(visit: RequestContext, query: Query, form: Form) ->
     let ends = Instant::now() + query.timeout.unwrap_or(DIAGNOSIS_TIMEOUT).min(DIAGNOSIS_TIMEOUT);
     let Some(_place) = visit.listener.diagnoses.try_acquire(visit.peer) else {
         let error = format!("{DIAGNOSES_MAX} diagnoses are already running");
-        return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
+        return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, "try again in a few seconds")
             .into_response();
     };
     let (known, read) = read_service(&visit, (&name, &query.focus), ends).await;

@@ -21,7 +21,7 @@ use holdfast_evidence::diagnose::EXIT_HEADER;
 pub(super) async fn events(visit: RequestContext, query: Query, form: Form) -> Response {
     let Some(_place) = visit.listener.diagnoses.try_acquire(visit.peer) else {
         let error = format!("{DIAGNOSES_MAX} diagnoses are already running");
-        return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
+        return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, "try again in a few seconds")
             .into_response();
     };
     let about = query.filter.service;

@@ -64,7 +64,7 @@ fn check_request(kind: ListenerKind, request: &Request) -> Result<(), ApiError> 
         check_host(request, port)?;
     }
     if request.headers().contains_key(header::ORIGIN) {
-        let hint = "this API is not for web pages; ask without an Origin header";
+        let hint = "this API is not for web pages; send no Origin header";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "requests with an Origin are refused", hint));
     }
     if is_cross_site(request.headers()) {

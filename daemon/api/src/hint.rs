@@ -80,9 +80,9 @@ impl Hint {
                 "give a time such as `{name}=2026-01-08T11:11:55Z`, or how long ago, such as `{name}=90s`, `15m`, `2h` or `1d`"
             ),
             Self::After => "give the number of a record, such as `after=184`".to_owned(),
-            Self::Watchers => "close one of them, or ask `/history` now and then".to_owned(),
+            Self::Watchers => "close one of them, or poll `/history`".to_owned(),
             Self::Paths(paths) => format!("there are {paths}"),
-            Self::Host(port) => format!("ask for localhost:{port}, 127.0.0.1:{port} or [::1]:{port}"),
+            Self::Host(port) => format!("use localhost:{port}, 127.0.0.1:{port} or [::1]:{port}"),
         }
     }
 
@@ -98,7 +98,7 @@ impl Hint {
                 "give a time such as --{name} 2026-01-08T11:11:55Z, or how long ago, such as --{name} 90s, 15m, 2h or 1d"
             ),
             Self::After => "give the number of a record, such as --after 184".to_owned(),
-            Self::Watchers => "close one of them, or look at holdfast history now and then".to_owned(),
+            Self::Watchers => "close one of them, or run holdfast history from time to time".to_owned(),
             Self::Paths(_) => {
                 "the daemon that runs is older than this command line; restart it: systemctl restart holdfast"
                     .to_owned()

@@ -133,7 +133,7 @@ mod tests {
         let mut pieces = all(watching).await;
         let last = pieces.pop().unwrap();
         assert_eq!(last, format!("event: dropped\ndata: {{\"why\":\"{LAGGING_REASON}\"}}\n\n"));
-        assert!((1..3_000).contains(&pieces.len()), "what waited is told before: {}", pieces.len());
+        assert!((1..3_000).contains(&pieces.len()), "waiting records come first: {}", pieces.len());
     }
 
     #[tokio::test]

@@ -88,8 +88,7 @@ pub(super) fn is_post(request: &Request) -> bool {
 }
 
 pub(super) fn refuse_other_methods() -> Response {
-    let refusal =
-        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this path changes something", "ask for it with POST");
+    let refusal = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this path changes something", "use POST");
     let mut response = refusal.into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     response

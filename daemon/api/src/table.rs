@@ -440,7 +440,7 @@ mod tests {
         assert!(sizes.len() > 2, "{sizes:?}");
         assert!(sizes.iter().all(|size| *size < 2 * limits::CHUNK_BYTES), "{sizes:?}");
         let in_a_row = polls.windows(2).any(|pair| pair.iter().all(Poll::is_ready));
-        assert!(!in_a_row, "after each chunk it is somebody else's turn");
+        assert!(!in_a_row, "it yields after each chunk");
     }
 
     #[test]

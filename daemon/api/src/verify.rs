@@ -28,13 +28,13 @@ pub struct Verification {
     /// Every comparison was made and found nothing.
     pub(crate) equal: bool,
     /// Every comparison was made, whatever it found.
-    #[serde(default = "is_made")]
+    #[serde(default = "complete_by_default")]
     complete: bool,
     comparisons: Vec<Arc<Comparison>>,
 }
 
 /// Older daemons omit the field.
-const fn is_made() -> bool {
+const fn complete_by_default() -> bool {
     true
 }
 

@@ -128,7 +128,8 @@ fn check_access(config: &Config) -> Result<Option<String>, SetupError> {
 fn missing_cgroup(config: &Config) -> Option<String> {
     let Cgroup::Path(path) = &config.datapath.cgroup else { return None };
     let is_used = config.datapath.kind == DatapathKind::Kernel && !path.is_dir();
-    is_used.then(|| format!("datapath.cgroup: {} is not there; a start would end with that", path.display()))
+    is_used
+        .then(|| format!("datapath.cgroup: {} does not exist; a start would end with that", path.display()))
 }
 
 /// One line for each, whatever the file names: not only root may write files into the folder of services.

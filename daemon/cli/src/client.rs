@@ -537,7 +537,7 @@ mod tests {
         );
         assert_eq!(client.fallback(), None);
         assert_eq!(client.get("/livez").unwrap().read_short().unwrap(), b"done");
-        assert!(answers.join().unwrap().starts_with("GET /livez"), "the order was not asked there");
+        assert!(answers.join().unwrap().starts_with("GET /livez"), "the order did not go there");
         let mut told = Vec::new();
         client.report_fallback(&mut told);
         client.report_fallback(&mut told);
@@ -562,7 +562,7 @@ mod tests {
                 .unwrap();
         });
         assert_eq!(client.post("/reload").unwrap().status, 403);
-        assert_eq!(client.fallback(), None, "it was asked for");
+        assert_eq!(client.fallback(), None, "only TCP is configured");
         answers.join().unwrap();
     }
 

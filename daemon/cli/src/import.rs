@@ -1,4 +1,4 @@
-//! `import_file`: converts another load balancer's services to blocks of a configuration.
+//! `import`: converts another load balancer's services to blocks of a configuration.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! `run_status`: one screen that shows whether all is well, and if not, why.
+//! `status`: one screen that shows whether all is well, and if not, why.
 //!
 //! Invariant: it needs nothing that the API does not show. Lists are cut with a count, never silently.
 
@@ -311,7 +311,7 @@ impl Status {
         let note = if datapath == "memory" { " (computed and shown; no traffic is touched)" } else { "" };
         writeln!(out, "datapath   {datapath}{note}")?;
         for OtherProxy { proxy, evidence, .. } in &self.other_proxies {
-            writeln!(out, "beside     {} ({})", sanitise_line(proxy), sanitise_line(&evidence.join(", ")))?;
+            writeln!(out, "alongside  {} ({})", sanitise_line(proxy), sanitise_line(&evidence.join(", ")))?;
         }
         for ExcludedDevice { device, why } in &self.left_out_devices {
             writeln!(out, "left out   {} ({})", sanitise_line(device), sanitise_line(why))?;
@@ -401,7 +401,7 @@ impl Status {
 }
 
 fn unannounced_reason(AnnouncedAddress { address, announced, why, .. }: &AnnouncedAddress) -> Option<String> {
-    (!announced).then(|| format!("{address}: {}", why.as_deref().unwrap_or("its route is not there")))
+    (!announced).then(|| format!("{address}: {}", why.as_deref().unwrap_or("its route does not exist")))
 }
 
 fn join_or_none(words: impl Iterator<Item = String>) -> String {

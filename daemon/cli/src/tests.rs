@@ -276,8 +276,8 @@ fn status_shows_every_problem() {
             holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
             ready      yes
             datapath   kernel
-            beside     Cilium (/sys/fs/bpf/cilium)
-            beside     kube-proxy (listens on port 10249, nftables table kube-proxy)
+            alongside  Cilium (/sys/fs/bpf/cilium)
+            alongside  kube-proxy (listens on port 10249, nftables table kube-proxy)
             left out   flannel.1 (packets.devices does not name it, though a route to other hosts uses it: backends behind it are reachable, but clients that arrive there are not served)
             sources    config, kubernetes
             apiserver  [fd00::12]:6443
@@ -974,7 +974,7 @@ fn events_that_could_not_be_read_end_otherwise_than_none() {
     let served = serve(everything());
     let (address, socket) = (served.admin.address().to_string(), served.socket.to_str().unwrap());
     for (reach, says) in
-        [(["--tcp", &address], "only for those who come by"), (["--socket", socket], "no apiserver is used")]
+        [(["--tcp", &address], "only for clients of"), (["--socket", socket], "no apiserver is used")]
     {
         for arguments in [&["events"][..], &["events", "default/web"], &["events", "-o", "json"]] {
             let ran = run(&[arguments, &reach[..]].concat());

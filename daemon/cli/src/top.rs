@@ -1,6 +1,6 @@
-//! `run_top`: the output of `status` and the latest changes, repeatedly on one screen.
+//! `top`: the output of `status` and the latest changes, repeatedly on one screen.
 //!
-//! Invariant: `run_top` queries at most every two seconds, draws no line outside the terminal, and leaves nothing to
+//! Invariant: `top` queries at most every two seconds, draws no line outside the terminal, and leaves nothing to
 //! restore: the last screen stays after an interrupt. If the daemon does not answer, the screen says so above the last
 //! known state.
 

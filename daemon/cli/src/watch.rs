@@ -1,4 +1,4 @@
-//! `run_watch`: records as they happen.
+//! `watch`: records as they happen.
 //!
 //! Invariant: each record is written as soon as it arrives. The command ends by itself only if the daemon stops or
 //! rejects it, or if the stream breaks, and says which. It does not reconnect: that would hide the records that it

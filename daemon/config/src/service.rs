@@ -173,7 +173,7 @@ fn check_other_port(table: &mut Table<'_, '_, '_>, protocol: Transport, check: O
     if protocol != Transport::Tcp && check.is_some_and(|check| check.port.is_none()) {
         let site = table.site().clone();
         let message = format!(
-            "the health check of a {} service asks the TCP port of the same number",
+            "the health check of a {} service dials the TCP port of the same number",
             protocol.as_str()
         );
         table.report().add_warning(&site, message);

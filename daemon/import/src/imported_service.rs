@@ -94,10 +94,8 @@ impl ImportedService {
         let part = heaviest.div_ceil(most).max(1);
         if part > 1 {
             self.backends.iter_mut().for_each(|(_, weight)| *weight = weight.div_ceil(part));
-            notes.add(
-                self.line,
-                format!("weights of more than {most} are divided by {part}, with all others"),
-            );
+            notes
+                .add(self.line, format!("weights above {most} are divided by {part}, and so are all others"));
         }
     }
 }

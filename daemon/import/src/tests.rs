@@ -101,7 +101,7 @@ fn ipvs_settings_without_a_counterpart_are_noted() {
             line 5: "--pe" has no counterpart
             line 5: "255.0.255.0" is no prefix of 8 to 32 bits: clients are kept by whole addresses
             line 5: scheduler "wlc" has no counterpart: backends are chosen at random, by their weights
-            line 5: weights of more than 256 are divided by 3, with all others
+            line 5: weights above 256 are divided by 3, and so are all others
             line 6: "-x" has no counterpart
             line 6: -i: answers come back through this node, and servers need no address of the service
             line 8: "-C" adds no service and no server

@@ -256,7 +256,7 @@ function rowsOf(all) {
       causesOf(part),
     ]),
   );
-  return table("What clients met", ["from", "service", "clients met", "backends", "why"], rows.reverse());
+  return table("What clients met", ["from", "service", "verdict", "backends", "why"], rows.reverse());
 }
 
 function causeOf({

@@ -111,5 +111,5 @@ fn a_hold_ends_if_another_pod_gets_the_address_not_by_claims() {
     expect(&daemon, "default/other", "serving 10.1.0.3:8080");
     expect(&daemon, LIVE, "held 10.1.0.4:8080");
     let history = daemon.tell(&["history", LIVE]).unwrap();
-    assert!(history.contains("another pod has 10.1.0.3 now, as the apiserver says"), "{history}");
+    assert!(history.contains("another pod has 10.1.0.3 now, according to the apiserver"), "{history}");
 }

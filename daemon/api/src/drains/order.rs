@@ -121,7 +121,7 @@ fn check_allowed(peer: Peer) -> Result<(), ApiError> {
     if may_order(peer) {
         return Ok(());
     }
-    let hint = "ask as root, such as by sudo; every user may see what is drained, by `holdfast drain`";
+    let hint = "run it as root, for example with sudo; `holdfast drain` shows the drains to every user";
     Err(ApiError::new(StatusCode::FORBIDDEN, "only root may drain backends", hint))
 }
 
@@ -250,7 +250,7 @@ impl DrainOrderJson {
 
     fn describe_pending(&self) -> Option<String> {
         let count = self.pending;
-        (count > 0).then(|| format!("not in force yet in {count} of them; ask again by `holdfast drain`"))
+        (count > 0).then(|| format!("not yet in force in {count} of them; check with `holdfast drain`"))
     }
 
     fn describe_memory_problem(&self) -> Option<String> {

@@ -171,7 +171,7 @@ fn join_backends(backends: &[String]) -> String {
 fn write_objects(out: &mut String, it: &ExplainedService<'_>) {
     match &it.desired.object {
         Some(object) => push_line(out, 1, &format!("Service object: {}", describe_version(object))),
-        None => push_line(out, 1, "Service object: not known"),
+        None => push_line(out, 1, "Service object: unknown"),
     }
     for slice in &it.desired.slices {
         push_line(

@@ -73,6 +73,6 @@ mod tests {
         })));
         assert!(shown().contains(&series("cloud.rate_limited")), "{}", shown());
         overheard.set_enabled(false);
-        assert!(shown().contains(&series("unknown")), "nothing is followed any more");
+        assert!(shown().contains(&series("unknown")), "Events are no longer followed");
     }
 }

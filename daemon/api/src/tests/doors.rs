@@ -32,7 +32,7 @@ fn a_foreign_host_is_misdirected() {
     for headers in ["host: evil.example\r\n", "host: evil.example:9890\r\n", "", "host: localhost\r\n"] {
         let got = served.send(&format!("GET /frontends HTTP/1.1\r\n{headers}connection: close\r\n\r\n"));
         assert_eq!(got.status, 421, "{headers}");
-        assert!(got.body.starts_with("error: the Host header names another host\nhint: ask for localhost:"));
+        assert!(got.body.starts_with("error: the Host header names another host\nhint: use localhost:"));
     }
     let host = served.host();
     let two = format!("GET / HTTP/1.1\r\nhost: {host}\r\nhost: evil.example\r\nconnection: close\r\n\r\n");
@@ -131,7 +131,7 @@ fn a_reload_is_answered_once_done_and_only_over_the_socket() {
     assert_eq!(served.send(&request).status, 403);
     let stream = UnixStream::connect(&served.socket).unwrap();
     assert_eq!(exchange(stream, "GET /reload HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").status, 405);
-    assert!(wishes.try_recv().is_err(), "nobody else was heard");
+    assert!(wishes.try_recv().is_err(), "no other request arrived");
 }
 
 /// The answer to each granted request, as JSON.
@@ -167,7 +167,7 @@ fn an_address_is_forgotten_only_over_the_socket() {
     assert_eq!(ask(format!("GET {target}")).status, 405);
     assert_eq!(ask("POST /apiserver/forget".to_owned()).status, 400);
     assert_eq!(ask("POST /apiserver/forget?endpoint=10.0.0.1".to_owned()).status, 400);
-    assert!(wishes.try_recv().is_err(), "nobody of these was heard");
+    assert!(wishes.try_recv().is_err(), "none of these requests arrived");
     let address = "10.0.0.1:6443".parse().unwrap();
     let outcomes = [Ok(None), Ok(Some("read-only".to_owned())), Err(ForgetError::Held(address))];
     for (outcome, status, words) in [
@@ -317,7 +317,7 @@ fn a_client_beyond_the_limit_is_rejected_with_503() {
 
     let stream = UnixStream::connect(&served.socket).unwrap();
     let request = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-    assert_eq!(exchange(stream, request).status, 200, "the socket has places of its own");
+    assert_eq!(exchange(stream, request).status, 200, "the socket has permits of its own");
 
     held.pop().unwrap().shutdown(Shutdown::Both).unwrap();
     let end = Instant::now() + TEST_TIMEOUT;
@@ -432,7 +432,7 @@ fn a_taken_address_is_reported_and_bound_once_free() {
          `listen` under [admin]"
     );
     wait_for(&shut, &[said]);
-    assert!(UnixStream::connect(&socket).is_ok(), "the other door is open");
+    assert!(UnixStream::connect(&socket).is_ok(), "the other listener is open");
     drop(other);
     wait_for(&shut, &[]);
     assert!(std::net::TcpStream::connect(address).is_ok());
@@ -636,7 +636,7 @@ fn a_removed_socket_is_created_again() {
     std::fs::remove_file(&served.socket).unwrap();
     let begun = Instant::now();
     while ask().is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it is not there again");
+        assert!(begun.elapsed() < Duration::from_secs(20), "it was not created again");
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut asked = ask().unwrap();

@@ -66,7 +66,7 @@ fn there_is_a_bound_on_watchers() {
     assert_eq!(refused.status, 503);
     assert_eq!(
         refused.body,
-        "error: there are 56 watchers already\nhint: close one of them, or ask `/history` now and then\n"
+        "error: there are 56 watchers already\nhint: close one of them, or poll `/history`\n"
     );
     drop(watchers);
 }

@@ -29,7 +29,7 @@ impl FailingCheck {
     pub(super) fn describe_state(&self) -> String {
         let Self { service, backend, check: Check { kind, last } } = self;
         let last = last.as_ref().map_or_else(String::new, |LastCheck { error, at, .. }| {
-            format!(", at {at}: {}", error.as_deref().unwrap_or("no reason is known"))
+            format!(", at {at}: {}", error.as_deref().unwrap_or("the reason is unknown"))
         });
         format!("{service}: {backend} by {kind}{last}")
     }

@@ -67,7 +67,7 @@ function remedyOf({ text, risk, command }) {
 function eventsView({ rest: [namespace, own] }) {
   const service = own ? `${namespace}/${own}` : "";
   return asking(
-    service ? `What the cluster says of ${service}` : "What the cluster says",
+    service ? `Events of ${service}` : "Events of the cluster",
     () => ask("/events", { service }),
     (said) => [
       said.why_not && h("p", { class: "bad" }, `Events could not be read: ${said.why_not}`),

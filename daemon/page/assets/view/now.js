@@ -32,10 +32,10 @@ function faults() {
   return [
     ready && !ready.healthy && ["not ready: ", ready.reason],
     ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
-    ...(ready?.shut ?? []).map((why) => ["the admin API cannot listen:  ", why]),
+    ...(ready?.shut ?? []).map((why) => ["the admin API cannot listen: ", why]),
     ready?.stale_since && ["the data of a source is old, since ", moment(ready.stale_since)],
     kernel?.waiting && ["programs wait to be attached", null],
-    ...(kernel?.detached_hooks ?? []).map((hook) => ["a program is no longer attached: ", hook]),
+    ...(kernel?.bare_hooks ?? []).map((hook) => ["a program is no longer attached: ", hook]),
     ...(kernel?.broken_hooks ?? [])
       .filter((hook) => !kernel.detached_hooks.includes(hook))
       .map((hook) => ["a program serves without its pin, and ends with the daemon: ", hook]),
@@ -266,7 +266,7 @@ function latest() {
     "section",
     {},
     h("h2", {}, "Latest changes"),
-    table("The latest changes", ["time", "service", "clients meet", "rule"], rows),
+    table("The latest changes", ["time", "service", "verdicts", "rule"], rows),
     h("p", {}, h("a", { href: link("history") }, "The whole history, with causes")),
   );
 }

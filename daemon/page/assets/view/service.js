@@ -66,7 +66,7 @@ function summary(service, { sentence, near, past, stale_since: stale }) {
       " · ",
       h("a", { href: link("time", [], { services: service }) }, "Compare its time with that of others"),
       " · ",
-      h("a", { href: link("events", service.split("/")) }, "What the cluster says of it"),
+      h("a", { href: link("events", service.split("/")) }, "Its Events"),
     ),
   ];
 }
@@ -82,7 +82,7 @@ function details(one) {
     h("h3", {}, "Clients that were not served"),
     refusedOf(one),
     balancerOf(one.load_balancer),
-    h("h3", {}, "What the source says"),
+    h("h3", {}, "Its objects in the source"),
     desiredOf(one.desired),
   );
 }

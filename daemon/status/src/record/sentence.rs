@@ -152,16 +152,16 @@ impl Trigger {
             "retry" => "it was tried again".to_owned(),
             "remembered" => "it was remembered from before the restart".to_owned(),
             "hold-due" => "the hold has reached its bound".to_owned(),
-            "probe-accepted" => format!("{address} took a probe"),
+            "probe-accepted" => format!("{address} accepted a probe"),
             "probe-refused" => format!("{address} refused a probe"),
             "probe-silent" => format!("{address} did not answer a probe"),
-            "address-reused" => format!("another pod has {address} now, as the apiserver says"),
+            "address-reused" => format!("another pod has {address} now, according to the apiserver"),
             "address-claimed" => format!("{other} lists {address} for another target too, so it is probed"),
             "mass-loss" => {
                 let [lost, populated] = self.lost.unwrap_or_default();
                 format!("{lost} of {populated} services lost all their backends at once")
             }
-            "readers-left" => "no client reads its former list any more".to_owned(),
+            "readers-left" => "no client uses its former list".to_owned(),
             _ => self.object_sentence(),
         }
     }

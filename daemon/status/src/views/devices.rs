@@ -73,7 +73,7 @@ impl ClassReason {
             Self::Configured => "packets.devices names it",
             Self::Address => "it has a global address",
             Self::Gateway => "a route leads to a gateway by it",
-            Self::Route => "a route leads to others by it",
+            Self::Route => "a route to other hosts uses it",
             Self::PodConfigured => "packets.pod_devices names it",
             Self::LeadsToPod => "it leads to a pod",
             Self::Loopback => "it is the loopback",
@@ -81,7 +81,7 @@ impl ClassReason {
             Self::Dummy => "no packet ever arrives at a dummy",
             Self::LocalPeer => "its peer belongs to this node too, and to no pod",
             Self::LocalPodsOnly => "it leads to pods of this node alone: no route leads to a gateway by it",
-            Self::NoAddress => "it has no global address, and no route leads to others by it",
+            Self::NoAddress => "it has no global address, and no route to other hosts uses it",
             Self::NotConfigured => "packets.devices does not name it",
             Self::ExcludedUplink => {
                 "packets.devices does not name it, though a route to other hosts uses it: backends behind it are \

@@ -18,7 +18,7 @@ const WHILE: Duration = Duration::from_secs(5);
 
 /// Lines of `holdfast status` next to Cilium's replacement.
 const BESIDE: [&str; 3] = [
-    "beside     Cilium (listens on port 9879",
+    "alongside  Cilium (listens on port 9879",
     "translates connects of processes and pods, at the cgroup: kubeProxyReplacement: false",
     "translates packets of clients outside, at eth0: kubeProxyReplacement: false",
 ];
