@@ -129,7 +129,7 @@ impl File<'_> {
     fn to_fault(&self, error: &toml::de::Error, id: Option<&str>) -> Fault {
         let line = error.span().map(|span| self.line_number(span.start));
         let text = error.message().lines().collect::<Vec<_>>().join("; ");
-        let message = format!("{text}: correct it; until then what is built in holds");
+        let message = format!("{text}: correct it; until then the built-in entries apply");
         Fault::for_entry(self.name, line, id, &message)
     }
 

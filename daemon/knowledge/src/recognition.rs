@@ -164,7 +164,7 @@ impl<'k> Recognition<'k> {
             format!("{} {}{place}{}: {}{times}.", object.kind, object.namespace, object.name, event.reason),
             meaning,
             means.to_owned(),
-            format!("It said: {}", event.message),
+            format!("Message: {}", event.message),
         ];
         let shown: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
         clean(&shown.join(" "), LINE_BYTES_MAX)

@@ -198,7 +198,7 @@ fn collect_names<'a>(reasons: impl Iterator<Item = &'a EventReason>) -> ReasonNa
 
 impl<T> LocatedEntry<T> {
     fn to_fault(&self, id: &str, message: &str) -> Fault {
-        let message = format!("{message}; until then what is built in holds");
+        let message = format!("{message}; until then the built-in entries apply");
         Fault::for_entry(&self.file, Some(self.line), Some(id), &message)
     }
 }

@@ -40,5 +40,5 @@ fn what_is_wrong_in_the_files_about_events_is_shown_where_readiness_is() {
         (&"/etc/holdfast/events.d/ours.toml".into(), &1.into()),
         "{body}"
     );
-    assert!(fault["message"].as_str().unwrap().contains("what is built in holds"), "{body}");
+    assert!(fault["message"].as_str().unwrap().contains("the built-in entries apply"), "{body}");
 }

@@ -181,7 +181,7 @@ impl EventCounters {
         let has_room = counts.try_log_line(now, &event.object.namespace);
         drop(counts);
         if has_room {
-            tracing::info!("the cluster says of {}", recognised.to_line(event));
+            tracing::info!("a cluster Event about {}", recognised.to_line(event));
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) fn read_files(folder: &Path) -> (Vec<(String, String)>, Vec<Fault>) {
 }
 
 fn new_fault(path: &Path, why: &str) -> Fault {
-    Fault::for_file(&path.to_string_lossy(), None, &format!("{why}; until then what is built in holds"))
+    Fault::for_file(&path.to_string_lossy(), None, &format!("{why}; until then the built-in entries apply"))
 }
 
 /// The first names of knowledge files. A missing folder has none, and is no fault.
