@@ -10,7 +10,6 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use crate::entry::{Belief, Cause, EventReason, ForbiddenPhrase, RefusedWrite, Subject, Symptom};
 use crate::fault::Fault;
 
-/// An entry with its file and line.
 #[derive(Clone, Debug)]
 pub(crate) struct LocatedEntry<T> {
     pub(crate) entry: T,
@@ -37,14 +36,12 @@ pub(crate) enum Author {
     Operator,
 }
 
-/// A file while it is read.
 struct File<'a> {
     name: &'a str,
     text: &'a str,
 }
 
 impl Entries {
-    /// Reads one more file.
     pub(crate) fn read_file(&mut self, name: &str, text: &str, author: Author) {
         let file = File { name, text };
         let table = match DeTable::parse(text) {

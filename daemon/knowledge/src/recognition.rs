@@ -10,7 +10,6 @@ use crate::limits::{ALSO_MAX, LINE_BYTES_MAX};
 use crate::store::Knowledge;
 use crate::text::clean;
 
-/// How certain a recognition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
     /// No known reason matches the Event.
@@ -34,7 +33,6 @@ impl Confidence {
     }
 }
 
-/// The recognition of an Event.
 #[derive(Clone, Debug)]
 pub struct Recognition<'k> {
     pub reason: Option<&'k EventReason>,
@@ -57,7 +55,6 @@ pub struct Advice<'k> {
 }
 
 impl Knowledge {
-    /// Recognises an Event.
     pub fn recognise(&self, event: &ClusterEvent) -> Recognition<'_> {
         let message = SearchText::new(&event.message, &event.object.namespace, &event.object.name);
         let (found, is_exact) = self.index.find_reasons(&event.reason);

@@ -46,7 +46,6 @@ fn load_built_in() -> (Knowledge, Vec<Fault>) {
     Knowledge::default().merge(entries)
 }
 
-/// The knowledge of Events.
 #[derive(Clone, Debug, Default)]
 pub struct Knowledge {
     pub(crate) reasons: Vec<EventReason>,

@@ -146,7 +146,6 @@ impl EventCounters {
         }
     }
 
-    /// Marks a topic's watch as up.
     pub(super) fn mark_up(&self, topic: &'static str) {
         let mut counts = self.lock();
         counts.up.insert(topic);
@@ -190,7 +189,6 @@ impl EventCounters {
         self.lock().balancer_causes.find_cause(service, Instant::now()).map(str::to_owned)
     }
 
-    /// The metrics as text.
     pub fn render_metrics(&self) -> String {
         let mut out = Exposition::default();
         self.write_metrics(&mut out);

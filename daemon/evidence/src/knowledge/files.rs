@@ -77,7 +77,6 @@ fn list_names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
     names
 }
 
-/// Whether the name is that of a knowledge file. Files that editors leave behind are not.
 fn is_knowledge_file(name: &OsStr) -> bool {
     name.as_bytes().ends_with(b".toml") && !name.as_bytes().starts_with(b".")
 }
