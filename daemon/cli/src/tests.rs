@@ -330,7 +330,7 @@ fn status_shows_every_problem() {
               default/web 10.0.0.5:30123: another process listens there
 
             files about Events
-              /etc/holdfast/events.d/ours.toml:1: unclosed array table, expected `]`: correct it; until then what is built in holds
+              /etc/holdfast/events.d/ours.toml:1: unclosed array table, expected `]`: correct it; until then the built-in entries apply
         "#]],
         &expect![""],
     );
@@ -361,7 +361,7 @@ fn status_is_good_when_all_is_well() {
               default/web 10.0.0.5:30123: another process listens there
 
             files about Events
-              /etc/holdfast/events.d/ours.toml:1: unclosed array table, expected `]`: correct it; until then what is built in holds
+              /etc/holdfast/events.d/ours.toml:1: unclosed array table, expected `]`: correct it; until then the built-in entries apply
         "#]],
         &expect![""],
     );

@@ -23,7 +23,6 @@ use super::evidence_source::{EvidenceSource, SourceSet};
 use super::finding::{Judgement, REASON_KEY, Remedy};
 use super::limits::PODS_MAX;
 
-/// The input of a check.
 #[derive(Debug)]
 pub struct Case<'a> {
     evidence: &'a Evidence,
@@ -33,7 +32,6 @@ pub struct Case<'a> {
     looked: Cell<SourceSet>,
 }
 
-/// Number of endpoints in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConditionCounts {
     pub ready: usize,
@@ -76,22 +74,18 @@ impl<'a> Case<'a> {
         self.looked.set(self.looked.get().with_source(place));
     }
 
-    /// The name of the service under diagnosis.
     pub const fn name(&self) -> &'a ObjectName {
         &self.evidence.name
     }
 
-    /// The rest of the query.
     pub const fn scope(&self) -> &'a DiagnosisScope {
         &self.evidence.scope
     }
 
-    /// The external sources that the diagnosis skipped.
     pub fn skipped_sources(&self) -> &'a [ExternalSource] {
         &self.evidence.skipped_sources
     }
 
-    /// When the evidence was gathered.
     pub const fn taken_at(&self) -> Timestamp {
         self.evidence.taken
     }
@@ -103,7 +97,6 @@ impl<'a> Case<'a> {
         ClockReading { wall: self.taken_at(), mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
     }
 
-    /// The Service as the apiserver has it now.
     pub fn api_service(&self) -> Option<&'a ObservedService> {
         self.service_lookup().answer()?.as_ref()
     }
@@ -131,7 +124,6 @@ impl<'a> Case<'a> {
         self.has_type(ServiceType::LoadBalancer)
     }
 
-    /// Whether the service is an ExternalName.
     pub fn is_alias(&self) -> bool {
         self.has_type(ServiceType::ExternalName)
     }
@@ -210,7 +202,6 @@ impl<'a> Case<'a> {
         self.ports().any(|port| port.rows.find(at).is_some_and(|row| row.keeps_clients()))
     }
 
-    /// Whether an endpoint is on this node.
     pub fn is_local(&self, node: Option<NodeName<'_>>) -> bool {
         let own = &self.table().node.name;
         !own.is_empty() && node.is_some_and(|it| it == **own)
@@ -220,7 +211,6 @@ impl<'a> Case<'a> {
         self.pods_lookup().answer()
     }
 
-    /// Whether the service has more pods than were read.
     pub fn has_more_pods(&self) -> bool {
         self.pods().is_some_and(|pods| pods.more)
     }
@@ -243,7 +233,6 @@ impl<'a> Case<'a> {
         self.probes_lookup().answer().into_iter().flatten()
     }
 
-    /// Families of the cluster IPs.
     pub fn families(&self) -> BTreeSet<Family> {
         self.facts()
             .into_iter()

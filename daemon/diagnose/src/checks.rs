@@ -39,7 +39,6 @@ use super::evidence_source::EvidenceSource;
 use super::finding::Judgement;
 
 words! {
-    /// What a check is about.
     pub enum Group {
         Own = "self",
         Service = "service",
@@ -56,7 +55,6 @@ words! {
     }
 }
 
-/// One check, and the function that judges it.
 #[derive(Debug)]
 pub struct Check {
     pub id: &'static str,
@@ -79,7 +77,6 @@ use EvidenceSource::{
     Policies, Probes, Service, Slices, Table, Watch,
 };
 
-/// All checks, in display order.
 pub(super) static ALL: &[Check] = &[
     new_check("self.ready", Group::Own, &[Table], daemon::check_ready),
     new_check("self.watch", Group::Own, &[Watch], daemon::check_watch),

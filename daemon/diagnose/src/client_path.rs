@@ -26,7 +26,6 @@ pub fn dial_target(snapshot: &Snapshot, it: &FrontendView) -> Option<SocketAddr>
     Some(SocketAddr::new(address, it.port.get()))
 }
 
-/// The addresses at which clients dial the frontends of these services.
 pub fn frontend_targets<'a>(
     snapshot: &'a Snapshot,
     views: &'a [Arc<ServiceView>],

@@ -10,12 +10,10 @@ use super::evidence_source::{EvidenceSource, SourceSet};
 use super::finding::{Judgement, State};
 use super::unknown_checks::UnknownCheck;
 
-/// A check's judgement, and its links to other findings.
 #[derive(Debug)]
 pub struct Finding {
     pub check: &'static Check,
     pub judgement: Judgement,
-    /// The sources that the check read.
     pub sources: SourceSet,
     /// The findings that this one causes.
     pub explains: Vec<&'static str>,
@@ -43,14 +41,10 @@ impl Finding {
     }
 }
 
-/// The exit status of a diagnosis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitStatus {
-    /// Nothing is wrong.
     Healthy,
-    /// There are warnings, and no errors.
     Warnings,
-    /// There are errors.
     Errors,
     /// There is no such Service.
     NoService,
@@ -71,7 +65,6 @@ impl ExitStatus {
     }
 }
 
-/// All findings, the headline and the exit status.
 #[derive(Debug)]
 pub struct DiagnosisResult {
     pub findings: Vec<Finding>,
@@ -81,7 +74,6 @@ pub struct DiagnosisResult {
 }
 
 impl DiagnosisResult {
-    /// Number of findings in a state.
     pub fn count(&self, state: State) -> usize {
         self.findings.iter().filter(|it| it.judgement.state == state).count()
     }
@@ -179,7 +171,6 @@ const HEADLINE_ORDER: [Group; 12] = [
     Group::History,
 ];
 
-/// Judges the evidence, and links the findings.
 pub fn judge_evidence(evidence: &Evidence) -> DiagnosisResult {
     let case = Case::new(evidence);
     let mut findings: Vec<Finding> = Vec::with_capacity(ALL.len());
@@ -222,7 +213,6 @@ fn ensure_applies(check: &Check, is_there: bool, case: &Case<'_>) -> Result<(), 
     }
 }
 
-/// Links each finding to its best explanation.
 fn link_causes(findings: &mut [Finding]) {
     for (cause, explained) in EDGES {
         let found = findings.iter().find(|it| it.check.id == cause);

@@ -53,7 +53,6 @@ impl<T> Default for Lookup<T> {
 }
 
 impl<T> Lookup<T> {
-    /// Converts the answer.
     pub fn map<U>(self, with: impl FnOnce(T) -> U) -> Lookup<U> {
         match self {
             Self::Skipped(why) => Lookup::Skipped(why),
@@ -63,7 +62,6 @@ impl<T> Lookup<T> {
         }
     }
 
-    /// Borrows the answer.
     pub fn as_ref(&self) -> Lookup<&T> {
         match self {
             Self::Skipped(why) => Lookup::Skipped(why),
@@ -73,7 +71,6 @@ impl<T> Lookup<T> {
         }
     }
 
-    /// The answer, if there is one.
     pub const fn answer(&self) -> Option<&T> {
         match self {
             Self::Answered(answer) => Some(answer),
@@ -81,7 +78,6 @@ impl<T> Lookup<T> {
         }
     }
 
-    /// Why there is no answer, in words.
     pub fn unavailable_reason(&self) -> Option<String> {
         match self {
             Self::Answered(_) => None,
@@ -123,7 +119,6 @@ pub struct Evidence {
     pub scope: DiagnosisScope,
     /// The sources that this diagnosis skipped, although they had something to show.
     pub skipped_sources: Vec<ExternalSource>,
-    /// When the evidence was gathered.
     pub taken: Timestamp,
     /// What this node serves: facts, slices, frontends with verdicts, as one snapshot.
     pub snapshot: Arc<Snapshot>,
@@ -139,13 +134,10 @@ pub struct Evidence {
     pub cluster: Cluster,
     pub host: Host,
     pub probes: Lookup<Vec<Probe>>,
-    /// HTTP replies of backends.
     pub http: Lookup<Vec<HttpProbe>>,
-    /// Replies of name servers.
     pub names: Lookup<DnsReplies>,
     /// Traces of the queried client's next connection.
     pub lookups: Lookup<Vec<ClientTrace>>,
-    /// Connections of outside clients, with their backends.
     pub flows: Lookup<Flows>,
 }
 
@@ -158,7 +150,6 @@ words! {
     }
 }
 
-/// The query's limits of the diagnosis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiagnosisScope {
     /// The client that does not reach the service.
@@ -174,7 +165,6 @@ impl Default for DiagnosisScope {
     }
 }
 
-/// Replies of name servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct DnsReplies {
@@ -186,7 +176,6 @@ pub struct DnsReplies {
     pub everywhere: Option<DnsReply>,
 }
 
-/// A reply of a name server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum DnsReply {
@@ -217,11 +206,9 @@ pub struct ClientTrace {
     pub outcome: Outcome,
     /// The backends that may get the packet.
     pub backends: Vec<String>,
-    /// The outcome as a sentence.
     pub sentence: String,
 }
 
-/// Connections of outside clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Flows {
@@ -254,7 +241,6 @@ pub struct MapRow {
     pub difference: Option<String>,
 }
 
-/// The daemon's own state.
 #[derive(Clone, Debug)]
 pub struct DaemonState {
     /// Why it is not ready.
@@ -265,11 +251,9 @@ pub struct DaemonState {
     /// `None`: no apiserver is used.
     pub apiserver: Option<Arc<ApiserverView>>,
     pub datapath: Arc<DatapathView>,
-    /// Client counters of the service's ports.
     pub counters: ClientCounters,
     pub proxies: Arc<[OtherProxy]>,
     pub filters: Arc<[Filter]>,
-    /// The addresses that the configuration announces.
     pub announced: Vec<AnnouncedAddress>,
     /// Clients that the programs refused or dropped, in the order of their last attempts.
     pub denied: Vec<Arc<DeniedClient>>,
@@ -277,7 +261,6 @@ pub struct DaemonState {
     pub checks: CheckStatuses,
 }
 
-/// The state of one apiserver watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchStatus {
     /// `services`, `endpointslices`, `nodes`: the resource as the metrics name it.
@@ -321,7 +304,6 @@ pub enum ProbeOutcome {
     NotTried(&'static str),
 }
 
-/// One HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpProbe {
     pub to: SocketAddr,

@@ -54,12 +54,10 @@ impl EvidenceSource {
     }
 }
 
-/// The sources that a check has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceSet([bool; EvidenceSource::ALL.len()]);
 
 impl SourceSet {
-    /// Adds a source.
     #[must_use]
     pub fn with_source(mut self, source: EvidenceSource) -> Self {
         let looked = self.0.iter_mut().zip(EvidenceSource::ALL);

@@ -98,7 +98,6 @@ fn format_port(name: &str, number: u16) -> String {
     if name.is_empty() { number.to_string() } else { format!("{number} ({name})") }
 }
 
-/// The path to request by HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpPath(Arc<str>);
 

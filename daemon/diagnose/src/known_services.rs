@@ -26,7 +26,6 @@ pub struct KnownServices {
 }
 
 impl KnownServices {
-    /// Finds the services by their exact name.
     pub fn find(name: ObjectName, snapshot: Arc<Snapshot>, focus: &Focus) -> Self {
         let whole = find_views(&name, &snapshot);
         Self { views: focus.narrow_views(&whole), name, snapshot, unfiltered: whole }
@@ -46,12 +45,10 @@ impl KnownServices {
         &self.views
     }
 
-    /// The frontends whose map entries are read.
     pub fn frontend_keys(&self) -> Vec<FrontendKey> {
         self.frontends().filter_map(|(_, it)| frontend_key(it)).take(READ_BACK_MAX).collect()
     }
 
-    /// The snapshot in which the services were found.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }

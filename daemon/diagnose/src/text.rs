@@ -37,7 +37,6 @@ pub fn render_text(it: &Diagnosis<'_>, all: bool) -> String {
     out
 }
 
-/// Groups of several checks that share a reason why they could not judge.
 fn group_shared_reasons<'a>(rows: &[&FindingRow<'a>]) -> Vec<UnknownGroup<'a>> {
     let mut groups = group_unknown(rows.iter().filter_map(|row| row.as_unknown()));
     groups.retain(|group| group.ids.len() > 1);
@@ -120,7 +119,6 @@ fn render_finding(out: &mut String, it: &FindingRow<'_>) {
     }
 }
 
-/// Renders one row for checks that share a reason.
 fn render_unknown_group(out: &mut String, group: &UnknownGroup<'_>) {
     let head = format!("  {:<8} {:<22} ", State::Unknown.as_str(), format_count(group.ids.len(), "check"));
     let why = group.first.reason.map(|why| format!("{why}. ")).unwrap_or_default();

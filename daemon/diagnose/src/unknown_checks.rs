@@ -4,14 +4,12 @@
 
 use super::formatting::format_count;
 
-/// A check that could not judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnknownCheck<'a> {
     pub id: &'static str,
     pub sentence: &'a str,
     /// The reason, which other checks may share.
     pub reason: Option<&'a str>,
-    /// The finding that explains it.
     pub explained_by: Option<&'static str>,
 }
 
@@ -25,11 +23,9 @@ impl UnknownCheck<'_> {
     }
 }
 
-/// Checks that share a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnknownGroup<'a> {
     pub first: UnknownCheck<'a>,
-    /// The ids of all checks in the group.
     pub ids: Vec<&'static str>,
 }
 

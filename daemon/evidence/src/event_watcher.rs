@@ -22,9 +22,7 @@ pub use event_counters::EventCounters;
 /// This node's view of the cluster's Events, for the parts that show it.
 #[derive(Clone, Debug)]
 pub struct EventStatus {
-    /// Counters of watched Events.
     pub counters: Arc<EventCounters>,
-    /// The editions that recognise Events.
     pub editions: Editions,
 }
 

@@ -10,7 +10,6 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use crate::entry::{Belief, Cause, EventReason, ForbiddenPhrase, RefusedWrite, Subject, Symptom};
 use crate::fault::Fault;
 
-/// An entry with its file and line.
 #[derive(Clone, Debug)]
 pub(crate) struct LocatedEntry<T> {
     pub(crate) entry: T,
@@ -37,14 +36,12 @@ pub(crate) enum Author {
     Operator,
 }
 
-/// A file while it is read.
 struct File<'a> {
     name: &'a str,
     text: &'a str,
 }
 
 impl Entries {
-    /// Reads one more file.
     pub(crate) fn read_file(&mut self, name: &str, text: &str, author: Author) {
         let file = File { name, text };
         let table = match DeTable::parse(text) {
@@ -129,7 +126,7 @@ impl File<'_> {
     fn to_fault(&self, error: &toml::de::Error, id: Option<&str>) -> Fault {
         let line = error.span().map(|span| self.line_number(span.start));
         let text = error.message().lines().collect::<Vec<_>>().join("; ");
-        let message = format!("{text}: correct it; until then what is built in holds");
+        let message = format!("{text}: correct it; until then the built-in entries apply");
         Fault::for_entry(self.name, line, id, &message)
     }
 

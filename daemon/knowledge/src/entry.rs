@@ -31,7 +31,6 @@ macro_rules! words {
 }
 
 words! {
-    /// The type of an Event.
     EventType {
         Normal = "Normal",
         Warning = "Warning",
@@ -96,7 +95,6 @@ words! {
 }
 
 words! {
-    /// The subject of a file of reasons.
     Subject {
         LoadBalancer = "load-balancer",
         Endpoints = "endpoints",
@@ -172,7 +170,6 @@ const fn default_subject() -> Subject {
     Subject::Other
 }
 
-/// The impact of a reason on users, the service and the cluster.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Impact {
@@ -223,7 +220,6 @@ pub struct Cause {
     pub remedy: Vec<Remedy>,
 }
 
-/// A remedy, and its risk.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remedy {
@@ -244,7 +240,6 @@ pub struct Belief {
     pub truth: String,
 }
 
-/// A symptom, and where to look.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Symptom {

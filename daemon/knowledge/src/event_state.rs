@@ -12,7 +12,6 @@ use crate::recognition::Recognition;
 use crate::rfc3339::Time;
 use crate::store::Knowledge;
 
-/// The object in its current state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CurrentObject<'a> {
     pub uid: Option<&'a str>,
@@ -20,12 +19,10 @@ pub struct CurrentObject<'a> {
     pub changed: Option<Time>,
 }
 
-/// Why an Event does not describe the object's present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClosedReason {
     /// It is about a former object of this name.
     FormerObject,
-    /// The object has changed since.
     Changed,
     /// A later Event ends it.
     Resolved,
@@ -33,7 +30,6 @@ pub enum ClosedReason {
     Expired,
 }
 
-/// An Event, its recognition, and whether it is closed.
 #[derive(Clone, Debug)]
 pub struct EventState<'k, 'e> {
     pub event: &'e ClusterEvent,

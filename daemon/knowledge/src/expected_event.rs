@@ -14,16 +14,13 @@ pub const MESSAGES: &str = include_str!("tests/fixtures/messages.tsv");
 pub struct ExpectedEvent<'a> {
     pub reason: &'a str,
     pub component: &'a str,
-    /// The kind of the Event's object.
     pub kind: &'a str,
     /// The id of the cause that matches its message; `-`: none.
     pub cause: &'a str,
 }
 
-/// Why an Event is not the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MismatchReason {
-    /// It is another Event.
     #[error("it is another reason, sender, kind or cause")]
     Different,
     /// The knowledge spells its reason differently, or does not expect the sender.
@@ -35,7 +32,6 @@ pub enum MismatchReason {
 }
 
 impl ExpectedEvent<'_> {
-    /// Whether an Event is the expected one.
     pub fn matches(&self, event: &ClusterEvent) -> bool {
         let recognised = Knowledge::built_in().recognise(event);
         let cause = recognised.cause.map_or("-", |cause| cause.id.as_str());

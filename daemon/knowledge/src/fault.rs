@@ -13,7 +13,6 @@ pub struct Fault {
     pub line: Option<usize>,
     /// The entry's id, if it is readable.
     pub id: Option<String>,
-    /// What is wrong, and what to do.
     pub message: String,
 }
 

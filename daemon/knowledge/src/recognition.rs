@@ -10,7 +10,6 @@ use crate::limits::{ALSO_MAX, LINE_BYTES_MAX};
 use crate::store::Knowledge;
 use crate::text::clean;
 
-/// How certain a recognition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
     /// No known reason matches the Event.
@@ -34,7 +33,6 @@ impl Confidence {
     }
 }
 
-/// The recognition of an Event.
 #[derive(Clone, Debug)]
 pub struct Recognition<'k> {
     pub reason: Option<&'k EventReason>,
@@ -57,7 +55,6 @@ pub struct Advice<'k> {
 }
 
 impl Knowledge {
-    /// Recognises an Event.
     pub fn recognise(&self, event: &ClusterEvent) -> Recognition<'_> {
         let message = SearchText::new(&event.message, &event.object.namespace, &event.object.name);
         let (found, is_exact) = self.index.find_reasons(&event.reason);
@@ -164,7 +161,7 @@ impl<'k> Recognition<'k> {
             format!("{} {}{place}{}: {}{times}.", object.kind, object.namespace, object.name, event.reason),
             meaning,
             means.to_owned(),
-            format!("It said: {}", event.message),
+            format!("Message: {}", event.message),
         ];
         let shown: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
         clean(&shown.join(" "), LINE_BYTES_MAX)

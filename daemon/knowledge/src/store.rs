@@ -46,7 +46,6 @@ fn load_built_in() -> (Knowledge, Vec<Fault>) {
     Knowledge::default().merge(entries)
 }
 
-/// The knowledge of Events.
 #[derive(Clone, Debug, Default)]
 pub struct Knowledge {
     pub(crate) reasons: Vec<EventReason>,
@@ -198,7 +197,7 @@ fn collect_names<'a>(reasons: impl Iterator<Item = &'a EventReason>) -> ReasonNa
 
 impl<T> LocatedEntry<T> {
     fn to_fault(&self, id: &str, message: &str) -> Fault {
-        let message = format!("{message}; until then what is built in holds");
+        let message = format!("{message}; until then the built-in entries apply");
         Fault::for_entry(&self.file, Some(self.line), Some(id), &message)
     }
 }

@@ -85,7 +85,6 @@ fn validate_explanation(reason: &EventReason) -> Validation {
     }
 }
 
-/// Validates a cause by itself.
 pub(crate) fn validate_cause(cause: &Cause, never: &ForbiddenPhrases) -> Validation {
     validate_id(&cause.id)?;
     let lists = [("any", &cause.any), ("all", &cause.all), ("not", &cause.not)];

@@ -40,5 +40,5 @@ fn faults_in_event_files_are_shown_with_readiness() {
         (&"/etc/holdfast/events.d/ours.toml".into(), &1.into()),
         "{body}"
     );
-    assert!(fault["message"].as_str().unwrap().contains("what is built in holds"), "{body}");
+    assert!(fault["message"].as_str().unwrap().contains("the built-in entries apply"), "{body}");
 }

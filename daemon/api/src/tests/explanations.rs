@@ -31,7 +31,8 @@ fn each_question_has_one_sentence_first() {
         "?service=default/bad",
     ] {
         let got = served.get(&format!("/explain{question}"), "");
-        let unknown = ["No service has", "No Service", "A UDP packet from 203.0.113.9 to 192.0.2.99:53 goes on"];
+        let unknown =
+            ["No service has", "No Service", "A UDP packet from 203.0.113.9 to 192.0.2.99:53 goes on"];
         let is_known = !unknown.iter().any(|begin| got.body.starts_with(begin));
         assert_eq!(got.status, if is_known { 200 } else { 404 }, "{question}");
         book.push_str(&format!("== {question}\n{}\n", got.body));

@@ -27,7 +27,6 @@ use crate::limits::NAMED_MAX;
 const STRANDING_CAUSES: [&str; 4] =
     ["cloud.dependency", "cloud.active_connections", "cloud.unauthorized", "cloud.authorization_failed"];
 
-/// Translates an Event's step into core's meaning.
 const fn to_meaning(event: &RecognisedEvent) -> Meaning {
     match event.step {
         Some(Step::Ensuring) => Meaning::Ensuring,
@@ -145,7 +144,6 @@ fn judge_finding(
     judgement.remedies(cause_remedies(case, finding)).remedies(remedies)
 }
 
-/// The knowledge's remedies for the cause of a finding.
 fn cause_remedies(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
     let events = list_statements(case).unwrap_or_default();
     let has_cause = |(event, _): &(&RecognisedEvent, BalancerEvent)| {

@@ -40,7 +40,6 @@ fn count_losses(case: &Case<'_>) -> Option<[u64; 2]> {
     Some([lost, case.counters().service_clients(case.view()?)?.dropped])
 }
 
-/// The judgement where no client is listed as dropped.
 fn judge_no_drop([lost, dropped]: [u64; 2]) -> Judgement {
     if lost == 0 || dropped == 0 {
         return Judgement::ok("No outside client was dropped in the last five minutes for lack of capacity.");

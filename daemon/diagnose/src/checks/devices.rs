@@ -14,7 +14,6 @@ use crate::formatting::join_names;
 use crate::limits::NAMED_MAX;
 use holdfast_status::views::devices::{DeviceClass, DeviceDecision};
 
-/// A backend, and the device that leads to it.
 struct BackendPath<'a> {
     to: IpAddr,
     device: &'a DeviceDecision,

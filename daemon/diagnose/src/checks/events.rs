@@ -50,7 +50,6 @@ pub(super) fn open_warnings<'a>(case: &Case<'a>) -> Vec<&'a RecognisedEvent> {
     open
 }
 
-/// The knowledge's remedies for an Event.
 pub(super) fn event_remedies(event: &RecognisedEvent) -> impl Iterator<Item = Remedy> + use<'_> {
     event.remedies.iter().map(|CauseRemedy { text, risk }| {
         let risk = Risk::ALL.into_iter().find(|it| it.as_str() == risk);
@@ -129,7 +128,6 @@ pub(super) fn check_recent(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// Backends that the change removed.
 fn lost_backends(record: &Record) -> Vec<&str> {
     let removed = record.transitions.iter().flat_map(|it| &it.backends.removed);
     removed.map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect()

@@ -20,7 +20,6 @@ use crate::limits::NAMED_MAX;
 /// The percentage at which the conntrack table counts as full. A full table drops new connections.
 const CONNTRACK_PERCENT: u64 = 80;
 
-/// Node ports with their protocols.
 fn list_node_ports(case: &Case<'_>) -> BTreeSet<(u16, String)> {
     case.frontends_with_type(FrontendType::NodePort)
         .map(|it| (it.port.get(), it.protocol.to_string()))
@@ -264,7 +263,6 @@ pub(super) fn check_routes(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// A frontend's address and port.
 pub(super) fn frontend_address(it: &FrontendView) -> SocketAddr {
     SocketAddr::new(it.address, it.port.get())
 }

@@ -18,7 +18,6 @@ use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
 
 impl DnsReply {
-    /// The reply in a few words.
     fn describe(&self) -> String {
         match self {
             Self::Answer { code, .. } => format!("answers with code {code}"),
@@ -33,7 +32,6 @@ impl DnsReply {
     }
 }
 
-/// The port on which name servers are queried.
 const DNS_PORT: u16 = 53;
 
 /// Whether it has a UDP port that clients do not dial at port 53.

@@ -133,7 +133,6 @@ pub(super) fn check_refused(case: &Case<'_>) -> Judgement {
     ))
 }
 
-/// The number of unread connections and frontends, as a sentence.
 fn describe_unread_flows(flows: &Flows) -> String {
     let left = [(flows.more, "more connection"), (flows.frontends_left as u64, "more frontend")];
     let left = left.into_iter().filter(|(number, _)| *number > 0);

@@ -21,7 +21,6 @@ use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
 
-/// The nodes of ready endpoints.
 fn ready_nodes(case: &Case<'_>) -> BTreeSet<String> {
     let ready = case.endpoints().into_values().filter(|it| it.conditions.ready);
     ready.filter_map(|it| it.node).map(|node| node.to_string()).collect()
@@ -31,7 +30,6 @@ fn nodes_json(nodes: &BTreeSet<String>) -> serde_json::Value {
     json!(nodes.iter().take(NAMED_MAX).collect::<Vec<_>>())
 }
 
-/// The location of the endpoints, as far as the slices show it.
 fn describe_location(nodes: &BTreeSet<String>) -> String {
     if nodes.is_empty() { "elsewhere".to_owned() } else { format!("on {}", join_names(nodes)) }
 }

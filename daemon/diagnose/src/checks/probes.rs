@@ -20,7 +20,6 @@ use crate::limits::{NAMED_MAX, PODS_MAX};
 use holdfast_status::views::apiserver::ApiserverState;
 
 impl ProbeOutcome {
-    /// The outcome in a word or two.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Connected => "connected",

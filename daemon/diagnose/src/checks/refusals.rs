@@ -63,7 +63,6 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
         .remedies(build_remedies(&unserved, &kept_out))
 }
 
-/// The number of attempts, and the age of the last one.
 fn describe_attempts(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
     let times: u64 = denied.iter().map(|it| it.count).sum();
     let last = denied.iter().map(|it| case.age(it.last)).min().unwrap_or_default();
@@ -118,7 +117,6 @@ fn build_remedies(unserved: &[&Arc<DeniedClient>], kept_out: &[&Arc<DeniedClient
     remedies
 }
 
-/// The judgement where the programs reported no client.
 fn judge_no_denial(case: &Case<'_>) -> Judgement {
     let lost = case.datapath().status().map_or(0, |status| status.refusals_lost);
     let counted = case.view().and_then(|view| case.counters().service_clients(view));

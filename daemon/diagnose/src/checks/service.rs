@@ -311,7 +311,6 @@ pub(super) fn check_cluster_ip(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// Other services that lead to the same backends.
 pub(super) fn check_shared_backends(case: &Case<'_>) -> Judgement {
     let Some(own) = case.view() else { return Judgement::not_applicable("There is no Service.") };
     let backends = case.backends();

@@ -21,7 +21,6 @@ use crate::limits::NAMED_MAX;
 const DELETION_SECONDS: i64 = 10;
 const READY_SECONDS: i64 = 60;
 
-/// An endpoint that names a pod.
 struct PodEndpoint {
     address: IpAddr,
     pod: String,
@@ -32,7 +31,6 @@ struct PodEndpoint {
     slice: String,
 }
 
-/// A stale endpoint, and why.
 struct StaleEndpoint<'a> {
     endpoint: &'a PodEndpoint,
     reason: String,
@@ -196,7 +194,6 @@ fn judge_stale(case: &Case<'_>, found: &[StaleEndpoint<'_>], ready: usize) -> Ju
         .remedy(restart_controller_remedy())
 }
 
-/// Pods that are ready, and get no traffic.
 pub(super) fn check_missing(case: &Case<'_>) -> Judgement {
     if case.pods().is_none() {
         return judge_unavailable(case.pods_lookup(), "Whether every ready pod is an endpoint");

@@ -197,7 +197,6 @@ pub(super) fn check_hold(case: &Case<'_>) -> Judgement {
     )
 }
 
-/// The frontend that is worst for its clients.
 pub(crate) fn worst_frontend<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
     case.frontends().max_by(|a, b| {
         a.verdict

@@ -18,9 +18,7 @@ use crate::focus::PortSelector;
 pub struct Cluster {
     /// `None`: the apiserver has no such Service.
     pub service: Lookup<Option<ObservedService>>,
-    /// The slices that carry the Service's name.
     pub slices: Lookup<Vec<ObservedSlice>>,
-    /// The pods that the selector matches.
     pub pods: Lookup<Pods>,
     /// Other pods of the namespace; queried only if the selector matches none.
     pub near: Lookup<Vec<UnmatchedPod>>,
@@ -42,7 +40,6 @@ pub struct Cluster {
     pub namespace: Lookup<Option<bool>>,
     /// Events about the service, its Endpoints and slices, its pods and their nodes.
     pub events: Lookup<Vec<RecognisedEvent>>,
-    /// Whether there are more Events than were read.
     pub more_events: bool,
     /// The requests that were sent, in order.
     #[cfg_attr(test, serde(skip))]
@@ -55,7 +52,6 @@ pub struct Request {
     /// The subject of the query: `service`, `pods`, …
     pub what: String,
     pub took: Duration,
-    /// Why the query failed.
     pub error: Option<String>,
 }
 
@@ -113,7 +109,6 @@ pub struct ObservedPort {
     pub app_protocol: Option<String>,
 }
 
-/// Where a port leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(untagged))]
 pub enum TargetPort {
@@ -131,7 +126,6 @@ pub struct ObservedIngress {
     pub proxied: bool,
 }
 
-/// An EndpointSlice as the apiserver has it.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct ObservedSlice {
@@ -177,12 +171,10 @@ pub struct ObservedTarget {
     pub uid: String,
 }
 
-/// Pods that the selector matches.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Pods {
     pub list: Vec<Pod>,
-    /// Whether there are more pods than were read.
     pub more: bool,
 }
 
@@ -246,7 +238,6 @@ pub struct UnmatchedPod {
     pub running: Option<bool>,
 }
 
-/// An Endpoints object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct EndpointsObject {
@@ -257,7 +248,6 @@ pub struct EndpointsObject {
     pub by_controller: bool,
 }
 
-/// A host port of a pod on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct HostPort {
@@ -274,7 +264,6 @@ pub struct HostPort {
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct ObservedNode {
     pub name: String,
-    /// Whether the apiserver has such a node.
     pub exists: bool,
     /// The condition `Ready`.
     pub ready: Option<Condition>,
@@ -340,7 +329,6 @@ pub struct EventSubject {
     pub name: String,
 }
 
-/// A remedy for a cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct CauseRemedy {

@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Lookup;
 
-/// The kernel's state and settings.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Host {
@@ -18,19 +17,16 @@ pub struct Host {
     pub reserved: Lookup<Vec<(u16, u16)>>,
     /// Whether the kernel forwards IPv4 packets.
     pub forwards: Lookup<bool>,
-    /// Whether the kernel forwards IPv6 packets.
     pub forwards6: Lookup<bool>,
     /// The reverse-path filter of each device that traffic of this service uses.
     pub reverse_path: Lookup<Vec<ReversePath>>,
     pub conntrack: Lookup<Conntrack>,
     pub resolver: Lookup<Resolver>,
-    /// The route to each backend.
     pub routes: Lookup<Vec<Route>>,
     /// Rules of other proxies that name a frontend of this service.
     pub rules: Lookup<Vec<Rule>>,
     /// Ports that rules of a CNI plug-in redirect as pods' host ports.
     pub host_port_rules: Lookup<Vec<u16>>,
-    /// Addresses of this host.
     pub addresses: Lookup<Vec<IpAddr>>,
     /// The HTTP status of this service's health port.
     pub health: Lookup<u16>,
@@ -73,7 +69,6 @@ pub struct Conntrack {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Resolver {
-    /// Whether there is no such file.
     pub missing: bool,
     pub nameservers: usize,
     pub search_domains: usize,
@@ -81,7 +76,6 @@ pub struct Resolver {
     pub search_bytes: usize,
 }
 
-/// The route to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Route {

@@ -6,7 +6,6 @@ use holdfast_knowledge::ClusterEvent;
 
 use super::Lookup;
 
-/// Events that were read.
 #[derive(Clone, Debug, Default)]
 pub struct ReceivedEvents {
     pub list: Lookup<Vec<ClusterEvent>>,

@@ -11,7 +11,6 @@ use holdfast_core::snapshot::{PortView, ServiceView};
 /// The most backends of one service that are named.
 const BACKENDS_MAX: usize = 16;
 
-/// The UDP ports of a service.
 pub(super) fn udp_ports(view: &ServiceView) -> impl Iterator<Item = &PortView> {
     view.ports.iter().filter(|port| port.key.transport == Transport::Udp)
 }

@@ -16,12 +16,10 @@ const NEAR_MAX: usize = 8;
 /// The most services of one answer: many may share a backend's address.
 const SERVICES_MAX: usize = 16;
 
-/// The subject of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExplainQuery {
     /// Every frontend that is not healthy.
     Trouble,
-    /// All of a service.
     Service(ObjectName),
     /// What a client dials, or a backend.
     Address(DialTarget),
@@ -60,11 +58,9 @@ impl fmt::Display for DialTarget {
 }
 
 words! {
-    /// The kind of match of a query.
     pub enum QueryMatch {
         /// The query names nothing: the answer is about whatever is not served.
         Trouble = "trouble",
-        /// All of a service.
         Service = "service",
         /// What a client dials.
         Frontend = "frontend",
@@ -83,7 +79,6 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The matching frontends.
     pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
     }
@@ -168,7 +163,6 @@ fn lists_backend(view: &ServiceView, place: usize, dialled: &DialTarget) -> bool
     view.ports.get(place).is_some_and(|port| has_backend(port, dialled))
 }
 
-/// Whether the dialled address is a backend of a port.
 pub(super) fn has_backend(port: &PortView, dialled: &DialTarget) -> bool {
     dialled.matches_protocol(&Protocol::Transport(port.key.transport))
         && port.rows.find(dialled.address).is_some()

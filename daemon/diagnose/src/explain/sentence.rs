@@ -76,7 +76,6 @@ pub fn describe_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snaps
     }
 }
 
-/// Describes a service that has no frontend.
 pub(super) fn describe_service(view: &ServiceView) -> String {
     let name = &view.key.name;
     match view.state {
@@ -99,7 +98,6 @@ pub(super) fn describe_service(view: &ServiceView) -> String {
     }
 }
 
-/// Why an address of a service is not served.
 enum AddressRefusal {
     /// It means this host, this link or everybody.
     Reserved,
@@ -129,7 +127,6 @@ impl AddressRefusal {
         }
     }
 
-    /// The cause, as a clause.
     const fn reason(&self) -> &'static str {
         match self {
             Self::Reserved => {

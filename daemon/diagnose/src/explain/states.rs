@@ -44,7 +44,6 @@ words! {
     }
 }
 
-/// The state of a row that is in a list.
 pub const fn backend_state(row: &Row) -> BackendState {
     match row.state() {
         _ if row.is_held() => BackendState::Held,
@@ -53,7 +52,6 @@ pub const fn backend_state(row: &Row) -> BackendState {
     }
 }
 
-/// The state of any row.
 pub fn endpoint_state(row: &Row) -> EndpointState {
     match backend_state(row) {
         _ if !row.is_chosen() => EndpointState::Unused,
@@ -63,7 +61,6 @@ pub fn endpoint_state(row: &Row) -> EndpointState {
     }
 }
 
-/// The word for a status, and its error if it has one.
 pub fn write_status(status: &Status) -> (WriteStatus, Option<&str>) {
     match status {
         Status::Pending => (WriteStatus::Pending, None),

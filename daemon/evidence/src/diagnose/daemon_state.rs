@@ -14,7 +14,6 @@ use holdfast_status::views::checks::CheckStatuses;
 use holdfast_agent::readings::{Readings, counters};
 use holdfast_kubernetes::source::{State, Watch};
 
-/// The daemon's state, and what it knows of these services.
 pub fn gather_daemon_state(readings: &Readings, known: &KnownServices) -> DaemonState {
     let now = Instant::now();
     let watch = |it: Watch| WatchStatus {
@@ -40,7 +39,6 @@ pub fn gather_daemon_state(readings: &Readings, known: &KnownServices) -> Daemon
     }
 }
 
-/// The health checks of the queried backends.
 fn health_checks(readings: &Readings, known: &KnownServices) -> CheckStatuses {
     let is_config = |view: &&Arc<ServiceView>| view.key.source == Source::Config;
     let views: Vec<&Arc<ServiceView>> = known.views().iter().filter(is_config).collect();

@@ -43,12 +43,9 @@ pub struct Gatherer {
     events: Arc<EventCache>,
 }
 
-/// What to gather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatherOptions {
-    /// Whether to query an apiserver.
     pub api: bool,
-    /// Whether to try connections.
     pub probes: bool,
     /// Why frontends are not dialled from here. `None`: they are.
     pub frontend_skip_reason: Option<&'static str>,
@@ -56,7 +53,6 @@ pub struct GatherOptions {
     pub time_limit: Option<Duration>,
 }
 
-/// The evidence from the apiserver, this host, backends and name servers.
 #[derive(Debug)]
 pub struct ExternalEvidence {
     pub cluster: Cluster,
@@ -162,7 +158,6 @@ impl Gatherer {
         self.editions.clone()
     }
 
-    /// The newest edition.
     pub(crate) fn edition(&self) -> Arc<Edition> {
         Arc::clone(&self.editions.borrow())
     }
@@ -206,11 +201,9 @@ async fn dial_targets(
     Lookup::Answered(probes::dial_targets(targets, deadline).await)
 }
 
-/// The Service of the cluster's DNS, and its port.
 const DNS_SERVICE: (&str, &str) = ("kube-system", "kube-dns");
 const DNS_PORT: u16 = 53;
 
-/// The name servers to query.
 struct NameServers<'a> {
     name: &'a ObjectName,
     is_v6: bool,

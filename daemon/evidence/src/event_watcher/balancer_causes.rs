@@ -47,7 +47,6 @@ impl BalancerCauses {
         own.min_by_key(|(_, (_, then))| *then).map(|(name, _)| name.clone())
     }
 
-    /// The namespace with the most causes.
     fn largest_namespace(&self) -> &str {
         let mut counts = BTreeMap::<&str, usize>::new();
         self.0.keys().for_each(|name| *counts.entry(name.namespace()).or_default() += 1);

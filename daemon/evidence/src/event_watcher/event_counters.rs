@@ -146,7 +146,6 @@ impl EventCounters {
         }
     }
 
-    /// Marks a topic's watch as up.
     pub(super) fn mark_up(&self, topic: &'static str) {
         let mut counts = self.lock();
         counts.up.insert(topic);
@@ -181,7 +180,7 @@ impl EventCounters {
         let has_room = counts.try_log_line(now, &event.object.namespace);
         drop(counts);
         if has_room {
-            tracing::info!("the cluster says of {}", recognised.to_line(event));
+            tracing::info!("a cluster Event about {}", recognised.to_line(event));
         }
     }
 
@@ -190,7 +189,6 @@ impl EventCounters {
         self.lock().balancer_causes.find_cause(service, Instant::now()).map(str::to_owned)
     }
 
-    /// The metrics as text.
     pub fn render_metrics(&self) -> String {
         let mut out = Exposition::default();
         self.write_metrics(&mut out);

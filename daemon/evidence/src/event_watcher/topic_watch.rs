@@ -38,7 +38,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// A watch of at least this length resets the pause.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 
-/// One line of a watch.
 #[derive(Deserialize)]
 struct WatchLine {
     #[serde(rename = "type")]
@@ -46,7 +45,6 @@ struct WatchLine {
     object: Value,
 }
 
-/// Watches the Events of one topic, forever.
 pub(super) async fn watch_topic(access: Access, node: Arc<str>, topic: Topic, counters: Arc<EventCounters>) {
     let mut version = None;
     let mut pause = PAUSE;

@@ -35,7 +35,7 @@ pub(super) fn read_files(folder: &Path) -> (Vec<(String, String)>, Vec<Fault>) {
 }
 
 fn new_fault(path: &Path, why: &str) -> Fault {
-    Fault::for_file(&path.to_string_lossy(), None, &format!("{why}; until then what is built in holds"))
+    Fault::for_file(&path.to_string_lossy(), None, &format!("{why}; until then the built-in entries apply"))
 }
 
 /// The first names of knowledge files. A missing folder has none, and is no fault.
@@ -77,7 +77,6 @@ fn list_names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
     names
 }
 
-/// Whether the name is that of a knowledge file. Files that editors leave behind are not.
 fn is_knowledge_file(name: &OsStr) -> bool {
     name.as_bytes().ends_with(b".toml") && !name.as_bytes().starts_with(b".")
 }

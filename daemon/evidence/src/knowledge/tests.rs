@@ -90,7 +90,7 @@ fn a_missing_folder_is_no_fault_and_loads_nothing() {
 #[test]
 fn a_fault_in_a_file_is_reported_with_its_line() {
     let write = |text: &'static str| move |path: &Path| fs::write(path, text).unwrap();
-    check(write("\n[[cause]\n"), &["ours.toml:2: ", "what is built in holds"]);
+    check(write("\n[[cause]\n"), &["ours.toml:2: ", "the built-in entries apply"]);
     let dead = "[[reason]]\nid = \"a\"\nreason = \"A\"\nkinds = [\"Service\"]\ntype = \"Warning\"\n\
                 emitted = \"third-party\"\nseverity = \"error\"\nmeaning = \"A.\"\ncauses = [\"nobody\"]\n";
     check(write(dead), &["ours.toml:1: a: ", "no cause \"nobody\""]);

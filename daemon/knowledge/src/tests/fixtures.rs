@@ -153,7 +153,7 @@ fn an_unknown_reason_is_shown_as_it_is() {
     let recognised = recognise(&event);
     assert!(recognised.reason.is_none() && recognised.advice().remedies.is_empty());
     assert_eq!(recognised.severity, crate::Severity::Warning);
-    assert_eq!(recognised.to_line(&event), "Service shop/web: Moonstruck. It said: the moon is full");
+    assert_eq!(recognised.to_line(&event), "Service shop/web: Moonstruck. Message: the moon is full");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn an_unknown_sender_gives_a_line_with_perhaps() {
     let event = event("SyncLoadBalancerFailed", "my-controller", "Service", "no such host");
     let line = recognise(&event).to_line(&event);
     assert!(line.starts_with("Service shop/web: SyncLoadBalancerFailed. Perhaps: The external"), "{line}");
-    assert!(line.ends_with("It said: no such host"), "{line}");
+    assert!(line.ends_with("Message: no such host"), "{line}");
 }
 
 #[test]

@@ -19,7 +19,6 @@ use super::{BackendShare, FastPathDevices};
 const NAMED_MAX: usize = 3;
 
 words! {
-    /// The fate of the packet.
     pub enum Outcome {
         /// A backend gets it.
         Served = "served",
@@ -35,7 +34,6 @@ words! {
 }
 
 words! {
-    /// The kind of client that sends the packet.
     pub enum ClientClass {
         /// Neither of the two below.
         Outside = "outside",
@@ -51,7 +49,6 @@ words! {
     pub enum StepKind {
         /// The device through which the packet comes.
         Device = "device",
-        /// The kind of client that sends it.
         Client = "client",
         /// The frontend that it is sent to.
         Frontend = "frontend",
@@ -163,7 +160,6 @@ pub(super) const fn absence_reason(it: &FrontendView) -> &'static str {
     }
 }
 
-/// The reply that rejects a client.
 pub(super) const fn reject_message(transport: Transport) -> &'static str {
     match transport {
         Transport::Tcp => "a TCP reset",
@@ -187,7 +183,6 @@ pub(super) fn describe_selection(
         .join(" ")
 }
 
-/// Which clients keep their backend.
 pub(super) fn describe_affinity(facts: PortFacts, from: IpAddr) -> Option<String> {
     let PortFacts { affinity_timeout: seconds, ignored_bits: left_out } = facts;
     let all = SourceRange::single_host(from).bits();
@@ -281,7 +276,6 @@ fn describe_pod_address(backends: &[BackendShare]) -> &'static str {
 /// The path of replies under DSR.
 const DSR_RETURN_PATH: &str = "From the backend's node to the client, past this one";
 
-/// The path of replies to a client.
 pub(super) fn describe_return_path(
     dialled: SocketAddr,
     backends: &[BackendShare],
@@ -375,7 +369,6 @@ pub(super) fn join_names<T: ToString>(all: &[T]) -> String {
     }
 }
 
-/// Capitalises the first letter.
 pub(super) fn capitalise(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())

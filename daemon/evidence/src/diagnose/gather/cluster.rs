@@ -40,10 +40,8 @@ pub(super) use event_list::list_events;
 pub(super) struct ServiceSubject<'a> {
     pub(super) name: &'a ObjectName,
     pub(super) views: &'a [Arc<ServiceView>],
-    /// This node's name.
     pub(super) node: &'a str,
     pub(super) now: Timestamp,
-    /// The knowledge that recognises Events.
     pub(super) edition: &'a Edition,
 }
 
@@ -99,7 +97,6 @@ const fn rbac_right(group: &'static str, resource: &'static str, verbs: &'static
     Right { group, resource, verbs, namespace: None }
 }
 
-/// Sends all queries, until the deadline.
 pub(super) async fn gather(
     access: &Access,
     (events, reads_events): (&EventCache, bool),

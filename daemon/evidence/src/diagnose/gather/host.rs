@@ -24,7 +24,6 @@ use super::probes::{self, ProbeTarget};
 use crate::diagnose::limits::HOST_TIMEOUT;
 use holdfast_agent::proxies;
 
-/// What to read of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HostQuery {
     /// Node ports and the health port.
@@ -35,7 +34,6 @@ pub(super) struct HostQuery {
 }
 
 impl HostQuery {
-    /// The query for all services of one name.
     pub(super) fn from_views(views: &[Arc<ServiceView>], backends: &[ProbeTarget]) -> Self {
         let mut wanted = Self::default();
         for frontend in views.iter().flat_map(|view| view.frontends.iter()) {

@@ -26,7 +26,6 @@ use holdfast_host::exempt;
 /// Values of `appProtocol` for servers of HTTP/1.1.
 const HTTP_PROTOCOLS: [&str; 2] = ["http", "kubernetes.io/ws"];
 
-/// Queries all permitted backends.
 pub(super) async fn query_backends(
     path: Option<&HttpPath>,
     name: &ObjectName,

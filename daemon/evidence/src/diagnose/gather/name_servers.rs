@@ -20,7 +20,6 @@ const ANSWERS_MAX: usize = 64;
 /// The default domain of a cluster.
 const CLUSTER_DOMAIN: &str = "svc.cluster.local";
 
-/// A name that every cluster has.
 const COMMON_NAME: &str = "kubernetes.default.svc.cluster.local";
 
 fn to_dns_reply(answer: &Answer) -> DnsReply {
@@ -51,7 +50,6 @@ pub(super) async fn query_common_name(to: SocketAddr, until: Instant) -> DnsRepl
     query_name(to, COMMON_NAME, RecordType::A, until).await
 }
 
-/// Queries a name server for the Service's own name.
 pub(super) async fn query_service_name(
     to: SocketAddr,
     name: &ObjectName,

@@ -139,7 +139,6 @@ fn is_programmed(frontend: &FrontendView) -> bool {
     is_served && frontend.status == Status::Done
 }
 
-/// Dials all targets.
 pub(super) async fn dial_targets(targets: Vec<ProbeTarget>, deadline: Instant) -> Vec<Probe> {
     let probes = futures_util::stream::iter(targets).map(|target| probe_target(target, deadline));
     probes.buffered(PROBES_AT_ONCE).collect().await

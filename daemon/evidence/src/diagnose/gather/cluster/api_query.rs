@@ -19,7 +19,6 @@ use holdfast_kubernetes::source::page::JsonPage;
 use holdfast_kubernetes::source::piece::Piece;
 use holdfast_kubernetes::source::resource::push_parameter;
 
-/// The status if the daemon lacks a right.
 const FORBIDDEN: u16 = 403;
 
 /// The longest message of a refusal that is kept, in characters.
@@ -28,7 +27,6 @@ const MESSAGE_LENGTH_MAX: usize = 200;
 const NO_TIME: &str = "no time left";
 const NOT_SERVED: &str = "this apiserver has no such kind of objects";
 
-/// The budget that all queries of one diagnosis share.
 #[derive(Debug)]
 pub(super) struct RequestBudget {
     deadline: Instant,
@@ -40,14 +38,12 @@ impl RequestBudget {
         Self { deadline, left: AtomicUsize::new(requests) }
     }
 
-    /// Takes one request from the budget.
     fn take_request(&self) -> Result<(), QueryError> {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         taken.map(drop).map_err(|_| QueryError::BudgetSpent)
     }
 }
 
-/// A query, and the right that it needs.
 #[derive(Clone, Debug)]
 pub(super) struct ApiQuery {
     /// Its name for people: `service`, `pods`, …
@@ -81,11 +77,9 @@ impl ListFormat {
 pub(super) struct Listing {
     /// Whether there are more objects than were read, or some that could not be read.
     pub(super) more: bool,
-    /// The token of the next page.
     token: Option<String>,
 }
 
-/// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum QueryError {
     /// The diagnosis has used up its requests.

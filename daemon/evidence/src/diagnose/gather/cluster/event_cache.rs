@@ -32,7 +32,6 @@ struct CacheState {
     answers: BTreeMap<String, CachedAnswer>,
 }
 
-/// A cached answer, and the time of its query.
 #[derive(Debug)]
 struct CachedAnswer {
     asked: Instant,
@@ -147,7 +146,6 @@ fn pace_message(since: Duration) -> String {
     format!("another diagnosis read Events {ago} s ago; ask again in {left} s")
 }
 
-/// Reads at most `pages` pages.
 async fn read_events(lane: &mut QuerySession<'_>, question: &ApiQuery, pages: usize) -> ReceivedEvents {
     let mut list: Vec<ClusterEvent> = Vec::new();
     let lookup = lane.pages(question, ListFormat::for_kind("EventList"), pages, |object| {

@@ -17,7 +17,6 @@ use super::paths::PathSegment;
 use super::{ServiceNames, ServiceSubject, objects, paths, rbac_right};
 use crate::diagnose::limits::{ENDPOINTS_MAX, NODES_BY_NAME_MAX, NODES_MAX};
 
-/// The answers about slices, controllers and nodes.
 #[derive(Debug, Default)]
 pub(super) struct NetworkAnswers {
     pub(super) slices: Lookup<Vec<ObservedSlice>>,

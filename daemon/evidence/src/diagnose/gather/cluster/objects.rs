@@ -234,7 +234,6 @@ fn controller_owner(references: Vec<OwnerReference>) -> Option<Owner> {
     controllers.next().map(|it| Owner { kind: truncate_text(it.kind), name: truncate_text(it.name) })
 }
 
-/// The host ports of a pod.
 pub(super) fn host_ports(object: &PodObject) -> Vec<HostPort> {
     let name = |text: &Option<String>| text.as_deref().map(truncate_text).unwrap_or_default();
     let pod = format!("{}/{}", name(&object.metadata.namespace), name(&object.metadata.name));

@@ -15,7 +15,6 @@ use holdfast_kubernetes::source::resource::{QUERY_ENCODE_SET, push_parameter};
 /// The most characters of a label's value, and of its name after the slash.
 const LABEL_LENGTH_MAX: usize = 63;
 
-/// A name that may be a path segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PathSegment<'a>(&'a str);
 
@@ -39,7 +38,6 @@ const fn is_name_byte(byte: u8) -> bool {
 
 const CORE: &str = "/api/v1";
 
-/// An object in a namespace.
 pub(super) fn object_path(
     root: &str,
     namespace: PathSegment<'_>,
@@ -70,7 +68,6 @@ pub(super) fn lease(name: &str) -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
 }
 
-/// The object of a cluster IP.
 pub(super) fn ip_address(address: IpAddr) -> String {
     let name = address.to_string();
     format!("/apis/networking.k8s.io/v1/ipaddresses/{}", utf8_percent_encode(&name, QUERY_ENCODE_SET))

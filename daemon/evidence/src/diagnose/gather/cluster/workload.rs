@@ -13,7 +13,6 @@ use super::event_cache::EventReader;
 use super::objects::{self, MetadataObject};
 use super::{ServiceNames, paths, rbac_right};
 
-/// The answers about the Service and its pods.
 #[derive(Debug, Default)]
 pub(super) struct WorkloadAnswers {
     pub(super) service: Lookup<Option<ObservedService>>,

@@ -29,7 +29,6 @@ fn file_failure<T>(path: &str, error: &dyn std::fmt::Display) -> Lookup<T> {
     Lookup::Failed(format!("/{path}: {error}").into())
 }
 
-/// The ports that the kernel assigns to connections.
 pub(super) fn read_port_range(root: &Path) -> Lookup<(u16, u16)> {
     parse_file(root, "proc/sys/net/ipv4/ip_local_port_range", |text| {
         let mut words = text.split_whitespace().map(str::parse);
@@ -37,7 +36,6 @@ pub(super) fn read_port_range(root: &Path) -> Lookup<(u16, u16)> {
     })
 }
 
-/// The ports that the kernel does not assign by itself.
 pub(super) fn read_reserved_ports(root: &Path) -> Lookup<Vec<(u16, u16)>> {
     parse_file(root, "proc/sys/net/ipv4/ip_local_reserved_ports", |text| {
         let ranges = text.trim().split(',').filter(|range| !range.is_empty());
@@ -76,7 +74,6 @@ pub(super) fn read_conntrack(root: &Path) -> Lookup<Conntrack> {
     }
 }
 
-/// The node's own `resolv.conf`.
 pub(super) fn read_resolver(root: &Path) -> Lookup<Resolver> {
     const PATH: &str = "etc/resolv.conf";
     match read_text(root, PATH) {

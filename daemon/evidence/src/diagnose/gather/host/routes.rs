@@ -22,7 +22,6 @@ const IFLA_MTU: u16 = 4;
 const ROUTE: usize = 12;
 const LINK: usize = 16;
 
-/// The route to each of these addresses.
 pub(super) fn find_routes(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
     let mut kernel = NetlinkSocket::open(NetlinkFamily::Route)?;
     addresses.iter().map(|address| find_route(&mut kernel, *address)).collect()
@@ -41,7 +40,6 @@ fn find_route(kernel: &mut NetlinkSocket, to: IpAddr) -> io::Result<Route> {
     Ok(Route { device: device_name(index), mtu: mtu.or(of_device), ..none })
 }
 
-/// An `rtmsg` for this address.
 fn route_request(to: IpAddr) -> Vec<u8> {
     let (family, address) = match to {
         IpAddr::V4(to) => (libc::AF_INET, to.octets().to_vec()),
@@ -54,7 +52,6 @@ fn route_request(to: IpAddr) -> Vec<u8> {
     request
 }
 
-/// An `ifinfomsg` for this index.
 fn link_request(index: u32) -> Vec<u8> {
     [&[0; 4][..], &index.to_ne_bytes(), &[0; LINK - 8]].concat()
 }
@@ -75,7 +72,6 @@ fn parse_route(body: &[u8]) -> (Option<u32>, Option<u32>) {
     (index, mtu)
 }
 
-/// The MTU of the device of an `ifinfomsg`.
 fn parse_link_mtu(body: &[u8]) -> Option<u32> {
     attribute(body.get(LINK..)?, IFLA_MTU).and_then(parse_u32)
 }
