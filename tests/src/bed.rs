@@ -14,22 +14,22 @@ mod cpu;
 pub mod crowd;
 pub mod daemon;
 mod dial;
-pub mod ears;
 mod errand;
 pub mod fabric;
 mod keeper;
-mod knock;
 pub mod limits;
 mod links;
 pub mod load;
 pub mod names;
+pub mod packet_probe;
+mod probe_packet;
 mod raw;
 pub mod sctp;
+mod seen_source;
 mod serve;
 pub mod speakers;
 pub mod tracked;
 pub mod uplinks;
-mod whom;
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -43,7 +43,7 @@ use nix::sched::{CloneFlags, setns};
 use self::ask::Asker;
 use self::cgroup::Tree;
 pub(crate) use self::cgroup::mount_point;
-use self::crowd::{Crowd, Question};
+use self::crowd::{ApiClients, Question};
 pub use self::dial::{Dialer, Tally};
 pub use self::errand::Errand;
 use self::keeper::Keeper;
@@ -296,7 +296,7 @@ impl Bed {
     }
 
     /// Starts a server that tells each client, by TCP or UDP, which source address it sees.
-    pub fn tell_whom(
+    pub fn serve_seen_source(
         &self,
         location: Location<'_>,
         name: &str,
@@ -330,10 +330,10 @@ impl Bed {
     }
 
     /// Starts clients of an admin API, which send requests in a loop.
-    pub fn crowd(&self, location: Location<'_>, question: &Question<'_>) -> Result<Crowd, BedError> {
+    pub fn crowd(&self, location: Location<'_>, question: &Question<'_>) -> Result<ApiClients, BedError> {
         let mut command = self.command(location, &self.child)?;
         command.arg("crowd").args(question.arguments());
-        Crowd::start(command)
+        ApiClients::start(command)
     }
 
     /// Runs an errand once as a user's process and returns its output.

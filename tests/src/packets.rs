@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use self::cases::{CASES, Case, frontend, frontend_v4, outside};
-pub use self::row::{Expected, Family, Row, Seen};
+pub use self::row::{Expected, Family, Row, SeenSource};
 pub use self::services::{BACKENDS, Backend, SERVICES, Service, changing, objects, sign};
 pub use self::table::{DIFFERENCES, rows, rows_of_pods};
 pub use self::written::{write_node, write_others};
@@ -64,7 +64,7 @@ fn address_of(client: &str, family: Family) -> Option<IpAddr> {
 
 /// Starts a server for each backend of the services.
 pub fn serve(bed: &Bed) -> Result<Vec<Server>, BedError> {
-    let server = |backend: &Backend| bed.tell_whom(backend.place, backend.name, &backend.sockets());
+    let server = |backend: &Backend| bed.serve_seen_source(backend.place, backend.name, &backend.sockets());
     BACKENDS.iter().map(server).collect()
 }
 

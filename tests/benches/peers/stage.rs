@@ -71,7 +71,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// `None`: Kubernetes' programs were not built.
     pub(crate) fn start(services: u32) -> Result<Option<Self>, Failed> {
-        let cluster = match Cluster::of_pods(fabric::layout(), 1, POD_CIDRS) {
+        let cluster = match Cluster::start_with_pod_ranges(fabric::layout(), 1, POD_CIDRS) {
             Err(PeersError::NotBuilt { .. }) => return Ok(None),
             started => started?,
         };

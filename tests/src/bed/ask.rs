@@ -1,4 +1,4 @@
-//! A client of the servers in `whom`: which client address each server saw, and how each request ended.
+//! A client of the servers in `seen_source`: which client address each server saw, and how each request ended.
 //!
 //! Invariant: each request has exactly one outcome within its time. The requests of one order are sent at the same
 //! time, so a silent one delays no other.
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::crowd::word;
-use super::whom::{DATAGRAM_BYTES, expect, filled, filling};
+use super::seen_source::{DATAGRAM_BYTES, expect, filled, filling};
 use super::{BedError, at, raw, spawn};
 
 /// Longer than the first retransmission of a SYN, so that one lost SYN is not taken for silence. A server answers
@@ -99,7 +99,7 @@ pub enum Outcome {
 
 /// The state of the held connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Held {
+pub struct HeldConnections {
     /// Connections that still work.
     pub alive: usize,
     /// Connections that do not, counted by their error.
@@ -160,7 +160,12 @@ impl Asker {
     }
 
     /// Opens connections one after the other and adds them to the held ones.
-    pub fn hold(&mut self, to: SocketAddr, from: Option<SocketAddr>, count: usize) -> Result<Held, BedError> {
+    pub fn hold(
+        &mut self,
+        to: SocketAddr,
+        from: Option<SocketAddr>,
+        count: usize,
+    ) -> Result<HeldConnections, BedError> {
         self.order(&Order::Hold { to, from, count })
     }
 
@@ -180,7 +185,7 @@ impl Asker {
     }
 
     /// Sends a request over each held connection, and closes those that fail.
-    pub fn try_held(&mut self) -> Result<Held, BedError> {
+    pub fn try_held(&mut self) -> Result<HeldConnections, BedError> {
         self.order(&Order::Try)
     }
 
@@ -351,8 +356,13 @@ fn backwards(from: SocketAddrV4, to: SocketAddrV4, size: usize) -> Outcome {
     sent().unwrap_or_else(|error| Outcome::of(&error))
 }
 
-fn hold(held: &mut Vec<TcpStream>, to: SocketAddr, from: Option<SocketAddr>, count: usize) -> Held {
-    let mut tally = Held::default();
+fn hold(
+    held: &mut Vec<TcpStream>,
+    to: SocketAddr,
+    from: Option<SocketAddr>,
+    count: usize,
+) -> HeldConnections {
+    let mut tally = HeldConnections::default();
     let question = Question { from, ..Question::new(Transport::Tcp, to) };
     for _ in 0..count {
         let stream = connected(&question);
@@ -364,8 +374,8 @@ fn hold(held: &mut Vec<TcpStream>, to: SocketAddr, from: Option<SocketAddr>, cou
     tally
 }
 
-fn try_all(held: &mut Vec<TcpStream>) -> Held {
-    let mut tally = Held::default();
+fn try_all(held: &mut Vec<TcpStream>) -> HeldConnections {
+    let mut tally = HeldConnections::default();
     let tried = held.drain(..).map(|mut stream| Ok((over(&mut stream, 0, 0)?, stream)));
     *held = tried.filter_map(|outcome| tally.note(outcome)).collect();
     tally
@@ -385,7 +395,7 @@ fn who_answers(held: &mut Vec<TcpStream>) -> BTreeMap<String, usize> {
     tally
 }
 
-impl Held {
+impl HeldConnections {
     /// Returns the connection if it answered.
     fn note(&mut self, outcome: io::Result<(Outcome, TcpStream)>) -> Option<TcpStream> {
         let outcome =

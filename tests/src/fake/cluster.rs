@@ -98,7 +98,7 @@ impl Cluster {
     }
 
     /// Like [`apply`](Self::apply), but watches miss the event, as with a faulty watch cache. Bookmarks go on.
-    pub fn apply_untold(&self, object: Value) -> Result<u64, FakeError> {
+    pub fn apply_without_event(&self, object: Value) -> Result<u64, FakeError> {
         self.put(object, false)
     }
 

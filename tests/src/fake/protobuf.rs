@@ -221,7 +221,7 @@ impl Item {
 }
 
 /// Whether lists and watches of a kind have a protobuf encoding.
-pub(super) const fn is_spoken(kind: Kind) -> bool {
+pub(super) const fn has_protobuf(kind: Kind) -> bool {
     matches!(kind, Kind::Services | Kind::Slices | Kind::Nodes)
 }
 

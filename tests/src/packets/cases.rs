@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use super::{Clients, Family, SERVICES, TARGET_PORT, address_of};
-use crate::bed::ask::{Held, Outcome, Question, Transport};
+use crate::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use crate::bed::fabric::{NODE_ADDRESSES, Switches};
 use crate::bed::{Bed, BedError, Location};
 
@@ -72,7 +72,7 @@ fn answered(clients: &mut Clients, questions: &[Question]) -> Result<Vec<String>
     Ok(unanswered(questions, &outcomes))
 }
 
-fn all_alive(expected: usize, held: &Held, when: &str) -> Option<String> {
+fn all_alive(expected: usize, held: &HeldConnections, when: &str) -> Option<String> {
     (held.alive != expected || !held.broken.is_empty())
         .then(|| format!("{when}: {held:?}, not {expected} alive"))
 }
@@ -178,7 +178,7 @@ fn pairs() -> impl Iterator<Item = (Family, Transport)> {
 /// The node's own replies arrive at a NodePort's number, or at a port that SNAT may allocate.
 fn own_ports(bed: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     let far = FAMILIES.map(|family| outside(family, TARGET_PORT));
-    let _server = bed.tell_whom(Location::far("client"), "far", &far)?;
+    let _server = bed.serve_seen_source(Location::far("client"), "far", &far)?;
     let mut questions = Vec::new();
     for (port, (family, transport)) in
         [30_001, 61_234].into_iter().flat_map(|port| pairs().map(move |it| (port, it)))

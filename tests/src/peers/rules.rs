@@ -27,7 +27,7 @@ pub enum Client {
 
 /// The fate of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ClientFate {
     /// It reaches one of these.
     To(BTreeSet<SocketAddr>),
     /// It is refused, because the service has no endpoint.
@@ -40,7 +40,7 @@ pub enum Way {
 pub type Frontend = (SocketAddr, String);
 
 /// The fate of a client at each of kube-proxy's frontends.
-pub fn ways(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, Way>, PeersError> {
+pub fn ways(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, ClientFate>, PeersError> {
     let mut ways = BTreeMap::new();
     for (family, node) in FAMILIES {
         Rules::of(&listing(cluster, family)?, client).collect(node, &mut ways)?;
@@ -103,17 +103,18 @@ impl<'a> Rules<'a> {
         rules
     }
 
-    fn collect(&self, node: &str, ways: &mut BTreeMap<Frontend, Way>) -> Result<(), PeersError> {
+    fn collect(&self, node: &str, ways: &mut BTreeMap<Frontend, ClientFate>) -> Result<(), PeersError> {
         for (map, address) in [("service-ips", None), ("service-nodeports", Some(node))] {
             for (frontend, verdict) in self.elements(map, address)? {
                 if let Some(endpoints) = self.verdict(verdict)? {
-                    ways.insert(frontend, Way::To(endpoints));
+                    ways.insert(frontend, ClientFate::To(endpoints));
                 }
             }
         }
         for (map, address) in [("no-endpoint-services", None), ("no-endpoint-nodeports", Some(node))] {
             for (frontend, verdict) in self.elements(map, address)? {
-                let way = if verdict.get("drop").is_some() { Way::Dropped } else { Way::Refused };
+                let way =
+                    if verdict.get("drop").is_some() { ClientFate::Dropped } else { ClientFate::Refused };
                 ways.entry(frontend).or_insert(way);
             }
         }
@@ -259,10 +260,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(listing: &Value, client: Client, expected: &[(&str, &str, Way)]) {
+    fn check(listing: &Value, client: Client, expected: &[(&str, &str, ClientFate)]) {
         let mut ways = BTreeMap::new();
         Rules::of(listing, client).collect("0.0.0.0", &mut ways).unwrap();
-        let row = |(address, protocol, way): &(&str, &str, Way)| {
+        let row = |(address, protocol, way): &(&str, &str, ClientFate)| {
             ((address.parse().unwrap(), (*protocol).to_owned()), way.clone())
         };
         assert_eq!(ways, expected.iter().map(row).collect());
@@ -271,9 +272,9 @@ mod tests {
     #[test]
     fn policy_local_gives_local_clients_all_endpoints_and_drops_others() {
         let both = ["10.1.0.1:8080", "10.1.0.2:8080"].map(|address| address.parse().unwrap());
-        let (dialled, refused) = ("203.0.113.7:80", ("203.0.113.7:80", "UDP", Way::Refused));
-        check(&listing(), Client::Local, &[(dialled, "TCP", Way::To(both.into())), refused.clone()]);
-        check(&listing(), Client::Remote, &[(dialled, "TCP", Way::Dropped), refused]);
+        let (dialled, refused) = ("203.0.113.7:80", ("203.0.113.7:80", "UDP", ClientFate::Refused));
+        check(&listing(), Client::Local, &[(dialled, "TCP", ClientFate::To(both.into())), refused.clone()]);
+        check(&listing(), Client::Remote, &[(dialled, "TCP", ClientFate::Dropped), refused]);
     }
 
     #[test]

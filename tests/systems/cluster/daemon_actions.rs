@@ -215,7 +215,7 @@ impl Stage<'_> {
     }
 
     fn delete_slices(&self) {
-        for slice in self.api.slices_of(&self.own("web")).unwrap() {
+        for slice in self.api.service_slices(&self.own("web")).unwrap() {
             let name = slice["metadata"]["name"].as_str().unwrap();
             self.api.delete(Kind::Slice, &self.own(name)).unwrap();
         }

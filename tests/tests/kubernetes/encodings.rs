@@ -7,13 +7,13 @@ use holdfast_config::Encodings;
 use holdfast_core::event::Event;
 use holdfast_kubernetes::apiserver::Encoding;
 use holdfast_kubernetes::source::{Kubernetes, Resource, SourceSettings};
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
-const SLICES: Asked = Asked::list(Kind::Slices);
+const SLICES: RequestFilter = RequestFilter::list(Kind::Slices);
 
 fn settings(encodings: Encodings) -> SourceSettings {
     SourceSettings { timing: quick(), encodings, ..SourceSettings::default() }
@@ -80,16 +80,20 @@ fn an_object_unreadable_in_protobuf_is_fetched_as_json_and_served() {
         (2, 0, 0, Some(Encoding::Protobuf))
     );
     let asked = |asked| node.server().asked(asked);
-    assert_eq!((asked(SLICES), asked(Asked::get(Kind::Slices))), (1, 2), "no other list, no other object");
+    assert_eq!(
+        (asked(SLICES), asked(RequestFilter::get(Kind::Slices))),
+        (1, 2),
+        "no other list, no other object"
+    );
     node.check();
 }
 
 #[test]
 fn an_unreadable_object_deleted_before_its_fetch_is_gone() {
     let mut node = Node::serving(2);
-    node.server().once(Asked::get(Kind::Slices), Fault::Slow(ms(300)));
+    node.server().once(RequestFilter::get(Kind::Slices), Fault::Slow(ms(300)));
     node.cluster().apply(only_in_json(1, backend(7))).unwrap();
-    node.wait("it is asked for", |node| node.server().asked(Asked::get(Kind::Slices)) == 1);
+    node.wait("it is asked for", |node| node.server().asked(RequestFilter::get(Kind::Slices)) == 1);
     node.cluster().delete(Kind::Slices, "default/web-1-1").unwrap();
     node.wait("it goes", |node| node.watch(Resource::Slices).objects == 1);
     node.live(ms(400));
@@ -112,7 +116,7 @@ fn an_object_without_a_name_switches_its_kind_to_json() {
 fn an_object_whose_fetch_fails_switches_its_kind_to_json() {
     for fault in [Fault::status(403, "Forbidden"), Fault::Close, Fault::say("<html>"), Fault::Silent] {
         let mut node = Node::serving(2);
-        node.server().always(Asked::get(Kind::Slices), fault);
+        node.server().always(RequestFilter::get(Kind::Slices), fault);
         node.cluster().apply(only_in_json(1, backend(7))).unwrap();
         node.wait("it is served", |node| node.serves(1, &[backend(7)]));
         assert_eq!(encoding(&node), Some(Encoding::Json));
@@ -131,7 +135,7 @@ fn many_unreadable_objects_switch_their_kind_to_json() {
     let mut node = Node::start(setup);
     node.wait_until_synced();
     assert!((0..40).all(|nth| node.serves(nth, &[backend(nth)])));
-    assert_eq!(node.server().asked(Asked::get(Kind::Slices)), 0);
+    assert_eq!(node.server().asked(RequestFilter::get(Kind::Slices)), 0);
     assert_eq!(encoding(&node), Some(Encoding::Json));
 }
 
@@ -140,7 +144,7 @@ fn a_client_of_protobuf_alone_rejects_unreadable_objects_by_name() {
     let setup = Setup::new(1);
     setup.services(2);
     setup.cluster.apply(only_in_json(1, backend(7))).unwrap();
-    setup.servers[0].always(Asked::get(Kind::Slices), Fault::status(403, "Forbidden"));
+    setup.servers[0].always(RequestFilter::get(Kind::Slices), Fault::status(403, "Forbidden"));
     let mut node = Node::start_with(setup, settings(Encodings::Protobuf));
     node.wait_until_synced();
     assert!(node.serves(0, &[backend(0)]));

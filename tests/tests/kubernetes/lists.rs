@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use holdfast_kubernetes::source::Resource;
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 
 use crate::node::{Node, Setup, backend, ms, service_object, slice_object, vip, web};
 
-const SLICES: Asked = Asked::list(Kind::Slices);
+const SLICES: RequestFilter = RequestFilter::list(Kind::Slices);
 
 /// The first list has a fault, and the next one is served.
 #[track_caller]

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use holdfast_kubernetes::source::Resource;
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 
 use crate::node::{Node, Setup, backend, ms, slice_object, web};
 
-const IDENTITY: Asked = Asked::get(Kind::Namespaces);
+const IDENTITY: RequestFilter = RequestFilter::get(Kind::Namespaces);
 
 /// The longest `Retry-After` in seconds: far longer than any request without a wait.
 const LONG: u32 = 60;
@@ -73,7 +73,7 @@ fn a_throttled_request_delays_no_other() {
     let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
-    node.server().times(Asked::watch(Kind::Services), throttle(429, LONG), 1);
+    node.server().times(RequestFilter::watch(Kind::Services), throttle(429, LONG), 1);
     node.server().end_watches(Kind::Services);
     node.server().end_watches(Kind::Slices);
     node.wait("asked", |node| node.last_error(Resource::Services).contains("TooManyRequests"));

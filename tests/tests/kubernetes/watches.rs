@@ -6,13 +6,13 @@ use holdfast_core::keys::ObjectName;
 use holdfast_kubernetes::source::{
     Resource, ResumeState, SavedObjects, SourceSettings, Timing, UntabledObjects, Version,
 };
-use holdfast_tests::fake::{Asked, Fault, Kind, Verb};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter, Verb};
 use serde_json::Value;
 
 use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
 
-const SLICES: Asked = Asked::list(Kind::Slices);
-const WATCHES: Asked = Asked::watch(Kind::Slices);
+const SLICES: RequestFilter = RequestFilter::list(Kind::Slices);
+const WATCHES: RequestFilter = RequestFilter::watch(Kind::Slices);
 
 /// Gives `web-0` other backends.
 fn scale(node: &Node, backends: &[u8]) {
@@ -40,7 +40,7 @@ fn a_reset_watch_resumes_from_its_version() {
     node.cluster().delete(Kind::Services, "default/web-1").unwrap();
     node.wait("missed events came", |node| node.serves(0, &[backend(9)]) && !node.has(1));
     node.check();
-    assert_eq!(node.server().asked(Asked::list(Kind::Services)), 1, "no list");
+    assert_eq!(node.server().asked(RequestFilter::list(Kind::Services)), 1, "no list");
     assert_eq!(node.server().asked(SLICES), 1, "no list");
 }
 
@@ -269,7 +269,7 @@ fn a_lost_event_is_found_by_the_audit() {
     node.guard(0);
     node.wait("audited", |node| node.watch(Resource::Slices).audits > 0);
     assert_eq!(node.watch(Resource::Slices).differences, 0, "nothing is wrong yet");
-    node.cluster().apply_untold(slice_object(&web(0), &[backend(9)])).unwrap();
+    node.cluster().apply_without_event(slice_object(&web(0), &[backend(9)])).unwrap();
     node.wait("found", |node| node.serves(0, &[backend(9)]));
     node.check();
     assert_eq!((node.watch(Resource::Slices).differences, node.server().asked(SLICES)), (1, 2));
@@ -351,7 +351,7 @@ fn a_restart_resumes_watches_without_a_list() {
     let settings = restarted(&setup);
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
-    let lists = node.server().asked(SLICES) + node.server().asked(Asked::list(Kind::Services));
+    let lists = node.server().asked(SLICES) + node.server().asked(RequestFilter::list(Kind::Services));
     assert_eq!(lists, 0, "what is remembered is good");
     node.setup.services(2);
     node.wait("what is new comes by the watch", |node| node.serves(1, &[backend(1)]));
@@ -365,7 +365,7 @@ fn a_restart_is_synced_after_all_missed_changes() {
     let settings = restarted(&setup);
     setup.services(7);
     for kind in [Kind::Services, Kind::Slices] {
-        setup.servers[0].once(Asked::watch(kind), Fault::Trickle(ms(60)));
+        setup.servers[0].once(RequestFilter::watch(kind), Fault::Trickle(ms(60)));
     }
     let mut node = Node::start_with(setup, settings);
     node.wait("synced", |node| node.snapshots.borrow().is_synced());
@@ -380,7 +380,7 @@ fn a_restart_is_synced_despite_endless_changes() {
     let timing = Timing { replay_max: ms(300), ..quick() };
     let settings = SourceSettings { timing, ..restarted(&setup) };
     (0..120).for_each(|last| drop(setup.cluster.apply(slice_object(&web(last % 6), &[backend(20 + last)]))));
-    setup.servers[0].once(Asked::watch(Kind::Slices), Fault::Trickle(ms(100)));
+    setup.servers[0].once(RequestFilter::watch(Kind::Slices), Fault::Trickle(ms(100)));
     let mut node = Node::start_with(setup, settings);
     node.wait("synced", |node| node.snapshots.borrow().is_synced());
     assert!(!node.serves(5, &[backend(20 + 119)]), "the rest is still to come");
@@ -407,7 +407,7 @@ fn check_audits(refused: u32, headless: usize, asked: usize) {
     none["spec"]["clusterIP"] = serde_json::json!("None");
     none["spec"]["clusterIPs"] = serde_json::json!(["None"]);
     setup.cluster.apply(none).unwrap();
-    setup.servers[0].times(Asked::list(Kind::Services), Fault::status(400, "BadRequest"), refused);
+    setup.servers[0].times(RequestFilter::list(Kind::Services), Fault::status(400, "BadRequest"), refused);
     let timing = Timing { audit_interval: ms(300), audit_confirm_delay: ms(50), ..quick() };
     let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();

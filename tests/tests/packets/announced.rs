@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 const ROUNDS: usize = 3;
 
 fn server(bed: &Bed) -> Server {
-    bed.tell_whom(Location::far("pod-a"), "a", &[BACKEND.parse().unwrap()]).unwrap()
+    bed.serve_seen_source(Location::far("pod-a"), "a", &[BACKEND.parse().unwrap()]).unwrap()
 }
 
 /// holdfast's own routes.

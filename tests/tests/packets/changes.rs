@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::Switches;
 use holdfast_tests::packets::{Clients, Family, Service, changing, outside};
@@ -58,7 +58,7 @@ fn tcp_survives_the_end_of_its_endpoint_and_of_its_service() {
         let gone = Question::new(Transport::Tcp, changing().frontend("node", Family::V4).unwrap());
         wait_until(|| clients.of("outside").unwrap().ask(gone.clone()).unwrap() == Outcome::Refused);
         let held = clients.of("outside").unwrap().try_held().unwrap();
-        assert_eq!(held, Held { alive: 40, ..Held::default() });
+        assert_eq!(held, HeldConnections { alive: 40, ..HeldConnections::default() });
     });
 }
 
@@ -97,7 +97,7 @@ fn flows_under_policy_local_survive_list_changes() {
             thread::sleep(Duration::from_millis(100));
         }
         let held = clients.of("outside").unwrap().try_held().unwrap();
-        assert_eq!(held, Held { alive: 20, ..Held::default() });
+        assert_eq!(held, HeldConnections { alive: 20, ..HeldConnections::default() });
     });
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
@@ -108,7 +108,7 @@ fn hold(clients: &mut Clients) {
     {
         let to = frontend(service, address, family).unwrap();
         let held = clients.of("outside").unwrap().hold(to, None, 5).unwrap();
-        assert_eq!(held, Held { alive: 5, ..Held::default() }, "{to}");
+        assert_eq!(held, HeldConnections { alive: 5, ..HeldConnections::default() }, "{to}");
     }
 }
 
@@ -120,7 +120,7 @@ fn removed_programs_are_reattached_and_no_connection_breaks() {
         wait_until(daemon, "the repair", || repaired(daemon) == 2);
         assert!(is_attached(daemon, "eth0"));
         let held = clients.of("outside").unwrap().try_held().unwrap();
-        assert_eq!(held, Held { alive: 40, ..Held::default() });
+        assert_eq!(held, HeldConnections { alive: 40, ..HeldConnections::default() });
         assert!(clients.wait_for(&sign(), SERVED).unwrap(), "{}", last_lines(daemon));
     });
 }

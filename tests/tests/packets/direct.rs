@@ -2,7 +2,7 @@
 //! client, and its reply bypasses the first node.
 
 use holdfast_tests::bed::Bed;
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
@@ -109,9 +109,9 @@ fn invariant_14_neither_daemons_end_breaks_flows_between_two_nodes() {
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
             let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
-            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+            assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
-        let all = Held { alive: 2 * EACH, ..Held::default() };
+        let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
         for at in [0, 1] {
             daemons[at].kill().unwrap();
             check_seen(clients, 100_000, "without a daemon");
@@ -125,7 +125,7 @@ fn invariant_14_neither_daemons_end_breaks_flows_between_two_nodes() {
 
 /// Routes the virtual addresses of load balancers to the other node, or back to this one.
 #[track_caller]
-pub(crate) fn lead_to(bed: &Bed, [v4, v6]: [&str; 2]) {
+pub(crate) fn route_to(bed: &Bed, [v4, v6]: [&str; 2]) {
     ip(bed, "router", &format!("route replace 203.0.113.0/24 via {v4}"));
     ip(bed, "router", &format!("route replace 2001:db8:113::/64 via {v6}"));
 }
@@ -139,14 +139,14 @@ fn a_lost_connection_is_reset_through_the_clients_network() {
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
             let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
-            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+            assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
         there.stop().unwrap();
         there.cleanup().unwrap();
         there.start().unwrap();
         wait_for_devices(there);
         let broken = [(format!("{:?}", Outcome::Reset), 2 * EACH)].into();
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), Held { alive: 0, broken });
+        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), HeldConnections { alive: 0, broken });
     });
 }
 
@@ -158,14 +158,14 @@ fn connections_rerouted_to_the_backends_node_go_on() {
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
             let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
-            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+            assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
-        let all = Held { alive: 2 * EACH, ..Held::default() };
+        let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
         let unwrapped = counted(there, "unwrapped");
-        lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
+        route_to(bed, ["10.0.0.6", "fd00:a::6"]);
         assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
         assert_eq!(counted(there, "unwrapped"), unwrapped, "none came by this node");
-        lead_to(bed, fabric::NODE_ADDRESSES);
+        route_to(bed, fabric::NODE_ADDRESSES);
         assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");
     });
 }
@@ -182,7 +182,7 @@ fn rerouted_flows_go_on_with_backends_of_both_nodes() {
         let before = clients.of("outside").unwrap().ask_all(&questions).unwrap();
         assert!(before.iter().all(|it| matches!(it, Outcome::Answered { .. })), "{before:?}");
         let wrapped = counted(there, "wrapped");
-        lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
+        route_to(bed, ["10.0.0.6", "fd00:a::6"]);
         assert_eq!(clients.of("outside").unwrap().ask_all(&questions).unwrap(), before, "by the other node");
         assert!(counted(there, "wrapped") > wrapped, "the other node has sent them on");
     });
@@ -197,15 +197,15 @@ fn ten_thousand_rerouted_connections_go_on_with_their_backends() {
         for family in FAMILIES {
             let to = frontend("many", "balancer", family).unwrap();
             let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
-            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+            assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
-        let all = Held { alive: 2 * EACH, ..Held::default() };
+        let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
         here.kill().unwrap();
-        lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
+        route_to(bed, ["10.0.0.6", "fd00:a::6"]);
         assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
         assert!(counted(there, "joined") > 0, "the other node has sent them on");
         here.start().unwrap();
-        lead_to(bed, fabric::NODE_ADDRESSES);
+        route_to(bed, fabric::NODE_ADDRESSES);
         assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");
     });
 }

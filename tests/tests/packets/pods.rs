@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::bed::{Bed, Location};
@@ -136,7 +136,11 @@ fn invariant_14_connections_of_pods_outlive_the_daemon() {
         for ((pod, service, address), family) in WAYS.iter().flat_map(|way| FAMILIES.map(|it| (*way, it))) {
             let to = frontend(service, address, family).unwrap();
             let held = clients.of(pod).unwrap().hold(to, None, 5).unwrap();
-            assert_eq!(held, Held { alive: 5, ..Held::default() }, "{pod} to {service} at {to}");
+            assert_eq!(
+                held,
+                HeldConnections { alive: 5, ..HeldConnections::default() },
+                "{pod} to {service} at {to}"
+            );
         }
         daemon.kill().unwrap();
         check_alive(clients, "the daemon is dead");
@@ -150,7 +154,7 @@ fn invariant_14_connections_of_pods_outlive_the_daemon() {
 fn check_alive(clients: &mut Clients, when: &str) {
     for pod in ["bare-a", "bare-b", "bare-c", "bare-d"] {
         let held = clients.of(pod).unwrap().try_held().unwrap();
-        assert_eq!(held, Held { alive: 20, ..Held::default() }, "{pod}: {when}");
+        assert_eq!(held, HeldConnections { alive: 20, ..HeldConnections::default() }, "{pod}: {when}");
     }
 }
 

@@ -40,7 +40,7 @@ fn replies_to_kernel_masqueraded_packets_are_left_to_the_kernel() {
         let ports =
             both.map(|(port, seen)| [Transport::Tcp, Transport::Udp].map(|of| (port, seen, of))).concat();
         let far = [9001, 9002].map(|port| FAMILIES.map(|family| outside(family, port))).concat();
-        let _server = bed.tell_whom(Location::far("client"), "far", &far).unwrap();
+        let _server = bed.serve_seen_source(Location::far("client"), "far", &far).unwrap();
         for ((port, seen_port, transport), family) in ports.iter().flat_map(|it| FAMILIES.map(|of| (*it, of)))
         {
             let outcome = clients.of("bare-a").unwrap().ask(Question::new(transport, outside(family, port)));

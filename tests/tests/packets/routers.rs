@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
 use holdfast_tests::bed::tracked::untrack;
@@ -106,18 +106,26 @@ fn check_strangers(switches: Switches) {
     let outside = around.clients.of("outside").unwrap();
     for (service, family) in ["here", "away"].into_iter().flat_map(|it| FAMILIES.map(|of| (it, of))) {
         let held = outside.hold(frontend(service, "balancer", family).unwrap(), None, EACH).unwrap();
-        assert_eq!(held, Held { alive: EACH, ..Held::default() }, "{service} {family:?}");
+        assert_eq!(
+            held,
+            HeldConnections { alive: EACH, ..HeldConnections::default() },
+            "{service} {family:?}"
+        );
     }
     let mut daemon = daemon(&bed, "");
     daemon.start().unwrap();
     around.wait_until_served(&daemon);
     let mut tried = || around.clients.of("outside").unwrap().try_held().unwrap();
-    assert_eq!(tried(), Held { alive: 4 * EACH, ..Held::default() }, "conntrack has them");
+    assert_eq!(
+        tried(),
+        HeldConnections { alive: 4 * EACH, ..HeldConnections::default() },
+        "conntrack has them"
+    );
     fabric::rules(&bed, "delete table inet other").unwrap();
     untrack(&bed, Location::OUTSIDE).unwrap();
     assert_eq!(
         tried(),
-        Held { alive: 0, broken: [("Reset".to_owned(), 4 * EACH)].into() },
+        HeldConnections { alive: 0, broken: [("Reset".to_owned(), 4 * EACH)].into() },
         "nobody has them"
     );
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::packets::{Clients, Family, frontend, frontend_v4, outside, sign};
@@ -40,14 +40,14 @@ fn hold(clients: &mut Clients, count: usize) {
     for (family, service) in FAMILIES.into_iter().flat_map(|family| [(family, "here"), (family, "away")]) {
         let to = frontend(service, "node", family).unwrap();
         let held = clients.of("outside").unwrap().hold(to, None, count / 4).unwrap();
-        assert_eq!(held, Held { alive: count / 4, ..Held::default() }, "{to}");
+        assert_eq!(held, HeldConnections { alive: count / 4, ..HeldConnections::default() }, "{to}");
     }
 }
 
 #[track_caller]
 fn check_alive(clients: &mut Clients, count: usize, when: &str) {
     let held = clients.of("outside").unwrap().try_held().unwrap();
-    assert_eq!(held, Held { alive: count, ..Held::default() }, "{when}");
+    assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() }, "{when}");
 }
 
 #[track_caller]

@@ -3,7 +3,7 @@
 //!
 //! A reference for comparison is the kernel's own translation with masquerading, as in kube-proxy.
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::bed::uplinks::{BRIDGE, SECOND_CARD, TABLE_OF_SECOND, Uplink};
 use holdfast_tests::bed::{Bed, Location};
@@ -53,7 +53,7 @@ const REFERENCE: &str = "table inet reference {
 fn lay(uplink: &Uplink) -> Bed {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), uplink).unwrap();
-    fabric::rules_of(&bed, Location::far("router"), STRICT).unwrap();
+    fabric::add_rules_at(&bed, Location::far("router"), STRICT).unwrap();
     bed
 }
 
@@ -152,7 +152,7 @@ fn a_udp_flow_with_a_second_cards_pod_keeps_its_path() {
                 assert!(is_answered(&outcome), "{family:?}, round {round}: {outcome:?}");
             }
             let held = clients.of("outside").unwrap().hold(to, None, 5).unwrap();
-            assert_eq!(held, Held { alive: 5, ..Held::default() });
+            assert_eq!(held, HeldConnections { alive: 5, ..HeldConnections::default() });
         }
     });
 }

@@ -105,7 +105,7 @@ fn check_lacking(daemon: &Daemon<'_>, wrapper: &[&str], expected: &str) {
 
 #[track_caller]
 fn check_ends(daemon: &Daemon<'_>, wrapper: &[&str], (code, expected): (i32, &str)) {
-    let (found, said) = daemon.start_in_vain(wrapper).unwrap();
+    let (found, said) = daemon.start_and_fail(wrapper).unwrap();
     assert!(said.contains(&format!("holdfast: {expected}")), "{said}");
     assert_eq!(found, Some(code), "{said}");
     assert!(!daemon.is_ready());

@@ -33,7 +33,7 @@ const HEADER6_BYTES: usize = 40;
 
 /// One first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Knock {
+pub(super) struct ProbePacket {
     pub(super) number: u32,
     pub(super) transport: Transport,
     pub(super) from: SocketAddr,
@@ -57,11 +57,11 @@ pub enum Reply {
 
 /// What a received packet says about a knock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum ProbeEvent {
     /// The knock itself, with its current addresses.
-    Arrived(Knock),
+    Arrived(ProbePacket),
     /// A reply to the knock, with the addresses that the replying side sees.
-    Answered(Knock, Reply),
+    Answered(ProbePacket, Reply),
 }
 
 /// A received packet: its addresses, its protocol, and the bytes after its IP header.
@@ -82,7 +82,7 @@ impl Transport {
     }
 }
 
-impl Knock {
+impl ProbePacket {
     /// The whole packet. The kernel fills in IPv4's length and checksum.
     pub(super) fn packet(&self) -> Vec<u8> {
         let body = self.body();
@@ -143,11 +143,11 @@ fn checksum(bytes: &[u8]) -> u16 {
 }
 
 /// Parses a received packet, if it is about a knock.
-pub(super) fn read(packet: &Packet<'_>) -> Option<Word> {
+pub(super) fn read(packet: &Packet<'_>) -> Option<ProbeEvent> {
     match packet.protocol {
         ICMP4 | ICMP6 => read_error(packet),
         TCP if *packet.body.get(FLAGS_AT)? & ACK != 0 => read_answer(packet),
-        _ => arrived(packet).map(Word::Arrived),
+        _ => arrived(packet).map(ProbeEvent::Arrived),
     }
 }
 
@@ -160,7 +160,7 @@ fn word32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// Recognizes a knock by its sign. A packet quoted in an error may end after TCP's sequence number.
-fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<Knock> {
+fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<ProbePacket> {
     let Packet { from, to, protocol, body } = *packet;
     let (transport, sign, number) = match protocol {
         TCP => (Transport::Tcp, 14, 4),
@@ -168,7 +168,7 @@ fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<Knock> {
         _ => return None,
     };
     let is_signed = body.get(sign..sign + 2) == Some(&SIGN);
-    let knock = Knock {
+    let knock = ProbePacket {
         number: word32(body, number)?,
         transport,
         from: SocketAddr::new(from, word16(body, 0)?),
@@ -177,29 +177,29 @@ fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<Knock> {
     (is_signed || is_quoted).then_some(knock)
 }
 
-fn arrived(packet: &Packet<'_>) -> Option<Knock> {
+fn arrived(packet: &Packet<'_>) -> Option<ProbePacket> {
     known(packet, false)
 }
 
 /// A reply comes from the knock's destination and acknowledges its number.
-fn read_answer(packet: &Packet<'_>) -> Option<Word> {
+fn read_answer(packet: &Packet<'_>) -> Option<ProbeEvent> {
     let body = packet.body;
     let reply = match *body.get(FLAGS_AT)? & (SYN | RST) {
         SYN => Reply::Accepted,
         RST => Reply::Refused,
         _ => return None,
     };
-    let knock = Knock {
+    let knock = ProbePacket {
         number: word32(body, 8)?.wrapping_sub(1),
         transport: Transport::Tcp,
         from: SocketAddr::new(packet.to, word16(body, 2)?),
         to: SocketAddr::new(packet.from, word16(body, 0)?),
     };
-    Some(Word::Answered(knock, reply))
+    Some(ProbeEvent::Answered(knock, reply))
 }
 
 /// An ICMP error quotes the packet that caused it.
-fn read_error(packet: &Packet<'_>) -> Option<Word> {
+fn read_error(packet: &Packet<'_>) -> Option<ProbeEvent> {
     let [kind, code, ..] = *packet.body else { return None };
     let reply = match (packet.protocol, kind, code) {
         (ICMP4, 3, 3) | (ICMP6, 1, 4) => Reply::Refused,
@@ -208,7 +208,7 @@ fn read_error(packet: &Packet<'_>) -> Option<Word> {
     };
     let quoted = packet.body.get(ICMP_BYTES..)?;
     let inner = if packet.protocol == ICMP4 { header4(quoted)? } else { header6(quoted)? };
-    Some(Word::Answered(known(&inner, true)?, reply))
+    Some(ProbeEvent::Answered(known(&inner, true)?, reply))
 }
 
 /// Parses an IPv4 packet, beginning with its header.
@@ -229,11 +229,11 @@ fn header6(bytes: &[u8]) -> Option<Packet<'_>> {
 mod tests {
     use super::*;
 
-    fn knock(transport: Transport, from: &str, to: &str) -> Knock {
-        Knock { number: 0x0102_0304, transport, from: from.parse().unwrap(), to: to.parse().unwrap() }
+    fn knock(transport: Transport, from: &str, to: &str) -> ProbePacket {
+        ProbePacket { number: 0x0102_0304, transport, from: from.parse().unwrap(), to: to.parse().unwrap() }
     }
 
-    fn knocks() -> Vec<Knock> {
+    fn knocks() -> Vec<ProbePacket> {
         let pairs = [("10.20.0.9:1024", "203.0.113.1:80"), ("[fd00:20::9]:1024", "[2001:db8::1]:80")];
         let both = [Transport::Tcp, Transport::Udp];
         both.into_iter().flat_map(|transport| pairs.map(|(from, to)| knock(transport, from, to))).collect()
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_knock_is_recognized_by_its_sign() {
         for knock in knocks() {
-            assert_eq!(read(&packet_of(&knock.packet())), Some(Word::Arrived(knock)));
+            assert_eq!(read(&packet_of(&knock.packet())), Some(ProbeEvent::Arrived(knock)));
         }
     }
 
@@ -269,7 +269,7 @@ mod tests {
             let body = [&head[..], &knock.packet()].concat();
             let (from, to) = (knock.to.ip(), knock.from.ip());
             let error = Packet { from, to, protocol: if four { ICMP4 } else { ICMP6 }, body: &body };
-            assert_eq!(read(&error), Some(Word::Answered(knock, Reply::Refused)));
+            assert_eq!(read(&error), Some(ProbeEvent::Answered(knock, Reply::Refused)));
             let cut = Packet { body: &body[..12], ..error };
             assert_eq!(read(&cut), None, "half a header is quoted");
         }
@@ -282,6 +282,6 @@ mod tests {
             [&[0, 80, 4, 0, 0, 0, 0, 0][..], &0x0102_0305_u32.to_be_bytes(), &[0x50, RST | ACK, 0, 0, 0, 0]];
         let (from, to) = (knock.to.ip(), knock.from.ip());
         let reset = Packet { from, to, protocol: TCP, body: &body.concat() };
-        assert_eq!(read(&reset), Some(Word::Answered(knock, Reply::Refused)));
+        assert_eq!(read(&reset), Some(ProbeEvent::Answered(knock, Reply::Refused)));
     }
 }
