@@ -127,7 +127,7 @@ fn main() -> Result<(), Failed> {
     let mut doubtful = Vec::new();
     for (kind, role) in KINDS.into_iter().filter(|(kind, _)| is_wanted(*kind)) {
         for way in measure(kind, role)? {
-            let ratio = Ratio::of(&way.draws);
+            let ratio = Ratio::from_draws(&way.draws);
             writeln!(std::io::stdout(), "{}", line(kind, &way.name, &ratio))?;
             if !is_short() && way.is_direct && (ratio.median - 1.0).abs() > DOUBT {
                 doubtful.push(format!("{kind:?}"));

@@ -227,7 +227,7 @@ impl Bed {
         location: Location<'_>,
         program: impl AsRef<std::ffi::OsStr>,
     ) -> Result<Command, BedError> {
-        Ok(self.entering(self.netns(location)?, self.tree.of(location), program.as_ref()))
+        Ok(self.entering(self.netns(location)?, self.tree.folder(location), program.as_ref()))
     }
 
     /// A command that will run in the node's network and in a cgroup from `child_cgroup`.
@@ -253,14 +253,14 @@ impl Bed {
     }
 
     /// A command that runs this test again as a process at a location. There, `is_inside()` returns true.
-    pub fn again(&self, location: Location<'_>, test: &str) -> Result<Command, BedError> {
+    pub fn rerun(&self, location: Location<'_>, test: &str) -> Result<Command, BedError> {
         let program = this_program()?;
         let mut command = self.command(location, program)?;
         command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
         Ok(command)
     }
 
-    /// Whether this process was started by `again`.
+    /// Whether this process was started by `rerun`.
     pub fn is_inside() -> bool {
         std::env::var_os(INSIDE).is_some()
     }

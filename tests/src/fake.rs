@@ -13,7 +13,7 @@
 //! let server = Server::start(&cluster, &authority.server(&Names::Kubernetes)?)?;
 //! server.once(RequestFilter::watch(Kind::Slices), Fault::say(""));
 //! cluster.apply(serde_json::json!({"kind": "Service", "metadata": {"namespace": "default", "name": "web"}}))?;
-//! assert_eq!(server.asked(RequestFilter::list(Kind::Services)), 0);
+//! assert_eq!(server.request_count(RequestFilter::list(Kind::Services)), 0);
 //! # Ok(())
 //! # }
 //! ```

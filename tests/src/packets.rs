@@ -81,7 +81,7 @@ impl Clients {
     }
 
     /// The client with this word in the table.
-    pub fn of(&mut self, name: &str) -> Result<&mut Asker, BedError> {
+    pub fn client(&mut self, name: &str) -> Result<&mut Asker, BedError> {
         let asker = self.askers.get_mut(name);
         asker.ok_or_else(|| BedError::NoNeighbour { name: name.to_owned() })
     }
@@ -105,7 +105,7 @@ impl Clients {
     ) -> Result<bool, BedError> {
         let until = Instant::now() + limit;
         loop {
-            let outcomes = self.of("outside")?.ask_all(&questions("outside", service, place))?;
+            let outcomes = self.client("outside")?.ask_all(&questions("outside", service, place))?;
             if outcomes.iter().all(&is_so) {
                 return Ok(true);
             }

@@ -62,7 +62,7 @@ pub use self::crowd::RandomServices;
 pub(crate) use self::crowd::mixed;
 pub use self::etcd::{Etcd, METRICS_PORT};
 pub use self::kubelet::Kubelet;
-pub use self::rules::{Client, ClientFate, Frontend, ways};
+pub use self::rules::{Client, ClientFate, Frontend, client_fates};
 use self::server::Server;
 pub use self::store::Backup;
 pub use self::watch::{Watch, WatchEvent};

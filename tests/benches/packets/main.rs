@@ -63,7 +63,7 @@ impl Lines {
 
     fn show(&self) -> Result<(), Failed> {
         for Line { what, of, draws } in &self.0 {
-            let Ratio { median, low, high, first_rate, second_rate, failed } = Ratio::of(draws);
+            let Ratio { median, low, high, first_rate, second_rate, failed } = Ratio::from_draws(draws);
             let name = format!("{what}, {of}");
             writeln!(
                 std::io::stdout(),

@@ -31,7 +31,7 @@ pub(crate) fn node() -> Node {
     let mut files: Vec<(&str, &str)> =
         first.iter().map(|(file, text)| (file.as_str(), text.as_str())).collect();
     files.push(("others.yaml", &others));
-    Node::of(std::env::current_exe().unwrap(), &files)
+    Node::start_program(std::env::current_exe().unwrap(), &files)
 }
 
 fn file(service: u32) -> String {

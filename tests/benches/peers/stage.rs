@@ -165,7 +165,7 @@ fn wait_for(clients: &mut Clients, service: &Service, server: &str) -> Result<()
     let until = Instant::now() + SERVED;
     let mut last = None;
     while Instant::now() < until {
-        last = clients.of("outside")?.ask_all(std::slice::from_ref(&question))?.pop();
+        last = clients.client("outside")?.ask_all(std::slice::from_ref(&question))?.pop();
         if matches!(&last, Some(Outcome::Answered { by, .. }) if by == server) {
             return Ok(());
         }

@@ -171,6 +171,6 @@ fn beside(mut changes: Vec<Duration>) -> [(&'static str, f64); 2] {
 
 fn told(what: &str, columns: impl IntoIterator<Item = (&'static str, f64)>) {
     for (of, value) in columns {
-        Figure::of(GROUP, what, of, vec![value]).tell().unwrap();
+        Figure::from_draws(GROUP, what, of, vec![value]).tell().unwrap();
     }
 }

@@ -245,11 +245,11 @@ fn ask(question: &Question) -> Outcome {
         Transport::Tcp => ask_tcp(question),
         Transport::Udp => ask_udp(question),
     };
-    answer.unwrap_or_else(|error| Outcome::of(&error))
+    answer.unwrap_or_else(|error| Outcome::from_error(&error))
 }
 
 impl Outcome {
-    fn of(error: &io::Error) -> Self {
+    fn from_error(error: &io::Error) -> Self {
         let errno = error.raw_os_error().map(Errno::from_raw);
         match (errno, error.kind()) {
             (Some(Errno::ECONNREFUSED), _) => Self::Refused,
@@ -353,7 +353,7 @@ fn backwards(from: SocketAddrV4, to: SocketAddrV4, size: usize) -> Outcome {
         raw::backwards(from, to, &filled(&format!("{size} 0\n"), size))?;
         answer_of(&socket.into(), 0)
     };
-    sent().unwrap_or_else(|error| Outcome::of(&error))
+    sent().unwrap_or_else(|error| Outcome::from_error(&error))
 }
 
 fn hold(
@@ -384,7 +384,7 @@ fn try_all(held: &mut Vec<TcpStream>) -> HeldConnections {
 fn who_answers(held: &mut Vec<TcpStream>) -> BTreeMap<String, usize> {
     let mut tally = BTreeMap::new();
     held.retain_mut(|stream| {
-        let outcome = over(stream, 0, 0).unwrap_or_else(|error| Outcome::of(&error));
+        let outcome = over(stream, 0, 0).unwrap_or_else(|error| Outcome::from_error(&error));
         let (word, is_answered) = match outcome {
             Outcome::Answered { by, .. } => (by, true),
             other => (format!("{other:?}"), false),
@@ -398,8 +398,8 @@ fn who_answers(held: &mut Vec<TcpStream>) -> BTreeMap<String, usize> {
 impl HeldConnections {
     /// Returns the connection if it answered.
     fn note(&mut self, outcome: io::Result<(Outcome, TcpStream)>) -> Option<TcpStream> {
-        let outcome =
-            outcome.map_or_else(|error| (Outcome::of(&error), None), |(outcome, it)| (outcome, Some(it)));
+        let outcome = outcome
+            .map_or_else(|error| (Outcome::from_error(&error), None), |(outcome, it)| (outcome, Some(it)));
         if let (Outcome::Answered { .. }, stream) = outcome {
             self.alive += 1;
             return stream;
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn each_error_becomes_its_outcome() {
-        let of = |errno: Errno| Outcome::of(&io::Error::from(errno));
+        let of = |errno: Errno| Outcome::from_error(&io::Error::from(errno));
         assert_eq!(of(Errno::ECONNREFUSED), Outcome::Refused);
         assert_eq!(of(Errno::ECONNRESET), Outcome::Reset);
         assert_eq!(of(Errno::EAGAIN), Outcome::Silent);

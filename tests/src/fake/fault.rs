@@ -63,12 +63,12 @@ impl RequestFilter {
     }
 
     /// All requests for a kind.
-    pub const fn of(kind: Kind) -> Self {
+    pub const fn for_kind(kind: Kind) -> Self {
         Self { verb: None, kind: Some(kind) }
     }
 
     /// All requests with a verb.
-    pub const fn by(verb: Verb) -> Self {
+    pub const fn for_verb(verb: Verb) -> Self {
         Self { verb: Some(verb), kind: None }
     }
 
@@ -175,7 +175,7 @@ pub(super) struct Script {
 
 #[derive(Debug)]
 struct Rule {
-    asked: RequestFilter,
+    filter: RequestFilter,
     fault: Fault,
     left: Option<u32>,
     /// The rule applies to every n-th matching request; 1 means all of them.
@@ -193,13 +193,13 @@ impl Rule {
 
 impl Script {
     /// Appends a rule for a number of requests, or for all.
-    pub(super) fn add(&self, asked: RequestFilter, fault: Fault, times: Option<u32>) {
-        lock(&self.rules).push(Rule { asked, fault, left: times, each: 1, seen: 0 });
+    pub(super) fn add(&self, filter: RequestFilter, fault: Fault, times: Option<u32>) {
+        lock(&self.rules).push(Rule { filter, fault, left: times, each: 1, seen: 0 });
     }
 
     /// Appends a rule for every n-th matching request.
-    pub(super) fn add_each(&self, asked: RequestFilter, fault: Fault, each: u32) {
-        lock(&self.rules).push(Rule { asked, fault, left: None, each: each.max(1), seen: 0 });
+    pub(super) fn add_each(&self, filter: RequestFilter, fault: Fault, each: u32) {
+        lock(&self.rules).push(Rule { filter, fault, left: None, each: each.max(1), seen: 0 });
     }
 
     /// Removes all rules.
@@ -210,7 +210,7 @@ impl Script {
     /// The fault for this request.
     pub(super) fn take(&self, verb: Verb, kind: Kind) -> Option<Fault> {
         let mut rules = lock(&self.rules);
-        let place = rules.iter_mut().position(|rule| rule.asked.fits(verb, kind) && rule.is_turn())?;
+        let place = rules.iter_mut().position(|rule| rule.filter.fits(verb, kind) && rule.is_turn())?;
         let rule = rules.get_mut(place)?;
         let fault = rule.fault.clone();
         rule.left = rule.left.map(|left| left.saturating_sub(1));

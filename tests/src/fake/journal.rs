@@ -71,9 +71,14 @@ impl Journal {
         lock(&self.inner).connections
     }
 
-    pub(super) fn asked(&self, asked: RequestFilter) -> u64 {
+    pub(super) fn request_count(&self, filter: RequestFilter) -> u64 {
         let inner = lock(&self.inner);
-        inner.counts.iter().filter(|((verb, kind), _)| asked.fits(*verb, *kind)).map(|(_, count)| count).sum()
+        inner
+            .counts
+            .iter()
+            .filter(|((verb, kind), _)| filter.fits(*verb, *kind))
+            .map(|(_, count)| count)
+            .sum()
     }
 
     pub(super) fn requests(&self) -> Vec<Request> {

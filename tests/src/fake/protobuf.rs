@@ -208,7 +208,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    pub(super) fn of(kind: Kind, object: &Value) -> Self {
+    pub(super) fn encode(kind: Kind, object: &Value) -> Self {
         let (word, _) = kind.names();
         let message = message(fields_of(word), object);
         let metadata = if message.is_empty() { 0 } else { self::message(METADATA, object).len() };

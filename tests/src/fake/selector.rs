@@ -96,7 +96,7 @@ pub(super) struct Selected {
 }
 
 impl Selected {
-    pub(super) fn of(object: &Value) -> Self {
+    pub(super) fn from_object(object: &Value) -> Self {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
         let labels =
@@ -148,7 +148,11 @@ mod tests {
         let object =
             json!({"metadata": {"name": "web", "labels": {"app": "a"}}, "spec": {"clusterIP": "None"}});
         let selector = Selector::parse(labels, fields).unwrap();
-        assert_eq!(selector.matches(&Selected::of(&object)), expected, "of {labels:?} and {fields:?}");
+        assert_eq!(
+            selector.matches(&Selected::from_object(&object)),
+            expected,
+            "of {labels:?} and {fields:?}"
+        );
     }
 
     #[test]

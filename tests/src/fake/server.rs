@@ -108,23 +108,23 @@ impl Server {
     }
 
     /// The next matching request gets the fault.
-    pub fn once(&self, asked: RequestFilter, fault: Fault) {
-        self.times(asked, fault, 1);
+    pub fn once(&self, filter: RequestFilter, fault: Fault) {
+        self.times(filter, fault, 1);
     }
 
     /// The next `times` matching requests get the fault.
-    pub fn times(&self, asked: RequestFilter, fault: Fault, times: u32) {
-        self.state.script.add(asked, fault, Some(times));
+    pub fn times(&self, filter: RequestFilter, fault: Fault, times: u32) {
+        self.state.script.add(filter, fault, Some(times));
     }
 
     /// From now on, every n-th matching request gets the fault.
-    pub fn each(&self, nth: u32, asked: RequestFilter, fault: Fault) {
-        self.state.script.add_each(asked, fault, nth);
+    pub fn each(&self, nth: u32, filter: RequestFilter, fault: Fault) {
+        self.state.script.add_each(filter, fault, nth);
     }
 
     /// From now on, all matching requests get the fault.
-    pub fn always(&self, asked: RequestFilter, fault: Fault) {
-        self.state.script.add(asked, fault, None);
+    pub fn always(&self, filter: RequestFilter, fault: Fault) {
+        self.state.script.add(filter, fault, None);
     }
 
     /// Removes all faults.
@@ -210,8 +210,8 @@ impl Server {
     }
 
     /// How many matching requests came.
-    pub fn asked(&self, asked: RequestFilter) -> u64 {
-        self.state.journal.asked(asked)
+    pub fn request_count(&self, filter: RequestFilter) -> u64 {
+        self.state.journal.request_count(filter)
     }
 
     /// The stored requests, oldest first.

@@ -230,8 +230,8 @@ fn an_audit_gets_names_and_versions_only() {
     assert_eq!((item.get("endpoints"), &item["kind"]), (None, &json!("PartialObjectMetadata")));
     assert_eq!(
         (
-            fixture.server.asked(RequestFilter::audit(Kind::Slices)),
-            fixture.server.asked(RequestFilter::list(Kind::Slices))
+            fixture.server.request_count(RequestFilter::audit(Kind::Slices)),
+            fixture.server.request_count(RequestFilter::list(Kind::Slices))
         ),
         (1, 0)
     );
@@ -374,7 +374,7 @@ fn each_fault_without_an_answer_ends_as_named() {
     client.ask(SLICES, "");
     assert!(client.is_silent());
     for fault in [Fault::Close, Fault::Reset] {
-        fixture.server.once(RequestFilter::of(Kind::Slices), fault);
+        fixture.server.once(RequestFilter::for_kind(Kind::Slices), fault);
         let mut client = fixture.client();
         client.ask(SLICES, "");
         assert!(client.is_closed());
@@ -480,9 +480,12 @@ fn two_servers_of_a_cluster_agree() {
     fixture.slice("a", "10.0.0.1");
     let mut client = Client::dial(&other, &fixture.authority.pem(), None).unwrap();
     assert_eq!(client.get(SLICES), fixture.get(SLICES));
-    assert_eq!((other.asked(RequestFilter::ANYTHING), fixture.server.asked(RequestFilter::ANYTHING)), (1, 1));
+    assert_eq!(
+        (other.request_count(RequestFilter::ANYTHING), fixture.server.request_count(RequestFilter::ANYTHING)),
+        (1, 1)
+    );
     other.forget_requests();
-    assert_eq!(other.asked(RequestFilter::ANYTHING), 0);
+    assert_eq!(other.request_count(RequestFilter::ANYTHING), 0);
 }
 
 #[test]

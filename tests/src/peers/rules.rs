@@ -40,12 +40,12 @@ pub enum ClientFate {
 pub type Frontend = (SocketAddr, String);
 
 /// The fate of a client at each of kube-proxy's frontends.
-pub fn ways(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, ClientFate>, PeersError> {
-    let mut ways = BTreeMap::new();
+pub fn client_fates(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, ClientFate>, PeersError> {
+    let mut fates = BTreeMap::new();
     for (family, node) in FAMILIES {
-        Rules::of(&listing(cluster, family)?, client).collect(node, &mut ways)?;
+        Rules::new(&listing(cluster, family)?, client).collect(node, &mut fates)?;
     }
-    Ok(ways)
+    Ok(fates)
 }
 
 fn listing(cluster: &Cluster, family: &str) -> Result<Value, PeersError> {
@@ -90,7 +90,7 @@ struct Rules<'a> {
 }
 
 impl<'a> Rules<'a> {
-    fn of(listing: &'a Value, client: Client) -> Self {
+    fn new(listing: &'a Value, client: Client) -> Self {
         let mut rules = Self { client, maps: BTreeMap::new(), chains: BTreeMap::new() };
         for object in array(listing.get("nftables")) {
             if let Some(map) = object.get("map") {
@@ -103,11 +103,11 @@ impl<'a> Rules<'a> {
         rules
     }
 
-    fn collect(&self, node: &str, ways: &mut BTreeMap<Frontend, ClientFate>) -> Result<(), PeersError> {
+    fn collect(&self, node: &str, fates: &mut BTreeMap<Frontend, ClientFate>) -> Result<(), PeersError> {
         for (map, address) in [("service-ips", None), ("service-nodeports", Some(node))] {
             for (frontend, verdict) in self.elements(map, address)? {
                 if let Some(endpoints) = self.verdict(verdict)? {
-                    ways.insert(frontend, ClientFate::To(endpoints));
+                    fates.insert(frontend, ClientFate::To(endpoints));
                 }
             }
         }
@@ -115,7 +115,7 @@ impl<'a> Rules<'a> {
             for (frontend, verdict) in self.elements(map, address)? {
                 let way =
                     if verdict.get("drop").is_some() { ClientFate::Dropped } else { ClientFate::Refused };
-                ways.entry(frontend).or_insert(way);
+                fates.entry(frontend).or_insert(way);
             }
         }
         Ok(())
@@ -261,12 +261,12 @@ mod tests {
 
     #[track_caller]
     fn check(listing: &Value, client: Client, expected: &[(&str, &str, ClientFate)]) {
-        let mut ways = BTreeMap::new();
-        Rules::of(listing, client).collect("0.0.0.0", &mut ways).unwrap();
+        let mut fates = BTreeMap::new();
+        Rules::new(listing, client).collect("0.0.0.0", &mut fates).unwrap();
         let row = |(address, protocol, way): &(&str, &str, ClientFate)| {
             ((address.parse().unwrap(), (*protocol).to_owned()), way.clone())
         };
-        assert_eq!(ways, expected.iter().map(row).collect());
+        assert_eq!(fates, expected.iter().map(row).collect());
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
     fn an_unknown_expression_is_an_error() {
         let mut listing = listing();
         listing["nftables"][7]["rule"]["expr"] = json!([{"queue": {}}]);
-        let told = Rules::of(&listing, Client::Local).collect("0.0.0.0", &mut BTreeMap::new());
+        let told = Rules::new(&listing, Client::Local).collect("0.0.0.0", &mut BTreeMap::new());
         assert!(matches!(told, Err(PeersError::Malformed { .. })), "{told:?}");
     }
 }

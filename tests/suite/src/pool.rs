@@ -44,7 +44,7 @@ impl Pool<'_> {
     ) -> Result<Vec<Outcome>, SuiteError> {
         let mut waiting: Vec<&Test> = tests.iter().collect();
         // `pop` takes the last one.
-        waiting.sort_by_key(|test| times.of(&test.name));
+        waiting.sort_by_key(|test| times.last(&test.name));
         let (waiting, ended) = (Mutex::new(waiting), Mutex::new(Vec::new()));
         // Releases the lock before the test begins.
         let next = || lock(&waiting).pop();

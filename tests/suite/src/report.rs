@@ -49,7 +49,7 @@ pub(crate) struct FailedTest {
 }
 
 impl FailedTest {
-    pub(crate) fn of(outcome: &Outcome) -> Self {
+    pub(crate) fn from_outcome(outcome: &Outcome) -> Self {
         let ended = &outcome.ended;
         Self { test: outcome.test.clone(), how: ended.how.clone(), output: ended.output() }
     }

@@ -156,7 +156,7 @@ impl Session {
         let pool = Pool { run, target: &self.places.target, logs: &self.logs };
         let outcomes = pool.all(tests, &self.times, run.part.at_once)?;
         let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| !outcome.ended.passed).collect();
-        failed.iter().for_each(|outcome| tell(&FailedTest::of(outcome)));
+        failed.iter().for_each(|outcome| tell(&FailedTest::from_outcome(outcome)));
         let again: Vec<Test> =
             tests.iter().filter(|test| failed.iter().any(|it| it.test == test.name)).cloned().collect();
         let second = if run.part.again && again.len() <= AGAIN_MAX {
@@ -174,7 +174,7 @@ impl Session {
         let part = PartReport {
             untried,
             passed: outcomes.len() - failed.len() + unsteady.len(),
-            failed: lasting.map(|outcome| FailedTest::of(outcome)).collect(),
+            failed: lasting.map(|outcome| FailedTest::from_outcome(outcome)).collect(),
             unsteady,
             cpu: outcomes.iter().map(|outcome| outcome.ended.cpu).sum(),
             times: outcomes.iter().map(|outcome| (outcome.test.clone(), outcome.ended.wall)).collect(),

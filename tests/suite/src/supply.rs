@@ -51,11 +51,11 @@ struct State {
 /// A part's supplies, in its order.
 pub(crate) fn wanted(table: &Table, run: &Run) -> Vec<SupplyKey> {
     let supply = |name: &String| table.supplies.iter().find(|supply| supply.name == *name);
-    run.part.supplies.iter().filter_map(supply).map(|supply| SupplyKey::of(supply, run)).collect()
+    run.part.supplies.iter().filter_map(supply).map(|supply| SupplyKey::new(supply, run)).collect()
 }
 
 impl SupplyKey {
-    fn of(supply: &Supply, run: &Run) -> Self {
+    fn new(supply: &Supply, run: &Run) -> Self {
         let command: Vec<String> = supply.command.iter().map(|word| run.with_turn(word)).collect();
         let name = if command == supply.command {
             supply.name.clone()
@@ -73,7 +73,7 @@ impl SupplyKey {
 }
 
 impl SupplyResult {
-    fn of(wanted: &SupplyKey, ended: &ProcessResult) -> Self {
+    fn from_process(wanted: &SupplyKey, ended: &ProcessResult) -> Self {
         let why = || format!("`{}`: {}\n{}", wanted.command.join(" "), ended.how, ended.output());
         Self { failed: (!ended.passed).then(why), wall: ended.wall, cpu: ended.cpu }
     }
@@ -102,7 +102,7 @@ impl Supplies {
             started
         };
         let made = match started {
-            Ok(started) => SupplyResult::of(wanted, &started.finish(LIMIT)),
+            Ok(started) => SupplyResult::from_process(wanted, &started.finish(LIMIT)),
             Err(error) => {
                 SupplyResult { failed: Some(error.to_string()), wall: Duration::ZERO, cpu: Duration::ZERO }
             }

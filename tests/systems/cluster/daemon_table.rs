@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{
-    Api, Client, ClientFate, Cluster, Frontend, Kind, Part, RandomServices, until, ways,
+    Api, Client, ClientFate, Cluster, Frontend, Kind, Part, RandomServices, client_fates, until,
 };
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ fn ours(daemon: &Daemon<'_>, client: Client) -> Table {
 }
 
 fn theirs(cluster: &Cluster, client: Client) -> Table {
-    ways(cluster, client).unwrap()
+    client_fates(cluster, client).unwrap()
 }
 
 fn differences(ours: &Table, theirs: &Table) -> Vec<String> {

@@ -91,14 +91,14 @@ fn hold(clients: &mut Clients, client: &str, count: usize) {
         [(Family::V4, "here"), (Family::V6, "here"), (Family::V4, "away"), (Family::V6, "away")]
     {
         let to = frontend(service, "node", family).unwrap();
-        let held = clients.of(client).unwrap().hold(to, None, count / 4).unwrap();
+        let held = clients.client(client).unwrap().hold(to, None, count / 4).unwrap();
         assert_eq!(held, HeldConnections { alive: count / 4, ..HeldConnections::default() }, "{client} {to}");
     }
 }
 
 #[track_caller]
 fn check_alive(clients: &mut Clients, client: &str, count: usize, when: &str) {
-    let held = clients.of(client).unwrap().try_held().unwrap();
+    let held = clients.client(client).unwrap().try_held().unwrap();
     assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() }, "{client}: {when}");
 }
 
@@ -185,7 +185,7 @@ fn flows(clients: &mut Clients, (service, first): (&str, u16)) -> [&'static str;
         let to = frontend(service, address, Family::V4).unwrap();
         let from = outside(Family::V4, ports.next().unwrap());
         let question = Question::new(Transport::Udp, to).from(from);
-        match clients.of("outside").unwrap().ask(question).unwrap() {
+        match clients.client("outside").unwrap().ask(question).unwrap() {
             Outcome::Answered { .. } => "answered",
             Outcome::Refused => "refused",
             _ => "lost",

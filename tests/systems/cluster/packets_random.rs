@@ -116,7 +116,7 @@ impl<'a> Nodes<'a> {
         set(bed, &[SOCKET_PORTS]);
         let mut daemon = Daemon::new(bed, CONFIG).unwrap();
         daemon.start().unwrap();
-        let (theirs, ours) = (Side::of(cluster.bed()).unwrap(), Side::of(bed).unwrap());
+        let (theirs, ours) = (Side::open(cluster.bed()).unwrap(), Side::open(bed).unwrap());
         Self { api, daemon, theirs, ours }
     }
 

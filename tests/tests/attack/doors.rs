@@ -67,7 +67,10 @@ fn unprivileged_diagnose_requests_delay_no_change_and_fill_no_log() {
 
 /// How many audits and how many lists the apiserver answered.
 fn compared(apiserver: &Apiserver, kind: Kind) -> (u64, u64) {
-    (apiserver.server.asked(RequestFilter::audit(kind)), apiserver.server.asked(RequestFilter::list(kind)))
+    (
+        apiserver.server.request_count(RequestFilter::audit(kind)),
+        apiserver.server.request_count(RequestFilter::list(kind)),
+    )
 }
 
 #[test]

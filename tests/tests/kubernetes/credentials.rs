@@ -21,11 +21,11 @@ pub(crate) fn with_token() -> Node {
 #[track_caller]
 fn served_anew(node: &mut Node) {
     let watches = RequestFilter::watch(Kind::Slices);
-    let before = node.server().asked(watches);
+    let before = node.server().request_count(watches);
     node.server().end_watches(Kind::Slices);
     node.server().end_watches(Kind::Services);
     // A change over the old watch would prove nothing.
-    node.wait("asked again", |node| node.server().asked(watches) > before);
+    node.wait("asked again", |node| node.server().request_count(watches) > before);
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
@@ -45,7 +45,7 @@ fn a_rotated_token_is_read_again() {
     node.setup.write("token", "second\n");
     served_anew(&mut node);
     assert_eq!(last_watch(&node).header("authorization"), "Bearer second");
-    assert_eq!(node.server().asked(RequestFilter::list(Kind::Slices)), 1, "no list");
+    assert_eq!(node.server().request_count(RequestFilter::list(Kind::Slices)), 1, "no list");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_refused_token_is_reported_and_never_logged() {
     node.live(ms(500));
     assert!(node.serves(0, &[backend(0)]), "what is known stays");
     assert!(!node.log().contains("a-secret") && !node.last_error(Resource::Slices).contains("a-secret"));
-    let asked = node.server().asked(RequestFilter::ANYTHING);
+    let asked = node.server().request_count(RequestFilter::ANYTHING);
     assert!(asked < 40, "{asked} requests, each in vain");
     node.server().accept_client(Some("a-secret"), None);
     served_anew(&mut node);
@@ -111,7 +111,7 @@ fn a_missing_permission_is_reported_as_such() {
 fn a_missing_namespace_permission_is_logged_once() {
     let setup = Setup::new(1);
     setup.services(1);
-    setup.servers[0].always(RequestFilter::of(Kind::Namespaces), Fault::status(403, "Forbidden"));
+    setup.servers[0].always(RequestFilter::for_kind(Kind::Namespaces), Fault::status(403, "Forbidden"));
     let mut node = Node::start(setup);
     node.wait_until_synced();
     node.server().reset_connections();

@@ -238,7 +238,7 @@ fn a_missing_ipaddress_api_is_no_finding() {
         &["Content-Type: text/plain", "Content-Length: 19"],
         "404 page not found\n",
     );
-    node.server().always(RequestFilter::of(Kind::Addresses), page);
+    node.server().always(RequestFilter::for_kind(Kind::Addresses), page);
     let found = diagnose(&node);
     found.check_bounds();
     found.says("address: Not(\"this apiserver has no such kind of objects\")");
@@ -282,7 +282,7 @@ fn fifty_pods_are_diagnosed_within_bounds_among_ten_thousand_services() {
 fn an_unreadable_resource_is_reported_and_harms_no_watch() {
     let node = synced(whole("LoadBalancer", 3));
     for kind in [Kind::Pods, Kind::Events, Kind::Leases, Kind::Endpoints, Kind::Addresses, Kind::Policies] {
-        node.server().always(RequestFilter::of(kind), Fault::status(403, "Forbidden"));
+        node.server().always(RequestFilter::for_kind(kind), Fault::status(403, "Forbidden"));
     }
     let (watches, log) = (node.server().watches(Kind::Slices), node.log());
     let gatherer = gatherer(&node);
@@ -476,11 +476,11 @@ fn said(overheard: &EventCounters) -> String {
 #[test]
 fn events_without_watch_permission_are_requested_rarely() {
     let mut node = synced(Setup::new(1));
-    node.server().always(RequestFilter::of(Kind::Events), Fault::status(403, "Forbidden"));
+    node.server().always(RequestFilter::for_kind(Kind::Events), Fault::status(403, "Forbidden"));
     let overheard = node.watch_events();
     node.wait("refused", |node| node.log().contains("may not list and watch events"));
     node.live(ms(3_000));
-    let asked = node.server().asked(RequestFilter::of(Kind::Events));
+    let asked = node.server().request_count(RequestFilter::for_kind(Kind::Events));
     assert!((7..=21).contains(&asked), "{asked} requests of seven topics");
     assert!(said(&overheard).contains("holdfast_event_source_up{source=\"services\"} 0"));
     assert!(node.access.view().endpoints.iter().all(|it| it.last_error.is_none()));

@@ -83,7 +83,7 @@ fn ordinary_changes_write_no_event() {
         node.live(ms(400));
     }
     node.check();
-    assert_eq!(node.server().asked(RequestFilter::of(Kind::Events)), 0);
+    assert_eq!(node.server().request_count(RequestFilter::for_kind(Kind::Events)), 0);
     assert!(counts.totals().all(|(_, count)| count == 0));
 }
 

@@ -102,7 +102,7 @@ fn disabled_forbidden_or_unreachable_events_are_reported_as_such() {
     let node = synced(spoken());
     let (text, asked) = hear(&node, &gatherer(&node, EventsRead::Off), Some("web-0"));
     assert!(text.contains("Not(\"[kubernetes] events_read is") && asked == 0, "{text}");
-    node.server().always(RequestFilter::of(Kind::Events), Fault::status(403, "Forbidden"));
+    node.server().always(RequestFilter::for_kind(Kind::Events), Fault::status(403, "Forbidden"));
     let right = "Forbidden(Right { group: \"\", resource: \"events\", verbs: \"list\", namespace: ";
     for (about, namespace) in [(Some("web-0"), "Some(\"default\")"), (None, "None")] {
         let (text, asked) = hear(&node, &gatherer(&node, EventsRead::OnDemand), about);

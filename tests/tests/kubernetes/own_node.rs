@@ -15,7 +15,7 @@ fn start(fault: Fault, node_wait: Duration) -> Node {
     setup.services(2);
     let labels = json!({"topology.kubernetes.io/zone": "z1"});
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
-    setup.servers[0].always(RequestFilter::of(Kind::Nodes), fault);
+    setup.servers[0].always(RequestFilter::for_kind(Kind::Nodes), fault);
     let node = NodeName::from_host_name("n1").ok();
     let timing = Timing { absent_retry: node_wait, ..quick() };
     Node::start_with(setup, SourceSettings { timing, node, ..SourceSettings::default() })
@@ -59,7 +59,7 @@ fn an_unreadable_node_object_is_retried_with_backoff() {
     let mut node = start(Fault::status(500, "InternalError"), Duration::from_secs(60));
     node.wait_until_synced();
     node.live(ms(8_000));
-    let asked = node.server().asked(RequestFilter::of(Kind::Nodes));
+    let asked = node.server().request_count(RequestFilter::for_kind(Kind::Nodes));
     assert!((2..=7).contains(&asked), "{asked} requests");
 }
 

@@ -102,7 +102,7 @@ fn a_burst_of_401_on_watches_costs_no_list() {
     node.server().reset_connections();
     scale(&node, &[0, 9]);
     node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
-    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "no list");
     node.check();
 }
 
@@ -144,7 +144,7 @@ fn a_replaced_authority_keeps_open_watches_and_is_reported_at_the_next() {
     node.live(ms(300));
     scale(&node, &[0, 9]);
     node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
-    assert_eq!(node.server().asked(WATCHES), 1, "the watch that was open went on");
+    assert_eq!(node.server().request_count(WATCHES), 1, "the watch that was open went on");
     scale(&node, &[0]);
     node.wait("served", |node| node.serves(0, &[backend(0)]));
 
@@ -157,7 +157,7 @@ fn a_replaced_authority_keeps_open_watches_and_is_reported_at_the_next() {
     node.server().show(&second.server(&Names::Kubernetes).unwrap());
     scale(&node, &[0, 9]);
     node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
-    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "no list");
     node.check();
 }
 
@@ -177,13 +177,13 @@ fn a_renewed_certificate_keeps_open_watches_and_is_presented_at_the_next() {
 
     node.server().reject_all_clients();
     node.server().accept_client(None, Some(&second.der));
-    let before = node.server().asked(WATCHES);
+    let before = node.server().request_count(WATCHES);
     node.server().reset_connections();
     // A change over the old watch would prove nothing.
-    node.wait("asked again", |node| node.server().asked(WATCHES) > before);
+    node.wait("asked again", |node| node.server().request_count(WATCHES) > before);
     scale(&node, &[0, 7]);
     node.wait("served", |node| node.serves(0, &[backend(0), backend(7)]));
     assert_eq!(last_watch(&node).certificate.as_ref(), Some(&second.der));
-    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "no list");
     node.check();
 }

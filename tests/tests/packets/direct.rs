@@ -60,7 +60,7 @@ fn questions(size: usize) -> Vec<Question> {
 #[track_caller]
 fn check_seen(clients: &mut Clients, size: usize, when: &str) {
     let questions = questions(size);
-    let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+    let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
     for (question, outcome) in questions.iter().zip(outcomes) {
         let own = question.from.unwrap().ip();
         let is_own = matches!(&outcome, Outcome::Answered { seen, .. } if seen.ip() == own);
@@ -108,17 +108,17 @@ fn invariant_14_neither_daemons_end_breaks_flows_between_two_nodes() {
         const EACH: usize = 50;
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
-            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
+            let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
             assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
         let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
         for at in [0, 1] {
             daemons[at].kill().unwrap();
             check_seen(clients, 100_000, "without a daemon");
-            assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all);
+            assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all);
             daemons[at].start().unwrap();
             check_seen(clients, 100_000, "with the next daemon");
-            assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all);
+            assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all);
         }
     });
 }
@@ -138,7 +138,7 @@ fn a_lost_connection_is_reset_through_the_clients_network() {
         fabric::part_clients_from_nodes(bed).unwrap();
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
-            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
+            let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
             assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
         there.stop().unwrap();
@@ -146,7 +146,10 @@ fn a_lost_connection_is_reset_through_the_clients_network() {
         there.start().unwrap();
         wait_for_devices(there);
         let broken = [(format!("{:?}", Outcome::Reset), 2 * EACH)].into();
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), HeldConnections { alive: 0, broken });
+        assert_eq!(
+            clients.client("outside").unwrap().try_held().unwrap(),
+            HeldConnections { alive: 0, broken }
+        );
     });
 }
 
@@ -157,16 +160,16 @@ fn connections_rerouted_to_the_backends_node_go_on() {
         const EACH: usize = 50;
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
-            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
+            let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
             assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
         let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
         let unwrapped = counted(there, "unwrapped");
         route_to(bed, ["10.0.0.6", "fd00:a::6"]);
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
+        assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by the other node");
         assert_eq!(counted(there, "unwrapped"), unwrapped, "none came by this node");
         route_to(bed, fabric::NODE_ADDRESSES);
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");
+        assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by this node again");
     });
 }
 
@@ -179,11 +182,15 @@ fn rerouted_flows_go_on_with_backends_of_both_nodes() {
             (41_000..41_020).map(move |port| Question::new(Transport::Udp, to).from(outside(family, port)))
         });
         let questions: Vec<Question> = questions.collect();
-        let before = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        let before = clients.client("outside").unwrap().ask_all(&questions).unwrap();
         assert!(before.iter().all(|it| matches!(it, Outcome::Answered { .. })), "{before:?}");
         let wrapped = counted(there, "wrapped");
         route_to(bed, ["10.0.0.6", "fd00:a::6"]);
-        assert_eq!(clients.of("outside").unwrap().ask_all(&questions).unwrap(), before, "by the other node");
+        assert_eq!(
+            clients.client("outside").unwrap().ask_all(&questions).unwrap(),
+            before,
+            "by the other node"
+        );
         assert!(counted(there, "wrapped") > wrapped, "the other node has sent them on");
     });
 }
@@ -196,16 +203,16 @@ fn ten_thousand_rerouted_connections_go_on_with_their_backends() {
         const EACH: usize = 5_000;
         for family in FAMILIES {
             let to = frontend("many", "balancer", family).unwrap();
-            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
+            let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
             assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
         let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
         here.kill().unwrap();
         route_to(bed, ["10.0.0.6", "fd00:a::6"]);
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
+        assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by the other node");
         assert!(counted(there, "joined") > 0, "the other node has sent them on");
         here.start().unwrap();
         route_to(bed, fabric::NODE_ADDRESSES);
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");
+        assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by this node again");
     });
 }

@@ -35,13 +35,14 @@ const MASQUERADE: &str = "table ip other {
 
 #[track_caller]
 fn hold(clients: &mut Clients, family: Family, count: usize) {
-    let held = clients.of("outside").unwrap().hold(frontend("away", "node", family).unwrap(), None, count);
+    let held =
+        clients.client("outside").unwrap().hold(frontend("away", "node", family).unwrap(), None, count);
     assert_eq!(held.unwrap(), HeldConnections { alive: count, ..HeldConnections::default() });
 }
 
 #[track_caller]
 fn check_alive(clients: &mut Clients, count: usize) {
-    let held = clients.of("outside").unwrap().try_held().unwrap();
+    let held = clients.client("outside").unwrap().try_held().unwrap();
     assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() });
 }
 
@@ -52,7 +53,7 @@ fn datagrams(clients: &mut Clients, family: Family) -> Vec<TrackedConnection> {
         .take(EACH)
         .map(|port| Question::new(Transport::Udp, to).from(outside(family, port)))
         .collect();
-    let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+    let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
     let seen = outcomes.into_iter().map(|outcome| match outcome {
         Outcome::Answered { seen, .. } => seen,
         other => panic!("{other:?}"),
@@ -105,7 +106,7 @@ fn a_drain_enters_live_flows_into_conntrack() {
 /// conntrack.
 fn masqueraded(bed: &Bed, clients: &mut Clients, port: u16, to: &str) -> (Outcome, Option<u16>) {
     let (from, to) = (SocketAddr::from(([10, 244, 1, 10], port)), to.parse().unwrap());
-    let asked = clients.of("bare-a").unwrap().ask(Question::new(Transport::Tcp, to).from(from)).unwrap();
+    let asked = clients.client("bare-a").unwrap().ask(Question::new(Transport::Tcp, to).from(from)).unwrap();
     let entries = tracked(bed, Location::OUTSIDE).unwrap();
     let entry = entries.into_iter().find(|it| it.transport == Transport::Tcp && it.ends == [from, to]);
     let [_, answered] = entry.map_or([to; 2], |it| it.answer);

@@ -29,7 +29,7 @@ const DOWNLOAD: usize = 400_000;
 fn open(clients: &mut Clients, service: &Service) {
     for family in FAMILIES {
         let to = service.frontend("balancer", family).unwrap();
-        let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
+        let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
         assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
     }
 }
@@ -40,7 +40,7 @@ fn check_alive_here(bed: &Bed, here: &Daemon<'_>, clients: &mut Clients) {
     let joined = counted(here, "joined");
     route_to(bed, fabric::NODE_ADDRESSES);
     let all = HeldConnections { alive: FAMILIES.len() * EACH, ..HeldConnections::default() };
-    assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all);
+    assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all);
     assert!(counted(here, "joined") > joined, "this node has sent them on");
 }
 
@@ -108,7 +108,7 @@ fn a_backend_learns_the_path_mtu_through_either_node() {
             })
         });
         let questions: Vec<Question> = questions.collect();
-        let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
         for (question, outcome) in questions.iter().zip(outcomes) {
             assert!(matches!(outcome, Outcome::Answered { .. }), "{question:?}: {outcome:?}");
         }

@@ -52,7 +52,7 @@ fn wait_for(clients: &mut Clients, name: &str, daemon: &Daemon<'_>) -> Duration 
     let begun = Instant::now();
     loop {
         let question = Question::new(Transport::Tcp, to);
-        let outcome = clients.of("outside").unwrap().ask_all(&[question]).unwrap().remove(0);
+        let outcome = clients.client("outside").unwrap().ask_all(&[question]).unwrap().remove(0);
         if matches!(&outcome, Outcome::Answered { by, .. } if by == name) {
             return begun.elapsed();
         }

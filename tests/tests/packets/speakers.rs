@@ -59,7 +59,7 @@ impl<'a> Node<'a> {
     /// Checks that the router's routes follow the served addresses.
     #[track_caller]
     fn check_followed(&mut self, address: &str, backends: &[&str]) {
-        let [node, router] = ["node", "router"].map(|place| Notices::of(self.bed, place));
+        let [node, router] = ["node", "router"].map(|place| Notices::subscribe(self.bed, place));
         let (last, others) = backends.split_last().unwrap();
         others.iter().for_each(|backend| drop(self.daemon.tell(&["drain", backend]).unwrap()));
         let mut took = Vec::new();

@@ -28,13 +28,13 @@ const THEIRS: std::ops::RangeInclusive<u64> = 61_000..=61_003;
 
 #[track_caller]
 fn hold(clients: &mut Clients, client: &str, to: SocketAddr, count: usize) {
-    let held = clients.of(client).unwrap().hold(to, None, count).unwrap();
+    let held = clients.client(client).unwrap().hold(to, None, count).unwrap();
     assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() }, "{client} {to}");
 }
 
 #[track_caller]
 fn check_alive(clients: &mut Clients, client: &str, count: usize) {
-    let held = clients.of(client).unwrap().try_held().unwrap();
+    let held = clients.client(client).unwrap().try_held().unwrap();
     assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() }, "{client}");
 }
 

@@ -100,7 +100,7 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn of(bed: &Bed) -> Result<Self, BedError> {
+    pub fn open(bed: &Bed) -> Result<Self, BedError> {
         Ok(Self { probe: PacketProbe::open(bed, &PLACES)?, answers: BTreeMap::new() })
     }
 
