@@ -37,7 +37,7 @@ mod tests {
     const PREFIX: &str = "holdfast-world-";
 
     #[test]
-    fn only_what_a_dead_process_made_is_left_over() {
+    fn only_resources_of_a_dead_process_are_leftovers() {
         let (mine, pid) = (new_name(PREFIX), std::process::id());
         assert!(!is_left_over(PREFIX, &mine), "{mine}");
         assert!(!is_left_over(PREFIX, &format!("{mine}-n1")), "a part of a living world");
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_test_made_is_left_alone() {
+    fn resources_without_a_tests_name_are_kept() {
         for name in ["system.slice", "holdfast-world-x", "holdfast-other-4194305-1-0", ""] {
             assert!(!is_left_over(PREFIX, name), "{name}");
         }

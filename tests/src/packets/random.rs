@@ -328,7 +328,6 @@ pub fn draw(seed: u64, count: usize) -> (Vec<Value>, Vec<Value>) {
 }
 
 /// The objects written last, and the targets that reach them: a proxy that serves them has seen this whole round.
-/// everything of this round.
 pub fn sign(round: u16) -> ([Value; 3], Vec<Target>) {
     let addresses = Outside::Own.addresses(EXTERNAL, 253);
     let port =

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_runs_what_the_one_before_it_runs() {
+    fn each_command_runs_the_parts_of_the_previous_one() {
         check(&Selection::Set(Set::Test), &[], &[], &["laws"]);
         check(&Selection::Set(Set::All), &[], &[], &["laws", "page", "host@a", "host@b", "never"]);
     }

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_could_not_run_fails_in_ci_and_is_named_everywhere() {
+    fn a_part_that_cannot_run_fails_in_ci_and_is_reported() {
         assert_eq!(last_line(vec![part("a", 3, &[], &[]), absent("page")], false), "3 passed, 0 failed");
         assert_eq!(last_line(vec![part("a", 3, &[], &[]), absent("page")], true), "3 passed, 1 failed");
         let text = Report { parts: vec![absent("page")], ..Report::default() }.text();

@@ -208,7 +208,7 @@ fn objects_of(daemon: &Daemon<'_>, differences: &[Difference]) -> String {
 
 /// `SEED=7` draws another cluster, `CLUSTERS=14` as many, one after another.
 #[test]
-fn packets_random_clients_get_what_kube_proxy_gives() {
+fn packets_random_clients_get_the_same_as_with_kube_proxy() {
     let (seed, clusters) = (asked_for("SEED", 1), asked_for("CLUSTERS", 1));
     let cluster = Cluster::start_with_pod_ranges(fabric::layout(), 1, POD_CIDRS).unwrap();
     fabric::lay(cluster.bed(), Switches::default()).unwrap();

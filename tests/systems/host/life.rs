@@ -154,7 +154,7 @@ const ANOTHER: &str = "systemd-run --unit another flock /sys/fs/bpf/holdfast sle
     until ! flock --nonblock /sys/fs/bpf/holdfast true; do sleep 0.1; done";
 
 #[test]
-fn a_purge_leaves_alone_what_another_holdfast_of_the_node_uses() {
+fn a_purge_keeps_the_state_of_another_holdfast() {
     let (host, _server) = serving();
     host.run(&["dpkg", "--remove", "holdfast"]).unwrap().expect_success();
     host.shell(ANOTHER).unwrap().expect_success();

@@ -196,7 +196,6 @@ fn rerouted_flows_go_on_with_backends_of_both_nodes() {
 }
 
 /// The router loses the node that all clients used. Neither node has all flows, and the backends of both go on.
-/// backends of both serve on.
 #[test]
 fn ten_thousand_rerouted_connections_go_on_with_their_backends() {
     on_two_nodes(Switches::default(), "maglev = true\n", |bed, [here, there], clients| {

@@ -216,7 +216,6 @@ fn a_full_table_keeps_live_flows() {
 
 /// Eight ports, one for each client of another node's backend: the ninth gets no reply, and later the port of an idle
 /// client.
-/// port of a client that has nothing more to say.
 #[test]
 fn exhausted_snat_ports_are_reported_and_freed() {
     let ports = "[packets]\nsnat_ports = \"61000-61007\"\n";
