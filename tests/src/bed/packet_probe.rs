@@ -94,25 +94,25 @@ impl PacketProbe {
     /// Sends all packets, at most `pace` per second, and returns the result for each.
     pub fn ask(&mut self, all: &[Probe], pace: u32) -> Result<Vec<ProbeResult>, BedError> {
         let first = self.number;
-        let knocks: Vec<ProbePacket> =
-            all.iter().zip(first..).map(|(sent, number)| knock(sent, number)).collect();
+        let probes: Vec<ProbePacket> =
+            all.iter().zip(first..).map(|(sent, number)| probe(sent, number)).collect();
         let mut results = vec![ProbeResult::default(); all.len()];
         let is_sent = AtomicBool::new(false);
         let this = &*self;
         thread::scope(|scope| {
-            let heard = scope.spawn(|| this.receive(&knocks, first, &mut results, &is_sent));
-            let sent = this.send(all, &knocks, pace);
+            let heard = scope.spawn(|| this.receive(&probes, first, &mut results, &is_sent));
+            let sent = this.send(all, &probes, pace);
             is_sent.store(true, Ordering::Release);
             let heard = heard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             sent.and(heard).map_err(at("ask by", "raw sockets".as_ref()))
         })?;
-        self.number = knocks.last().map_or(first, |last| last.number.wrapping_add(1));
+        self.number = probes.last().map_or(first, |last| last.number.wrapping_add(1));
         Ok(results)
     }
 
-    fn send(&self, all: &[Probe], knocks: &[ProbePacket], pace: u32) -> io::Result<()> {
+    fn send(&self, all: &[Probe], probes: &[ProbePacket], pace: u32) -> io::Result<()> {
         let begun = Instant::now();
-        for (sent, (knock, count)) in all.iter().zip(knocks.iter().zip(0_u32..)) {
+        for (sent, (probe, count)) in all.iter().zip(probes.iter().zip(0_u32..)) {
             let due = Duration::from_secs(1).saturating_mul(count) / pace.max(1);
             while due > begun.elapsed() + STEP {
                 thread::sleep(STEP);
@@ -121,14 +121,14 @@ impl PacketProbe {
             let [four, six] = senders;
             let socket = if sent.to.is_ipv4() { four } else { six };
             // For a raw socket, the port is the protocol.
-            send(socket, knock, SocketAddr::new(sent.to.ip(), 0))?;
+            send(socket, probe, SocketAddr::new(sent.to.ip(), 0))?;
         }
         Ok(())
     }
 
     fn receive(
         &self,
-        knocks: &[ProbePacket],
+        probes: &[ProbePacket],
         first: u32,
         results: &mut [ProbeResult],
         is_sent: &AtomicBool,
@@ -141,7 +141,7 @@ impl PacketProbe {
             for receiver in &self.receivers {
                 while let Some(word) = receiver.next(&mut buffer)? {
                     words += 1;
-                    word.into_iter().for_each(|word| note(knocks, first, results, word));
+                    word.into_iter().for_each(|word| note(probes, first, results, word));
                 }
             }
             if words > 0 || !was_sent {
@@ -157,10 +157,10 @@ impl PacketProbe {
 }
 
 /// Without a route the node reports an error at once, which is a normal result. A full queue drains.
-fn send(socket: &Socket, knock: &ProbePacket, to: SocketAddr) -> io::Result<()> {
+fn send(socket: &Socket, probe: &ProbePacket, to: SocketAddr) -> io::Result<()> {
     use nix::libc::{EHOSTUNREACH, ENETUNREACH, ENOBUFS, EPERM};
     loop {
-        match socket.send_to(&knock.packet(), &to.into()) {
+        match socket.send_to(&probe.packet(), &to.into()) {
             Ok(_) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(ENOBUFS) => thread::sleep(STEP),
             Err(error) if matches!(error.raw_os_error(), Some(EPERM | EHOSTUNREACH | ENETUNREACH)) => {
@@ -171,23 +171,23 @@ fn send(socket: &Socket, knock: &ProbePacket, to: SocketAddr) -> io::Result<()> 
     }
 }
 
-fn knock(sent: &Probe, number: u32) -> ProbePacket {
+fn probe(sent: &Probe, number: u32) -> ProbePacket {
     let (lowest, count) = PORTS;
     let port = u16::try_from(lowest + number % count).unwrap_or_default();
     ProbePacket { number, transport: sent.transport, from: SocketAddr::new(sent.from, port), to: sent.to }
 }
 
-fn note(knocks: &[ProbePacket], first: u32, results: &mut [ProbeResult], word: ProbeEvent) {
+fn note(probes: &[ProbePacket], first: u32, results: &mut [ProbeResult], word: ProbeEvent) {
     let (ProbeEvent::Arrived(seen) | ProbeEvent::Answered(seen, _)) = word;
     let index = usize::try_from(seen.number.wrapping_sub(first)).unwrap_or(usize::MAX);
-    let (Some(knock), Some(result)) = (knocks.get(index), results.get_mut(index)) else { return };
+    let (Some(probe), Some(result)) = (probes.get(index), results.get_mut(index)) else { return };
     match word {
-        ProbeEvent::Arrived(seen) if seen.transport == knock.transport => {
+        ProbeEvent::Arrived(seen) if seen.transport == probe.transport => {
             result.led = Some((seen.to, seen.from.ip()));
         }
-        ProbeEvent::Answered(seen, reply) if seen == *knock => result.reply = reply,
+        ProbeEvent::Answered(seen, reply) if seen == *probe => result.reply = reply,
         ProbeEvent::Answered(seen, _)
-            if seen.transport == knock.transport && result.reply == Reply::Nothing =>
+            if seen.transport == probe.transport && result.reply == Reply::Nothing =>
         {
             result.reply = Reply::Stray;
         }
@@ -262,12 +262,12 @@ mod tests {
 
     #[test]
     fn a_received_packet_counts_only_for_its_own_number() {
-        let knocks = [knock(&SENT, 7), knock(&SENT, 8)];
+        let probes = [probe(&SENT, 7), probe(&SENT, 8)];
         let mut results = [ProbeResult::default(); 2];
-        let mut note = |word| note(&knocks, 7, &mut results, word);
-        let backend = ProbePacket { to: "10.244.1.10:8080".parse().unwrap(), ..knocks[1] };
+        let mut note = |word| note(&probes, 7, &mut results, word);
+        let backend = ProbePacket { to: "10.244.1.10:8080".parse().unwrap(), ..probes[1] };
         note(ProbeEvent::Arrived(backend));
-        note(ProbeEvent::Answered(knocks[1], Reply::Refused));
+        note(ProbeEvent::Answered(probes[1], Reply::Refused));
         note(ProbeEvent::Answered(backend, Reply::Refused));
         note(ProbeEvent::Arrived(ProbePacket { number: 6, ..backend }));
         note(ProbeEvent::Arrived(ProbePacket { number: 9, ..backend }));
@@ -277,10 +277,10 @@ mod tests {
 
     #[test]
     fn a_reply_from_another_address_is_a_stray() {
-        let knocks = [knock(&SENT, 7)];
+        let probes = [probe(&SENT, 7)];
         let mut results = [ProbeResult::default()];
-        let other = ProbePacket { to: "10.244.1.10:8080".parse().unwrap(), ..knocks[0] };
-        note(&knocks, 7, &mut results, ProbeEvent::Answered(other, Reply::Refused));
+        let other = ProbePacket { to: "10.244.1.10:8080".parse().unwrap(), ..probes[0] };
+        note(&probes, 7, &mut results, ProbeEvent::Answered(other, Reply::Refused));
         assert_eq!(results[0].reply, Reply::Stray);
     }
 }
