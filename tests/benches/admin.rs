@@ -124,7 +124,7 @@ fn now(step: u32) -> ClockReading {
 }
 
 fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<AdminServer, Failed> {
-    let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
+    let readings = readings::from_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
     let socket = std::env::temp_dir().join(format!("holdfast-bench-{}.sock", std::process::id()));
     let settings = Settings { listen: "127.0.0.1:0".parse()?, socket };
     Ok(start(&settings, (readings, EventStatus::default(), readings::acts()), watch::channel(Vec::new()).0)?)

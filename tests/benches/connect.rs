@@ -35,7 +35,7 @@ const KINDS: [(Kind, Role); 3] =
 type Failed = Box<dyn std::error::Error>;
 
 /// A path to the backend.
-struct Way {
+struct BackendPath {
     name: String,
     /// The client's location: programs of the bed see it inside.
     location: Location<'static>,
@@ -49,7 +49,7 @@ trait Datapath {
     fn takes(&self, kind: Kind) -> bool;
 
     /// Starts the datapath in the bed with services, one of them for this backend, and returns its paths.
-    fn start(&mut self, bed: &Bed, backend: SocketAddr) -> Result<Vec<Way>, Failed>;
+    fn start(&mut self, bed: &Bed, backend: SocketAddr) -> Result<Vec<BackendPath>, Failed>;
 }
 
 /// No datapath.
@@ -60,8 +60,8 @@ impl Datapath for Direct {
         true
     }
 
-    fn start(&mut self, _: &Bed, backend: SocketAddr) -> Result<Vec<Way>, Failed> {
-        let way = |name: &str, location| Way { name: name.to_owned(), location, dialled: backend };
+    fn start(&mut self, _: &Bed, backend: SocketAddr) -> Result<Vec<BackendPath>, Failed> {
+        let way = |name: &str, location| BackendPath { name: name.to_owned(), location, dialled: backend };
         Ok(vec![way("direct again", Location::OUTSIDE), way("direct, in the node's cgroup", Location::NODE)])
     }
 }
@@ -85,7 +85,7 @@ impl Datapath for Kernel {
         self.services == 1 || kind == Kind::Connect
     }
 
-    fn start(&mut self, bed: &Bed, backend: SocketAddr) -> Result<Vec<Way>, Failed> {
+    fn start(&mut self, bed: &Bed, backend: SocketAddr) -> Result<Vec<BackendPath>, Failed> {
         let options = StartOptions {
             cgroup: Some(bed.cgroup().to_owned()),
             bpffs: bed.bpffs().join("holdfast"),
@@ -113,7 +113,7 @@ impl Datapath for Kernel {
         self.running = Some(engine);
         let way = |what: &str, dialled| {
             let name = format!("{what}, {} services", self.services);
-            Way { name, location: Location::NODE, dialled }
+            BackendPath { name, location: Location::NODE, dialled }
         };
         Ok(vec![way("no VIP", backend), way("a VIP", SERVED)])
     }
@@ -127,7 +127,7 @@ fn main() -> Result<(), Failed> {
     let mut doubtful = Vec::new();
     for (kind, role) in KINDS.into_iter().filter(|(kind, _)| is_wanted(*kind)) {
         for way in measure(kind, role)? {
-            let ratio = Ratio::of(&way.draws);
+            let ratio = Ratio::from_draws(&way.draws);
             writeln!(std::io::stdout(), "{}", line(kind, &way.name, &ratio))?;
             if !is_short() && way.is_direct && (ratio.median - 1.0).abs() > DOUBT {
                 doubtful.push(format!("{kind:?}"));

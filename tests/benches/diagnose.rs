@@ -187,7 +187,7 @@ impl Stage {
     }
 
     /// One diagnosis through the CLI: the answer, its time, the daemon's CPU time, and the requests that it sent.
-    fn ask(&mut self, service: u32) -> Asked {
+    fn ask(&mut self, service: u32) -> DiagnosisCost {
         self.order("count");
         let had = resident(self.daemon.id()).unwrap();
         let (before, begun) = (cpu_of(self.daemon.id()), Instant::now());
@@ -199,7 +199,7 @@ impl Stage {
         let said: Value = serde_json::from_slice(&answer.stdout).unwrap_or_default();
         assert!(said.is_object(), "{answer:?}\n{}", self.log());
         let grown = resident(self.daemon.id()).unwrap() - had;
-        Asked { said, took, spent, grown, requests: self.order("count").parse().unwrap() }
+        DiagnosisCost { said, took, spent, grown, requests: self.order("count").parse().unwrap() }
     }
 }
 
@@ -214,7 +214,7 @@ impl Drop for Stage {
     }
 }
 
-struct Asked {
+struct DiagnosisCost {
     said: Value,
     took: Duration,
     spent: Duration,
@@ -257,16 +257,16 @@ fn is_ready(socket: &Path) -> bool {
 fn measure() {
     let mut stage = Stage::new();
     stage.wait_until_ready();
-    let healthy: Vec<Asked> = (0..rounds()).map(|round| answered(&mut stage, round)).collect();
+    let healthy: Vec<DiagnosisCost> = (0..rounds()).map(|round| answered(&mut stage, round)).collect();
     report("an apiserver that answers", &healthy);
-    let grown = |asked: &[Asked]| asked.iter().map(|it| it.grown).sum::<f64>();
+    let grown = |asked: &[DiagnosisCost]| asked.iter().map(|it| it.grown).sum::<f64>();
     println!(
         "  the daemon had {:.1} MB more after the first one, the knowledge among it, and {:.1} MB more after the others",
         grown(&healthy[..1]),
         grown(&healthy[1..])
     );
     stage.order("silence");
-    let silent: Vec<Asked> = (rounds()..2 * rounds()).map(|round| paced(&mut stage, round)).collect();
+    let silent: Vec<DiagnosisCost> = (rounds()..2 * rounds()).map(|round| paced(&mut stage, round)).collect();
     for asked in &silent {
         assert!(asked.said["api"]["service"].is_null(), "{:#}", asked.said);
         assert_eq!(asked.said["endpoints"]["ready"], PODS, "what the node knows is said: {:#}", asked.said);
@@ -276,7 +276,7 @@ fn measure() {
 
 /// A complete diagnosis. On a busy machine a request may time out, or the daemon may send requests of its own; then it
 /// tries again and reports that.
-fn answered(stage: &mut Stage, round: u32) -> Asked {
+fn answered(stage: &mut Stage, round: u32) -> DiagnosisCost {
     let mut tries = 0;
     loop {
         let asked = paced(stage, round);
@@ -293,14 +293,14 @@ fn answered(stage: &mut Stage, round: u32) -> Asked {
     }
 }
 
-fn paced(stage: &mut Stage, round: u32) -> Asked {
+fn paced(stage: &mut Stage, round: u32) -> DiagnosisCost {
     if !is_short() {
         sleep(EVENTS_PACE);
     }
     stage.ask(round)
 }
 
-fn report(which: &str, all: &[Asked]) {
+fn report(which: &str, all: &[DiagnosisCost]) {
     let mut took: Vec<Duration> = all.iter().map(|it| it.took).collect();
     let mut spent: Vec<Duration> = all.iter().map(|it| it.spent).collect();
     took.sort_unstable();

@@ -14,22 +14,22 @@ mod cpu;
 pub mod crowd;
 pub mod daemon;
 mod dial;
-pub mod ears;
 mod errand;
 pub mod fabric;
 mod keeper;
-mod knock;
 pub mod limits;
 mod links;
 pub mod load;
 pub mod names;
+pub mod packet_probe;
+mod probe_packet;
 mod raw;
 pub mod sctp;
+mod seen_source;
 mod serve;
 pub mod speakers;
 pub mod tracked;
 pub mod uplinks;
-mod whom;
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -43,7 +43,7 @@ use nix::sched::{CloneFlags, setns};
 use self::ask::Asker;
 use self::cgroup::Tree;
 pub(crate) use self::cgroup::mount_point;
-use self::crowd::{Crowd, Question};
+use self::crowd::{ApiClients, Question};
 pub use self::dial::{Dialer, Tally};
 pub use self::errand::Errand;
 use self::keeper::Keeper;
@@ -227,7 +227,7 @@ impl Bed {
         location: Location<'_>,
         program: impl AsRef<std::ffi::OsStr>,
     ) -> Result<Command, BedError> {
-        Ok(self.entering(self.netns(location)?, self.tree.of(location), program.as_ref()))
+        Ok(self.entering(self.netns(location)?, self.tree.folder(location), program.as_ref()))
     }
 
     /// A command that will run in the node's network and in a cgroup from `child_cgroup`.
@@ -253,14 +253,14 @@ impl Bed {
     }
 
     /// A command that runs this test again as a process at a location. There, `is_inside()` returns true.
-    pub fn again(&self, location: Location<'_>, test: &str) -> Result<Command, BedError> {
+    pub fn rerun(&self, location: Location<'_>, test: &str) -> Result<Command, BedError> {
         let program = this_program()?;
         let mut command = self.command(location, program)?;
         command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
         Ok(command)
     }
 
-    /// Whether this process was started by `again`.
+    /// Whether this process was started by `rerun`.
     pub fn is_inside() -> bool {
         std::env::var_os(INSIDE).is_some()
     }
@@ -296,7 +296,7 @@ impl Bed {
     }
 
     /// Starts a server that tells each client, by TCP or UDP, which source address it sees.
-    pub fn tell_whom(
+    pub fn serve_seen_source(
         &self,
         location: Location<'_>,
         name: &str,
@@ -330,10 +330,10 @@ impl Bed {
     }
 
     /// Starts clients of an admin API, which send requests in a loop.
-    pub fn crowd(&self, location: Location<'_>, question: &Question<'_>) -> Result<Crowd, BedError> {
+    pub fn crowd(&self, location: Location<'_>, question: &Question<'_>) -> Result<ApiClients, BedError> {
         let mut command = self.command(location, &self.child)?;
         command.arg("crowd").args(question.arguments());
-        Crowd::start(command)
+        ApiClients::start(command)
     }
 
     /// Runs an errand once as a user's process and returns its output.

@@ -6,14 +6,14 @@
 //! requests.
 //!
 //! ```no_run
-//! # use holdfast_tests::fake::{Asked, Authority, Cluster, Fault, Kind, Names, Server};
+//! # use holdfast_tests::fake::{RequestFilter, Authority, Cluster, Fault, Kind, Names, Server};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001");
 //! let authority = Authority::new()?;
 //! let server = Server::start(&cluster, &authority.server(&Names::Kubernetes)?)?;
-//! server.once(Asked::watch(Kind::Slices), Fault::say(""));
+//! server.once(RequestFilter::watch(Kind::Slices), Fault::say(""));
 //! cluster.apply(serde_json::json!({"kind": "Service", "metadata": {"namespace": "default", "name": "web"}}))?;
-//! assert_eq!(server.asked(Asked::list(Kind::Services)), 0);
+//! assert_eq!(server.request_count(RequestFilter::list(Kind::Services)), 0);
 //! # Ok(())
 //! # }
 //! ```
@@ -45,7 +45,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use authority::{Authority, ClientIdentity, Names, ServerIdentity};
 pub use cluster::Cluster;
-pub use fault::{Asked, Fault, Greeting, Verb};
+pub use fault::{Fault, Greeting, RequestFilter, Verb};
 pub use journal::Request;
 pub use server::Server;
 

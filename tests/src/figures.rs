@@ -30,7 +30,7 @@ pub struct Figure {
 
 impl Figure {
     /// The median of all draws, and their middle half.
-    pub fn of(group: &str, what: &str, of: &str, mut draws: Vec<f64>) -> Self {
+    pub fn from_draws(group: &str, what: &str, of: &str, mut draws: Vec<f64>) -> Self {
         draws.sort_by(f64::total_cmp);
         let at =
             |part: usize| draws.get(draws.len().saturating_sub(1) * part / 4).copied().unwrap_or(f64::NAN);
@@ -164,7 +164,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("page.md");
         fs::write(&page, "# Head\n<!-- a -->\nold\n<!-- b -->\n## Tail\n").unwrap();
-        let figure = Figure::of("ms", "one change", "holdfast", vec![3.0, 1.0, 2.0]);
+        let figure = Figure::from_draws("ms", "one change", "holdfast", vec![3.0, 1.0, 2.0]);
         for _ in 0..2 {
             publish(&page, ("<!-- a -->", "<!-- b -->"), std::slice::from_ref(&figure)).unwrap();
         }

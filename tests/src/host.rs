@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::bed::{BedError, Dialer, Role, Server, at, companion, finish, mount_point, spawn};
 
-pub use say::Said;
+pub use say::CommandOutput;
 
 /// Booting takes a quarter of a second. An emulated machine with clients that dial in a loop has taken half a minute
 /// to restart a daemon, and a busy machine takes longer.
@@ -137,14 +137,14 @@ impl Host {
     }
 
     /// Runs a command in the host to its end, whatever its exit code.
-    pub fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<Said, BedError> {
+    pub fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<CommandOutput, BedError> {
         let all = ["--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--root", "--wd"];
         let Output { status, stdout, stderr } = finish(self.command(&all, words), COMMAND_LIMIT)?;
-        Ok(Said::new(status, &stdout, &stderr))
+        Ok(CommandOutput::new(status, &stdout, &stderr))
     }
 
     /// Runs a shell line in the host.
-    pub fn shell(&self, line: &str) -> Result<Said, BedError> {
+    pub fn shell(&self, line: &str) -> Result<CommandOutput, BedError> {
         self.run(&["sh", "-c", line])
     }
 

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use self::cases::{CASES, Case, frontend, frontend_v4, outside};
-pub use self::row::{Expected, Family, Row, Seen};
+pub use self::row::{Expected, Family, Row, SeenSource};
 pub use self::services::{BACKENDS, Backend, SERVICES, Service, changing, objects, sign};
 pub use self::table::{DIFFERENCES, rows, rows_of_pods};
 pub use self::written::{write_node, write_others};
@@ -64,7 +64,7 @@ fn address_of(client: &str, family: Family) -> Option<IpAddr> {
 
 /// Starts a server for each backend of the services.
 pub fn serve(bed: &Bed) -> Result<Vec<Server>, BedError> {
-    let server = |backend: &Backend| bed.tell_whom(backend.place, backend.name, &backend.sockets());
+    let server = |backend: &Backend| bed.serve_seen_source(backend.place, backend.name, &backend.sockets());
     BACKENDS.iter().map(server).collect()
 }
 
@@ -81,7 +81,7 @@ impl Clients {
     }
 
     /// The client with this word in the table.
-    pub fn of(&mut self, name: &str) -> Result<&mut Asker, BedError> {
+    pub fn client(&mut self, name: &str) -> Result<&mut Asker, BedError> {
         let asker = self.askers.get_mut(name);
         asker.ok_or_else(|| BedError::NoNeighbour { name: name.to_owned() })
     }
@@ -105,7 +105,7 @@ impl Clients {
     ) -> Result<bool, BedError> {
         let until = Instant::now() + limit;
         loop {
-            let outcomes = self.of("outside")?.ask_all(&questions("outside", service, place))?;
+            let outcomes = self.client("outside")?.ask_all(&questions("outside", service, place))?;
             if outcomes.iter().all(&is_so) {
                 return Ok(true);
             }

@@ -15,7 +15,7 @@
 //! let pod = Pod { name: "default/web-1", app: "web", node: "n1", address: "10.1.0.1" };
 //! pod.start(&api)?;
 //! pod.report(&api, true)?;
-//! let slice = until(SOON, "a slice", || Ok(api.slices_of("default/web")?.pop()))?;
+//! let slice = until(SOON, "a slice", || Ok(api.service_slices("default/web")?.pop()))?;
 //! cluster.stop(Part::Apiserver(0))?;
 //! # Ok(())
 //! # }
@@ -58,14 +58,14 @@ use tempfile::TempDir;
 
 pub use self::api::{Api, Identity, Kind, Reply};
 pub use self::authority::{Authority, Credential};
-pub use self::crowd::Crowd;
+pub use self::crowd::RandomServices;
 pub(crate) use self::crowd::mixed;
 pub use self::etcd::{Etcd, METRICS_PORT};
 pub use self::kubelet::Kubelet;
-pub use self::rules::{Client, Frontend, Way, ways};
+pub use self::rules::{Client, ClientFate, Frontend, client_fates};
 use self::server::Server;
 pub use self::store::Backup;
-pub use self::watch::{Seen, Watch};
+pub use self::watch::{Watch, WatchEvent};
 pub use self::workload::Pod;
 use crate::bed::{Bed, BedError, Layout, Location};
 
@@ -264,7 +264,7 @@ impl Cluster {
     }
 
     /// A cluster with these pod ranges, so that kube-proxy can tell pods from other clients.
-    pub fn of_pods(layout: Layout, apiservers: usize, pods: &str) -> Result<Self, PeersError> {
+    pub fn start_with_pod_ranges(layout: Layout, apiservers: usize, pods: &str) -> Result<Self, PeersError> {
         Self::start_for(layout, apiservers, Some(pods), &[Part::Controllers])
     }
 
@@ -330,7 +330,7 @@ impl Cluster {
     /// How often a user has sent each request to all apiservers: `list services`, `watch nodes`.
     ///
     /// Only users in the audit policy are counted: those called `holdfast`, or with its account.
-    pub fn requests_of(&self, user: &str) -> Result<BTreeMap<String, usize>, PeersError> {
+    pub fn requests_by_user(&self, user: &str) -> Result<BTreeMap<String, usize>, PeersError> {
         audit::requests(self.folder(), user)
     }
 

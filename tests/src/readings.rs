@@ -15,7 +15,7 @@ use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
 /// Readings of these snapshots and of nothing else.
-pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> Readings {
+pub fn from_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> Readings {
     let config = EffectiveConfig { text: String::new(), json: "{}".to_owned() };
     Readings {
         snapshots,

@@ -16,7 +16,7 @@ use crate::bed::load::{Kind, Load};
 use crate::bed::{Bed, BedError, Layout, Location, Role, Server};
 
 pub use lives::{Lives, kill_again_and_again};
-pub use replacing::{Replaced, replace_again_and_again};
+pub use replacing::{ReplaceReport, replace_again_and_again};
 
 /// The address that clients dial.
 pub const VIP: &str = "10.96.0.10:80";

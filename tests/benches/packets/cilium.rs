@@ -3,7 +3,6 @@
 //!
 //! Invariant: the agent sees no cgroup above its own, and writes settings only of the node's network. Once all is
 //! programmed, it is stopped, and its programs serve.
-//! is programmed it stands still, and its programs serve.
 
 use std::fs;
 use std::io::{Read, Write};

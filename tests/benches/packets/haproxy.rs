@@ -12,7 +12,7 @@ use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Location, fabric, succeed};
 use tempfile::TempDir;
 
-use super::stage::{Failed, SOON, Stage, Where, bed};
+use super::stage::{Failed, Placement, SOON, Stage, bed};
 
 /// The folder that `scripts/haproxy.sh` fills, in the target folder.
 const ROOT: &str = "haproxy";
@@ -86,7 +86,7 @@ fn root() -> Result<PathBuf, Failed> {
 /// The configuration for the table's services. The node must have HAProxy's addresses.
 fn configuration(bed: &Bed) -> Result<String, Failed> {
     let mut text = GLOBAL.to_owned();
-    for place in Where::ALL {
+    for place in Placement::ALL {
         let (frontend, backend) = place.ends()?;
         let mut ip = bed.command(Location::OUTSIDE, "ip")?;
         ip.args(["address", "replace", &format!("{}/32", frontend.ip()), "dev", "lo"]);

@@ -21,7 +21,7 @@ use holdfast_tests::size::{self, sized};
 
 use cilium::Cilium;
 use haproxy::HaProxy;
-use stage::{Failed, Holdfast, KubeProxy, Plain, Stage, Where};
+use stage::{Failed, Holdfast, KubeProxy, Placement, Plain, Stage};
 
 /// The kind of load, the role of the server, and the name of the measurement.
 const KINDS: [(Kind, Role, &str); 4] = [
@@ -63,7 +63,7 @@ impl Lines {
 
     fn show(&self) -> Result<(), Failed> {
         for Line { what, of, draws } in &self.0 {
-            let Ratio { median, low, high, first_rate, second_rate, failed } = Ratio::of(draws);
+            let Ratio { median, low, high, first_rate, second_rate, failed } = Ratio::from_draws(draws);
             let name = format!("{what}, {of}");
             writeln!(
                 std::io::stdout(),
@@ -80,7 +80,7 @@ impl Lines {
 /// Compares one proxy with plain routing under one kind of load.
 fn compare(
     (plain, proxy): (&dyn Stage, &dyn Stage),
-    place: Where,
+    place: Placement,
     (kind, role, _): (Kind, Role, &str),
 ) -> Result<Medians, Failed> {
     let _servers = [plain.serve(place, role)?, proxy.serve(place, role)?];
@@ -111,7 +111,7 @@ fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
         proxies.push(("HAProxy", Box::new(haproxy)));
     }
     for kind in KINDS {
-        for place in Where::ALL {
+        for place in Placement::ALL {
             for (name, proxy) in proxies.iter().filter(|(_, proxy)| proxy.carries(kind.0)) {
                 let what = format!("{}, {}", kind.2, place.word());
                 let draw = compare((&plain, proxy.as_ref()), place, kind);
@@ -128,7 +128,7 @@ fn curve(lines: &mut Lines) -> Result<(), Failed> {
     let plain = Plain::start()?;
     let mut drawn = |name: &str, services: u32, proxy: &dyn Stage| -> Result<(), Failed> {
         let what = format!("connections, {services} services");
-        lines.add(what, name, compare((&plain, proxy), Where::Near, KINDS[0])?);
+        lines.add(what, name, compare((&plain, proxy), Placement::Near, KINDS[0])?);
         Ok(())
     };
     for services in SERVICES.into_iter().take(sized(SERVICES.len(), 2)) {

@@ -47,14 +47,14 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// The places of a backend and its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Where {
+pub(crate) enum Placement {
     Near,
     Far,
     /// Both are pods of the node, and the daemon translates the client's packets.
     Inside,
 }
 
-impl Where {
+impl Placement {
     pub(crate) const ALL: [Self; 3] = [Self::Near, Self::Far, Self::Inside];
 
     /// Places with a service each.
@@ -110,7 +110,7 @@ pub(crate) trait Stage {
     fn bed(&self) -> &Bed;
 
     /// The address that a client dials for that backend.
-    fn dialled(&self, place: Where) -> Result<SocketAddr, Failed> {
+    fn dialled(&self, place: Placement) -> Result<SocketAddr, Failed> {
         Ok(place.ends()?.0)
     }
 
@@ -119,14 +119,14 @@ pub(crate) trait Stage {
         true
     }
 
-    fn serve(&self, place: Where, role: Role) -> Result<Server, Failed> {
+    fn serve(&self, place: Placement, role: Role) -> Result<Server, Failed> {
         Ok(self.bed().serve(place.place(), role, "backend", place.backend()?)?)
     }
 
     /// The far one is written last.
     fn wait_until_served(&self) -> Result<(), Failed> {
         let until = Instant::now() + WRITTEN;
-        for place in Where::ALL {
+        for place in Placement::ALL {
             let (_server, dialled) = (self.serve(place, Role::Turns)?, self.dialled(place)?);
             let answers = || {
                 let mut load = self.bed().load(place.client(), Kind::Exchange, dialled)?;
@@ -176,7 +176,7 @@ impl Stage for Plain {
         &self.0
     }
 
-    fn dialled(&self, place: Where) -> Result<SocketAddr, Failed> {
+    fn dialled(&self, place: Placement) -> Result<SocketAddr, Failed> {
         place.backend()
     }
 }
@@ -201,7 +201,7 @@ impl Holdfast {
         let sources = [Source::Kubernetes, Source::Manifests];
         let (mut engine, _) = Engine::start(maps, Seed(7), &sources)?;
         let own = TextFolder::new("the table").replace_files(&files()?);
-        let dialled = u32::try_from(Where::SERVED.len())?;
+        let dialled = u32::try_from(Placement::SERVED.len())?;
         let others = Shape { services: services.saturating_sub(dialled), endpoints: 1 }.events();
         own.into_iter().chain(others).chain(sources.map(Event::Synced)).for_each(|event| engine.apply(event));
         // The first step waits for readers of a former daemon.
@@ -266,7 +266,7 @@ fn device(name: &str, side: DeviceSide, shortcut: bool) -> Result<Device, Failed
 }
 
 pub(crate) fn objects() -> Result<Vec<Value>, Failed> {
-    let services = Where::SERVED.map(Where::service).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let services = Placement::SERVED.map(Placement::service).into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(services.iter().flat_map(Service::objects).collect())
 }
 
@@ -281,7 +281,7 @@ pub(crate) struct KubeProxy(Cluster);
 impl KubeProxy {
     /// `None`: kube-proxy was not built.
     pub(crate) fn start(part: Part, services: u32) -> Result<Option<Self>, Failed> {
-        let cluster = match Cluster::of_pods(fabric::layout(), 1, POD_CIDRS) {
+        let cluster = match Cluster::start_with_pod_ranges(fabric::layout(), 1, POD_CIDRS) {
             Err(PeersError::NotBuilt { .. }) => return Ok(None),
             started => started?,
         };
@@ -309,7 +309,7 @@ fn write(cluster: &Cluster, services: u32) -> Result<(), Failed> {
     let api = cluster.api(0)?;
     write_node(&api)?;
     write_others(cluster, services.saturating_sub(2))?;
-    for place in Where::SERVED {
+    for place in Placement::SERVED {
         place.service()?.write(&api)?;
     }
     Ok(())

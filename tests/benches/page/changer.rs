@@ -31,7 +31,7 @@ pub(crate) fn node() -> Node {
     let mut files: Vec<(&str, &str)> =
         first.iter().map(|(file, text)| (file.as_str(), text.as_str())).collect();
     files.push(("others.yaml", &others));
-    Node::of(std::env::current_exe().unwrap(), &files)
+    Node::start_program(std::env::current_exe().unwrap(), &files)
 }
 
 fn file(service: u32) -> String {
@@ -50,9 +50,9 @@ pub(crate) struct Changer {
 }
 
 /// Ends the changes when dropped, because a failed measurement would otherwise wait for their thread for ever.
-pub(crate) struct Going<'a>(&'a Changer);
+pub(crate) struct RunningChanges<'a>(&'a Changer);
 
-impl Drop for Going<'_> {
+impl Drop for RunningChanges<'_> {
     fn drop(&mut self) {
         self.0.stop.store(true, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ impl Changer {
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         node: &'scope Node,
-    ) -> Going<'scope> {
+    ) -> RunningChanges<'scope> {
         scope.spawn(move || {
             let begun = Instant::now();
             while !self.stop.load(Ordering::Relaxed) {
@@ -74,7 +74,7 @@ impl Changer {
                 sleep((begun + PACE * (done + 1)).saturating_duration_since(Instant::now()));
             }
         });
-        Going(self)
+        RunningChanges(self)
     }
 
     pub(crate) fn done(&self) -> u32 {

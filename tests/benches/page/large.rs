@@ -24,7 +24,7 @@ pub(crate) fn measure() {
             .collect();
         let files: Vec<(&str, &str)> =
             files.iter().map(|(file, text)| (file.as_str(), text.as_str())).collect();
-        let node = Node::of(std::env::current_exe().unwrap(), &files);
+        let node = Node::start_program(std::env::current_exe().unwrap(), &files);
         opened(&node, services, endpoints);
     }
 }

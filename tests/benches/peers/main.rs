@@ -36,7 +36,7 @@ const PROGRAMMING: &str = "Services a second, of 50,000 by the control plane alo
 const IDLE: &str = "Thousandths of a processor while nothing changes (less is better)";
 
 fn figure(group: &str, what: &str, of: &str, values: Vec<f64>) -> Result<(), Failed> {
-    Ok(Figure::of(group, what, of, values).tell()?)
+    Ok(Figure::from_draws(group, what, of, values).tell()?)
 }
 
 fn tell(services: u32, of: &str, measured: &Measured) -> Result<(), Failed> {

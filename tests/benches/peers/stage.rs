@@ -71,7 +71,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// `None`: Kubernetes' programs were not built.
     pub(crate) fn start(services: u32) -> Result<Option<Self>, Failed> {
-        let cluster = match Cluster::of_pods(fabric::layout(), 1, POD_CIDRS) {
+        let cluster = match Cluster::start_with_pod_ranges(fabric::layout(), 1, POD_CIDRS) {
             Err(PeersError::NotBuilt { .. }) => return Ok(None),
             started => started?,
         };
@@ -165,7 +165,7 @@ fn wait_for(clients: &mut Clients, service: &Service, server: &str) -> Result<()
     let until = Instant::now() + SERVED;
     let mut last = None;
     while Instant::now() < until {
-        last = clients.of("outside")?.ask_all(std::slice::from_ref(&question))?.pop();
+        last = clients.client("outside")?.ask_all(std::slice::from_ref(&question))?.pop();
         if matches!(&last, Some(Outcome::Answered { by, .. }) if by == server) {
             return Ok(());
         }

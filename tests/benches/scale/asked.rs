@@ -129,7 +129,7 @@ impl<'a> Asker<'a> {
             (asking.join().unwrap(), changes)
         });
         let spent = self.spent(&ask);
-        let Asked { bytes, first, mut whole } = asked;
+        let AnswerTimes { bytes, first, mut whole } = asked;
         whole.sort_unstable();
         let (middle, most) = (whole[whole.len() / 2], whole[whole.len() - 1]);
         let own = [("MB", bytes / 1e6), ("begins after, at most ms", ms(first))];
@@ -140,14 +140,14 @@ impl<'a> Asker<'a> {
 }
 
 /// The size of an answer, its latest beginning, and the end of each.
-struct Asked {
+struct AnswerTimes {
     bytes: f64,
     first: Duration,
     whole: Vec<Duration>,
 }
 
-fn again(ask: impl Fn(&mut Duration) -> usize) -> Asked {
-    let mut asked = Asked { bytes: 0.0, first: Duration::ZERO, whole: Vec::new() };
+fn again(ask: impl Fn(&mut Duration) -> usize) -> AnswerTimes {
+    let mut asked = AnswerTimes { bytes: 0.0, first: Duration::ZERO, whole: Vec::new() };
     for _ in 0..sized(ASKED, 1) {
         let (begun, mut first) = (Instant::now(), Duration::ZERO);
         asked.bytes = f64::from(u32::try_from(ask(&mut first)).unwrap());
@@ -171,6 +171,6 @@ fn beside(mut changes: Vec<Duration>) -> [(&'static str, f64); 2] {
 
 fn told(what: &str, columns: impl IntoIterator<Item = (&'static str, f64)>) {
     for (of, value) in columns {
-        Figure::of(GROUP, what, of, vec![value]).tell().unwrap();
+        Figure::from_draws(GROUP, what, of, vec![value]).tell().unwrap();
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn measure() {
     }
     for (encoding, draws) in ENCODINGS.iter().zip(draws) {
         for (row, draws) in ROWS.iter().zip(draws) {
-            Figure::of(GROUP, row, encoding, draws).tell().unwrap();
+            Figure::from_draws(GROUP, row, encoding, draws).tell().unwrap();
         }
     }
 }

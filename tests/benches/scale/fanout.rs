@@ -28,7 +28,7 @@ pub(super) fn tell() {
     let lists = of("10000 services", "MB of lists");
     for nodes in NODES {
         let tell = |what: &str, of_one: f64| {
-            Figure::of(GROUP, what, &format!("{nodes} nodes"), vec![of_one * f64::from(nodes)])
+            Figure::from_draws(GROUP, what, &format!("{nodes} nodes"), vec![of_one * f64::from(nodes)])
                 .tell()
                 .unwrap();
         };

@@ -45,7 +45,7 @@ struct Node<'a> {
 
 impl Node<'_> {
     fn tell(&self, what: &str, draws: Vec<f64>) {
-        Figure::of(GROUP, what, &self.of, draws).tell().unwrap();
+        Figure::from_draws(GROUP, what, &self.of, draws).tell().unwrap();
     }
 
     fn tell_one(&self, what: &str, value: f64) {

@@ -1,6 +1,6 @@
-//! The end of a cgroup and of everything below it.
+//! Removes a cgroup with everything below it.
 //!
-//! Invariant: nothing above or beside the folder is touched, and no wait is longer than the caller said.
+//! Invariant: nothing above or next to the folder is touched, and no wait exceeds the caller's limit.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 
 const POLL: Duration = Duration::from_millis(5);
 
-/// Kills what runs in a cgroup and removes it with all below, within the limit. One that is gone is fine.
+/// Kills the processes of a cgroup and removes it with its children, within the limit. A missing one is no error.
 pub fn remove_cgroup(top: &Path, limit: Duration) -> io::Result<()> {
     let until = Instant::now() + limit;
     loop {
@@ -26,7 +26,7 @@ pub fn remove_cgroup(top: &Path, limit: Duration) -> io::Result<()> {
     }
 }
 
-/// The cgroups right below one; files are none.
+/// The cgroups directly below one; files are skipped.
 pub fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder)?.filter_map(Result::ok);
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -40,7 +40,8 @@ fn remove_folders(folder: &Path) -> io::Result<()> {
     fs::remove_dir(folder)
 }
 
-/// One by one: v1 has no other way, and `cgroup.kill` came with 5.14 only. The next round meets what starts meanwhile.
+/// Kills the processes one by one: v1 has no other way, and `cgroup.kill` exists only since 5.14. The next round finds
+/// new ones.
 fn kill_all(folder: &Path) {
     let pids = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     for pid in pids.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0) {

@@ -1,7 +1,7 @@
-//! What a world made by a test leaves on the machine when its process dies: how the next process recognises it, and
-//! how a cgroup among it is removed.
+//! Leftovers of tests whose process has died: how the next process recognises them, and how it removes a leftover
+//! cgroup.
 //!
-//! Invariant: what a living process uses is never taken for a remainder, nor is anything that no test made.
+//! Invariant: resources of a living process, or without a test's name, are never taken for leftovers.
 
 mod cgroup;
 mod name;

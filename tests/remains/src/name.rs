@@ -1,21 +1,21 @@
-//! The names of test worlds.
+//! The names of tests' resources.
 //!
-//! Invariant: a name holds the process that made it and when that process began, so that what a dead process left is
-//! told from what a living one uses, also when its number was given again.
+//! Invariant: a name has the process id and the start time of its creator, so that leftovers of a dead process differ
+//! from the resources of a living one, even if the id is reused.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static WORLDS: AtomicU32 = AtomicU32::new(0);
 
-/// A name that begins with the prefix and that no other world has.
+/// A new name with the prefix.
 pub fn new_name(prefix: &str) -> String {
     let pid = std::process::id();
     let began = began(pid).unwrap_or_default();
     format!("{prefix}{pid}-{began}-{}", WORLDS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Whether a name, or one that begins with it, is that of a world without a live process.
+/// Whether a name, or its beginning, belongs to a process that has died.
 pub fn is_left_over(prefix: &str, name: &str) -> bool {
     let Some(maker) = name.strip_prefix(prefix) else { return false };
     let mut numbers = maker.split('-').map(str::parse::<u64>);
@@ -23,10 +23,10 @@ pub fn is_left_over(prefix: &str, name: &str) -> bool {
     u32::try_from(pid).map(began) != Ok(Some(since))
 }
 
-/// When a process began, in ticks since boot; nothing when there is none.
+/// The start time of a process, in ticks since boot; `None` if there is no such process.
 fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name in parentheses may contain anything.
     stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
@@ -37,7 +37,7 @@ mod tests {
     const PREFIX: &str = "holdfast-world-";
 
     #[test]
-    fn only_what_a_dead_process_made_is_left_over() {
+    fn only_resources_of_a_dead_process_are_leftovers() {
         let (mine, pid) = (new_name(PREFIX), std::process::id());
         assert!(!is_left_over(PREFIX, &mine), "{mine}");
         assert!(!is_left_over(PREFIX, &format!("{mine}-n1")), "a part of a living world");
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_test_made_is_left_alone() {
+    fn resources_without_a_tests_name_are_kept() {
         for name in ["system.slice", "holdfast-world-x", "holdfast-other-4194305-1-0", ""] {
             assert!(!is_left_over(PREFIX, name), "{name}");
         }

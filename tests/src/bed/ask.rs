@@ -1,4 +1,4 @@
-//! A client of the servers in `whom`: which client address each server saw, and how each request ended.
+//! A client of the servers in `seen_source`: which client address each server saw, and how each request ended.
 //!
 //! Invariant: each request has exactly one outcome within its time. The requests of one order are sent at the same
 //! time, so a silent one delays no other.
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::crowd::word;
-use super::whom::{DATAGRAM_BYTES, expect, filled, filling};
+use super::seen_source::{DATAGRAM_BYTES, expect, filled, filling};
 use super::{BedError, at, raw, spawn};
 
 /// Longer than the first retransmission of a SYN, so that one lost SYN is not taken for silence. A server answers
@@ -99,7 +99,7 @@ pub enum Outcome {
 
 /// The state of the held connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Held {
+pub struct HeldConnections {
     /// Connections that still work.
     pub alive: usize,
     /// Connections that do not, counted by their error.
@@ -160,7 +160,12 @@ impl Asker {
     }
 
     /// Opens connections one after the other and adds them to the held ones.
-    pub fn hold(&mut self, to: SocketAddr, from: Option<SocketAddr>, count: usize) -> Result<Held, BedError> {
+    pub fn hold(
+        &mut self,
+        to: SocketAddr,
+        from: Option<SocketAddr>,
+        count: usize,
+    ) -> Result<HeldConnections, BedError> {
         self.order(&Order::Hold { to, from, count })
     }
 
@@ -180,7 +185,7 @@ impl Asker {
     }
 
     /// Sends a request over each held connection, and closes those that fail.
-    pub fn try_held(&mut self) -> Result<Held, BedError> {
+    pub fn try_held(&mut self) -> Result<HeldConnections, BedError> {
         self.order(&Order::Try)
     }
 
@@ -240,11 +245,11 @@ fn ask(question: &Question) -> Outcome {
         Transport::Tcp => ask_tcp(question),
         Transport::Udp => ask_udp(question),
     };
-    answer.unwrap_or_else(|error| Outcome::of(&error))
+    answer.unwrap_or_else(|error| Outcome::from_error(&error))
 }
 
 impl Outcome {
-    fn of(error: &io::Error) -> Self {
+    fn from_error(error: &io::Error) -> Self {
         let errno = error.raw_os_error().map(Errno::from_raw);
         match (errno, error.kind()) {
             (Some(Errno::ECONNREFUSED), _) => Self::Refused,
@@ -348,11 +353,16 @@ fn backwards(from: SocketAddrV4, to: SocketAddrV4, size: usize) -> Outcome {
         raw::backwards(from, to, &filled(&format!("{size} 0\n"), size))?;
         answer_of(&socket.into(), 0)
     };
-    sent().unwrap_or_else(|error| Outcome::of(&error))
+    sent().unwrap_or_else(|error| Outcome::from_error(&error))
 }
 
-fn hold(held: &mut Vec<TcpStream>, to: SocketAddr, from: Option<SocketAddr>, count: usize) -> Held {
-    let mut tally = Held::default();
+fn hold(
+    held: &mut Vec<TcpStream>,
+    to: SocketAddr,
+    from: Option<SocketAddr>,
+    count: usize,
+) -> HeldConnections {
+    let mut tally = HeldConnections::default();
     let question = Question { from, ..Question::new(Transport::Tcp, to) };
     for _ in 0..count {
         let stream = connected(&question);
@@ -364,8 +374,8 @@ fn hold(held: &mut Vec<TcpStream>, to: SocketAddr, from: Option<SocketAddr>, cou
     tally
 }
 
-fn try_all(held: &mut Vec<TcpStream>) -> Held {
-    let mut tally = Held::default();
+fn try_all(held: &mut Vec<TcpStream>) -> HeldConnections {
+    let mut tally = HeldConnections::default();
     let tried = held.drain(..).map(|mut stream| Ok((over(&mut stream, 0, 0)?, stream)));
     *held = tried.filter_map(|outcome| tally.note(outcome)).collect();
     tally
@@ -374,7 +384,7 @@ fn try_all(held: &mut Vec<TcpStream>) -> Held {
 fn who_answers(held: &mut Vec<TcpStream>) -> BTreeMap<String, usize> {
     let mut tally = BTreeMap::new();
     held.retain_mut(|stream| {
-        let outcome = over(stream, 0, 0).unwrap_or_else(|error| Outcome::of(&error));
+        let outcome = over(stream, 0, 0).unwrap_or_else(|error| Outcome::from_error(&error));
         let (word, is_answered) = match outcome {
             Outcome::Answered { by, .. } => (by, true),
             other => (format!("{other:?}"), false),
@@ -385,11 +395,11 @@ fn who_answers(held: &mut Vec<TcpStream>) -> BTreeMap<String, usize> {
     tally
 }
 
-impl Held {
+impl HeldConnections {
     /// Returns the connection if it answered.
     fn note(&mut self, outcome: io::Result<(Outcome, TcpStream)>) -> Option<TcpStream> {
-        let outcome =
-            outcome.map_or_else(|error| (Outcome::of(&error), None), |(outcome, it)| (outcome, Some(it)));
+        let outcome = outcome
+            .map_or_else(|error| (Outcome::from_error(&error), None), |(outcome, it)| (outcome, Some(it)));
         if let (Outcome::Answered { .. }, stream) = outcome {
             self.alive += 1;
             return stream;
@@ -413,7 +423,7 @@ mod tests {
 
     #[test]
     fn each_error_becomes_its_outcome() {
-        let of = |errno: Errno| Outcome::of(&io::Error::from(errno));
+        let of = |errno: Errno| Outcome::from_error(&io::Error::from(errno));
         assert_eq!(of(Errno::ECONNREFUSED), Outcome::Refused);
         assert_eq!(of(Errno::ECONNRESET), Outcome::Reset);
         assert_eq!(of(Errno::EAGAIN), Outcome::Silent);

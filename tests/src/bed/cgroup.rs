@@ -44,7 +44,7 @@ impl Tree {
         &self.node
     }
 
-    pub(super) fn of(&self, location: Location<'_>) -> &Path {
+    pub(super) fn folder(&self, location: Location<'_>) -> &Path {
         if location.inside { &self.node } else { &self.outside }
     }
 }

@@ -13,7 +13,7 @@ use std::process::Command;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::{ask, crowd, dial, errand, keeper, load, serve, whom};
+use super::{ask, crowd, dial, errand, keeper, load, seen_source, serve};
 
 /// Runs the command in the arguments of `bed_child`. `enter` replaces this process.
 pub fn main(arguments: &[OsString]) -> io::Result<()> {
@@ -27,7 +27,7 @@ pub fn main(arguments: &[OsString]) -> io::Result<()> {
             Err(io::Error::new(error.kind(), format!("start {}: {error}", program.display())))
         }
         (["serve", role, name, address], _) => serve::run(role, name, parsed(address)?),
-        (["whom", name, addresses @ ..], _) => with_many_files(|| whom::run(name, addresses)),
+        (["whom", name, addresses @ ..], _) => with_many_files(|| seen_source::run(name, addresses)),
         (["ask"], _) => with_many_files(ask::run),
         (["dial", address], _) => dial::run(parsed(address)?),
         (["crowd", uid, clients, door, method, path], _) => crowd::run([uid, clients, door, method, path]),

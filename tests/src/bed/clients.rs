@@ -108,13 +108,13 @@ impl Client {
 
 /// A C client that keeps its socket and sends one request per command, until dropped.
 #[derive(Debug)]
-pub struct Lasting {
+pub struct LastingClient {
     client: Child,
     orders: ChildStdin,
     lines: BufReader<ChildStdout>,
 }
 
-impl Lasting {
+impl LastingClient {
     /// Starts it as a process of the node; it sends nothing yet.
     pub fn start(bed: &Bed, words: &[&str]) -> Result<Self, BedError> {
         let mut command = bed.command(Location::NODE, Client::c()?.program())?;
@@ -139,7 +139,7 @@ impl Lasting {
     }
 }
 
-impl Drop for Lasting {
+impl Drop for LastingClient {
     fn drop(&mut self) {
         let _ = self.client.kill();
         let _ = self.client.wait();

@@ -47,7 +47,7 @@ pub struct Ratio {
 
 impl Ratio {
     /// The ratio over several draws of one measurement.
-    pub fn of(draws: &[Medians]) -> Self {
+    pub fn from_draws(draws: &[Medians]) -> Self {
         let ratios = sorted(draws.iter().map(|draw| draw.ratio));
         Self {
             median: median(&ratios),
@@ -77,7 +77,7 @@ pub fn draw(first: Start<'_>, second: Start<'_>) -> Result<Medians, BedError> {
     let rounds: Vec<Medians> = (0..sized(ROUNDS, 1))
         .map(|number| round(first, second, number % 2 == 0))
         .collect::<Result<_, _>>()?;
-    let Ratio { median, first_rate, second_rate, failed, .. } = Ratio::of(&rounds);
+    let Ratio { median, first_rate, second_rate, failed, .. } = Ratio::from_draws(&rounds);
     Ok(Medians { ratio: median, first_rate, second_rate, failed })
 }
 
@@ -143,7 +143,7 @@ mod tests {
         let quiet = medians(&pairs);
         let mut rounds = vec![quiet; 10];
         rounds.push(Medians { ratio: 0.5, ..quiet });
-        let ratio = Ratio::of(&rounds);
+        let ratio = Ratio::from_draws(&rounds);
         assert_eq!((ratio.low, ratio.median, ratio.high), (0.5, 0.98, 0.98));
         assert_eq!((ratio.first_rate, ratio.second_rate), (100_000.0, 98_000.0));
     }

@@ -35,7 +35,7 @@ pub struct Answers {
 
 /// Clients that send requests until dropped.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct ApiClients {
     child: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -62,7 +62,7 @@ impl Question<'_> {
     }
 }
 
-impl Crowd {
+impl ApiClients {
     pub(super) fn start(mut command: Command) -> Result<Self, BedError> {
         let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         match (child.stdin.take(), child.stdout.take()) {
@@ -85,7 +85,7 @@ fn unexpected(said: &str) -> BedError {
     BedError::Unexpected { who: "a crowd".to_owned(), said: said.to_owned() }
 }
 
-impl Drop for Crowd {
+impl Drop for ApiClients {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

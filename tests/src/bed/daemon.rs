@@ -187,7 +187,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// Starts it where it must fail, and returns its exit code and output.
-    pub fn start_in_vain(&self, wrapper: &[&str]) -> Result<(Option<i32>, String), BedError> {
+    pub fn start_and_fail(&self, wrapper: &[&str]) -> Result<(Option<i32>, String), BedError> {
         let output = finish(self.run(wrapper)?, ANSWER_LIMIT)?;
         Ok((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
     }

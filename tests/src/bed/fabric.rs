@@ -155,11 +155,11 @@ const TRACKED: &str = "table inet tracked {
 
 /// Adds nft rules to the node.
 pub fn rules(bed: &Bed, text: &str) -> Result<(), BedError> {
-    rules_of(bed, Location::OUTSIDE, text)
+    add_rules_at(bed, Location::OUTSIDE, text)
 }
 
 /// Adds nft rules to a place.
-pub fn rules_of(bed: &Bed, place: Location<'_>, text: &str) -> Result<(), BedError> {
+pub fn add_rules_at(bed: &Bed, place: Location<'_>, text: &str) -> Result<(), BedError> {
     feed(bed, place, &["nft", "-f", "-"], text)
 }
 

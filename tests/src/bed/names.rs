@@ -38,7 +38,7 @@ pub struct Zone {
 
 /// How the server answers.
 #[derive(Clone, Debug)]
-pub enum Mood {
+pub enum DnsBehavior {
     /// From its zone.
     Well(Zone),
     Silent,
@@ -50,7 +50,7 @@ pub enum Mood {
 
 #[derive(Debug)]
 struct Shared {
-    mood: Mutex<Mood>,
+    mood: Mutex<DnsBehavior>,
     asked: AtomicU64,
     is_over: AtomicBool,
 }
@@ -63,7 +63,12 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    pub fn start(bed: &Bed, location: Location<'_>, to: SocketAddr, mood: Mood) -> Result<Self, BedError> {
+    pub fn start(
+        bed: &Bed,
+        location: Location<'_>,
+        to: SocketAddr,
+        mood: DnsBehavior,
+    ) -> Result<Self, BedError> {
         let what = || to.to_string();
         let socket = bed.within(location, || UdpSocket::bind(to))?;
         let socket = socket.map_err(at("listen at", Path::new(&what())))?;
@@ -75,7 +80,7 @@ impl NameServer {
     }
 
     /// Changes how it answers from now on.
-    pub fn turn(&self, mood: Mood) {
+    pub fn turn(&self, mood: DnsBehavior) {
         *self.shared.mood() = mood;
     }
 
@@ -93,7 +98,7 @@ impl Drop for NameServer {
 }
 
 impl Shared {
-    fn mood(&self) -> MutexGuard<'_, Mood> {
+    fn mood(&self) -> MutexGuard<'_, DnsBehavior> {
         self.mood.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,14 +118,14 @@ impl Shared {
 }
 
 /// The encoded answer, if there is one.
-fn answer(mood: &Mood, question: &[u8]) -> Option<Vec<u8>> {
+fn answer(mood: &DnsBehavior, question: &[u8]) -> Option<Vec<u8>> {
     let (name, kind, end) = asked(question)?;
     let head = question.get(..end)?;
     let (code, entries, seconds) = match mood {
-        Mood::Silent => return None,
-        Mood::Noise => return Some([head, &[0xff; 200]].concat()),
-        Mood::Code(code) => (*code, Vec::new(), 0),
-        Mood::Well(zone) => {
+        DnsBehavior::Silent => return None,
+        DnsBehavior::Noise => return Some([head, &[0xff; 200]].concat()),
+        DnsBehavior::Code(code) => (*code, Vec::new(), 0),
+        DnsBehavior::Well(zone) => {
             let entries = zone.names.get(&name);
             let code = if entries.is_some() { 0 } else { 3 };
             (code, entries.cloned().unwrap_or_default(), zone.seconds)

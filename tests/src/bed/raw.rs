@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ask::Transport;
-use super::knock::Knock;
+use super::probe_packet::ProbePacket;
 
 /// A multiple of 8, and small enough for any path.
 const FRAGMENT_BYTES: usize = 1024;
@@ -61,8 +61,8 @@ pub(super) fn flood(range: Ipv4Addr, to: SocketAddrV4, count: u32) -> io::Result
         let last = u8::try_from(1 + number % 250).map_err(io::Error::other)?;
         let port = 1024 + u16::try_from(number / 250 % 60_000).map_err(io::Error::other)?;
         let from = SocketAddrV4::new(Ipv4Addr::new(a, b, c, last), port);
-        let knock = Knock { number, transport: Transport::Tcp, from: from.into(), to: to.into() };
-        let packet = [header(*from.ip(), *to.ip(), 6, 0, 0).as_slice(), &knock.body()].concat();
+        let probe = ProbePacket { number, transport: Transport::Tcp, from: from.into(), to: to.into() };
+        let packet = [header(*from.ip(), *to.ip(), 6, 0, 0).as_slice(), &probe.body()].concat();
         // A queue on the path may be full for a while; floods lose packets.
         sent += u32::from(socket.send_to(&packet, &to.into()).is_ok());
     }

@@ -44,7 +44,7 @@ pub struct End {
 
 /// A received packet: its source and its first chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct ReceivedChunk {
     pub from: SocketAddr,
     pub tag: u32,
     pub kind: u8,
@@ -73,7 +73,7 @@ impl End {
     }
 
     /// The next chunk for this port, within this time.
-    pub fn hear(&self, within: Duration) -> io::Result<Heard> {
+    pub fn hear(&self, within: Duration) -> io::Result<ReceivedChunk> {
         let until = Instant::now() + within;
         let mut buffer = vec![0; PACKET_BYTES];
         loop {
@@ -93,7 +93,7 @@ impl End {
     }
 
     /// `None`: the packet is for another port.
-    fn read(&self, from: IpAddr, bytes: &[u8]) -> io::Result<Option<Heard>> {
+    fn read(&self, from: IpAddr, bytes: &[u8]) -> io::Result<Option<ReceivedChunk>> {
         let short = || io::Error::new(ErrorKind::InvalidData, "a packet that is too short");
         // The kernel does not pass on IPv6 headers.
         let head = if self.is_four { usize::from(bytes.first().ok_or_else(short)? & 15) * 4 } else { 0 };
@@ -111,7 +111,7 @@ impl End {
         let length = usize::from(two(HEADER_BYTES + 2).ok_or_else(short)?);
         let content = packet.get(HEADER_BYTES + CHUNK_BYTES..HEADER_BYTES + length).ok_or_else(short)?;
         let tag = packet.get(4..8).and_then(|it| Some(u32::from_be_bytes(it.try_into().ok()?)));
-        Ok(Some(Heard {
+        Ok(Some(ReceivedChunk {
             from: SocketAddr::new(from, two(0).ok_or_else(short)?),
             tag: tag.ok_or_else(short)?,
             kind: *packet.get(HEADER_BYTES).ok_or_else(short)?,

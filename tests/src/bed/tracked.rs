@@ -34,7 +34,7 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 
 /// A tracked connection with its addresses before and after translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tracked {
+pub struct TrackedConnection {
     pub transport: Transport,
     /// The client, and the address that it dialled.
     pub ends: [SocketAddr; 2],
@@ -42,7 +42,7 @@ pub struct Tracked {
     pub answer: [SocketAddr; 2],
 }
 
-impl Tracked {
+impl TrackedConnection {
     /// A connection without translation.
     pub fn plain(transport: Transport, from: SocketAddr, to: SocketAddr) -> Self {
         Self { transport, ends: [from, to], answer: [to, from] }
@@ -50,7 +50,7 @@ impl Tracked {
 }
 
 /// The tracked TCP and UDP connections of a place.
-pub fn tracked(bed: &Bed, place: Location<'_>) -> Result<Vec<Tracked>, BedError> {
+pub fn tracked(bed: &Bed, place: Location<'_>) -> Result<Vec<TrackedConnection>, BedError> {
     let mut found = Vec::new();
     let mut each = |kind, body: &[u8]| found.extend((kind == NEW).then(|| connection(body)).flatten());
     bed.within(place, || ask(GET, NLM_F_DUMP, &mut each))?.map_err(at("list", Path::new("conntrack")))?;
@@ -69,11 +69,11 @@ fn ask(question: u16, flags: u16, each: &mut impl FnMut(u16, &[u8])) -> io::Resu
 }
 
 /// `None`: neither TCP nor UDP.
-fn connection(body: &[u8]) -> Option<Tracked> {
+fn connection(body: &[u8]) -> Option<TrackedConnection> {
     let body = body.get(ANY.len()..)?;
     let (transport, ends) = tuple(attribute(body, CTA_TUPLE_ORIG)?)?;
     let (_, answer) = tuple(attribute(body, CTA_TUPLE_REPLY)?)?;
-    Some(Tracked { transport, ends, answer })
+    Some(TrackedConnection { transport, ends, answer })
 }
 
 fn tuple(value: &[u8]) -> Option<(Transport, [SocketAddr; 2])> {

@@ -296,7 +296,7 @@ impl Uplink {
         Ok(lines.iter().map(|line| line.replace("{node}", &node)).collect())
     }
 
-    /// Whether this kernel supports such devices. `ip` cannot tell whether `tun` works.
+    /// Whether this kernel supports such devices. `ip` asks the kernel only if no argument is missing.
     pub fn is_known(&self, bed: &Bed) -> Result<bool, BedError> {
         if self.kind == "tun" {
             return Ok(Path::new("/dev/net/tun").exists());

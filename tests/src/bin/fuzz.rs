@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use holdfast_tests::fuzz::{TARGETS, feed, target};
 
-struct Wanted {
+struct Arguments {
     seconds: u64,
     seed: u64,
     target: String,
@@ -44,8 +44,8 @@ fn run(out: &mut impl Write) -> Result<(), String> {
     if found.is_empty() { Ok(()) } else { Err(found.join("\n")) }
 }
 
-fn wanted(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> {
-    let mut wanted = Wanted { seconds: 60, seed: 1, target: "all".to_owned() };
+fn wanted(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut wanted = Arguments { seconds: 60, seed: 1, target: "all".to_owned() };
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
         let number = || value.parse().map_err(|_| format!("{name} {value}: a whole number is legal"));

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use holdfast_tests::soak::{
-    Lives, Replaced, SoakBed, SoakError, kill_again_and_again, replace_again_and_again,
+    Lives, ReplaceReport, SoakBed, SoakError, kill_again_and_again, replace_again_and_again,
 };
 
 #[derive(Debug, Parser)]
-struct Wanted {
+struct Arguments {
     /// For each part
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -30,7 +30,7 @@ struct Wanted {
 
 fn main() -> ExitCode {
     let mut out = stdout();
-    match run(&Wanted::parse(), &mut out) {
+    match run(&Arguments::parse(), &mut out) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(out, "failed: {error}");
@@ -39,11 +39,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(wanted: &Wanted, out: &mut impl Write) -> Result<(), SoakError> {
+fn run(wanted: &Arguments, out: &mut impl Write) -> Result<(), SoakError> {
     let bed = SoakBed::new()?;
     let time = Duration::from_secs(wanted.seconds);
-    let least = Replaced { replacements: wanted.replacements, connects: wanted.replacements / 5 };
-    let Replaced { replacements, connects } = replace_again_and_again(&bed, time, least)?;
+    let least = ReplaceReport { replacements: wanted.replacements, connects: wanted.replacements / 5 };
+    let ReplaceReport { replacements, connects } = replace_again_and_again(&bed, time, least)?;
     writeln!(out, "{replacements} whole lists replaced under {connects} connects, 0 failed")
         .map_err(SoakError::Say)?;
     let Lives { lives, kills, growths, connects } =

@@ -98,7 +98,7 @@ impl Cluster {
     }
 
     /// Like [`apply`](Self::apply), but watches miss the event, as with a faulty watch cache. Bookmarks go on.
-    pub fn apply_untold(&self, object: Value) -> Result<u64, FakeError> {
+    pub fn apply_without_event(&self, object: Value) -> Result<u64, FakeError> {
         self.put(object, false)
     }
 
@@ -141,7 +141,7 @@ impl Cluster {
     pub fn objects(&self, kind: Kind) -> Vec<Value> {
         let store = lock(&self.shared.store);
         let everything = Selector::default();
-        let texts = store.of(kind, &everything).map(|object| object.typed());
+        let texts = store.select(kind, &everything).map(|object| object.typed());
         texts.filter_map(|text| serde_json::from_str(&text).ok()).collect()
     }
 
@@ -185,7 +185,7 @@ impl Cluster {
         let mut store = lock(&self.shared.store);
         let (version, start) = from.unwrap_or((store.version, 0));
         let listed: Paged = match from {
-            None => store.of(kind, selector).map(Arc::clone).collect(),
+            None => store.select(kind, selector).map(Arc::clone).collect(),
             Some(_) => store.paged.get(&(version, kind)).map(Arc::clone).ok_or(Compacted(store.version))?,
         };
         let end = start.saturating_add(limit).min(listed.len());
@@ -216,7 +216,7 @@ impl Cluster {
 }
 
 impl Store {
-    fn of<'a>(&'a self, kind: Kind, selector: &'a Selector) -> impl Iterator<Item = &'a Arc<Object>> {
+    fn select<'a>(&'a self, kind: Kind, selector: &'a Selector) -> impl Iterator<Item = &'a Arc<Object>> {
         let all = self.objects.range((kind, String::new())..).take_while(move |((it, _), _)| *it == kind);
         all.map(|(_, object)| object).filter(|object| selector.matches(&object.selected))
     }
@@ -297,8 +297,8 @@ fn stored(mut object: Value, version: u64) -> Result<(Kind, String, Arc<Object>)
         give(metadata, "uid", &format!("uid-of-{}", name.replace('/', ".")));
         give(metadata, "creationTimestamp", "2026-01-08T11:05:15Z");
     }
-    let selected = Selected::of(&object);
-    let protobuf = protobuf::Item::of(kind, &object);
+    let selected = Selected::from_object(&object);
+    let protobuf = protobuf::Item::encode(kind, &object);
     Ok((kind, name, Arc::new(Object { kind, json: object.to_string(), protobuf, selected })))
 }
 

@@ -29,12 +29,12 @@ pub enum Verb {
 
 /// The requests that a rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestFilter {
     verb: Option<Verb>,
     kind: Option<Kind>,
 }
 
-impl Asked {
+impl RequestFilter {
     pub const ANYTHING: Self = Self { verb: None, kind: None };
 
     /// Lists of a kind.
@@ -63,12 +63,12 @@ impl Asked {
     }
 
     /// All requests for a kind.
-    pub const fn of(kind: Kind) -> Self {
+    pub const fn for_kind(kind: Kind) -> Self {
         Self { verb: None, kind: Some(kind) }
     }
 
     /// All requests with a verb.
-    pub const fn by(verb: Verb) -> Self {
+    pub const fn for_verb(verb: Verb) -> Self {
         Self { verb: Some(verb), kind: None }
     }
 
@@ -175,7 +175,7 @@ pub(super) struct Script {
 
 #[derive(Debug)]
 struct Rule {
-    asked: Asked,
+    filter: RequestFilter,
     fault: Fault,
     left: Option<u32>,
     /// The rule applies to every n-th matching request; 1 means all of them.
@@ -193,13 +193,13 @@ impl Rule {
 
 impl Script {
     /// Appends a rule for a number of requests, or for all.
-    pub(super) fn add(&self, asked: Asked, fault: Fault, times: Option<u32>) {
-        lock(&self.rules).push(Rule { asked, fault, left: times, each: 1, seen: 0 });
+    pub(super) fn add(&self, filter: RequestFilter, fault: Fault, times: Option<u32>) {
+        lock(&self.rules).push(Rule { filter, fault, left: times, each: 1, seen: 0 });
     }
 
     /// Appends a rule for every n-th matching request.
-    pub(super) fn add_each(&self, asked: Asked, fault: Fault, each: u32) {
-        lock(&self.rules).push(Rule { asked, fault, left: None, each: each.max(1), seen: 0 });
+    pub(super) fn add_each(&self, filter: RequestFilter, fault: Fault, each: u32) {
+        lock(&self.rules).push(Rule { filter, fault, left: None, each: each.max(1), seen: 0 });
     }
 
     /// Removes all rules.
@@ -210,7 +210,7 @@ impl Script {
     /// The fault for this request.
     pub(super) fn take(&self, verb: Verb, kind: Kind) -> Option<Fault> {
         let mut rules = lock(&self.rules);
-        let place = rules.iter_mut().position(|rule| rule.asked.fits(verb, kind) && rule.is_turn())?;
+        let place = rules.iter_mut().position(|rule| rule.filter.fits(verb, kind) && rule.is_turn())?;
         let rule = rules.get_mut(place)?;
         let fault = rule.fault.clone();
         rule.left = rule.left.map(|left| left.saturating_sub(1));
@@ -228,8 +228,8 @@ mod tests {
     #[test]
     fn a_rule_is_used_up_by_the_requests_it_is_for() {
         let script = Script::default();
-        script.add(Asked::watch(Kind::Slices), Fault::Reset, Some(2));
-        script.add(Asked::ANYTHING, Fault::Close, None);
+        script.add(RequestFilter::watch(Kind::Slices), Fault::Reset, Some(2));
+        script.add(RequestFilter::ANYTHING, Fault::Close, None);
         let take = |verb, kind| script.take(verb, kind);
         assert!(matches!(take(Verb::List, Kind::Slices), Some(Fault::Close)));
         assert!(matches!(take(Verb::Watch, Kind::Slices), Some(Fault::Reset)));
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_rule_may_be_for_each_third_request() {
         let script = Script::default();
-        script.add_each(Asked::list(Kind::Slices), Fault::Reset, 3);
+        script.add_each(RequestFilter::list(Kind::Slices), Fault::Reset, 3);
         let hit = |verb| script.take(verb, Kind::Slices).is_some();
         assert!(!hit(Verb::Watch) && !hit(Verb::Watch) && !hit(Verb::Watch), "these are not counted");
         let hits: Vec<bool> = (0..7).map(|_| hit(Verb::List)).collect();

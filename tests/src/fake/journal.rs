@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use super::fault::{Asked, Verb};
+use super::fault::{RequestFilter, Verb};
 use super::{Kind, lock};
 
 /// How many requests are stored; later ones are only counted, so that an endless client fills no memory.
@@ -71,9 +71,14 @@ impl Journal {
         lock(&self.inner).connections
     }
 
-    pub(super) fn asked(&self, asked: Asked) -> u64 {
+    pub(super) fn request_count(&self, filter: RequestFilter) -> u64 {
         let inner = lock(&self.inner);
-        inner.counts.iter().filter(|((verb, kind), _)| asked.fits(*verb, *kind)).map(|(_, count)| count).sum()
+        inner
+            .counts
+            .iter()
+            .filter(|((verb, kind), _)| filter.fits(*verb, *kind))
+            .map(|(_, count)| count)
+            .sum()
     }
 
     pub(super) fn requests(&self) -> Vec<Request> {

@@ -208,7 +208,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    pub(super) fn of(kind: Kind, object: &Value) -> Self {
+    pub(super) fn encode(kind: Kind, object: &Value) -> Self {
         let (word, _) = kind.names();
         let message = message(fields_of(word), object);
         let metadata = if message.is_empty() { 0 } else { self::message(METADATA, object).len() };
@@ -221,7 +221,7 @@ impl Item {
 }
 
 /// Whether lists and watches of a kind have a protobuf encoding.
-pub(super) const fn is_spoken(kind: Kind) -> bool {
+pub(super) const fn has_protobuf(kind: Kind) -> bool {
     matches!(kind, Kind::Services | Kind::Slices | Kind::Nodes)
 }
 

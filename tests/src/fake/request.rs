@@ -41,7 +41,7 @@ impl Head {
     /// The answer's encoding: the first available one that the client names. `None`: the client accepts none of them.
     pub(super) fn encoding(&self, speaks_protobuf: bool) -> Option<Encoding> {
         let is_protobuf = speaks_protobuf
-            && protobuf::is_spoken(self.kind)
+            && protobuf::has_protobuf(self.kind)
             && matches!(self.verb, Verb::List | Verb::Audit | Verb::Watch);
         let ranges = self.headers.get("accept").map_or("*/*", String::as_str).split(',');
         let known = |range: &str| match range.split(';').next().unwrap_or_default().trim() {

@@ -13,7 +13,7 @@ pub(super) struct Selector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Term {
     subject: Subject,
-    wanted: Wanted,
+    wanted: ValueMatch,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ enum Subject {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
+enum ValueMatch {
     Present,
     Absent,
     Equal(String),
@@ -61,7 +61,7 @@ impl Selector {
     /// Adds the condition of one namespace.
     pub(super) fn within(mut self, namespace: Option<&str>) -> Self {
         let subject = Subject::Field("/metadata/namespace");
-        self.terms.extend(namespace.map(|it| Term { subject, wanted: Wanted::Equal(it.to_owned()) }));
+        self.terms.extend(namespace.map(|it| Term { subject, wanted: ValueMatch::Equal(it.to_owned()) }));
         self
     }
 
@@ -79,11 +79,11 @@ impl Term {
         };
         let found = found.map(|(_, value)| value.as_str());
         match &self.wanted {
-            Wanted::Present => found.is_some(),
-            Wanted::Absent => found.is_none(),
-            Wanted::Equal(value) => found.unwrap_or_default() == value,
-            Wanted::Unequal(value) => found.unwrap_or_default() != value,
-            Wanted::OneOf(values) => values.iter().any(|value| found == Some(value)),
+            ValueMatch::Present => found.is_some(),
+            ValueMatch::Absent => found.is_none(),
+            ValueMatch::Equal(value) => found.unwrap_or_default() == value,
+            ValueMatch::Unequal(value) => found.unwrap_or_default() != value,
+            ValueMatch::OneOf(values) => values.iter().any(|value| found == Some(value)),
         }
     }
 }
@@ -96,7 +96,7 @@ pub(super) struct Selected {
 }
 
 impl Selected {
-    pub(super) fn of(object: &Value) -> Self {
+    pub(super) fn from_object(object: &Value) -> Self {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
         let labels =
@@ -108,11 +108,11 @@ impl Selected {
 
 fn label(term: &str) -> Term {
     if let Some(name) = term.strip_prefix('!') {
-        return Term { subject: Subject::Label(name.to_owned()), wanted: Wanted::Absent };
+        return Term { subject: Subject::Label(name.to_owned()), wanted: ValueMatch::Absent };
     }
     match compared(term) {
         Some((name, wanted)) => Term { subject: Subject::Label(name.to_owned()), wanted },
-        None => Term { subject: Subject::Label(term.to_owned()), wanted: Wanted::Present },
+        None => Term { subject: Subject::Label(term.to_owned()), wanted: ValueMatch::Present },
     }
 }
 
@@ -120,7 +120,7 @@ fn label(term: &str) -> Term {
 fn one_of(labels: &str) -> Option<Term> {
     let (name, values) = labels.strip_suffix(')')?.split_once(" in (")?;
     let values = values.split(',').map(str::to_owned).collect();
-    Some(Term { subject: Subject::Label(name.to_owned()), wanted: Wanted::OneOf(values) })
+    Some(Term { subject: Subject::Label(name.to_owned()), wanted: ValueMatch::OneOf(values) })
 }
 
 fn field(term: &str) -> Option<Term> {
@@ -129,12 +129,12 @@ fn field(term: &str) -> Option<Term> {
     Some(Term { subject: Subject::Field(pointer), wanted })
 }
 
-fn compared(term: &str) -> Option<(&str, Wanted)> {
+fn compared(term: &str) -> Option<(&str, ValueMatch)> {
     if let Some((name, value)) = term.split_once("!=") {
-        return Some((name, Wanted::Unequal(value.to_owned())));
+        return Some((name, ValueMatch::Unequal(value.to_owned())));
     }
     let (name, value) = term.split_once('=')?;
-    Some((name, Wanted::Equal(value.trim_start_matches('=').to_owned())))
+    Some((name, ValueMatch::Equal(value.trim_start_matches('=').to_owned())))
 }
 
 #[cfg(test)]
@@ -148,7 +148,11 @@ mod tests {
         let object =
             json!({"metadata": {"name": "web", "labels": {"app": "a"}}, "spec": {"clusterIP": "None"}});
         let selector = Selector::parse(labels, fields).unwrap();
-        assert_eq!(selector.matches(&Selected::of(&object)), expected, "of {labels:?} and {fields:?}");
+        assert_eq!(
+            selector.matches(&Selected::from_object(&object)),
+            expected,
+            "of {labels:?} and {fields:?}"
+        );
     }
 
     #[test]

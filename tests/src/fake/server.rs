@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use super::authority::ServerIdentity;
 use super::cluster::Cluster;
-use super::fault::{Asked, Fault, Greeting, Script};
+use super::fault::{Fault, Greeting, RequestFilter, Script};
 use super::journal::{Journal, Request};
 use super::{FakeError, Kind, connection, lock};
 
@@ -108,23 +108,23 @@ impl Server {
     }
 
     /// The next matching request gets the fault.
-    pub fn once(&self, asked: Asked, fault: Fault) {
-        self.times(asked, fault, 1);
+    pub fn once(&self, filter: RequestFilter, fault: Fault) {
+        self.times(filter, fault, 1);
     }
 
     /// The next `times` matching requests get the fault.
-    pub fn times(&self, asked: Asked, fault: Fault, times: u32) {
-        self.state.script.add(asked, fault, Some(times));
+    pub fn times(&self, filter: RequestFilter, fault: Fault, times: u32) {
+        self.state.script.add(filter, fault, Some(times));
     }
 
     /// From now on, every n-th matching request gets the fault.
-    pub fn each(&self, nth: u32, asked: Asked, fault: Fault) {
-        self.state.script.add_each(asked, fault, nth);
+    pub fn each(&self, nth: u32, filter: RequestFilter, fault: Fault) {
+        self.state.script.add_each(filter, fault, nth);
     }
 
     /// From now on, all matching requests get the fault.
-    pub fn always(&self, asked: Asked, fault: Fault) {
-        self.state.script.add(asked, fault, None);
+    pub fn always(&self, filter: RequestFilter, fault: Fault) {
+        self.state.script.add(filter, fault, None);
     }
 
     /// Removes all faults.
@@ -171,15 +171,15 @@ impl Server {
     }
 
     /// From now on accepts requests with this token or certificate, besides those allowed before.
-    pub fn let_in(&self, token: Option<&str>, certificate: Option<&[u8]>) {
+    pub fn accept_client(&self, token: Option<&str>, certificate: Option<&[u8]>) {
         let mut knobs = lock(&self.state.knobs);
         let (tokens, certificates) = knobs.known.get_or_insert_default();
         tokens.extend(token.map(|token| format!("Bearer {token}")));
         certificates.extend(certificate.map(<[u8]>::to_vec));
     }
 
-    /// From now on rejects all clients that [`let_in`](Self::let_in) does not add later.
-    pub fn let_nobody_in(&self) {
+    /// From now on rejects all clients that [`accept_client`](Self::accept_client) does not add later.
+    pub fn reject_all_clients(&self) {
         lock(&self.state.knobs).known = Some(Default::default());
     }
 
@@ -210,8 +210,8 @@ impl Server {
     }
 
     /// How many matching requests came.
-    pub fn asked(&self, asked: Asked) -> u64 {
-        self.state.journal.asked(asked)
+    pub fn request_count(&self, filter: RequestFilter) -> u64 {
+        self.state.journal.request_count(filter)
     }
 
     /// The stored requests, oldest first.

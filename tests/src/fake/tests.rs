@@ -229,7 +229,10 @@ fn an_audit_gets_names_and_versions_only() {
     assert_eq!(item["metadata"]["resourceVersion"], version.to_string());
     assert_eq!((item.get("endpoints"), &item["kind"]), (None, &json!("PartialObjectMetadata")));
     assert_eq!(
-        (fixture.server.asked(Asked::audit(Kind::Slices)), fixture.server.asked(Asked::list(Kind::Slices))),
+        (
+            fixture.server.request_count(RequestFilter::audit(Kind::Slices)),
+            fixture.server.request_count(RequestFilter::list(Kind::Slices))
+        ),
         (1, 0)
     );
 }
@@ -275,7 +278,7 @@ fn only_a_watch_that_asked_gets_bookmarks() {
     with.watch(&format!("{watch}&allowWatchBookmarks=true"));
     without.watch(&watch);
     assert_eq!(with.event(), event("BOOKMARK", "", from));
-    let untold = fixture.cluster.apply_untold(slice("lost", "10.0.0.1")).unwrap();
+    let untold = fixture.cluster.apply_without_event(slice("lost", "10.0.0.1")).unwrap();
     let lied = std::iter::repeat_with(|| with.event()).find(|it| it.2 == untold.to_string()).unwrap();
     assert_eq!(lied.0, "BOOKMARK", "the event is lost, and the bookmark says that nothing is");
     assert!(without.is_silent());
@@ -335,7 +338,7 @@ fn a_mute_watch_sends_its_events_once_unmuted() {
 fn check_answer(fault: Fault, expected: u16, inside: &str) {
     let fixture = ServedCluster::new();
     fixture.slice("a", "10.0.0.1");
-    fixture.server.once(Asked::list(Kind::Slices), fault);
+    fixture.server.once(RequestFilter::list(Kind::Slices), fault);
     let mut client = fixture.client();
     client.ask(SLICES, "");
     assert_eq!(client.status(), Some(expected));
@@ -366,12 +369,12 @@ fn each_fault_with_an_answer_sends_it() {
 #[test]
 fn each_fault_without_an_answer_ends_as_named() {
     let fixture = ServedCluster::new();
-    fixture.server.once(Asked::ANYTHING, Fault::Silent);
+    fixture.server.once(RequestFilter::ANYTHING, Fault::Silent);
     let mut client = fixture.client();
     client.ask(SLICES, "");
     assert!(client.is_silent());
     for fault in [Fault::Close, Fault::Reset] {
-        fixture.server.once(Asked::of(Kind::Slices), fault);
+        fixture.server.once(RequestFilter::for_kind(Kind::Slices), fault);
         let mut client = fixture.client();
         client.ask(SLICES, "");
         assert!(client.is_closed());
@@ -381,7 +384,7 @@ fn each_fault_without_an_answer_ends_as_named() {
 #[test]
 fn events_can_come_twice_and_lines_in_halves() {
     let fixture = ServedCluster::new();
-    fixture.server.once(Asked::watch(Kind::Slices), Fault::Twice);
+    fixture.server.once(RequestFilter::watch(Kind::Slices), Fault::Twice);
     let mut client = fixture.client();
     let from = fixture.cluster.version();
     client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}"));
@@ -454,7 +457,7 @@ fn a_client_refuses_each_wrong_certificate() {
 #[test]
 fn only_known_credentials_are_accepted() {
     let fixture = ServedCluster::new();
-    fixture.server.let_in(Some("sesame"), None);
+    fixture.server.accept_client(Some("sesame"), None);
     assert_eq!(fixture.get(SLICES).0, 401);
     let mut client = fixture.client();
     client.ask(SLICES, "Authorization: Bearer sesame\r\n");
@@ -462,10 +465,10 @@ fn only_known_credentials_are_accepted() {
     let node = fixture.authority.client("system:node:a").unwrap();
     let mut client = Client::dial(&fixture.server, &fixture.authority.pem(), Some(&node)).unwrap();
     assert_eq!(client.get(SLICES).0, 401);
-    fixture.server.let_in(None, Some(&node.der));
+    fixture.server.accept_client(None, Some(&node.der));
     assert_eq!(client.get(SLICES).0, 200);
     assert_eq!(fixture.server.requests().last().unwrap().certificate.as_ref(), Some(&node.der));
-    fixture.server.let_nobody_in();
+    fixture.server.reject_all_clients();
     assert_eq!(client.get(SLICES).0, 401);
 }
 
@@ -477,9 +480,12 @@ fn two_servers_of_a_cluster_agree() {
     fixture.slice("a", "10.0.0.1");
     let mut client = Client::dial(&other, &fixture.authority.pem(), None).unwrap();
     assert_eq!(client.get(SLICES), fixture.get(SLICES));
-    assert_eq!((other.asked(Asked::ANYTHING), fixture.server.asked(Asked::ANYTHING)), (1, 1));
+    assert_eq!(
+        (other.request_count(RequestFilter::ANYTHING), fixture.server.request_count(RequestFilter::ANYTHING)),
+        (1, 1)
+    );
     other.forget_requests();
-    assert_eq!(other.asked(Asked::ANYTHING), 0);
+    assert_eq!(other.request_count(RequestFilter::ANYTHING), 0);
 }
 
 #[test]

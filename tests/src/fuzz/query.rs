@@ -47,7 +47,7 @@ impl Requests {
         let snapshots = watch::channel(Arc::default()).1;
         let socket = std::env::temp_dir().join(format!("holdfast-fuzz-{}.sock", std::process::id()));
         let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: socket.clone() };
-        let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
+        let readings = readings::from_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
         let admin = admin::start(
             &settings,
             (readings, EventStatus::default(), readings::acts()),

@@ -4,7 +4,7 @@ use std::process::ExitStatus;
 
 /// Its exit code and output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct CommandOutput {
     /// Its exit code; -1 if a signal ended it.
     pub code: i32,
     /// Its standard output.
@@ -13,7 +13,7 @@ pub struct Said {
     pub err: String,
 }
 
-impl Said {
+impl CommandOutput {
     pub(super) fn new(status: ExitStatus, out: &[u8], err: &[u8]) -> Self {
         let text = |bytes| String::from_utf8_lossy(bytes).trim_end().to_owned();
         Self { code: status.code().unwrap_or(-1), out: text(out), err: text(err) }
@@ -26,14 +26,14 @@ impl Said {
 
     /// Its standard output; panics if it failed.
     #[track_caller]
-    pub fn good(self) -> String {
+    pub fn expect_success(self) -> String {
         assert_eq!(self.code, 0, "{self:#?}");
         self.out
     }
 
     /// Its output; panics if it succeeded.
     #[track_caller]
-    pub fn failed(self) -> String {
+    pub fn expect_failure(self) -> String {
         assert_ne!(self.code, 0, "{self:#?}");
         format!("{}\n{}", self.out, self.err)
     }

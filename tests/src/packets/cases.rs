@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use super::{Clients, Family, SERVICES, TARGET_PORT, address_of};
-use crate::bed::ask::{Held, Outcome, Question, Transport};
+use crate::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use crate::bed::fabric::{NODE_ADDRESSES, Switches};
 use crate::bed::{Bed, BedError, Location};
 
@@ -68,11 +68,11 @@ fn unanswered(questions: &[Question], outcomes: &[Outcome]) -> Vec<String> {
 
 /// Sends all requests at once from the outside client, and returns a line for each unanswered one.
 fn answered(clients: &mut Clients, questions: &[Question]) -> Result<Vec<String>, BedError> {
-    let outcomes = clients.of("outside")?.ask_all(questions)?;
+    let outcomes = clients.client("outside")?.ask_all(questions)?;
     Ok(unanswered(questions, &outcomes))
 }
 
-fn all_alive(expected: usize, held: &Held, when: &str) -> Option<String> {
+fn all_alive(expected: usize, held: &HeldConnections, when: &str) -> Option<String> {
     (held.alive != expected || !held.broken.is_empty())
         .then(|| format!("{when}: {held:?}, not {expected} alive"))
 }
@@ -86,14 +86,14 @@ fn one_source_port(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedErr
         let from = Some(outside(family, 40_001));
         for address in ["balancer", "external", "node"] {
             let to = frontend(service, address, family)?;
-            let held = clients.of("outside")?.hold(to, from, 1)?;
+            let held = clients.client("outside")?.hold(to, from, 1)?;
             all += 1;
             lines.extend(all_alive(1, &held, &format!("{to} from one port")));
             let datagram = Question::new(Transport::Udp, to).from(outside(family, 40_002));
             lines.extend(answered(clients, &[datagram])?);
         }
     }
-    let held = clients.of("outside")?.try_held()?;
+    let held = clients.client("outside")?.try_held()?;
     lines.extend(all_alive(all, &held, "all at the end"));
     Ok(lines)
 }
@@ -140,7 +140,7 @@ fn backwards(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     for (service, address) in [("here", "node"), ("bridged", "balancer"), ("away", "node")] {
         let to = frontend_v4(service, address)?;
         let from = SocketAddrV4::new(Ipv4Addr::new(10, 20, 0, 2), 40_020);
-        let outcome = clients.of("outside")?.backwards(from, to, DATAGRAM_BYTES)?;
+        let outcome = clients.client("outside")?.backwards(from, to, DATAGRAM_BYTES)?;
         if !matches!(outcome, Outcome::Answered { .. }) {
             lines.push(format!("{service} at {to}: {outcome:?}"));
         }
@@ -157,7 +157,7 @@ fn hops(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
         for (family, transport) in pairs() {
             let to = frontend(service, "balancer", family)?;
             let question = Question::new(transport, to).from(outside(family, 0)).hops(hops);
-            let outcome = clients.of("outside")?.ask(question)?;
+            let outcome = clients.client("outside")?.ask(question)?;
             let as_expected = match outcome {
                 Outcome::Answered { .. } => arrives,
                 Outcome::Unreachable => !arrives,
@@ -178,7 +178,7 @@ fn pairs() -> impl Iterator<Item = (Family, Transport)> {
 /// The node's own replies arrive at a NodePort's number, or at a port that SNAT may allocate.
 fn own_ports(bed: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
     let far = FAMILIES.map(|family| outside(family, TARGET_PORT));
-    let _server = bed.tell_whom(Location::far("client"), "far", &far)?;
+    let _server = bed.serve_seen_source(Location::far("client"), "far", &far)?;
     let mut questions = Vec::new();
     for (port, (family, transport)) in
         [30_001, 61_234].into_iter().flat_map(|port| pairs().map(move |it| (port, it)))
@@ -187,7 +187,7 @@ fn own_ports(bed: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> 
         let to = outside(family, TARGET_PORT);
         questions.push(Question::new(transport, to).from(SocketAddr::new(own, port)));
     }
-    let outcomes = clients.of("host")?.ask_all(&questions)?;
+    let outcomes = clients.client("host")?.ask_all(&questions)?;
     Ok(unanswered(&questions, &outcomes))
 }
 
@@ -200,7 +200,7 @@ fn affinity(_: &Bed, clients: &mut Clients) -> Result<Vec<String>, BedError> {
         let mut seen = Vec::new();
         for address in ["node", "balancer", "external", "node", "balancer", "external"] {
             let question = Question::new(transport, frontend("sticky", address, family)?).from(from);
-            seen.push(clients.of("outside")?.ask(question)?);
+            seen.push(clients.client("outside")?.ask(question)?);
         }
         let mut names: Vec<String> = seen.iter().map(by).collect();
         names.dedup();

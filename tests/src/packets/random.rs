@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use holdfast_laws::simulation::Random;
 use serde_json::{Value, json};
 
-pub use self::ask::{CLIENTS, Compared, Side, compare};
-pub use self::judge::{Answers, Difference, REASONS, Whose};
+pub use self::ask::{CLIENTS, ComparisonSummary, Side, compare};
+pub use self::judge::{Answers, Difference, REASONS, SourceOwner};
 pub use self::targets::{Kind, Target, targets};
 use super::{BACKENDS, Family};
 use crate::peers::mixed;
@@ -266,7 +266,7 @@ fn endpoints(random: &mut Random, family: Family) -> Vec<Value> {
     // Hints count only if every used endpoint has them.
     let is_hinted = random.chance(300);
     let is_by_node = random.chance(500);
-    let mood = random.pick(&[Mood::Ready, Mood::Ready, Mood::Mixed, Mood::Ending]);
+    let mood = random.pick(&[SliceState::Ready, SliceState::Ready, SliceState::Mixed, SliceState::Ending]);
     let count = random.below(ENDPOINTS_MAX + 1);
     let endpoint = |(addresses, node): &([&str; 2], Option<&str>)| {
         let mut endpoint =
@@ -295,14 +295,14 @@ fn hints(random: &mut Random, is_by_node: bool) -> Value {
 
 /// The common state of a slice's endpoints.
 #[derive(Clone, Copy, Default)]
-enum Mood {
+enum SliceState {
     #[default]
     Ready,
     Mixed,
     Ending,
 }
 
-impl Mood {
+impl SliceState {
     fn conditions(self, random: &mut Random) -> Value {
         match self {
             Self::Ready => json!({"ready": true, "serving": true, "terminating": false}),
@@ -328,7 +328,6 @@ pub fn draw(seed: u64, count: usize) -> (Vec<Value>, Vec<Value>) {
 }
 
 /// The objects written last, and the targets that reach them: a proxy that serves them has seen this whole round.
-/// everything of this round.
 pub fn sign(round: u16) -> ([Value; 3], Vec<Target>) {
     let addresses = Outside::Own.addresses(EXTERNAL, 253);
     let port =

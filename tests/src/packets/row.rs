@@ -30,7 +30,7 @@ impl Family {
 
 /// The source address that a backend sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum SeenSource {
     Client,
     /// Any address of the node.
     Node,
@@ -41,7 +41,7 @@ pub enum Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// One of these backends replies.
-    Answered(BTreeSet<&'static str>, Seen),
+    Answered(BTreeSet<&'static str>, SeenSource),
     Refused,
     Silent,
     /// The packet follows the routes to no backend: silence, or an ICMP error.
@@ -80,9 +80,9 @@ impl Expected {
         }
         let (by, seen) = text.split_once(" as ")?;
         let seen = match seen {
-            "client" => Seen::Client,
-            "node" => Seen::Node,
-            "any" => Seen::Any,
+            "client" => SeenSource::Client,
+            "node" => SeenSource::Node,
+            "any" => SeenSource::Any,
             _ => return None,
         };
         Some(Self::Answered(by.split('|').collect(), seen))
@@ -102,7 +102,7 @@ impl Expected {
     }
 }
 
-impl Seen {
+impl SeenSource {
     fn is(self, client: &str, seen: IpAddr) -> bool {
         // A process of the node has the node's addresses.
         let is_client = address_of(client, Family::is(seen)).map_or_else(|| is_node(seen), |own| own == seen);

@@ -8,7 +8,7 @@ use super::Row;
 /// How holdfast differs from kube-proxy by decision.
 pub const DIFFERENCES: [(&str, &str); 4] = [
     ("kept", "The client's address is kept where the backend's answer comes back by this node anyway."),
-    ("unallocated", "A cluster IP that no service has is nobody's business: the packet goes its way."),
+    ("unallocated", "No service has this cluster IP, so the packet follows the routes."),
     ("ranges", "Source ranges are for clients that come by a device; a process of the node is let in."),
     ("direct", "A process whose socket is served dials the backend itself."),
 ];

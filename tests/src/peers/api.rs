@@ -257,7 +257,7 @@ impl<'a> Api<'a> {
     }
 
     /// The slices of a service.
-    pub fn slices_of(&self, service: &str) -> Result<Vec<Value>, PeersError> {
+    pub fn service_slices(&self, service: &str) -> Result<Vec<Value>, PeersError> {
         let path = Kind::Slice.path(service)?;
         let (slices, name) = path.rsplit_once('/').unwrap_or_default();
         let list =

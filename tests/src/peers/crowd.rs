@@ -21,12 +21,12 @@ const PORT_NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Services by their numbers, and whether each exists.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct RandomServices {
     random: Random,
     services: Vec<bool>,
 }
 
-impl Crowd {
+impl RandomServices {
     pub fn new(seed: u64, services: usize) -> Self {
         Self { random: Random::new(seed), services: vec![false; services] }
     }
@@ -196,7 +196,7 @@ fn endpoint_slice(random: &mut Random, number: usize, slice: usize) -> Value {
     };
     // Hints count only if every used endpoint has them.
     let is_hinted = random.chance(400);
-    let mood = random.pick(&[Mood::Ready, Mood::Mixed, Mood::Ending]);
+    let mood = random.pick(&[SliceState::Ready, SliceState::Mixed, SliceState::Ending]);
     let count = random.below(6);
     let endpoints = (1..=count).map(|index| endpoint(random, &address(index), is_hinted, mood));
     let endpoints: Vec<Value> = endpoints.collect();
@@ -215,14 +215,14 @@ fn endpoint_slice(random: &mut Random, number: usize, slice: usize) -> Value {
 
 /// The common state of a slice's endpoints.
 #[derive(Clone, Copy, Default)]
-enum Mood {
+enum SliceState {
     #[default]
     Ready,
     Mixed,
     Ending,
 }
 
-impl Mood {
+impl SliceState {
     fn conditions(self, random: &mut Random) -> Value {
         match self {
             Self::Ready => json!({}),
@@ -242,7 +242,7 @@ pub(crate) fn mixed(random: &mut Random) -> Map<String, Value> {
     conditions
 }
 
-fn endpoint(random: &mut Random, address: &str, is_hinted: bool, mood: Mood) -> Value {
+fn endpoint(random: &mut Random, address: &str, is_hinted: bool, mood: SliceState) -> Value {
     let mut endpoint = json!({"addresses": [address], "conditions": mood.conditions(random)});
     if random.chance(800) {
         insert(&mut endpoint, "nodeName", random.pick(&NODES).into());

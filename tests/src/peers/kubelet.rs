@@ -37,7 +37,7 @@ fn word<'a>(pod: &'a Value, pointer: &str) -> &'a str {
 
 impl Kubelet {
     /// A kubelet for these nodes.
-    pub fn of(nodes: &[&str]) -> Self {
+    pub fn for_nodes(nodes: &[&str]) -> Self {
         Self { nodes: nodes.iter().map(|node| (*node).to_owned()).collect(), ..Self::default() }
     }
 

@@ -27,7 +27,7 @@ pub enum Client {
 
 /// The fate of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ClientFate {
     /// It reaches one of these.
     To(BTreeSet<SocketAddr>),
     /// It is refused, because the service has no endpoint.
@@ -40,12 +40,12 @@ pub enum Way {
 pub type Frontend = (SocketAddr, String);
 
 /// The fate of a client at each of kube-proxy's frontends.
-pub fn ways(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, Way>, PeersError> {
-    let mut ways = BTreeMap::new();
+pub fn client_fates(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, ClientFate>, PeersError> {
+    let mut fates = BTreeMap::new();
     for (family, node) in FAMILIES {
-        Rules::of(&listing(cluster, family)?, client).collect(node, &mut ways)?;
+        Rules::new(&listing(cluster, family)?, client).collect(node, &mut fates)?;
     }
-    Ok(ways)
+    Ok(fates)
 }
 
 fn listing(cluster: &Cluster, family: &str) -> Result<Value, PeersError> {
@@ -90,7 +90,7 @@ struct Rules<'a> {
 }
 
 impl<'a> Rules<'a> {
-    fn of(listing: &'a Value, client: Client) -> Self {
+    fn new(listing: &'a Value, client: Client) -> Self {
         let mut rules = Self { client, maps: BTreeMap::new(), chains: BTreeMap::new() };
         for object in array(listing.get("nftables")) {
             if let Some(map) = object.get("map") {
@@ -103,18 +103,19 @@ impl<'a> Rules<'a> {
         rules
     }
 
-    fn collect(&self, node: &str, ways: &mut BTreeMap<Frontend, Way>) -> Result<(), PeersError> {
+    fn collect(&self, node: &str, fates: &mut BTreeMap<Frontend, ClientFate>) -> Result<(), PeersError> {
         for (map, address) in [("service-ips", None), ("service-nodeports", Some(node))] {
             for (frontend, verdict) in self.elements(map, address)? {
                 if let Some(endpoints) = self.verdict(verdict)? {
-                    ways.insert(frontend, Way::To(endpoints));
+                    fates.insert(frontend, ClientFate::To(endpoints));
                 }
             }
         }
         for (map, address) in [("no-endpoint-services", None), ("no-endpoint-nodeports", Some(node))] {
             for (frontend, verdict) in self.elements(map, address)? {
-                let way = if verdict.get("drop").is_some() { Way::Dropped } else { Way::Refused };
-                ways.entry(frontend).or_insert(way);
+                let way =
+                    if verdict.get("drop").is_some() { ClientFate::Dropped } else { ClientFate::Refused };
+                fates.entry(frontend).or_insert(way);
             }
         }
         Ok(())
@@ -259,21 +260,21 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(listing: &Value, client: Client, expected: &[(&str, &str, Way)]) {
-        let mut ways = BTreeMap::new();
-        Rules::of(listing, client).collect("0.0.0.0", &mut ways).unwrap();
-        let row = |(address, protocol, way): &(&str, &str, Way)| {
+    fn check(listing: &Value, client: Client, expected: &[(&str, &str, ClientFate)]) {
+        let mut fates = BTreeMap::new();
+        Rules::new(listing, client).collect("0.0.0.0", &mut fates).unwrap();
+        let row = |(address, protocol, way): &(&str, &str, ClientFate)| {
             ((address.parse().unwrap(), (*protocol).to_owned()), way.clone())
         };
-        assert_eq!(ways, expected.iter().map(row).collect());
+        assert_eq!(fates, expected.iter().map(row).collect());
     }
 
     #[test]
     fn policy_local_gives_local_clients_all_endpoints_and_drops_others() {
         let both = ["10.1.0.1:8080", "10.1.0.2:8080"].map(|address| address.parse().unwrap());
-        let (dialled, refused) = ("203.0.113.7:80", ("203.0.113.7:80", "UDP", Way::Refused));
-        check(&listing(), Client::Local, &[(dialled, "TCP", Way::To(both.into())), refused.clone()]);
-        check(&listing(), Client::Remote, &[(dialled, "TCP", Way::Dropped), refused]);
+        let (dialled, refused) = ("203.0.113.7:80", ("203.0.113.7:80", "UDP", ClientFate::Refused));
+        check(&listing(), Client::Local, &[(dialled, "TCP", ClientFate::To(both.into())), refused.clone()]);
+        check(&listing(), Client::Remote, &[(dialled, "TCP", ClientFate::Dropped), refused]);
     }
 
     #[test]
@@ -287,7 +288,7 @@ mod tests {
     fn an_unknown_expression_is_an_error() {
         let mut listing = listing();
         listing["nftables"][7]["rule"]["expr"] = json!([{"queue": {}}]);
-        let told = Rules::of(&listing, Client::Local).collect("0.0.0.0", &mut BTreeMap::new());
+        let told = Rules::new(&listing, Client::Local).collect("0.0.0.0", &mut BTreeMap::new());
         assert!(matches!(told, Err(PeersError::Malformed { .. })), "{told:?}");
     }
 }

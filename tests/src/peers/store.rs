@@ -2,7 +2,6 @@
 //!
 //! Invariant: an object is written in full, as an apiserver last read it plus the change. The apiservers see it like
 //! any other write.
-//! of any other write.
 
 use std::fs;
 use std::io;

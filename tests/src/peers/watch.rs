@@ -17,7 +17,7 @@ const LINES_MAX: usize = 1024;
 
 /// One event of a watch.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct WatchEvent {
     /// The time since the watch began.
     pub after: Duration,
     /// `ADDED`, `MODIFIED`, `DELETED`.
@@ -43,7 +43,7 @@ impl Watch {
     }
 
     /// The next event; `None` if none arrives in time or the connection has ended.
-    pub fn next(&self, limit: Duration) -> Result<Option<Seen>, PeersError> {
+    pub fn next(&self, limit: Duration) -> Result<Option<WatchEvent>, PeersError> {
         self.lines.recv_timeout(limit).ok().map(seen).transpose()
     }
 
@@ -52,8 +52,8 @@ impl Watch {
         &self,
         limit: Duration,
         what: &str,
-        is_it: impl Fn(&Seen) -> bool,
-    ) -> Result<Seen, PeersError> {
+        is_it: impl Fn(&WatchEvent) -> bool,
+    ) -> Result<WatchEvent, PeersError> {
         let end = Instant::now() + limit;
         while let Some(seen) = self.next(end.saturating_duration_since(Instant::now()))? {
             if is_it(&seen) {
@@ -73,12 +73,12 @@ fn read(body: impl BufRead, begin: Instant, sender: &SyncSender<(Duration, Strin
     }
 }
 
-fn seen((after, line): (Duration, String)) -> Result<Seen, PeersError> {
+fn seen((after, line): (Duration, String)) -> Result<WatchEvent, PeersError> {
     let malformed = || PeersError::Malformed { what: line.clone(), said: "no event of a watch".to_owned() };
     let mut whole: Value = serde_json::from_str(&line).map_err(|_| malformed())?;
     let event = whole.get("type").and_then(Value::as_str).map(str::to_owned).ok_or_else(malformed)?;
     let object = whole.get_mut("object").map(Value::take).ok_or_else(malformed)?;
-    Ok(Seen { after, event, object })
+    Ok(WatchEvent { after, event, object })
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ const PORT: PortIndex = PortIndex(1);
 const GRACE_POLL: Duration = Duration::from_micros(200);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replaced {
+pub struct ReplaceReport {
     /// Replaced lists.
     pub replacements: u64,
     /// Connects; all succeeded.
@@ -44,8 +44,8 @@ pub struct Replaced {
 pub fn replace_again_and_again(
     bed: &SoakBed,
     time: Duration,
-    least: Replaced,
-) -> Result<Replaced, SoakError> {
+    least: ReplaceReport,
+) -> Result<ReplaceReport, SoakError> {
     let options = StartOptions {
         cgroup: Some(bed.bed.cgroup().to_owned()),
         bpffs: bed.bed.bpffs().join("replacing"),
@@ -61,7 +61,7 @@ pub fn replace_again_and_again(
     lists.insert()?;
     let replaced = bed.under_load(|connects| {
         let until = Instant::now() + time;
-        let mut done = Replaced::default();
+        let mut done = ReplaceReport::default();
         while Instant::now() < until
             || done.replacements < least.replacements
             || done.connects < least.connects

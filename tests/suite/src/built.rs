@@ -87,7 +87,7 @@ fn program(message: Message) -> Option<Program> {
 impl Program {
     /// The program at a path, for this crate's own tests.
     #[cfg(test)]
-    pub(crate) fn of_path(path: &str, folder: &std::path::Path) -> Self {
+    pub(crate) fn at_path(path: &str, folder: &std::path::Path) -> Self {
         let path = PathBuf::from(path);
         Self { name: "a/b".to_owned(), path, folder: folder.to_owned(), is_benchmark: false }
     }

@@ -10,7 +10,7 @@ use crate::table::{Run, Set, Table};
 
 /// The requested parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Selection {
     Set(Set),
     /// Due parts of `make test-all`, for this many seconds.
     Due(u64),
@@ -20,16 +20,16 @@ pub(crate) enum Asked {
 
 /// The requested runs, in the table's order.
 pub(crate) fn choose(
-    asked: &Asked,
+    asked: &Selection,
     table: &Table,
     rows: &Rows,
     changed: impl Fn(&Row, &Run) -> bool,
 ) -> Result<Vec<Run>, SuiteError> {
     let all: Vec<Run> = table.parts.iter().flat_map(crate::table::Part::runs).collect();
     match asked {
-        Asked::Set(set) => Ok(all.into_iter().filter(|run| run.part.by <= *set).collect()),
-        Asked::Named(names) => named(names, &all),
-        Asked::Due(seconds) => Ok(due(*seconds, all, table, rows, changed)),
+        Selection::Set(set) => Ok(all.into_iter().filter(|run| run.part.by <= *set).collect()),
+        Selection::Named(names) => named(names, &all),
+        Selection::Due(seconds) => Ok(due(*seconds, all, table, rows, changed)),
     }
 }
 
@@ -117,21 +117,21 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(asked: &Asked, known: &[(&str, u32, u64)], changed: &[&str], expected: &[&str]) {
+    fn check(asked: &Selection, known: &[(&str, u32, u64)], changed: &[&str], expected: &[&str]) {
         let changed = |_: &Row, run: &Run| changed.contains(&run.part.name.as_str());
         let chosen = choose(asked, &table(), &rows(known), changed).unwrap();
         assert_eq!(chosen.iter().map(Run::name).collect::<Vec<_>>(), expected, "{asked:?}");
     }
 
     #[test]
-    fn each_command_runs_what_the_one_before_it_runs() {
-        check(&Asked::Set(Set::Test), &[], &[], &["laws"]);
-        check(&Asked::Set(Set::All), &[], &[], &["laws", "page", "host@a", "host@b", "never"]);
+    fn each_command_runs_the_parts_of_the_previous_one() {
+        check(&Selection::Set(Set::Test), &[], &[], &["laws"]);
+        check(&Selection::Set(Set::All), &[], &[], &["laws", "page", "host@a", "host@b", "never"]);
     }
 
     #[test]
     fn a_part_is_named_alone_or_with_its_turn() {
-        let named = |names: &[&str]| Asked::Named(names.iter().map(|name| (*name).to_owned()).collect());
+        let named = |names: &[&str]| Selection::Named(names.iter().map(|name| (*name).to_owned()).collect());
         check(&named(&["host"]), &[], &[], &["host@a", "host@b"]);
         check(&named(&["host@b", "laws"]), &[], &[], &["host@b", "laws"]);
         let wrong = choose(&named(&["hots"]), &table(), &Rows::new(), |_, _| false).unwrap_err().to_string();
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn changed_parts_run_first_and_then_the_oldest() {
         let known = [("page", 3, 100), ("host@a", 1, 100), ("host@b", 2, 100), ("never", 4, 100)];
-        check(&Asked::Due(100), &known, &[], &["host@a"]);
-        check(&Asked::Due(200), &known, &["never"], &["never", "host@a"]);
-        check(&Asked::Due(1_000), &known, &[], &["host@a", "host@b", "page", "never"]);
+        check(&Selection::Due(100), &known, &[], &["host@a"]);
+        check(&Selection::Due(200), &known, &["never"], &["never", "host@a"]);
+        check(&Selection::Due(1_000), &known, &[], &["host@a", "host@b", "page", "never"]);
     }
 
     #[test]
@@ -155,12 +155,17 @@ mod tests {
             ("never", 4, 50),
             ("supply tools", 1, 150),
         ];
-        check(&Asked::Due(240), &known, &[], &["never"]);
-        check(&Asked::Due(400), &known, &[], &["page", "host@a", "never"]);
+        check(&Selection::Due(240), &known, &[], &["never"]);
+        check(&Selection::Due(400), &known, &[], &["page", "host@a", "never"]);
     }
 
     #[test]
     fn a_part_that_never_ran_is_due_if_its_limit_fits() {
-        check(&Asked::Due(500), &[("page", 1, 10), ("host@a", 1, 10), ("host@b", 1, 10)], &[], &["never"]);
+        check(
+            &Selection::Due(500),
+            &[("page", 1, 10), ("host@a", 1, 10), ("host@b", 1, 10)],
+            &[],
+            &["never"],
+        );
     }
 }

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::choose::Asked;
+use crate::choose::Selection;
 use crate::error::SuiteError;
 use crate::record::Records;
 use crate::session::{Places, Session, say};
@@ -109,16 +109,16 @@ fn places(root: &PathBuf) -> Result<Places, SuiteError> {
     Ok(Places { root, target, cache: caches.join("holdfast") })
 }
 
-fn asked(parts: Vec<String>, seconds: u64) -> Asked {
+fn asked(parts: Vec<String>, seconds: u64) -> Selection {
     match parts.first().map(String::as_str) {
-        Some("test") if parts.len() == 1 => Asked::Set(Set::Test),
-        Some("all") if parts.len() == 1 => Asked::Set(Set::All),
-        Some("due") if parts.len() == 1 => Asked::Due(seconds),
-        _ => Asked::Named(parts),
+        Some("test") if parts.len() == 1 => Selection::Set(Set::Test),
+        Some("all") if parts.len() == 1 => Selection::Set(Set::All),
+        Some("due") if parts.len() == 1 => Selection::Due(seconds),
+        _ => Selection::Named(parts),
     }
 }
 
-fn run(places: Places, asked: &Asked, build: Option<u64>) -> Result<ExitCode, SuiteError> {
+fn run(places: Places, asked: &Selection, build: Option<u64>) -> Result<ExitCode, SuiteError> {
     let mut session = Session::open(places)?;
     session.find_tests()?;
     let runs = session.choose(asked)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::built::Test;
 use crate::error::SuiteError;
-use crate::process::{self, Ended};
+use crate::process::{self, ProcessResult};
 use crate::table::Run;
 use crate::times::Times;
 
@@ -19,7 +19,7 @@ use crate::times::Times;
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) test: String,
-    pub(crate) ended: Ended,
+    pub(crate) ended: ProcessResult,
 }
 
 /// How the tests of one part run.
@@ -44,7 +44,7 @@ impl Pool<'_> {
     ) -> Result<Vec<Outcome>, SuiteError> {
         let mut waiting: Vec<&Test> = tests.iter().collect();
         // `pop` takes the last one.
-        waiting.sort_by_key(|test| times.of(&test.name));
+        waiting.sort_by_key(|test| times.last(&test.name));
         let (waiting, ended) = (Mutex::new(waiting), Mutex::new(Vec::new()));
         // Releases the lock before the test begins.
         let next = || lock(&waiting).pop();
@@ -93,7 +93,7 @@ mod tests {
             "touch $1; i=0; while [ ! -e $2 ]; do sleep 0.01; i=$((i + 1)); [ $i -lt 6000 ] || exit 1; done";
         let test = |own: &str, other: &str| Test {
             name: own.to_owned(),
-            program: Program::of_path("/bin/sh", folder.path()),
+            program: Program::at_path("/bin/sh", folder.path()),
             arguments: ["-c", meet, "sh", own, other].map(str::to_owned).to_vec(),
         };
         let run = Run::for_tests();

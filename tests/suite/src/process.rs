@@ -42,7 +42,7 @@ static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
 /// The result of a process.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ProcessResult {
     pub(crate) passed: bool,
     /// `exit status: 101`, `signal: 11 (SIGSEGV)`, `ended after 60 s`.
     pub(crate) how: String,
@@ -78,38 +78,38 @@ fn running() -> std::sync::MutexGuard<'static, BTreeSet<i32>> {
 }
 
 /// Runs a command until it ends or reaches its limit.
-pub(crate) fn run(command: &mut Command, limit: Duration, log: &Path) -> Result<Ended, SuiteError> {
+pub(crate) fn run(command: &mut Command, limit: Duration, log: &Path) -> Result<ProcessResult, SuiteError> {
     Ok(start(command, log)?.finish(limit))
 }
 
 /// A running process.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct RunningProcess {
     child: Child,
     begun: Instant,
     log: PathBuf,
 }
 
-pub(crate) fn start(command: &mut Command, log: &Path) -> Result<Started, SuiteError> {
+pub(crate) fn start(command: &mut Command, log: &Path) -> Result<RunningProcess, SuiteError> {
     let file = File::create(log).map_err(at("create", log))?;
     let both = file.try_clone().map_err(at("open", log))?;
     let program = command.get_program().to_string_lossy().into_owned();
     let begun = Instant::now();
     command.env(BUILT, "1").stdin(Stdio::null()).stdout(file).stderr(both).process_group(0);
     let child = command.spawn().map_err(|source| SuiteError::Start { program, source })?;
-    let started = Started { child, begun, log: log.to_owned() };
+    let started = RunningProcess { child, begun, log: log.to_owned() };
     running().insert(started.group());
     Ok(started)
 }
 
-impl Started {
+impl RunningProcess {
     /// The id of its group, which equals its process id.
     pub(crate) fn group(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
     /// Waits for its end, or ends it at the limit.
-    pub(crate) fn finish(mut self, limit: Duration) -> Ended {
+    pub(crate) fn finish(mut self, limit: Duration) -> ProcessResult {
         let pid = self.group();
         let is_late = !wait_until(pid, self.begun + limit);
         if is_late {
@@ -120,7 +120,7 @@ impl Started {
         running().remove(&pid);
         let how = if is_late { format!("ended after {} s", limit.as_secs()) } else { status.to_string() };
         let passed = status.success() && !is_late;
-        Ended { passed, how, wall: self.begun.elapsed(), cpu, log: self.log }
+        ProcessResult { passed, how, wall: self.begun.elapsed(), cpu, log: self.log }
     }
 }
 
@@ -154,7 +154,7 @@ fn cpu_time(pid: i32) -> Duration {
     Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
 }
 
-impl Ended {
+impl ProcessResult {
     /// The end of its output.
     pub(crate) fn output(&self) -> String {
         let read = || -> std::io::Result<Vec<u8>> {
@@ -173,7 +173,7 @@ impl Ended {
 mod tests {
     use super::*;
 
-    fn ended(script: &str, limit: Duration) -> Ended {
+    fn ended(script: &str, limit: Duration) -> ProcessResult {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.keep().join("log");
         run(Command::new("sh").args(["-c", script]), limit, &log).unwrap()

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::pool::Outcome;
-use crate::supply::Made;
+use crate::supply::SupplyResult;
 
 /// More unsteady tests than this in one run are no accident.
 const UNSTEADY_MAX: usize = 2;
@@ -27,7 +27,7 @@ const LINES_OF_FAILURES: usize = 20;
 pub(crate) struct PartReport {
     pub(crate) name: String,
     pub(crate) passed: usize,
-    pub(crate) failed: Vec<Failed>,
+    pub(crate) failed: Vec<FailedTest>,
     /// Tests that failed among others and passed alone.
     pub(crate) unsteady: Vec<String>,
     /// What passed tests could not try on this machine, with their names.
@@ -42,14 +42,14 @@ pub(crate) struct PartReport {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Failed {
+pub(crate) struct FailedTest {
     pub(crate) test: String,
     pub(crate) how: String,
     pub(crate) output: String,
 }
 
-impl Failed {
-    pub(crate) fn of(outcome: &Outcome) -> Self {
+impl FailedTest {
+    pub(crate) fn from_outcome(outcome: &Outcome) -> Self {
         let ended = &outcome.ended;
         Self { test: outcome.test.clone(), how: ended.how.clone(), output: ended.output() }
     }
@@ -83,7 +83,7 @@ impl PartReport {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) parts: Vec<PartReport>,
-    pub(crate) supplies: Vec<(String, Made)>,
+    pub(crate) supplies: Vec<(String, SupplyResult)>,
     /// The seconds of cargo's build before this program.
     pub(crate) build: Option<u64>,
     pub(crate) in_ci: bool,
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     fn part(name: &str, passed: usize, failed: &[&str], unsteady: &[&str]) -> PartReport {
-        let failed = failed.iter().map(|test| Failed {
+        let failed = failed.iter().map(|test| FailedTest {
             test: (*test).to_owned(),
             how: "exit status: 101".to_owned(),
             output: "panicked".to_owned(),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_could_not_run_fails_in_ci_and_is_named_everywhere() {
+    fn a_part_that_cannot_run_fails_in_ci_and_is_reported() {
         assert_eq!(last_line(vec![part("a", 3, &[], &[]), absent("page")], false), "3 passed, 0 failed");
         assert_eq!(last_line(vec![part("a", 3, &[], &[]), absent("page")], true), "3 passed, 1 failed");
         let text = Report { parts: vec![absent("page")], ..Report::default() }.text();

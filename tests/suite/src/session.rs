@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::built::{self, Program, Test};
-use crate::choose::{Asked, choose};
+use crate::choose::{Selection, choose};
 use crate::error::{SuiteError, at};
 use crate::git;
 use crate::needs;
@@ -19,8 +19,8 @@ use crate::pattern::fits;
 use crate::pool::{Outcome, Pool};
 use crate::process;
 use crate::record::{Records, Row, supply_row};
-use crate::report::{Failed, PartReport, Report};
-use crate::supply::{self, Supplies, Wanted};
+use crate::report::{FailedTest, PartReport, Report};
+use crate::supply::{self, Supplies, SupplyKey};
 use crate::table::{Run, Table};
 use crate::times::Times;
 
@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// The requested runs.
-    pub(crate) fn choose(&self, asked: &Asked) -> Result<Vec<Run>, SuiteError> {
+    pub(crate) fn choose(&self, asked: &Selection) -> Result<Vec<Run>, SuiteError> {
         let root = &self.places.root;
         let changed = |row: &Row, run: &Run| git::changed_since(root, &row.commit, &run.part.guards);
         choose(asked, &self.table, &self.records.rows()?, changed)
@@ -107,7 +107,7 @@ impl Session {
     pub(crate) fn run(&mut self, runs: &[Run], build: Option<u64>) -> Result<Report, SuiteError> {
         let supplies = Supplies::default();
         let able = runs.iter().filter(|run| needs::unmet(&run.part.needs).is_none());
-        let wanted: Vec<Wanted> = able.flat_map(|run| supply::wanted(&self.table, run)).collect();
+        let wanted: Vec<SupplyKey> = able.flat_map(|run| supply::wanted(&self.table, run)).collect();
         let logs = self.logs.clone();
         let parts = supply::beside(&supplies, &wanted, &logs, || self.run_parts(runs, &supplies))?;
         let in_ci = std::env::var_os("CI").is_some();
@@ -156,7 +156,7 @@ impl Session {
         let pool = Pool { run, target: &self.places.target, logs: &self.logs };
         let outcomes = pool.all(tests, &self.times, run.part.at_once)?;
         let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| !outcome.ended.passed).collect();
-        failed.iter().for_each(|outcome| tell(&Failed::of(outcome)));
+        failed.iter().for_each(|outcome| tell(&FailedTest::from_outcome(outcome)));
         let again: Vec<Test> =
             tests.iter().filter(|test| failed.iter().any(|it| it.test == test.name)).cloned().collect();
         let second = if run.part.again && again.len() <= AGAIN_MAX {
@@ -174,7 +174,7 @@ impl Session {
         let part = PartReport {
             untried,
             passed: outcomes.len() - failed.len() + unsteady.len(),
-            failed: lasting.map(|outcome| Failed::of(outcome)).collect(),
+            failed: lasting.map(|outcome| FailedTest::from_outcome(outcome)).collect(),
             unsteady,
             cpu: outcomes.iter().map(|outcome| outcome.ended.cpu).sum(),
             times: outcomes.iter().map(|outcome| (outcome.test.clone(), outcome.ended.wall)).collect(),
@@ -196,9 +196,9 @@ impl Session {
         let (passed, failed) =
             sums(&output).unwrap_or((usize::from(ended.passed), usize::from(!ended.passed)));
         let failed = failed.max(usize::from(!ended.passed));
-        let failure = |output| Failed { test: run.name(), how: ended.how.clone(), output };
+        let failure = |output| FailedTest { test: run.name(), how: ended.how.clone(), output };
         // Its output is shown once.
-        let failures: Vec<Failed> =
+        let failures: Vec<FailedTest> =
             [output].into_iter().chain(repeat(String::new())).take(failed).map(failure).collect();
         failures.first().into_iter().for_each(tell);
         Ok(PartReport {
@@ -256,7 +256,7 @@ fn sums(output: &str) -> Option<(usize, usize)> {
     })
 }
 
-fn tell(failed: &Failed) {
+fn tell(failed: &FailedTest) {
     say(&format!("failed: {} ({})\n{}", failed.test, failed.how, failed.output));
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::SuiteError;
-use crate::process::{self, Ended, Started};
+use crate::process::{self, ProcessResult, RunningProcess};
 use crate::table::{Run, Supply, Table};
 
 /// The longest time to make a supply: an hour on a slow network.
@@ -19,14 +19,14 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 /// A supply's name and turn.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Wanted {
+pub(crate) struct SupplyKey {
     pub(crate) name: String,
     command: Vec<String>,
 }
 
 /// The result of making a supply.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Made {
+pub(crate) struct SupplyResult {
     /// Why it failed.
     pub(crate) failed: Option<String>,
     pub(crate) wall: Duration,
@@ -41,7 +41,7 @@ pub(crate) struct Supplies {
 
 #[derive(Debug, Default)]
 struct State {
-    made: BTreeMap<Wanted, Made>,
+    made: BTreeMap<SupplyKey, SupplyResult>,
     /// The process group that is making a supply.
     making: Option<i32>,
     /// Whether a part waits.
@@ -49,13 +49,13 @@ struct State {
 }
 
 /// A part's supplies, in its order.
-pub(crate) fn wanted(table: &Table, run: &Run) -> Vec<Wanted> {
+pub(crate) fn wanted(table: &Table, run: &Run) -> Vec<SupplyKey> {
     let supply = |name: &String| table.supplies.iter().find(|supply| supply.name == *name);
-    run.part.supplies.iter().filter_map(supply).map(|supply| Wanted::of(supply, run)).collect()
+    run.part.supplies.iter().filter_map(supply).map(|supply| SupplyKey::new(supply, run)).collect()
 }
 
-impl Wanted {
-    fn of(supply: &Supply, run: &Run) -> Self {
+impl SupplyKey {
+    fn new(supply: &Supply, run: &Run) -> Self {
         let command: Vec<String> = supply.command.iter().map(|word| run.with_turn(word)).collect();
         let name = if command == supply.command {
             supply.name.clone()
@@ -65,15 +65,15 @@ impl Wanted {
         Self { name, command }
     }
 
-    fn start(&self, niceness: i32, log: &Path) -> Result<Started, SuiteError> {
+    fn start(&self, niceness: i32, log: &Path) -> Result<RunningProcess, SuiteError> {
         let mut command = Command::new("nice");
         command.args(["-n", &niceness.to_string()]).args(&self.command);
         process::start(&mut command, log)
     }
 }
 
-impl Made {
-    fn of(wanted: &Wanted, ended: &Ended) -> Self {
+impl SupplyResult {
+    fn from_process(wanted: &SupplyKey, ended: &ProcessResult) -> Self {
         let why = || format!("`{}`: {}\n{}", wanted.command.join(" "), ended.how, ended.output());
         Self { failed: (!ended.passed).then(why), wall: ended.wall, cpu: ended.cpu }
     }
@@ -81,7 +81,7 @@ impl Made {
 
 impl Supplies {
     /// Makes all supplies, each once.
-    fn make(&self, all: &[Wanted], logs: &Path) {
+    fn make(&self, all: &[SupplyKey], logs: &Path) {
         let log = logs.join("supply.log");
         for wanted in all {
             if !self.state().made.contains_key(wanted) {
@@ -92,25 +92,27 @@ impl Supplies {
         }
     }
 
-    fn make_one(&self, wanted: &Wanted, log: &Path) -> Made {
+    fn make_one(&self, wanted: &SupplyKey, log: &Path) -> SupplyResult {
         // The lock covers the start, so that a part that begins to wait either finds the group or is seen by the
         // start.
         let started = {
             let mut state = self.state();
             let started = wanted.start(state.niceness(), log);
-            state.making = started.as_ref().ok().map(Started::group);
+            state.making = started.as_ref().ok().map(RunningProcess::group);
             started
         };
         let made = match started {
-            Ok(started) => Made::of(wanted, &started.finish(LIMIT)),
-            Err(error) => Made { failed: Some(error.to_string()), wall: Duration::ZERO, cpu: Duration::ZERO },
+            Ok(started) => SupplyResult::from_process(wanted, &started.finish(LIMIT)),
+            Err(error) => {
+                SupplyResult { failed: Some(error.to_string()), wall: Duration::ZERO, cpu: Duration::ZERO }
+            }
         };
         self.state().making = None;
         made
     }
 
     /// Waits until it was made or has failed. Meanwhile, supplies get normal priority.
-    pub(crate) fn wait(&self, wanted: &Wanted) -> Made {
+    pub(crate) fn wait(&self, wanted: &SupplyKey) -> SupplyResult {
         let mut state = self.state();
         while !state.made.contains_key(wanted) {
             if !state.is_awaited {
@@ -125,12 +127,12 @@ impl Supplies {
     }
 
     /// Whether making it was tried.
-    pub(crate) fn has(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn has(&self, wanted: &SupplyKey) -> bool {
         self.state().made.contains_key(wanted)
     }
 
     /// All supplies that were made, by name.
-    pub(crate) fn all(&self) -> Vec<(String, Made)> {
+    pub(crate) fn all(&self) -> Vec<(String, SupplyResult)> {
         self.state().made.iter().map(|(wanted, made)| (wanted.name.clone(), made.clone())).collect()
     }
 
@@ -156,7 +158,12 @@ impl State {
 }
 
 /// Runs `during` while supplies are made.
-pub(crate) fn beside<T>(supplies: &Supplies, all: &[Wanted], logs: &Path, during: impl FnOnce() -> T) -> T {
+pub(crate) fn beside<T>(
+    supplies: &Supplies,
+    all: &[SupplyKey],
+    logs: &Path,
+    during: impl FnOnce() -> T,
+) -> T {
     thread::scope(|scope| {
         scope.spawn(|| supplies.make(all, logs));
         during()
@@ -167,8 +174,8 @@ pub(crate) fn beside<T>(supplies: &Supplies, all: &[Wanted], logs: &Path, during
 mod tests {
     use super::*;
 
-    fn wanted(script: &str) -> Wanted {
-        Wanted { name: script.to_owned(), command: ["sh", "-c", script].map(str::to_owned).to_vec() }
+    fn wanted(script: &str) -> SupplyKey {
+        SupplyKey { name: script.to_owned(), command: ["sh", "-c", script].map(str::to_owned).to_vec() }
     }
 
     #[test]

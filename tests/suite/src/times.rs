@@ -25,7 +25,7 @@ impl Times {
     }
 
     /// An unknown test begins before the short ones, because it may be long.
-    pub(crate) fn of(&self, test: &str) -> Duration {
+    pub(crate) fn last(&self, test: &str) -> Duration {
         self.known.get(test).copied().unwrap_or(Duration::from_secs(1))
     }
 

@@ -215,7 +215,7 @@ impl Stage<'_> {
     }
 
     fn delete_slices(&self) {
-        for slice in self.api.slices_of(&self.own("web")).unwrap() {
+        for slice in self.api.service_slices(&self.own("web")).unwrap() {
             let name = slice["metadata"]["name"].as_str().unwrap();
             self.api.delete(Kind::Slice, &self.own(name)).unwrap();
         }
@@ -354,7 +354,7 @@ fn real_controllers_accidents_are_held_and_intents_refused() {
     stage::prepare(&cluster, 1);
     let api = cluster.api(0).unwrap();
     api.add_node(OTHER, "zone-b").unwrap();
-    let kubelet = std::cell::RefCell::new(Kubelet::of(&[stage::NODE, OTHER]));
+    let kubelet = std::cell::RefCell::new(Kubelet::for_nodes(&[stage::NODE, OTHER]));
     kubelet.borrow_mut().work(&api).unwrap();
     cluster.start_part(Part::WorkloadControllers).unwrap();
     // The node controller notices the lost node within that time, and renews the other one many times in it.

@@ -120,7 +120,7 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     // The snapshot is saved within a second.
     thread::sleep(Duration::from_secs(2));
     check_served(&mut clients, "before");
-    let before = cluster.requests_of(stage::USER).unwrap();
+    let before = cluster.requests_by_user(stage::USER).unwrap();
 
     let away = Instant::now();
     cluster.kill(Part::Apiserver(0)).unwrap();
@@ -149,6 +149,6 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     let synced = back.elapsed();
     println!("confirmed {synced:?} after an apiserver was ready");
     cluster.start_part(Part::Apiserver(1)).unwrap();
-    check_lists(&before, &cluster.requests_of(stage::USER).unwrap());
+    check_lists(&before, &cluster.requests_by_user(stage::USER).unwrap());
     check_served(&mut clients, "while the apiservers came back");
 }

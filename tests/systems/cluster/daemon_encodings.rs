@@ -8,7 +8,7 @@ use holdfast_kubernetes::apiserver::{Access, Encoding};
 use holdfast_kubernetes::own_node::NodeReport;
 use holdfast_kubernetes::source::{Kubernetes, SourceSettings};
 use holdfast_tests::bed::{Layout, Location};
-use holdfast_tests::peers::{Cluster, Crowd, NODE};
+use holdfast_tests::peers::{Cluster, NODE, RandomServices};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -55,7 +55,7 @@ fn a_real_apiserver_leads_to_the_same_facts_in_both_encodings() {
     let cluster = Cluster::without_controllers(Layout::default(), 1).unwrap();
     let api = cluster.api(0).unwrap();
     api.add_node(NODE, "zone-a").unwrap();
-    Crowd::new(5, SERVICES).create(&api).unwrap();
+    RandomServices::new(5, SERVICES).create(&api).unwrap();
     api.apply_object(&json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": "empty", "labels": {"kubernetes.io/service-name": "s1"}}, "endpoints": [],

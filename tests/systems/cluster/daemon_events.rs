@@ -55,7 +55,7 @@ fn expect_events(api: &Api<'_>, daemon: &Daemon<'_>, expected: &[&str]) {
 }
 
 #[test]
-fn a_real_apiserver_takes_the_events_of_a_hold_and_counts_the_next_one() {
+fn a_real_apiserver_accepts_hold_events_and_counts_repetitions() {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     let api = cluster.api(0).unwrap();
     stage::prepare(&cluster, 1);

@@ -136,7 +136,7 @@ fn a_restart_with_another_credential_costs_the_apiserver_no_list() {
     daemon.start().unwrap();
     expect(&daemon, SERVICE, "serving 10.1.0.1:8080 10.1.0.2:8080");
     daemon.stop().unwrap();
-    let first = pods.cluster.requests_of(stage::USER).unwrap();
+    let first = pods.cluster.requests_by_user(stage::USER).unwrap();
     assert_eq!((first["list services"], first["list endpointslices"]), (1, 1), "{first:?}");
 
     daemon.configure(&stage::by_token(&pods.cluster, 1, &file)).unwrap();
@@ -145,7 +145,7 @@ fn a_restart_with_another_credential_costs_the_apiserver_no_list() {
     until(SOON, "three watches", || Ok((watched(&daemon).first().map(|it| it.1) == Some(3)).then_some(())))
         .unwrap();
     check_way(&daemon, "token");
-    let second = pods.cluster.requests_of(stage::ACCOUNT_USER).unwrap();
+    let second = pods.cluster.requests_by_user(stage::ACCOUNT_USER).unwrap();
     println!("asked by the first daemon: {first:?}; by the second one: {second:?}");
     assert_eq!((second.get("list services"), second.get("list endpointslices")), (None, None), "{second:?}");
     check_served(&pods, &["10.1.0.1", "10.1.0.2"]);

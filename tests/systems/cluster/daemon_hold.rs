@@ -145,7 +145,7 @@ fn refused_after(cluster: &Cluster, api: &Api<'_>) -> Duration {
 }
 
 fn name_of_slice(api: &Api<'_>) -> String {
-    let slices = api.slices_of(WEB).unwrap();
+    let slices = api.service_slices(WEB).unwrap();
     format!("default/{}", slices[0]["metadata"]["name"].as_str().unwrap())
 }
 

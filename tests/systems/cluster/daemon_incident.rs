@@ -13,7 +13,7 @@ use holdfast_host::logging::messages::LIST_HELD;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Dialer, Layout, Location, Role};
 use holdfast_tests::peers::{
-    ADVERTISED, APISERVER_PORT, Api, Cluster, Kind, Part, SOON, Seen, apiserver, until,
+    ADVERTISED, APISERVER_PORT, Api, Cluster, Kind, Part, SOON, WatchEvent, apiserver, until,
 };
 use serde_json::{Value, json};
 
@@ -82,7 +82,7 @@ fn lead_vip_to_live(api: &Api<'_>) {
     api.apply_object(&slice).unwrap();
 }
 
-fn is_full(seen: &Seen) -> bool {
+fn is_full(seen: &WatchEvent) -> bool {
     seen.object["endpoints"][0]["addresses"][0] == ADVERTISED.to_string()
 }
 
@@ -266,7 +266,7 @@ fn the_incident_touches_neither_the_vip_nor_the_daemons_own_watch() {
 
     cluster.start_part(Part::Apiserver(0)).unwrap();
     clients.check_served("while the apiserver came back");
-    let asked = cluster.requests_of(stage::USER).unwrap();
+    let asked = cluster.requests_by_user(stage::USER).unwrap();
     println!("asked of both apiservers: {asked:?}");
     // The first lists, and those of `holdfast verify`, which lists again if a slice changes meanwhile. A watch that is
     // silent after each of the two interruptions gets one object, to see the server's version.

@@ -17,14 +17,16 @@ const AGREE: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// The ports of each proxy: health, metrics, and Services' health checks.
-struct Who {
+struct ProxyPorts {
     health: &'static str,
     metrics: &'static str,
     checks: &'static str,
 }
 
-const OURS: Who = Who { health: "127.0.0.1:10356", metrics: "127.0.0.1:10349", checks: "127.0.0.1" };
-const THEIRS: Who = Who { health: "127.0.0.1:10256", metrics: "127.0.0.1:10249", checks: ADDRESS };
+const OURS: ProxyPorts =
+    ProxyPorts { health: "127.0.0.1:10356", metrics: "127.0.0.1:10349", checks: "127.0.0.1" };
+const THEIRS: ProxyPorts =
+    ProxyPorts { health: "127.0.0.1:10256", metrics: "127.0.0.1:10249", checks: ADDRESS };
 
 const PORTS: &str = "[kube_proxy]\nhealth = \"127.0.0.1:10356\"\nmetrics = \"127.0.0.1:10349\"\n";
 
@@ -74,7 +76,7 @@ fn without_times(json: &mut Value) {
 
 /// Checks that both answers are equal and have this status.
 #[track_caller]
-fn check_same(cluster: &Cluster, path: impl Fn(&Who) -> String, more: &[&str], status: &str) {
+fn check_same(cluster: &Cluster, path: impl Fn(&ProxyPorts) -> String, more: &[&str], status: &str) {
     let mut last = Vec::new();
     let agreed = until(AGREE, "agreement", || {
         last = [OURS, THEIRS].map(|who| ask(cluster, &path(&who), more).map(comparable)).to_vec();
@@ -126,13 +128,13 @@ fn endpoints(cluster: &Cluster, endpoints: &[(&str, &str, bool)]) {
 }
 
 /// The names and types of metrics.
-fn metrics(cluster: &Cluster, who: &Who) -> BTreeSet<String> {
+fn metrics(cluster: &Cluster, who: &ProxyPorts) -> BTreeSet<String> {
     let text = ask(cluster, &format!("{}/metrics", who.metrics), &[]).unwrap().body;
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(str::to_owned).collect()
 }
 
 /// How many changes of endpoints were counted, and how many of them within a minute.
-fn programmed(cluster: &Cluster, who: &Who) -> Option<[String; 2]> {
+fn programmed(cluster: &Cluster, who: &ProxyPorts) -> Option<[String; 2]> {
     let text = ask(cluster, &format!("{}/metrics", who.metrics), &[])?.body;
     let of_bucket = |most: &str| {
         let name = "kubeproxy_network_programming_duration_seconds_bucket";
@@ -156,7 +158,7 @@ fn check_programmed(cluster: &Cluster, changes: u32) {
 
 #[test]
 fn kube_proxys_ports_give_its_answers() {
-    let cluster = stage::of_a_node_with_an_address();
+    let cluster = stage::start_with_node_address();
     let api = cluster.api(0).unwrap();
     apply(
         &cluster,
@@ -201,7 +203,7 @@ fn kube_proxys_ports_give_its_answers() {
     assert!(invented.is_empty() && ours.len() > 8, "{invented:?}");
 
     api.delete(Kind::Service, "default/web").unwrap();
-    let gone = |who: &Who| ask(&cluster, &format!("{}:{CHECK}/", who.checks), &[]).is_none();
+    let gone = |who: &ProxyPorts| ask(&cluster, &format!("{}:{CHECK}/", who.checks), &[]).is_none();
     until(AGREE, "both closed", || Ok((gone(&OURS) && gone(&THEIRS)).then_some(()))).unwrap();
     daemon.stop().unwrap();
 }

@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::peers::{Api, Client, Cluster, Crowd, Frontend, Kind, Part, Way, until, ways};
+use holdfast_tests::peers::{
+    Api, Client, ClientFate, Cluster, Frontend, Kind, Part, RandomServices, client_fates, until,
+};
 use serde_json::{Value, json};
 
 use crate::stage::{self, rows, word};
 
-type Table = BTreeMap<Frontend, Way>;
+type Table = BTreeMap<Frontend, ClientFate>;
 
 /// kube-proxy writes once a second; a busy machine takes longer.
 const AGREE: Duration = Duration::from_secs(30);
@@ -41,7 +43,7 @@ fn write_sign(api: &Api<'_>, round: u64) {
 
 fn has_sign(table: &Table, round: u64) -> bool {
     let endpoint = format!("10.9.0.{}:8080", 1 + round).parse().unwrap();
-    let led = Way::To([endpoint].into());
+    let led = ClientFate::To([endpoint].into());
     table.iter().any(|((frontend, _), way)| u64::from(frontend.port()) == 1000 + round && *way == led)
 }
 
@@ -56,20 +58,20 @@ fn backends(list: &Value) -> BTreeSet<SocketAddr> {
 
 /// The fate of a client in a row. The verdict is for clients of the node; others are dropped if only other nodes have
 /// a backend for them.
-fn way(row: &Value, client: Client) -> Way {
+fn way(row: &Value, client: Client) -> ClientFate {
     let local = backends(&row["backends"]);
     if client == Client::Remote && !row["external_backends"].is_null() {
         let remote = backends(&row["external_backends"]);
         return match (remote.is_empty(), local.is_empty()) {
-            (false, _) => Way::To(remote),
-            (true, false) => Way::Dropped,
-            (true, true) => Way::Refused,
+            (false, _) => ClientFate::To(remote),
+            (true, false) => ClientFate::Dropped,
+            (true, true) => ClientFate::Refused,
         };
     }
     match word(row, "verdict").as_str() {
-        "serving" | "draining" => Way::To(local),
-        "dropping" => Way::Dropped,
-        "refusing" => Way::Refused,
+        "serving" | "draining" => ClientFate::To(local),
+        "dropping" => ClientFate::Dropped,
+        "refusing" => ClientFate::Refused,
         verdict => panic!("{verdict}: {row}"),
     }
 }
@@ -81,7 +83,7 @@ fn ours(daemon: &Daemon<'_>, client: Client) -> Table {
 }
 
 fn theirs(cluster: &Cluster, client: Client) -> Table {
-    ways(cluster, client).unwrap()
+    client_fates(cluster, client).unwrap()
 }
 
 fn differences(ours: &Table, theirs: &Table) -> Vec<String> {
@@ -100,7 +102,7 @@ fn check_agreement(cluster: &Cluster, daemon: &Daemon<'_>, round: u64) {
             Ok((last.is_empty() && has_sign(&table, round)).then_some(()))
         });
         agreed.unwrap_or_else(|error| panic!("round {round}, {client:?}: {error}:\n{}", last.join("\n")));
-        let served = table.values().filter(|way| matches!(way, Way::To(_))).count();
+        let served = table.values().filter(|way| matches!(way, ClientFate::To(_))).count();
         println!("round {round}, {client:?}: {served} of {} frontends served, no difference", table.len());
         assert!(served > SERVICES / 4, "a cluster that says little");
     }
@@ -115,10 +117,10 @@ fn move_to(api: &Api<'_>, zone: &str) {
 
 #[test]
 fn clients_get_the_same_results_as_with_kube_proxy() {
-    let cluster = stage::of_a_node_with_an_address();
+    let cluster = stage::start_with_node_address();
     let api = cluster.api(0).unwrap();
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
-    let mut crowd = Crowd::new(seed, SERVICES);
+    let mut crowd = RandomServices::new(seed, SERVICES);
     crowd.create(&api).unwrap();
     cluster.start_part(Part::Proxy).unwrap();
     let mut daemon = Daemon::new(cluster.bed(), &(stage::by_certificate(&cluster, 1) + REFUSE)).unwrap();

@@ -29,7 +29,7 @@ pub(crate) fn cluster_beside(mut others: Vec<Neighbour>) -> Cluster {
         near: vec!["10.1.0.1/24"],
         far: vec!["10.1.0.2/24", "10.1.0.4/24"],
     });
-    let cluster = stage::of_a_node_beside(others);
+    let cluster = stage::start_with_neighbours(others);
     fabric::set(cluster.bed(), Location::NODE, "ipv4/ip_forward", "1").unwrap();
     permit(&cluster);
     cluster
@@ -68,7 +68,7 @@ pub(crate) fn served_daemon<'a>(cluster: &'a Cluster, config: &str) -> Daemon<'a
 
 /// The expected result of a diagnosis.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct ExpectedDiagnosis<'a> {
     pub(crate) service: &'a str,
     /// The first finding; `-`: nothing is wrong.
     pub(crate) first: &'a str,
@@ -87,32 +87,38 @@ const TEXTS_MAX: usize = 10;
 const LOOKED: Duration = Duration::from_secs(90);
 
 /// The expected result without a finding, except for the name.
-pub(crate) const WELL: Wanted<'static> =
-    Wanted { service: "", first: "-", exit: 0, next: "", findings: &[], says: &["Nothing is wrong"] };
+pub(crate) const WELL: ExpectedDiagnosis<'static> = ExpectedDiagnosis {
+    service: "",
+    first: "-",
+    exit: 0,
+    next: "",
+    findings: &[],
+    says: &["Nothing is wrong"],
+};
 
 /// A diagnosis with probes.
 #[track_caller]
-pub(crate) fn expect(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
+pub(crate) fn expect(daemon: &Daemon<'_>, wanted: &ExpectedDiagnosis<'_>) -> String {
     expect_by(daemon, SOON, &[], wanted)
 }
 
 /// A diagnosis of what the daemon itself must notice first: it checks its programs once a minute.
 #[track_caller]
-pub(crate) fn expect_once_looked(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
+pub(crate) fn expect_once_looked(daemon: &Daemon<'_>, wanted: &ExpectedDiagnosis<'_>) -> String {
     expect_by(daemon, LOOKED, &[], wanted)
 }
 
 /// A diagnosis without probes, because no socket listens at the pods' addresses. Unchecked parts do not count as
 /// healthy.
 #[track_caller]
-pub(crate) fn expect_unprobed(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
+pub(crate) fn expect_unprobed(daemon: &Daemon<'_>, wanted: &ExpectedDiagnosis<'_>) -> String {
     let exit = if wanted.exit == 0 { 5 } else { wanted.exit };
-    expect_by(daemon, SOON, &["--no-probe"], &Wanted { exit, ..*wanted })
+    expect_by(daemon, SOON, &["--no-probe"], &ExpectedDiagnosis { exit, ..*wanted })
 }
 
 /// Changes take a moment from the apiserver to the daemon, and Events are read every five seconds.
 #[track_caller]
-fn expect_by(daemon: &Daemon<'_>, limit: Duration, more: &[&str], wanted: &Wanted<'_>) -> String {
+fn expect_by(daemon: &Daemon<'_>, limit: Duration, more: &[&str], wanted: &ExpectedDiagnosis<'_>) -> String {
     let words = [&["diagnose", wanted.service][..], more].concat();
     let mut last = (Vec::new(), String::new());
     let found = until(limit, "the right diagnosis", || {
@@ -132,7 +138,7 @@ fn as_json(daemon: &Daemon<'_>, words: &[&str]) -> Value {
     answer
 }
 
-fn differences(answer: &Value, wanted: &Wanted<'_>) -> Vec<String> {
+fn differences(answer: &Value, wanted: &ExpectedDiagnosis<'_>) -> Vec<String> {
     let verdict = &answer["verdict"];
     let first = word(verdict, "finding");
     let next = word(&verdict["next"], "text");
@@ -166,7 +172,7 @@ fn unheard(answer: &Value) -> Vec<String> {
 /// The text in one line, so that no break splits a phrase. A text that is less certain than the answer before it is
 /// requested again.
 #[track_caller]
-fn as_text(daemon: &Daemon<'_>, words: &[&str], answer: &Value, wanted: &Wanted<'_>) -> String {
+fn as_text(daemon: &Daemon<'_>, words: &[&str], answer: &Value, wanted: &ExpectedDiagnosis<'_>) -> String {
     let is_likely = |text: &str| text.split("\n\n").nth(1).is_some_and(|said| said.contains("(likely)"));
     let likely = word(&answer["verdict"], "confidence") == "likely";
     let mut said = daemon.answer(words).unwrap();

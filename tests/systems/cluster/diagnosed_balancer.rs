@@ -8,7 +8,9 @@ use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect_unprobed, make_older, restart, wait_event};
+use crate::diagnosed::{
+    self, ExpectedDiagnosis, WELL, ago, apply_at, expect_unprobed, make_older, restart, wait_event,
+};
 use crate::guide::shows;
 use crate::stage;
 
@@ -92,7 +94,7 @@ fn each_clouds_refusal_is_reported_with_cause_and_remedy() {
         let next = first_remedy(id, name);
         let text = expect_unprobed(
             &daemon,
-            &Wanted {
+            &ExpectedDiagnosis {
                 service: &service,
                 first: "lb.failing",
                 exit: 3,
@@ -171,7 +173,7 @@ fn each_part_of_a_combined_message_keeps_its_cause() {
     daemon.start().unwrap();
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/similar",
             first: "lb.failing",
             exit: 3,
@@ -240,7 +242,7 @@ fn a_missing_balancer_controller_differs_from_a_busy_one() {
     daemon.start().unwrap();
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/nobody",
             first: "lb.no-controller",
             exit: 3,
@@ -262,7 +264,7 @@ fn a_missing_balancer_controller_differs_from_a_busy_one() {
     restart(&mut daemon);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/nobody",
             first: "lb.controller-alive",
             exit: 3,
@@ -283,7 +285,7 @@ fn a_missing_balancer_controller_differs_from_a_busy_one() {
     restart(&mut daemon);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/classed",
             first: "lb.class-unserved",
             exit: 3,
@@ -296,7 +298,7 @@ fn a_missing_balancer_controller_differs_from_a_busy_one() {
     restart(&mut daemon);
     expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/nobody",
             findings: &["lb.state ok", "lb.pending ok", "lb.controller-alive skipped"],
             ..WELL
@@ -360,7 +362,7 @@ fn other_controllers_events_are_understood_and_forbidden_ones_reported() {
     daemon.start().unwrap();
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/pool",
             first: "lb.failing",
             exit: 3,
@@ -389,7 +391,7 @@ fn other_controllers_events_are_understood_and_forbidden_ones_reported() {
     restart(&mut daemon);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/forged",
             first: "lb.failing",
             exit: 3,
@@ -403,7 +405,7 @@ fn other_controllers_events_are_understood_and_forbidden_ones_reported() {
     restart(&mut daemon);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/pool",
             first: "lb.pending",
             exit: 1,

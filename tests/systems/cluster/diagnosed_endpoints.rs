@@ -13,7 +13,7 @@ use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect, expect_unprobed};
+use crate::diagnosed::{self, ExpectedDiagnosis, WELL, ago, apply_at, expect, expect_unprobed};
 use crate::guide::shows;
 use crate::provoked;
 use crate::stage;
@@ -118,7 +118,7 @@ fn write_until(cluster: &Cluster, ends: &AtomicBool) {
         if ends.load(Ordering::Relaxed) {
             return;
         }
-        for slice in api.slices_of("default/my-svc").unwrap() {
+        for slice in api.service_slices("default/my-svc").unwrap() {
             let name = format!("default/{}", stage::word(&slice["metadata"], "name"));
             let part = json!({"metadata": {"annotations": {"turn": turn.to_string()}}});
             api.merge(Kind::Slice, &name, &part).unwrap();
@@ -158,7 +158,7 @@ fn a_deleted_pod_among_endpoints_is_reported_with_ordered_remedies() {
         provoked::expect(&api, "default", &[CONFLICT]);
         let text = expect(
             &daemon,
-            &Wanted {
+            &ExpectedDiagnosis {
                 service: "default/my-svc",
                 first: "slices.stale",
                 exit: 3,
@@ -187,13 +187,13 @@ fn a_deleted_pod_among_endpoints_is_reported_with_ordered_remedies() {
     });
 
     pods[2].terminate(&api).unwrap();
-    let wanted = Wanted { service: "default/leaving", findings: &["slices.stale ok"], ..WELL };
+    let wanted = ExpectedDiagnosis { service: "default/leaving", findings: &["slices.stale ok"], ..WELL };
     shows("A pod that is being deleted", &expect_unprobed(&daemon, &wanted));
     api.merge_status(Kind::Pod, pods[3].name, &json!({"status": {"phase": "Failed", "reason": "Evicted"}}))
         .unwrap();
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/evicted",
             first: "slices.stale",
             exit: 3,
@@ -206,7 +206,7 @@ fn a_deleted_pod_among_endpoints_is_reported_with_ordered_remedies() {
     apply_at(&api, LEASE, &lease(&ago(8)));
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/my-svc",
             first: "controller.alive",
             exit: 3,
@@ -220,7 +220,7 @@ fn a_deleted_pod_among_endpoints_is_reported_with_ordered_remedies() {
     diagnosed::pods(&api, &[pod("default/my-app-2", "my-app", "n2", "10.1.0.4")]);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/my-svc",
             first: "slices.stale",
             exit: 3,
@@ -233,7 +233,7 @@ fn a_deleted_pod_among_endpoints_is_reported_with_ordered_remedies() {
     diagnosed::forbid(&cluster, "pods");
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/my-svc",
             first: "probe.backend",
             exit: 1,
@@ -251,7 +251,7 @@ fn a_deleted_pod_among_endpoints_is_reported_with_ordered_remedies() {
     })).unwrap();
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/my-svc",
             first: "slices.stale",
             exit: 3,
@@ -283,7 +283,7 @@ fn a_selector_without_matches_differs_from_intended_absence() {
     wait_endpoints(&daemon, "default/scaled", 2);
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/typo",
             first: "pods.selector-typo",
             exit: 3,
@@ -303,7 +303,7 @@ fn a_selector_without_matches_differs_from_intended_absence() {
     diagnosed::pods(&api, &[pod("default/my-apq-1", "my-apq", "n1", "10.1.0.8")]);
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/typo",
             first: "pods.selector-typo",
             exit: 3,
@@ -316,7 +316,7 @@ fn a_selector_without_matches_differs_from_intended_absence() {
     assert!(!text.contains("patch service"), "which of the two is meant is not known: {text}");
     expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/unready",
             first: "pods.unready",
             exit: 3,
@@ -334,7 +334,7 @@ fn a_selector_without_matches_differs_from_intended_absence() {
     }
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/scaled",
             first: "pods.scaled-to-zero",
             exit: 3,
@@ -351,7 +351,7 @@ fn a_selector_without_matches_differs_from_intended_absence() {
     diagnosed::forbid(&cluster, "pods");
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/typo",
             first: "slices.counts",
             exit: 3,
@@ -379,7 +379,7 @@ fn external_policy_local_is_judged_by_its_possible_clients() {
     let daemon = daemon(&cluster);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/balanced",
             findings: &["policy.external-local info", "lb.health-port ok"],
             says: &["on n2", "podAntiAffinity on kubernetes.io/hostname"],
@@ -389,7 +389,7 @@ fn external_policy_local_is_judged_by_its_possible_clients() {
     shows("An external policy of Local on a node without a pod", &text);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/dialled",
             first: "policy.external-local",
             exit: 1,
@@ -404,7 +404,7 @@ fn external_policy_local_is_judged_by_its_possible_clients() {
     api.merge(Kind::Node, "n2", &excluded).unwrap();
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/balanced",
             first: "policy.external-local",
             exit: 3,

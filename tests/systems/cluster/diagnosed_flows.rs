@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location, Neighbour, Role};
 use holdfast_tests::peers::{Cluster, Pod, SOON, until};
 use serde_json::json;
 
-use crate::diagnosed::{self, WELL, Wanted, expect, expect_unprobed, service};
+use crate::diagnosed::{self, ExpectedDiagnosis, WELL, expect, expect_unprobed, service};
 use crate::stage::{self, NODE};
 
 const fn pod<'a>(name: &'a str, app: &'a str, address: &'a str) -> Pod<'a> {
@@ -65,21 +65,25 @@ fn flows_without_a_backend_are_reported_by_their_fate() {
     );
     diagnosed::pods(&api, &PODS);
     let at = |pod: &Pod<'_>| -> SocketAddr { format!("{}:8080", pod.address).parse().unwrap() };
-    let _servers = PODS.map(|pod| bed.tell_whom(Location::far("pod"), pod.name, &[at(&pod)]).unwrap());
+    let _servers =
+        PODS.map(|pod| bed.serve_seen_source(Location::far("pod"), pod.name, &[at(&pod)]).unwrap());
     let daemon = daemon(&cluster);
     let by = until(SOON, "an answer", || Ok(answered(bed))).unwrap();
     let mut client = bed.asker(OUTSIDE).unwrap();
     let held = client.hold(DIALLED.parse().unwrap(), None, HELD).unwrap();
-    assert_eq!(held, Held { alive: HELD, ..Held::default() });
+    assert_eq!(held, HeldConnections { alive: HELD, ..HeldConnections::default() });
     std::thread::sleep(STREAM);
     assert_eq!(answered(bed).as_deref(), Some(&*by), "it stays with one");
-    expect_unprobed(&daemon, &Wanted { service: "default/web", findings: &["flows.stale ok"], ..WELL });
+    expect_unprobed(
+        &daemon,
+        &ExpectedDiagnosis { service: "default/web", findings: &["flows.stale ok"], ..WELL },
+    );
     let gone = PODS.iter().find(|pod| pod.name == by).unwrap();
     gone.gone(&api).unwrap();
     let said = format!("former backends: {}", at(gone));
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/web",
             findings: &["flows.stale info"],
             says: &[
@@ -95,12 +99,17 @@ fn flows_without_a_backend_are_reported_by_their_fate() {
     until(SOON, "an answer of somebody else", || Ok(answered(bed).filter(|name| *name != by))).unwrap();
     let text = expect_unprobed(
         &daemon,
-        &Wanted { service: "default/web", findings: &["flows.stale info"], says: &[&said], ..WELL },
+        &ExpectedDiagnosis {
+            service: "default/web",
+            findings: &["flows.stale info"],
+            says: &[&said],
+            ..WELL
+        },
     );
     assert!(!text.contains("by UDP"), "its conversation has moved on: {text}");
     assert_eq!(
         client.try_held().unwrap(),
-        Held { alive: HELD, ..Held::default() },
+        HeldConnections { alive: HELD, ..HeldConnections::default() },
         "connections are not ended"
     );
 }
@@ -120,11 +129,11 @@ fn silent_dns_servers_are_reported_by_address() {
     let first = name_server("10.1.0.2:5353");
     let second = name_server("10.1.0.4:5353");
     let daemon = daemon(&cluster);
-    expect(&daemon, &Wanted { service: "default/names", findings: &["probe.udp ok"], ..WELL });
+    expect(&daemon, &ExpectedDiagnosis { service: "default/names", findings: &["probe.udp ok"], ..WELL });
     drop(second);
     expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/names",
             first: "probe.udp",
             exit: 1,
@@ -136,7 +145,7 @@ fn silent_dns_servers_are_reported_by_address() {
     drop(first);
     expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/names",
             first: "probe.udp",
             exit: 3,

@@ -15,7 +15,7 @@ use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::json;
 
 use crate::diagnosed::{
-    self, WELL, Wanted, expect, expect_once_looked, expect_unprobed, served_daemon, service,
+    self, ExpectedDiagnosis, WELL, expect, expect_once_looked, expect_unprobed, served_daemon, service,
 };
 use crate::guide::shows;
 use crate::stage::{self, NODE};
@@ -58,12 +58,16 @@ fn a_missing_program_is_the_cause_and_its_return_is_reported() {
     let (_, _web) = web(&cluster);
     let mut daemon = served_daemon(&cluster, &stage::by_certificate(&cluster, 1));
     daemon.start().unwrap();
-    let wanted = Wanted { service: "default/web", findings: &["self.hooks ok", "probe.frontend ok"], ..WELL };
+    let wanted = ExpectedDiagnosis {
+        service: "default/web",
+        findings: &["self.hooks ok", "probe.frontend ok"],
+        ..WELL
+    };
     expect(&daemon, &wanted);
     let pin = take_away(&daemon, "connect4");
     let text = expect_once_looked(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/web",
             first: "self.hooks",
             exit: 3,
@@ -74,7 +78,7 @@ fn a_missing_program_is_the_cause_and_its_return_is_reported() {
     );
     shows("A program of ours that somebody detached, and that cannot be put back", &text);
     std::fs::remove_dir(pin).unwrap();
-    let wanted = Wanted {
+    let wanted = ExpectedDiagnosis {
         service: "default/web",
         findings: &["self.hooks info", "probe.frontend ok"],
         says: &["Nothing is wrong", "Detached programs were attached again"],
@@ -94,7 +98,7 @@ fn foreign_programs_that_redirect_or_deny_are_reported() {
     let first = meddle(&["lead", &address, "80", "10.1.0.4", "9999"]);
     let mut daemon = served_daemon(&cluster, &stage::by_certificate(&cluster, 1));
     daemon.start().unwrap();
-    let wanted = Wanted {
+    let wanted = ExpectedDiagnosis {
         service: "default/web",
         first: "self.hooks",
         exit: 3,
@@ -119,7 +123,7 @@ fn foreign_programs_that_redirect_or_deny_are_reported() {
     daemon.cleanup().unwrap();
     let _first = meddle(&["deny", &address, "80"]);
     daemon.start().unwrap();
-    let wanted = Wanted {
+    let wanted = ExpectedDiagnosis {
         service: "default/web",
         first: "probe.frontend",
         exit: 3,
@@ -134,7 +138,7 @@ fn foreign_programs_that_redirect_or_deny_are_reported() {
     daemon.cleanup().unwrap();
     let mut apart = Daemon::new(bed, &stage::by_certificate(&cluster, 1)).unwrap();
     apart.start().unwrap();
-    let wanted = Wanted {
+    let wanted = ExpectedDiagnosis {
         service: "default/web",
         findings: &["self.hooks info", "probe.frontend skipped", "probe.backend ok"],
         says: &["Nothing is wrong", "those of others run before it (connect4: program "],
@@ -164,12 +168,13 @@ fn kube_proxys_leftover_rules_are_reported_with_affected_clients() {
     cluster.kill(Part::IptablesProxy).unwrap();
     GONE.gone(&api).unwrap();
     diagnosed::pods(&api, &[WEB]);
-    let _web = bed.tell_whom(Location::far("pod"), "web", &["10.1.0.2:8080".parse().unwrap()]).unwrap();
+    let _web =
+        bed.serve_seen_source(Location::far("pod"), "web", &["10.1.0.2:8080".parse().unwrap()]).unwrap();
     let mut daemon = served_daemon(&cluster, &stage::by_certificate(&cluster, 1));
     daemon.start().unwrap();
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/web",
             first: "foreign.leftover",
             exit: 3,
@@ -225,7 +230,7 @@ fn a_foreign_health_port_answer_for_an_empty_node_is_reported() {
     let said = format!("Its health port {port} answers 200, not 503, with 0 endpoints here. cluster-");
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/balanced",
             first: "lb.health-port",
             exit: 3,

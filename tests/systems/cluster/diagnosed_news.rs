@@ -7,7 +7,7 @@ use holdfast_tests::bed::{Bed, Location, Neighbour, succeed};
 use holdfast_tests::peers::{APISERVER_PORT, Api, Cluster, Kind, Part, Pod, SOON, apiserver, until};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, WELL, Wanted, expect_unprobed, service};
+use crate::diagnosed::{self, ExpectedDiagnosis, WELL, expect_unprobed, service};
 use crate::guide::shows;
 use crate::stage::{self, NODE};
 
@@ -41,7 +41,7 @@ fn known(cluster: &Cluster) -> Daemon<'_> {
 fn lose(api: &Api<'_>) {
     PODS[1].gone(api).unwrap();
     let is_alone = || {
-        let slices = api.slices_of("default/web")?;
+        let slices = api.service_slices("default/web")?;
         Ok(slices.first().is_some_and(|it| it["endpoints"].as_array().map_or(0, Vec::len) == 1).then_some(()))
     };
     until(NOTICED, "a slice without it", is_alone).unwrap();
@@ -87,7 +87,7 @@ fn a_stalled_watch_differs_from_stale_endpoints() {
     lose(&api);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/web",
             first: "view.api-cache",
             exit: 3,
@@ -105,7 +105,11 @@ fn a_stalled_watch_differs_from_stale_endpoints() {
     println!("the news came after {:?}", begun.elapsed());
     expect_unprobed(
         &daemon,
-        &Wanted { service: "default/web", findings: &["view.api-cache ok", "self.watch ok"], ..WELL },
+        &ExpectedDiagnosis {
+            service: "default/web",
+            findings: &["view.api-cache ok", "self.watch ok"],
+            ..WELL
+        },
     );
 }
 
@@ -135,7 +139,7 @@ fn a_refused_watch_counts_as_none_despite_retries() {
     lose(&api);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/web",
             first: "self.watch",
             exit: 3,
@@ -153,7 +157,11 @@ fn a_refused_watch_counts_as_none_despite_retries() {
     stage::permit(&cluster, 1, stage::MANIFEST, (stage::USER, &[]));
     expect_unprobed(
         &daemon,
-        &Wanted { service: "default/web", findings: &["view.api-cache ok", "self.watch ok"], ..WELL },
+        &ExpectedDiagnosis {
+            service: "default/web",
+            findings: &["view.api-cache ok", "self.watch ok"],
+            ..WELL
+        },
     );
 }
 
@@ -192,7 +200,7 @@ fn a_truncated_endpoints_object_is_reported_and_slices_are_complete() {
     assert_eq!(truncated, "truncated");
     let text = expect_unprobed(
         &daemon(&cluster),
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/many",
             first: "endpoints.truncated",
             exit: 1,

@@ -5,7 +5,9 @@ use holdfast_tests::bed::{Location, Role, Server};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, WELL, Wanted, apply_at, expect, expect_unprobed, restart, served_daemon};
+use crate::diagnosed::{
+    self, ExpectedDiagnosis, WELL, apply_at, expect, expect_unprobed, restart, served_daemon,
+};
 use crate::guide::shows;
 use crate::stage::{self, NODE};
 
@@ -71,10 +73,10 @@ fn listed_backends_without_answers_are_told_apart() {
     let lost = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]}});
     api.merge_status(Kind::Node, "n2", &lost).unwrap();
     let daemon = daemon(&cluster);
-    expect(&daemon, &Wanted { service: "default/well", findings: &["probe.backend ok"], ..WELL });
+    expect(&daemon, &ExpectedDiagnosis { service: "default/well", findings: &["probe.backend ok"], ..WELL });
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/port",
             first: "probe.backend",
             exit: 3,
@@ -86,7 +88,7 @@ fn listed_backends_without_answers_are_told_apart() {
     shows("Endpoints that are listed and do not answer", &text);
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/named",
             first: "pods.named-port",
             exit: 3,
@@ -98,7 +100,7 @@ fn listed_backends_without_answers_are_told_apart() {
     shows("A target port that no container has", &text);
     expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/other",
             first: "slices.port-name",
             exit: 3,
@@ -109,7 +111,7 @@ fn listed_backends_without_answers_are_told_apart() {
     );
     expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/lost",
             first: "nodes.backends",
             exit: 3,
@@ -120,7 +122,7 @@ fn listed_backends_without_answers_are_told_apart() {
     );
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/pair",
             first: "nodes.backends",
             exit: 1,
@@ -146,7 +148,7 @@ fn empty(cluster: &Cluster, daemon: &Daemon<'_>, service: &str) {
 /// The mirroring controller may reconcile before it has seen its own new slice, and then reports by an Event that the
 /// slice could not be created. This is deleted, because it is temporary.
 fn forget_hurry_of_the_mirror(api: &Api<'_>) {
-    let slices = || Ok(api.slices_of("default/mirrored")?.pop());
+    let slices = || Ok(api.service_slices("default/mirrored")?.pop());
     until(SOON, "a mirrored slice", slices).unwrap();
     let path = "api/v1/namespaces/default/events?fieldSelector=involvedObject.name=mirrored";
     assert!(api.request("DELETE", path, None).unwrap().status < 300);
@@ -198,19 +200,23 @@ fn other_objects_of_a_service_are_reported_by_name() {
 
     expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/mirrored",
             findings: &["slices.manager info"],
             says: &["mirror an Endpoints object"],
             ..WELL
         },
     );
-    let wanted =
-        Wanted { service: "default/proxied", findings: &["lb.ipmode info"], says: &["203.0.113.8"], ..WELL };
+    let wanted = ExpectedDiagnosis {
+        service: "default/proxied",
+        findings: &["lb.ipmode info"],
+        says: &["203.0.113.8"],
+        ..WELL
+    };
     shows("An external address that is the balancer's own", &expect_unprobed(&daemon, &wanted));
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/elsewhere",
             findings: &["svc.exists ok", "svc.handled info", "slices.counts skipped", "verdict skipped"],
             ..WELL
@@ -219,7 +225,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     shows("A Service that is another proxy's", &text);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/second",
             first: "frontend.collision",
             exit: 3,
@@ -231,7 +237,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     shows("An address that another Service has already", &text);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/hosted",
             first: "host.port-pods",
             exit: 3,
@@ -243,7 +249,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     shows("A node port that a pod has as its host port", &text);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/squatted",
             first: "host.listener",
             exit: 1,
@@ -259,7 +265,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     slice(&api, "held", "", &Value::Null);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/held",
             first: "hold.state",
             exit: 1,
@@ -269,14 +275,15 @@ fn other_objects_of_a_service_are_reported_by_name() {
         },
     );
     shows("A slice that somebody emptied", &text);
-    let slices = || Ok(api.slices_of("default/hidden")?.pop().filter(|it| it["endpoints"][0].is_object()));
+    let slices =
+        || Ok(api.service_slices("default/hidden")?.pop().filter(|it| it["endpoints"][0].is_object()));
     let name = stage::word(&until(SOON, "slice", slices).unwrap()["metadata"], "name");
     // Only controllers write that label, so the list is held despite it.
     let label = json!({"metadata": {"labels": {"service.kubernetes.io/headless": ""}}});
     api.merge(Kind::Slice, &format!("default/{name}"), &label).unwrap();
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/hidden",
             first: "slices.hidden",
             exit: 3,
@@ -289,7 +296,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     empty(&cluster, &daemon, "default/kubernetes");
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/kubernetes-intranet",
             findings: &["frontend.collision ok", "verdict ok", "hold.state ok"],
             ..WELL
@@ -303,7 +310,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     api.apply_object(&dns).unwrap();
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/kubernetes-intranet",
             first: "dns.service",
             exit: 3,
@@ -318,7 +325,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     restart(&mut daemon);
     expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/kubernetes-intranet",
             first: "dns.service",
             exit: 3,
@@ -348,7 +355,7 @@ fn a_full_map_reports_the_limit_to_raise() {
     let service = until(SOON, "a service without room", out_of_room).unwrap();
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: &service,
             first: "self.maps",
             exit: 3,
@@ -396,7 +403,7 @@ fn a_policy_that_denies_clients_or_a_family_is_reported() {
     daemon.start().unwrap();
     let text = expect(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/inside",
             first: "policy.internal-local",
             exit: 3,
@@ -412,7 +419,7 @@ fn a_policy_that_denies_clients_or_a_family_is_reported() {
     shows("An internal policy of Local on a node without a pod", &text);
     let text = expect_unprobed(
         &daemon,
-        &Wanted {
+        &ExpectedDiagnosis {
             service: "default/dual",
             first: "policy.source-ranges",
             exit: 1,

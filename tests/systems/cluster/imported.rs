@@ -64,7 +64,7 @@ fn state(daemon: &Daemon<'_>, kind: &str) -> String {
 }
 
 #[test]
-fn clients_reach_an_imported_service_and_go_on_while_the_apiserver_is_away() {
+fn clients_reach_an_imported_service_during_an_apiserver_outage() {
     let pods = start_cluster();
     let api = pods.cluster.api(0).unwrap();
     let mut daemon = Daemon::new(pods.cluster.bed(), &stage::by_certificate(&pods.cluster, 1)).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, POD_CIDRS, Switches};
 use holdfast_tests::bed::{Bed, Location, Server, succeed};
@@ -28,7 +28,7 @@ fn write(api: &Api<'_>, object: &Value) {
 
 /// A cluster on a fabric, with both nodes and all services of the table.
 fn cluster(switches: Switches) -> Cluster {
-    let cluster = Cluster::of_pods(fabric::layout(), 1, POD_CIDRS).unwrap();
+    let cluster = Cluster::start_with_pod_ranges(fabric::layout(), 1, POD_CIDRS).unwrap();
     fabric::lay(cluster.bed(), switches).unwrap();
     let api = cluster.api(0).unwrap();
     api.add_node(NODE, "zone-a").unwrap();
@@ -91,15 +91,15 @@ fn hold(clients: &mut Clients, client: &str, count: usize) {
         [(Family::V4, "here"), (Family::V6, "here"), (Family::V4, "away"), (Family::V6, "away")]
     {
         let to = frontend(service, "node", family).unwrap();
-        let held = clients.of(client).unwrap().hold(to, None, count / 4).unwrap();
-        assert_eq!(held, Held { alive: count / 4, ..Held::default() }, "{client} {to}");
+        let held = clients.client(client).unwrap().hold(to, None, count / 4).unwrap();
+        assert_eq!(held, HeldConnections { alive: count / 4, ..HeldConnections::default() }, "{client} {to}");
     }
 }
 
 #[track_caller]
 fn check_alive(clients: &mut Clients, client: &str, count: usize, when: &str) {
-    let held = clients.of(client).unwrap().try_held().unwrap();
-    assert_eq!(held, Held { alive: count, ..Held::default() }, "{client}: {when}");
+    let held = clients.client(client).unwrap().try_held().unwrap();
+    assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() }, "{client}: {when}");
 }
 
 /// Removes its rules as `kube-proxy --cleanup` does.
@@ -159,11 +159,18 @@ fn go_back(cluster: &Cluster, daemon: &Daemon<'_>, mut clients: Clients) {
     assert!(!daemon.drain().unwrap(), "clients are there");
     check_alive(&mut clients, "outside-3", 400, "the node drains");
     let mut other = cluster.bed().asker(Location::far("client")).unwrap();
-    assert_eq!(other.hold(to, None, 100).unwrap(), Held { alive: 100, ..Held::default() });
+    assert_eq!(
+        other.hold(to, None, 100).unwrap(),
+        HeldConnections { alive: 100, ..HeldConnections::default() }
+    );
     check_alive(&mut clients, "outside-3", 400, "others come");
     drop(clients);
     wait_until("somebody still has a flow", || daemon.drain().unwrap());
-    assert_eq!(other.try_held().unwrap(), Held { alive: 100, ..Held::default() }, "these were never ours");
+    assert_eq!(
+        other.try_held().unwrap(),
+        HeldConnections { alive: 100, ..HeldConnections::default() },
+        "these were never ours"
+    );
 }
 
 /// Two services with a UDP flow at each of these addresses: one loses its only endpoint, the other one is deleted.
@@ -178,7 +185,7 @@ fn flows(clients: &mut Clients, (service, first): (&str, u16)) -> [&'static str;
         let to = frontend(service, address, Family::V4).unwrap();
         let from = outside(Family::V4, ports.next().unwrap());
         let question = Question::new(Transport::Udp, to).from(from);
-        match clients.of("outside").unwrap().ask(question).unwrap() {
+        match clients.client("outside").unwrap().ask(question).unwrap() {
             Outcome::Answered { .. } => "answered",
             Outcome::Refused => "refused",
             _ => "lost",

@@ -9,7 +9,7 @@ use holdfast_tests::bed::Location;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, POD_CIDRS, Switches};
 use holdfast_tests::packets::random::{
-    Compared, Difference, Side, Target, compare, draw, sign, sign_backend, targets,
+    ComparisonSummary, Difference, Side, Target, compare, draw, sign, sign_backend, targets,
 };
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, PeersError, until};
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ impl<'a> Nodes<'a> {
         set(bed, &[SOCKET_PORTS]);
         let mut daemon = Daemon::new(bed, CONFIG).unwrap();
         daemon.start().unwrap();
-        let (theirs, ours) = (Side::of(cluster.bed()).unwrap(), Side::of(bed).unwrap());
+        let (theirs, ours) = (Side::open(cluster.bed()).unwrap(), Side::open(bed).unwrap());
         Self { api, daemon, theirs, ours }
     }
 
@@ -150,12 +150,12 @@ impl<'a> Nodes<'a> {
 
     /// Compares all targets of one cluster.
     #[track_caller]
-    fn check(&mut self, seed: u64, round: u16) -> Compared {
+    fn check(&mut self, seed: u64, round: u16) -> ComparisonSummary {
         self.replace(seed, round);
         let targets = self.hand_over(round);
         let begun = Instant::now();
         let compared = compare(&mut self.theirs, &mut self.ours, &targets).unwrap();
-        let Compared { count, led, again, known, differences } = &compared;
+        let ComparisonSummary { count, led, again, known, differences } = &compared;
         println!(
             "SEED={seed}: {count} comparisons, {led} reach somebody, {again} were asked again, by decision {known:?}, in {:?}",
             begun.elapsed()
@@ -208,9 +208,9 @@ fn objects_of(daemon: &Daemon<'_>, differences: &[Difference]) -> String {
 
 /// `SEED=7` draws another cluster, `CLUSTERS=14` as many, one after another.
 #[test]
-fn packets_random_clients_get_what_kube_proxy_gives() {
+fn packets_random_clients_get_the_same_as_with_kube_proxy() {
     let (seed, clusters) = (asked_for("SEED", 1), asked_for("CLUSTERS", 1));
-    let cluster = Cluster::of_pods(fabric::layout(), 1, POD_CIDRS).unwrap();
+    let cluster = Cluster::start_with_pod_ranges(fabric::layout(), 1, POD_CIDRS).unwrap();
     fabric::lay(cluster.bed(), Switches::default()).unwrap();
     let bed = fabric::bed(Switches::default()).unwrap();
     let mut nodes = Nodes::start(&cluster, &bed);

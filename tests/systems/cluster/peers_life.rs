@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::Layout;
-use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Seen, Watch, until};
+use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Watch, WatchEvent, until};
 use serde_json::{Value, json};
 
 /// How soon the other apiserver fills the slice again: it reconciles every ten seconds, and the machine may be busy.
@@ -63,13 +63,13 @@ fn a_cluster_has_the_requested_parts() {
     assert!(matches!(cluster.api(1), Err(PeersError::NoPart(Part::Apiserver(1)))));
 }
 
-fn is_full(seen: &Seen) -> bool {
+fn is_full(seen: &WatchEvent) -> bool {
     addresses(&seen.object) == [ADVERTISED.to_string()]
 }
 
 /// Apiservers with one advertised address share a lease, which the other one renews every ten seconds. If it does so
 /// at that moment, no empty slice appears, so another stop may be needed.
-fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<Seen> {
+fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<WatchEvent> {
     let took = cluster.stop(Part::Apiserver(0)).unwrap();
     println!("SIGTERM took {took:?}");
     let empty = watch.find(FLAPS_WITHIN, "empty slice", |seen| !is_full(seen)).ok();

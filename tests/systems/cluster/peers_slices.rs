@@ -60,7 +60,7 @@ fn endpoint(endpoint: &Value) -> String {
 fn expect(api: &Api<'_>, expected: &[&str]) -> Value {
     let mut last = Vec::new();
     let found = until(SOON, "expected slice", || {
-        last = api.slices_of(SERVICE)?;
+        last = api.service_slices(SERVICE)?;
         let [slice] = last.as_slice() else { return Ok(None) };
         Ok((shown(slice) == expected).then(|| slice.clone()))
     });

@@ -123,7 +123,7 @@ fn change(cluster: &Cluster, last: u8) {
 
 #[test]
 fn kubernetes_own_query_shows_faster_changes_than_kube_proxy() {
-    let cluster = stage::of_a_node_with_an_address();
+    let cluster = stage::start_with_node_address();
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
         "spec": {"ports": [{"name": "a", "port": 80}]},

@@ -91,7 +91,7 @@ const ENDPOINTS: &str = "endpoint-controller";
 
 #[test]
 fn controllers_events_explain_missing_endpoints() {
-    let cluster = stage::of_a_node_with_an_address();
+    let cluster = stage::start_with_node_address();
     let api = cluster.api(0).unwrap();
     full_namespace(&api);
     hooked_namespace(&api);
@@ -222,7 +222,7 @@ fn address(api: &Api<'_>, address: &str, parent: &Value) {
 
 #[test]
 fn apiserver_events_explain_wrong_addresses_and_ports() {
-    let cluster = stage::of_a_node_with_an_address();
+    let cluster = stage::start_with_node_address();
     let api = cluster.api(0).unwrap();
     let of = |name: &str| {
         service(&api, "default", name, &json!({}))["spec"]["clusterIP"].as_str().unwrap().to_owned()
@@ -296,7 +296,7 @@ fn hosting(api: &Api<'_>, name: &str, node: Option<&str>) {
 
 #[test]
 fn events_about_nodes_and_load_balancers_are_recognised() {
-    let cluster = stage::of_a_node_with_an_address();
+    let cluster = stage::start_with_node_address();
     let api = cluster.api(0).unwrap();
     let room = json!({"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}}});
     api.merge_status(Kind::Node, NODE, &room).unwrap();

@@ -38,7 +38,7 @@ fn hook(api: &Api<'_>) {
 
 #[test]
 fn range_controllers_events_explain_wrong_service_ranges() {
-    let cluster = stage::of_a_node_with_an_address();
+    let cluster = stage::start_with_node_address();
     let api = cluster.api(0).unwrap();
     hook(&api);
     let range = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"}, "spec": {"cidrs": ["192.169.0.0/24"]}});
@@ -85,7 +85,7 @@ fn fill(api: &Api<'_>) -> String {
 #[test]
 fn a_full_port_range_is_reported_to_the_client_without_an_event() {
     let range = "--service-node-port-range=20000-20001";
-    let cluster = stage::of_a_node_with_an_address();
+    let cluster = stage::start_with_node_address();
     let api = cluster.api(0).unwrap();
     service(&api, "default", "web", &json!({"type": "NodePort"}));
     restart(&cluster, range);

@@ -38,12 +38,12 @@ pub(crate) fn prepare(cluster: &Cluster, apiservers: usize) {
 pub(crate) const ADDRESS: &str = "192.0.2.7";
 
 /// A control plane with one apiserver, with a node that has an address.
-pub(crate) fn of_a_node_with_an_address() -> Cluster {
-    of_a_node_beside(Vec::new())
+pub(crate) fn start_with_node_address() -> Cluster {
+    start_with_neighbours(Vec::new())
 }
 
-/// The same as [`of_a_node_with_an_address`], with further networks.
-pub(crate) fn of_a_node_beside(neighbours: Vec<Neighbour>) -> Cluster {
+/// The same as [`start_with_node_address`], with further networks.
+pub(crate) fn start_with_neighbours(neighbours: Vec<Neighbour>) -> Cluster {
     let layout = Layout { local: vec!["192.0.2.7/32"], neighbours, ..Layout::default() };
     let cluster = Cluster::start(layout, 1).unwrap();
     prepare(&cluster, 1);

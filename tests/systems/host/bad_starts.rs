@@ -17,7 +17,7 @@ fn check(prepare: impl FnOnce(&Host), expected: &str, hope: &Hope) {
     install(&host, First);
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
     prepare(&host);
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().failed();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_failure();
     let mut status = String::new();
     let said = |host: &mut Host| {
         status = host.run(&["systemctl", "status", "--lines", "30", "--full", "holdfast"]).unwrap().out;
@@ -38,7 +38,7 @@ fn check(prepare: impl FnOnce(&Host), expected: &str, hope: &Hope) {
 
 #[track_caller]
 fn shell(line: &str) -> impl FnOnce(&Host) {
-    move |host| drop(host.shell(line).unwrap().good())
+    move |host| drop(host.shell(line).unwrap().expect_success())
 }
 
 #[test]
@@ -76,24 +76,28 @@ fn a_taken_port_is_reported_and_services_are_served() {
     install(&host, First);
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
     let other = "printf '[admin]\\nsocket = \"/srv/s\"\\n[datapath]\\nkind = \"memory\"\\n[state]\\npath = \"/srv/state\"\\n' >/srv/o.toml";
-    host.shell(other).unwrap().good();
-    host.shell("systemd-run --unit other holdfast run --config /srv/o.toml").unwrap().good();
-    host.shell("until curl --silent --fail 127.0.0.1:9890/livez; do sleep 0.1; done").unwrap().good();
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.shell(other).unwrap().expect_success();
+    host.shell("systemd-run --unit other holdfast run --config /srv/o.toml").unwrap().expect_success();
+    host.shell("until curl --silent --fail 127.0.0.1:9890/livez; do sleep 0.1; done")
+        .unwrap()
+        .expect_success();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     let taken = "cannot listen on 127.0.0.1:9890: another process does; stop that process";
     host.wait_for("the sentence", |host| property(host, "StatusText").contains(taken)).unwrap();
-    host.run(&["systemctl", "stop", "other"]).unwrap().good();
+    host.run(&["systemctl", "stop", "other"]).unwrap().expect_success();
     host.wait_for("the address", |host| !property(host, "StatusText").contains(taken)).unwrap();
-    host.run(&["curl", "--silent", "--fail", "127.0.0.1:9890/readyz"]).unwrap().good();
+    host.run(&["curl", "--silent", "--fail", "127.0.0.1:9890/readyz"]).unwrap().expect_success();
 }
 
 #[test]
 fn taken_pins_fail_the_start() {
     let prepare = |host: &Host| {
         let other = "printf '[admin]\\nlisten = \"127.0.0.1:1234\"\\nsocket = \"/srv/s\"\\n[state]\\npath = \"/srv/state\"\\n' >/srv/o.toml";
-        host.shell(other).unwrap().good();
-        host.shell("systemd-run --unit other holdfast run --config /srv/o.toml").unwrap().good();
-        host.shell("until curl --silent --fail 127.0.0.1:1234/readyz; do sleep 0.1; done").unwrap().good();
+        host.shell(other).unwrap().expect_success();
+        host.shell("systemd-run --unit other holdfast run --config /srv/o.toml").unwrap().expect_success();
+        host.shell("until curl --silent --fail 127.0.0.1:1234/readyz; do sleep 0.1; done")
+            .unwrap()
+            .expect_success();
     };
     check(prepare, "another holdfast runs with the pins in /sys/fs/bpf/holdfast; stop it first", &Hope::Some);
 }
@@ -104,10 +108,10 @@ fn an_unreadable_token_is_reported_and_services_are_served() {
     let authority = rcgen::generate_simple_self_signed(vec!["kubernetes".to_owned()]).unwrap().cert.pem();
     host.write("/etc/holdfast/ca.crt", &authority).unwrap();
     host.write("/etc/holdfast/token", "secret").unwrap();
-    host.shell("chown 1000 /etc/holdfast/token && chmod 600 /etc/holdfast/token").unwrap().good();
+    host.shell("chown 1000 /etc/holdfast/token && chmod 600 /etc/holdfast/token").unwrap().expect_success();
     let more = "[apiserver]\nendpoints = [\"https://127.0.0.1:6443\"]\nca_file = \"ca.crt\"\ntoken_file = \"token\"\n";
     host.write(CONFIG, &format!("{more}{}", config("127.0.0.1:8081"))).unwrap();
-    host.run(&["systemctl", "restart", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "restart", "holdfast"]).unwrap().expect_success();
     let mut status = String::new();
     let said = |host: &mut Host| {
         status = property(host, "StatusText");

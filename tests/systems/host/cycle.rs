@@ -28,13 +28,13 @@ fn is_confined(host: &Host) -> bool {
         return false;
     }
     let label = format!("/proc/{}/attr/current", property(host, "MainPID"));
-    assert_eq!(host.run(&["cat", &label]).unwrap().good(), "holdfast (enforce)");
+    assert_eq!(host.run(&["cat", &label]).unwrap().expect_success(), "holdfast (enforce)");
     true
 }
 
 /// AppArmor's denials of the daemon, which show gaps in the profile.
 fn denied(host: &Host) -> Vec<String> {
-    let said = host.run(&["journalctl", "--dmesg", "--output=cat", "--no-pager"]).unwrap().good();
+    let said = host.run(&["journalctl", "--dmesg", "--output=cat", "--no-pager"]).unwrap().expect_success();
     let ours = |line: &&str| line.contains("apparmor=\"DENIED\"") && line.contains("profile=\"holdfast\"");
     said.lines().filter(ours).map(str::to_owned).collect()
 }
@@ -42,7 +42,7 @@ fn denied(host: &Host) -> Vec<String> {
 #[test]
 fn install_upgrade_and_purge_in_one_boot() {
     let mut host = step("boot", boot);
-    println!("cycle: Linux {}", host.run(&["uname", "-r"]).unwrap().good());
+    println!("cycle: Linux {}", host.run(&["uname", "-r"]).unwrap().expect_success());
     let before = files(&host);
     let _one = host.serve("one", address("127.0.0.1:8081")).unwrap();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();

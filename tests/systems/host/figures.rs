@@ -51,7 +51,7 @@ fn start_with(services: usize) -> Host {
     let host = boot();
     install(&host, First);
     host.write(CONFIG, &many(services)).unwrap();
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     host
 }
 
@@ -65,7 +65,7 @@ fn memory_with_a_hundred_services() {
     let host = start_with(100);
     sleep(Duration::from_secs(3));
     let pid = property(&host, "MainPID");
-    let mappings = host.run(&["cat", &format!("/proc/{pid}/smaps")]).unwrap().good();
+    let mappings = host.run(&["cat", &format!("/proc/{pid}/smaps")]).unwrap().expect_success();
     let (mut own, mut maps, mut is_map) = (0, 0, false);
     for line in mappings.lines() {
         if line.split(' ').next().is_some_and(|range| range.contains('-')) {
@@ -110,9 +110,9 @@ fn cpu_time_of_an_idle_daemon() {
 
 /// Starts the daemon as after a boot: nothing in the kernel, everything in the snapshot.
 fn start_again(host: &Host) -> Duration {
-    host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
-    host.run(&["holdfast", "cleanup"]).unwrap().good();
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "stop", "holdfast"]).unwrap().expect_success();
+    host.run(&["holdfast", "cleanup"]).unwrap().expect_success();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     let from = number(host, "ExecMainStartTimestampMonotonic");
     Duration::from_micros(number(host, "ActiveEnterTimestampMonotonic") - from)
 }
@@ -145,7 +145,7 @@ fn reloads(host: &Host) -> Duration {
         let words =
             ["curl", "--silent", "--fail", "--request", "POST", "--unix-socket", "/run/holdfast/admin.sock"];
         let began = Instant::now();
-        host.run(&[&words[..], &["http://x/reload"]].concat()).unwrap().good();
+        host.run(&[&words[..], &["http://x/reload"]].concat()).unwrap().expect_success();
         took.push(began.elapsed());
     }
     took.sort();
@@ -157,7 +157,7 @@ fn a_stopped_journal_costs_changes_nothing() {
     let (host, _one) = serving();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     let running = reloads(&host);
-    host.run(&["systemctl", "kill", "--signal", "STOP", "systemd-journald"]).unwrap().good();
+    host.run(&["systemctl", "kill", "--signal", "STOP", "systemd-journald"]).unwrap().expect_success();
     // The socket's buffer is full soon.
     reloads(&host);
     let stopped = reloads(&host);

@@ -30,7 +30,7 @@ fn blocks<const N: usize>(section: &str) -> [String; N] {
 /// Runs a line in the clone, in a shell of the host.
 #[track_caller]
 fn typed(host: &Host, line: &str) -> String {
-    host.shell(&format!("cd {CLONE} && {line}")).unwrap().good()
+    host.shell(&format!("cd {CLONE} && {line}")).unwrap().expect_success()
 }
 
 /// Copies a folder of this machine to the host.

@@ -20,9 +20,9 @@ fn one_services_log_lines_show_its_history() {
     let (mut host, _server) = serving();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     host.write(CONFIG, &config("127.0.0.1:8082")).unwrap();
-    host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "reload", "holdfast"]).unwrap().expect_success();
     host.write(CONFIG, "").unwrap();
-    host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "reload", "holdfast"]).unwrap().expect_success();
     let mut story = Vec::new();
     host.wait_for("the whole story", |host| {
         story = lines(host, &["HOLDFAST_SERVICE=static/web"]);
@@ -45,12 +45,12 @@ fn one_services_log_lines_show_its_history() {
 #[test]
 fn the_catalog_explains_the_lines() {
     let (host, _server) = serving();
-    let listed = host.run(&["journalctl", "--list-catalog"]).unwrap().good();
+    let listed = host.run(&["journalctl", "--list-catalog"]).unwrap().expect_success();
     let ours = listed.lines().filter(|line| line.contains(" holdfast: ")).count();
     assert_eq!(ours, MESSAGES.len());
     let explained =
         host.run(&["journalctl", "--catalog", "--unit", "holdfast", "HOLDFAST_SERVICE=static/web"]).unwrap();
-    let text = explained.good();
+    let text = explained.expect_success();
     assert!(text.contains("Subject: Clients can dial 10.96.0.10:80/TCP of static/web"), "{text}");
 }
 

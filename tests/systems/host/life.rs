@@ -42,9 +42,9 @@ fn an_installation_enables_the_service_without_starting_it() {
     install(&host, First);
     assert_eq!(property(&host, "UnitFileState"), "enabled");
     assert_eq!(property(&host, "ActiveState"), "inactive");
-    host.shell("getent group holdfast").unwrap().good();
+    host.shell("getent group holdfast").unwrap().expect_success();
     // As shipped it serves nothing, so that a start or a boot does no harm.
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     assert!(property(&host, "StatusText").starts_with("0 services, 0 backends, 0 held"));
 }
 
@@ -54,10 +54,11 @@ fn a_configured_service_is_ready_serves_and_says_how_it_is() {
     // Without waiting: `systemctl start` has returned.
     assert_eq!(who_answers(&host), "one");
     assert_eq!(property(&host, "StatusText"), "1 services, 1 backends, 0 held");
-    let table = host.run(&["curl", "--silent", "--fail", "127.0.0.1:9890/frontends"]).unwrap().good();
+    let table =
+        host.run(&["curl", "--silent", "--fail", "127.0.0.1:9890/frontends"]).unwrap().expect_success();
     assert!(table.contains("static/web") && table.contains("serving"), "{table}");
-    host.run(&["holdfast", "status"]).unwrap().good();
-    let datapath = host.run(&["holdfast", "datapath"]).unwrap().good();
+    host.run(&["holdfast", "status"]).unwrap().expect_success();
+    let datapath = host.run(&["holdfast", "datapath"]).unwrap().expect_success();
     assert!(datapath.contains("own cgroup exempt   yes"), "{datapath}");
 }
 
@@ -65,7 +66,7 @@ fn a_configured_service_is_ready_serves_and_says_how_it_is() {
 pub(crate) fn kill_under_traffic(host: &mut Host, dialer: &mut Dialer) {
     let before = property(host, "MainPID");
     dialer.tally().unwrap();
-    host.run(&["systemctl", "kill", "--signal", "KILL", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "kill", "--signal", "KILL", "holdfast"]).unwrap().expect_success();
     host.wait_for("another daemon", |host| {
         property(host, "ActiveState") == "active"
             && ![before.as_str(), "0"].contains(&property(host, "MainPID").as_str())
@@ -103,7 +104,7 @@ fn an_upgrade_does_not_start_a_stopped_service() {
 /// Removes the package while a client dials.
 pub(crate) fn remove_under_traffic(host: &Host, dialer: &mut Dialer, backend: &str) {
     dialer.tally().unwrap();
-    host.run(&["dpkg", "--remove", "holdfast"]).unwrap().good();
+    host.run(&["dpkg", "--remove", "holdfast"]).unwrap().expect_success();
     assert_eq!(who_answers(host), backend, "what is in the kernel serves on");
     // A removal is faster than the required connects.
     sleep(Duration::from_secs(1));
@@ -123,11 +124,11 @@ const SHOW_WITHOUT_PINS: &str = "ip route show table all protocol 104; ip -6 rou
 
 /// Purges the package and lists new files that remain.
 pub(crate) fn purge(host: &Host, before: &[String]) {
-    host.shell(WITHOUT_PINS).unwrap().good();
-    assert_ne!(host.shell(SHOW_WITHOUT_PINS).unwrap().good(), "");
-    host.run(&["dpkg", "--purge", "holdfast"]).unwrap().good();
+    host.shell(WITHOUT_PINS).unwrap().expect_success();
+    assert_ne!(host.shell(SHOW_WITHOUT_PINS).unwrap().expect_success(), "");
+    host.run(&["dpkg", "--purge", "holdfast"]).unwrap().expect_success();
     assert_eq!(who_answers(host), "", "no program is left");
-    assert_eq!(host.shell(SHOW_WITHOUT_PINS).unwrap().good(), "", "no route and no filter is left");
+    assert_eq!(host.shell(SHOW_WITHOUT_PINS).unwrap().expect_success(), "", "no route and no filter is left");
     assert_ne!(host.shell("getent group holdfast").unwrap().code, 0, "the group is gone");
     let left: Vec<String> = files(host).into_iter().filter(|file| !before.contains(file)).collect();
     let ours = |file: &&String| !OF_THE_SYSTEM.iter().any(|known| file.starts_with(known));
@@ -142,7 +143,7 @@ fn a_removal_leaves_traffic_alone_and_a_purge_leaves_nothing() {
     install(&host, First);
     let _server = host.serve("one", address("127.0.0.1:8081")).unwrap();
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     let mut dialer = host.dial(address(VIP)).unwrap();
     remove_under_traffic(&host, &mut dialer, "one");
     purge(&host, &before);
@@ -153,24 +154,24 @@ const ANOTHER: &str = "systemd-run --unit another flock /sys/fs/bpf/holdfast sle
     until ! flock --nonblock /sys/fs/bpf/holdfast true; do sleep 0.1; done";
 
 #[test]
-fn a_purge_leaves_alone_what_another_holdfast_of_the_node_uses() {
+fn a_purge_keeps_the_state_of_another_holdfast() {
     let (host, _server) = serving();
-    host.run(&["dpkg", "--remove", "holdfast"]).unwrap().good();
-    host.shell(ANOTHER).unwrap().good();
-    host.run(&["dpkg", "--purge", "holdfast"]).unwrap().good();
+    host.run(&["dpkg", "--remove", "holdfast"]).unwrap().expect_success();
+    host.shell(ANOTHER).unwrap().expect_success();
+    host.run(&["dpkg", "--purge", "holdfast"]).unwrap().expect_success();
     assert_eq!(who_answers(&host), "one");
-    host.shell("ls /var/lib/holdfast/snapshot /sys/fs/bpf/holdfast/links").unwrap().good();
+    host.shell("ls /var/lib/holdfast/snapshot /sys/fs/bpf/holdfast/links").unwrap().expect_success();
 }
 
 #[test]
 fn a_stop_leaves_the_datapath_and_cleanup_removes_it() {
     let (host, _server) = serving();
-    host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "stop", "holdfast"]).unwrap().expect_success();
     assert_eq!(property(&host, "ExecMainStatus"), "0");
     assert_eq!(who_answers(&host), "one");
-    host.run(&["holdfast", "cleanup"]).unwrap().good();
+    host.run(&["holdfast", "cleanup"]).unwrap().expect_success();
     assert_eq!(who_answers(&host), "");
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     assert_eq!(who_answers(&host), "one", "and it comes back");
 }
 
@@ -181,12 +182,14 @@ fn only_root_and_group_use_the_socket_and_all_read_tcp() {
         host.shell(&format!("setpriv --reuid 1000 --regid {who} --clear-groups curl --silent --fail {what}"))
             .unwrap()
     };
-    by("1000", "127.0.0.1:9890/frontends").good();
-    by("1000", "--unix-socket /run/holdfast/admin.sock http://localhost/frontends").failed();
-    by("1000", "--request POST 127.0.0.1:9890/reload").failed();
-    by("1000", "--request POST --unix-socket /run/holdfast/admin.sock http://localhost/reload").failed();
-    by("holdfast", "--unix-socket /run/holdfast/admin.sock http://localhost/frontends").good();
-    by("holdfast", "--request POST --unix-socket /run/holdfast/admin.sock http://localhost/reload").good();
+    by("1000", "127.0.0.1:9890/frontends").expect_success();
+    by("1000", "--unix-socket /run/holdfast/admin.sock http://localhost/frontends").expect_failure();
+    by("1000", "--request POST 127.0.0.1:9890/reload").expect_failure();
+    by("1000", "--request POST --unix-socket /run/holdfast/admin.sock http://localhost/reload")
+        .expect_failure();
+    by("holdfast", "--unix-socket /run/holdfast/admin.sock http://localhost/frontends").expect_success();
+    by("holdfast", "--request POST --unix-socket /run/holdfast/admin.sock http://localhost/reload")
+        .expect_success();
 }
 
 #[test]
@@ -196,7 +199,7 @@ fn another_proxys_rules_are_reported_and_left_alone() {
     // A device of kube-proxy's IPVS mode suffices; holdfast's own tests have its rules.
     let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
     assert_eq!(made.code, 0, "{made:?}");
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     // The daemon is ready before it has looked for other proxies.
     host.wait_for("another proxy's line in the journal", |host| {
         let said = host.run(&["journalctl", "--unit", "holdfast", "--grep", OTHER_PROXY.text]).unwrap();
@@ -204,6 +207,6 @@ fn another_proxys_rules_are_reported_and_left_alone() {
     })
     .unwrap();
     let status = host.run(&["holdfast", "status"]).unwrap();
-    assert!(status.out.contains("alongside  kube-proxy (/sys/class/net/kube-ipvs0)"), "{status:?}");
-    host.run(&["ip", "link", "show", "kube-ipvs0"]).unwrap().good();
+    assert!(status.out.contains("beside     kube-proxy (/sys/class/net/kube-ipvs0)"), "{status:?}");
+    host.run(&["ip", "link", "show", "kube-ipvs0"]).unwrap().expect_success();
 }

@@ -96,7 +96,7 @@ fn boot() -> Host {
 fn install(host: &Host, version: Version) -> String {
     let name = version.deb();
     host.copy(&package(&name), &format!("/srv/{name}")).unwrap();
-    host.run(&["dpkg", "--install", &format!("/srv/{name}")]).unwrap().good()
+    host.run(&["dpkg", "--install", &format!("/srv/{name}")]).unwrap().expect_success()
 }
 
 /// A host on which the daemon serves one service, and its backend.
@@ -105,7 +105,7 @@ fn serving() -> (Host, Server) {
     install(&host, First);
     let server = host.serve("one", address("127.0.0.1:8081")).unwrap();
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     (host, server)
 }
 
@@ -117,7 +117,7 @@ fn who_answers(host: &Host) -> String {
 
 /// A property of the service in systemd.
 fn property(host: &Host, name: &str) -> String {
-    host.run(&["systemctl", "show", "--value", "--property", name, "holdfast"]).unwrap().good()
+    host.run(&["systemctl", "show", "--value", "--property", name, "holdfast"]).unwrap().expect_success()
 }
 
 /// All files of the host that packages and services could leave, sorted.

@@ -45,7 +45,7 @@ const LARGE: std::ops::RangeInclusive<usize> = 120..=180;
 /// Runs the lines of a block, and returns their output.
 #[track_caller]
 fn typed(host: &Host, block: &str) -> String {
-    block.lines().map(|line| host.shell(line).unwrap().good()).collect()
+    block.lines().map(|line| host.shell(line).unwrap().expect_success()).collect()
 }
 
 fn append(host: &Host, path: &str, text: &str) {

@@ -120,7 +120,7 @@ fn systemd_accepts_the_unit_with_a_low_exposure() {
     let about_us = |line: &&str| !line.contains("Couldn't move remaining userspace processes");
     let lines: Vec<&str> = said.err.lines().filter(about_us).collect();
     assert_eq!((said.code, lines), (0, Vec::new()), "{said:?}");
-    let version = host.run(&["systemctl", "--version"]).unwrap().good();
+    let version = host.run(&["systemctl", "--version"]).unwrap().expect_success();
     let version: u32 = version.split_whitespace().nth(1).unwrap().parse().unwrap();
     // Older versions cannot score a unit that is not running.
     if version >= 250 {
@@ -140,7 +140,7 @@ fn the_rpm_installs_serves_upgrades_and_is_removed() {
     // Debian's older rpm needs this option to install, and newer ones do not have it.
     let forced = host.run(&["rpm", "--force-debian", "--version"]).unwrap().code == 0;
     let flags: &[&str] = if forced { &["--nodeps", "--force-debian"] } else { &["--nodeps"] };
-    let rpm = |words: &[&str]| host.run(&[&["rpm"], flags, words].concat()).unwrap().good();
+    let rpm = |words: &[&str]| host.run(&[&["rpm"], flags, words].concat()).unwrap().expect_success();
     rpm(&["--install", &format!("/srv/{first}")]);
     assert_eq!(
         (property(&host, "UnitFileState").as_str(), property(&host, "ActiveState").as_str()),
@@ -148,16 +148,16 @@ fn the_rpm_installs_serves_upgrades_and_is_removed() {
     );
     let _server = host.serve("one", address("127.0.0.1:8081")).unwrap();
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     assert_eq!(who_answers(&host), "one");
     let before = property(&host, "MainPID");
     let mut dialer = host.dial(address(super::VIP)).unwrap();
     rpm(&["--upgrade", &format!("/srv/{next}")]);
     assert_ne!(property(&host, "MainPID"), before);
     assert!(dialer.tally().unwrap().failed.is_empty());
-    host.run(&["holdfast", "status"]).unwrap().good();
-    host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
-    host.run(&["holdfast", "cleanup"]).unwrap().good();
+    host.run(&["holdfast", "status"]).unwrap().expect_success();
+    host.run(&["systemctl", "stop", "holdfast"]).unwrap().expect_success();
+    host.run(&["holdfast", "cleanup"]).unwrap().expect_success();
     rpm(&["--erase", "holdfast"]);
     assert_eq!(who_answers(&host), "");
     assert!(!host.path("/usr/bin/holdfast").exists());

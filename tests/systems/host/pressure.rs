@@ -14,13 +14,13 @@ fn a_full_disk_stops_nothing() {
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     host.shell("mkdir -p /var/lib/holdfast && mount -t tmpfs -o size=64k tmpfs /var/lib/holdfast")
         .unwrap()
-        .good();
-    host.shell("cat /dev/zero >/var/lib/holdfast/fill").unwrap().failed();
+        .expect_success();
+    host.shell("cat /dev/zero >/var/lib/holdfast/fill").unwrap().expect_failure();
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
-    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
     assert_eq!(who_answers(&host), "one");
     host.write(CONFIG, &config("127.0.0.1:8082")).unwrap();
-    host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "reload", "holdfast"]).unwrap().expect_success();
     host.wait_for("the other backend", |host| who_answers(host) == "two").unwrap();
     host.wait_for("a warning", |host| {
         host.run(&["journalctl", "--unit", "holdfast", "--grep", SNAPSHOT_NOT_WRITTEN.text]).unwrap().code
@@ -34,7 +34,7 @@ fn a_full_disk_stops_nothing() {
 fn a_stopped_journal_blocks_nothing_and_gets_the_count_of_lost_lines() {
     let (mut host, _one) = serving();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
-    host.run(&["systemctl", "kill", "--signal", "STOP", "systemd-journald"]).unwrap().good();
+    host.run(&["systemctl", "kill", "--signal", "STOP", "systemd-journald"]).unwrap().expect_success();
     let mut took = Vec::new();
     for round in 0..400 {
         let backend = ["127.0.0.1:8082", "127.0.0.1:8081"][round % 2];
@@ -51,14 +51,14 @@ fn a_stopped_journal_blocks_nothing_and_gets_the_count_of_lost_lines() {
             "http://x/reload",
         ])
         .unwrap()
-        .good();
+        .expect_success();
         took.push(began.elapsed());
     }
     // A daemon that waited for the journal would be slow each time, once the journal's buffer is full.
     took.sort_unstable();
     assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
     assert_eq!(who_answers(&host), "one");
-    host.run(&["systemctl", "kill", "--signal", "CONT", "systemd-journald"]).unwrap().good();
+    host.run(&["systemctl", "kill", "--signal", "CONT", "systemd-journald"]).unwrap().expect_success();
     host.wait_for("the count", |host| {
         let missed = format!("MESSAGE_ID={}", LOST.id);
         host.run(&["journalctl", "--unit", "holdfast", &missed]).unwrap().out.contains(LOST.text)

@@ -9,7 +9,7 @@ use super::{CONFIG, VIP, address, config, property, serving, who_answers};
 pub(crate) fn reload_under_traffic(host: &mut Host, dialer: &mut Dialer, at: &str, backend: &str) {
     dialer.tally().unwrap();
     host.write(CONFIG, &config(at)).unwrap();
-    host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "reload", "holdfast"]).unwrap().expect_success();
     host.wait_for("the other backend", |host| who_answers(host) == backend).unwrap();
     assert!(dialer.tally().unwrap().failed.is_empty());
     assert_eq!(property(host, "ActiveState"), "active");
@@ -27,7 +27,7 @@ fn a_good_reload_takes_effect_before_it_returns_and_fails_no_connect() {
 pub(crate) fn reload_what_is_wrong(host: &mut Host, backend: &str) {
     let before = property(host, "MainPID");
     host.write(CONFIG, "[[service]]\nname = \"web\"\nfrontend = [\"10.96.0.10:80\"]\n").unwrap();
-    host.run(&["systemctl", "reload", "holdfast"]).unwrap().failed();
+    host.run(&["systemctl", "reload", "holdfast"]).unwrap().expect_failure();
     assert_eq!((property(host, "ActiveState"), property(host, "MainPID")), ("active".to_owned(), before));
     assert_eq!(who_answers(host), backend);
     host.wait_for("the reason", |host| {
@@ -46,7 +46,7 @@ fn a_bad_reload_fails_with_the_reason_and_the_old_configuration_serves() {
     assert!(told.err.contains("the old configuration stays in force"), "{told:?}");
 
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
-    host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "reload", "holdfast"]).unwrap().expect_success();
     host.wait_for("the status", |host| property(host, "StatusText") == "1 services, 1 backends, 0 held")
         .unwrap();
 }
@@ -55,7 +55,7 @@ fn a_bad_reload_fails_with_the_reason_and_the_old_configuration_serves() {
 fn keys_that_need_a_restart_are_listed() {
     let (host, _one) = serving();
     host.write(CONFIG, &format!("{}[log]\nformat = \"text\"\n", config("127.0.0.1:8081"))).unwrap();
-    let told = host.run(&["holdfast", "reload"]).unwrap().good();
+    let told = host.run(&["holdfast", "reload"]).unwrap().expect_success();
     assert_eq!(told, "reloaded; these keys take effect with the next restart: log.format");
 }
 
@@ -64,7 +64,7 @@ fn a_signal_reloads_too() {
     let (mut host, _one) = serving();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     host.write(CONFIG, &config("127.0.0.1:8082")).unwrap();
-    host.run(&["systemctl", "kill", "--signal", "HUP", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "kill", "--signal", "HUP", "holdfast"]).unwrap().expect_success();
     host.wait_for("the other backend", |host| who_answers(host) == "two").unwrap();
     host.wait_for("active again", |host| property(host, "ActiveState") == "active").unwrap();
 }

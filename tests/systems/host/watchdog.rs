@@ -29,8 +29,8 @@ fn hang_the_engine(host: &Host) -> Pid {
 fn a_hanging_engine_is_replaced_and_traffic_never_stops() {
     let (mut host, _server) = serving();
     host.write("/etc/systemd/system/holdfast.service.d/test.conf", "[Service]\nWatchdogSec=2s\n").unwrap();
-    host.run(&["systemctl", "daemon-reload"]).unwrap().good();
-    host.run(&["systemctl", "restart", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "daemon-reload"]).unwrap().expect_success();
+    host.run(&["systemctl", "restart", "holdfast"]).unwrap().expect_success();
     let mut dialer = host.dial(address(VIP)).unwrap();
     let before = property(&host, "MainPID");
     let thread = hang_the_engine(&host);
@@ -43,7 +43,8 @@ fn a_hanging_engine_is_replaced_and_traffic_never_stops() {
     .unwrap();
     let tally = dialer.tally().unwrap();
     assert!(tally.failed.is_empty() && tally.connected > 500, "{tally:?}");
-    let journal = host.run(&["journalctl", "--unit", "holdfast", "--grep", "[Ww]atchdog"]).unwrap().good();
+    let journal =
+        host.run(&["journalctl", "--unit", "holdfast", "--grep", "[Ww]atchdog"]).unwrap().expect_success();
     assert!(journal.contains("atchdog"), "{journal}");
 }
 
@@ -51,10 +52,10 @@ fn a_hanging_engine_is_replaced_and_traffic_never_stops() {
 fn a_stopped_process_is_replaced() {
     let (mut host, _server) = serving();
     host.write("/etc/systemd/system/holdfast.service.d/test.conf", "[Service]\nWatchdogSec=2s\n").unwrap();
-    host.run(&["systemctl", "daemon-reload"]).unwrap().good();
-    host.run(&["systemctl", "restart", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "daemon-reload"]).unwrap().expect_success();
+    host.run(&["systemctl", "restart", "holdfast"]).unwrap().expect_success();
     let before = property(&host, "MainPID");
-    host.run(&["systemctl", "kill", "--signal", "STOP", "holdfast"]).unwrap().good();
+    host.run(&["systemctl", "kill", "--signal", "STOP", "holdfast"]).unwrap().expect_success();
     host.wait_for("another daemon", |host| {
         property(host, "ActiveState") == "active"
             && ![before.as_str(), "0"].contains(&property(host, "MainPID").as_str())

@@ -167,7 +167,7 @@ fn a_row_keeps_its_place_when_its_service_is_refetched() {
 }
 
 #[test]
-fn the_focus_goes_to_the_rows_as_a_whole_when_its_row_is_scrolled_away() {
+fn the_focus_moves_to_the_table_when_its_row_scrolls_away() {
     let node = Node::with_services(400);
     let mut browser = live(&node, "frontends");
     focus(&mut browser, ".window tbody a");

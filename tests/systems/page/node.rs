@@ -26,7 +26,7 @@ pub(crate) struct Node {
 impl Node {
     /// A node with these manifests.
     pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
-        Self::of(program(), manifests)
+        Self::start_program(program(), manifests)
     }
 
     /// A node with further tables in its configuration; `more` gets its folder.
@@ -38,7 +38,7 @@ impl Node {
     }
 
     /// The same with a program that has the daemon's CLI.
-    pub(crate) fn of(program: PathBuf, manifests: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_program(program: PathBuf, manifests: &[(&str, &str)]) -> Self {
         let mut node = Self::prepare(program);
         manifests.iter().for_each(|(file, text)| node.write(file, text));
         node.run();

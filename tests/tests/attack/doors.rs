@@ -5,21 +5,21 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::crowd::{Crowd, Question};
+use holdfast_tests::bed::crowd::{ApiClients, Question};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location};
-use holdfast_tests::fake::{Asked, Kind};
+use holdfast_tests::fake::{Kind, RequestFilter};
 
 use crate::stage::{Apiserver, Bystander, CHANGES, NOBODY, PROMPT, TCP, nobody_asks, until};
 
-fn statuses(crowd: &mut Crowd) -> BTreeMap<u16, u64> {
+fn statuses(crowd: &mut ApiClients) -> BTreeMap<u16, u64> {
     let answers = crowd.answers().unwrap();
     assert_eq!(answers.failed, BTreeMap::new());
     answers.by_status
 }
 
 /// Waits until the crowd gets answers.
-fn at_it(crowd: &mut Crowd, status: u16) {
+fn at_it(crowd: &mut ApiClients, status: u16) {
     until("at it", || statuses(crowd).contains_key(&status));
 }
 
@@ -67,7 +67,10 @@ fn unprivileged_diagnose_requests_delay_no_change_and_fill_no_log() {
 
 /// How many audits and how many lists the apiserver answered.
 fn compared(apiserver: &Apiserver, kind: Kind) -> (u64, u64) {
-    (apiserver.server.asked(Asked::audit(kind)), apiserver.server.asked(Asked::list(kind)))
+    (
+        apiserver.server.request_count(RequestFilter::audit(kind)),
+        apiserver.server.request_count(RequestFilter::list(kind)),
+    )
 }
 
 #[test]
@@ -78,7 +81,7 @@ fn unprivileged_verify_requests_query_the_apiserver_once_in_ten_seconds() {
     daemon.configure(&apiserver.configure(&daemon)).unwrap();
     daemon.start().unwrap();
     // The watch misses this change, so that the comparison finds something.
-    apiserver.cluster.apply_untold(Apiserver::slice("10.0.0.2")).unwrap();
+    apiserver.cluster.apply_without_event(Apiserver::slice("10.0.0.2")).unwrap();
     let begun = Instant::now();
     let mut crowd = nobody_asks(&bed, 8, "/verify?format=json");
     at_it(&mut crowd, 200);

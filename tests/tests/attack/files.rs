@@ -16,7 +16,7 @@ const SANDBOX: [&str; 3] = ["setpriv", "--bounding-set=-all,+bpf,+net_admin,+per
 
 /// The exit code and the output of a daemon in the sandbox that must not start.
 fn in_vain(daemon: &Daemon<'_>) -> (Option<i32>, String) {
-    daemon.start_in_vain(&SANDBOX).unwrap()
+    daemon.start_and_fail(&SANDBOX).unwrap()
 }
 
 /// Gives the file to the unprivileged user, and hides it from all others.

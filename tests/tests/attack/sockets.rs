@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
-use holdfast_tests::bed::clients::Lasting;
+use holdfast_tests::bed::clients::LastingClient;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Errand, Layout, Location, Role};
 
@@ -78,7 +78,7 @@ fn udp(name: &str, vip: &str, backend: &str) -> String {
 }
 
 /// The dialled address as the client sees it, the address that replies, and the reply.
-fn ask(client: &mut Lasting) -> (Option<String>, Option<String>, Option<String>) {
+fn ask(client: &mut LastingClient) -> (Option<String>, Option<String>, Option<String>) {
     let answer = client.ask().unwrap().pop().unwrap();
     (answer.peer, answer.from, answer.reply)
 }
@@ -97,7 +97,7 @@ fn seventy_thousand_short_sockets_evict_no_other_client() {
     until("served", || is_served(DNS) && is_served(QUIET));
 
     let vip = || Some(DNS.to_owned());
-    let mut idle = Lasting::start(&bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap();
+    let mut idle = LastingClient::start(&bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap();
     assert_eq!(ask(&mut idle), (vip(), vip(), Some("one".to_owned())));
     let quiet: SocketAddr = QUIET.parse().unwrap();
     assert_eq!(bed.errand(Location::NODE, NOBODY, Errand::ShortSockets, quiet).unwrap(), "70000");

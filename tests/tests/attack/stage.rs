@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::crowd::{Crowd, Question};
+use holdfast_tests::bed::crowd::{ApiClients, Question};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Errand, Location};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
@@ -31,7 +31,7 @@ pub(crate) const CHANGES: usize = 100;
 pub(crate) use holdfast_tests::patience::TEST_TIMEOUT as SOON;
 
 /// Starts unprivileged clients that request this path over TCP in a loop.
-pub(crate) fn nobody_asks(bed: &Bed, clients: usize, path: &str) -> Crowd {
+pub(crate) fn nobody_asks(bed: &Bed, clients: usize, path: &str) -> ApiClients {
     let question = Question { uid: NOBODY, clients, door: TCP, method: "GET", path };
     bed.crowd(Location::NODE, &question).unwrap()
 }

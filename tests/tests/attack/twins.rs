@@ -41,7 +41,7 @@ fn a_second_daemon_on_the_same_state_ends_and_changes_nothing() {
         .replace("/sys/fs/bpf/holdfast", "/sys/fs/bpf/second");
     fs::write(second.config(), config.replace("[admin]\n", "[admin]\nlisten = \"127.0.0.1:9891\"\n"))
         .unwrap();
-    let (code, said) = second.start_in_vain(&[]).unwrap();
+    let (code, said) = second.start_and_fail(&[]).unwrap();
     assert_eq!(code, Some(75), "another try may find it free: {said}");
     assert!(
         said.contains(&format!("holdfast: another holdfast runs with the state in {}", state.display())),

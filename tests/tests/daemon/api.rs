@@ -131,7 +131,7 @@ fn start_admin(
     history: Arc<History>,
 ) -> AdminServer {
     let about = About { version: "0.1.0", started: Timestamp(1_767_870_000) };
-    let readings = Readings { history, ..readings::of_snapshots(snapshots, about) };
+    let readings = Readings { history, ..readings::from_snapshots(snapshots, about) };
     let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: folder.join("admin.sock") };
     admin::start(
         &settings,

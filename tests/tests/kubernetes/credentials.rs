@@ -2,7 +2,7 @@
 
 use holdfast_config::{Apiserver, ClientIdentity};
 use holdfast_kubernetes::source::{Resource, SourceSettings};
-use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
+use holdfast_tests::fake::{Fault, Kind, Request, RequestFilter, Verb};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
@@ -10,7 +10,7 @@ use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 pub(crate) fn with_token() -> Node {
     let setup = Setup::new(1);
     setup.services(1);
-    setup.servers[0].let_in(Some("first"), None);
+    setup.servers[0].accept_client(Some("first"), None);
     let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
@@ -20,12 +20,12 @@ pub(crate) fn with_token() -> Node {
 /// Ends the watches, and checks that a later change is served.
 #[track_caller]
 fn served_anew(node: &mut Node) {
-    let watches = Asked::watch(Kind::Slices);
-    let before = node.server().asked(watches);
+    let watches = RequestFilter::watch(Kind::Slices);
+    let before = node.server().request_count(watches);
     node.server().end_watches(Kind::Slices);
     node.server().end_watches(Kind::Services);
     // A change over the old watch would prove nothing.
-    node.wait("asked again", |node| node.server().asked(watches) > before);
+    node.wait("asked again", |node| node.server().request_count(watches) > before);
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
@@ -40,27 +40,27 @@ pub(crate) fn last_watch(node: &Node) -> Request {
 #[test]
 fn a_rotated_token_is_read_again() {
     let mut node = with_token();
-    node.server().let_nobody_in();
-    node.server().let_in(Some("second"), None);
+    node.server().reject_all_clients();
+    node.server().accept_client(Some("second"), None);
     node.setup.write("token", "second\n");
     served_anew(&mut node);
     assert_eq!(last_watch(&node).header("authorization"), "Bearer second");
-    assert_eq!(node.server().asked(Asked::list(Kind::Slices)), 1, "no list");
+    assert_eq!(node.server().request_count(RequestFilter::list(Kind::Slices)), 1, "no list");
 }
 
 #[test]
 fn a_refused_token_is_reported_and_never_logged() {
     let mut node = with_token();
     node.setup.write("token", "a-secret");
-    node.server().let_nobody_in();
+    node.server().reject_all_clients();
     node.server().end_watches(Kind::Slices);
     node.wait("said", |node| node.last_error(Resource::Slices).contains("401"));
     node.live(ms(500));
     assert!(node.serves(0, &[backend(0)]), "what is known stays");
     assert!(!node.log().contains("a-secret") && !node.last_error(Resource::Slices).contains("a-secret"));
-    let asked = node.server().asked(Asked::ANYTHING);
+    let asked = node.server().request_count(RequestFilter::ANYTHING);
     assert!(asked < 40, "{asked} requests, each in vain");
-    node.server().let_in(Some("a-secret"), None);
+    node.server().accept_client(Some("a-secret"), None);
     served_anew(&mut node);
 }
 
@@ -83,7 +83,7 @@ fn a_deleted_token_file_keeps_the_last_good_token() {
 fn a_late_token_file_is_awaited() {
     let setup = Setup::new(1);
     setup.services(1);
-    setup.servers[0].let_in(Some("late"), None);
+    setup.servers[0].accept_client(Some("late"), None);
     std::fs::remove_file(setup.path("token")).unwrap();
     let mut node = Node::start(setup);
     node.live(ms(1_000));
@@ -99,7 +99,7 @@ fn a_late_token_file_is_awaited() {
 fn a_missing_permission_is_reported_as_such() {
     let setup = Setup::new(1);
     setup.services(1);
-    setup.servers[0].times(Asked::list(Kind::Slices), Fault::status(403, "Forbidden"), 2);
+    setup.servers[0].times(RequestFilter::list(Kind::Slices), Fault::status(403, "Forbidden"), 2);
     let mut node = Node::start(setup);
     node.wait("said", |node| node.last_error(Resource::Slices).contains("Forbidden"));
     assert!(!node.snapshots.borrow().is_synced(), "half of the truth is not served");
@@ -111,7 +111,7 @@ fn a_missing_permission_is_reported_as_such() {
 fn a_missing_namespace_permission_is_logged_once() {
     let setup = Setup::new(1);
     setup.services(1);
-    setup.servers[0].always(Asked::of(Kind::Namespaces), Fault::status(403, "Forbidden"));
+    setup.servers[0].always(RequestFilter::for_kind(Kind::Namespaces), Fault::status(403, "Forbidden"));
     let mut node = Node::start(setup);
     node.wait_until_synced();
     node.server().reset_connections();
@@ -125,7 +125,7 @@ pub(crate) fn with_certificate() -> Node {
     let setup = Setup::new(1);
     setup.services(1);
     let client = setup.authority.client("system:node:first").unwrap();
-    setup.servers[0].let_in(None, Some(&client.der));
+    setup.servers[0].accept_client(None, Some(&client.der));
     setup.write("client.pem", &client.certificate);
     setup.write("client.key", &client.key);
     let identity = ClientIdentity::Certificate {
@@ -144,8 +144,8 @@ pub(crate) fn with_certificate() -> Node {
 fn a_rotated_certificate_is_presented_next() {
     let mut node = with_certificate();
     let second = node.setup.authority.client("system:node:second").unwrap();
-    node.server().let_nobody_in();
-    node.server().let_in(None, Some(&second.der));
+    node.server().reject_all_clients();
+    node.server().accept_client(None, Some(&second.der));
     node.setup.write("client.pem", &second.certificate);
     node.setup.write("client.key", &second.key);
     served_anew(&mut node);

@@ -7,7 +7,7 @@ use holdfast_core::keys::ObjectName;
 use holdfast_evidence::diagnose::gather::{GatherOptions, Gatherer};
 use holdfast_evidence::event_watcher::EventCounters;
 use holdfast_status::views::apiserver::ApiserverState as EndpointState;
-use holdfast_tests::fake::{Asked, Fault, Greeting, Kind, Request, Verb};
+use holdfast_tests::fake::{Fault, Greeting, Kind, Request, RequestFilter, Verb};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -240,7 +240,7 @@ fn a_missing_ipaddress_api_is_no_finding() {
         &["Content-Type: text/plain", "Content-Length: 19"],
         "404 page not found\n",
     );
-    node.server().always(Asked::of(Kind::Addresses), page);
+    node.server().always(RequestFilter::for_kind(Kind::Addresses), page);
     let found = diagnose(&node);
     found.check_bounds();
     found.says("address: Skipped(\"this apiserver has no such kind of objects\")");
@@ -284,7 +284,7 @@ fn fifty_pods_are_diagnosed_within_bounds_among_ten_thousand_services() {
 fn an_unreadable_resource_is_reported_and_harms_no_watch() {
     let node = synced(whole("LoadBalancer", 3));
     for kind in [Kind::Pods, Kind::Events, Kind::Leases, Kind::Endpoints, Kind::Addresses, Kind::Policies] {
-        node.server().always(Asked::of(kind), Fault::status(403, "Forbidden"));
+        node.server().always(RequestFilter::for_kind(kind), Fault::status(403, "Forbidden"));
     }
     let (watches, log) = (node.server().watches(Kind::Slices), node.log());
     let gatherer = gatherer(&node);
@@ -333,7 +333,7 @@ async fn futures<A, B>(first: impl Future<Output = A>, second: impl Future<Outpu
 fn an_unanswered_request_costs_no_other_answer() {
     for fault in [Fault::Silent, Fault::SilentBody, Fault::Close, Fault::CutAfter(20)] {
         let node = synced(whole("ClusterIP", 3));
-        node.server().always(Asked::list(Kind::Pods), fault.clone());
+        node.server().always(RequestFilter::list(Kind::Pods), fault.clone());
         let found = diagnose(&node);
         found.check_bounds();
         found.says("pods: Failed(");
@@ -349,7 +349,7 @@ fn an_unanswered_request_costs_no_other_answer() {
 #[test]
 fn a_slow_apiserver_gets_the_most_important_requests_first() {
     let node = synced(whole("ClusterIP", 3));
-    node.server().always(Asked::ANYTHING, Fault::Slow(ms(900)));
+    node.server().always(RequestFilter::ANYTHING, Fault::Slow(ms(900)));
     let found = diagnose(&node);
     found.check_bounds();
     found.says("service: Answered(Some(");
@@ -413,7 +413,7 @@ fn a_malformed_answer_is_reported_and_not_used() {
         (Fault::Endless("x".repeat(100_000)), "pods: Failed("),
     ] {
         let node = synced(whole("ClusterIP", 3));
-        node.server().always(Asked::list(Kind::Pods), fault);
+        node.server().always(RequestFilter::list(Kind::Pods), fault);
         let found = diagnose(&node);
         found.check_bounds();
         found.says(said);
@@ -450,7 +450,7 @@ fn watched_events_are_counted_and_reported_and_an_ended_watch_resumes() {
     apply(event("old", "SyncLoadBalancerFailed", about, "before it was followed"));
     let cluster = setup.cluster.clone();
     let mut node = synced(setup);
-    let overheard = node.overhear();
+    let overheard = node.watch_events();
     let up = "holdfast_event_source_up{source=\"services\"} 1";
     node.wait("followed", |_| said(&overheard).contains(up));
     let counted = |number: u32| {
@@ -478,11 +478,11 @@ fn said(overheard: &EventCounters) -> String {
 #[test]
 fn events_without_watch_permission_are_requested_rarely() {
     let mut node = synced(Setup::new(1));
-    node.server().always(Asked::of(Kind::Events), Fault::status(403, "Forbidden"));
-    let overheard = node.overhear();
+    node.server().always(RequestFilter::for_kind(Kind::Events), Fault::status(403, "Forbidden"));
+    let overheard = node.watch_events();
     node.wait("refused", |node| node.log().contains("may not list and watch events"));
     node.live(ms(3_000));
-    let asked = node.server().asked(Asked::of(Kind::Events));
+    let asked = node.server().request_count(RequestFilter::for_kind(Kind::Events));
     assert!((7..=21).contains(&asked), "{asked} requests of seven topics");
     assert!(said(&overheard).contains("holdfast_event_source_up{source=\"services\"} 0"));
     assert!(node.access.view().endpoints.iter().all(|it| it.last_error.is_none()));

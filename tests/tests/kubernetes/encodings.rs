@@ -7,13 +7,13 @@ use holdfast_config::Encodings;
 use holdfast_core::event::Event;
 use holdfast_kubernetes::apiserver::Encoding;
 use holdfast_kubernetes::source::{Kubernetes, Resource, SourceSettings};
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
-const SLICES: Asked = Asked::list(Kind::Slices);
+const SLICES: RequestFilter = RequestFilter::list(Kind::Slices);
 
 fn settings(encodings: Encodings) -> SourceSettings {
     SourceSettings { timing: quick(), encodings, ..SourceSettings::default() }
@@ -79,17 +79,21 @@ fn an_object_unreadable_in_protobuf_is_fetched_as_json_and_served() {
         (watch.refetched, watch.bad, watch.restarts, watch.encoding),
         (2, 0, 0, Some(Encoding::Protobuf))
     );
-    let asked = |asked| node.server().asked(asked);
-    assert_eq!((asked(SLICES), asked(Asked::get(Kind::Slices))), (1, 2), "no other list, no other object");
+    let asked = |asked| node.server().request_count(asked);
+    assert_eq!(
+        (asked(SLICES), asked(RequestFilter::get(Kind::Slices))),
+        (1, 2),
+        "no other list, no other object"
+    );
     node.check();
 }
 
 #[test]
 fn an_unreadable_object_deleted_before_its_fetch_is_gone() {
     let mut node = Node::serving(2);
-    node.server().once(Asked::get(Kind::Slices), Fault::Slow(ms(300)));
+    node.server().once(RequestFilter::get(Kind::Slices), Fault::Slow(ms(300)));
     node.cluster().apply(only_in_json(1, backend(7))).unwrap();
-    node.wait("it is asked for", |node| node.server().asked(Asked::get(Kind::Slices)) == 1);
+    node.wait("it is asked for", |node| node.server().request_count(RequestFilter::get(Kind::Slices)) == 1);
     node.cluster().delete(Kind::Slices, "default/web-1-1").unwrap();
     node.wait("it goes", |node| node.watch(Resource::Slices).objects == 1);
     node.live(ms(400));
@@ -112,7 +116,7 @@ fn an_object_without_a_name_switches_its_kind_to_json() {
 fn an_object_whose_fetch_fails_switches_its_kind_to_json() {
     for fault in [Fault::status(403, "Forbidden"), Fault::Close, Fault::say("<html>"), Fault::Silent] {
         let mut node = Node::serving(2);
-        node.server().always(Asked::get(Kind::Slices), fault);
+        node.server().always(RequestFilter::get(Kind::Slices), fault);
         node.cluster().apply(only_in_json(1, backend(7))).unwrap();
         node.wait("it is served", |node| node.serves(1, &[backend(7)]));
         assert_eq!(encoding(&node), Some(Encoding::Json));
@@ -131,7 +135,7 @@ fn many_unreadable_objects_switch_their_kind_to_json() {
     let mut node = Node::start(setup);
     node.wait_until_synced();
     assert!((0..40).all(|nth| node.serves(nth, &[backend(nth)])));
-    assert_eq!(node.server().asked(Asked::get(Kind::Slices)), 0);
+    assert_eq!(node.server().request_count(RequestFilter::get(Kind::Slices)), 0);
     assert_eq!(encoding(&node), Some(Encoding::Json));
 }
 
@@ -140,7 +144,7 @@ fn a_client_of_protobuf_alone_rejects_unreadable_objects_by_name() {
     let setup = Setup::new(1);
     setup.services(2);
     setup.cluster.apply(only_in_json(1, backend(7))).unwrap();
-    setup.servers[0].always(Asked::get(Kind::Slices), Fault::status(403, "Forbidden"));
+    setup.servers[0].always(RequestFilter::get(Kind::Slices), Fault::status(403, "Forbidden"));
     let mut node = Node::start_with(setup, settings(Encodings::Protobuf));
     node.wait_until_synced();
     assert!(node.serves(0, &[backend(0)]));
@@ -158,7 +162,7 @@ fn a_watch_with_broken_frames_resumes_as_json_from_its_version() {
         assert_eq!(said, 1, "{}", node.log());
         node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
         node.wait("the change is served", |node| node.serves(0, &[backend(9)]));
-        assert_eq!(node.server().asked(SLICES), 1, "no other list");
+        assert_eq!(node.server().request_count(SLICES), 1, "no other list");
         node.check();
     }
 }
@@ -171,7 +175,7 @@ fn a_list_with_broken_framing_is_requested_as_json() {
         setup.servers[0].once(SLICES, Fault::SayProtobuf(bytes.to_vec()));
         let mut node = Node::start(setup);
         node.wait_until_synced();
-        assert_eq!((encoding(&node), node.server().asked(SLICES)), (Some(Encoding::Json), 2));
+        assert_eq!((encoding(&node), node.server().request_count(SLICES)), (Some(Encoding::Json), 2));
         node.check();
     }
 }
@@ -198,7 +202,7 @@ impl Dice {
         usize::try_from(self.0 >> 33).unwrap() % sides
     }
 
-    fn of(&mut self, values: &[Value]) -> Value {
+    fn pick(&mut self, values: &[Value]) -> Value {
         values[self.below(values.len())].clone()
     }
 }
@@ -221,11 +225,11 @@ fn thin(value: &mut Value, dice: &mut Dice, depth: usize) {
 fn metadata(name: &str, dice: &mut Dice) -> Value {
     json!({
         "name": name, "namespace": "default", "uid": format!("uid-{name}"),
-        "generation": dice.of(&[Value::Null, json!(3), json!(9_000_000_000_i64)]),
+        "generation": dice.pick(&[Value::Null, json!(3), json!(9_000_000_000_i64)]),
         "creationTimestamp": "2026-01-08T11:11:55Z",
-        "deletionTimestamp": dice.of(&[Value::Null, json!("2026-02-08T11:11:55Z")]),
-        "labels": {"app": "é", "kubernetes.io/service-name": dice.of(&[json!(""), json!("web")])},
-        "annotations": {"holdfast.io/on-empty": "hold", "holdfast.io/weights": dice.of(&[json!("10.0.0.1=3"), json!("?")]),
+        "deletionTimestamp": dice.pick(&[Value::Null, json!("2026-02-08T11:11:55Z")]),
+        "labels": {"app": "é", "kubernetes.io/service-name": dice.pick(&[json!(""), json!("web")])},
+        "annotations": {"holdfast.io/on-empty": "hold", "holdfast.io/weights": dice.pick(&[json!("10.0.0.1=3"), json!("?")]),
             "holdfast.io/maglev": "true", "holdfast.io/session-affinity-prefix": "ipv6=56",
             "endpoints.kubernetes.io/last-change-trigger-time": "2026-01-08T11:11:55.123Z"},
         "finalizers": ["a/b", "", "c/d"],
@@ -241,23 +245,23 @@ fn random_service(name: &str, dice: &mut Dice) -> Value {
     json!({
         "kind": "Service", "apiVersion": "v1", "metadata": metadata(name, dice),
         "spec": {
-            "type": dice.of(&[json!("ClusterIP"), json!("NodePort"), json!("LoadBalancer"), json!("")]),
-            "clusterIP": dice.of(&[json!("10.96.0.7"), json!("10.96.0.8"), json!("None"), json!("")]),
+            "type": dice.pick(&[json!("ClusterIP"), json!("NodePort"), json!("LoadBalancer"), json!("")]),
+            "clusterIP": dice.pick(&[json!("10.96.0.7"), json!("10.96.0.8"), json!("None"), json!("")]),
             "clusterIPs": ["10.96.0.7", "fd00::7"], "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "PreferDualStack",
             "externalIPs": ["198.51.100.7"], "selector": {"app": "web"},
             "ports": [
-                {"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080, "nodePort": dice.of(&[json!(0), json!(30_080)])},
-                {"name": "dns", "protocol": "UDP", "port": dice.of(&[json!(53), json!(54), json!(55), json!(-1), json!(70_000)]), "targetPort": "dns"},
+                {"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080, "nodePort": dice.pick(&[json!(0), json!(30_080)])},
+                {"name": "dns", "protocol": "UDP", "port": dice.pick(&[json!(53), json!(54), json!(55), json!(-1), json!(70_000)]), "targetPort": "dns"},
             ],
-            "internalTrafficPolicy": "Local", "externalTrafficPolicy": dice.of(&[json!("Local"), json!("Cluster"), json!("")]),
-            "sessionAffinity": dice.of(&[json!("None"), json!("ClientIP")]),
-            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": dice.of(&[json!(0), json!(60)])}},
+            "internalTrafficPolicy": "Local", "externalTrafficPolicy": dice.pick(&[json!("Local"), json!("Cluster"), json!("")]),
+            "sessionAffinity": dice.pick(&[json!("None"), json!("ClientIP")]),
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": dice.pick(&[json!(0), json!(60)])}},
             "loadBalancerSourceRanges": ["10.0.0.0/8"], "loadBalancerClass": "a/b",
-            "allocateLoadBalancerNodePorts": dice.of(&[json!(true), json!(false)]), "healthCheckNodePort": 30_100,
+            "allocateLoadBalancerNodePorts": dice.pick(&[json!(true), json!(false)]), "healthCheckNodePort": 30_100,
             "trafficDistribution": "PreferClose", "publishNotReadyAddresses": true,
         },
         "status": {"loadBalancer": {"ingress": [
-            {"ip": "203.0.113.7", "ipMode": dice.of(&[json!("VIP"), json!("Proxy")])}, {"hostname": "lb.example"},
+            {"ip": "203.0.113.7", "ipMode": dice.pick(&[json!("VIP"), json!("Proxy")])}, {"hostname": "lb.example"},
         ]}},
     })
 }
@@ -265,12 +269,12 @@ fn random_service(name: &str, dice: &mut Dice) -> Value {
 fn random_slice(name: &str, dice: &mut Dice) -> Value {
     let endpoint = |dice: &mut Dice| {
         json!({
-            "addresses": [dice.of(&[json!("10.0.0.1"), json!("10.0.0.2"), json!("fd00::1"), json!("x"), json!("")]), "10.9.9.9"],
-            "conditions": {"ready": dice.of(&[json!(true), json!(false)]), "serving": true,
-                "terminating": dice.of(&[json!(true), json!(false)])},
-            "nodeName": dice.of(&[json!("n1"), json!("")]), "zone": dice.of(&[json!("a"), json!("")]),
+            "addresses": [dice.pick(&[json!("10.0.0.1"), json!("10.0.0.2"), json!("fd00::1"), json!("x"), json!("")]), "10.9.9.9"],
+            "conditions": {"ready": dice.pick(&[json!(true), json!(false)]), "serving": true,
+                "terminating": dice.pick(&[json!(true), json!(false)])},
+            "nodeName": dice.pick(&[json!("n1"), json!("")]), "zone": dice.pick(&[json!("a"), json!("")]),
             "hints": {"forZones": [{"name": "a"}, {"name": ""}], "forNodes": [{"name": "n1"}]},
-            "targetRef": {"kind": "Pod", "namespace": "default", "name": dice.of(&[json!("pod"), json!("")]),
+            "targetRef": {"kind": "Pod", "namespace": "default", "name": dice.pick(&[json!("pod"), json!("")]),
                 "uid": "7c8d4a2e-0000-4000-8000-000000000001"},
             "hostname": "h", "deprecatedTopology": {"k": "v"},
         })
@@ -278,10 +282,10 @@ fn random_slice(name: &str, dice: &mut Dice) -> Value {
     let endpoints: Vec<Value> = (0..1 + dice.below(4)).map(|_| endpoint(dice)).collect();
     json!({
         "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": metadata(name, dice),
-        "addressType": dice.of(&[json!("IPv4"), json!("IPv4"), json!("IPv6"), json!("IPv4"), json!("FQDN"), json!("?")]),
-        "endpoints": dice.of(&[json!(endpoints), Value::Null]),
-        "ports": [{"name": dice.of(&[json!("http"), json!("")]), "protocol": "TCP", "appProtocol": "h2c",
-            "port": dice.of(&[json!(80), json!(81), json!(82), json!(0), json!(-7), json!(70_000)])}],
+        "addressType": dice.pick(&[json!("IPv4"), json!("IPv4"), json!("IPv6"), json!("IPv4"), json!("FQDN"), json!("?")]),
+        "endpoints": dice.pick(&[json!(endpoints), Value::Null]),
+        "ports": [{"name": dice.pick(&[json!("http"), json!("")]), "protocol": "TCP", "appProtocol": "h2c",
+            "port": dice.pick(&[json!(80), json!(81), json!(82), json!(0), json!(-7), json!(70_000)])}],
     })
 }
 

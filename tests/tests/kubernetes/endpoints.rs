@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use holdfast_config::ApiserverUrl;
 use holdfast_kubernetes::source::{Resource, SourceSettings, Timing};
-use holdfast_tests::fake::{Asked, Cluster, Fault, Greeting, Kind, Names, Server};
+use holdfast_tests::fake::{Cluster, Fault, Greeting, Kind, Names, RequestFilter, Server};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::json;
 use tokio::time::timeout;
@@ -84,9 +84,9 @@ fn another_programs_port_fails_over() {
 fn a_gateway_without_an_apiserver_fails_over() {
     for (code, reason) in [(502, "BadGateway"), (503, "ServiceUnavailable"), (504, "Timeout")] {
         let always = Fault::status(code, reason);
-        check_failover(reason, |_, server| server.always(Asked::ANYTHING, always.clone()));
+        check_failover(reason, |_, server| server.always(RequestFilter::ANYTHING, always.clone()));
         let words = format!("{code}: ");
-        check_words(reason, &words, |_, server| server.always(Asked::ANYTHING, always));
+        check_words(reason, &words, |_, server| server.always(RequestFilter::ANYTHING, always));
     }
 }
 
@@ -132,7 +132,11 @@ fn another_clusters_uid_is_reported_and_its_objects_are_ignored() {
     node.live(ms(500));
     let said = node.last_error(Resource::Slices);
     assert!(said.contains("another cluster (uid 9f9f9f9f"), "{said}");
-    assert_eq!(node.setup.servers[1].asked(Asked::of(Kind::Slices)), 0, "it was not even asked");
+    assert_eq!(
+        node.setup.servers[1].request_count(RequestFilter::for_kind(Kind::Slices)),
+        0,
+        "it was not even asked"
+    );
     assert!(node.serves(1, &[backend(1)]), "what is known stays");
     node.server().start_again().unwrap();
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
@@ -151,7 +155,7 @@ fn a_watch_resumes_over_another_endpoint() {
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
-    assert_eq!(node.setup.servers[1].asked(Asked::list(Kind::Slices)), 0, "no list");
+    assert_eq!(node.setup.servers[1].request_count(RequestFilter::list(Kind::Slices)), 0, "no list");
     assert_eq!(
         node.watch(Resource::Slices).endpoint.as_deref(),
         Some(&*node.setup.servers[1].address().to_string())
@@ -197,7 +201,7 @@ fn a_better_endpoint_is_used_again_once_it_is_back() {
         first.watches(Kind::Slices) == 1 && first.watches(Kind::Services) == 1
     });
     node.check();
-    assert_eq!(node.setup.servers[0].asked(Asked::list(Kind::Slices)), 0, "no list");
+    assert_eq!(node.setup.servers[0].request_count(RequestFilter::list(Kind::Slices)), 0, "no list");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use holdfast_kubernetes::event_recorder::{EventCounts, Outcome};
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 use serde_json::{Value, json};
 
 use super::node::{Node, backend, ms, service_object, slice_object, vip, web};
@@ -83,18 +83,18 @@ fn ordinary_changes_write_no_event() {
         node.live(ms(400));
     }
     node.check();
-    assert_eq!(node.server().asked(Asked::of(Kind::Events)), 0);
+    assert_eq!(node.server().request_count(RequestFilter::for_kind(Kind::Events)), 0);
     assert!(counts.totals().all(|(_, count)| count == 0));
 }
 
 #[test]
 fn a_rejected_event_is_counted_and_dropped() {
     let (mut node, counts) = announcing(2);
-    node.server().once(Asked::create(Kind::Events), Fault::status(403, "Forbidden"));
+    node.server().once(RequestFilter::create(Kind::Events), Fault::status(403, "Forbidden"));
     lose(&node, 0);
     node.wait("it is refused", |_| count(&counts, Outcome::Failed) == 1);
     assert!(node.log().contains("the cluster does not take Events"), "{}", node.log());
-    node.server().always(Asked::create(Kind::Events), Fault::Close);
+    node.server().always(RequestFilter::create(Kind::Events), Fault::Close);
     restore(&node, 0);
     node.wait("nobody answers", |_| count(&counts, Outcome::Failed) == 2);
     node.server().heal();
@@ -126,7 +126,7 @@ fn a_failed_event_marks_no_apiserver_as_unhealthy() {
         [patience, Fault::status(504, "Timeout"), Fault::status(429, "TooManyRequests"), Fault::Close]
     {
         let (mut node, counts) = announcing(1);
-        node.server().always(Asked::create(Kind::Events), fault.clone());
+        node.server().always(RequestFilter::create(Kind::Events), fault.clone());
         lose(&node, 0);
         node.wait("it is not taken", |_| count(&counts, Outcome::Failed) == 1);
         let row = node.access.view().endpoints.remove(0);

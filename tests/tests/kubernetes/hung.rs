@@ -61,7 +61,7 @@ fn kernel_a_token_on_a_hanging_mount_is_reported_and_blocks_nothing() {
     setup.services(1);
     std::fs::create_dir(setup.path("secret")).unwrap();
     setup.write("secret/token", "first");
-    setup.servers[0].let_in(Some("first"), None);
+    setup.servers[0].accept_client(Some("first"), None);
     let identity = Some(ClientIdentity::TokenFile(setup.path("secret/token")));
     let access = setup.access(Apiserver { identity, ..setup.apiserver() });
     let mut node =
@@ -81,8 +81,8 @@ fn kernel_a_token_on_a_hanging_mount_is_reported_and_blocks_nothing() {
     assert_eq!(node.log().matches("credentials cannot be read").count(), 1, "{}", node.log());
     drop(hung);
     node.setup.write("secret/token", "second");
-    node.server().let_nobody_in();
-    node.server().let_in(Some("second"), None);
+    node.server().reject_all_clients();
+    node.server().accept_client(Some("second"), None);
     node.wait("good again", |node| problem(node).is_none());
     node.server().reset_connections();
     node.cluster().apply(slice_object(&web(0), &[backend(8)])).unwrap();

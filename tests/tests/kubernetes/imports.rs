@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Verdict;
 use holdfast_kubernetes::source::{Resource, SourceSettings, State, Timing};
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 use serde_json::{Value, json};
 
 use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
@@ -66,12 +66,14 @@ fn the_service_import_api_can_appear_and_disappear() {
     setup.services(1);
     setup.cluster.apply(import_object("far", shared(7))).unwrap();
     setup.cluster.apply(imported_slice("far", &[backend(7)])).unwrap();
-    setup.servers[0].always(Asked::of(Kind::Imports), absent());
+    setup.servers[0].always(RequestFilter::for_kind(Kind::Imports), absent());
     let mut node = start(setup);
     node.wait("synced", |node| node.snapshots.borrow().is_synced());
     node.wait("served", |node| node.has(0));
     node.guard(0);
-    node.wait("asked for twice", |node| node.server().asked(Asked::of(Kind::Imports)) >= 6);
+    node.wait("asked for twice", |node| {
+        node.server().request_count(RequestFilter::for_kind(Kind::Imports)) >= 6
+    });
     assert_eq!(node.log().matches("no ServiceImport is served").count(), 1, "{}", node.log());
     assert!(!node.log().contains("interrupted") && met(&node, shared(7)).is_empty());
 
@@ -80,7 +82,7 @@ fn the_service_import_api_can_appear_and_disappear() {
     assert!(node.log().contains("the cluster's ServiceImports can be read"));
 
     // The kind disappears, as it does briefly when an apiserver starts.
-    node.server().always(Asked::of(Kind::Imports), absent());
+    node.server().always(RequestFilter::for_kind(Kind::Imports), absent());
     node.server().end_watches(Kind::Imports);
     node.wait("told", |node| node.last_error(Resource::Imports).contains("404"));
     node.live(ms(600));

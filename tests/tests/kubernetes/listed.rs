@@ -5,7 +5,7 @@ use std::sync::Arc;
 use holdfast_config::{Config, EventsRead, Kubernetes};
 use holdfast_core::keys::ObjectName;
 use holdfast_evidence::diagnose::gather::Gatherer;
-use holdfast_tests::fake::{Asked, Fault, Greeting, Kind, Verb};
+use holdfast_tests::fake::{Fault, Greeting, Kind, RequestFilter, Verb};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -101,8 +101,8 @@ fn events_without_a_service_cover_all_namespaces() {
 fn disabled_forbidden_or_unreachable_events_are_reported_as_such() {
     let node = synced(spoken());
     let (text, asked) = hear(&node, &gatherer(&node, EventsRead::Off), Some("web-0"));
-    assert!(text.contains("Skipped(\"[kubernetes] events_read is") && asked == 0, "{text}");
-    node.server().always(Asked::of(Kind::Events), Fault::status(403, "Forbidden"));
+    assert!(text.contains("Not(\"[kubernetes] events_read is") && asked == 0, "{text}");
+    node.server().always(RequestFilter::for_kind(Kind::Events), Fault::status(403, "Forbidden"));
     let right = "Forbidden(Right { group: \"\", resource: \"events\", verbs: \"list\", namespace: ";
     for (about, namespace) in [(Some("web-0"), "Some(\"default\")"), (None, "None")] {
         let (text, asked) = hear(&node, &gatherer(&node, EventsRead::OnDemand), about);

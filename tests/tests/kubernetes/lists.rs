@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use holdfast_kubernetes::source::Resource;
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 
 use crate::node::{Node, Setup, backend, ms, service_object, slice_object, vip, web};
 
-const SLICES: Asked = Asked::list(Kind::Slices);
+const SLICES: RequestFilter = RequestFilter::list(Kind::Slices);
 
 /// The first list has a fault, and the next one is served.
 #[track_caller]
@@ -16,9 +16,9 @@ fn check_first(name: &str, fault: Fault, words: &str) -> Node {
     setup.services(3);
     setup.servers[0].once(SLICES, fault);
     let mut node = Node::start(setup);
-    node.wait("tried", |node| node.server().asked(SLICES) >= 1);
+    node.wait("tried", |node| node.server().request_count(SLICES) >= 1);
     node.wait_until_synced();
-    assert_eq!(node.server().asked(SLICES), 2, "{name}");
+    assert_eq!(node.server().request_count(SLICES), 2, "{name}");
     let said = node.last_error(Resource::Slices);
     assert!(said.contains(words), "{name}: {said}");
     assert!(!node.log().contains("GARBAGE"), "{name}: {}", node.log());
@@ -38,11 +38,11 @@ fn check_later(name: &str, fault: Fault) {
     node.cluster().compact();
     node.server().once(SLICES, fault);
     node.server().start_again().unwrap();
-    node.wait("tried", |node| node.server().asked(SLICES) >= 2);
+    node.wait("tried", |node| node.server().request_count(SLICES) >= 2);
     assert!(node.serves(2, &[backend(2)]), "{name}: what is known stays");
     node.wait(name, |node| node.serves(0, &[backend(0), backend(9)]) && !node.has(1));
     node.check();
-    assert_eq!(node.server().asked(SLICES), 3, "{name}");
+    assert_eq!(node.server().request_count(SLICES), 3, "{name}");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_slow_list_is_awaited() {
     setup.servers[0].once(SLICES, Fault::Slow(ms(2_000)));
     let mut node = Node::start(setup);
     node.wait_until_synced();
-    assert_eq!(node.server().asked(SLICES), 1, "asked once, and waited");
+    assert_eq!(node.server().request_count(SLICES), 1, "asked once, and waited");
     node.check();
 }
 
@@ -146,7 +146,7 @@ fn a_list_of_many_pages_is_one_list() {
     many(&setup, 1_200);
     let mut node = Node::start(setup);
     node.wait_until_synced();
-    assert_eq!(node.server().asked(SLICES), 3, "pages of 500");
+    assert_eq!(node.server().request_count(SLICES), 3, "pages of 500");
     let connections = node
         .server()
         .requests()
@@ -169,7 +169,7 @@ fn an_expired_continue_token_restarts_the_list() {
     setup.servers[0].once(SLICES, Fault::status(410, "Expired"));
     let mut node = Node::start(setup);
     node.wait_until_synced();
-    assert!(node.server().asked(SLICES) <= 4, "{}", node.server().asked(SLICES));
+    assert!(node.server().request_count(SLICES) <= 4, "{}", node.server().request_count(SLICES));
     node.check();
 }
 
@@ -213,9 +213,9 @@ fn no_service_is_seen_without_its_slices_during_a_relist() {
         node.cluster().apply(slice_object(&web(1), &[backend(1)])).unwrap();
         node.cluster().compact();
         node.server().once(SLICES, Fault::Slow(ms(200)));
-        let lists = node.server().asked(SLICES);
+        let lists = node.server().request_count(SLICES);
         node.server().start_again().unwrap();
-        node.wait("listed", |node| node.server().asked(SLICES) > lists && node.is_watched());
+        node.wait("listed", |node| node.server().request_count(SLICES) > lists && node.is_watched());
     }
     node.check();
 }

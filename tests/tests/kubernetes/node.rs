@@ -340,7 +340,7 @@ impl Node {
     }
 
     /// From now on, this node watches the cluster's Events.
-    pub(crate) fn overhear(&self) -> Arc<EventCounters> {
+    pub(crate) fn watch_events(&self) -> Arc<EventCounters> {
         let overheard = Arc::new(EventCounters::default());
         let kubernetes = KubernetesTable { events_read: EventsRead::Watch, ..KubernetesTable::default() };
         let config = Config { kubernetes, ..Config::default() };
@@ -360,7 +360,7 @@ impl Node {
         let readings = Readings {
             watches: self.view.clone(),
             liveness: Liveness::new(|| None).with_steps(Arc::clone(&self.steps)),
-            ..readings::of_snapshots(self.snapshots.clone(), about)
+            ..readings::from_snapshots(self.snapshots.clone(), about)
         };
         let kube_proxy = KubeProxy { health: None, metrics: Some(address) };
         let (keep, config) = watch::channel(Arc::new(Config { kube_proxy, ..Config::default() }));

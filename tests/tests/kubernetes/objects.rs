@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use holdfast_host::logging::messages::OBJECT_NOT_UNDERSTOOD;
 use holdfast_kubernetes::source::{Resource, SourceSettings};
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 use serde_json::{Value, json};
 
 use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
@@ -39,7 +39,11 @@ fn a_malformed_object_in_a_list_rejects_itself() {
         node.wait_until_synced();
         assert!(node.serves(1, &[backend(1)]), "{name}: the others are served");
         check_named(&mut node, name, "default/web-0-1");
-        assert_eq!(node.server().asked(Asked::list(Kind::Slices)), 1, "{name}: no other list");
+        assert_eq!(
+            node.server().request_count(RequestFilter::list(Kind::Slices)),
+            1,
+            "{name}: no other list"
+        );
     }
 }
 
@@ -58,7 +62,11 @@ fn a_malformed_object_in_a_watch_keeps_its_last_good_version() {
         node.wait("the corrected slice is served", |node| node.serves(0, &[backend(8)]));
         assert_eq!((node.watch(Resource::Slices).bad, node.rejected().len()), (0, 0), "{name}");
         node.check();
-        assert_eq!(node.server().asked(Asked::watch(Kind::Slices)), 1, "{name}: the watch goes on");
+        assert_eq!(
+            node.server().request_count(RequestFilter::watch(Kind::Slices)),
+            1,
+            "{name}: the watch goes on"
+        );
     }
 }
 
@@ -164,7 +172,7 @@ fn a_flood_of_malformed_objects_logs_a_few_lines() {
     assert_eq!(node.watch(Resource::Slices).bad, 2_000);
     assert!(node.log().lines().count() < 40, "{}", node.log());
     assert!(node.log().len() < 10_000, "{}", node.log());
-    assert_eq!(node.server().asked(Asked::watch(Kind::Slices)), 1);
+    assert_eq!(node.server().request_count(RequestFilter::watch(Kind::Slices)), 1);
 }
 
 #[test]
@@ -214,7 +222,7 @@ fn the_own_nodes_zone_is_read() {
 fn services_are_served_without_permission_to_read_nodes() {
     let setup = Setup::new(1);
     setup.services(1);
-    setup.servers[0].always(Asked::of(Kind::Nodes), Fault::status(403, "Forbidden"));
+    setup.servers[0].always(RequestFilter::for_kind(Kind::Nodes), Fault::status(403, "Forbidden"));
     let name = holdfast_config::NodeName::from_host_name("node-a").unwrap();
     let settings = SourceSettings { timing: quick(), node: Some(name), ..SourceSettings::default() };
     let mut node = Node::start_with(setup, settings);

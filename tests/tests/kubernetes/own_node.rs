@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast_config::NodeName;
 use holdfast_kubernetes::source::{Resource, SourceSettings, Timing};
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 use serde_json::json;
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
@@ -15,7 +15,7 @@ fn start(fault: Fault, node_wait: Duration) -> Node {
     setup.services(2);
     let labels = json!({"topology.kubernetes.io/zone": "z1"});
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
-    setup.servers[0].always(Asked::of(Kind::Nodes), fault);
+    setup.servers[0].always(RequestFilter::for_kind(Kind::Nodes), fault);
     let node = NodeName::from_host_name("n1").ok();
     let timing = Timing { absent_retry: node_wait, ..quick() };
     Node::start_with(setup, SourceSettings { timing, node, ..SourceSettings::default() })
@@ -59,7 +59,7 @@ fn an_unreadable_node_object_is_retried_with_backoff() {
     let mut node = start(Fault::status(500, "InternalError"), Duration::from_secs(60));
     node.wait_until_synced();
     node.live(ms(8_000));
-    let asked = node.server().asked(Asked::of(Kind::Nodes));
+    let asked = node.server().request_count(RequestFilter::for_kind(Kind::Nodes));
     assert!((2..=7).contains(&asked), "{asked} requests");
 }
 
@@ -69,7 +69,7 @@ fn services_wait_briefly_for_the_zone() {
     setup.services(1);
     let labels = json!({"topology.kubernetes.io/zone": "z1"});
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
-    setup.servers[0].always(Asked::list(Kind::Nodes), Fault::Slow(ms(200)));
+    setup.servers[0].always(RequestFilter::list(Kind::Nodes), Fault::Slow(ms(200)));
     let node = NodeName::from_host_name("n1").ok();
     // Long enough for an answer on a busy machine.
     let timing = Timing { zone_wait_max: Duration::from_secs(10), ..quick() };

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use holdfast_kubernetes::source::{Resource, SourceSettings, Timing};
-use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
+use holdfast_tests::fake::{Fault, Kind, Request, RequestFilter, Verb};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object};
 
-const SLICES: Asked = Asked::list(Kind::Slices);
+const SLICES: RequestFilter = RequestFilter::list(Kind::Slices);
 
 /// A cluster with this many pages in its list of slices.
 pub(crate) fn with_pages(pages: u16) -> Setup {

@@ -25,13 +25,13 @@ fn now() -> String {
 }
 
 /// A node that serves two services and kube-proxy's metrics.
-struct Asked {
+struct MetricNode {
     node: Node,
     port: SocketAddr,
     started: Instant,
 }
 
-impl Asked {
+impl MetricNode {
     /// The services have their backends before the node starts.
     fn new() -> Self {
         let setup = Setup::new(1);
@@ -82,7 +82,7 @@ impl Asked {
 
 #[test]
 fn changes_are_counted_and_initial_state_is_not() {
-    let mut asked = Asked::new();
+    let mut asked = MetricNode::new();
     asked.check(0.0);
     for (counted, last) in (1..=3).zip([7, 8, 9]) {
         let object = slice_since(0, &[backend(last)], &now());
@@ -93,7 +93,7 @@ fn changes_are_counted_and_initial_state_is_not() {
 
 #[test]
 fn an_old_future_or_invalid_trigger_time_changes_no_number() {
-    let mut asked = Asked::new();
+    let mut asked = MetricNode::new();
     for (since, last) in [("0001-01-01T00:00:00Z", 7), ("soon", 8), ("2020-01-08T11:11:55Z", 9)] {
         asked.apply(0, slice_since(0, &[backend(last)], since), &[backend(last)]);
         asked.check(0.0);
@@ -105,7 +105,7 @@ fn an_old_future_or_invalid_trigger_time_changes_no_number() {
 
 #[test]
 fn deletions_and_held_backends_are_not_counted() {
-    let mut asked = Asked::new();
+    let mut asked = MetricNode::new();
     asked.node.cluster().apply(slice_since(0, &[], &now())).unwrap();
     asked.node.wait("held", |node| !node.snapshots.borrow().held.is_empty());
     asked.check(0.0);
@@ -120,7 +120,7 @@ fn deletions_and_held_backends_are_not_counted() {
 
 #[test]
 fn a_change_found_by_a_list_is_counted_with_its_delay() {
-    let mut asked = Asked::new();
+    let mut asked = MetricNode::new();
     asked.node.server().stop();
     asked.node.cluster().apply(slice_since(0, &[backend(7)], &now())).unwrap();
     asked.node.live(ms(300));

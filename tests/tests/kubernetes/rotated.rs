@@ -4,15 +4,15 @@
 use std::time::Duration;
 
 use holdfast_kubernetes::source::Resource;
-use holdfast_tests::fake::{Asked, Authority, Fault, Kind, Names};
+use holdfast_tests::fake::{Authority, Fault, Kind, Names, RequestFilter};
 
 use crate::credentials::{last_watch, with_certificate, with_token};
 use crate::node::{Node, backend, ms, slice_object, web};
 use crate::pages::{begun, pages, with_pages};
 
-const SLICES: Asked = Asked::list(Kind::Slices);
-const NAMES: Asked = Asked::audit(Kind::Slices);
-const WATCHES: Asked = Asked::watch(Kind::Slices);
+const SLICES: RequestFilter = RequestFilter::list(Kind::Slices);
+const NAMES: RequestFilter = RequestFilter::audit(Kind::Slices);
+const WATCHES: RequestFilter = RequestFilter::watch(Kind::Slices);
 
 /// An error is reported at the first answer; this is for a busy machine.
 const SAID_WITHIN: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ fn scale(node: &Node, backends: &[u8]) {
 /// A serving node in the middle of another list: the second of three pages is under way.
 fn between_pages() -> Node {
     let setup = with_pages(3);
-    setup.servers[0].let_in(Some("first"), None);
+    setup.servers[0].accept_client(Some("first"), None);
     let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
@@ -70,8 +70,8 @@ fn says(node: &mut Node, words: &str) {
 #[test]
 fn a_token_expiring_between_pages_costs_one_page() {
     let mut node = between_pages();
-    node.server().let_nobody_in();
-    node.server().let_in(Some("second"), None);
+    node.server().reject_all_clients();
+    node.server().accept_client(Some("second"), None);
     node.setup.write("token", "second");
     goes_on(&mut node, 4);
 }
@@ -79,9 +79,9 @@ fn a_token_expiring_between_pages_costs_one_page() {
 #[test]
 fn a_late_token_file_costs_no_list_and_is_reported() {
     let mut node = between_pages();
-    node.server().let_nobody_in();
+    node.server().reject_all_clients();
     says(&mut node, "401");
-    node.server().let_in(Some("second"), None);
+    node.server().accept_client(Some("second"), None);
     node.setup.write("token", "second");
     goes_on(&mut node, 20);
 }
@@ -89,7 +89,7 @@ fn a_late_token_file_costs_no_list_and_is_reported() {
 #[test]
 fn a_burst_of_401_between_two_pages_costs_no_list() {
     let mut node = between_pages();
-    node.server().times(Asked::ANYTHING, Fault::status(401, "Unauthorized"), 6);
+    node.server().times(RequestFilter::ANYTHING, Fault::status(401, "Unauthorized"), 6);
     goes_on(&mut node, 20);
 }
 
@@ -98,11 +98,11 @@ fn a_burst_of_401_on_watches_costs_no_list() {
     let mut node = with_token();
     // Chance decides which kinds get the eight faults; the slices' watch gets two, or it could not be served.
     node.server().times(WATCHES, Fault::status(401, "Unauthorized"), 2);
-    node.server().times(Asked::ANYTHING, Fault::status(401, "Unauthorized"), 8);
+    node.server().times(RequestFilter::ANYTHING, Fault::status(401, "Unauthorized"), 8);
     node.server().reset_connections();
     scale(&node, &[0, 9]);
     node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
-    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "no list");
     node.check();
 }
 
@@ -144,7 +144,7 @@ fn a_replaced_authority_keeps_open_watches_and_is_reported_at_the_next() {
     node.live(ms(300));
     scale(&node, &[0, 9]);
     node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
-    assert_eq!(node.server().asked(WATCHES), 1, "the watch that was open went on");
+    assert_eq!(node.server().request_count(WATCHES), 1, "the watch that was open went on");
     scale(&node, &[0]);
     node.wait("served", |node| node.serves(0, &[backend(0)]));
 
@@ -157,7 +157,7 @@ fn a_replaced_authority_keeps_open_watches_and_is_reported_at_the_next() {
     node.server().show(&second.server(&Names::Kubernetes).unwrap());
     scale(&node, &[0, 9]);
     node.wait("served", |node| node.serves(0, &[backend(0), backend(9)]));
-    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "no list");
     node.check();
 }
 
@@ -166,7 +166,7 @@ fn a_renewed_certificate_keeps_open_watches_and_is_presented_at_the_next() {
     let mut node = with_certificate();
     let first = last_watch(&node);
     let second = node.setup.authority.client("system:node:second").unwrap();
-    node.server().let_in(None, Some(&second.der));
+    node.server().accept_client(None, Some(&second.der));
     node.setup.write("client.pem", &second.certificate);
     node.setup.write("client.key", &second.key);
     node.live(ms(300));
@@ -175,15 +175,15 @@ fn a_renewed_certificate_keeps_open_watches_and_is_presented_at_the_next() {
     let asked = last_watch(&node);
     assert_eq!((asked.at, asked.connection), (first.at, first.connection), "the open watch went on");
 
-    node.server().let_nobody_in();
-    node.server().let_in(None, Some(&second.der));
-    let before = node.server().asked(WATCHES);
+    node.server().reject_all_clients();
+    node.server().accept_client(None, Some(&second.der));
+    let before = node.server().request_count(WATCHES);
     node.server().reset_connections();
     // A change over the old watch would prove nothing.
-    node.wait("asked again", |node| node.server().asked(WATCHES) > before);
+    node.wait("asked again", |node| node.server().request_count(WATCHES) > before);
     scale(&node, &[0, 7]);
     node.wait("served", |node| node.serves(0, &[backend(0), backend(7)]));
     assert_eq!(last_watch(&node).certificate.as_ref(), Some(&second.der));
-    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "no list");
     node.check();
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use holdfast_kubernetes::source::Resource;
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 
 use crate::node::{Node, Setup, backend, ms, slice_object, web};
 
-const IDENTITY: Asked = Asked::get(Kind::Namespaces);
+const IDENTITY: RequestFilter = RequestFilter::get(Kind::Namespaces);
 
 /// The longest `Retry-After` in seconds: far longer than any request without a wait.
 const LONG: u32 = 60;
@@ -24,7 +24,7 @@ fn throttled_identity_requests_wait_for_their_retry_after() {
         setup.servers[0].always(IDENTITY, throttle(code, 3));
         let mut node = Node::start(setup);
         node.live(ms(7_000));
-        let asked = node.server().asked(IDENTITY);
+        let asked = node.server().request_count(IDENTITY);
         // Services, slices and the checks, each at 0 s, 3 s and 6 s.
         assert!((2..=9).contains(&asked), "{code}: {asked} requests");
         let row = node.access.view().endpoints.remove(0);
@@ -51,7 +51,11 @@ fn another_apiserver_is_used_during_a_retry_after() {
     let took = node.wait_until_synced();
     assert!(took < Duration::from_secs(LONG.into()), "the throttled one was waited for: {took:?}");
     node.live(ms(2_000));
-    assert!(node.setup.servers[0].asked(IDENTITY) <= 3, "{}", node.setup.servers[0].asked(IDENTITY));
+    assert!(
+        node.setup.servers[0].request_count(IDENTITY) <= 3,
+        "{}",
+        node.setup.servers[0].request_count(IDENTITY)
+    );
     assert_eq!(node.access.view().endpoints[0].state.as_str(), "throttled");
     node.check();
 }
@@ -73,7 +77,7 @@ fn a_throttled_request_delays_no_other() {
     let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
-    node.server().times(Asked::watch(Kind::Services), throttle(429, LONG), 1);
+    node.server().times(RequestFilter::watch(Kind::Services), throttle(429, LONG), 1);
     node.server().end_watches(Kind::Services);
     node.server().end_watches(Kind::Slices);
     node.wait("asked", |node| node.last_error(Resource::Services).contains("TooManyRequests"));

@@ -6,13 +6,13 @@ use holdfast_core::keys::ObjectName;
 use holdfast_kubernetes::source::{
     Resource, ResumeState, SavedObjects, SourceSettings, Timing, UntabledObjects, Version,
 };
-use holdfast_tests::fake::{Asked, Fault, Kind, Verb};
+use holdfast_tests::fake::{Fault, Kind, RequestFilter, Verb};
 use serde_json::Value;
 
 use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
 
-const SLICES: Asked = Asked::list(Kind::Slices);
-const WATCHES: Asked = Asked::watch(Kind::Slices);
+const SLICES: RequestFilter = RequestFilter::list(Kind::Slices);
+const WATCHES: RequestFilter = RequestFilter::watch(Kind::Slices);
 
 /// Gives `web-0` other backends.
 fn scale(node: &Node, backends: &[u8]) {
@@ -27,7 +27,7 @@ fn a_change_is_served_at_once() {
     scale(&node, &[7, 8]);
     node.wait("served", |node| node.serves(0, &[backend(7), backend(8)]));
     node.check();
-    assert_eq!((node.server().asked(SLICES), node.server().asked(WATCHES)), (1, 1));
+    assert_eq!((node.server().request_count(SLICES), node.server().request_count(WATCHES)), (1, 1));
 }
 
 #[test]
@@ -40,8 +40,8 @@ fn a_reset_watch_resumes_from_its_version() {
     node.cluster().delete(Kind::Services, "default/web-1").unwrap();
     node.wait("missed events came", |node| node.serves(0, &[backend(9)]) && !node.has(1));
     node.check();
-    assert_eq!(node.server().asked(Asked::list(Kind::Services)), 1, "no list");
-    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    assert_eq!(node.server().request_count(RequestFilter::list(Kind::Services)), 1, "no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "no list");
 }
 
 #[test]
@@ -52,12 +52,12 @@ fn a_watch_at_its_timeout_resumes_silently() {
     let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
-    node.wait("asked again", |node| node.server().asked(WATCHES) >= 3);
+    node.wait("asked again", |node| node.server().request_count(WATCHES) >= 3);
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
     assert_eq!(
-        (node.watch(Resource::Slices).restarts, node.server().asked(SLICES)),
+        (node.watch(Resource::Slices).restarts, node.server().request_count(SLICES)),
         (0, 1),
         "{}",
         node.log()
@@ -80,7 +80,7 @@ fn an_apiserver_is_used_again_after_an_outage() {
     node.server().start_again().unwrap();
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
-    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "no list");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_compacted_version_relists_at_once() {
     let listed = |node: &Node| node.serves(0, &[backend(0), backend(9)]) && !node.has(1) && node.has(5);
     node.wait("listed", listed);
     node.check();
-    assert_eq!(node.server().asked(SLICES), 2, "one more list");
+    assert_eq!(node.server().request_count(SLICES), 2, "one more list");
 }
 
 #[track_caller]
@@ -106,11 +106,11 @@ fn check_gone(gone: Fault) {
     node.guard(0);
     node.server().once(WATCHES, gone);
     node.server().end_watches(Kind::Slices);
-    node.wait("listed and watched", |node| node.server().asked(WATCHES) == 3 && node.is_watched());
+    node.wait("listed and watched", |node| node.server().request_count(WATCHES) == 3 && node.is_watched());
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
-    assert_eq!(node.server().asked(SLICES), 2, "one more list");
+    assert_eq!(node.server().request_count(SLICES), 2, "one more list");
 }
 
 #[test]
@@ -128,14 +128,14 @@ fn watches_that_end_at_once_are_retried_with_backoff() {
     node.server().end_watches(Kind::Slices);
     let begun = Instant::now();
     node.live(ms(5_000));
-    node.wait("asked again and again", |node| node.server().asked(WATCHES) >= 3);
-    let (asked, took) = (node.server().asked(WATCHES), begun.elapsed());
+    node.wait("asked again and again", |node| node.server().request_count(WATCHES) >= 3);
+    let (asked, took) = (node.server().request_count(WATCHES), begun.elapsed());
     assert!(asked <= 9 * took.as_secs().div_ceil(5), "{asked} watches in {took:?}");
     node.server().heal();
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
-    assert_eq!(node.server().asked(SLICES), 0, "no list");
+    assert_eq!(node.server().request_count(SLICES), 0, "no list");
 }
 
 #[test]
@@ -144,11 +144,11 @@ fn a_watch_resumes_after_an_error_event() {
     node.guard(0);
     node.server().once(WATCHES, Fault::error_event(500, "InternalError"));
     node.server().end_watches(Kind::Slices);
-    node.wait("watched again", |node| node.server().asked(WATCHES) == 3 && node.is_watched());
-    assert_eq!(node.server().asked(SLICES), 1, "one error is no reason for a list");
+    node.wait("watched again", |node| node.server().request_count(WATCHES) == 3 && node.is_watched());
+    assert_eq!(node.server().request_count(SLICES), 1, "one error is no reason for a list");
     node.server().times(WATCHES, Fault::error_event(500, "InternalError"), 2);
     node.server().end_watches(Kind::Slices);
-    node.wait("listed", |node| node.server().asked(SLICES) == 2);
+    node.wait("listed", |node| node.server().request_count(SLICES) == 2);
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
@@ -160,13 +160,13 @@ fn check_refused(name: &str, fault: Fault, words: &str) {
     node.guard(0);
     node.server().once(WATCHES, fault);
     node.server().end_watches(Kind::Slices);
-    node.wait("asked again", |node| node.server().asked(WATCHES) == 3 && node.is_watched());
+    node.wait("asked again", |node| node.server().request_count(WATCHES) == 3 && node.is_watched());
     let said = node.last_error(Resource::Slices);
     assert!(said.contains(words), "{name}: {said}");
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
-    assert_eq!(node.server().asked(SLICES), 1, "{name}: no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "{name}: no list");
     assert!(!node.log().contains("GARBAGE"), "{name}: {}", node.log());
 }
 
@@ -221,10 +221,10 @@ fn a_silent_watch_is_noticed() {
     let mut node = Node::serving(1);
     node.guard(0);
     node.live(ms(1_500));
-    assert_eq!(node.server().asked(WATCHES), 1, "bookmarks keep it alive");
+    assert_eq!(node.server().request_count(WATCHES), 1, "bookmarks keep it alive");
     node.server().mute(Kind::Slices, true);
     scale(&node, &[9]);
-    let took = node.wait("noticed", |node| node.server().asked(WATCHES) == 2);
+    let took = node.wait("noticed", |node| node.server().request_count(WATCHES) == 2);
     assert!(took >= ms(300), "{took:?}");
     assert!(
         node.last_error(Resource::Slices).contains("nothing came"),
@@ -234,7 +234,7 @@ fn a_silent_watch_is_noticed() {
     node.server().mute(Kind::Slices, false);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
-    assert_eq!(node.server().asked(SLICES), 1, "no list");
+    assert_eq!(node.server().request_count(SLICES), 1, "no list");
 }
 
 /// As after a restore of etcd from a backup.
@@ -269,10 +269,10 @@ fn a_lost_event_is_found_by_the_audit() {
     node.guard(0);
     node.wait("audited", |node| node.watch(Resource::Slices).audits > 0);
     assert_eq!(node.watch(Resource::Slices).differences, 0, "nothing is wrong yet");
-    node.cluster().apply_untold(slice_object(&web(0), &[backend(9)])).unwrap();
+    node.cluster().apply_without_event(slice_object(&web(0), &[backend(9)])).unwrap();
     node.wait("found", |node| node.serves(0, &[backend(9)]));
     node.check();
-    assert_eq!((node.watch(Resource::Slices).differences, node.server().asked(SLICES)), (1, 2));
+    assert_eq!((node.watch(Resource::Slices).differences, node.server().request_count(SLICES)), (1, 2));
     assert!(node.log().contains("default/web-0-1"), "the object is named: {}", node.log());
 }
 
@@ -351,7 +351,8 @@ fn a_restart_resumes_watches_without_a_list() {
     let settings = restarted(&setup);
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
-    let lists = node.server().asked(SLICES) + node.server().asked(Asked::list(Kind::Services));
+    let lists = node.server().request_count(SLICES)
+        + node.server().request_count(RequestFilter::list(Kind::Services));
     assert_eq!(lists, 0, "what is remembered is good");
     node.setup.services(2);
     node.wait("what is new comes by the watch", |node| node.serves(1, &[backend(1)]));
@@ -365,7 +366,7 @@ fn a_restart_is_synced_after_all_missed_changes() {
     let settings = restarted(&setup);
     setup.services(7);
     for kind in [Kind::Services, Kind::Slices] {
-        setup.servers[0].once(Asked::watch(kind), Fault::Trickle(ms(60)));
+        setup.servers[0].once(RequestFilter::watch(kind), Fault::Trickle(ms(60)));
     }
     let mut node = Node::start_with(setup, settings);
     node.wait("synced", |node| node.snapshots.borrow().is_synced());
@@ -380,7 +381,7 @@ fn a_restart_is_synced_despite_endless_changes() {
     let timing = Timing { replay_max: ms(300), ..quick() };
     let settings = SourceSettings { timing, ..restarted(&setup) };
     (0..120).for_each(|last| drop(setup.cluster.apply(slice_object(&web(last % 6), &[backend(20 + last)]))));
-    setup.servers[0].once(Asked::watch(Kind::Slices), Fault::Trickle(ms(100)));
+    setup.servers[0].once(RequestFilter::watch(Kind::Slices), Fault::Trickle(ms(100)));
     let mut node = Node::start_with(setup, settings);
     node.wait("synced", |node| node.snapshots.borrow().is_synced());
     assert!(!node.serves(5, &[backend(20 + 119)]), "the rest is still to come");
@@ -395,7 +396,7 @@ fn a_restart_after_a_compaction_lists() {
     setup.cluster.compact();
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
-    assert_eq!(node.server().asked(SLICES), 1);
+    assert_eq!(node.server().request_count(SLICES), 1);
     node.check();
 }
 
@@ -407,7 +408,7 @@ fn check_audits(refused: u32, headless: usize, asked: usize) {
     none["spec"]["clusterIP"] = serde_json::json!("None");
     none["spec"]["clusterIPs"] = serde_json::json!(["None"]);
     setup.cluster.apply(none).unwrap();
-    setup.servers[0].times(Asked::list(Kind::Services), Fault::status(400, "BadRequest"), refused);
+    setup.servers[0].times(RequestFilter::list(Kind::Services), Fault::status(400, "BadRequest"), refused);
     let timing = Timing { audit_interval: ms(300), audit_confirm_delay: ms(50), ..quick() };
     let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();

@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 const ROUNDS: usize = 3;
 
 fn server(bed: &Bed) -> Server {
-    bed.tell_whom(Location::far("pod-a"), "a", &[BACKEND.parse().unwrap()]).unwrap()
+    bed.serve_seen_source(Location::far("pod-a"), "a", &[BACKEND.parse().unwrap()]).unwrap()
 }
 
 /// holdfast's own routes.
@@ -55,7 +55,7 @@ fn wait_for(bed: &Bed, daemon: &Daemon<'_>, is_there: bool) {
 #[track_caller]
 fn check_served(clients: &mut Clients, is_served: bool) {
     let question = Question::new(Transport::Tcp, format!("{ADDRESS}:80").parse().unwrap());
-    let outcome = clients.of("outside").unwrap().ask_all(&[question]).unwrap().remove(0);
+    let outcome = clients.client("outside").unwrap().ask_all(&[question]).unwrap().remove(0);
     assert_eq!(matches!(outcome, Outcome::Answered { .. }), is_served, "{outcome:?}");
 }
 
@@ -67,7 +67,7 @@ fn an_unserved_address_is_withdrawn_within_a_tenth_of_a_second() {
         wait_for(bed, daemon, true);
         assert_eq!(routes(bed), format!("blackhole {ADDRESS} table 180"));
         check_served(clients, true);
-        let notices = Notices::of(bed, "node");
+        let notices = Notices::subscribe(bed, "node");
         let mut took = Vec::new();
         for _ in 0..ROUNDS {
             let begun = Instant::now();
@@ -123,7 +123,7 @@ fn the_route_outlives_a_restart_with_a_file_that_cannot_be_read() {
         wait_for(bed, daemon, true);
         daemon.stop().unwrap();
         std::fs::write(&file, CONFIG.split_at(CONFIG.len() / 2).0).unwrap();
-        let notices = Notices::of(bed, "node");
+        let notices = Notices::subscribe(bed, "node");
         daemon.start().unwrap();
         thread::sleep(AGAIN);
         check_served(clients, true);

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::Switches;
 use holdfast_tests::packets::{Clients, Family, Service, changing, outside};
@@ -17,7 +17,7 @@ const SEVERAL_SWEEPS: Duration = Duration::from_secs(3);
 fn same_flow(clients: &mut Clients, family: Family, address: &str) -> Outcome {
     let to = changing().frontend(address, family).unwrap();
     let question = Question::new(Transport::Udp, to).from(outside(family, 41_000));
-    clients.of("outside").unwrap().ask(question).unwrap()
+    clients.client("outside").unwrap().ask(question).unwrap()
 }
 
 fn is_by(outcome: &Outcome, name: &str) -> bool {
@@ -30,7 +30,7 @@ fn change(daemon: &Daemon<'_>, clients: &mut Clients, service: Service, expected
     write(daemon, "changing", &service.objects());
     for (family, transport) in [Family::V4, Family::V6].iter().zip([Transport::Tcp, Transport::Udp]) {
         let question = Question::new(transport, service.frontend("node", *family).unwrap());
-        wait_until(|| is_by(&clients.of("outside").unwrap().ask(question.clone()).unwrap(), expected));
+        wait_until(|| is_by(&clients.client("outside").unwrap().ask(question.clone()).unwrap(), expected));
     }
 }
 
@@ -50,15 +50,15 @@ fn tcp_survives_the_end_of_its_endpoint_and_of_its_service() {
             change(daemon, clients, changing().with(first), first[0]);
             for (family, address) in [(Family::V4, "node"), (Family::V6, "balancer")] {
                 let to = changing().frontend(address, family).unwrap();
-                assert_eq!(clients.of("outside").unwrap().hold(to, None, 10).unwrap().alive, 10);
+                assert_eq!(clients.client("outside").unwrap().hold(to, None, 10).unwrap().alive, 10);
             }
             change(daemon, clients, changing().with(second), second[0]);
         }
         write(daemon, "changing", &[]);
         let gone = Question::new(Transport::Tcp, changing().frontend("node", Family::V4).unwrap());
-        wait_until(|| clients.of("outside").unwrap().ask(gone.clone()).unwrap() == Outcome::Refused);
-        let held = clients.of("outside").unwrap().try_held().unwrap();
-        assert_eq!(held, Held { alive: 40, ..Held::default() });
+        wait_until(|| clients.client("outside").unwrap().ask(gone.clone()).unwrap() == Outcome::Refused);
+        let held = clients.client("outside").unwrap().try_held().unwrap();
+        assert_eq!(held, HeldConnections { alive: 40, ..HeldConnections::default() });
     });
 }
 
@@ -85,7 +85,7 @@ fn flows_under_policy_local_survive_list_changes() {
         change(daemon, clients, changing().local().with(&["a"]), "a");
         for family in [Family::V4, Family::V6] {
             let to = changing().frontend("node", family).unwrap();
-            assert_eq!(clients.of("outside").unwrap().hold(to, None, 10).unwrap().alive, 10);
+            assert_eq!(clients.client("outside").unwrap().hold(to, None, 10).unwrap().alive, 10);
             assert!(is_by(&same_flow(clients, family, "node"), "a"));
         }
         change(daemon, clients, changing().local().with(&["a-", "c", "r"]), "c");
@@ -96,8 +96,8 @@ fn flows_under_policy_local_survive_list_changes() {
             }
             thread::sleep(Duration::from_millis(100));
         }
-        let held = clients.of("outside").unwrap().try_held().unwrap();
-        assert_eq!(held, Held { alive: 20, ..Held::default() });
+        let held = clients.client("outside").unwrap().try_held().unwrap();
+        assert_eq!(held, HeldConnections { alive: 20, ..HeldConnections::default() });
     });
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
@@ -76,7 +76,7 @@ fn new_connections_to_other_nodes_use_the_changed_address() {
         let question = Question::new(Transport::Tcp, frontend("away", "balancer", Family::V4).unwrap());
         let question = question.from(outside(Family::V4, 0));
         wait_until(daemon, "another address", || {
-            let outcome = clients.of("outside").unwrap().ask(question.clone()).unwrap();
+            let outcome = clients.client("outside").unwrap().ask(question.clone()).unwrap();
             matches!(outcome, Outcome::Answered { seen, .. } if seen.ip().to_string() != "10.0.0.5")
         });
     });
@@ -107,8 +107,8 @@ fn hold(clients: &mut Clients) {
         PLACES.iter().flat_map(|it| [Family::V4, Family::V6].map(|of| (*it, of)))
     {
         let to = frontend(service, address, family).unwrap();
-        let held = clients.of("outside").unwrap().hold(to, None, 5).unwrap();
-        assert_eq!(held, Held { alive: 5, ..Held::default() }, "{to}");
+        let held = clients.client("outside").unwrap().hold(to, None, 5).unwrap();
+        assert_eq!(held, HeldConnections { alive: 5, ..HeldConnections::default() }, "{to}");
     }
 }
 
@@ -119,8 +119,8 @@ fn removed_programs_are_reattached_and_no_connection_breaks() {
         take_away(bed, daemon, &["in", "out"]);
         wait_until(daemon, "the repair", || repaired(daemon) == 2);
         assert!(is_attached(daemon, "eth0"));
-        let held = clients.of("outside").unwrap().try_held().unwrap();
-        assert_eq!(held, Held { alive: 40, ..Held::default() });
+        let held = clients.client("outside").unwrap().try_held().unwrap();
+        assert_eq!(held, HeldConnections { alive: 40, ..HeldConnections::default() });
         assert!(clients.wait_for(&sign(), SERVED).unwrap(), "{}", last_lines(daemon));
     });
 }

@@ -2,7 +2,7 @@
 //! client, and its reply bypasses the first node.
 
 use holdfast_tests::bed::Bed;
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
@@ -60,7 +60,7 @@ fn questions(size: usize) -> Vec<Question> {
 #[track_caller]
 fn check_seen(clients: &mut Clients, size: usize, when: &str) {
     let questions = questions(size);
-    let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+    let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
     for (question, outcome) in questions.iter().zip(outcomes) {
         let own = question.from.unwrap().ip();
         let is_own = matches!(&outcome, Outcome::Answered { seen, .. } if seen.ip() == own);
@@ -108,24 +108,24 @@ fn invariant_14_neither_daemons_end_breaks_flows_between_two_nodes() {
         const EACH: usize = 50;
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
-            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
-            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+            let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
+            assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
-        let all = Held { alive: 2 * EACH, ..Held::default() };
+        let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
         for at in [0, 1] {
             daemons[at].kill().unwrap();
             check_seen(clients, 100_000, "without a daemon");
-            assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all);
+            assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all);
             daemons[at].start().unwrap();
             check_seen(clients, 100_000, "with the next daemon");
-            assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all);
+            assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all);
         }
     });
 }
 
 /// Routes the virtual addresses of load balancers to the other node, or back to this one.
 #[track_caller]
-pub(crate) fn lead_to(bed: &Bed, [v4, v6]: [&str; 2]) {
+pub(crate) fn route_to(bed: &Bed, [v4, v6]: [&str; 2]) {
     ip(bed, "router", &format!("route replace 203.0.113.0/24 via {v4}"));
     ip(bed, "router", &format!("route replace 2001:db8:113::/64 via {v6}"));
 }
@@ -138,15 +138,18 @@ fn a_lost_connection_is_reset_through_the_clients_network() {
         fabric::part_clients_from_nodes(bed).unwrap();
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
-            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
-            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+            let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
+            assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
         there.stop().unwrap();
         there.cleanup().unwrap();
         there.start().unwrap();
         wait_for_devices(there);
         let broken = [(format!("{:?}", Outcome::Reset), 2 * EACH)].into();
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), Held { alive: 0, broken });
+        assert_eq!(
+            clients.client("outside").unwrap().try_held().unwrap(),
+            HeldConnections { alive: 0, broken }
+        );
     });
 }
 
@@ -157,16 +160,16 @@ fn connections_rerouted_to_the_backends_node_go_on() {
         const EACH: usize = 50;
         for family in FAMILIES {
             let to = frontend("away", "balancer", family).unwrap();
-            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
-            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+            let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
+            assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
-        let all = Held { alive: 2 * EACH, ..Held::default() };
-        let unwrapped = counted(there, "decap");
-        lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
-        assert_eq!(counted(there, "decap"), unwrapped, "none came by this node");
-        lead_to(bed, fabric::NODE_ADDRESSES);
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");
+        let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
+        let unwrapped = counted(there, "unwrapped");
+        route_to(bed, ["10.0.0.6", "fd00:a::6"]);
+        assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by the other node");
+        assert_eq!(counted(there, "unwrapped"), unwrapped, "none came by this node");
+        route_to(bed, fabric::NODE_ADDRESSES);
+        assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by this node again");
     });
 }
 
@@ -179,33 +182,36 @@ fn rerouted_flows_go_on_with_backends_of_both_nodes() {
             (41_000..41_020).map(move |port| Question::new(Transport::Udp, to).from(outside(family, port)))
         });
         let questions: Vec<Question> = questions.collect();
-        let before = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        let before = clients.client("outside").unwrap().ask_all(&questions).unwrap();
         assert!(before.iter().all(|it| matches!(it, Outcome::Answered { .. })), "{before:?}");
-        let wrapped = counted(there, "encap");
-        lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
-        assert_eq!(clients.of("outside").unwrap().ask_all(&questions).unwrap(), before, "by the other node");
-        assert!(counted(there, "encap") > wrapped, "the other node has sent them on");
+        let wrapped = counted(there, "wrapped");
+        route_to(bed, ["10.0.0.6", "fd00:a::6"]);
+        assert_eq!(
+            clients.client("outside").unwrap().ask_all(&questions).unwrap(),
+            before,
+            "by the other node"
+        );
+        assert!(counted(there, "wrapped") > wrapped, "the other node has sent them on");
     });
 }
 
 /// The router loses the node that all clients used. Neither node has all flows, and the backends of both go on.
-/// backends of both serve on.
 #[test]
 fn ten_thousand_rerouted_connections_go_on_with_their_backends() {
     on_two_nodes(Switches::default(), "maglev = true\n", |bed, [here, there], clients| {
         const EACH: usize = 5_000;
         for family in FAMILIES {
             let to = frontend("many", "balancer", family).unwrap();
-            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
-            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+            let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
+            assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
-        let all = Held { alive: 2 * EACH, ..Held::default() };
+        let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
         here.kill().unwrap();
-        lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
-        assert!(counted(there, "adopted") > 0, "the other node has sent them on");
+        route_to(bed, ["10.0.0.6", "fd00:a::6"]);
+        assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by the other node");
+        assert!(counted(there, "joined") > 0, "the other node has sent them on");
         here.start().unwrap();
-        lead_to(bed, fabric::NODE_ADDRESSES);
-        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");
+        route_to(bed, fabric::NODE_ADDRESSES);
+        assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by this node again");
     });
 }

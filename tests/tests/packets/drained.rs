@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
-use holdfast_tests::bed::tracked::{Tracked, tracked, untrack};
+use holdfast_tests::bed::tracked::{TrackedConnection, tracked, untrack};
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
@@ -35,34 +35,35 @@ const MASQUERADE: &str = "table ip other {
 
 #[track_caller]
 fn hold(clients: &mut Clients, family: Family, count: usize) {
-    let held = clients.of("outside").unwrap().hold(frontend("away", "node", family).unwrap(), None, count);
-    assert_eq!(held.unwrap(), Held { alive: count, ..Held::default() });
+    let held =
+        clients.client("outside").unwrap().hold(frontend("away", "node", family).unwrap(), None, count);
+    assert_eq!(held.unwrap(), HeldConnections { alive: count, ..HeldConnections::default() });
 }
 
 #[track_caller]
 fn check_alive(clients: &mut Clients, count: usize) {
-    let held = clients.of("outside").unwrap().try_held().unwrap();
-    assert_eq!(held, Held { alive: count, ..Held::default() });
+    let held = clients.client("outside").unwrap().try_held().unwrap();
+    assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() });
 }
 
 /// Sends datagrams, each from a port of its own, and returns what the backend saw.
-fn datagrams(clients: &mut Clients, family: Family) -> Vec<Tracked> {
+fn datagrams(clients: &mut Clients, family: Family) -> Vec<TrackedConnection> {
     let to = frontend("away", "node", family).unwrap();
     let questions: Vec<Question> = (20_000..)
         .take(EACH)
         .map(|port| Question::new(Transport::Udp, to).from(outside(family, port)))
         .collect();
-    let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+    let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
     let seen = outcomes.into_iter().map(|outcome| match outcome {
         Outcome::Answered { seen, .. } => seen,
         other => panic!("{other:?}"),
     });
     let backend = family.of(AWAY).parse().unwrap();
-    seen.map(|seen| Tracked::plain(Transport::Udp, seen, backend)).collect()
+    seen.map(|seen| TrackedConnection::plain(Transport::Udp, seen, backend)).collect()
 }
 
 /// The connections in the daemon's flow table.
-fn connections(daemon: &Daemon<'_>) -> Vec<Tracked> {
+fn connections(daemon: &Daemon<'_>) -> Vec<TrackedConnection> {
     let flows = daemon.ask(&["flows"]).unwrap();
     let end = |flow: &serde_json::Value, of: &str| {
         let ip = flow[format!("{of}_address")].as_str()?.parse().ok()?;
@@ -70,13 +71,15 @@ fn connections(daemon: &Daemon<'_>) -> Vec<Tracked> {
     };
     let flows = flows["flows"].as_array().unwrap().iter().filter(|flow| flow["protocol"] == "TCP");
     flows
-        .filter_map(|flow| Some(Tracked::plain(Transport::Tcp, end(flow, "nat")?, end(flow, "backend")?)))
+        .filter_map(|flow| {
+            Some(TrackedConnection::plain(Transport::Tcp, end(flow, "nat")?, end(flow, "backend")?))
+        })
         .collect()
 }
 
 #[track_caller]
-fn check_entered(bed: &Bed, expected: &BTreeSet<Tracked>) {
-    let there: BTreeSet<Tracked> = tracked(bed, Location::OUTSIDE).unwrap().into_iter().collect();
+fn check_entered(bed: &Bed, expected: &BTreeSet<TrackedConnection>) {
+    let there: BTreeSet<TrackedConnection> = tracked(bed, Location::OUTSIDE).unwrap().into_iter().collect();
     let missing: Vec<_> = expected.difference(&there).collect();
     assert!(missing.is_empty(), "{} of {} are not there: {missing:?}", missing.len(), expected.len());
 }
@@ -85,7 +88,7 @@ fn check_entered(bed: &Bed, expected: &BTreeSet<Tracked>) {
 fn a_drain_enters_live_flows_into_conntrack() {
     on_a_node(Switches::default(), "", |bed, daemon, clients| {
         FAMILIES.iter().for_each(|family| hold(clients, *family, EACH));
-        let mut expected: BTreeSet<Tracked> = connections(daemon).into_iter().collect();
+        let mut expected: BTreeSet<TrackedConnection> = connections(daemon).into_iter().collect();
         expected.extend(FAMILIES.iter().flat_map(|family| datagrams(clients, *family)));
         assert_eq!(expected.len(), 4 * EACH);
         daemon.kill().unwrap();
@@ -103,7 +106,7 @@ fn a_drain_enters_live_flows_into_conntrack() {
 /// conntrack.
 fn masqueraded(bed: &Bed, clients: &mut Clients, port: u16, to: &str) -> (Outcome, Option<u16>) {
     let (from, to) = (SocketAddr::from(([10, 244, 1, 10], port)), to.parse().unwrap());
-    let asked = clients.of("bare-a").unwrap().ask(Question::new(Transport::Tcp, to).from(from)).unwrap();
+    let asked = clients.client("bare-a").unwrap().ask(Question::new(Transport::Tcp, to).from(from)).unwrap();
     let entries = tracked(bed, Location::OUTSIDE).unwrap();
     let entry = entries.into_iter().find(|it| it.transport == Transport::Tcp && it.ends == [from, to]);
     let [_, answered] = entry.map_or([to; 2], |it| it.answer);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Asker, Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{Asker, HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
 use holdfast_tests::bed::speakers::{Speaker, Speakers};
@@ -43,7 +43,7 @@ struct Two<'a> {
 
 fn server(bed: &Bed, place: &'static str, name: &str, backends: [&str; 2]) -> Option<Server> {
     let addresses = backends.map(|it| it.parse().unwrap());
-    Some(bed.tell_whom(Location::far(place), name, &addresses).unwrap())
+    Some(bed.serve_seen_source(Location::far(place), name, &addresses).unwrap())
 }
 
 impl<'a> Two<'a> {
@@ -81,7 +81,7 @@ impl<'a> Two<'a> {
     fn hold(&mut self) -> [usize; 2] {
         let begun = Instant::now();
         let held = self.client.hold(format!("{V4}:443").parse().unwrap(), None, FLOWS).unwrap();
-        assert_eq!(held, Held { alive: FLOWS, ..Held::default() });
+        assert_eq!(held, HeldConnections { alive: FLOWS, ..HeldConnections::default() });
         let reached = self.client.who_answers().unwrap();
         println!("{FLOWS} connections in {:?}: {reached:?}", begun.elapsed());
         let each = ["here", "there"].map(|name| reached.get(name).copied().unwrap_or_default());

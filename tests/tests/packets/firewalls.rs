@@ -35,7 +35,7 @@ fn outcomes(clients: &mut Clients, transport: Transport) -> Vec<Outcome> {
     let question = |(service, family)| {
         Question::new(transport, frontend(service, "node", family).unwrap()).from(outside(family, 0))
     };
-    clients.of("outside").unwrap().ask_all(&ways.map(question).collect::<Vec<_>>()).unwrap()
+    clients.client("outside").unwrap().ask_all(&ways.map(question).collect::<Vec<_>>()).unwrap()
 }
 
 /// Waits for the log line; the daemon reads rules some seconds after the start.

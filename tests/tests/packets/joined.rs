@@ -5,12 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::Bed;
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::packets::{Clients, Service, changing, frontend, outside};
 
-use crate::direct::{FAMILIES, counted, lead_to, on_two_nodes};
+use crate::direct::{FAMILIES, counted, on_two_nodes, route_to};
 use crate::node::{SERVED, ip, write};
 
 const MAGLEV: &str = "maglev = true\n";
@@ -29,19 +29,19 @@ const DOWNLOAD: usize = 400_000;
 fn open(clients: &mut Clients, service: &Service) {
     for family in FAMILIES {
         let to = service.frontend("balancer", family).unwrap();
-        let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
-        assert_eq!(held, Held { alive: EACH, ..Held::default() });
+        let held = clients.client("outside").unwrap().hold(to, None, EACH).unwrap();
+        assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
     }
 }
 
 /// Checks that all connections live after the router has moved them to this node.
 #[track_caller]
 fn check_alive_here(bed: &Bed, here: &Daemon<'_>, clients: &mut Clients) {
-    let joined = counted(here, "adopted");
-    lead_to(bed, fabric::NODE_ADDRESSES);
-    let all = Held { alive: FAMILIES.len() * EACH, ..Held::default() };
-    assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all);
-    assert!(counted(here, "adopted") > joined, "this node has sent them on");
+    let joined = counted(here, "joined");
+    route_to(bed, fabric::NODE_ADDRESSES);
+    let all = HeldConnections { alive: FAMILIES.len() * EACH, ..HeldConnections::default() };
+    assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all);
+    assert!(counted(here, "joined") > joined, "this node has sent them on");
 }
 
 /// Writes the service to both daemons, and waits until new clients reach only these backends.
@@ -74,7 +74,7 @@ fn leads_to(daemon: &Daemon<'_>, backends: usize) -> bool {
 fn connections_of_a_single_backend_go_on_through_another_node() {
     on_two_nodes(Switches::default(), MAGLEV, |bed, daemons, clients| {
         change(daemons, &["r"]);
-        lead_to(bed, OTHER_NODE);
+        route_to(bed, OTHER_NODE);
         open(clients, &changing());
         check_alive_here(bed, &daemons[0], clients);
     });
@@ -84,7 +84,7 @@ fn connections_of_a_single_backend_go_on_through_another_node() {
 fn connections_of_the_remaining_backend_go_on_through_another_node() {
     on_two_nodes(Switches::default(), MAGLEV, |bed, daemons, clients| {
         change(daemons, &["a", "r"]);
-        lead_to(bed, OTHER_NODE);
+        route_to(bed, OTHER_NODE);
         open(clients, &changing());
         change(daemons, &["r"]);
         check_alive_here(bed, &daemons[0], clients);
@@ -95,7 +95,7 @@ fn connections_of_the_remaining_backend_go_on_through_another_node() {
 #[test]
 fn a_backend_learns_the_path_mtu_through_either_node() {
     on_two_nodes(Switches { narrow: true, ..Switches::default() }, MAGLEV, |bed, _, clients| {
-        lead_to(bed, OTHER_NODE);
+        route_to(bed, OTHER_NODE);
         lead_errors_here(bed);
         let questions = [("away", 42_000), ("many", 42_010)].into_iter().flat_map(|(service, first)| {
             FAMILIES.into_iter().flat_map(move |family| {
@@ -108,7 +108,7 @@ fn a_backend_learns_the_path_mtu_through_either_node() {
             })
         });
         let questions: Vec<Question> = questions.collect();
-        let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
         for (question, outcome) in questions.iter().zip(outcomes) {
             assert!(matches!(outcome, Outcome::Answered { .. }), "{question:?}: {outcome:?}");
         }

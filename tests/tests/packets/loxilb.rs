@@ -83,7 +83,7 @@ fn balance(config: &str, run: impl FnOnce(&mut Balancer<'_>)) {
     set(&bed, Location::OUTSIDE, "ipv6/conf/all/forwarding", "1").unwrap();
     let servers = BACKENDS.iter().map(|(name, addresses)| {
         let sockets = addresses.map(|address| SocketAddr::new(address.parse().unwrap(), 8080));
-        bed.tell_whom(Location::far(name), name, &sockets).unwrap()
+        bed.serve_seen_source(Location::far(name), name, &sockets).unwrap()
     });
     let servers = servers.collect();
     let mut daemon = Daemon::new(&bed, &format!("{NODE}{config}")).unwrap();
@@ -183,7 +183,7 @@ fn tcplb_three_backends_answer_at_each_kind_of_address() {
 fn tcplb_local_a_process_of_the_balancer_reaches_a_server_of_the_balancer() {
     balance(&service(&[ON_LOOPBACK], &["198.51.100.3:8080"], ""), |balancer| {
         let own = ["198.51.100.3:8080".parse().unwrap()];
-        let _server = balancer.bed.tell_whom(Location::NODE, "own", &own).unwrap();
+        let _server = balancer.bed.serve_seen_source(Location::NODE, "own", &own).unwrap();
         balancer.client = balancer.bed.asker(Location::NODE).unwrap();
         balancer.wait_for(&tcp(ON_LOOPBACK), &["own"]);
     });
@@ -259,7 +259,7 @@ fn tcplbmaxep_each_of_thirty_two_backends_answers() {
     let sockets: Vec<&str> = sockets.iter().map(String::as_str).collect();
     balance(&service(&[VIRTUAL[0]], &sockets, ""), |balancer| {
         let servers = sockets.iter().map(|socket| {
-            balancer.bed.tell_whom(Location::far("one"), socket, &[socket.parse().unwrap()]).unwrap()
+            balancer.bed.serve_seen_source(Location::far("one"), socket, &[socket.parse().unwrap()]).unwrap()
         });
         let _servers: Vec<Server> = servers.collect();
         balancer.wait_for_some(&tcp(VIRTUAL[0]));

@@ -19,7 +19,7 @@ fn who_answers(clients: &mut Clients, address: &str) -> Vec<String> {
         PORTS.map(move |port| Question::new(Transport::Udp, to).from(outside(family, port)))
     });
     let questions: Vec<_> = questions.collect();
-    let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+    let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
     let who = |(question, outcome): (&Question, Outcome)| match outcome {
         Outcome::Answered { by, .. } => by,
         other => panic!("{question:?}: {other:?}"),

@@ -18,7 +18,7 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    pub(crate) fn of(bed: &Bed, place: &str) -> Self {
+    pub(crate) fn subscribe(bed: &Bed, place: &str) -> Self {
         let mut command = bed.command(location(place), "ip").unwrap();
         let mut child = command.args(["monitor", "route"]).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());

@@ -52,7 +52,7 @@ fn wait_for(clients: &mut Clients, name: &str, daemon: &Daemon<'_>) -> Duration 
     let begun = Instant::now();
     loop {
         let question = Question::new(Transport::Tcp, to);
-        let outcome = clients.of("outside").unwrap().ask_all(&[question]).unwrap().remove(0);
+        let outcome = clients.client("outside").unwrap().ask_all(&[question]).unwrap().remove(0);
         if matches!(&outcome, Outcome::Answered { by, .. } if by == name) {
             return begun.elapsed();
         }
@@ -74,7 +74,7 @@ fn outside_clients_reach_the_nodes_external_ip_unless_a_process_listens() {
     writeln!(config, "endpoints = [\"{}\"]\nca_file = {ca:?}\n{name}", server.url()).unwrap();
     on_this(&bed, &config, |bed, daemon, clients| {
         wait_for(clients, "a", daemon);
-        let own = bed.tell_whom(Location::NODE, "own", &["10.0.0.5:80".parse().unwrap()]).unwrap();
+        let own = bed.serve_seen_source(Location::NODE, "own", &["10.0.0.5:80".parse().unwrap()]).unwrap();
         wait_for(clients, "own", daemon);
         let row = daemon.ask(&["frontends", "--address", "10.0.0.5"]).unwrap()["frontends"][0].clone();
         assert_eq!((&row["verdict"], &row["reason"]), (&"conflict".into(), &"listener".into()), "{row}");

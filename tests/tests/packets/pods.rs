@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::bed::{Bed, Location};
@@ -29,7 +29,7 @@ fn wait_until_pods_are_served(daemon: &Daemon<'_>, clients: &mut Clients) {
     let until = Instant::now() + SERVED;
     for pod in ["bare-a", "bare-b", "bare-c", "bare-d"] {
         let question = Question::new(Transport::Udp, frontend("away", "cluster", Family::V6).unwrap());
-        while !is_answered(&clients.of(pod).unwrap().ask(question.clone()).unwrap()) {
+        while !is_answered(&clients.client(pod).unwrap().ask(question.clone()).unwrap()) {
             assert!(Instant::now() < until, "{pod} is not served; the daemon said:\n{}", last_lines(daemon));
             thread::sleep(Duration::from_millis(50));
         }
@@ -124,7 +124,7 @@ fn pods_transfer_large_streams_and_fragments() {
                 Question::new(Transport::Tcp, to).sized(0, TRANSFER_BYTES),
                 Question::new(Transport::Udp, to).sized(DATAGRAM_BYTES, DATAGRAM_BYTES),
             ];
-            let outcomes = clients.of(pod).unwrap().ask_all(&questions).unwrap();
+            let outcomes = clients.client(pod).unwrap().ask_all(&questions).unwrap();
             assert!(outcomes.iter().all(is_answered), "{pod} to {service} at {to}: {outcomes:?}");
         }
     });
@@ -135,8 +135,12 @@ fn invariant_14_connections_of_pods_outlive_the_daemon() {
     with_pods(Switches::default(), |_, daemon, clients| {
         for ((pod, service, address), family) in WAYS.iter().flat_map(|way| FAMILIES.map(|it| (*way, it))) {
             let to = frontend(service, address, family).unwrap();
-            let held = clients.of(pod).unwrap().hold(to, None, 5).unwrap();
-            assert_eq!(held, Held { alive: 5, ..Held::default() }, "{pod} to {service} at {to}");
+            let held = clients.client(pod).unwrap().hold(to, None, 5).unwrap();
+            assert_eq!(
+                held,
+                HeldConnections { alive: 5, ..HeldConnections::default() },
+                "{pod} to {service} at {to}"
+            );
         }
         daemon.kill().unwrap();
         check_alive(clients, "the daemon is dead");
@@ -149,8 +153,8 @@ fn invariant_14_connections_of_pods_outlive_the_daemon() {
 #[track_caller]
 fn check_alive(clients: &mut Clients, when: &str) {
     for pod in ["bare-a", "bare-b", "bare-c", "bare-d"] {
-        let held = clients.of(pod).unwrap().try_held().unwrap();
-        assert_eq!(held, Held { alive: 20, ..Held::default() }, "{pod}: {when}");
+        let held = clients.client(pod).unwrap().try_held().unwrap();
+        assert_eq!(held, HeldConnections { alive: 20, ..HeldConnections::default() }, "{pod}: {when}");
     }
 }
 

@@ -13,7 +13,7 @@ fn service(name: &str) -> Service {
 
 fn ask(clients: &mut Clients, name: &str, family: Family) -> Outcome {
     let to = service(name).frontend("balancer", family).unwrap();
-    clients.of("outside").unwrap().ask(Question::new(Transport::Udp, to)).unwrap()
+    clients.client("outside").unwrap().ask(Question::new(Transport::Udp, to)).unwrap()
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn a_cluster_ips_missing_port_refuses_node_and_pods() {
             for family in [Family::V4, Family::V6] {
                 let missed = service("here").frontend("cluster:81", family).unwrap();
                 let question = Question::new(Transport::Tcp, missed);
-                let outcome = clients.of(client).unwrap().ask(question).unwrap();
+                let outcome = clients.client(client).unwrap().ask(question).unwrap();
                 assert_eq!(outcome, Outcome::Refused, "{client} at {missed}");
             }
         }

@@ -40,10 +40,11 @@ fn replies_to_kernel_masqueraded_packets_are_left_to_the_kernel() {
         let ports =
             both.map(|(port, seen)| [Transport::Tcp, Transport::Udp].map(|of| (port, seen, of))).concat();
         let far = [9001, 9002].map(|port| FAMILIES.map(|family| outside(family, port))).concat();
-        let _server = bed.tell_whom(Location::far("client"), "far", &far).unwrap();
+        let _server = bed.serve_seen_source(Location::far("client"), "far", &far).unwrap();
         for ((port, seen_port, transport), family) in ports.iter().flat_map(|it| FAMILIES.map(|of| (*it, of)))
         {
-            let outcome = clients.of("bare-a").unwrap().ask(Question::new(transport, outside(family, port)));
+            let outcome =
+                clients.client("bare-a").unwrap().ask(Question::new(transport, outside(family, port)));
             let outcome = outcome.unwrap();
             let Outcome::Answered { by, seen } = &outcome else {
                 panic!("{transport:?} {family:?}: {outcome:?}")
@@ -78,7 +79,7 @@ fn replies_reach_an_unconnected_socket() {
                 assert_eq!(heard.ok(), Some(expected), "{family:?}, round {round}");
             }
             let other = Question::new(Transport::Udp, own).from(outside(family, 9_054));
-            let outcome = clients.of("outside").unwrap().ask(other).unwrap();
+            let outcome = clients.client("outside").unwrap().ask(other).unwrap();
             assert!(matches!(&outcome, Outcome::Answered { by, .. } if by == "a"), "{family:?}: {outcome:?}");
         }
     });
@@ -112,7 +113,7 @@ fn replies_follow_routing_rules() {
             for family in FAMILIES {
                 let to = frontend(service, "balancer", family).unwrap();
                 let question = Question::new(Transport::Tcp, to).from(outside(family, 0)).sized(0, 100_000);
-                let outcome = clients.of("outside").unwrap().ask(question).unwrap();
+                let outcome = clients.client("outside").unwrap().ask(question).unwrap();
                 assert!(matches!(outcome, Outcome::Answered { .. }), "{service}: {outcome:?}");
             }
             by_second_uplink(bed) - before
@@ -135,7 +136,7 @@ fn gso_packets_pass_in_both_directions() {
             let question =
                 Question { patience, ..Question::new(Transport::Tcp, to).from(outside(family, 0)) };
             let questions = [question.clone().sized(MUCH, 0), question.sized(0, MUCH)];
-            let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+            let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
             let is_answered = |it: &Outcome| matches!(it, Outcome::Answered { .. });
             assert!(outcomes.iter().all(is_answered), "{service} at {to}: {outcomes:?}");
         }

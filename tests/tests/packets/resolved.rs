@@ -56,7 +56,7 @@ fn backends_follow_dnsmasq_and_stay_while_it_is_down() {
     let at = Location::far("pod-r");
     let _servers = SERVERS.map(|(place, address)| {
         let address = format!("{address}:8080").parse().unwrap();
-        bed.tell_whom(Location::far(place), place, &[address]).unwrap()
+        bed.serve_seen_source(Location::far(place), place, &[address]).unwrap()
     });
     let [(here, first), (there, second)] = SERVERS;
     let mut daemon = Daemon::new(&bed, CONFIG).unwrap();

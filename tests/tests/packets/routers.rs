@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
 use holdfast_tests::bed::tracked::untrack;
@@ -34,7 +34,7 @@ fn is_answered(outcome: &Outcome) -> bool {
 fn is_answered_in_time(clients: &mut Clients, question: &Question) -> bool {
     let until = Instant::now() + SERVED;
     while Instant::now() < until {
-        if is_answered(&clients.of("outside").unwrap().ask(question.clone()).unwrap()) {
+        if is_answered(&clients.client("outside").unwrap().ask(question.clone()).unwrap()) {
             return true;
         }
     }
@@ -53,7 +53,7 @@ fn check_narrow(narrow: &[&str]) {
             let [node, balancer] = ["node", "balancer"].map(|it| frontend("away", it, family).unwrap());
             let sizes = [(MUCH, 0), (0, MUCH)];
             let stream = |(take, give)| Question::new(Transport::Tcp, node).from(from).sized(take, give);
-            let outcomes = clients.of("outside").unwrap().ask_all(&sizes.map(stream)).unwrap();
+            let outcomes = clients.client("outside").unwrap().ask_all(&sizes.map(stream)).unwrap();
             assert!(outcomes.iter().all(is_answered), "{family:?}: {outcomes:?}");
             for (take, give) in [(LARGE, 0), (0, LARGE)] {
                 let question = Question::new(Transport::Udp, balancer).from(from).sized(take, give);
@@ -103,21 +103,29 @@ fn check_strangers(switches: Switches) {
     let bed = fabric::bed(switches).unwrap();
     let mut around = Around::start(&bed);
     fabric::rules(&bed, OTHER_PROXY).unwrap();
-    let outside = around.clients.of("outside").unwrap();
+    let outside = around.clients.client("outside").unwrap();
     for (service, family) in ["here", "away"].into_iter().flat_map(|it| FAMILIES.map(|of| (it, of))) {
         let held = outside.hold(frontend(service, "balancer", family).unwrap(), None, EACH).unwrap();
-        assert_eq!(held, Held { alive: EACH, ..Held::default() }, "{service} {family:?}");
+        assert_eq!(
+            held,
+            HeldConnections { alive: EACH, ..HeldConnections::default() },
+            "{service} {family:?}"
+        );
     }
     let mut daemon = daemon(&bed, "");
     daemon.start().unwrap();
     around.wait_until_served(&daemon);
-    let mut tried = || around.clients.of("outside").unwrap().try_held().unwrap();
-    assert_eq!(tried(), Held { alive: 4 * EACH, ..Held::default() }, "conntrack has them");
+    let mut tried = || around.clients.client("outside").unwrap().try_held().unwrap();
+    assert_eq!(
+        tried(),
+        HeldConnections { alive: 4 * EACH, ..HeldConnections::default() },
+        "conntrack has them"
+    );
     fabric::rules(&bed, "delete table inet other").unwrap();
     untrack(&bed, Location::OUTSIDE).unwrap();
     assert_eq!(
         tried(),
-        Held { alive: 0, broken: [("Reset".to_owned(), 4 * EACH)].into() },
+        HeldConnections { alive: 0, broken: [("Reset".to_owned(), 4 * EACH)].into() },
         "nobody has them"
     );
 }
@@ -139,7 +147,7 @@ fn check_seen(clients: &mut Clients) {
         FAMILIES.into_iter().flat_map(|of| [(of, Transport::Tcp), (of, Transport::Udp)])
     {
         let question = Question::new(transport, frontend("away", "balancer", family).unwrap());
-        let outcome = clients.of("outside").unwrap().ask(question).unwrap();
+        let outcome = clients.client("outside").unwrap().ask(question).unwrap();
         let own: IpAddr = family.of(NODE_ADDRESSES).parse().unwrap();
         let is_own = matches!(&outcome, Outcome::Answered { seen, .. } if seen.ip() == own);
         assert!(is_own, "{family:?} {transport:?}: {outcome:?}");

@@ -80,7 +80,7 @@ fn ask(
     let question = |(of, by)| {
         changed(Question::new(by, frontend(service, address, of).unwrap()), of).sized(size(by), size(by))
     };
-    clients.of(client).unwrap().ask_all(&ways.map(question).collect::<Vec<_>>()).unwrap()
+    clients.client(client).unwrap().ask_all(&ways.map(question).collect::<Vec<_>>()).unwrap()
 }
 
 #[track_caller]
@@ -266,7 +266,7 @@ pub(crate) fn check_asked_by_two_ways(daemon: &Daemon<'_>, clients: &mut Clients
             [of.of(BEFORE).parse().unwrap(), frontend(service, "balancer", of).unwrap().ip()];
         let mut ask = |to| {
             let question = Question::new(Transport::Udp, SocketAddr::new(to, PORT));
-            clients.of("outside").unwrap().ask(question.from(outside(of, CLIENT))).unwrap()
+            clients.client("outside").unwrap().ask(question.from(outside(of, CLIENT))).unwrap()
         };
         let until = Instant::now() + SERVED;
         while flow_to(daemon, before).is_none() {
@@ -433,7 +433,7 @@ fn long_streams_bypass_at_the_driver_in_both_directions() {
                 question.patience = SERVED;
                 question.from(outside(of, 0)).sized(take, give)
             });
-            let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+            let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
             let are_answered = outcomes.iter().all(|it| matches!(it, Outcome::Answered { .. }));
             assert!(are_answered, "{take} {give}: {outcomes:?}");
             let passed = passed_at_drivers(daemon) - before;
@@ -503,7 +503,7 @@ fn a_guest_with_a_changed_hardware_address_is_found_again() {
             let question = Question::new(Transport::Tcp, frontend("here", "balancer", family).unwrap());
             let until = Instant::now() + SERVED;
             let mut is_found = || {
-                let outcome = clients.of("outside").unwrap().ask(question.clone()).unwrap();
+                let outcome = clients.client("outside").unwrap().ask(question.clone()).unwrap();
                 matches!(outcome, Outcome::Answered { .. })
             };
             while !is_found() {

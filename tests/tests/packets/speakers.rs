@@ -33,7 +33,7 @@ struct Node<'a> {
 fn servers(bed: &Bed) -> Vec<Server> {
     let tell = |place, addresses: &[&str]| {
         let addresses: Vec<_> = addresses.iter().map(|it| it.parse().unwrap()).collect();
-        bed.tell_whom(Location::far(place), place, &addresses).unwrap()
+        bed.serve_seen_source(Location::far(place), place, &addresses).unwrap()
     };
     vec![tell("pod-a", &["10.244.1.10:8443"]), tell("pod-r", &["10.244.9.10:8443", "[fd00:244:9::10]:8443"])]
 }
@@ -59,7 +59,7 @@ impl<'a> Node<'a> {
     /// Checks that the router's routes follow the served addresses.
     #[track_caller]
     fn check_followed(&mut self, address: &str, backends: &[&str]) {
-        let [node, router] = ["node", "router"].map(|place| Notices::of(self.bed, place));
+        let [node, router] = ["node", "router"].map(|place| Notices::subscribe(self.bed, place));
         let (last, others) = backends.split_last().unwrap();
         others.iter().for_each(|backend| drop(self.daemon.tell(&["drain", backend]).unwrap()));
         let mut took = Vec::new();

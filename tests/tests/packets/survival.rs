@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::packets::{Clients, Family, frontend, frontend_v4, outside, sign};
@@ -39,15 +39,15 @@ fn is_long() -> bool {
 fn hold(clients: &mut Clients, count: usize) {
     for (family, service) in FAMILIES.into_iter().flat_map(|family| [(family, "here"), (family, "away")]) {
         let to = frontend(service, "node", family).unwrap();
-        let held = clients.of("outside").unwrap().hold(to, None, count / 4).unwrap();
-        assert_eq!(held, Held { alive: count / 4, ..Held::default() }, "{to}");
+        let held = clients.client("outside").unwrap().hold(to, None, count / 4).unwrap();
+        assert_eq!(held, HeldConnections { alive: count / 4, ..HeldConnections::default() }, "{to}");
     }
 }
 
 #[track_caller]
 fn check_alive(clients: &mut Clients, count: usize, when: &str) {
-    let held = clients.of("outside").unwrap().try_held().unwrap();
-    assert_eq!(held, Held { alive: count, ..Held::default() }, "{when}");
+    let held = clients.client("outside").unwrap().try_held().unwrap();
+    assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() }, "{when}");
 }
 
 #[track_caller]
@@ -62,11 +62,11 @@ fn check_new_by(clients: &mut Clients, when: &str, asked: usize) {
         let to = frontend(service, "balancer", family).unwrap();
         let questions =
             [Transport::Tcp, Transport::Udp].map(|it| Question::new(it, to).from(outside(family, 0)));
-        let mut outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        let mut outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
         let [tcp, udp] = &mut outcomes[..] else { panic!("{outcomes:?}") };
         for _ in 1..asked {
             if *udp == Outcome::Silent {
-                *udp = clients.of("outside").unwrap().ask_all(&questions[1..]).unwrap().remove(0);
+                *udp = clients.client("outside").unwrap().ask_all(&questions[1..]).unwrap().remove(0);
             }
         }
         for it in [tcp, udp] {
@@ -191,7 +191,7 @@ fn a_flood_of_syns_leaves_live_flows_alone() {
     on_a_node(Switches::default(), "", |_, _, clients| {
         hold(clients, 100);
         let (range, to) = (Ipv4Addr::new(10, 20, 7, 0), frontend_v4("here", "balancer").unwrap());
-        let sent = clients.of("outside").unwrap().flood(range, to, flood()).unwrap();
+        let sent = clients.client("outside").unwrap().flood(range, to, flood()).unwrap();
         assert!(sent > flood() / 2, "only {sent} SYNs went out");
         check_alive(clients, 100, "after the flood");
         check_new(clients, "after the flood");
@@ -207,7 +207,7 @@ fn a_full_table_keeps_live_flows() {
         let questions: Vec<Question> = (0..1000_u16)
             .map(|number| Question::new(Transport::Udp, to).from(outside(Family::V4, 20_000 + number)))
             .collect();
-        let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
         let answered = outcomes.iter().filter(|it| matches!(it, Outcome::Answered { .. })).count();
         assert!((400..1000).contains(&answered), "{answered} of 1000 found room beside 400");
         check_alive(clients, 400, "the table is full");
@@ -216,7 +216,6 @@ fn a_full_table_keeps_live_flows() {
 
 /// Eight ports, one for each client of another node's backend: the ninth gets no reply, and later the port of an idle
 /// client.
-/// port of a client that has nothing more to say.
 #[test]
 fn exhausted_snat_ports_are_reported_and_freed() {
     let ports = "[packets]\nsnat_ports = \"61000-61007\"\n";
@@ -225,7 +224,7 @@ fn exhausted_snat_ports_are_reported_and_freed() {
         let ask = |clients: &mut Clients, from: u16, count: u16| {
             let question = |at| Question::new(Transport::Udp, to).from(outside(Family::V4, from + at));
             let questions: Vec<Question> = (0..count).map(question).collect();
-            let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+            let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
             outcomes.iter().filter(|it| matches!(it, Outcome::Answered { .. })).count()
         };
         assert!(ask(clients, 20_000, 40) <= 8, "a port is one client's");
@@ -238,7 +237,7 @@ fn exhausted_snat_ports_are_reported_and_freed() {
         let refused = daemon.tell(&["refusals"]).unwrap();
         assert!(refused.contains("port"), "{refused}");
         let held =
-            clients.of("outside").unwrap().hold(frontend("away", "node", Family::V4).unwrap(), None, 1);
+            clients.client("outside").unwrap().hold(frontend("away", "node", Family::V4).unwrap(), None, 1);
         assert_eq!(held.unwrap().alive, 1, "ports of UDP are not those of TCP");
         thread::sleep(SILENT_ENOUGH);
         assert!(ask(clients, 21_000, 4) > 0, "they come back by themselves");

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use holdfast_tests::bed::ask::Held;
+use holdfast_tests::bed::ask::HeldConnections;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
 use holdfast_tests::packets::{Clients, Family, frontend};
@@ -28,14 +28,14 @@ const THEIRS: std::ops::RangeInclusive<u64> = 61_000..=61_003;
 
 #[track_caller]
 fn hold(clients: &mut Clients, client: &str, to: SocketAddr, count: usize) {
-    let held = clients.of(client).unwrap().hold(to, None, count).unwrap();
-    assert_eq!(held, Held { alive: count, ..Held::default() }, "{client} {to}");
+    let held = clients.client(client).unwrap().hold(to, None, count).unwrap();
+    assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() }, "{client} {to}");
 }
 
 #[track_caller]
 fn check_alive(clients: &mut Clients, client: &str, count: usize) {
-    let held = clients.of(client).unwrap().try_held().unwrap();
-    assert_eq!(held, Held { alive: count, ..Held::default() }, "{client}");
+    let held = clients.client(client).unwrap().try_held().unwrap();
+    assert_eq!(held, HeldConnections { alive: count, ..HeldConnections::default() }, "{client}");
 }
 
 /// The SNAT ports of clients with backends of other nodes.

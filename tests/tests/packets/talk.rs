@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use holdfast_tests::bed::ask::Held;
+use holdfast_tests::bed::ask::HeldConnections;
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Family, frontend};
 
@@ -33,7 +33,11 @@ pub(crate) fn while_clients_talk(bed: &Bed, places: &[(&str, &str)], act: impl F
         places.iter().flat_map(|it| [Family::V4, Family::V6].map(|of| (*it, of)))
     {
         let held = asker.hold(frontend(service, address, family).unwrap(), None, EACH).unwrap();
-        assert_eq!(held, Held { alive: EACH, ..Held::default() }, "{service} at {address}, {family:?}");
+        assert_eq!(
+            held,
+            HeldConnections { alive: EACH, ..HeldConnections::default() },
+            "{service} at {address}, {family:?}"
+        );
         count += EACH;
     }
     let is_over = AtomicBool::new(false);
@@ -42,7 +46,11 @@ pub(crate) fn while_clients_talk(bed: &Bed, places: &[(&str, &str)], act: impl F
             for round in 0.. {
                 let is_last = is_over.load(Ordering::Relaxed);
                 let held = asker.try_held().unwrap();
-                assert_eq!(held, Held { alive: count, ..Held::default() }, "in round {round}");
+                assert_eq!(
+                    held,
+                    HeldConnections { alive: count, ..HeldConnections::default() },
+                    "in round {round}"
+                );
                 if is_last {
                     break;
                 }

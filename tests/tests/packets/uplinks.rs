@@ -171,7 +171,7 @@ fn an_overlay_reaches_remote_backends() {
     check_with(Switches::default(), &OVERLAY, &[overlay], |bed, _, clients| {
         for (family, address) in [(Family::V4, "10.244.200.1"), (Family::V6, "fd00:244:200::1")] {
             let question = Question::new(Transport::Tcp, frontend("away", "balancer", family).unwrap());
-            let outcome = clients.of("outside").unwrap().ask(question.from(outside(family, 0))).unwrap();
+            let outcome = clients.client("outside").unwrap().ask(question.from(outside(family, 0))).unwrap();
             let Outcome::Answered { seen, .. } = outcome else { panic!("{outcome:?}") };
             assert_eq!(seen.ip().to_string(), address);
         }
@@ -226,7 +226,7 @@ fn strict_rp_filter_drops_requests_on_the_wrong_uplink() {
         let direct = "10.244.1.10:8080".parse().unwrap();
         let asked = [frontend("here", "node", Family::V4).unwrap(), direct];
         let questions = asked.map(|to| Question::new(Transport::Tcp, to).from(outside(Family::V4, 0)));
-        let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        let outcomes = clients.client("outside").unwrap().ask_all(&questions).unwrap();
         assert_eq!(outcomes, [Outcome::Silent, Outcome::Silent]);
     });
 }

@@ -3,7 +3,7 @@
 //!
 //! A reference for comparison is the kernel's own translation with masquerading, as in kube-proxy.
 
-use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::bed::uplinks::{BRIDGE, SECOND_CARD, TABLE_OF_SECOND, Uplink};
 use holdfast_tests::bed::{Bed, Location};
@@ -53,7 +53,7 @@ const REFERENCE: &str = "table inet reference {
 fn lay(uplink: &Uplink) -> Bed {
     let bed = Bed::lay(&fabric::layout()).unwrap();
     fabric::lay_by(&bed, Switches::default(), uplink).unwrap();
-    fabric::rules_of(&bed, Location::far("router"), STRICT).unwrap();
+    fabric::add_rules_at(&bed, Location::far("router"), STRICT).unwrap();
     bed
 }
 
@@ -73,7 +73,7 @@ fn asked(service: &str, address: &str) -> Vec<Question> {
 
 #[track_caller]
 fn check_answered(clients: &mut Clients, questions: &[Question], who: &str) {
-    let outcomes = clients.of("outside").unwrap().ask_all(questions).unwrap();
+    let outcomes = clients.client("outside").unwrap().ask_all(questions).unwrap();
     let bad: Vec<_> = questions.iter().zip(&outcomes).filter(|(_, outcome)| !is_answered(outcome)).collect();
     assert!(bad.is_empty(), "{who}: {} of {} fail: {bad:?}", bad.len(), questions.len());
 }
@@ -131,7 +131,7 @@ fn pods_of_a_second_card_reply_on_the_dialled_card() {
         for family in FAMILIES {
             // No socket listens there: the pod's own ICMP error must return the same way.
             let closed = Question::new(Transport::Udp, frontend("closed", "node", family).unwrap());
-            let outcome = clients.of("outside").unwrap().ask(closed.from(outside(family, 0))).unwrap();
+            let outcome = clients.client("outside").unwrap().ask(closed.from(outside(family, 0))).unwrap();
             assert_eq!(outcome, Outcome::Refused, "{family:?}");
         }
         while_clients_talk(bed, &[("here", "node"), ("away", "node")], || ());
@@ -148,11 +148,11 @@ fn a_udp_flow_with_a_second_cards_pod_keeps_its_path() {
             let to = frontend("here", "node", family).unwrap();
             let question = Question::new(Transport::Udp, to).from(outside(family, 40_123));
             for round in 0..4 {
-                let outcome = clients.of("outside").unwrap().ask(question.clone()).unwrap();
+                let outcome = clients.client("outside").unwrap().ask(question.clone()).unwrap();
                 assert!(is_answered(&outcome), "{family:?}, round {round}: {outcome:?}");
             }
-            let held = clients.of("outside").unwrap().hold(to, None, 5).unwrap();
-            assert_eq!(held, Held { alive: 5, ..Held::default() });
+            let held = clients.client("outside").unwrap().hold(to, None, 5).unwrap();
+            assert_eq!(held, HeldConnections { alive: 5, ..HeldConnections::default() });
         }
     });
 }

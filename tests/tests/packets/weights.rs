@@ -30,7 +30,7 @@ fn answers(clients: &mut Clients, who: &str, count: usize) -> BTreeMap<String, u
     let mut each = BTreeMap::new();
     // Each client of a batch has a thread.
     for _ in 0..count / 50 {
-        for outcome in clients.of(who).unwrap().ask_all(&vec![question.clone(); 50]).unwrap() {
+        for outcome in clients.client(who).unwrap().ask_all(&vec![question.clone(); 50]).unwrap() {
             let Outcome::Answered { by, .. } = outcome else { panic!("{who}: {outcome:?}") };
             *each.entry(by).or_default() += 1;
         }

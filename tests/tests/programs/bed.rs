@@ -166,7 +166,7 @@ fn a_test_runs_again_as_a_process_inside() {
     }
     let bed = Bed::new().unwrap();
     let name = "bed::a_test_runs_again_as_a_process_inside";
-    let said = succeed(bed.again(Location::NODE, name).unwrap(), SOON).unwrap();
+    let said = succeed(bed.rerun(Location::NODE, name).unwrap(), SOON).unwrap();
     assert!(said.contains("1 passed"), "{said}");
 }
 

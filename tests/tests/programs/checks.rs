@@ -31,7 +31,7 @@ fn web(more: &str, check: &str) -> String {
 fn servers(bed: &Bed) -> [Server; 2] {
     BACKENDS.map(|address| {
         let address: SocketAddr = address.parse().unwrap();
-        bed.tell_whom(Location::NODE, &address.ip().to_string(), &[address]).unwrap()
+        bed.serve_seen_source(Location::NODE, &address.ip().to_string(), &[address]).unwrap()
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast_tests::bed::clients::Lasting;
+use holdfast_tests::bed::clients::LastingClient;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Layout, Location, Role};
 
@@ -93,7 +93,7 @@ fn sweep(bed: &Bed, daemon: &mut Daemon<'_>, change: &Change, lost: u64) -> u64 
     let before = ended(daemon);
     daemon.write_manifest("cluster.yaml", &change.manifest("[{addresses: [192.0.2.3]}]")).unwrap();
     daemon.wait_until(|it| Ok(listed(it) == change.listed)).unwrap();
-    let mut witness = Lasting::start(bed, &["udp-lasting", "10.96.0.54", "53"]).unwrap();
+    let mut witness = LastingClient::start(bed, &["udp-lasting", "10.96.0.54", "53"]).unwrap();
     ask(&mut witness);
     daemon.write_manifest("cluster.yaml", &change.manifest("[]")).unwrap();
     daemon.wait_until(|it| Ok(ended(it) > before + lost)).unwrap();
@@ -115,8 +115,9 @@ fn kernel_a_connected_client_keeps_only_a_serving_backend() {
     daemon.write_manifest("cluster.yaml", &Change::NONE.manifest("[{addresses: [192.0.2.3]}]")).unwrap();
     daemon.start().unwrap();
 
-    let mut clients: Vec<_> =
-        (0..CLIENTS).map(|_| Lasting::start(&bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap()).collect();
+    let mut clients: Vec<_> = (0..CLIENTS)
+        .map(|_| LastingClient::start(&bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap())
+        .collect();
     let served: Vec<_> = clients.iter_mut().filter_map(|client| ask(client).pop()).collect();
     let of = |server: &str| format!("recvfrom - {DNS} {DNS} {server}");
     assert!(["one", "two"].iter().all(|server| served.contains(&of(server))), "{served:?}");

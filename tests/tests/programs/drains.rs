@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use holdfast_tests::bed::ask::{Asker, Held, Outcome, Question, Transport};
+use holdfast_tests::bed::ask::{Asker, HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location};
 
@@ -51,7 +51,7 @@ fn kernel_a_drained_backend_gets_no_new_client_until_undrained() {
     let bed = Bed::new().unwrap();
     let serve = |name: &str, address: &str| {
         let address: SocketAddr = address.parse().unwrap();
-        bed.tell_whom(Location::NODE, name, &[address]).unwrap()
+        bed.serve_seen_source(Location::NODE, name, &[address]).unwrap()
     };
     let _servers = [serve("stays", "127.0.0.8:8080"), serve("drained", "127.0.0.9:8080")];
     let mut daemon = Daemon::new(&bed, WEB).unwrap();
@@ -60,7 +60,7 @@ fn kernel_a_drained_backend_gets_no_new_client_until_undrained() {
     let before = answers(&mut asker, "10.96.0.10:80");
     assert!(before["drained"] > before["stays"], "{before:?}");
     let held = asker.hold("10.96.0.10:80".parse().unwrap(), None, 40).unwrap();
-    assert_eq!(held, Held { alive: 40, ..Held::default() });
+    assert_eq!(held, HeldConnections { alive: 40, ..HeldConnections::default() });
 
     // Another spelling, and one service of two whose names begin alike.
     check_order(
@@ -71,7 +71,11 @@ fn kernel_a_drained_backend_gets_no_new_client_until_undrained() {
     );
     assert_eq!(answers(&mut asker, "10.96.0.10:80"), only("stays"));
     assert_eq!(answers(&mut asker, "10.96.0.11:80").len(), 2, "the other service");
-    assert_eq!(asker.try_held().unwrap(), Held { alive: 40, ..Held::default() }, "none is cut");
+    assert_eq!(
+        asker.try_held().unwrap(),
+        HeldConnections { alive: 40, ..HeldConnections::default() },
+        "none is cut"
+    );
     assert_eq!(row(&daemon, "static/web")["unused_because"], "drained");
     assert!(row(&daemon, "static/web")["drained_by"].as_str().unwrap().contains("uid 0"));
     assert_eq!(row(&daemon, "static/web-extended")["unused_because"], serde_json::Value::Null);
@@ -82,7 +86,7 @@ fn kernel_a_drained_backend_gets_no_new_client_until_undrained() {
     assert_eq!(answers(&mut asker, "10.96.0.10:80"), only("stays"), "while no daemon runs");
     daemon.start().unwrap();
     assert_eq!(answers(&mut asker, "10.96.0.10:80"), only("stays"), "after a restart");
-    assert_eq!(asker.try_held().unwrap(), Held { alive: 40, ..Held::default() });
+    assert_eq!(asker.try_held().unwrap(), HeldConnections { alive: 40, ..HeldConnections::default() });
     let list = daemon.ask(&["drain"]).unwrap();
     let found = &list["drains"][0];
     let shown = ["backend", "service", "services", "used"].map(|field| found[field].to_string());

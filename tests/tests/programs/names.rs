@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::names::{Entry, Mood, NameServer, Zone};
+use holdfast_tests::bed::names::{DnsBehavior, Entry, NameServer, Zone};
 use holdfast_tests::bed::{Bed, Layout, Location, Server};
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ fn bed() -> (Bed, Vec<Server>) {
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let server = |last: u8| {
         let address = SocketAddr::from(([192, 0, 2, last], 8080));
-        bed.tell_whom(Location::NODE, &last.to_string(), &[address]).unwrap()
+        bed.serve_seen_source(Location::NODE, &last.to_string(), &[address]).unwrap()
     };
     let servers = [1, 2, 3].map(server).into();
     (bed, servers)
@@ -51,11 +51,11 @@ fn zone(hosts: &[(u8, u16)]) -> Zone {
     Zone { seconds: 1, names }
 }
 
-fn well(hosts: &[u8]) -> Mood {
-    Mood::Well(zone(&hosts.iter().map(|last| (*last, 0)).collect::<Vec<_>>()))
+fn well(hosts: &[u8]) -> DnsBehavior {
+    DnsBehavior::Well(zone(&hosts.iter().map(|last| (*last, 0)).collect::<Vec<_>>()))
 }
 
-fn name_server(bed: &Bed, mood: Mood) -> NameServer {
+fn name_server(bed: &Bed, mood: DnsBehavior) -> NameServer {
     NameServer::start(bed, Location::NODE, RESOLVER.parse().unwrap(), mood).unwrap()
 }
 
@@ -102,7 +102,7 @@ fn kernel_backends_follow_dns_records_and_explain_names_their_origin() {
         resolver.turn(well(lasts));
         wait_for(&mut daemon, lasts);
     }
-    resolver.turn(Mood::Well(zone(&[(1, 10), (3, 30)])));
+    resolver.turn(DnsBehavior::Well(zone(&[(1, 10), (3, 30)])));
     let weights = |it: &Daemon<'_>| -> Vec<u64> {
         let endpoints = explained(it)["endpoints"].as_array().unwrap().clone();
         endpoints.iter().map(|row| row["weight"].as_u64().unwrap()).collect()
@@ -131,7 +131,13 @@ fn kernel_no_client_fails_while_the_dns_server_is_down_silent_or_lies() {
     let before = history(&daemon);
     let mut dialer = bed.dial(Location::NODE, FRONTEND.parse().unwrap()).unwrap();
     let mut resolver = Some(resolver);
-    for mood in [None, Some(Mood::Silent), Some(Mood::Code(2)), Some(Mood::Code(5)), Some(Mood::Noise)] {
+    for mood in [
+        None,
+        Some(DnsBehavior::Silent),
+        Some(DnsBehavior::Code(2)),
+        Some(DnsBehavior::Code(5)),
+        Some(DnsBehavior::Noise),
+    ] {
         match mood {
             None => resolver = None,
             Some(mood) => resolver.as_ref().unwrap().turn(mood),
@@ -140,7 +146,7 @@ fn kernel_no_client_fails_while_the_dns_server_is_down_silent_or_lies() {
         assert_eq!(backends(&daemon), ["192.0.2.1:8080", "192.0.2.2:8080"]);
         let text = daemon.tell(&["explain", "static/web"]).unwrap();
         assert!(text.contains("; not resolved since 2") && text.contains("192.0.2.53:53: "), "{text}");
-        let good = resolver.get_or_insert_with(|| name_server(&bed, Mood::Silent));
+        let good = resolver.get_or_insert_with(|| name_server(&bed, DnsBehavior::Silent));
         good.turn(well(&[1, 2]));
         daemon.wait_until(|it| Ok(state(it) == "resolved")).unwrap();
     }
@@ -162,7 +168,7 @@ fn kernel_missing_records_are_held_and_withdrawn_ones_refused() {
     wait_for(&mut daemon, &[1, 2]);
     let mut dialer = bed.dial(Location::NODE, FRONTEND.parse().unwrap()).unwrap();
     // NXDOMAIN.
-    resolver.turn(Mood::Well(Zone { seconds: 1, names: BTreeMap::new() }));
+    resolver.turn(DnsBehavior::Well(Zone { seconds: 1, names: BTreeMap::new() }));
     // The reason depends on how long ago the daemon started.
     daemon.wait_until(|it| Ok(verdict(it).0 == "held")).unwrap();
     assert_eq!(state(&daemon), "empty");
@@ -174,7 +180,7 @@ fn kernel_missing_records_are_held_and_withdrawn_ones_refused() {
     drop(dialer);
     let root = Entry::Srv(0, 0, 0, String::new());
     let names = BTreeMap::from([(SRV.to_owned(), vec![root])]);
-    resolver.turn(Mood::Well(Zone { seconds: 1, names }));
+    resolver.turn(DnsBehavior::Well(Zone { seconds: 1, names }));
     daemon.wait_until(|it| Ok(verdict(it) == ("refusing".to_owned(), "all-unready".to_owned()))).unwrap();
     assert_eq!(state(&daemon), "withdrawn");
     assert!(!is_served(&bed));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdfast_core::list::Scope;
-use holdfast_tests::bed::clients::{Client, Lasting};
+use holdfast_tests::bed::clients::{Client, LastingClient};
 use holdfast_tests::bed::{Bed, Location, Role, succeed};
 
 use crate::clients::{check, shown};
@@ -136,7 +136,7 @@ fn kernel_dig_reaches_a_replaced_dns_server() {
 }
 
 /// Lets a lasting client send one request; returns its steps up to the reply.
-pub(crate) fn ask(client: &mut Lasting) -> Vec<String> {
+pub(crate) fn ask(client: &mut LastingClient) -> Vec<String> {
     client.ask().unwrap().iter().map(shown).collect()
 }
 
@@ -150,7 +150,7 @@ fn kernel_a_long_lived_udp_client_moves_when_its_backend_leaves() {
         [node.server(Role::Udp, "one", "192.0.2.1:5353"), node.server(Role::Udp, "two", "192.0.2.2:5353")];
     let port = Port { frontends: &[DNS], backends: &servers[..1], ..UDP };
     port.serve(&mut node.maps);
-    let mut client = Lasting::start(&node.bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap();
+    let mut client = LastingClient::start(&node.bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap();
     let first = format!("recvfrom - {DNS} {DNS} one");
     assert_eq!(ask(&mut client), [format!("connect - {DNS} - -"), first.clone()]);
     assert_eq!(ask(&mut client), std::slice::from_ref(&first), "it stays");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast_tests::soak::{Replaced, SoakBed, kill_again_and_again, replace_again_and_again};
+use holdfast_tests::soak::{ReplaceReport, SoakBed, kill_again_and_again, replace_again_and_again};
 
 #[test]
 fn invariant_09_no_connect_fails_however_often_the_daemon_is_killed() {
@@ -13,7 +13,7 @@ fn invariant_09_no_connect_fails_however_often_the_daemon_is_killed() {
 
 #[test]
 fn invariant_04_no_connect_fails_however_fast_lists_are_replaced() {
-    let least = Replaced { replacements: 20_000, connects: 1_000 };
+    let least = ReplaceReport { replacements: 20_000, connects: 1_000 };
     let replaced = replace_again_and_again(&SoakBed::new().unwrap(), Duration::from_secs(3), least).unwrap();
     println!("{replaced:?}");
 }

@@ -105,7 +105,7 @@ fn check_lacking(daemon: &Daemon<'_>, wrapper: &[&str], expected: &str) {
 
 #[track_caller]
 fn check_ends(daemon: &Daemon<'_>, wrapper: &[&str], (code, expected): (i32, &str)) {
-    let (found, said) = daemon.start_in_vain(wrapper).unwrap();
+    let (found, said) = daemon.start_and_fail(wrapper).unwrap();
     assert!(said.contains(&format!("holdfast: {expected}")), "{said}");
     assert_eq!(found, Some(code), "{said}");
     assert!(!daemon.is_ready());
@@ -162,7 +162,7 @@ fn a_second_daemon_on_the_same_pins_ends_and_cuts_no_client() {
 }
 
 #[test]
-fn a_start_waits_for_the_end_of_a_daemon_that_has_the_pins() {
+fn a_start_waits_for_the_daemon_that_holds_the_pins() {
     let (bed, _backend) = bed();
     let (mut first, mut second) = (daemon(&bed), daemon(&bed));
     first.start().unwrap();

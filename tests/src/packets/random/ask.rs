@@ -10,7 +10,7 @@ use super::super::Family;
 use super::super::row::is_node;
 use super::judge::{Answers, Difference, Pair, Verdict};
 use super::{Kind, Target};
-use crate::bed::ears::{Ears, Sent};
+use crate::bed::packet_probe::{PacketProbe, Probe};
 use crate::bed::{Bed, BedError, Location};
 
 /// A client: its name, its place, its addresses.
@@ -95,22 +95,22 @@ type Question = (usize, usize);
 /// A node, and its results so far.
 #[derive(Debug)]
 pub struct Side {
-    ears: Ears,
+    probe: PacketProbe,
     answers: BTreeMap<Question, Answers>,
 }
 
 impl Side {
-    pub fn of(bed: &Bed) -> Result<Self, BedError> {
-        Ok(Self { ears: Ears::open(bed, &PLACES)?, answers: BTreeMap::new() })
+    pub fn open(bed: &Bed) -> Result<Self, BedError> {
+        Ok(Self { probe: PacketProbe::open(bed, &PLACES)?, answers: BTreeMap::new() })
     }
 
     /// Sends each request several times and records the results.
     fn ask(&mut self, all: &[Question], targets: &[Target], times: usize, pace: u32) -> Result<(), BedError> {
         let one = all.iter().filter_map(|question| Some((*question, sent(*question, targets)?)));
-        let one: Vec<(Question, Sent)> = one.collect();
-        let many: Vec<(Question, Sent)> = (0..times).flat_map(|_| one.iter().copied()).collect();
-        let packets: Vec<Sent> = many.iter().map(|(_, sent)| *sent).collect();
-        let fates = self.ears.ask(&packets, pace)?;
+        let one: Vec<(Question, Probe)> = one.collect();
+        let many: Vec<(Question, Probe)> = (0..times).flat_map(|_| one.iter().copied()).collect();
+        let packets: Vec<Probe> = many.iter().map(|(_, sent)| *sent).collect();
+        let fates = self.probe.ask(&packets, pace)?;
         let mut heard: BTreeMap<Question, Answers> = BTreeMap::new();
         for ((question, sent), fate) in many.iter().zip(&fates) {
             heard.entry(*question).or_default().note(sent, fate);
@@ -136,10 +136,10 @@ impl Side {
     }
 }
 
-fn sent((client, target): Question, targets: &[Target]) -> Option<Sent> {
+fn sent((client, target): Question, targets: &[Target]) -> Option<Probe> {
     let (client, target) = (CLIENTS.get(client)?, targets.get(target)?);
     let from = client.address(target)?;
-    Some(Sent { place: client.place, from, to: target.to, transport: target.transport })
+    Some(Probe { place: client.place, from, to: target.to, transport: target.transport })
 }
 
 fn questions(targets: &[Target]) -> Vec<Question> {
@@ -149,7 +149,7 @@ fn questions(targets: &[Target]) -> Vec<Question> {
 
 /// The summary of a comparison.
 #[derive(Debug, Default)]
-pub struct Compared {
+pub struct ComparisonSummary {
     pub count: usize,
     /// Requests that reach a backend.
     pub led: usize,
@@ -162,7 +162,11 @@ pub struct Compared {
 
 /// Sends all requests to both nodes, first to kube-proxy's: its results show which requests the other node needs more
 /// time for.
-pub fn compare(theirs: &mut Side, ours: &mut Side, targets: &[Target]) -> Result<Compared, BedError> {
+pub fn compare(
+    theirs: &mut Side,
+    ours: &mut Side,
+    targets: &[Target],
+) -> Result<ComparisonSummary, BedError> {
     let all = questions(targets);
     theirs.answers.clear();
     ours.answers.clear();
@@ -177,7 +181,7 @@ pub fn compare(theirs: &mut Side, ours: &mut Side, targets: &[Target]) -> Result
         side.ask(&led, targets, REPEATS - 1, QUICKLY)?;
     }
     let again = settle(theirs, ours, targets, &all)?;
-    Ok(Compared { count: all.len(), led: led.len(), again, ..outcome(theirs, ours, targets, &all) })
+    Ok(ComparisonSummary { count: all.len(), led: led.len(), again, ..outcome(theirs, ours, targets, &all) })
 }
 
 fn verdict(theirs: &Side, ours: &Side, targets: &[Target], question: Question) -> Option<Verdict> {
@@ -227,8 +231,8 @@ fn settle(
     Ok(count - differ.len())
 }
 
-fn outcome(theirs: &Side, ours: &Side, targets: &[Target], all: &[Question]) -> Compared {
-    let mut compared = Compared::default();
+fn outcome(theirs: &Side, ours: &Side, targets: &[Target], all: &[Question]) -> ComparisonSummary {
+    let mut compared = ComparisonSummary::default();
     for question in all.iter().copied() {
         match verdict(theirs, ours, targets, question) {
             Some(Verdict::Known(reason)) => *compared.known.entry(reason).or_default() += 1,

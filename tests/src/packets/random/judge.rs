@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::super::row::is_node;
 use super::ask::Client;
 use super::{Kind, PORTS_EACH, Target};
-use crate::bed::ears::{Fate, Reply, Sent};
+use crate::bed::packet_probe::{Probe, ProbeResult, Reply};
 
 /// How holdfast differs from kube-proxy, and the words of the guide about it.
 pub const REASONS: [(&str, &str); 5] = [
@@ -22,7 +22,7 @@ pub const REASONS: [(&str, &str); 5] = [
 
 /// The owner of a received packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Whose {
+pub enum SourceOwner {
     Client,
     Node,
     Other(IpAddr),
@@ -43,24 +43,24 @@ const AS_DIALLED: u16 = 0;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     /// The reached backends, the source that they saw, and the client's replies.
-    led: BTreeMap<(SocketAddr, Whose), BTreeSet<Reply>>,
+    led: BTreeMap<(SocketAddr, SourceOwner), BTreeSet<Reply>>,
     /// The client's replies for packets that reached no backend.
     rest: BTreeSet<Reply>,
 }
 
 impl Answers {
-    pub(super) fn note(&mut self, sent: &Sent, fate: &Fate) {
+    pub(super) fn note(&mut self, sent: &Probe, result: &ProbeResult) {
         // No socket listens at the dialled address, so nothing receives replies to it.
-        let reply = if sent.from == sent.to.ip() { Reply::Nothing } else { fate.reply };
-        let Some((to, seen)) = fate.led else {
+        let reply = if sent.from == sent.to.ip() { Reply::Nothing } else { result.reply };
+        let Some((to, seen)) = result.led else {
             self.rest.insert(reply);
             return;
         };
         let to = if to == sent.to { SocketAddr::new(to.ip(), AS_DIALLED) } else { to };
         let whose = match seen {
-            seen if seen == sent.from => Whose::Client,
-            seen if is_node(seen) => Whose::Node,
-            seen => Whose::Other(seen),
+            seen if seen == sent.from => SourceOwner::Client,
+            seen if is_node(seen) => SourceOwner::Node,
+            seen => SourceOwner::Other(seen),
         };
         self.led.entry((to, whose)).or_default().insert(reply);
     }
@@ -97,8 +97,8 @@ impl Answers {
 
     /// The same results, with the client's address as source at the backends that match.
     fn kept(&self, is_one: impl Fn(SocketAddr) -> bool) -> Self {
-        let kept = |(to, whose): &(SocketAddr, Whose)| match whose {
-            Whose::Node if is_one(*to) => (*to, Whose::Client),
+        let kept = |(to, whose): &(SocketAddr, SourceOwner)| match whose {
+            SourceOwner::Node if is_one(*to) => (*to, SourceOwner::Client),
             _ => (*to, *whose),
         };
         let mut answers = Self { led: BTreeMap::new(), rest: self.rest.clone() };
@@ -112,13 +112,13 @@ impl Answers {
     /// node.
     fn masqueraded(&self) -> Self {
         let led = self.led.iter().map(|((to, whose), replies)| match whose {
-            Whose::Client if !is_here(*to) => ((*to, Whose::Node), [Reply::Refused].into()),
+            SourceOwner::Client if !is_here(*to) => ((*to, SourceOwner::Node), [Reply::Refused].into()),
             _ => ((*to, *whose), replies.clone()),
         });
         Self { led: led.collect(), rest: self.rest.clone() }
     }
 
-    /// The same results without an address, and without packets of unknown fate.
+    /// The same results without an address, and without packets whose result is unknown.
     fn without(&self, ip: IpAddr) -> Self {
         let led = self.led.iter().filter(|((to, _), _)| to.ip() != ip);
         let rest = self.rest.iter().copied().filter(|reply| *reply != Reply::Nothing);
@@ -128,11 +128,11 @@ impl Answers {
     /// Whether these backends are a non-empty subset of the twin's.
     fn is_among(&self, twin: &Self) -> bool {
         let each = u16::try_from(PORTS_EACH).unwrap_or_default();
-        let shifted = |(to, whose): &(SocketAddr, Whose)| {
+        let shifted = |(to, whose): &(SocketAddr, SourceOwner)| {
             let port = if to.port() == AS_DIALLED { AS_DIALLED } else { to.port().wrapping_sub(each) };
             (SocketAddr::new(to.ip(), port), *whose)
         };
-        let is_known = |(key, replies): (&(SocketAddr, Whose), &BTreeSet<Reply>)| {
+        let is_known = |(key, replies): (&(SocketAddr, SourceOwner), &BTreeSet<Reply>)| {
             twin.led.get(&shifted(key)).is_some_and(|known| replies.is_subset(known))
         };
         self.rest == twin.rest && self.led.iter().all(is_known)
@@ -277,7 +277,7 @@ mod tests {
                 answers.rest.insert(reply);
                 continue;
             };
-            let whose = if *whose == "node" { Whose::Node } else { Whose::Client };
+            let whose = if *whose == "node" { SourceOwner::Node } else { SourceOwner::Client };
             answers.led.entry((to.parse().unwrap(), whose)).or_default().insert(reply);
         }
         answers

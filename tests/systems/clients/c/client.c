@@ -1,16 +1,16 @@
-// A client as programs are written in C: each system call that a service load balancer sees, one at a time.
+// A C client: each system call that a service load balancer sees, one at a time.
 //
 //	client tcp ADDRESS PORT            connect, send, receive
 //	client tcp-nonblocking ADDRESS PORT   connect without waiting, then poll
 //	client udp-connected ADDRESS PORT  connect, send and receive; then sendto on the connected socket
-//	client udp-lasting ADDRESS PORT    connect, then for each line of the standard input send and receive; connect anew
-//	                                   when the socket was ended
+//	client udp-lasting ADDRESS PORT    connect, then for each line of standard input send and receive; connect
+//	                                   again when the socket was ended
 //	client udp-sendto (ADDRESS PORT)…   one unconnected socket, sendto and recvfrom for each destination
 //	client udp-sendmsg (ADDRESS PORT)…  the same with sendmsg and recvmsg
-//	client udp-sendmmsg (ADDRESS PORT)… all destinations in one sendmmsg, then an answer for each
+//	client udp-sendmmsg (ADDRESS PORT)… all destinations in one sendmmsg, then a reply for each
 //
 // An address with a colon gets an AF_INET6 socket, so ::ffff:192.0.2.1 is IPv4 on such a socket. Each step prints one
-// JSON line; "errno" is its name, or null. The exit code is 0 unless the client itself is at fault.
+// JSON line; "errno" is its name, or null. The exit code is 0 unless the client itself fails.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -76,7 +76,7 @@ static void print_address(const char *field, const struct endpoint *of)
 		       ntohs(v6->sin6_port));
 }
 
-// Prints what a call came to. Without a socket there are no names; without a reply there is no sender.
+// Prints the result of a call. Without a socket it has no addresses; without a reply, no sender.
 static void say(const char *call, const struct endpoint *to, int error, int fd, const char *reply,
 		const struct endpoint *from)
 {
@@ -130,7 +130,7 @@ static void receive(int fd, const char *call, const struct endpoint *to)
 	say(call, to, error, fd, error ? NULL : reply, &from);
 }
 
-// Sends on a connected socket and shows the answer.
+// Sends on a connected socket and prints the reply.
 static void converse(int fd, const struct endpoint *to)
 {
 	int error = failure(send(fd, "?", 1, MSG_NOSIGNAL));
@@ -199,7 +199,7 @@ static int connected(const struct endpoint *to)
 	return fd;
 }
 
-// As a resolver that keeps its socket: a socket that was ended tells it so once, and is replaced.
+// Like a resolver that keeps its socket: an ended socket returns one error, and is replaced.
 static void udp_lasting(const struct endpoint *to)
 {
 	char line[REPLY_BYTES];
@@ -275,7 +275,7 @@ static void udp_sendmsg(struct endpoint *to, int count)
 	close(fd);
 }
 
-// Answers come in any order: "to" is the destination of the message of that number, "from" is the sender of the reply.
+// Replies come in any order: "to" is the destination of the message of that number, "from" is the sender of the reply.
 static void udp_sendmmsg(struct endpoint *to, int count)
 {
 	int fd = open_socket(to, SOCK_DGRAM);

@@ -1,7 +1,7 @@
 /*
- * A foreign program at a cgroup, while this runs: `meddle CGROUP deny ADDRESS PORT` has every connection to
- * that place forbidden (EPERM), `meddle CGROUP lead ADDRESS PORT ADDRESS PORT` leads it to another one. The kernel
- * takes the program away when this process ends, and it ends with the thread that began it.
+ * Attaches a foreign program to a cgroup while it runs: `meddle CGROUP deny ADDRESS PORT` denies every connection
+ * to that address (EPERM), `meddle CGROUP lead ADDRESS PORT ADDRESS PORT` redirects it to another one. The kernel
+ * detaches the program when this process ends, which ends with the thread that started it.
  */
 #include <arpa/inet.h>
 #include <errno.h>

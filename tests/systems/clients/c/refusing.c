@@ -1,6 +1,6 @@
 /*
  * Runs a program for which the kernel loads no BPF program: `refusing EPERM|EACCES PROGRAM ARGS…`.
- * A locked-down kernel says EPERM, a verifier that finds fault EACCES.
+ * A locked-down kernel returns EPERM, a verifier that rejects the program EACCES.
  */
 #include <errno.h>
 #include <linux/bpf.h>
@@ -18,7 +18,7 @@ static int refuse_loading(int with)
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_bpf, 0, 3),
-		/* The low half of the first argument, where the low half comes first. */
+		/* The low half of the first argument on a little-endian machine. */
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, BPF_PROG_LOAD, 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | with),

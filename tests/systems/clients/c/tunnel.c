@@ -1,6 +1,6 @@
 /*
- * What is sent by one device arrives at another one: `tunnel DEVICE NETWORK DEVICE`. The first is in this network
- * namespace, the second one in that of the path. Says a byte when both are open, and ends with its standard input.
+ * Forwards packets between two devices: `tunnel DEVICE NETWORK DEVICE`. The first device is in this network
+ * namespace, the second one in that of the path NETWORK. Prints a byte when both are open, and ends with its input.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -43,7 +43,7 @@ static void hand_over(int from, int to)
 	static char packet[PACKET_MAX];
 	ssize_t count = read(from, packet, sizeof(packet));
 
-	/* A device that is down takes nothing: a packet is lost, as on any wire. */
+	/* A device that is down accepts nothing: the packet is lost, as on any wire. */
 	if (count > 0 && write(to, packet, count) < 0)
 		return;
 }

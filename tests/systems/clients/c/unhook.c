@@ -1,5 +1,5 @@
 /*
- * Takes the program of a link that is pinned from where it hangs, as any root may: `unhook PIN`. The pin stays.
+ * Detaches the program of a pinned link from its hook, as any root process may: `unhook PIN`. The pin stays.
  */
 #include <linux/bpf.h>
 #include <stdint.h>

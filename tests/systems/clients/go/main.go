@@ -1,4 +1,4 @@
-// A client as programs are written in Go: net.Dial with the runtime's own poller, no resolver.
+// A Go client: net.Dial with the runtime's own poller, no resolver.
 //
 //	go-client tcp|udp ADDRESS:PORT
 //
@@ -18,7 +18,7 @@ import (
 
 const wait = 5 * time.Second
 
-// The names that a dial or a reply can fail with; any other one shows as Go words it.
+// The names of errors that a dial or a reply can return; any other one is shown in Go's words.
 var names = map[syscall.Errno]string{
 	syscall.ECONNREFUSED: "ECONNREFUSED",
 	syscall.ETIMEDOUT:    "ETIMEDOUT",

@@ -25,7 +25,7 @@ pub struct Baseline {
 
 impl Baseline {
     /// The baseline of a topology; empty if none was recorded.
-    pub fn of(topology: &str) -> Result<Self, ClusterError> {
+    pub fn load(topology: &str) -> Result<Self, ClusterError> {
         let path = file(topology);
         match path.exists() {
             true => Self::parse(&fs::read_to_string(&path).map_err(at("read", &path))?),

@@ -71,14 +71,14 @@ impl Cgroups {
     }
 
     /// The folders of a machine, as its first process sees them.
-    pub(crate) fn of_machine(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
+    pub(crate) fn machine_folders(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
         self.mounts.iter().map(|mount| mount.join(cluster).join(machine)).collect()
     }
 
     /// The cgroups of a machine's processes; with v2 alone they are a leaf.
-    pub(crate) fn of_processes(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
+    pub(crate) fn process_folders(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
         let leaf = if self.layout == Layout::Pure { "init.scope" } else { "" };
-        self.of_machine(cluster, machine).into_iter().map(|folder| folder.join(leaf)).collect()
+        self.machine_folders(cluster, machine).into_iter().map(|folder| folder.join(leaf)).collect()
     }
 
     /// The names of the top folders of the hierarchies.
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn with_v2_alone_processes_live_in_a_leaf() {
-        let of = |layout| Cgroups { layout, mounts: vec![PathBuf::from("/c")] }.of_processes("x", "n1");
+        let of = |layout| Cgroups { layout, mounts: vec![PathBuf::from("/c")] }.process_folders("x", "n1");
         assert_eq!(of(Layout::Pure), [PathBuf::from("/c/x/n1/init.scope")]);
         assert_eq!(of(Layout::Hybrid), [PathBuf::from("/c/x/n1/")]);
     }

@@ -82,7 +82,7 @@ impl Machine {
 
     /// The machine's v2 cgroup from outside; its processes and pods are below.
     pub fn cgroup(&self) -> Option<PathBuf> {
-        let folders = self.cgroups.of_machine(&self.cluster, self.name.as_str());
+        let folders = self.cgroups.machine_folders(&self.cluster, self.name.as_str());
         folders.into_iter().find(|folder| folder.join("cgroup.controllers").exists())
     }
 
@@ -174,7 +174,7 @@ impl Machine {
 
     /// A command that enters the machine. A limit ends it inside, because the end of its outer half would not.
     pub(crate) fn entered(&self, command: &[&str], limit: Option<Duration>) -> Result<Command, ClusterError> {
-        let folders = self.cgroups.of_processes(&self.cluster, self.name.as_str());
+        let folders = self.cgroups.process_folders(&self.cluster, self.name.as_str());
         let mut entered = script("enter.sh");
         entered.arg(self.first()?.to_string()).arg(joined(&folders));
         if let Some(limit) = limit {
@@ -203,7 +203,7 @@ impl Machine {
         let log = self.logs().join("boot.log");
         let file = File::create(&log).map_err(at("create", &log))?;
         let errors = file.try_clone().map_err(at("write", &log))?;
-        let cgroups = self.cgroups.of_machine(&self.cluster, self.name.as_str());
+        let cgroups = self.cgroups.machine_folders(&self.cluster, self.name.as_str());
         let mut boot = script("boot.sh");
         boot.env("NAME", self.name.as_str())
             .env("INIT", self.init.to_string())

@@ -146,7 +146,7 @@ fn run_suite(mut suite: Suite, choice: &Choice) -> Result<(usize, usize), Cluste
         log_ways(&cluster)?;
     }
     drop(cluster);
-    let baseline = Baseline::of(&id)?;
+    let baseline = Baseline::load(&id)?;
     let comparison = Comparison::new(&baseline, &report, &Exceptions::read()?);
     if choice.bless {
         baseline.record(&id, &report)?;

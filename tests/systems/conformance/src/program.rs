@@ -34,7 +34,7 @@ pub(crate) fn said(command: &mut Command, input: &str) -> Result<String, Cluster
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(ClusterError::Failed { command: written(command), status: output.status, said: end_of(&output) })
+    Err(ClusterError::Failed { command: written(command), status: output.status, said: output_tail(&output) })
 }
 
 /// A command as one would type it.
@@ -45,7 +45,7 @@ fn written(command: &Command) -> String {
 }
 
 /// The end of a program's output, standard error last.
-pub(crate) fn end_of(output: &Output) -> String {
+pub(crate) fn output_tail(output: &Output) -> String {
     let text = [output.stdout.as_slice(), &output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     let from = text.trim().char_indices().rev().nth(SAID_CHARS_MAX).map_or(0, |(at, _)| at);

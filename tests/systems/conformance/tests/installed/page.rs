@@ -22,7 +22,7 @@ fn the_manifests_name_the_image_of_this_version() {
 
 /// A change to one of them must be made in both.
 #[test]
-fn daemonset_and_static_pod_have_equal_permissions() {
+fn daemonset_and_static_pod_have_equal_privileges_and_probes() {
     let text = |file| fs::read_to_string(repository().join("contrib/kubernetes").join(file)).unwrap();
     let (daemonset, pod) = (text("daemonset.yaml"), text("static-pod.yaml"));
     let lines = |text: &str, from: &str, to: &str| -> Vec<String> {

@@ -35,7 +35,7 @@ fn put(cluster: &Cluster, node: &str, install: &str, to: &str) {
 }
 
 #[test]
-fn a_static_pod_serves_before_any_apiserver_and_no_connect_fails_in_its_upgrade() {
+fn a_static_pod_serves_before_any_apiserver_and_upgrades_without_failures() {
     let [config, install, rights] = blocks("As a static pod");
     let [_make, import, ..] = blocks::<9>("As a DaemonSet");
     let cluster = start(Init::Script);

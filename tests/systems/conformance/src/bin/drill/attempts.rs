@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_lasts_from_the_first_failure_to_the_next_answer_of_the_same_target() {
+    fn a_gap_lasts_from_a_failure_to_the_targets_next_answer() {
         let rows =
             [(1, "a:1", "answered"), (2, "a:1", "refused"), (3, "b:1", "answered"), (4, "a:1", "timeout")];
         let text = lines(&rows);

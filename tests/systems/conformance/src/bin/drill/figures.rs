@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drill_may_cost_what_kube_proxy_costs_and_an_unknown_one_nothing() {
+    fn a_drill_may_cost_as_much_as_with_kube_proxy() {
         let table = "reboot\t7\nkill\t0\n";
         assert_eq!((allowed(table, "reboot"), allowed(table, "kill"), allowed(table, "other")), (7, 0, 0));
     }

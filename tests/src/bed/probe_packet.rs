@@ -33,7 +33,7 @@ const HEADER6_BYTES: usize = 40;
 
 /// One first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Knock {
+pub(super) struct ProbePacket {
     pub(super) number: u32,
     pub(super) transport: Transport,
     pub(super) from: SocketAddr,
@@ -55,13 +55,13 @@ pub enum Reply {
     Stray,
 }
 
-/// What a received packet says about a knock.
+/// What a received packet says about a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// The knock itself, with its current addresses.
-    Arrived(Knock),
-    /// A reply to the knock, with the addresses that the replying side sees.
-    Answered(Knock, Reply),
+pub(super) enum ProbeEvent {
+    /// The probe itself, with its current addresses.
+    Arrived(ProbePacket),
+    /// A reply to the probe, with the addresses that the replying side sees.
+    Answered(ProbePacket, Reply),
 }
 
 /// A received packet: its addresses, its protocol, and the bytes after its IP header.
@@ -82,7 +82,7 @@ impl Transport {
     }
 }
 
-impl Knock {
+impl ProbePacket {
     /// The whole packet. The kernel fills in IPv4's length and checksum.
     pub(super) fn packet(&self) -> Vec<u8> {
         let body = self.body();
@@ -142,12 +142,12 @@ fn checksum(bytes: &[u8]) -> u16 {
     }
 }
 
-/// Parses a received packet, if it is about a knock.
-pub(super) fn read(packet: &Packet<'_>) -> Option<Word> {
+/// Parses a received packet, if it is about a probe.
+pub(super) fn read(packet: &Packet<'_>) -> Option<ProbeEvent> {
     match packet.protocol {
         ICMP4 | ICMP6 => read_error(packet),
         TCP if *packet.body.get(FLAGS_AT)? & ACK != 0 => read_answer(packet),
-        _ => arrived(packet).map(Word::Arrived),
+        _ => arrived(packet).map(ProbeEvent::Arrived),
     }
 }
 
@@ -159,8 +159,8 @@ fn word32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Recognizes a knock by its sign. A packet quoted in an error may end after TCP's sequence number.
-fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<Knock> {
+/// Recognizes a probe by its sign. A packet quoted in an error may end after TCP's sequence number.
+fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<ProbePacket> {
     let Packet { from, to, protocol, body } = *packet;
     let (transport, sign, number) = match protocol {
         TCP => (Transport::Tcp, 14, 4),
@@ -168,38 +168,38 @@ fn known(packet: &Packet<'_>, is_quoted: bool) -> Option<Knock> {
         _ => return None,
     };
     let is_signed = body.get(sign..sign + 2) == Some(&SIGN);
-    let knock = Knock {
+    let probe = ProbePacket {
         number: word32(body, number)?,
         transport,
         from: SocketAddr::new(from, word16(body, 0)?),
         to: SocketAddr::new(to, word16(body, 2)?),
     };
-    (is_signed || is_quoted).then_some(knock)
+    (is_signed || is_quoted).then_some(probe)
 }
 
-fn arrived(packet: &Packet<'_>) -> Option<Knock> {
+fn arrived(packet: &Packet<'_>) -> Option<ProbePacket> {
     known(packet, false)
 }
 
-/// A reply comes from the knock's destination and acknowledges its number.
-fn read_answer(packet: &Packet<'_>) -> Option<Word> {
+/// A reply comes from the probe's destination and acknowledges its number.
+fn read_answer(packet: &Packet<'_>) -> Option<ProbeEvent> {
     let body = packet.body;
     let reply = match *body.get(FLAGS_AT)? & (SYN | RST) {
         SYN => Reply::Accepted,
         RST => Reply::Refused,
         _ => return None,
     };
-    let knock = Knock {
+    let probe = ProbePacket {
         number: word32(body, 8)?.wrapping_sub(1),
         transport: Transport::Tcp,
         from: SocketAddr::new(packet.to, word16(body, 2)?),
         to: SocketAddr::new(packet.from, word16(body, 0)?),
     };
-    Some(Word::Answered(knock, reply))
+    Some(ProbeEvent::Answered(probe, reply))
 }
 
 /// An ICMP error quotes the packet that caused it.
-fn read_error(packet: &Packet<'_>) -> Option<Word> {
+fn read_error(packet: &Packet<'_>) -> Option<ProbeEvent> {
     let [kind, code, ..] = *packet.body else { return None };
     let reply = match (packet.protocol, kind, code) {
         (ICMP4, 3, 3) | (ICMP6, 1, 4) => Reply::Refused,
@@ -208,7 +208,7 @@ fn read_error(packet: &Packet<'_>) -> Option<Word> {
     };
     let quoted = packet.body.get(ICMP_BYTES..)?;
     let inner = if packet.protocol == ICMP4 { header4(quoted)? } else { header6(quoted)? };
-    Some(Word::Answered(known(&inner, true)?, reply))
+    Some(ProbeEvent::Answered(known(&inner, true)?, reply))
 }
 
 /// Parses an IPv4 packet, beginning with its header.
@@ -229,14 +229,14 @@ fn header6(bytes: &[u8]) -> Option<Packet<'_>> {
 mod tests {
     use super::*;
 
-    fn knock(transport: Transport, from: &str, to: &str) -> Knock {
-        Knock { number: 0x0102_0304, transport, from: from.parse().unwrap(), to: to.parse().unwrap() }
+    fn probe(transport: Transport, from: &str, to: &str) -> ProbePacket {
+        ProbePacket { number: 0x0102_0304, transport, from: from.parse().unwrap(), to: to.parse().unwrap() }
     }
 
-    fn knocks() -> Vec<Knock> {
+    fn probes() -> Vec<ProbePacket> {
         let pairs = [("10.20.0.9:1024", "203.0.113.1:80"), ("[fd00:20::9]:1024", "[2001:db8::1]:80")];
         let both = [Transport::Tcp, Transport::Udp];
-        both.into_iter().flat_map(|transport| pairs.map(|(from, to)| knock(transport, from, to))).collect()
+        both.into_iter().flat_map(|transport| pairs.map(|(from, to)| probe(transport, from, to))).collect()
     }
 
     fn packet_of(bytes: &[u8]) -> Packet<'_> {
@@ -244,32 +244,32 @@ mod tests {
     }
 
     #[test]
-    fn a_knock_is_recognized_by_its_sign() {
-        for knock in knocks() {
-            assert_eq!(read(&packet_of(&knock.packet())), Some(Word::Arrived(knock)));
+    fn a_probe_is_recognized_by_its_sign() {
+        for probe in probes() {
+            assert_eq!(read(&packet_of(&probe.packet())), Some(ProbeEvent::Arrived(probe)));
         }
     }
 
     #[test]
-    fn a_knocks_checksum_verifies() {
-        for knock in knocks() {
-            let body = knock.body();
+    fn a_probes_checksum_verifies() {
+        for probe in probes() {
+            let body = probe.body();
             let pseudo =
-                [octets(knock.from.ip()), octets(knock.to.ip()), vec![0, knock.transport.protocol()]];
+                [octets(probe.from.ip()), octets(probe.to.ip()), vec![0, probe.transport.protocol()]];
             let all = [pseudo.concat().as_slice(), &length(&body), &body].concat();
-            assert_eq!(checksum(&all), 0xffff, "{knock:?}");
+            assert_eq!(checksum(&all), 0xffff, "{probe:?}");
         }
     }
 
     #[test]
     fn an_icmp_error_belongs_to_the_packet_that_it_quotes() {
-        for knock in knocks() {
-            let four = knock.to.is_ipv4();
+        for probe in probes() {
+            let four = probe.to.is_ipv4();
             let head = if four { [3, 3, 0, 0, 0, 0, 0, 0] } else { [1, 4, 0, 0, 0, 0, 0, 0] };
-            let body = [&head[..], &knock.packet()].concat();
-            let (from, to) = (knock.to.ip(), knock.from.ip());
+            let body = [&head[..], &probe.packet()].concat();
+            let (from, to) = (probe.to.ip(), probe.from.ip());
             let error = Packet { from, to, protocol: if four { ICMP4 } else { ICMP6 }, body: &body };
-            assert_eq!(read(&error), Some(Word::Answered(knock, Reply::Refused)));
+            assert_eq!(read(&error), Some(ProbeEvent::Answered(probe, Reply::Refused)));
             let cut = Packet { body: &body[..12], ..error };
             assert_eq!(read(&cut), None, "half a header is quoted");
         }
@@ -277,11 +277,11 @@ mod tests {
 
     #[test]
     fn a_reset_belongs_to_the_number_that_it_acknowledges() {
-        let knock = knock(Transport::Tcp, "10.20.0.9:1024", "203.0.113.1:80");
+        let probe = probe(Transport::Tcp, "10.20.0.9:1024", "203.0.113.1:80");
         let body =
             [&[0, 80, 4, 0, 0, 0, 0, 0][..], &0x0102_0305_u32.to_be_bytes(), &[0x50, RST | ACK, 0, 0, 0, 0]];
-        let (from, to) = (knock.to.ip(), knock.from.ip());
+        let (from, to) = (probe.to.ip(), probe.from.ip());
         let reset = Packet { from, to, protocol: TCP, body: &body.concat() };
-        assert_eq!(read(&reset), Some(Word::Answered(knock, Reply::Refused)));
+        assert_eq!(read(&reset), Some(ProbeEvent::Answered(probe, Reply::Refused)));
     }
 }

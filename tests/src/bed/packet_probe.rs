@@ -16,8 +16,8 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn6, recvmsg, sets
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::ask::Transport;
-pub use super::knock::Reply;
-use super::knock::{Knock, Packet, Word, header4, read};
+pub use super::probe_packet::Reply;
+use super::probe_packet::{Packet, ProbeEvent, ProbePacket, header4, read};
 use super::{Bed, BedError, Location, at};
 
 /// The receive buffer of a socket: thousands of packets.
@@ -44,7 +44,7 @@ const PORTS: (u32, u32) = (10_000, 50_000);
 
 /// A packet to send.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent {
+pub struct Probe {
     /// The network that sends it.
     pub place: &'static str,
     pub from: IpAddr,
@@ -54,7 +54,7 @@ pub struct Sent {
 
 /// The result for one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Fate {
+pub struct ProbeResult {
     /// Where it arrived, and with which source address.
     pub led: Option<(SocketAddr, IpAddr)>,
     /// The reply that its client received.
@@ -62,7 +62,7 @@ pub struct Fate {
 }
 
 #[derive(Debug)]
-struct Ear {
+struct ProbeReceiver {
     socket: Socket,
     protocol: u8,
     is_six: bool,
@@ -70,70 +70,78 @@ struct Ear {
 
 /// Raw sockets in places of a bed.
 #[derive(Debug)]
-pub struct Ears {
-    ears: Vec<Ear>,
+pub struct PacketProbe {
+    receivers: Vec<ProbeReceiver>,
     /// Sending sockets, one for each family.
-    voices: BTreeMap<&'static str, [Socket; 2]>,
+    senders: BTreeMap<&'static str, [Socket; 2]>,
     /// The number of the next packet.
     number: u32,
 }
 
-impl Ears {
+impl PacketProbe {
     /// Receives in all of these places, and sends from those that have a name.
     pub fn open(bed: &Bed, places: &[Location<'static>]) -> Result<Self, BedError> {
-        let mut all = Self { ears: Vec::new(), voices: BTreeMap::new(), number: 1 << 24 };
+        let mut all = Self { receivers: Vec::new(), senders: BTreeMap::new(), number: 1 << 24 };
         for place in places {
-            let (ears, voices) = bed.within(*place, sockets)?.map_err(at("open", "raw sockets".as_ref()))?;
-            all.ears.extend(ears);
-            all.voices.extend(place.neighbour.map(|name| (name, voices)));
+            let (receivers, senders) =
+                bed.within(*place, sockets)?.map_err(at("open", "raw sockets".as_ref()))?;
+            all.receivers.extend(receivers);
+            all.senders.extend(place.neighbour.map(|name| (name, senders)));
         }
         Ok(all)
     }
 
     /// Sends all packets, at most `pace` per second, and returns the result for each.
-    pub fn ask(&mut self, all: &[Sent], pace: u32) -> Result<Vec<Fate>, BedError> {
+    pub fn ask(&mut self, all: &[Probe], pace: u32) -> Result<Vec<ProbeResult>, BedError> {
         let first = self.number;
-        let knocks: Vec<Knock> = all.iter().zip(first..).map(|(sent, number)| knock(sent, number)).collect();
-        let mut fates = vec![Fate::default(); all.len()];
+        let probes: Vec<ProbePacket> =
+            all.iter().zip(first..).map(|(sent, number)| probe(sent, number)).collect();
+        let mut results = vec![ProbeResult::default(); all.len()];
         let is_sent = AtomicBool::new(false);
         let this = &*self;
         thread::scope(|scope| {
-            let heard = scope.spawn(|| this.hear(&knocks, first, &mut fates, &is_sent));
-            let sent = this.send(all, &knocks, pace);
+            let heard = scope.spawn(|| this.receive(&probes, first, &mut results, &is_sent));
+            let sent = this.send(all, &probes, pace);
             is_sent.store(true, Ordering::Release);
             let heard = heard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             sent.and(heard).map_err(at("ask by", "raw sockets".as_ref()))
         })?;
-        self.number = knocks.last().map_or(first, |last| last.number.wrapping_add(1));
-        Ok(fates)
+        self.number = probes.last().map_or(first, |last| last.number.wrapping_add(1));
+        Ok(results)
     }
 
-    fn send(&self, all: &[Sent], knocks: &[Knock], pace: u32) -> io::Result<()> {
+    fn send(&self, all: &[Probe], probes: &[ProbePacket], pace: u32) -> io::Result<()> {
         let begun = Instant::now();
-        for (sent, (knock, count)) in all.iter().zip(knocks.iter().zip(0_u32..)) {
+        for (sent, (probe, count)) in all.iter().zip(probes.iter().zip(0_u32..)) {
             let due = Duration::from_secs(1).saturating_mul(count) / pace.max(1);
             while due > begun.elapsed() + STEP {
                 thread::sleep(STEP);
             }
-            let voices = self.voices.get(sent.place).ok_or_else(|| io::Error::other(sent.place))?;
-            let [four, six] = voices;
+            let senders = self.senders.get(sent.place).ok_or_else(|| io::Error::other(sent.place))?;
+            let [four, six] = senders;
             let socket = if sent.to.is_ipv4() { four } else { six };
             // For a raw socket, the port is the protocol.
-            send(socket, knock, SocketAddr::new(sent.to.ip(), 0))?;
+            send(socket, probe, SocketAddr::new(sent.to.ip(), 0))?;
         }
         Ok(())
     }
 
-    fn hear(&self, knocks: &[Knock], first: u32, fates: &mut [Fate], is_sent: &AtomicBool) -> io::Result<()> {
+    fn receive(
+        &self,
+        probes: &[ProbePacket],
+        first: u32,
+        results: &mut [ProbeResult],
+        is_sent: &AtomicBool,
+    ) -> io::Result<()> {
         let mut buffer = [0; PACKET_BYTES];
         let mut last = Instant::now();
         loop {
             let was_sent = is_sent.load(Ordering::Acquire);
             let mut words = 0_usize;
-            for ear in &self.ears {
-                while let Some(word) = ear.next(&mut buffer)? {
+            for receiver in &self.receivers {
+                while let Some(word) = receiver.next(&mut buffer)? {
                     words += 1;
-                    word.into_iter().for_each(|word| note(knocks, first, fates, word));
+                    word.into_iter().for_each(|word| note(probes, first, results, word));
                 }
             }
             if words > 0 || !was_sent {
@@ -149,10 +157,10 @@ impl Ears {
 }
 
 /// Without a route the node reports an error at once, which is a normal result. A full queue drains.
-fn send(socket: &Socket, knock: &Knock, to: SocketAddr) -> io::Result<()> {
+fn send(socket: &Socket, probe: &ProbePacket, to: SocketAddr) -> io::Result<()> {
     use nix::libc::{EHOSTUNREACH, ENETUNREACH, ENOBUFS, EPERM};
     loop {
-        match socket.send_to(&knock.packet(), &to.into()) {
+        match socket.send_to(&probe.packet(), &to.into()) {
             Ok(_) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(ENOBUFS) => thread::sleep(STEP),
             Err(error) if matches!(error.raw_os_error(), Some(EPERM | EHOSTUNREACH | ENETUNREACH)) => {
@@ -163,39 +171,41 @@ fn send(socket: &Socket, knock: &Knock, to: SocketAddr) -> io::Result<()> {
     }
 }
 
-fn knock(sent: &Sent, number: u32) -> Knock {
+fn probe(sent: &Probe, number: u32) -> ProbePacket {
     let (lowest, count) = PORTS;
     let port = u16::try_from(lowest + number % count).unwrap_or_default();
-    Knock { number, transport: sent.transport, from: SocketAddr::new(sent.from, port), to: sent.to }
+    ProbePacket { number, transport: sent.transport, from: SocketAddr::new(sent.from, port), to: sent.to }
 }
 
-fn note(knocks: &[Knock], first: u32, fates: &mut [Fate], word: Word) {
-    let (Word::Arrived(seen) | Word::Answered(seen, _)) = word;
+fn note(probes: &[ProbePacket], first: u32, results: &mut [ProbeResult], word: ProbeEvent) {
+    let (ProbeEvent::Arrived(seen) | ProbeEvent::Answered(seen, _)) = word;
     let index = usize::try_from(seen.number.wrapping_sub(first)).unwrap_or(usize::MAX);
-    let (Some(knock), Some(fate)) = (knocks.get(index), fates.get_mut(index)) else { return };
+    let (Some(probe), Some(result)) = (probes.get(index), results.get_mut(index)) else { return };
     match word {
-        Word::Arrived(seen) if seen.transport == knock.transport => {
-            fate.led = Some((seen.to, seen.from.ip()));
+        ProbeEvent::Arrived(seen) if seen.transport == probe.transport => {
+            result.led = Some((seen.to, seen.from.ip()));
         }
-        Word::Answered(seen, reply) if seen == *knock => fate.reply = reply,
-        Word::Answered(seen, _) if seen.transport == knock.transport && fate.reply == Reply::Nothing => {
-            fate.reply = Reply::Stray;
+        ProbeEvent::Answered(seen, reply) if seen == *probe => result.reply = reply,
+        ProbeEvent::Answered(seen, _)
+            if seen.transport == probe.transport && result.reply == Reply::Nothing =>
+        {
+            result.reply = Reply::Stray;
         }
         _ => {}
     }
 }
 
-fn sockets() -> io::Result<(Vec<Ear>, [Socket; 2])> {
-    let four = PROTOCOLS4.map(|protocol| ear(Domain::IPV4, protocol));
-    let six = PROTOCOLS6.map(|protocol| ear(Domain::IPV6, protocol));
-    let ears = four.into_iter().chain(six).collect::<io::Result<_>>()?;
+fn sockets() -> io::Result<(Vec<ProbeReceiver>, [Socket; 2])> {
+    let four = PROTOCOLS4.map(|protocol| receiver(Domain::IPV4, protocol));
+    let six = PROTOCOLS6.map(|protocol| receiver(Domain::IPV6, protocol));
+    let receivers = four.into_iter().chain(six).collect::<io::Result<_>>()?;
     // With this protocol the kernel sends headers as given.
     let raw = Protocol::from(nix::libc::IPPROTO_RAW);
     let voice = |domain| Socket::new(domain, Type::RAW, Some(raw));
-    Ok((ears, [voice(Domain::IPV4)?, voice(Domain::IPV6)?]))
+    Ok((receivers, [voice(Domain::IPV4)?, voice(Domain::IPV6)?]))
 }
 
-fn ear(domain: Domain, protocol: Protocol) -> io::Result<Ear> {
+fn receiver(domain: Domain, protocol: Protocol) -> io::Result<ProbeReceiver> {
     let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
     setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES)?;
     let is_six = domain == Domain::IPV6;
@@ -203,12 +213,12 @@ fn ear(domain: Domain, protocol: Protocol) -> io::Result<Ear> {
         setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
     }
     socket.set_nonblocking(true)?;
-    Ok(Ear { socket, protocol: u8::try_from(i32::from(protocol)).unwrap_or_default(), is_six })
+    Ok(ProbeReceiver { socket, protocol: u8::try_from(i32::from(protocol)).unwrap_or_default(), is_six })
 }
 
-impl Ear {
+impl ProbeReceiver {
     /// Reads the next packet and parses it. `None`: there is no packet. `Some(None)`: it is no probe.
-    fn next(&self, buffer: &mut [u8; PACKET_BYTES]) -> io::Result<Option<Option<Word>>> {
+    fn next(&self, buffer: &mut [u8; PACKET_BYTES]) -> io::Result<Option<Option<ProbeEvent>>> {
         let mut control = nix::cmsg_space!(nix::libc::in6_pktinfo);
         let mut parts = [IoSliceMut::new(buffer)];
         let fd = self.socket.as_raw_fd();
@@ -243,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    const SENT: Sent = Sent {
+    const SENT: Probe = Probe {
         place: "client",
         from: IpAddr::V4(Ipv4Addr::new(10, 20, 0, 2)),
         to: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), 80),
@@ -252,25 +262,25 @@ mod tests {
 
     #[test]
     fn a_received_packet_counts_only_for_its_own_number() {
-        let knocks = [knock(&SENT, 7), knock(&SENT, 8)];
-        let mut fates = [Fate::default(); 2];
-        let mut note = |word| note(&knocks, 7, &mut fates, word);
-        let backend = Knock { to: "10.244.1.10:8080".parse().unwrap(), ..knocks[1] };
-        note(Word::Arrived(backend));
-        note(Word::Answered(knocks[1], Reply::Refused));
-        note(Word::Answered(backend, Reply::Refused));
-        note(Word::Arrived(Knock { number: 6, ..backend }));
-        note(Word::Arrived(Knock { number: 9, ..backend }));
+        let probes = [probe(&SENT, 7), probe(&SENT, 8)];
+        let mut results = [ProbeResult::default(); 2];
+        let mut note = |word| note(&probes, 7, &mut results, word);
+        let backend = ProbePacket { to: "10.244.1.10:8080".parse().unwrap(), ..probes[1] };
+        note(ProbeEvent::Arrived(backend));
+        note(ProbeEvent::Answered(probes[1], Reply::Refused));
+        note(ProbeEvent::Answered(backend, Reply::Refused));
+        note(ProbeEvent::Arrived(ProbePacket { number: 6, ..backend }));
+        note(ProbeEvent::Arrived(ProbePacket { number: 9, ..backend }));
         let led = Some((backend.to, SENT.from));
-        assert_eq!(fates, [Fate::default(), Fate { led, reply: Reply::Refused }]);
+        assert_eq!(results, [ProbeResult::default(), ProbeResult { led, reply: Reply::Refused }]);
     }
 
     #[test]
     fn a_reply_from_another_address_is_a_stray() {
-        let knocks = [knock(&SENT, 7)];
-        let mut fates = [Fate::default()];
-        let other = Knock { to: "10.244.1.10:8080".parse().unwrap(), ..knocks[0] };
-        note(&knocks, 7, &mut fates, Word::Answered(other, Reply::Refused));
-        assert_eq!(fates[0].reply, Reply::Stray);
+        let probes = [probe(&SENT, 7)];
+        let mut results = [ProbeResult::default()];
+        let other = ProbePacket { to: "10.244.1.10:8080".parse().unwrap(), ..probes[0] };
+        note(&probes, 7, &mut results, ProbeEvent::Answered(other, Reply::Refused));
+        assert_eq!(results[0].reply, Reply::Stray);
     }
 }
