@@ -207,6 +207,6 @@ fn another_proxys_rules_are_reported_and_left_alone() {
     })
     .unwrap();
     let status = host.run(&["holdfast", "status"]).unwrap();
-    assert!(status.out.contains("beside     kube-proxy (/sys/class/net/kube-ipvs0)"), "{status:?}");
+    assert!(status.out.contains("alongside  kube-proxy (/sys/class/net/kube-ipvs0)"), "{status:?}");
     host.run(&["ip", "link", "show", "kube-ipvs0"]).unwrap().expect_success();
 }

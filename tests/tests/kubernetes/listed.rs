@@ -101,7 +101,7 @@ fn events_without_a_service_cover_all_namespaces() {
 fn disabled_forbidden_or_unreachable_events_are_reported_as_such() {
     let node = synced(spoken());
     let (text, asked) = hear(&node, &gatherer(&node, EventsRead::Off), Some("web-0"));
-    assert!(text.contains("Not(\"[kubernetes] events_read is") && asked == 0, "{text}");
+    assert!(text.contains("Skipped(\"[kubernetes] events_read is") && asked == 0, "{text}");
     node.server().always(RequestFilter::for_kind(Kind::Events), Fault::status(403, "Forbidden"));
     let right = "Forbidden(Right { group: \"\", resource: \"events\", verbs: \"list\", namespace: ";
     for (about, namespace) in [(Some("web-0"), "Some(\"default\")"), (None, "None")] {

@@ -164,10 +164,10 @@ fn connections_rerouted_to_the_backends_node_go_on() {
             assert_eq!(held, HeldConnections { alive: EACH, ..HeldConnections::default() });
         }
         let all = HeldConnections { alive: 2 * EACH, ..HeldConnections::default() };
-        let unwrapped = counted(there, "unwrapped");
+        let unwrapped = counted(there, "decap");
         route_to(bed, ["10.0.0.6", "fd00:a::6"]);
         assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by the other node");
-        assert_eq!(counted(there, "unwrapped"), unwrapped, "none came by this node");
+        assert_eq!(counted(there, "decap"), unwrapped, "none came by this node");
         route_to(bed, fabric::NODE_ADDRESSES);
         assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by this node again");
     });
@@ -184,14 +184,14 @@ fn rerouted_flows_go_on_with_backends_of_both_nodes() {
         let questions: Vec<Question> = questions.collect();
         let before = clients.client("outside").unwrap().ask_all(&questions).unwrap();
         assert!(before.iter().all(|it| matches!(it, Outcome::Answered { .. })), "{before:?}");
-        let wrapped = counted(there, "wrapped");
+        let wrapped = counted(there, "encap");
         route_to(bed, ["10.0.0.6", "fd00:a::6"]);
         assert_eq!(
             clients.client("outside").unwrap().ask_all(&questions).unwrap(),
             before,
             "by the other node"
         );
-        assert!(counted(there, "wrapped") > wrapped, "the other node has sent them on");
+        assert!(counted(there, "encap") > wrapped, "the other node has sent them on");
     });
 }
 
@@ -209,7 +209,7 @@ fn ten_thousand_rerouted_connections_go_on_with_their_backends() {
         here.kill().unwrap();
         route_to(bed, ["10.0.0.6", "fd00:a::6"]);
         assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by the other node");
-        assert!(counted(there, "joined") > 0, "the other node has sent them on");
+        assert!(counted(there, "adopted") > 0, "the other node has sent them on");
         here.start().unwrap();
         route_to(bed, fabric::NODE_ADDRESSES);
         assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all, "by this node again");

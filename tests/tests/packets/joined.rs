@@ -37,11 +37,11 @@ fn open(clients: &mut Clients, service: &Service) {
 /// Checks that all connections live after the router has moved them to this node.
 #[track_caller]
 fn check_alive_here(bed: &Bed, here: &Daemon<'_>, clients: &mut Clients) {
-    let joined = counted(here, "joined");
+    let joined = counted(here, "adopted");
     route_to(bed, fabric::NODE_ADDRESSES);
     let all = HeldConnections { alive: FAMILIES.len() * EACH, ..HeldConnections::default() };
     assert_eq!(clients.client("outside").unwrap().try_held().unwrap(), all);
-    assert!(counted(here, "joined") > joined, "this node has sent them on");
+    assert!(counted(here, "adopted") > joined, "this node has sent them on");
 }
 
 /// Writes the service to both daemons, and waits until new clients reach only these backends.

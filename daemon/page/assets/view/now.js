@@ -35,7 +35,7 @@ function faults() {
     ...(ready?.shut ?? []).map((why) => ["the admin API cannot listen: ", why]),
     ready?.stale_since && ["the data of a source is old, since ", moment(ready.stale_since)],
     kernel?.waiting && ["programs wait to be attached", null],
-    ...(kernel?.bare_hooks ?? []).map((hook) => ["a program is no longer attached: ", hook]),
+    ...(kernel?.detached_hooks ?? []).map((hook) => ["a program is no longer attached: ", hook]),
     ...(kernel?.broken_hooks ?? [])
       .filter((hook) => !kernel.detached_hooks.includes(hook))
       .map((hook) => ["a program serves without its pin, and ends with the daemon: ", hook]),
