@@ -120,7 +120,7 @@ start_daemon() {
 
 cp -r examples/demo/manifests "$demo/manifests"
 make_cgroup || echo "run: not root, or no cgroup v2: using the memory datapath, which translates no connection"
-[[ -z $cgroup ]] || make_outside || echo "run: cannot make a veth to another network: the demo has no clients from outside"
+[[ -z $cgroup ]] || make_outside || echo "run: cannot make a veth pair: the demo has no clients from outside"
 write_configuration
 
 backend red "$home:18081"

@@ -583,7 +583,7 @@ fn a_missing_file_is_a_warning_and_the_configuration_is_good() {
         ),
         (
             "[datapath]\ncgroup = \"/nonexistent/cgroup\"\n",
-            "datapath.cgroup: /nonexistent/cgroup is not there",
+            "datapath.cgroup: /nonexistent/cgroup does not exist",
         ),
     ] {
         std::fs::write(&path, text).unwrap();

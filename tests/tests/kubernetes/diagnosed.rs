@@ -203,7 +203,7 @@ fn a_healthy_load_balancers_cluster_ip_is_looked_up() {
     let found = diagnose(&node);
     found.check_bounds();
     found.says("ObservedIpAddress { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }");
-    found.says("endpoints: Answered(Some(EndpointsSeen");
+    found.says("endpoints: Answered(Some(EndpointsObject");
     assert_eq!(found.of_kind(Kind::Leases), 1);
     assert!(!found.text.contains("not sent: the budget"), "{}", found.text);
 }

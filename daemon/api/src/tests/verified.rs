@@ -71,7 +71,7 @@ fn a_refused_map_write_is_a_difference() {
     assert_eq!((&refused["equal"], &refused["differences"]), (&false.into(), &serde_json::json!([expected])));
     let mut gone = many(1, 1);
     gone.fill.failing = 2;
-    assert_eq!(of_maps(gone)["differences"][0], "the maps refused something of 2 services");
+    assert_eq!(of_maps(gone)["differences"][0], "the maps refused writes of 2 services");
 }
 
 #[test]
