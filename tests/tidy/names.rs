@@ -48,21 +48,21 @@ impl Declaration<'_> {
         self.keyword == "fn"
     }
 
-    fn is_bare_type(&self) -> bool {
-        !self.is_function() && is_single_word(&self.name) && is_bare(&self.name.to_lowercase(), TYPES_ALLOWED)
-    }
-
-    fn is_bare_function(&self) -> bool {
-        self.is_function() && !self.name.contains('_') && is_bare(&self.name, FUNCTIONS_ALLOWED)
-    }
-
-    fn is_genitive(&self) -> bool {
-        self.is_function() && (self.name.starts_with("of_") || self.name.ends_with("_of"))
-    }
-
     fn finding(&self, rule: &str) -> Finding {
         self.source.finding(self.line, format!("`{}` {rule}", self.name))
     }
+}
+
+fn is_bare_type(it: &Declaration<'_>) -> bool {
+    !it.is_function() && is_single_word(&it.name) && is_bare(&it.name.to_lowercase(), TYPES_ALLOWED)
+}
+
+fn is_bare_function(it: &Declaration<'_>) -> bool {
+    it.is_function() && !it.name.contains('_') && is_bare(&it.name, FUNCTIONS_ALLOWED)
+}
+
+fn is_genitive(it: &Declaration<'_>) -> bool {
+    it.is_function() && (it.name.starts_with("of_") || it.name.ends_with("_of"))
 }
 
 fn is_single_word(name: &str) -> bool {
@@ -80,14 +80,9 @@ pub(crate) fn names_name_things(sources: &[Source]) -> Vec<Finding> {
     let all = declarations(sources);
     let (functions, types): (Vec<&Declaration<'_>>, Vec<&Declaration<'_>>) =
         all.iter().partition(|it| it.is_function());
-    let mut findings = above(&types, |it| it.is_bare_type(), TYPES_MAX, "does not say what the type is");
-    findings.extend(above(
-        &functions,
-        |it| it.is_bare_function(),
-        FUNCTIONS_MAX,
-        "is no verb with an object",
-    ));
-    findings.extend(above(&functions, |it| it.is_genitive(), GENITIVES_MAX, "names a relation, not a value"));
+    let mut findings = above(&types, is_bare_type, TYPES_MAX, "does not say what the type is");
+    findings.extend(above(&functions, is_bare_function, FUNCTIONS_MAX, "is no verb with an object"));
+    findings.extend(above(&functions, is_genitive, GENITIVES_MAX, "names a relation, not a value"));
     findings
 }
 

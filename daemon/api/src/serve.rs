@@ -169,7 +169,7 @@ impl OpenRetry {
         }
         match &now {
             Some(error) => {
-                tracing::error!(%error, "the admin api cannot listen and tries again; services are served")
+                tracing::error!(%error, "the admin api cannot listen and tries again; services are served");
             }
             None => tracing::info!("the admin api listens again"),
         }

@@ -97,7 +97,7 @@ impl<S: Site> Links<S> {
             match former {
                 // Detached explicitly: a link that only loses its pin detaches later.
                 FormerProgram::Absent => {
-                    drop((link.detach(), std::fs::remove_file(pins.link_pin(&self.site, hook))))
+                    drop((link.detach(), std::fs::remove_file(pins.link_pin(&self.site, hook))));
                 }
                 FormerProgram::Program(program) => is_bare &= !restore_program(&link, &program),
                 FormerProgram::Hidden => is_bare = false,

@@ -74,7 +74,7 @@ fn parse_service(line: usize, words: &mut Words<'_>, notes: &mut Notes) -> Optio
         match word {
             "-s" | "--scheduler" => scheduler = words.take_value(),
             "-p" | "--persistent" => {
-                affinity = Some(words.take_number().map_or(PERSISTENCE_TIMEOUT, Duration::from_secs))
+                affinity = Some(words.take_number().map_or(PERSISTENCE_TIMEOUT, Duration::from_secs));
             }
             "-f" | "--fwmark-service" => {
                 notes.add(
@@ -153,7 +153,7 @@ fn parse_server(all: &mut [ImportedService], line: usize, words: &mut Words<'_>,
             "-f" | "--fwmark-service" => return,
             word => match parse_transport(word) {
                 Some(transport) => {
-                    of = parse_address_port(words.take_value()).map(|address| (transport, address))
+                    of = parse_address_port(words.take_value()).map(|address| (transport, address));
                 }
                 None => note_option(line, word, words, notes),
             },

@@ -55,7 +55,7 @@ fn parse_virtual_server(node: &Node<'_>, all: &[Node<'_>], notes: &mut Notes) ->
             "lb_algo" | "lvs_sched" => apply_scheduler(&mut found, child, notes),
             "lb_kind" | "lvs_method" => note_forwarding(child, notes),
             "persistence_timeout" => {
-                found.affinity = Some(parse_seconds(child, notes).unwrap_or(AFFINITY_TIMEOUT))
+                found.affinity = Some(parse_seconds(child, notes).unwrap_or(AFFINITY_TIMEOUT));
             }
             "persistence_granularity" => prefix::set_prefix(&mut found, child.line, child.word(1), notes),
             "real_server" => found.backends.extend(parse_real_server(child, &mut checks, notes)),

@@ -64,10 +64,10 @@ impl Entries {
                 }
                 ("cause", _) => self.causes.extend(file.parse_entries(value, &mut self.faults)),
                 ("belief", Author::BuiltIn) => {
-                    self.beliefs.extend(file.parse_entries(value, &mut self.faults))
+                    self.beliefs.extend(file.parse_entries(value, &mut self.faults));
                 }
                 ("symptom", Author::BuiltIn) => {
-                    self.symptoms.extend(file.parse_entries(value, &mut self.faults))
+                    self.symptoms.extend(file.parse_entries(value, &mut self.faults));
                 }
                 ("refused_write", Author::BuiltIn) => {
                     self.refused_writes.extend(file.parse_entries(value, &mut self.faults));

@@ -90,7 +90,7 @@ async fn queue_events(
                     }
                 }
                 Err(TrySendError::Full(()) | TrySendError::Closed(())) => {
-                    counts.count_outcome(Outcome::Dropped)
+                    counts.count_outcome(Outcome::Dropped);
                 }
             }
         }

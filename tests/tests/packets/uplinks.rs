@@ -92,7 +92,7 @@ const BELOW: &str = "eth0 none: it leads to pods of this node alone: no route le
 /// The cable below a tunnel has an address in a network, so hosts other than a pod may be behind it.
 const CARRIER: &str = "eth0 outer, attached: it has a global address";
 
-const MEMBER: &str = "none: it belongs to another device, which counts in its place";
+const MEMBER: &str = "none: it is part of another device, which counts instead";
 
 #[test]
 fn a_vlan_serves_and_the_device_below_it_is_left_alone() {

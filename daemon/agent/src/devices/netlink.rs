@@ -190,7 +190,7 @@ fn dump_consistent<T>(
 fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
     let question = (question, &*vec![0; header]);
     NetlinkSocket::dump(NetlinkFamily::Route, question, ANSWER_BYTES_MAX, |message| {
-        each(message.kind, message.body)
+        each(message.kind, message.body);
     })
 }
 

@@ -69,7 +69,7 @@ impl Handler for HealthHandler {
             _ => return not_found(),
         };
         let now = HealthyTime { at: SystemTime::now(), instant: Instant::now() };
-        let health = self.health.borrow().to_response(now, with_node);
+        let health = self.health.borrow().build_response(now, with_node);
         asked.count(health.is_good);
         build_response(status(health.is_good), JSON, to_json(&health))
     }

@@ -33,7 +33,7 @@ impl Health {
     }
 
     /// The response at this time; `with_node` adds whether the node stays.
-    pub(super) fn to_response(&self, now: HealthyTime, with_node: bool) -> HealthJson {
+    pub(super) fn build_response(&self, now: HealthyTime, with_node: bool) -> HealthJson {
         let healthy = self.is_healthy(now.instant);
         let eligible = with_node.then_some(!self.is_leaving);
         let is_good = healthy && eligible != Some(false);

@@ -140,11 +140,11 @@ impl RuleCondition {
                 self.address = value.first_chunk::<4>().map(|it| IpAddr::from(*it));
             }
             (RegisterContent::Address, _) => {
-                self.address = value.first_chunk::<16>().map(|it| IpAddr::from(*it))
+                self.address = value.first_chunk::<16>().map(|it| IpAddr::from(*it));
             }
             (RegisterContent::Protocol, [protocol, ..]) => self.protocol = Some(*protocol),
             (RegisterContent::Port, _) => {
-                self.ports.extend(value.first_chunk().map(|port| u16::from_be_bytes(*port)))
+                self.ports.extend(value.first_chunk().map(|port| u16::from_be_bytes(*port)));
             }
             (RegisterContent::Protocol | RegisterContent::Mark | RegisterContent::Other, _) => {}
         }

@@ -41,7 +41,7 @@ pub(super) fn diff_slices(before: Option<&SliceFacts>, after: Option<&SliceFacts
     for (address, conditions) in conditions_by_address(after) {
         match old.remove(&address) {
             Some(known) => {
-                diff.add_common(address, describe_conditions(known), describe_conditions(conditions))
+                diff.add_common(address, describe_conditions(known), describe_conditions(conditions));
             }
             None => diff.add(address),
         }

@@ -202,7 +202,7 @@ fn programs_that_wait_for_their_maps_are_shown() {
 #[test]
 fn unreadable_refusals_are_shown() {
     let served = serve_with(everything(), |readings| {
-        readings.refusals.record_failure("the ring buffer is gone".to_owned())
+        readings.refusals.record_failure("the ring buffer is gone".to_owned());
     });
     let text = served.get("/refusals", "").body;
     assert!(text.ends_with("\n\nrefusals are no longer read: the ring buffer is gone\n"), "{text}");

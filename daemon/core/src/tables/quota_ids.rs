@@ -43,7 +43,7 @@ impl QuotaIds {
         match self.namespaces.get_mut(namespace) {
             Some(usage) => usage.services += 1,
             None => {
-                drop(self.namespaces.insert(namespace.into(), NamespaceUsage { services: 1, quota: None }))
+                self.namespaces.insert(namespace.into(), NamespaceUsage { services: 1, quota: None });
             }
         }
     }

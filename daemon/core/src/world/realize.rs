@@ -171,7 +171,7 @@ impl World {
             Action::WriteRange(..) => {}
             Action::PublishWord(index, scope, word) => {
                 realized.change_port(op.owner, *index, services, space, |port| {
-                    port.mark_uncertain(*scope, *word)
+                    port.mark_uncertain(*scope, *word);
                 });
             }
             Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => {

@@ -3,12 +3,12 @@
 //! The steps after an op has removed a backend:
 //!
 //! 1. This module notes ops that may take a backend from a frontend. About once a second, if there were any, it hands
-//! the maps for the next steps to a separate thread (`sweep`). The thread ends sockets and never blocks the engine.
+//!    the maps for the next steps to a separate thread (`sweep`). The thread ends sockets and never blocks the engine.
 //! 2. Programs record what each socket dialled as they translate. The thread reads the UDP sockets of all network
-//! namespaces at once (`udp_peers`). For each TCP socket it looks up the map `reverse`.
+//!    namespaces at once (`udp_peers`). For each TCP socket it looks up the map `reverse`.
 //! 3. The maps that programs read tell which backends serve nowhere (`backend_lookup`).
 //! 4. In the daemon's network namespace, or in those of all processes (`netns`), the kernel lists the connected
-//! sockets. The thread destroys stale ones by their cookies (`sock_diag`), and their owners see ECONNABORTED.
+//!    sockets. The thread destroys stale ones by their cookies (`sock_diag`), and their owners see ECONNABORTED.
 //!
 //! Invariant: a socket is ended only if it dialled a frontend whose service has no slice with that backend, or which no
 //! service has any more. Missing data ends no socket: before the first complete table no frontend counts as gone, and a

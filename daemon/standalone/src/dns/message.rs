@@ -261,7 +261,7 @@ impl NameRecords {
         match (kind, data) {
             (RecordType::A, RecordData::Address(address @ IpAddr::V4(_)))
             | (RecordType::Aaaa, RecordData::Address(address @ IpAddr::V6(_))) => {
-                self.addresses.push(*address)
+                self.addresses.push(*address);
             }
             (RecordType::Srv, RecordData::Srv(Some(server))) => self.servers.push(server.clone()),
             _ => return false,

@@ -23,7 +23,7 @@ impl Record {
         match (&self.gap, &self.service) {
             (Some(gap), _) => line.push_str(&gap.sentence()),
             (None, Some(service)) => {
-                push_args(&mut line, format_args!("{service}: {}", self.describe_outcome()))
+                push_args(&mut line, format_args!("{service}: {}", self.describe_outcome()));
             }
             (None, None) => line.push_str(&self.describe_outcome()),
         }

@@ -13,7 +13,7 @@ fn at(seconds: u64, begun: Instant) -> HealthyTime {
 
 #[track_caller]
 fn check(health: Health, now: HealthyTime, with_node: bool, is_good: bool, expected: &str) {
-    let answer = health.to_response(now, with_node);
+    let answer = health.build_response(now, with_node);
     assert_eq!(serde_json::to_string(&answer).unwrap(), expected);
     assert_eq!(answer.is_good, is_good, "{expected}");
 }
@@ -37,7 +37,7 @@ fn health_has_the_members_and_order_of_kube_proxy() {
 fn a_minute_without_health_is_unhealthy_and_names_the_last_time() {
     let (begun, limit) = (Instant::now(), limits::HEALTHY_WITHIN.as_secs());
     let well = Health { last_healthy: Some(at(0, begun)), is_leaving: false };
-    assert!(well.to_response(at(limit - 1, begun), true).is_good);
+    assert!(well.build_response(at(limit - 1, begun), true).is_good);
     let family = r#"{"lastUpdated":"2026-01-08T11:11:55.000Z","healthy":false}"#;
     let expected = format!(
         r#"{{"lastUpdated":"2026-01-08T11:11:55.000Z","currentTime":"2026-01-08T11:12:55.000Z","healthy":false,"status":{{"IPv4":{family},"IPv6":{family}}}}}"#

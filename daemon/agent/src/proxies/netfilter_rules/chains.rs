@@ -225,7 +225,7 @@ impl FilterRule {
             "payload" => return parse_payload(body),
             "meta" => return parse_meta(body),
             "bitwise" if loaded == RegisterContent::Mark => {
-                self.mark = attribute_value(body, 4).and_then(native_u32)
+                self.mark = attribute_value(body, 4).and_then(native_u32);
             }
             "cmp" => self.take_comparison(body, loaded),
             "range" if loaded == RegisterContent::Port && number(body, 2) == Some(EQUAL) => {
@@ -249,7 +249,7 @@ impl FilterRule {
         match (loaded, by) {
             (RegisterContent::Port, Some(EQUAL)) => self.ports.extend(parse_port(with).map(|it| it..=it)),
             (RegisterContent::Port, Some(AT_LEAST)) => {
-                self.ports.extend(parse_port(with).map(|it| it..=u16::MAX))
+                self.ports.extend(parse_port(with).map(|it| it..=u16::MAX));
             }
             (RegisterContent::Port, Some(AT_MOST)) => {
                 let first = self.ports.pop().map_or(0, |range| *range.start());

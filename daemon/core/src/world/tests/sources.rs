@@ -43,7 +43,7 @@ fn play(rig: &Rig, maps: &mut MemoryMaps, allowed: [[bool; 3]; 2]) {
         for (at, answer) in met(maps).into_iter().enumerate() {
             match (before[at], after[at]) {
                 (true, true) => {
-                    assert!(matches!(answer, DialOutcome::Served(_)), "{at} {op:?}: {:?}", rig.log)
+                    assert!(matches!(answer, DialOutcome::Served(_)), "{at} {op:?}: {:?}", rig.log);
                 }
                 (false, false) => {
                     assert!(!matches!(answer, DialOutcome::Served(_)), "{at} {op:?}: {:?}", rig.log);

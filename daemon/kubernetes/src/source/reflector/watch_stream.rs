@@ -208,12 +208,12 @@ impl Batch {
             },
             Ok(WatchFrame::Deleted(bytes)) => match C::parse_object(what, bytes, provenance) {
                 Object { name: None, .. } => {
-                    self.error = Some(FrameError(NAMELESS_DELETION.to_owned()).into())
+                    self.error = Some(FrameError(NAMELESS_DELETION.to_owned()).into());
                 }
                 object => self.delete_object(delivered, what, &object),
             },
             Ok(WatchFrame::Bookmark(version)) => {
-                (self.version, self.has_bookmark) = (Some(version.into()), true)
+                (self.version, self.has_bookmark) = (Some(version.into()), true);
             }
             Ok(WatchFrame::Failed(status)) => self.error = Some(WatchError::Failed(status)),
             Err(error) => {
@@ -223,7 +223,7 @@ impl Batch {
                 match is_deletion {
                     Some(false) if object.name.is_some() => self.apply_object(delivered, object),
                     Some(true) if is_known_object(delivered, &object) => {
-                        self.delete_object(delivered, what, &object)
+                        self.delete_object(delivered, what, &object);
                     }
                     _ => self.error = Some(error.into()),
                 }

@@ -39,10 +39,10 @@ pub(super) async fn query_workload(
     let mut workload = WorkloadAnswers { service, pods, ..WorkloadAnswers::default() };
     match &workload.pods {
         Lookup::Answered(pods) if pods.list.is_empty() => {
-            workload.near = query_unmatched_pods(lane, names).await
+            workload.near = query_unmatched_pods(lane, names).await;
         }
         Lookup::Answered(pods) => {
-            workload.events = query_unready_pod_events(lane, reading, names, &pods.list).await
+            workload.events = query_unready_pod_events(lane, reading, names, &pods.list).await;
         }
         _ => {}
     }

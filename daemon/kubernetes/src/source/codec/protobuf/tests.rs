@@ -248,7 +248,7 @@ fn read_all(bytes: &[u8]) {
         let _ = taken(&chunks);
         let mut frames = frames::Frames::default();
         chunks.iter().for_each(|chunk| {
-            frames.push_chunk(chunk, &mut |piece| drop(Protobuf::parse_frame(piece.bytes())))
+            frames.push_chunk(chunk, &mut |piece| drop(Protobuf::parse_frame(piece.bytes())));
         });
     }
 }
