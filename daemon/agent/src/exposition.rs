@@ -30,7 +30,7 @@ impl Exposition {
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// A metric with one label, whose values are a closed set.
+    /// A metric with one label, which has a closed set of values.
     pub fn labelled_metric<T: StrEnum, V: Display>(
         &mut self,
         name: &str,
@@ -58,7 +58,7 @@ impl Exposition {
         self.buckets(name, &[], of);
     }
 
-    /// Histograms with one label, whose values are a closed set.
+    /// Histograms with one label, which has a closed set of values.
     pub(crate) fn histogram_by<'a, T: StrEnum>(
         &mut self,
         name: &str,

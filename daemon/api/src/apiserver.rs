@@ -157,7 +157,7 @@ struct WatchRow {
     resource_version: Option<Arc<str>>,
     /// Known objects.
     objects: usize,
-    /// Objects whose last version was invalid.
+    /// Objects with an invalid last version.
     bad: usize,
     /// Objects that were unreadable in their encoding, and were requested again as JSON.
     alone: u64,

@@ -49,7 +49,7 @@ pub(super) struct Datapath<'a> {
 /// Programs and maps in the kernel.
 #[derive(Serialize, JsonSchema)]
 struct Kernel<'a> {
-    /// The cgroup whose sockets get the services.
+    /// The sockets in this cgroup get the services.
     cgroup: Option<&'a Path>,
     /// Whether the daemon's cgroup is exempt. If not, only its marked sockets are.
     own_cgroup_exempt: bool,
@@ -253,7 +253,7 @@ impl<'a> Kernel<'a> {
         ]
     }
 
-    /// The hooks without a program of ours, and those whose program serves, but ends with the daemon.
+    /// The hooks without a program of ours, and those with a program that serves, but ends with the daemon.
     fn describe_broken_hooks(&self) -> String {
         let unpinned: Vec<&str> =
             self.broken_hooks.iter().filter(|hook| !self.detached_hooks.contains(hook)).copied().collect();

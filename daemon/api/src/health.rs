@@ -78,7 +78,7 @@ pub(super) struct Readiness {
     failing_checks: Vec<FailingCheckRow>,
     /// How many more such backends there are.
     failing_checks_omitted: usize,
-    /// Faults in the operator's files about Events, whose entries are left out; the first ones.
+    /// The first faults in the operator's files about Events. The daemon leaves out the entries with faults.
     event_knowledge_faults: Vec<KnowledgeFault>,
     /// Why the last reload was refused, so that an older configuration than the file's is in force; null if it was not.
     refused_reload: Option<String>,

@@ -297,7 +297,7 @@ struct SlowClient;
 /// An answer. Its request counts as in progress until the whole answer is written.
 struct TrackedBody {
     body: axum::body::Body,
-    /// The end of the allowed time. `None`: it is a stream of events, whose lagging watcher is disconnected.
+    /// The end of the allowed time. `None`: it is a stream of events; the daemon disconnects a lagging watcher.
     deadline: Option<Instant>,
     _guard: RequestGuard,
 }

@@ -412,7 +412,7 @@ mod tests {
         Ok((answer.status, text))
     }
 
-    /// The client's result for an answer whose sender hung up before the client began.
+    /// The client's result for an answer if the sender hung up before the client began.
     fn read(answer: &str) -> Result<(u16, String), ClientError> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(answer.as_bytes()).unwrap();

@@ -455,7 +455,7 @@ impl Datapath {
 }
 
 impl Kernel {
-    /// The hooks without a program of ours, and those whose program would not outlive the daemon.
+    /// The hooks without a program of ours, and those with a program that would not outlive the daemon.
     fn describe_broken_hooks(&self) -> Vec<String> {
         let why = self.repair_failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         let is_bare = |hook: &&String| self.detached_hooks.contains(*hook);

@@ -1,7 +1,7 @@
 //! A separate file of `[[service]]` blocks.
 //!
-//! Invariant: each block is judged alone, so a bad one takes no other with it. A file whose blocks are unclear, because
-//! it is not TOML or has an unknown key, counts for nothing.
+//! Invariant: each block is judged alone, so a bad one takes no other with it. A file has unclear blocks if it is not
+//! TOML or has an unknown key, and then counts for nothing.
 
 use super::problem::{ConfigErrors, Problem};
 use super::report::Report;

@@ -63,7 +63,7 @@ table! {
 }
 
 words! {
-    /// Network namespaces whose sockets end when their backend leaves.
+    /// The daemon ends sockets in these network namespaces when their backend leaves.
     pub enum Namespaces {
         /// In that of the host.
         Host = "host",

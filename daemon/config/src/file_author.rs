@@ -16,7 +16,7 @@ pub enum FileAuthor {
     /// Root, or the daemon's user, who decide everything.
     #[default]
     Administrator,
-    /// One other user, including those to whom the user gave the file.
+    /// One other user, including the users that this user gave the file to.
     User(u32),
     /// Unknown users: members of a group, or all users.
     Others,
@@ -51,7 +51,7 @@ impl FileAuthor {
         Ok(self.has_permission(&opened.metadata()?, READ))
     }
 
-    /// Whether the mode grants this to the author as the owner, or to everybody. The members of groups are unknown, so
+    /// Whether the mode grants this to the author as the owner, or to all users. The members of groups are unknown, so
     /// a group's permission counts for nothing, and a denial to it counts.
     fn has_permission(self, file: &Metadata, permission: u32) -> bool {
         let is_owner = self == Self::User(file.uid());
@@ -60,10 +60,10 @@ impl FileAuthor {
     }
 }
 
-/// The mode bits that let everybody read a file.
+/// The mode bits that let all users read a file.
 const READ: u32 = 0o444;
 
-/// The mode bits that let everybody search a folder.
+/// The mode bits that let all users search a folder.
 const SEARCH: u32 = 0o111;
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ words! {
 }
 
 words! {
-    /// The transports whose packets go encapsulated to the nodes of their backends.
+    /// Packets of these transports go encapsulated to the nodes of their backends.
     pub enum Dsr {
         /// None: backends of other nodes reply to this node.
         Off = "off",
@@ -207,7 +207,7 @@ table! {
         /// When forwarded packets to other nodes take the fast path past the stack.
         shortcut: FastPathUse = FastPathUse::Auto, take(word), show::word, reload;
         xdp: XdpUse = XdpUse::Never, take(xdp), show::word, reload;
-        /// The transports whose packets go encapsulated to the nodes of their backends.
+        /// Packets of these transports go encapsulated to the nodes of their backends.
         dsr: Dsr = Dsr::Off, take(word), show::word, restart;
         /// Networks that contain only nodes: encapsulated packets are accepted from these alone.
         dsr_from: Vec<Cidr> = Vec::new(), take(dsr_from), show::filled_list, restart;

@@ -95,7 +95,7 @@ pub(crate) struct Frontend {
     pub(crate) realized: Option<RealizedFrontend>,
     /// An op failed, so the maps may differ from `realized`.
     pub(crate) uncertain: bool,
-    /// The services whose ops for this frontend failed.
+    /// The services with failed ops for this frontend.
     pub(crate) failed_services: Vec<ServiceId>,
 }
 
@@ -240,8 +240,8 @@ impl Frontends {
         heir
     }
 
-    /// Records what the maps certainly hold for a frontend. Returns the former state, and the services whose ops
-    /// failed.
+    /// Records what the maps certainly hold for a frontend. Returns the former state, and the services with
+    /// failed ops.
     pub(crate) fn confirm_realized(
         &mut self,
         key: FrontendKey,

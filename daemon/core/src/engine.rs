@@ -73,7 +73,7 @@ pub struct Engine<M> {
     // When upkeep last ran.
     upkeep_at: Duration,
     ops: Vec<Op>,
-    // New frontends of services whose lists are written; later in a piece, frontends to remove.
+    // New frontends of services with written lists; later in a piece, frontends to remove.
     batch: Vec<Op>,
 }
 
@@ -465,7 +465,7 @@ pub enum CheckError {
     Maps(MapError),
 }
 
-/// The port whose source ranges the op changes.
+/// The port with the source ranges that the op changes.
 const fn source_port(op: &Op) -> Option<PortIndex> {
     match &op.action {
         Action::InsertSource(key, _) | Action::RemoveSource(key) => Some(key.port),

@@ -265,7 +265,7 @@ async fn next_turn(
     }
 }
 
-/// The next query whose client still waits.
+/// The next query with a client that still waits.
 fn next_query(asks: &mut mpsc::Receiver<EngineQuery>) -> Option<EngineQuery> {
     while let Ok(ask) = asks.try_recv() {
         if !ask.is_abandoned() {

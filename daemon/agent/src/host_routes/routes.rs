@@ -1,7 +1,7 @@
 //! Tracks which of our routes the kernel has, and which changes it refused.
 //!
-//! Invariant: a route counts as installed from the kernel's acknowledgement until that of its removal. One whose add
-//! timed out is removed too. A refused change is retried, less and less often, and delays no other.
+//! Invariant: a route counts as installed from the kernel's acknowledgement until that of its removal. If an add timed
+//! out, its route is removed too. A refused change is retried, less and less often, and delays no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,7 +22,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct InstalledRoutes {
     installed: BTreeSet<Route>,
-    /// Routes whose add timed out.
+    /// Routes with an add that timed out.
     uncertain: BTreeSet<Route>,
     failures: BTreeMap<Route, RouteFailure>,
     kept_at: Option<Instant>,

@@ -84,7 +84,7 @@ fn write_changes(out: &mut Exposition, readings: &Readings) {
     }
 }
 
-/// Counts ports whose traffic policy is Local and whose endpoints are all on other nodes.
+/// Counts ports that have a Local traffic policy, and all their endpoints on other nodes.
 fn write_nonlocal_ports(out: &mut Exposition, snapshot: &Snapshot) {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let kinds = ["internal", "external"];

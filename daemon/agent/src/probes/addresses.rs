@@ -123,7 +123,7 @@ impl<T> AddressQueues<T> {
         unwanted.into_iter().chain(self.turns.next(earliest)).min()
     }
 
-    /// A waiting backend whose address is free now; the address is taken.
+    /// A waiting backend at an address that is free now; the backend takes the address.
     pub(super) fn take_waiting(&mut self, now: Instant) -> Option<T> {
         while let Some((at, address)) = self.idle.first().copied().filter(|(at, _)| *at <= now) {
             self.idle.remove(&(at, address));

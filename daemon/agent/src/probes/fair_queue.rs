@@ -1,4 +1,4 @@
-//! Selects the list or address whose turn it is: namespaces take turns, and each has its own order.
+//! Selects the list or address that has the turn: namespaces take turns, and each has its own order.
 //!
 //! Invariant: a due item waits for at most one turn of each other namespace, and for earlier items of its own. Within
 //! a namespace the lowest [`Turn`] goes first. A turn costs the logarithm of the queue's size.

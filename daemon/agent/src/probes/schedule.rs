@@ -3,7 +3,7 @@
 //! Invariant: a new list has its first turn after a pause, so that the nodes of a cluster do not all begin at once.
 //! The namespaces take turns, however many lists each has ([`super::fair_queue`]). Within a namespace, lists without
 //! any probe yet go first; the other lists take turns, however many backends each has, and so do the backends of one
-//! list. A backend whose address was just probed waits, and delays no backend at other addresses; every second turn
+//! list. A backend at a just probed address waits, and delays no backend at other addresses; every second turn
 //! is for waiting backends. A turn costs the logarithm of all held backends.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ struct ListName {
     port: PortKey,
 }
 
-/// One backend of a held list whose turn it is.
+/// One backend of a held list; it has the turn.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     list: Arc<ListName>,
@@ -272,7 +272,7 @@ impl Schedule {
         Some(earliest.max(all.into_iter().flatten().min()?))
     }
 
-    /// The backend whose turn it is now, if any. Its next probe is due at `again`.
+    /// The backend that has the turn now, if any. Its next probe is due at `again`.
     pub(super) fn take_first(&mut self, now: Instant, again: Instant) -> Option<Target> {
         self.end_pauses(now);
         // However many backends wait for addresses, the others get every second turn, and no more.
@@ -322,7 +322,7 @@ impl Schedule {
         target.filter(|_| waits.is_none())
     }
 
-    /// A waiting backend whose address is free now.
+    /// A waiting backend at an address that is free now.
     fn take_waiting(&mut self, now: Instant, again: Instant) -> Option<Target> {
         let target = self.addresses.take_waiting(now)?;
         let mut list = self.remove(&target.list)?;

@@ -2,8 +2,8 @@
 //!
 //! Cilium's agent pins the links of its programs under its own names, which prove more than a configuration that may
 //! have changed since: programs at the cgroup are pinned while Cilium translates connects, and those that keep node
-//! ports from being bound only while its kube-proxy replacement is on. All these programs outlive the agent, with
-//! tables that nobody updates.
+//! ports from being bound only while its kube-proxy replacement is on. All these programs outlive the agent, and
+//! then no process updates their tables.
 //!
 //! Invariant: this module looks at names, and changes nothing. It reads at most [`ENTRIES_MAX`] names of a folder. It
 //! suggests removing a part that the pod network needs only if no agent runs.

@@ -16,8 +16,8 @@ const CHAIN: u16 = 2;
 const TARGET_NAME: u16 = 1;
 const TARGET_REVISION: u16 = 2;
 const TARGET_INFO: u16 = 3;
-/// The revisions of DNAT whose range begins alike, for both families: flags, first and last address of 16 bytes each,
-/// first and last port.
+/// The revisions of DNAT with ranges that begin alike, for both families: flags, first and last address of 16 bytes
+/// each, first and last port.
 const REVISIONS: [u32; 2] = [1, 2];
 const FIRST_ADDRESS: usize = 4;
 const FIRST_PORT: usize = 36;

@@ -25,7 +25,7 @@ use holdfast_host::headroom::Reservation;
 /// The most frontends in one entry; a service with one port seldom has more addresses.
 const FRONTENDS_MAX: usize = 16;
 
-/// The most entries of one record. Only a service with many ports whose changes differ has more.
+/// The most entries of one record. Only a service with many ports, which change in different ways, has more.
 const TRANSITIONS_MAX: usize = 16;
 
 /// The rules that a record can name as deciding, besides the reasons that clients get.

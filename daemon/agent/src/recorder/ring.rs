@@ -115,7 +115,7 @@ impl Rings {
         Self { rings, namespaces, gaps, bytes: 0, bytes_max, dropped: 0 }
     }
 
-    /// Adds a line, whose number must exceed all others.
+    /// Adds a line. Its number must exceed all others.
     pub(super) fn push(&mut self, line: Arc<Line>) {
         let Some(seq) = line.seq else { return };
         let Some(service) = line.service.clone() else { return self.push_gap(line) };

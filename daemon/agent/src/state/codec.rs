@@ -87,7 +87,7 @@ pub(super) fn encode(
     write(RecordKind::Head, None, &head)
 }
 
-/// The record that replaces a service whose own is too large.
+/// The record that replaces a service's own if that is too large.
 pub(super) fn encode_left_out(key: &ServiceKey) -> io::Result<Vec<u8>> {
     to_bytes(&(&key.name, key.source), Vec::new())
 }

@@ -47,7 +47,7 @@ pub(super) struct Packets<'a> {
     fullest: Option<FullestBackend>,
     /// How often the daemon reattached a program that another process had detached from a device.
     repaired: u64,
-    /// The transports whose packets go encapsulated to backends of other nodes (`[packets] dsr`), as far as this kernel
+    /// Packets of these transports go encapsulated to backends of other nodes (`[packets] dsr`), as far as this kernel
     /// supports it.
     dsr: Code<DsrTransports>,
     /// The networks that contain only nodes: encapsulated packets are accepted from these alone.

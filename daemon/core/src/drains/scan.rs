@@ -1,4 +1,4 @@
-//! Finds the services whose lists have a backend that was drained or undrained.
+//! Finds the services that list a backend that was drained or undrained.
 //!
 //! Invariant: a drain marks exactly the services with such a backend dirty, although the scan of all services runs in
 //! pieces: a service that is decided during the scan already uses the new drains. Each order gets one round of the

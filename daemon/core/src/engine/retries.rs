@@ -45,7 +45,7 @@ impl Retries {
         }
     }
 
-    /// Takes the services whose wait is over. They keep their wait, so that the next failure doubles it.
+    /// Takes the services that have waited long enough. They keep their wait, so that the next failure doubles it.
     pub(super) fn take_due(&mut self, now: Duration) -> Vec<ServiceId> {
         let mut due = Vec::new();
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {

@@ -48,7 +48,7 @@ pub(super) fn select_sources(listed: &KernelListing, index: u32) -> SourceAddres
 ///
 /// Cilium gives its own device one address of the node's pods, and routes all of them by it. An overlay sends pods of
 /// other nodes the same way, but the device has no address of theirs. An address of a wider network proves nothing,
-/// nor does a device whose other end is elsewhere: a host in such a network may be another node. A bridge of pods
+/// nor does a device with its other end elsewhere: a host in such a network may be another node. A bridge of pods
 /// (`is_of_pods`) has an address of their network; a route by one of the pods makes it lead to others.
 pub(super) fn shared_prefix_bits(
     listed: &KernelListing,

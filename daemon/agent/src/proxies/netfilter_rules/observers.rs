@@ -3,7 +3,7 @@
 //!
 //! Invariant: this module only looks. Anything it does not understand counts as an observer. Rules that only accept
 //! or count packets, and rules for packets to this node's own addresses, do not count. A rule for SNAT does: its
-//! conntrack would take the reply of a flow, whose earlier packets it never saw, for a new connection.
+//! conntrack never saw the earlier packets of a flow, so it would take the flow's reply for a new connection.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -246,8 +246,8 @@ fn verdict_effect(body: &[u8]) -> RuleEffect {
     if let Some(chain) = attribute(verdict, 2) {
         return RuleEffect::Jump(text(chain).to_owned());
     }
-    // `NF_DROP`, and `NF_STOLEN` and `NF_QUEUE`, whose upper bits may hold a number. A negative code returns to the
-    // calling chain.
+    // `NF_DROP`, `NF_STOLEN` and `NF_QUEUE`; a verdict may hold a number in its upper bits. A negative code returns
+    // to the calling chain.
     match number(verdict, 1) {
         Some(code) if code.cast_signed() < 0 => RuleEffect::Nothing,
         Some(code) if code & 0xff == 0 => RuleEffect::SideEffect("a rule that drops".to_owned()),
