@@ -127,7 +127,7 @@ pub struct Evidence {
     pub own: DaemonState,
     /// The map entries of this service's frontends.
     pub kernel: Lookup<Vec<MapRow>>,
-    /// Number of frontends whose map entries were not read.
+    /// Number of frontends with map entries that were not read.
     pub kernel_left: usize,
     /// Latest records of this service, oldest first.
     pub history: Vec<Record>,
@@ -215,7 +215,7 @@ pub struct Flows {
     pub list: Vec<ObservedFlow>,
     /// Number of connections that were not read.
     pub more: u64,
-    /// Number of frontends whose connections were not read.
+    /// Number of frontends with connections that were not read.
     pub frontends_left: usize,
 }
 

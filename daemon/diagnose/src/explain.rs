@@ -149,12 +149,12 @@ impl ExplainEvidence {
     }
 }
 
-/// A query whose services are found, and whose map entries are still to be read.
+/// A query with services that are found and map entries that are still to be read.
 #[derive(Debug)]
 pub struct ResolvedQuery {
     snapshot: Arc<Snapshot>,
     query: ExplainQuery,
-    /// The client whose packet to trace.
+    /// The client that sends the packet to trace.
     from: Option<IpAddr>,
     found: QueryMatch,
     subjects: Vec<Subject>,
@@ -172,13 +172,13 @@ impl ResolvedQuery {
         self.found == QueryMatch::Nothing
     }
 
-    /// The frontends whose map entries the answer needs.
+    /// The answer needs the map entries of these frontends.
     pub fn frontend_keys(&self) -> Vec<FrontendKey> {
         let frontends = self.subjects.iter().flat_map(Subject::frontends);
         frontends.filter_map(details::frontend_key).take(READ_BACK_MAX).collect()
     }
 
-    /// The services whose records the answer needs.
+    /// The answer needs the records of these services.
     pub fn service_names(&self) -> BTreeSet<&ObjectName> {
         let queried = match &self.query {
             ExplainQuery::Service(name) => Some(name),

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::known_services::find_views;
 
-    /// A service with one named port, whose number differs from its node port.
+    /// A service with one named port. The port's number differs from its node port.
     fn served(name: &ObjectName, source: Source, ip: IpAddr, port: u16) -> Event {
         let mut facts = ServiceFacts::new(ServiceKey { name: name.clone(), source }, ServiceType::NodePort);
         facts.cluster_ips = vec![ip];

@@ -29,7 +29,7 @@ use notes::Notes;
 pub const BYTES_MAX: usize = 1 << 20;
 
 words! {
-    /// The program whose configuration a file is.
+    /// The program that a file configures.
     pub enum Format {
         Ipvs = "ipvs",
         Keepalived = "keepalived",

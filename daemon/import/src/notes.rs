@@ -55,8 +55,8 @@ impl Notes {
 /// The most characters of a file's words in a note.
 const EXCERPT_MAX: usize = 60;
 
-/// A text of the file in quotes, on one line and cut if it is long: a terminal shows it, and anybody may have written
-/// it.
+/// A text of the file in quotes, on one line and cut if it is long: a terminal shows it, and a stranger may have
+/// written it.
 pub(super) fn quote_excerpt(text: &str) -> String {
     match text.char_indices().nth(EXCERPT_MAX) {
         Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),

@@ -129,7 +129,7 @@ struct AccessConfig {
 }
 
 impl AccessConfig {
-    /// Keeps credentials whose locations stay the same, so that a read that hangs is not started again.
+    /// Keeps credentials with unchanged locations, so that a read that hangs is not started again.
     fn reuse_credentials(self, before: &Self) -> Self {
         let known = |new: Arc<Credentials>| {
             let all = [Some(&before.own), before.kubelet.as_ref()];

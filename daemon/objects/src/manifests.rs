@@ -19,7 +19,7 @@ pub use folder::{Folder, FolderScan, file_rejection_event};
 /// The largest file that is read. A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 
-/// A folder whose files are all in memory, for tests.
+/// A folder with all its files in memory, for tests.
 #[derive(Debug)]
 pub struct TextFolder {
     folder: Folder,

@@ -83,7 +83,7 @@ pub struct StaticService {
     /// The addresses that clients dial.
     pub frontends: Vec<SocketAddr>,
     pub backends: Vec<SocketAddr>,
-    /// Weights of backends whose weight is not 1.
+    /// Weights of backends with a weight other than 1.
     pub weights: Vec<(SocketAddr, Weight)>,
     /// The DNS name that supplies the backends instead.
     pub resolve: Option<Resolve>,

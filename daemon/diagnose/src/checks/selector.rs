@@ -1,4 +1,4 @@
-//! A selector that matches no pod, and pods whose labels nearly match it.
+//! A selector that matches no pod, and pods with labels that nearly match it.
 //!
 //! Invariant: a check proposes only labels that a pod has. It shows the proposal and changes nothing.
 

@@ -1,4 +1,4 @@
-//! Endpoints whose pods are gone, and ready pods without an endpoint.
+//! Endpoints of pods that are gone, and ready pods without an endpoint.
 //!
 //! Invariant: slices are judged as the apiserver has them now, if it answered: lag of this node is another fault. The
 //! checks say nothing about a pod that was not read.

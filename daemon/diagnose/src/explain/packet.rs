@@ -69,7 +69,7 @@ pub struct BackendShare {
     pub seen_as: Code<ClientAddress>,
 }
 
-/// The devices whose programs process packets.
+/// The devices with programs that process packets.
 pub(super) enum AttachedDevices {
     /// No device, and why.
     NotAttached(String),
@@ -84,9 +84,9 @@ pub(super) struct FastPathDevices {
     pub(super) outer: Vec<String>,
     /// Devices that lead to pods of this node.
     pub(super) local: Vec<String>,
-    /// The local devices whose pods are clients, too.
+    /// The local devices with pods that are clients, too.
     pub(super) pods: Vec<String>,
-    /// The outer devices whose packets take the fast path in the driver already.
+    /// The outer devices with packets that take the fast path in the driver already.
     pub(super) drivers: Vec<String>,
 }
 

@@ -99,7 +99,7 @@ pub(super) fn describe_service(view: &ServiceView) -> String {
 }
 
 enum AddressRefusal {
-    /// It means this host, this link or everybody.
+    /// It means this host, this link or all hosts.
     Reserved,
     /// The configuration does not allow it.
     NotAllowed,

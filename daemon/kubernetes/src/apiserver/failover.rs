@@ -292,7 +292,7 @@ async fn open_within_limit(
     Ok(opened.map_err(|_| EndpointError::Silent)??.connection)
 }
 
-/// A connection whose server was asked for its cluster.
+/// A connection to a server that we asked for its cluster.
 pub(super) struct IdentifiedConnection {
     pub(super) connection: Connection,
     /// The server named our cluster; false: it denied us the question.

@@ -64,7 +64,7 @@ struct VipGuard<'a> {
     inner: &'a Inner,
     vip: SocketAddr,
     backoffs: EndpointBackoffs,
-    // Candidates whose last attempt proved all but readiness.
+    // Candidates that proved all but readiness at the last attempt.
     unready: BTreeSet<SocketAddr>,
     short_connections: ShortConnections,
 }

@@ -1,8 +1,8 @@
 //! The request for the Pods at an address, and the parser of its reply.
 //!
-//! Invariant: a Pod counts only if it runs and kubelet assigned it this address: not a host-network Pod, whose address
-//! is the node's, and not a mirror Pod, whose uid changes when the mirror is re-created. An incomplete reply counts for
-//! nothing.
+//! Invariant: a Pod counts only if it runs and kubelet assigned it this address: not a host-network Pod, which has the
+//! node's address, and not a mirror Pod, which gets a new uid when kubelet re-creates it. An incomplete reply counts
+//! for nothing.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

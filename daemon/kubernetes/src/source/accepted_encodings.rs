@@ -1,7 +1,7 @@
 //! The encodings to request for a kind.
 //!
-//! Invariant: protobuf comes first where the configuration allows it, and a JSON reply is always accepted. A kind whose
-//! protobuf could not be parsed is requested as JSON for a while; then protobuf is tried again.
+//! Invariant: protobuf comes first where the configuration allows it, and a JSON reply is always accepted. If the
+//! daemon cannot parse the protobuf of a kind, it requests that kind as JSON for a while; then it tries protobuf again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

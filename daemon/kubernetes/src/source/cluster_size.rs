@@ -99,7 +99,7 @@ impl NodeCount {
         Duration::from_secs(1) * self.0 / NODES_WATCHING_PER_SECOND
     }
 
-    /// Over how long nodes spread whose versions expired at the same moment.
+    /// Over how long nodes spread their lists after their versions expired at the same moment.
     pub(super) fn list_spread(self) -> Duration {
         Duration::from_secs(1) * self.0 / NODES_LISTING_PER_SECOND
     }

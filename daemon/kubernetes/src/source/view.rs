@@ -48,7 +48,7 @@ pub struct Watch {
     pub last_received: Option<Instant>,
     /// Known objects.
     pub objects: usize,
-    /// Objects whose last version was invalid.
+    /// Objects with an invalid last version.
     pub bad: usize,
     /// Objects that were unreadable in their encoding and were refetched as JSON.
     pub refetched: u64,

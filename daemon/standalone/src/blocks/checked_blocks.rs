@@ -223,7 +223,7 @@ impl CheckedBlocks {
         begun
     }
 
-    /// The slices with turned backends since the last call, each once, after the services whose weights changed.
+    /// The slices with turned backends since the last call, each once, after the services with changed weights.
     pub(super) fn take_changes(&mut self, now: Duration) -> Vec<Event> {
         let turned = std::mem::take(&mut self.changed_slices);
         let mut reweighed: BTreeSet<ObjectName> = turned.iter().map(|(service, _)| service.clone()).collect();

@@ -87,7 +87,7 @@ impl CheckStats {
 
 #[cfg(any(test, feature = "testing"))]
 impl CheckStats {
-    /// One backend whose last reply was not HTTP.
+    /// One backend that last sent a reply other than HTTP.
     pub fn with_non_http_backend(service: &ObjectName, backend: SocketAddr, said: &str, at: Millis) -> Self {
         let (checks, row) = (Self::default(), CheckRow::new("http"));
         let failed = Err(CheckError::NotHttp(said.to_owned()));

@@ -45,7 +45,7 @@ pub(super) struct FolderWatcher<F: FileFormat> {
     answered_asks: u64,
 }
 
-/// The reason shown for a folder whose file system does not respond.
+/// The reason shown for a folder on a file system that does not respond.
 const HANGS: &str = "does not answer, so its last contents stay; does its file system hang?";
 
 /// A kind of scan: initial, later, or a test's.

@@ -104,7 +104,7 @@ impl LookupProgress {
         self.ttl_seconds = [self.ttl_seconds, found.ttl].into_iter().flatten().min();
     }
 
-    /// A family whose addresses were all left out. Each family has its own list, which would become empty.
+    /// A family with all its addresses left out. Each family has its own list, which would become empty.
     fn lost_family(&self, answer: &NameAnswer) -> Option<Family> {
         let NameAnswer::Backends(set) = answer else { return None };
         let is_left =

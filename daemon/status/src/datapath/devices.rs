@@ -126,7 +126,7 @@ pub enum HookKind {
 pub enum XdpUse {
     #[default]
     Never,
-    /// At devices whose driver runs XDP programs.
+    /// At devices with a driver that runs XDP programs.
     Native,
 }
 

@@ -102,7 +102,7 @@ pub struct FlowFilter {
     /// The selected backend.
     pub backend: Option<AddressFilter>,
     pub stage: Option<Stage>,
-    /// Only flows whose backend reported its port closed, and has not replied since.
+    /// Only flows with a backend that reported its port closed and has not replied since.
     pub refused: bool,
 }
 
@@ -165,7 +165,7 @@ pub struct FlowSample {
     pub checked: u32,
     /// Flows with a missing entry, so that some of their packets are not translated.
     pub wrong: Vec<Flow>,
-    /// UDP flows whose backend serves no more.
+    /// UDP flows with a backend that serves no more.
     pub without_backend: u32,
     /// Where the next sample may begin.
     pub next: u32,

@@ -37,7 +37,7 @@ pub struct PacketStatus {
 pub struct PacketSwitches {
     /// The mark on packets that are forwarded for a service, so that a firewall can accept them; 0: none.
     pub forward_mark: u32,
-    /// The transports whose packets go encapsulated to the nodes of their backends.
+    /// The transports with packets that go encapsulated to the nodes of their backends.
     pub dsr_transports: DsrTransports,
     /// Networks that contain only nodes, the first sixteen of each family. Encapsulated packets are accepted from these
     /// alone; without any, no packet is encapsulated.
@@ -45,7 +45,7 @@ pub struct PacketSwitches {
 }
 
 words! {
-    /// The transports whose packets go encapsulated to the nodes of their backends.
+    /// The transports with packets that go encapsulated to the nodes of their backends.
     #[derive(Default)]
     pub enum DsrTransports {
         /// None: backends of other nodes reply to this node.

@@ -36,7 +36,7 @@ pub struct Status {
     pub detached_hooks: Vec<&'static str>,
     /// Why the last attempt to restore programs or pins failed.
     pub repair_failure: Option<String>,
-    /// Hooks whose program reads maps that the daemon no longer writes, until a repair succeeds.
+    /// Hooks with a program that reads maps that the daemon no longer writes, until a repair succeeds.
     pub behind_hooks: Vec<&'static str>,
     /// Why unused maps are still pinned.
     pub leftover: Option<String>,

@@ -62,7 +62,7 @@ impl DatapathView {
         Some(format!("programs at devices follow no change: {why}"))
     }
 
-    /// Hooks of sockets, and then devices, whose programs serve without pins: they end with this process.
+    /// Hooks of sockets, and then devices, with programs that serve without pins: they end with this process.
     pub fn unpinned_hooks(&self) -> Vec<&str> {
         let Some(status) = self.status() else { return Vec::new() };
         let hooks = status.broken_hooks.iter().filter(|hook| !status.detached_hooks.contains(hook)).copied();

@@ -12,7 +12,7 @@ use crate::datapath::{Device, DeviceSide, DeviceStatus, FastPathState, XdpState,
 pub enum DeviceClass {
     /// Other hosts reach this node through it.
     Outer,
-    /// It leads to a pod whose packets are served.
+    /// It leads to a pod, and packets of that pod are served.
     Pod,
     /// It leads to backends; packets that arrive there are not served.
     Backends,
@@ -189,7 +189,7 @@ pub struct DeviceDecision {
     pub adopts_flows: bool,
     /// Whether IPsec policies must see packets to and from other nodes.
     pub has_ipsec: bool,
-    /// Whether the device is a bridge, at whose ports netfilter may see its packets.
+    /// Whether the device is a bridge: netfilter may see its packets at the ports.
     pub bridge: bool,
     /// Whether the device is a virtual switch, with pods of this node and of others behind it.
     pub switch: bool,

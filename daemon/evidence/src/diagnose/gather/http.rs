@@ -49,7 +49,7 @@ pub(super) async fn query_backends(
     Lookup::Answered(futures_util::stream::iter(targets).map(one).buffered(PROBES_AT_ONCE).collect().await)
 }
 
-/// The names of the Service's ports whose `appProtocol` is HTTP.
+/// The names of the Service's ports with the `appProtocol` HTTP.
 fn http_port_names(cluster: &Cluster) -> BTreeSet<&str> {
     let seen = cluster.service.answer().and_then(Option::as_ref);
     let speaks = |port: &&ObservedPort| {

@@ -1,8 +1,8 @@
 //! Events about a service that are in another namespace than its own: its Endpoints cannot be created.
 //!
 //! Invariant: the object of such an Event does not exist and names no namespace, so the apiserver keeps the Event in
-//! `default`, among those of all tenants. It counts only if its message names this very service. An Event whose message
-//! names no service is not shown.
+//! `default`, among those of all tenants. It counts only if its message names this very service. An Event with a
+//! message that names no service is not shown.
 
 use holdfast_core::keys::ObjectName;
 use holdfast_diagnose::evidence::ReceivedEvents;

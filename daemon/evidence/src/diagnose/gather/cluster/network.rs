@@ -27,7 +27,7 @@ pub(super) struct NetworkAnswers {
     pub(super) nodes_unasked: Vec<String>,
 }
 
-/// The kinds of objects whose Events are wanted: a Deployment may have the Service's name, too.
+/// The query wants the Events of objects of these kinds: a Deployment may have the Service's name, too.
 pub(super) const EVENT_KINDS: [&str; 3] = ["Service", "Endpoints", "EndpointSlice"];
 
 pub(super) async fn query_network(

@@ -26,7 +26,7 @@ use serde::Deserialize;
 /// The most items of one list of an object: labels, container ports, finalizers, writers. Real objects have a few.
 const ITEMS_MAX: usize = 64;
 
-/// An object whose metadata alone was queried.
+/// An object from a query for metadata alone.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct MetadataObject {
