@@ -13,7 +13,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::{limits, work};
 
 /// The table sizes: primes, so that every permutation visits all places, and just below the powers of two of the
-/// allocator's blocks. The larger one is for lists whose backends would have less than a hundred places in the smaller.
+/// allocator's blocks. The larger one is for lists with less than a hundred places per backend in the smaller.
 const PLACES_SMALL: u32 = 16_381;
 const PLACES_LARGE: u32 = 65_521;
 

@@ -35,7 +35,7 @@ impl TryFrom<UncheckedName> for ObjectName {
     }
 }
 
-/// The key of a part whose whole names the source once: only the name is written. A key that is read has
+/// The key of a part inside a whole that names the source once: only the name is written. A key that is read has
 /// [`Source::Config`] until the reader of the whole sets the right source.
 pub(crate) mod name_alone {
     use super::{Deserialize, Deserializer, ObjectName, Serialize, Serializer, Source};

@@ -66,7 +66,7 @@ pub(crate) struct World {
     shortage: shortage::Shortage,
     /// What the maps hold besides the services' own.
     pub(crate) realized: realize::RealizedState,
-    /// Changed drains whose services are still being searched.
+    /// Changed drains, while the world still searches for their services.
     drain_scan: DrainScan,
     /// The held lists, and recent losses.
     ledger: Ledger,

@@ -60,7 +60,7 @@ impl FileSnapshot {
     }
 }
 
-/// The path of the file being read, so that a caller whose wait times out can name it.
+/// The path of the file being read, so that a caller can name it when the wait times out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CurrentFile(Arc<Mutex<PathBuf>>);
 

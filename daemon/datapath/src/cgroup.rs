@@ -134,7 +134,7 @@ fn mount_point(mounts: &str) -> Option<PathBuf> {
     find_mount(mounts, |kind| kind.starts_with("cgroup2 "))
 }
 
-/// The mount point of a whole file system whose type, device and options match.
+/// The mount point of a whole file system with a matching type, device and options.
 fn find_mount(mounts: &str, is_wanted: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let parse_line = |line: &str| {
         let (mount, kind) = line.split_once(" - ")?;

@@ -87,7 +87,7 @@ struct DeviceState {
     // The link layer, or why it is unknown, as of the last attach attempt.
     layer: Result<LinkLayer, String>,
     attempt: Option<AttachAttempt>,
-    // Hooks whose program was removed, until it is attached again.
+    // Hooks that lost their program, until it is attached again.
     broken: Vec<DeviceHook>,
     // Whether the present programs must detach before others attach.
     must_detach_first: bool,

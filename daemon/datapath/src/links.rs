@@ -22,14 +22,14 @@ pub(crate) struct Links<S> {
     site: S,
     links: Vec<(&'static str, Link)>,
     former: Vec<(&'static str, FormerProgram)>,
-    // Hooks whose program still reads outdated maps.
+    // Hooks with a program that still reads outdated maps.
     behind: Vec<&'static str>,
 }
 
 /// The state of the hooks at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HookReport {
-    /// Hooks whose link does not hold: its pin or its site is gone.
+    /// Hooks with a link that does not hold: its pin or its site is gone.
     pub(crate) broken: Vec<&'static str>,
     /// Those of them where none of our programs runs.
     pub(crate) bare: Vec<&'static str>,
@@ -161,7 +161,7 @@ impl<S: Site> Links<S> {
         Ok(())
     }
 
-    /// The hooks whose program reads outdated maps.
+    /// The hooks with a program that reads outdated maps.
     pub(crate) fn behind_hooks(&self) -> &[&'static str] {
         &self.behind
     }

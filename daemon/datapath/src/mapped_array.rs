@@ -20,7 +20,7 @@ pub(crate) struct MappedArray {
 }
 
 impl MappedArray {
-    /// Maps a whole array whose values are multiples of 8 bytes.
+    /// Maps a whole array with a value size that is a multiple of 8 bytes.
     pub(crate) fn new(map: &impl MapCore) -> io::Result<Self> {
         let bytes = map.max_entries() as usize * map.value_size() as usize;
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.

@@ -76,7 +76,7 @@ fn pin_error(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> St
     }
 }
 
-/// The error of creating a folder, whose path may be taken by something else.
+/// The error of creating a folder: something else may have taken its path.
 fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> StartError {
     move |source| match source.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
@@ -116,7 +116,7 @@ impl Pins {
         Ok(maps)
     }
 
-    /// Pins all maps whose pin is missing. From now on a start adopts them.
+    /// Pins all maps that lack their pin. From now on a start adopts them.
     pub(crate) fn pin_all(&mut self, maps: &mut MapHandles) -> Result<(), StartError> {
         let shared = self.version_folder().join(SHARED);
         self.pin_sockets(maps)?;
@@ -218,7 +218,7 @@ impl Pins {
         self.packet_folders().into_iter().any(is_pin_missing)
     }
 
-    /// Pins all packet maps whose pin is missing.
+    /// Pins all packet maps that lack their pin.
     pub(crate) fn pin_packets(&self, maps: &mut MapHandles) -> Result<(), StartError> {
         pin_folders(self.packet_folders(), maps)
     }

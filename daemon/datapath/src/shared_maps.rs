@@ -151,8 +151,8 @@ impl SharedMaps {
         abi::from_words(words.take(size_of::<types::control>() / 8)).unwrap_or_default()
     }
 
-    /// Writes the exemptions, and the network namespace whose loopback serves node ports. Keeps the count of lost
-    /// refusals, which programs write.
+    /// Writes the exemptions, and the network namespace with the loopback that serves node ports. Keeps the count of
+    /// lost refusals, which programs write.
     pub(crate) fn write_control(&self, control: &types::control) {
         let lost = offset_of!(types::control, refusals_lost) / 8;
         let words = self.control.iter().zip(abi::to_words(control)).enumerate();

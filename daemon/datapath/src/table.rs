@@ -78,7 +78,7 @@ pub(crate) struct Table {
 pub(crate) type RawEntry = (Box<[u8]>, Box<[u8]>);
 
 impl Table {
-    /// A map whose entries are not counted yet.
+    /// A map with entries that the table has not counted yet.
     pub(crate) fn new(map: MapHandle) -> Self {
         Self { map, used: 0 }
     }

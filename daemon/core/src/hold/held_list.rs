@@ -353,7 +353,7 @@ impl ListHistory {
         (self.hold, self.end_reason, self.evidence) = (None, None, None);
     }
 
-    /// Judges a list that becomes empty, or whose hold may end. A list that was empty before stays empty.
+    /// Judges a list that becomes empty, or one with a hold that may end. A list that was empty before stays empty.
     pub(crate) fn judge_empty(&mut self, empty: EmptyList<'_>, case: &HoldContext<'_>) {
         self.last.observe(empty.listed);
         let Some(last) = self.last.rows() else { return };

@@ -200,7 +200,7 @@ pub struct ReadinessChange {
     pub is_ready: bool,
 }
 
-/// Endpoints whose readiness changed again and again recently. A change that is listed twice counts once.
+/// Endpoints that changed their readiness again and again recently. A change that is listed twice counts once.
 pub fn find_flapping(turns: &[ReadinessChange], now: Uptime) -> Option<EndpointFinding> {
     let is_late = |it: &&ReadinessChange| now.since(it.at) < limits::READY_FLAPS_WITHIN;
     let mut late: Vec<_> = turns.iter().filter(is_late).collect();

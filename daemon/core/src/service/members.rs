@@ -1,6 +1,6 @@
 //! The members of a port: backends of its lists that the maps find by address.
 //!
-//! Invariant: a backend in a list whose clients must find it again is a member. The blocks of lists alone determine how
+//! Invariant: if a list's clients must find a backend again, it is a member. The blocks of lists alone determine how
 //! many members they need. If a grown list does not fit, exactly the backends in the part that fits are members.
 
 use super::{Port, RealizedPort};

@@ -1,6 +1,6 @@
 //! The phase of a service between its source and the maps.
 //!
-//! Invariant: an unfinished service is dirty, and one whose decision is awaited is stale.
+//! Invariant: an unfinished service is dirty, and one that awaits its decision is stale.
 
 use alloc::sync::Arc;
 

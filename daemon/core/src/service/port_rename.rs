@@ -32,7 +32,7 @@ impl PortHistory {
     }
 }
 
-/// The histories of desired ports whose numbers had another name before. The look-ups use sorted sets, because a
+/// The histories of desired ports with numbers that had another name before. The look-ups use sorted sets, because a
 /// service may rename thousands of ports at once.
 pub(super) fn find_renamed(
     ports: &[Port],

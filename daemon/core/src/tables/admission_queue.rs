@@ -100,7 +100,7 @@ impl AdmissionQueue {
         Some(facts)
     }
 
-    /// The service whose turn is next, among those that fit.
+    /// The service that has the next turn, among those that fit.
     pub(crate) fn next_service(
         &self,
         residents: &QuotaIds,

@@ -189,7 +189,7 @@ mod tests {
         assert!(residents.former_ids.is_empty(), "a number in use is no namespace's former one");
     }
 
-    /// Two namespaces whose names hash to the same number.
+    /// Two namespaces with names that hash to the same number.
     fn alike() -> [alloc::string::String; 2] {
         let mut names = BTreeMap::new();
         let found = (0..).map(|it| format!("n-{it}")).find_map(|name| {

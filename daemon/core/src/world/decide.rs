@@ -50,8 +50,8 @@ impl World {
         }
     }
 
-    /// Sets aside the dirty services of sources that have not synced: in a partial first list, a service whose slices
-    /// are still to come has no backend. Restored services are complete.
+    /// Sets aside the dirty services of sources that have not synced: in a partial first list, a service has no
+    /// backend until its slices come. Restored services are complete.
     fn begin_pieces(&mut self) {
         let Self { queue, services, tables, realized, owners, .. } = self;
         let found = (&realized.leftovers, &owners.frontends);

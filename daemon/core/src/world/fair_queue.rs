@@ -11,7 +11,7 @@ use crate::op::ServiceId;
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
     lanes: BTreeMap<Arc<str>, Lane>,
-    /// The namespaces whose lane was new when their first service came.
+    /// The namespaces that had a new lane when their first service came.
     fresh: VecDeque<Arc<str>>,
     /// The other namespaces, in turn. A lane is removed only when it is found empty here, so that a namespace that
     /// keeps returning is fresh only once per round.

@@ -68,7 +68,7 @@ pub(super) fn hand_over_index(
     let tables = mem::take(&mut leaving.tables);
     let realized = mem::replace(&mut leaving.realized, RealizedPort::empty(&nothing));
     let heir = service.ports.get_mut(position)?;
-    // The index of a port whose lists found no slots has no frontends.
+    // If a port's lists found no slots, its index has no frontends.
     heir.index.take().into_iter().for_each(|fresh| space.release_port_index(fresh));
     (heir.index, heir.tables, heir.realized) = (Some(index), tables, realized);
     space.indices.set_position(index, position);

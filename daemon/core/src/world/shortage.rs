@@ -1,7 +1,7 @@
 //! The services without capacity in the maps, and their retries when capacity comes free.
 //!
 //! Invariant: each freed unit of capacity allows one retry. Served services that want a Maglev table wait in a queue of
-//! their own, so that they take no turn from the others; only those whose table would fit are retried.
+//! their own, so that they take no turn from the others; only those with a table that would fit are retried.
 
 use alloc::vec::Vec;
 

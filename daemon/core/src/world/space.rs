@@ -186,7 +186,7 @@ impl Indices {
     }
 }
 
-/// The frontend before an op settled it, and the services whose ops on it had failed.
+/// The frontend before an op settled it, and the services with failed ops on it.
 pub(super) type SettledFrontend = (Option<RealizedFrontend>, Vec<ServiceId>);
 
 /// Freed parts that readers may use until a grace period has passed.
@@ -225,8 +225,8 @@ impl FreedSpace {
         self.waiting.front().map(|(grace, _)| *grace)
     }
 
-    /// Records a frontend's certain state in the maps. Returns its state before, and the services whose ops on it had
-    /// failed.
+    /// Records a frontend's certain state in the maps. Returns its state before, and the services with failed ops
+    /// on it.
     pub(super) fn settle_frontend(
         &mut self,
         key: FrontendKey,

@@ -124,7 +124,7 @@ impl WorkQueue {
     }
 
     /// Sets aside dirty services that must not be decided yet. A start does not wait for them. If their source is
-    /// absent, neither do services whose frontends they ask for.
+    /// absent, the services that have the frontends they ask for do not wait either.
     pub(super) fn set_aside(&mut self, services: &mut Services, tables: &Tables, may_decide: MayDecide<'_>) {
         let dirty = mem::take(&mut services.dirty);
         let (ready, waiting): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|id| may_decide(*id, services));

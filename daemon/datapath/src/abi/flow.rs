@@ -31,7 +31,7 @@ abi!(entry6_key {
 });
 
 pub(crate) const RECORD_WORDS: usize = size_of::<types::flow>() / 8;
-/// The word whose second half is the serial.
+/// The word with the serial as its second half.
 pub(crate) const SERIAL_WORD: usize = std::mem::offset_of!(types::flow, serial) / 8;
 /// The word with all that changes in a flow, except `seen`: its state, and the segments seen.
 pub(crate) const STATE_WORD: usize = std::mem::offset_of!(types::flow, state) / 8;

@@ -35,7 +35,7 @@ pub(super) fn admit_devices(
     pods_max: usize,
 ) -> (BTreeMap<u32, &Device>, Vec<Device>) {
     let (mut pods, outer): (Vec<_>, Vec<_>) = devices.iter().partition(|device| is_pod_device(device));
-    // A pod whose clients are served here comes before one whose replies only get faster.
+    // A pod with clients served here comes before a pod that only gets faster replies.
     pods.sort_by_key(|device| (device.side == DeviceSide::LocalPods, !has_room(device.index), device.index));
     let left_out = pods.split_off(pods.len().min(pods_max)).into_iter().cloned().collect();
     (outer.into_iter().chain(pods).map(|device| (device.index, device)).collect(), left_out)

@@ -21,7 +21,7 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_GRE_REMOTE: u16 = 7;
 const IFLA_GRE_COLLECT_METADATA: u16 = 18;
 
-/// Types of devices whose packets begin with the IP header: PPP, raw IP, tunnels (IPIP, IP6IP6, SIT, GRE, GRE over
+/// Types of devices with packets that begin with the IP header: PPP, raw IP, tunnels (IPIP, IP6IP6, SIT, GRE, GRE over
 /// IPv6), and TUN and WireGuard, which have no type.
 const IP_HARDWARE_TYPES: [u16; 8] = [512, 519, 768, 769, 776, 778, 823, 0xfffe];
 

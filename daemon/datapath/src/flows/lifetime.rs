@@ -9,7 +9,7 @@ use holdfast_status::datapath::Stage;
 use crate::abi::flow::types::{self, flow_flag, flow_state, lifetime as life};
 use crate::abi::transport_from_number;
 
-/// Seconds: much longer than a program takes for a packet whose flow it found alive.
+/// Seconds: much longer than a program takes for a packet after it found the flow alive.
 pub(super) const EXPIRY_MARGIN: u32 = 2;
 
 /// The stage of a flow. `None`: the record is free, or no program wrote it.

@@ -199,7 +199,7 @@ impl FlowMigration {
         Some(number)
     }
 
-    /// Inserts the entries of a flow, whose old number is `before`. `false`: another flow owns one of them.
+    /// Inserts the entries of a flow; its old number is `before`. `false`: another flow owns one of them.
     fn insert_entries(&self, before: u32, number: u32, it: &types::flow) -> Result<bool, libbpf_rs::Error> {
         let entries = &self.to.0.entries;
         let client_key = client_entry(it);

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(shown(&all), ["fd00::1"]);
     }
 
-    /// An import's author may choose any address, whose other ports belong to another host.
+    /// An import's author may choose any address; another host may have the address's other ports.
     #[test]
     fn an_imports_address_is_not_published_as_a_cluster_ip() {
         let mut all = ClusterIps::default();

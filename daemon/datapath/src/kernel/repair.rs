@@ -10,13 +10,13 @@ use crate::{load, map};
 /// What was repaired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// Hooks whose program was detached, whose link was unpinned, or whose program was behind after a growth.
+    /// Hooks with a detached program, an unpinned link, or a program that was behind after a growth.
     pub hooks: Vec<&'static str>,
     /// Whether maps were unpinned.
     pub pins: bool,
     /// Whether bits were missing, so that programs would have missed frontends.
     pub bits: bool,
-    /// Devices and directions whose packet program was removed. They are repaired in steps, so the next look reports
+    /// Devices and directions that lost their packet program. They are repaired in steps, so the next look reports
     /// them.
     pub devices: Vec<String>,
     /// Why maps stay pinned that no program uses; reported once.

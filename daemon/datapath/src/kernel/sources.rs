@@ -79,7 +79,7 @@ pub(super) struct SourceMaps {
 }
 
 impl SourceMaps {
-    /// Adopts the maps of a former daemon, whose programs may still read them. Without them, it starts without maps.
+    /// Adopts the maps of a former daemon; its programs may still read them. Without them, it starts without maps.
     pub(super) fn adopt(
         found: &MapHandles,
         quotas: impl FnOnce() -> BTreeMap<PortIndex, QuotaId>,

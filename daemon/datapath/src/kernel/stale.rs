@@ -10,10 +10,10 @@
 //! 4. In the daemon's network namespace, or in those of all processes (`netns`), the kernel lists the connected
 //!    sockets. The thread destroys stale ones by their cookies (`sock_diag`), and their owners see ECONNABORTED.
 //!
-//! Invariant: a socket is ended only if it dialled a frontend whose service has no slice with that backend, or which no
-//! service has any more. Missing data ends no socket: before the first complete table no frontend counts as gone, and a
-//! port without its list of serving backends loses no socket. Sockets that dialled a backend directly are left alone.
-//! An unconnected socket need not be ended: its next datagram selects a backend anew.
+//! Invariant: the thread ends a socket only if it dialled a frontend, and the frontend's service has no slice with that
+//! backend or no service has the frontend any more. Missing data ends no socket: before the first complete table no
+//! frontend counts as gone, and a port without its list of serving backends loses no socket. Sockets that dialled a
+//! backend directly are left alone. An unconnected socket need not be ended: its next datagram selects a backend anew.
 
 mod backend_lookup;
 mod netns;
@@ -42,7 +42,7 @@ use udp_peers::UdpPeerReader;
 /// one finds it. A start also sweeps this often, because a change may precede it.
 const SWEEPS_PER_CHANGE: u32 = 2;
 
-/// The namespaces whose sockets are ended.
+/// The thread ends sockets in these namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespaces {
     /// The daemon's own network namespace: the host's.
@@ -85,7 +85,7 @@ pub(super) struct StaleSweep {
     sweeper: Sweeper<BackendLookup>,
     // Reads what UDP sockets dialled, or why it cannot. `None`: UDP sockets are left alone.
     udp_reader: Option<Result<UdpPeerReader, Arc<str>>>,
-    // The only network namespace whose sockets are ended; `None`: all, or it is unknown.
+    // The only network namespace in which the thread ends sockets; `None`: all, or it is unknown.
     netns: Option<u64>,
     due: u32,
     // Whether the maps have held every frontend, except refused ones.

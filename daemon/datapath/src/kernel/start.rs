@@ -38,7 +38,7 @@ use crate::sys;
 /// The options of a start.
 #[derive(Clone, Debug)]
 pub struct StartOptions {
-    /// The cgroup whose sockets are served; `None`: the root of the host's cgroup v2 hierarchy.
+    /// The cgroup with the sockets that the programs serve; `None`: the root of the host's cgroup v2 hierarchy.
     pub cgroup: Option<PathBuf>,
     /// The folder of all pins on a BPF file system; created if missing.
     pub bpffs: PathBuf,

@@ -33,7 +33,7 @@ pub(super) struct BackendLookup {
     generation: Generation,
     reverse: MapHandle,
     udp_reader: Option<Result<UdpPeerReader, Arc<str>>>,
-    // The only network namespace whose sockets are ended; `None`: all, or it is unknown.
+    // The only network namespace in which the thread ends sockets; `None`: all, or it is unknown.
     netns: Option<u64>,
     // UDP connections that seemed to have lost their backend when they were read.
     suspects: UdpConnections,
