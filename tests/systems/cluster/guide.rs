@@ -6,7 +6,7 @@
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 
-const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/cases.md");
+const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systems/cluster/cases.md");
 
 /// The heading of the guide's section with the cases.
 const CASES: &str = "\n## Cases of a real control plane\n";
