@@ -138,7 +138,7 @@ const EDGES: [(&str, &[&str]); 41] = [
     ("probe.checks", &["endpoints.never-ready", "slices.counts", "verdict", "probe.frontend"]),
     ("hold.state", &["slices.counts", "verdict", "probe.backend"]),
     ("slices.counts", &["verdict", "probe.frontend", "policy.local-draining"]),
-    ("self.hooks", &["probe.frontend"]),
+    ("self.hooks", &["self.ready", "probe.frontend"]),
     ("self.maps", &["view.table-kernel", "verdict", "probe.frontend"]),
     ("view.table-kernel", &["probe.frontend"]),
     ("lb.failing", &["lb.pending", "events.list"]),

@@ -72,7 +72,7 @@ fn a_missing_program_is_the_cause_and_its_return_is_reported() {
             first: "self.hooks",
             exit: 3,
             next: "Restart holdfast",
-            findings: &["probe.frontend skipped", "probe.backend ok", "view.table-kernel ok", "verdict ok"],
+            findings: &["probe.frontend unknown", "probe.backend ok", "view.table-kernel ok", "verdict ok"],
             says: &["Programs are not attached", "connect4. Local clients are not served"],
         },
     );
@@ -191,7 +191,8 @@ fn kube_proxys_leftover_rules_are_reported_with_affected_clients() {
     let local = ask(Location::NODE);
     assert!(matches!(&local, Outcome::Answered { by, .. } if by == "web"), "{local:?}");
     let forwarded = ask(Location::far("pod"));
-    assert!(matches!(forwarded, Outcome::Silent | Outcome::Unreachable), "{forwarded:?}");
+    // The packet programs at the pod's device serve the client before the leftover rules see its packet.
+    assert!(matches!(&forwarded, Outcome::Answered { by, .. } if by == "web"), "{forwarded:?}");
 }
 
 /// A process on a port of the node that answers every health check with 200, until the test ends.

@@ -124,8 +124,8 @@ pub(super) fn check_leftover(case: &Case<'_>) -> Judgement {
     Judgement::error_if(
         is_wrong,
         format!(
-            "Rules of {}, which does not run, name {}{what} ({}). Clients on this node are served all \
-             the same; packets that are forwarded meet them.",
+            "Rules of {}, which does not run, name {}{what} ({}). Clients that holdfast serves do not meet \
+             them; other forwarded packets do.",
             first.proxy,
             join_names(left.iter().map(|rule| rule.frontend).collect::<BTreeSet<_>>()),
             first.place
