@@ -1,7 +1,7 @@
 //! A booted Linux for package tests: real systemd as PID 1, real journald and real dpkg, in namespaces of its own. In
 //! a guest made for these tests (`vm run --disk`), it is the guest itself.
 //!
-//! Invariant: nothing outside changes, and all of it goes when the `HostContext` is dropped or its process ends in any
+//! Invariant: nothing outside changes, and all of it goes when the `Host` is dropped or its process ends in any
 //! way. The first process dies with the thread that started it, and takes all others with it; a guest ends as a whole.
 //! Memory and CPU are not limited inside, because the machine may use those controllers in another hierarchy.
 

@@ -36,8 +36,8 @@ pub(super) struct RestartKey {
 }
 
 /// Declares a table as a struct, with a line per key: `name: Type = default, reader, show, reload or restart;`. The
-/// reader is one of the functions `take…` below, or takes their arguments. `show` is one of the functions in `show.rs`,
-/// or takes their argument. A nested table ends with `inner`.
+/// reader is one of the functions `take…` below, or takes their arguments. `show` is one of the functions in
+/// `show.rs`, or takes their argument. A nested table ends with `inner`.
 macro_rules! table {
     (
         $(#[$about:meta])*

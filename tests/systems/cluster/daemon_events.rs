@@ -31,7 +31,7 @@ fn write_slice(api: &Api<'_>, endpoints: &Value) {
     api.apply_object(&slice).unwrap();
 }
 
-/// The Events in order, each as `BackendsHeld DiagnosedService web 1` with its count.
+/// The Events in order, each as `BackendsHeld Service web 1` with its count.
 fn events(api: &Api<'_>) -> Vec<String> {
     let list = api.request("GET", EVENTS, None).unwrap().object().unwrap();
     let words = |event: &Value| {

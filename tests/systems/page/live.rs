@@ -43,7 +43,7 @@ fn a_stopped_daemon_is_reported_and_missed_changes_are_filled_in() {
         browser.until_text("#alive", "live");
         node.stop();
         browser.until_text("#alive", "the daemon has not answered for");
-        browser.until_text("#health", "unknown: the daemon does not answer");
+        browser.until_text("#health", "not known: the daemon does not answer");
         browser.until("document.querySelector('#health').className === 'unknown'");
         browser.until("document.body.classList.contains('old')");
         browser.until_text(".window tbody th", "10.96.0.10:80/TCP");

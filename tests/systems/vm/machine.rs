@@ -33,7 +33,7 @@ const LINE: &str =
 /// and emulated they are the slowest way.
 const CPU: &str = "max,la57=off,erms=off,fsrm=off";
 
-/// A getty waits for a device that never appears. The last word is for `HostContext::enclosing_reservations`.
+/// A getty waits for a device that never appears. The last word is for `Host::around`.
 const LINE_OF_A_SYSTEM: &str =
     "rdinit=/system systemd.mask=getty.target systemd.show_status=no holdfast.guest";
 

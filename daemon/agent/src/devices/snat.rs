@@ -16,8 +16,8 @@ const UNPRIVILEGED: RangeInclusive<u16> = 1024..=u16::MAX;
 /// The kernel's default ephemeral ports.
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// Ports that stay free for clients on their way to backends of this node: those get ports from `THROUGH_FIRST` in
-/// `abi.h` up to 29,999, except the ports of [`snat_ports`].
+/// Ports that stay free for clients on their way to backends of this node: those get ports from
+/// `TRANSLATED_PORTS_FIRST` in `abi.h` up to 29,999, except the ports of [`snat_ports`].
 const FORWARDED: RangeInclusive<u16> = 24_000..=29_999;
 
 /// The range used if no port is free: above the kernel's default ephemeral ports, and above node ports.
