@@ -7,8 +7,8 @@ use holdfast_conformance::{Cluster, Init};
 use super::clients::Clients;
 use super::page::blocks;
 use super::stage::{
-    APISERVER, CLONE, FIRST, NEXT, NODES, SOMEBODYS, eventually, next_version, package_version, reaches, start, typed,
-    wait_for_service,
+    APISERVER, CLONE, FIRST, NEXT, NODES, SOMEBODYS, eventually, next_version, package_version, reaches,
+    start, typed, wait_for_service,
 };
 
 const CONFIG: &str = "/etc/holdfast/holdfast.toml";
