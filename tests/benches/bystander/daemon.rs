@@ -120,7 +120,7 @@ fn on_stage(load: Load, play: impl FnOnce(Stage<'_>)) {
     let last = Tenant::new(&cluster, &bed, load).settle();
     let daemon = daemon(&bed, &authority, &server);
     let last = last.unwrap_or_else(|| "bystander/web".to_owned());
-    until("settled", || daemon.tell(&["services", &last]).unwrap().contains(&last));
+    until("settled", || daemon.answer(&["services", &last]).unwrap().0 == Some(0));
     play(Stage { load, bed: &bed, cluster: &cluster, daemon: &daemon });
 }
 
