@@ -86,5 +86,7 @@ pub(super) const DRAIN: &str = "Exit code: 0 no new client gets such a backend, 
 pub(super) const UNDRAIN: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be \
                                   reached or rejects the order";
 
+pub(super) const BUGREPORT: &str = "Exit code: 0 it is written, 1 it cannot be written, 5 it is written, and some of its files have no content";
+
 pub(super) const IMPORT: &str = "Exit code: 0 the blocks say all that the file says, 1 something is noted on standard error, 78 \
                                  the file cannot be read";

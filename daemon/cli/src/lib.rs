@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bugreport;
 mod check;
 mod cleanup;
 mod client;
@@ -38,6 +39,7 @@ use serde_json::{Value, json};
 
 pub use exit::Exit;
 
+use bugreport::BugreportArgs;
 use client::{Client, ClientError, Reply};
 use filters::{
     Backends, DiagnoseArgs, DrainArgs, Events, ExplainArgs, Filters, Flows, Frontends, History, Refusals,
@@ -201,6 +203,9 @@ pub enum ClientCommand {
         #[arg(long, value_name = "FORMAT", value_parser = import::parse_format)]
         from: Option<Format>,
     },
+    /// Write an archive for a report of a problem; without `--write`, show what it would hold
+    #[command(after_help = exit::BUGREPORT)]
+    Bugreport(BugreportArgs),
     /// Print the completions for a shell
     Completions {
         /// The shell for the completions
@@ -351,6 +356,11 @@ impl Cli {
             }
             ClientCommand::Import { file, from } => {
                 import::import_file(file, *from).write(self.form(), out, err).map_err(Into::into)
+            }
+            ClientCommand::Bugreport(BugreportArgs { write }) => {
+                bugreport::run_bugreport(client, write.as_deref())
+                    .write(self.form(), out, err)
+                    .map_err(Into::into)
             }
             ClientCommand::Completions { shell } => print_completions(*shell, out).map_err(Into::into),
         }

@@ -1,7 +1,9 @@
 //! The command line against a served snapshot.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,6 +139,50 @@ fn an_address_without_a_port_gets_the_usual_one() {
     ] {
         assert_eq!(with_port(address), expected);
     }
+}
+
+#[test]
+fn a_bugreport_is_shown_before_it_is_written_and_never_overwrites() {
+    let served = serve(everything());
+    let shown = served.ask(&["bugreport"]);
+    assert_eq!(shown.exit, Exit::Good);
+    assert!(
+        shown.out.contains("history.json") && shown.out.contains("Nothing is written yet"),
+        "{}",
+        shown.out
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.tar");
+    let socket = served.socket.to_str().unwrap();
+    let write = || run(&["--socket", socket, "bugreport", "--write", path.to_str().unwrap()]);
+    let written = write();
+    assert!(written.out.contains("is written: 20 files"), "{written:?}");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut archive = tar::Archive::new(std::fs::File::open(&path).unwrap());
+    let mut contents = BTreeMap::new();
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let name = entry.path().unwrap().display().to_string();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        contents.insert(name, text);
+    }
+    assert_eq!(contents.len(), 21, "the files and their list");
+    assert!(contents["holdfast-bugreport/frontends.json"].contains("default/web"));
+    assert!(contents["holdfast-bugreport/status.txt"].contains("not serving"));
+    assert!(contents["holdfast-bugreport/MANIFEST.txt"].contains("all services, and rejected objects"));
+    assert_eq!(write().exit, Exit::Finding, "an existing file stays");
+}
+
+#[test]
+fn a_bugreport_without_a_daemon_says_so_in_each_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, none) = (folder.path().join("report.tar"), folder.path().join("none.sock"));
+    let ran = run(&["--socket", none.to_str().unwrap(), "bugreport", "--write", path.to_str().unwrap()]);
+    assert_eq!(ran.exit, Exit::Incomplete, "{ran:?}");
+    assert!(ran.err.contains("status.txt has no content: cannot reach the daemon"), "{}", ran.err);
+    assert!(ran.err.contains("frontends.json has no content: not asked"), "{}", ran.err);
+    assert!(path.exists());
 }
 
 #[test]
