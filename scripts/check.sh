@@ -40,6 +40,11 @@ needing() {
 }
 needing "alerts" "promtool, of the package prometheus" scripts/promtool.sh
 needing "dashboard" "node and npm, and @grafana/schema from there" scripts/dashboard.sh
+man_pages() {
+	mandoc -T lint -W warning packaging/man/holdfast.1 packaging/man/holdfast.8 &&
+		scripts/package-keys.sh | mandoc -T lint -W warning
+}
+step "man pages" man_pages
 step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/systems/vm/*.sh tests/systems/host/*.sh \
 	tests/systems/conformance/machine/*.sh .ci/run packaging/debian/{postinst,prerm,postrm}
 
