@@ -11,7 +11,7 @@ use holdfast_api::parameters;
 use holdfast_api::query::{Argument, Parameter};
 
 /// A path of the admin API with filters.
-pub(crate) trait FilteredPath: Clone + std::fmt::Debug + Send + Sync + 'static {
+pub trait FilteredPath: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The parameters that the path accepts.
     const PARAMETERS: &'static [Parameter];
 }
@@ -74,6 +74,16 @@ filtered_paths!(
     History by HISTORY,
     Watch by WATCH
 );
+
+/// The arguments of a command that shows a table.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TableArgs<P: FilteredPath> {
+    #[command(flatten)]
+    pub(super) filters: Filters<P>,
+    /// Go on: write each row that changes, until interrupted
+    #[arg(short = 'w', long = "watch")]
+    pub(super) is_followed: bool,
+}
 
 /// The arguments of `explain`.
 #[derive(Clone, Debug, clap::Args)]

@@ -12,6 +12,7 @@ mod cleanup;
 mod client;
 mod exit;
 mod filters;
+mod follow;
 mod health;
 mod import;
 mod paint;
@@ -42,8 +43,8 @@ pub use exit::Exit;
 use bugreport::BugreportArgs;
 use client::{Client, ClientError, Reply};
 use filters::{
-    Backends, DiagnoseArgs, DrainArgs, Events, ExplainArgs, Filters, Flows, Frontends, History, Refusals,
-    Services, UndrainArgs, Watch,
+    Backends, DiagnoseArgs, DrainArgs, Events, ExplainArgs, FilteredPath, Filters, Flows, Frontends, History,
+    Refusals, Services, TableArgs, UndrainArgs, Watch,
 };
 use holdfast_api::form::Form;
 use holdfast_api::verify::{Verification, VerifyOutcome};
@@ -127,11 +128,11 @@ pub enum ClientCommand {
     /// The same on a terminal, live, with the latest changes; until interrupted
     Top,
     /// All frontends, and what clients get there
-    Frontends(Filters<Frontends>),
+    Frontends(TableArgs<Frontends>),
     /// Every endpoint of every port, used or not, and why not
-    Backends(Filters<Backends>),
+    Backends(TableArgs<Backends>),
     /// Every known service, and rejected objects
-    Services(Filters<Services>),
+    Services(TableArgs<Services>),
     /// Explain what a client gets at a service or an address
     Explain(ExplainArgs),
     /// What is wrong with a service, and what to do next? `-o wide` also shows passed checks
@@ -255,6 +256,9 @@ pub fn parse(
     })
 }
 
+const FOLLOWED_AS_TEXT: &str =
+    "-w writes rows for people\nhint: `holdfast watch -o json` writes each change for a program";
+
 /// The tip for an option that other programs have.
 fn format_tip(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
@@ -313,9 +317,9 @@ impl Cli {
         match question {
             ClientCommand::Status => status::run_status(client, self.form() == Form::Json, fit),
             ClientCommand::Top => top::run_top(client, out),
-            ClientCommand::Frontends(filter) => self.query_table(client, "frontends", &filter.values, fit),
-            ClientCommand::Backends(filter) => self.query_table(client, "backends", &filter.values, fit),
-            ClientCommand::Services(filter) => self.query_table(client, "services", &filter.values, fit),
+            ClientCommand::Frontends(table) => self.show_table(client, "frontends", table, (fit, err)),
+            ClientCommand::Backends(table) => self.show_table(client, "backends", table, (fit, err)),
+            ClientCommand::Services(table) => self.show_table(client, "services", table, (fit, err)),
             ClientCommand::Explain(asked) => self.explain(client, asked, fit),
             ClientCommand::Diagnose(asked) => self.diagnose(client, asked, fit),
             ClientCommand::Events(filter) => {
@@ -490,6 +494,27 @@ impl Cli {
         let form = self.form().as_str();
         let path = format!("/apiserver/forget?endpoint={address}&format={form}");
         copy_answer(client.post(&path)?, out)
+    }
+
+    /// Shows a table once, or follows it. A stream of tables would be no JSON; that of records is.
+    fn show_table<P: FilteredPath>(
+        &self,
+        client: &Client,
+        name: &str,
+        table: &TableArgs<P>,
+        (out, err): (&mut impl Write, &mut impl Write),
+    ) -> Result<Exit, ClientError> {
+        let TableArgs { filters, is_followed } = table;
+        match (is_followed, self.form()) {
+            (false, _) => self.query_table(client, name, &filters.values, out),
+            (true, Form::Json) => {
+                Err(ClientError::Refused { status: 400, message: FOLLOWED_AS_TEXT.to_owned() })
+            }
+            (true, form @ (Form::Table | Form::Wide)) => {
+                let path = build_path(&format!("/{name}?format={}", form.as_str()), &filters.values);
+                match follow::follow_table(client, &path, out, err)? {}
+            }
+        }
     }
 
     fn query_table(

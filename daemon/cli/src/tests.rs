@@ -186,6 +186,13 @@ fn a_bugreport_without_a_daemon_says_so_in_each_file() {
 }
 
 #[test]
+fn a_followed_table_is_for_people() {
+    let ran = serve(everything()).ask(&["frontends", "-w", "-o", "json"]);
+    assert_eq!(ran.exit, Exit::Usage, "{ran:?}");
+    assert!(ran.err.contains("holdfast watch -o json"), "{}", ran.err);
+}
+
+#[test]
 fn a_local_command_offers_no_way_to_a_daemon() {
     for command in LOCAL_COMMANDS {
         assert!(!run(&[command, "--help"]).out.contains("--socket"), "{command}");

@@ -1,0 +1,97 @@
+//! A table that goes on: all rows first, then each row that changes.
+//!
+//! Invariant: a row is written when it is new or differs, and once more with `gone` before it when it leaves. An outage
+//! is reported once, and ends nothing.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::thread;
+use std::time::Duration;
+
+use super::client::{Client, ClientError};
+
+/// The pause between two questions.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How many cells name a row: the service, the port, the type and the address.
+const NAMING_CELLS: usize = 4;
+
+/// Follows a table until interrupted, or until its output closes.
+pub(super) fn follow_table(
+    client: &Client,
+    path: &str,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> Result<std::convert::Infallible, ClientError> {
+    let mut rows = Rows::default();
+    let first = read_table(client, path)?;
+    out.write_all(rows.update(&first, true).as_bytes())?;
+    let mut is_away = false;
+    loop {
+        out.flush()?;
+        thread::sleep(PAUSE);
+        match read_table(client, path) {
+            Ok(text) => {
+                out.write_all(rows.update(&text, false).as_bytes())?;
+                is_away = false;
+            }
+            Err(error) if is_away => drop(error),
+            Err(error) => {
+                error.report(err);
+                is_away = true;
+            }
+        }
+    }
+}
+
+fn read_table(client: &Client, path: &str) -> Result<String, ClientError> {
+    let bytes = client.get(path)?.expect_ok()?.read_whole()?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The rows as they were written last: the cells by what names the row.
+#[derive(Debug, Default)]
+struct Rows(BTreeMap<Vec<String>, Vec<String>>);
+
+impl Rows {
+    /// Takes the table as it is now. Returns the lines to write.
+    fn update(&mut self, table: &str, with_title: bool) -> String {
+        let mut now = BTreeMap::new();
+        let mut text = String::new();
+        for (place, line) in table.lines().enumerate() {
+            let cells: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let name: Vec<String> = cells.iter().take(NAMING_CELLS).cloned().collect();
+            let is_title = place == 0;
+            if is_title && with_title || !is_title && self.0.get(&name) != Some(&cells) {
+                text.push_str(line);
+                text.push('\n');
+            }
+            if !is_title {
+                now.insert(name, cells);
+            }
+        }
+        for (name, _) in self.0.iter().filter(|(name, _)| !now.contains_key(*name)) {
+            text.push_str(&format!("gone: {}\n", name.join("  ")));
+        }
+        self.0 = now;
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rows_that_change_are_written_again() {
+        let mut rows = Rows::default();
+        let table = "SERVICE  PORT\na/web    http  x  1  serving\na/api    http  x  2  serving\n";
+        assert_eq!(rows.update(table, true), table);
+        assert_eq!(rows.update(table, false), "");
+        let wider = "SERVICE   PORT\na/web     http  x  1  held\na/longer  http  x  3  serving\n";
+        assert_eq!(
+            rows.update(wider, false),
+            "a/web     http  x  1  held\na/longer  http  x  3  serving\ngone: a/api  http  x  2\n"
+        );
+    }
+}
