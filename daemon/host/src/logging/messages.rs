@@ -29,8 +29,8 @@ macro_rules! messages {
 messages! {
     STARTED = "fa7bcbd42d2dc89fb8a718175b425260", "started; the admin API answers";
     /// The service manager got `READY=1`.
-    READY = "65b0794de283a67c935fa3309c90d955", "ready; clients are served";
-    STOPPING = "187b7d892993e66831760515b687f134", "stopping; clients are served as before";
+    READY = "65b0794de283a67c935fa3309c90d955", "ready; the datapath has the table";
+    STOPPING = "187b7d892993e66831760515b687f134", "stopping; what the kernel has stays";
     STOPPING_UNPINNED = "5d1c3f8a90b7472e8f64e2a1c79b0d36", "stopping; programs or their pins are gone, so clients may lose service";
     RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
     NOT_RELOADED = "8becadd9e7b51c2e90a24cd6d196661d", "not reloaded; the old configuration stays";
