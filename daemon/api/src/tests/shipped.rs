@@ -211,12 +211,12 @@ fn every_alert_links_to_its_chapter_in_the_guide() {
     texts(&rules, "alert", &mut alerts);
     texts(&rules, "runbook", &mut runbooks);
     assert_eq!(alerts.len(), runbooks.len());
-    let guide = shipped("docs/operate.md");
+    let guide = shipped("docs/alerts.md");
     for alert in &alerts {
-        assert!(guide.contains(&format!("`{alert}`")), "docs/operate.md does not explain {alert}");
+        assert!(guide.contains(&format!("`{alert}`")), "docs/alerts.md does not explain {alert}");
     }
     for named in words_like_alerts(&guide) {
-        assert!(alerts.contains(&named), "docs/operate.md names {named}, and there is no such alert");
+        assert!(alerts.contains(&named), "docs/alerts.md names {named}, and there is no such alert");
     }
     for runbook in runbooks {
         let (page, anchor) = runbook.split_once('#').unwrap();
