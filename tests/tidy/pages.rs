@@ -12,6 +12,9 @@ const ANNOTATIONS: &str = "docs/annotations.md";
 /// Declares the annotations and labels that the daemon reads.
 const WIRE: &str = "daemon/objects/src/wire.rs";
 
+/// Where pages are in the repository, and where packages put them.
+const FOLDERS: [&str; 2] = ["docs/", "doc/holdfast/"];
+
 /// Each link to a section leads to a heading.
 pub(crate) fn anchors_are_headings(sources: &[Source]) -> Vec<Finding> {
     let pages = || sources.iter().filter(|source| source.path.ends_with(".md"));
@@ -25,7 +28,7 @@ pub(crate) fn anchors_are_headings(sources: &[Source]) -> Vec<Finding> {
     found.map(|(page, (line, to, anchor))| page.finding(line, format!("{to} has no #{anchor}"))).collect()
 }
 
-/// Each page that a file names as `docs/name.md` exists.
+/// Each page that a file names with its folder exists.
 pub(crate) fn named_pages_exist(sources: &[Source]) -> Vec<Finding> {
     // The house rules themselves name pages that are none.
     let others = sources.iter().filter(|source| !source.path.starts_with("tests/tidy/"));
@@ -89,8 +92,9 @@ fn anchor(heading: &str) -> String {
 
 fn named_pages(source: &Source) -> impl Iterator<Item = (usize, String)> {
     let lines = source.text.lines().enumerate();
-    let rests = lines.flat_map(|(at, line)| line.split("docs/").skip(1).map(move |rest| (at + 1, rest)));
-    rests.filter_map(|(line, rest)| {
+    let rests = |text| FOLDERS.iter().flat_map(move |folder| str::split(text, folder).skip(1));
+    let named = lines.flat_map(move |(at, text)| rests(text).map(move |rest| (at + 1, rest)));
+    named.filter_map(|(line, rest)| {
         let end = rest.find(|c: char| !is_word(c) && c != '-')?;
         rest[end..].starts_with(".md").then(|| (line, format!("docs/{}.md", &rest[..end])))
     })
@@ -140,8 +144,8 @@ mod tests {
     #[test]
     fn a_page_that_is_named_and_missing_is_found() {
         let page = ("docs/a-b.md", "");
-        let names = "// docs/a-b.md, https://kubernetes.io/docs/concepts\n/* docs/gone.md */";
-        check(named_pages_exist, &[page, ("a.rs", names)], &[("a.rs", 2)]);
+        let names = "// docs/a-b.md, https://kubernetes.io/docs/concepts\n/* docs/gone.md */\n# /usr/share/doc/holdfast/b.md";
+        check(named_pages_exist, &[page, ("a.rs", names)], &[("a.rs", 2), ("a.rs", 3)]);
         assert_none(&named_pages_exist(&repository().unwrap()));
     }
 
