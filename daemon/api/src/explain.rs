@@ -9,6 +9,7 @@ use axum::response::Response;
 use holdfast_core::keys::FrontendKey;
 use holdfast_diagnose::explain::{ReadBack, ResolvedQuery};
 
+use super::absent_service;
 use super::admin_listener::RequestContext;
 use super::form::Form;
 use super::query::Query;
@@ -21,7 +22,11 @@ pub(super) async fn explain(visit: RequestContext, query: Query, form: Form) -> 
     let read = read_back(&visit, walk.frontend_keys()).await;
     let explanation = walk.explain(&gather_evidence(&visit.readings, &walk, &read), &read);
     let status = if walk.is_not_found() { StatusCode::NOT_FOUND } else { StatusCode::OK };
-    response::render_response(status, form, &explanation, || text::write(&explanation))
+    let response = response::render_response(status, form, &explanation, || text::write(&explanation));
+    match query.filter.service {
+        Some(_) if walk.is_not_found() => absent_service::with_exit(response),
+        Some(_) | None => response,
+    }
 }
 
 /// The entries in the maps of the answer's frontends.

@@ -51,6 +51,10 @@ pub(super) async fn forget(
         Ok(address) => address,
         Err(refusal) => return refusal.into_response(),
     };
+    if visit.readings.apiserver().is_none() {
+        let hint = "`endpoints` under [apiserver] names the apiservers; `holdfast apiserver` shows them";
+        return ApiError::new(StatusCode::CONFLICT, "this node uses no apiserver", hint).into_response();
+    }
     match tokio::time::timeout(ANSWER_TIME_MAX, send_request(&visit.actions.forgets, peer, address)).await {
         Ok(Some(Ok(problem))) => render_outcome(address, problem, form),
         Ok(Some(Err(why))) => {
@@ -58,8 +62,8 @@ pub(super) async fn forget(
             ApiError::new(StatusCode::CONFLICT, why.to_string(), hint).into_response()
         }
         Ok(None) | Err(_) => {
-            let hint = "no apiserver is used, or the daemon starts, stops or hangs; ask `holdfast status`";
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon forgets no address now", hint)
+            let hint = "the daemon starts, stops or hangs; ask `holdfast status`";
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon cannot forget an address now", hint)
                 .into_response()
         }
     }

@@ -35,6 +35,8 @@ pub(super) enum Hint {
     Service,
     Address,
     Endpoint,
+    /// Give the frontend that the client dials.
+    Dialled,
     /// Give a time to the filter of this name.
     Time(&'static str),
     After,
@@ -76,6 +78,9 @@ impl Hint {
             Self::Endpoint => "give an address with its port, such as `?endpoint=10.96.0.10:80`, \
                                `?endpoint=10.96.0.10:53/UDP` or `?endpoint=[fd00::a]:80`"
                 .to_owned(),
+            Self::Dialled => "add what the client dials, such as `endpoint=10.96.0.10:80`; /frontends lists the \
+                              addresses, and /diagnose?service=default/kubernetes&client=IP tries all of a service"
+                .to_owned(),
             Self::Time(name) => format!(
                 "give a time such as `{name}=2026-01-08T11:11:55Z`, or how long ago, such as `{name}=90s`, `15m`, `2h` or `1d`"
             ),
@@ -93,6 +98,9 @@ impl Hint {
             Self::Address => "give an IP address without a port, such as --address 10.96.0.10".to_owned(),
             Self::Endpoint => "give NAMESPACE/NAME, or an address with its port, such as 10.96.0.10:80, \
                                10.96.0.10:53/UDP or [fd00::a]:80"
+                .to_owned(),
+            Self::Dialled => "give the address with its port in place of the service, as `holdfast frontends \
+                              NAMESPACE/NAME` lists it; `holdfast diagnose NAMESPACE/NAME --client IP` tries all"
                 .to_owned(),
             Self::Time(name) => format!(
                 "give a time such as --{name} 2026-01-08T11:11:55Z, or how long ago, such as --{name} 90s, 15m, 2h or 1d"

@@ -11,6 +11,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::stream;
 
+use super::absent_service;
 use super::form::Form;
 use super::query::Query;
 use super::response;
@@ -26,8 +27,16 @@ const JSON_LINES: &str = "application/jsonl";
 /// The whole answer, oldest record first.
 pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response {
     let limit = Some(query.records.limit.unwrap_or(LIMIT_DEFAULT));
-    let lines =
-        readings.history.select(&RecordQuery { service: query.filter.service, limit, ..query.records });
+    let service = query.filter.service.clone();
+    let lines = readings.history.select(&RecordQuery { service, limit, ..query.records });
+    if lines.is_empty() {
+        let none = || render_lines(readings, lines, form);
+        return absent_service::answer_known(readings, (&query.filter, form), none);
+    }
+    render_lines(readings, lines, form)
+}
+
+fn render_lines(readings: &Readings, lines: Vec<Arc<Line>>, form: Form) -> Response {
     let (shown, content_type): (fn(&Line) -> String, _) = match form {
         Form::Json => (json_line, JSON_LINES),
         Form::Table | Form::Wide if lines.is_empty() => {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod about;
+mod absent_service;
 mod admin_listener;
 mod affinity;
 mod apiserver;

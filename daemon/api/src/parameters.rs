@@ -75,9 +75,16 @@ pub const FLOWS: &[Parameter] = &[
 ];
 pub(super) const EXPLAIN: &[Parameter] = &[
     SERVICE,
-    endpoint_parameter(
-        "A frontend or a backend: an address with its port, and optionally a slash and the only protocol.",
-    ),
+    Parameter {
+        read_value: |query, it, value| match value.parse::<IpAddr>() {
+            Ok(host) => it.set_once(&mut query.filter.host, host.to_canonical()),
+            Err(_) => it.set_once(&mut query.filter.endpoint, parse_dial_target(value)?),
+        },
+        ..endpoint_parameter(
+            "A frontend or a backend: an address with its port, and optionally a slash and the only protocol; or an \
+             address alone, for all that is there.",
+        )
+    },
     text_parameter(
         "from",
         "The address of a client: traces its first packet to the endpoint, without sending one.",
@@ -173,7 +180,7 @@ const SERVICE: Parameter =
     text_parameter("service", "Exactly this service, as namespace/name.", |query, it, value| {
         it.set_once(&mut query.filter.service, parse_service(value)?)
     })
-    .with_help("NAMESPACE/NAME", "Exactly this service");
+    .into_positional("Exactly this service [default: all]");
 const ONLY: Parameter = text_parameter(
     "only",
     "Only services with a frontend that needs an explanation, because its clients are not served.",
@@ -280,14 +287,15 @@ fn parse_service(value: &str) -> Result<ObjectName, ApiError> {
     ObjectName::new(namespace, name).map_err(|error| refused(&error.to_string()))
 }
 
-/// The meaning of a word among `legal`; a refusal calls such a word a `noun`.
+/// The meaning of a word among `legal`, in any case; a refusal calls such a word a `noun`.
 fn parse_word<T: Copy>(
     value: &str,
     noun: &str,
     legal: impl IntoIterator<Item = (&'static str, T)>,
 ) -> Result<T, ApiError> {
     let (words, meanings): (Vec<&str>, Vec<T>) = legal.into_iter().unzip();
-    let found = words.iter().zip(meanings).find(|(word, _)| **word == value).map(|(_, meaning)| meaning);
+    let is_meant = |word: &str| word.eq_ignore_ascii_case(value);
+    let found = words.iter().zip(meanings).find(|(word, _)| is_meant(word)).map(|(_, meaning)| meaning);
     let legal = || format!("legal {noun}s: {}", words.join(", "));
     found.ok_or_else(|| bad_request(format!("unknown {noun} {}", quote_excerpt(value)), legal()))
 }
@@ -398,7 +406,11 @@ mod tests {
         let from = read("endpoint=10.0.0.5:80&from=::ffff:203.0.113.9").unwrap().filter.from;
         assert_eq!(from, Some("203.0.113.9".parse().unwrap()));
         let refused = |text| read(text).unwrap_err();
-        assert_eq!(refused("from=203.0.113.9"), "`from` needs an endpoint");
+        let no_frontend = "a client sends a packet to one frontend, and the query names none";
+        for text in ["from=203.0.113.9", "from=203.0.113.9&service=a/b", "from=203.0.113.9&endpoint=10.0.0.5"]
+        {
+            assert_eq!(refused(text), no_frontend);
+        }
         assert_eq!(refused("endpoint=10.0.0.5:80&from=fd00::1"), "fd00::1 cannot send to 10.0.0.5:80");
         assert_eq!(refused("endpoint=10.0.0.5:80&from=web"), "\"web\" is no address");
     }
@@ -446,7 +458,8 @@ mod tests {
         for text in ["client=web", "frontend=1.2.3.4:", "backend=1.2.3.4:70000", "client=[::1]", "client="] {
             assert!(refused(text).error.ends_with(" is no address"), "{text}");
         }
-        assert_eq!(refused("state=OPEN").error, "unknown state \"OPEN\"");
+        assert_eq!(refused("state=ajar").error, "unknown state \"ajar\"");
+        assert_eq!(Query::read("state=OPEN", FLOWS).unwrap().flows.stage, Some(Stage::Open));
         assert_eq!(hint(&refused("state=")), "legal states: opening, open, half-closed, closed, reset");
         assert_eq!(refused("client=::1&client=::1").error, "`client` is given twice");
     }

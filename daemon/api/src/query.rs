@@ -62,6 +62,8 @@ pub(super) struct Filter {
     pub(super) kind: Option<&'static str>,
     pub(super) address: Option<IpAddr>,
     pub(super) endpoint: Option<DialTarget>,
+    /// An address for all of its frontends.
+    pub(super) host: Option<IpAddr>,
     /// Only rows that need an explanation.
     pub(super) only_trouble: bool,
     /// The client of a packet to `endpoint`, if given.
@@ -85,7 +87,10 @@ impl Filter {
                 format!("{from} cannot send to {dialled}"),
                 "give two addresses of one family",
             )),
-            None => Err(bad_request("`from` needs an endpoint".to_owned(), Hint::Endpoint)),
+            None => Err(bad_request(
+                "a client sends a packet to one frontend, and the query names none".to_owned(),
+                Hint::Dialled,
+            )),
         }
     }
 }
@@ -122,10 +127,11 @@ impl Query {
     }
 
     pub(super) fn explain_query(&self) -> ExplainQuery {
-        match (&self.filter.endpoint, &self.filter.service) {
-            (Some(dialled), _) => ExplainQuery::Address(dialled.clone()),
-            (None, Some(service)) => ExplainQuery::Service(service.clone()),
-            (None, None) => ExplainQuery::Trouble,
+        match (&self.filter.endpoint, self.filter.host, &self.filter.service) {
+            (Some(dialled), _, _) => ExplainQuery::Address(dialled.clone()),
+            (None, Some(host), _) => ExplainQuery::Host(host),
+            (None, None, Some(service)) => ExplainQuery::Service(service.clone()),
+            (None, None, None) => ExplainQuery::Trouble,
         }
     }
 }
@@ -227,8 +233,8 @@ mod tests {
     fn a_refused_query_lists_legal_values() {
         check_refused("name=x", "unknown filter \"name\" / legal here: service, type, address, only, format");
         check_refused(
-            "type=nodeport",
-            "unknown type \"nodeport\" / legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, \
+            "type=node-port",
+            "unknown type \"node-port\" / legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, \
              ClusterSetIP",
         );
         check_refused("format=xml", "unknown format \"xml\" / legal formats: table, wide, json");

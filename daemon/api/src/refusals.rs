@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
-use super::query::{Filter, Query};
+use super::query::Filter;
 use super::response;
 use super::text_table::{Cells, write_table};
 use holdfast_agent::datapath::{RefusalSnapshot, Stage, device_name};
@@ -168,8 +168,7 @@ fn titles(wide: bool) -> impl Iterator<Item = &'static str> {
 }
 
 /// The whole answer, newest first.
-pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Response {
-    let filter = query.filter;
+pub(super) fn refusals(readings: &Readings, filter: &Filter, form: Form) -> Response {
     let told = readings.refusals.snapshot();
     let snapshot = readings.snapshot();
     let view = readings.datapath();
@@ -179,7 +178,7 @@ pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Respons
         .iter()
         .rev()
         .map(|denied| RefusalRow::from_client(denied, owners.find_owner(&denied.refusal.frontend)));
-    let rows: Vec<_> = rows.filter(|row| row.matches_filter(&filter)).collect();
+    let rows: Vec<_> = rows.filter(|row| row.matches_filter(filter)).collect();
     let lost_total = view.status().map_or(0, |status| status.refusals_lost);
     let RefusalSnapshot { refused, dropped, failure, .. } = told;
     let shown =

@@ -33,7 +33,8 @@ use super::services::Services;
 use super::table::{self, Table};
 use super::verify::{self, Verification};
 use super::{
-    diagnose, events, explain, forget, history, metrics, openapi, page, parameters, record_stream, reload,
+    absent_service, diagnose, events, explain, forget, history, metrics, openapi, page, parameters,
+    record_stream, reload,
 };
 use holdfast_agent::exposition::CONTENT_TYPE;
 use holdfast_agent::readings::Readings;
@@ -81,7 +82,7 @@ pub(super) static PATHS: [ApiPath; 22] = [
         path: "/refusals",
         about: "the latest clients that were not served",
         parameters: parameters::REFUSALS,
-        handler: Handler::Immediate(refusals::refusals),
+        handler: Handler::Immediate(refusals),
         response: ResponseSchema::for_type(schema::<Refusals<'static>>),
     },
     ApiPath {
@@ -261,7 +262,14 @@ async fn refuse_writes() -> Response {
 }
 
 fn render_table<T: Table>(readings: &Readings, query: Query, form: Form) -> Response {
-    table::table_response::<T>(readings, query.filter, form)
+    let Query { filter, .. } = query;
+    let table = || table::table_response::<T>(readings, filter.clone(), form);
+    absent_service::answer_known(readings, (&filter, form), table)
+}
+
+fn refusals(readings: &Readings, query: Query, form: Form) -> Response {
+    let Query { filter, .. } = query;
+    absent_service::answer_known(readings, (&filter, form), || refusals::refusals(readings, &filter, form))
 }
 
 fn metrics_response(visit: &RequestContext) -> Response {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
-use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::keys::{ObjectName, ServiceKey, Source};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
@@ -45,6 +45,10 @@ pub(super) struct ServiceRow<'a> {
     reason: Option<&'static str>,
     /// Of its worst frontend; null if it has none.
     verdict: Option<Code<Verdict>>,
+    /// When its worst frontend last changed; null if it has none.
+    since: Option<Rfc3339>,
+    /// The service that has the address of its worst frontend, if verdict is conflict.
+    owner: Option<Text<&'a ServiceKey>>,
     /// Of its worst frontend.
     status: Code<WriteStatus>,
     error: Option<&'a str>,
@@ -208,6 +212,8 @@ impl Table for Services {
             state: Code(view.state),
             reason: worst_reason(view, worst),
             verdict: worst.map(|frontend| Code(frontend.verdict)),
+            since: worst.map(|frontend| Rfc3339(frontend.since)),
+            owner: worst.and_then(|frontend| frontend.owner.as_ref()).map(Text),
             status: Code(status),
             error,
             ports: facts.map(|facts| facts.ports.iter().map(Port::from).collect()).unwrap_or_default(),

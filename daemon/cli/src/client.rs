@@ -194,7 +194,8 @@ impl Client {
 /// The message that a query went by TCP, and why.
 fn describe_fallback(address: &str, (socket, error): &(String, io::Error)) -> String {
     format!(
-        "the query went to {address}, where any process may answer while the daemon is down; {socket}: {error}"
+        "this answer came from {address}, where another process could answer in the daemon's place; the socket {socket} \
+         would be certain, but: {error}"
     )
 }
 
@@ -542,8 +543,8 @@ mod tests {
         client.report_fallback(&mut told);
         client.report_fallback(&mut told);
         let expected = format!(
-            "holdfast: the query went to {address}, where any process may answer while the daemon is down; {}: No such file \
-             or directory (os error 2)\n",
+            "holdfast: this answer came from {address}, where another process could answer in the daemon's place; the socket \
+             {} would be certain, but: No such file or directory (os error 2)\n",
             socket.display()
         );
         assert_eq!(String::from_utf8(told).unwrap(), expected);

@@ -9,6 +9,7 @@
 mod check;
 mod cleanup;
 mod client;
+mod exit;
 mod filters;
 mod health;
 mod import;
@@ -21,6 +22,7 @@ mod terminal_filter;
 mod tests;
 mod top;
 mod watch;
+mod yaml;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -28,10 +30,13 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser};
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use clap_complete::Shell;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
+
+pub use exit::Exit;
 
 use client::{Client, ClientError, Reply};
 use filters::{
@@ -40,93 +45,54 @@ use filters::{
 };
 use holdfast_api::form::Form;
 use holdfast_api::verify::{Verification, VerifyOutcome};
-use holdfast_config::{self as config, ConfigErrors, NodeName};
+use holdfast_config::{self as config, NodeName};
 use holdfast_import::Format;
 use terminal_filter::TerminalFilter;
-
-/// The exit of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// Done, or all is well.
-    Good,
-    /// The answer reports a problem.
-    Finding,
-    /// The daemon is unreachable, or its answer was truncated.
-    Unreachable,
-    /// The command line, or a filter in it, is invalid.
-    Usage,
-    Config,
-    Errors,
-    /// The Service does not exist.
-    NoService,
-    /// A diagnosis found nothing, but could not check everything; or Events could not be read; or `verify` found no
-    /// difference, but could not compare everything.
-    Incomplete,
-}
-
-impl Exit {
-    /// 64 is `EX_USAGE` of sysexits(3), 78 its `EX_CONFIG`.
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Good => 0,
-            Self::Finding => 1,
-            Self::Unreachable => 2,
-            Self::Usage => 64,
-            Self::Config => ConfigErrors::EXIT_CODE,
-            Self::Errors => 3,
-            Self::NoService => 4,
-            Self::Incomplete => 5,
-        }
-    }
-}
-
-impl From<Exit> for std::process::ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit.code())
-    }
-}
-
-const DIAGNOSE_EXITS: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon cannot be reached, 3 errors, \
-                              4 no such Service, 5 nothing found and something could not be checked";
-
-const VERIFY_EXITS: &str = "Exit code: 0 all is equal, 1 something differs, 2 the daemon cannot be reached, 5 not \
-                            everything could be compared, and what was is equal";
-
-const EVENTS_EXITS: &str =
-    "Exit code: 0 they were read, 2 the daemon cannot be reached, 5 they could not be read";
-
-const DRAIN_EXITS: &str = "Exit code: 0 no new client gets such a backend, 1 clients of some service still do, because no \
-                           other backend there takes clients, or no service has such a backend, 2 the daemon cannot be reached or rejects the order";
-
-const UNDRAIN_EXITS: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be reached or rejects the order";
-
-const IMPORT_EXITS: &str = "Exit code: 0 the blocks say all that the file says, 1 something is noted on standard error, 78 the file \
-                            cannot be read";
+use yaml::YamlWriter;
 
 pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
 
 /// Kubernetes services on this host, programmed into the kernel.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "holdfast", version, arg_required_else_help = true)]
+#[command(name = "holdfast", version, arg_required_else_help = true, after_help = exit::describe_all())]
 pub struct Cli {
     #[command(flatten)]
     connect: ConnectArgs,
     /// The format of answers
-    #[arg(short, long, global = true, value_enum, default_value_t = Form::Table)]
-    output: Form,
+    #[arg(
+        short, long, global = true, value_enum, ignore_case = true, default_value_t = OutputFormat::Table,
+        help_heading = GLOBAL_OPTIONS
+    )]
+    output: OutputFormat,
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The heading of the options that belong to every command.
+const GLOBAL_OPTIONS: &str = "Global options";
+
+/// The format of what a command prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum OutputFormat {
+    /// Aligned columns that fit a screen
+    Table,
+    /// Aligned columns, all of them
+    Wide,
+    /// JSON, for programs
+    Json,
+    /// The same as YAML
+    Yaml,
 }
 
 /// How to reach the daemon.
 #[derive(Clone, Debug, clap::Args)]
 struct ConnectArgs {
     /// The daemon's unix socket, and nothing else [default: /run/holdfast/admin.sock; queries then try TCP]
-    #[arg(long, global = true, value_name = "PATH", conflicts_with = "tcp")]
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "tcp", help_heading = GLOBAL_OPTIONS)]
     socket: Option<PathBuf>,
     /// The daemon's TCP address, and nothing else [default for queries: 127.0.0.1:9890, after the socket]
-    #[arg(long, global = true, value_name = "HOST:PORT")]
+    #[arg(long, global = true, value_name = "HOST[:PORT]", help_heading = GLOBAL_OPTIONS)]
     tcp: Option<String>,
 }
 
@@ -167,13 +133,13 @@ pub enum ClientCommand {
     /// Explain what a client gets at a service or an address
     Explain(ExplainArgs),
     /// What is wrong with a service, and what to do next? `-o wide` also shows passed checks
-    #[command(after_help = DIAGNOSE_EXITS)]
+    #[command(after_help = exit::DIAGNOSE)]
     Diagnose(DiagnoseArgs),
     /// The cluster's Events: their meaning, their causes and what helps
-    #[command(after_help = EVENTS_EXITS)]
+    #[command(after_help = exit::EVENTS)]
     Events(Filters<Events>),
     /// Are apiserver, memory and maps equal? The exit code answers
-    #[command(after_help = VERIFY_EXITS)]
+    #[command(after_help = exit::VERIFY)]
     Verify,
     /// Is the daemon alive, or ready? The exit code answers, for probes
     Health {
@@ -206,16 +172,17 @@ pub enum ClientCommand {
         drain: bool,
     },
     /// Before the daemon starts: create the map of client sockets outside the daemon's memory limit
+    #[command(hide = true)]
     Prepare {
         /// The configuration, which names the pins [default: /etc/holdfast/holdfast.toml, if it exists]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
     /// Give backends no new clients, for maintenance; without a backend: show all drains
-    #[command(after_help = DRAIN_EXITS)]
+    #[command(after_help = exit::DRAIN)]
     Drain(DrainArgs),
     /// Give drained backends new clients again
-    #[command(after_help = UNDRAIN_EXITS)]
+    #[command(after_help = exit::UNDRAIN)]
     Undrain(UndrainArgs),
     /// Make the running daemon read its configuration again; the old one stays if the new one is bad
     Reload,
@@ -226,7 +193,7 @@ pub enum ClientCommand {
         file: PathBuf,
     },
     /// Convert another load balancer's file to `[[service]]` blocks: of IPVS, keepalived or `HAProxy`
-    #[command(after_help = IMPORT_EXITS)]
+    #[command(after_help = exit::IMPORT)]
     Import {
         /// Output of `ipvsadm --save --numeric`, keepalived.conf or haproxy.cfg; "-" is standard input
         file: PathBuf,
@@ -252,16 +219,29 @@ pub enum ApiserverAction {
     },
 }
 
+/// The commands that reach no daemon.
+const LOCAL_COMMANDS: [&str; 6] = ["run", "cleanup", "prepare", "check-config", "import", "completions"];
+
+/// The command line, where a command that reaches no daemon does not offer the ways to one.
+fn command() -> clap::Command {
+    let hide = |id: &'static str| clap::Arg::new(id).long(id).hide(true);
+    LOCAL_COMMANDS.iter().fold(Cli::command(), |command, name| {
+        command.mut_subcommand(name, |local| local.arg(hide("socket")).arg(hide("tcp")))
+    })
+}
+
 /// Parses the command line. Writes clap's own output (help, version, errors) and returns the exit instead.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     out: &mut impl Write,
     err: &mut impl Write,
 ) -> Result<Cli, Exit> {
-    Cli::try_parse_from(arguments).map_err(|error| {
+    let parsed =
+        command().try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| {
         // If this write fails, nothing else can report it.
         if error.use_stderr() {
-            let _ = write!(err, "{error}");
+            let _ = write!(err, "{error}{}", format_tip(&error).unwrap_or_default());
             Exit::Usage
         } else {
             let _ = write!(out, "{error}");
@@ -270,11 +250,18 @@ pub fn parse(
     })
 }
 
+/// The tip for an option that other programs have.
+fn format_tip(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    let format = option.strip_prefix("--").filter(|word| OutputFormat::from_str(word, true).is_ok())?;
+    Some(format!("\n  tip: `-o {format}` chooses the format\n"))
+}
+
 impl Cli {
     /// Runs a command: with colours if the terminal shows them and the user wants them.
     pub fn run_in_colour(&self, question: &ClientCommand, out: impl Write, err: &mut impl Write) -> Exit {
         let is_file = matches!(question, ClientCommand::Completions { .. } | ClientCommand::Import { .. });
-        let is_text = !is_file && self.output != Form::Json;
+        let is_text = !is_file && self.form() != Form::Json;
         let mut painted = paint::ColourWriter::new(out);
         match is_text {
             true => self.run_command(question, &mut painted, err),
@@ -285,9 +272,27 @@ impl Cli {
     /// Runs a command without colours.
     pub fn run_command(&self, question: &ClientCommand, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let client = self.client();
-        let answered = self.dispatch_command(&client, question, out, err);
+        let answered = match self.output {
+            OutputFormat::Yaml => {
+                let mut yaml = YamlWriter::new(TerminalFilter::new(out, Form::Table));
+                let answered = self.dispatch_command(&client, question, &mut yaml, err);
+                answered.and_then(|exit| yaml.finish().map(|()| exit).map_err(Into::into))
+            }
+            OutputFormat::Table | OutputFormat::Wide | OutputFormat::Json => {
+                self.dispatch_command(&client, question, out, err)
+            }
+        };
         client.report_fallback(err);
         answered.unwrap_or_else(|error| error.report(err))
+    }
+
+    /// The format that the daemon is asked for.
+    const fn form(&self) -> Form {
+        match self.output {
+            OutputFormat::Table => Form::Table,
+            OutputFormat::Wide => Form::Wide,
+            OutputFormat::Json | OutputFormat::Yaml => Form::Json,
+        }
     }
 
     /// Filters the daemon's answers for a terminal. `top` draws on one itself, and the other commands write their own
@@ -299,9 +304,9 @@ impl Cli {
         out: &mut impl Write,
         err: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let fit = &mut TerminalFilter::new(&mut *out, self.output);
+        let fit = &mut TerminalFilter::new(&mut *out, self.form());
         match question {
-            ClientCommand::Status => status::run_status(client, self.output == Form::Json, fit),
+            ClientCommand::Status => status::run_status(client, self.form() == Form::Json, fit),
             ClientCommand::Top => top::run_top(client, out),
             ClientCommand::Frontends(filter) => self.query_table(client, "frontends", &filter.values, fit),
             ClientCommand::Backends(filter) => self.query_table(client, "backends", &filter.values, fit),
@@ -309,16 +314,16 @@ impl Cli {
             ClientCommand::Explain(asked) => self.explain(client, asked, fit),
             ClientCommand::Diagnose(asked) => self.diagnose(client, asked, fit),
             ClientCommand::Events(filter) => {
-                let begin = format!("/events?format={}", self.output.as_str());
+                let begin = format!("/events?format={}", self.form().as_str());
                 self.copy_with_exit(client, &build_path(&begin, &filter.values), fit)
             }
             ClientCommand::Verify => self.verify(client, fit),
-            ClientCommand::Health { what } => health::query_health(client, *what, self.output, fit),
+            ClientCommand::Health { what } => health::query_health(client, *what, self.form(), fit),
             ClientCommand::Refusals(filter) => self.query_table(client, "refusals", &filter.values, fit),
             ClientCommand::Flows(filter) => self.query_table(client, "flows", &filter.values, fit),
             ClientCommand::History(filter) => self.query_table(client, "history", &filter.values, fit),
             ClientCommand::Watch(filter) => {
-                watch::run_watch(client, &build_path("/watch?", &filter.values), self.output, fit, err)
+                watch::run_watch(client, &build_path("/watch?", &filter.values), self.form(), fit, err)
             }
             ClientCommand::Datapath => self.query_table(client, "datapath", &[], fit),
             ClientCommand::Apiserver { action: None } => self.query_table(client, "apiserver", &[], fit),
@@ -336,16 +341,16 @@ impl Cli {
             }
             ClientCommand::Reload => self.reload(client, fit),
             ClientCommand::Cleanup { config, drain } => {
-                cleanup::cleanup(config.as_deref(), *drain).write(self.output, out, err).map_err(Into::into)
+                cleanup::cleanup(config.as_deref(), *drain).write(self.form(), out, err).map_err(Into::into)
             }
             ClientCommand::Prepare { config } => {
-                prepare::prepare(config.as_deref()).write(self.output, out, err).map_err(Into::into)
+                prepare::prepare(config.as_deref()).write(self.form(), out, err).map_err(Into::into)
             }
             ClientCommand::CheckConfig { file } => {
-                check::check_config(file).write(self.output, out, err).map_err(Into::into)
+                check::check_config(file).write(self.form(), out, err).map_err(Into::into)
             }
             ClientCommand::Import { file, from } => {
-                import::import_file(file, *from).write(self.output, out, err).map_err(Into::into)
+                import::import_file(file, *from).write(self.form(), out, err).map_err(Into::into)
             }
             ClientCommand::Completions { shell } => print_completions(*shell, out).map_err(Into::into),
         }
@@ -354,7 +359,7 @@ impl Cli {
     fn client(&self) -> Client {
         match (&self.connect.socket, &self.connect.tcp) {
             (Some(socket), _) => Client::new(Some(socket.clone()), None),
-            (None, Some(address)) => Client::new(None, Some(address.clone())),
+            (None, Some(address)) => Client::new(None, Some(with_port(address))),
             (None, None) => {
                 let config::Admin { listen, socket } = config::Admin::default();
                 Client::new(Some(socket), Some(listen.address().to_string()))
@@ -380,11 +385,11 @@ impl Cli {
         });
         let from =
             from.as_deref().map(|from| format!("&from={}", encode_component(from))).unwrap_or_default();
-        let path = format!("/explain?format={}{}{from}", self.output.as_str(), filter.unwrap_or_default());
+        let path = format!("/explain?format={}{}{from}", self.form().as_str(), filter.unwrap_or_default());
         let mut answer = client.get(&path)?;
         if answer.status == 404 {
             answer.copy_body(out)?;
-            return Ok(Exit::Finding);
+            return Ok(answer.exit.unwrap_or(Exit::Finding));
         }
         copy_answer(answer, out)
     }
@@ -400,7 +405,7 @@ impl Cli {
             return print_check(check, out);
         }
         let probe = if *no_probe { "none" } else { "connect" };
-        let start = format!("/diagnose?format={}&probe={probe}", self.output.as_str());
+        let start = format!("/diagnose?format={}&probe={probe}", self.form().as_str());
         let narrowed = [("service", service), ("port", port), ("http", http), ("client", dialler)];
         let filters = narrowed.into_iter().chain([("since", since), ("timeout", timeout)]);
         let given: Vec<_> = filters.filter_map(|(name, value)| Some((name, value.clone()?))).collect();
@@ -423,7 +428,7 @@ impl Cli {
         let json = client.get("/verify?format=json")?.expect_ok()?.read_whole()?;
         let answer: Verification =
             serde_json::from_slice(&json).map_err(|error| ClientError::Broken(error.into()))?;
-        match self.output {
+        match self.form() {
             Form::Json => out.write_all(&json)?,
             Form::Table | Form::Wide => out.write_all(answer.text().as_bytes())?,
         }
@@ -437,9 +442,9 @@ impl Cli {
 
     /// Makes the daemon read its configuration again. Only the socket accepts this order.
     fn reload(&self, client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let path = format!("/reload?format={}", self.output.as_str());
+        let path = format!("/reload?format={}", self.form().as_str());
         let mut answer = client.post(&path)?;
-        if self.output == Form::Json && answer.status == 422 {
+        if self.form() == Form::Json && answer.status == 422 {
             let why = answer.read_short()?;
             writeln!(out, "{}", reload_refusal(&why))?;
             return Ok(Exit::Config);
@@ -458,11 +463,9 @@ impl Cli {
     ) -> Result<Exit, ClientError> {
         let service =
             service.map(|service| format!("&service={}", encode_component(service))).unwrap_or_default();
-        let form = self.output.as_str();
+        let form = self.form().as_str();
         let path = format!("/{path}?backend={}{service}&format={form}", encode_component(backend));
-        let answer = client.post(&path)?;
-        let exit = answer.exit;
-        copy_answer(answer, out).map(|good| exit.unwrap_or(good))
+        copy_answer(client.post(&path)?, out)
     }
 
     /// Makes the daemon forget an address. Only the socket accepts this order too.
@@ -474,7 +477,7 @@ impl Cli {
     ) -> Result<Exit, ClientError> {
         let address = address.to_string();
         let address = encode_component(&address);
-        let form = self.output.as_str();
+        let form = self.form().as_str();
         let path = format!("/apiserver/forget?endpoint={address}&format={form}");
         copy_answer(client.post(&path)?, out)
     }
@@ -486,15 +489,27 @@ impl Cli {
         filters: &[(&str, String)],
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let path = build_path(&format!("/{table}?format={}", self.output.as_str()), filters);
+        let path = build_path(&format!("/{table}?format={}", self.form().as_str()), filters);
         copy_answer(client.get(&path)?, out)
     }
 }
 
-/// Copies a good answer; any other answer is an error.
+/// The address with the daemon's usual port, unless it has one.
+fn with_port(address: &str) -> String {
+    let default = config::Admin::default().listen.address().port();
+    let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    match address.parse::<std::net::IpAddr>() {
+        Ok(host) => SocketAddr::new(host, default).to_string(),
+        Err(_) if has_port => address.to_owned(),
+        Err(_) => format!("{address}:{default}"),
+    }
+}
+
+/// Copies a good answer and takes the exit that the daemon requests; any other answer is an error.
 fn copy_answer(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError> {
+    let exit = answer.exit.unwrap_or(Exit::Good);
     answer.expect_ok()?.copy_body(out)?;
-    Ok(Exit::Good)
+    Ok(exit)
 }
 
 /// Describes a check, without a query to the daemon.
@@ -532,7 +547,7 @@ fn encode_component(text: &str) -> impl Display {
 
 fn print_completions(shell: Shell, out: &mut impl Write) -> io::Result<Exit> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut script);
+    clap_complete::generate(shell, &mut command(), "holdfast", &mut script);
     out.write_all(&script)?;
     Ok(Exit::Good)
 }

@@ -4,6 +4,7 @@
 
 mod apiserver;
 mod checks;
+mod unserved;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use self::apiserver::Apiserver;
 use self::checks::FailingCheck;
+use self::unserved::{NotServing, describe_groups};
 use super::Exit;
 use super::client::{Client, ClientError};
 use holdfast_api::about::Version;
@@ -158,6 +160,10 @@ struct Service {
     reason: Option<String>,
     status: String,
     error: Option<String>,
+    #[serde(default)]
+    since: Option<String>,
+    #[serde(default)]
+    owner: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -204,13 +210,6 @@ struct Status {
     refused_reload: Option<String>,
     shut: Vec<String>,
     unwritten_drains: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct NotServing {
-    service: String,
-    verdict: String,
-    reason: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -374,12 +373,12 @@ impl Status {
 impl Status {
     /// Writes the services without ready backends, and the backends with failing checks.
     fn write_services(&self, out: &mut impl Write) -> io::Result<()> {
-        write_section(out, "held", self.held.iter().map(NotServing::describe_state), 0)?;
+        write_section(out, "held", describe_groups(&self.held).into_iter(), 0)?;
         // Draining backends serve until they go.
         let (draining, unserved): (Vec<_>, Vec<_>) =
             self.not_serving.iter().partition(|it| it.verdict == "draining");
-        write_section(out, "draining", draining.into_iter().map(NotServing::describe_state), 0)?;
-        write_section(out, "not serving", unserved.into_iter().map(NotServing::describe_state), 0)?;
+        write_section(out, "draining", describe_groups(draining).into_iter(), 0)?;
+        write_section(out, "not serving", describe_groups(unserved).into_iter(), 0)?;
         let failing = self.failing_checks.iter().map(FailingCheck::describe_state);
         write_section(out, "failing health checks", failing, self.failing_checks_omitted)
     }
@@ -538,20 +537,6 @@ impl Source {
     fn describe_state(&self) -> String {
         let state = if self.synced { "" } else { " (no first list yet)" };
         format!("{}{state}", self.source)
-    }
-}
-
-impl NotServing {
-    /// The service, unless its verdict is normal: serving, or bypassed.
-    fn from_service(service: &Service) -> Option<Self> {
-        let meant = |verdict: &String| matches!(verdict.as_str(), "serving" | "bypassed");
-        let verdict = service.verdict.clone().filter(|verdict| !meant(verdict))?;
-        Some(Self { service: service.service.clone(), verdict, reason: service.reason.clone() })
-    }
-
-    fn describe_state(&self) -> String {
-        let reason = self.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        format!("{}: {}{reason}", self.service, self.verdict)
     }
 }
 

@@ -70,8 +70,7 @@ fn check(ran: &Ran, exit: Exit, out: &Expect, err: &Expect) {
 #[test]
 fn a_table_equals_the_answer_of_the_api() {
     let served = serve(everything());
-    let ran =
-        served.ask(&["frontends", "--service", "default/web", "--type", "NodePort", "--address", "0.0.0.0"]);
+    let ran = served.ask(&["frontends", "default/web", "--type", "NodePort", "--address", "0.0.0.0"]);
     check(
         &ran,
         Exit::Good,
@@ -89,9 +88,99 @@ fn a_table_equals_the_answer_of_the_api() {
 }
 
 #[test]
+fn a_service_that_does_not_exist_is_no_empty_table() {
+    let served = serve(everything());
+    for command in ["frontends", "backends", "services", "refusals", "history", "explain"] {
+        let ran = served.ask(&[command, "default/wbe"]);
+        assert_eq!(ran.exit, Exit::NoService, "{command}: {ran:?}");
+        let first = "No Service and no EndpointSlice of default/wbe is known.\n";
+        assert!(ran.out.starts_with(first) && ran.out.contains("default/web"), "{command}: {}", ran.out);
+        let ran = served.ask(&[command, "default/wbe", "-o", "json"]);
+        assert_eq!(ran.exit, Exit::NoService, "{command} as JSON: {ran:?}");
+    }
+}
+
+#[test]
+fn words_are_read_in_any_case() {
+    let served = serve(everything());
+    let ran = served.ask(&["frontends", "default/web", "--type", "nodeport", "-o", "WIDE"]);
+    assert_eq!(ran.exit, Exit::Good, "{ran:?}");
+    assert!(ran.out.contains("NodePort") && ran.out.contains("OUTSIDE"), "{}", ran.out);
+}
+
+#[test]
+fn yaml_says_what_json_says() {
+    let served = serve(everything());
+    for arguments in [&["frontends"][..], &["status"], &["explain", "default/web"], &["drain"]] {
+        let [json, yaml] = ["json", "yaml"].map(|form| served.ask(&[arguments, &["-o", form]].concat()));
+        let read: serde_json::Value = serde_saphyr::from_str(&yaml.out).unwrap();
+        assert_eq!(read, serde_json::from_str::<serde_json::Value>(&json.out).unwrap(), "{arguments:?}");
+        assert_eq!(json.exit, yaml.exit, "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_option_of_other_programs_gets_a_tip() {
+    let ran = run(&["status", "--json"]);
+    assert_eq!(ran.exit, Exit::Usage);
+    assert!(ran.err.contains("`-o json` chooses the format"), "{}", ran.err);
+}
+
+#[test]
+fn an_address_without_a_port_gets_the_usual_one() {
+    for (address, expected) in [
+        ("localhost", "localhost:9890"),
+        ("localhost:80", "localhost:80"),
+        ("10.0.0.1", "10.0.0.1:9890"),
+        ("fd00::1", "[fd00::1]:9890"),
+        ("[fd00::1]:80", "[fd00::1]:80"),
+    ] {
+        assert_eq!(with_port(address), expected);
+    }
+}
+
+#[test]
+fn a_local_command_offers_no_way_to_a_daemon() {
+    for command in LOCAL_COMMANDS {
+        assert!(!run(&[command, "--help"]).out.contains("--socket"), "{command}");
+    }
+    let help = run(&["--help"]).out;
+    assert!(!help.contains("prepare"), "{help}");
+    assert!(run(&["frontends", "--help"]).out.contains("Global options:"));
+}
+
+/// The manual page and the documentation have the list of the code, in its order.
+#[test]
+fn every_list_of_exit_codes_is_the_same() {
+    let page = include_str!("../../../packaging/man/holdfast.1");
+    let codes: Vec<&str> = page
+        .split(".Sh EXIT STATUS")
+        .nth(1)
+        .into_iter()
+        .flat_map(str::lines)
+        .take_while(|line| !line.starts_with(".Sh"))
+        .filter_map(|line| line.strip_prefix(".It Li "))
+        .collect();
+    let expected: Vec<String> = exit::MEANINGS.iter().map(|(exit, _)| exit.code().to_string()).collect();
+    assert_eq!(codes, expected);
+    let guide = include_str!("../../../docs/tables.md");
+    for (exit, meaning) in exit::MEANINGS {
+        let row = format!("| {} | {meaning} |", exit.code());
+        assert!(guide.contains(&row), "docs/tables.md has no row {row}");
+        let line = page.lines().skip_while(|line| *line != format!(".It Li {}", exit.code())).nth(1);
+        assert_eq!(
+            line.map(str::to_lowercase),
+            Some(format!("{}.", meaning.to_lowercase())),
+            "{}",
+            exit.code()
+        );
+    }
+}
+
+#[test]
 fn refusals_name_the_client_and_the_service() {
     check(
-        &serve(everything()).ask(&["refusals", "--service", "default/gone", "--address", "10.96.0.20"]),
+        &serve(everything()).ask(&["refusals", "default/gone", "--address", "10.96.0.20"]),
         Exit::Good,
         &expect![[r#"
             TIME                  VERDICT  FRONTEND           SERVICE       REASON    COUNT  SOURCE  PID   COMM
@@ -306,13 +395,15 @@ fn status_shows_every_problem() {
               maps: rm /sys/fs/bpf/tc/globals/cilium_*
 
             draining
-              kube-system/kube-dns: draining (scaled-down)
+              1 draining (scaled-down) since 2026-01-08T11:11:55Z: kube-system/kube-dns
+              next: holdfast explain kube-system/kube-dns
 
             not serving
-              default/elsewhere: dropping (local-policy)
-              default/gone: refusing (vanished)
-              default/thief: conflict (claimed)
-              telecom/signalling: unprogrammed (protocol)
+              1 conflict (claimed) since 2026-01-08T11:11:55Z: default/thief (default/web has its address)
+              1 dropping (local-policy) since 2026-01-08T11:11:55Z: default/elsewhere
+              1 refusing (vanished) since 2026-01-08T11:11:55Z: default/gone
+              1 unprogrammed (protocol) since 2026-01-08T11:11:55Z: telecom/signalling
+              next: holdfast explain default/thief
 
             failing health checks
               default/web: [fd00::1]:9000 by http, at 2026-01-08T11:11:55.000Z: not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
@@ -778,7 +869,7 @@ fn usage_errors_have_their_own_exit() {
         &["frontend"][..],
         &[],
         &["frontends", "--name", "x"],
-        &["-o", "yaml", "status"],
+        &["-o", "xml", "status"],
         &["--socket", "a", "--tcp", "b", "status"],
         &["completions", "tcsh"],
     ] {
@@ -926,7 +1017,7 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
         ("10.96.0.53:53/XYZ", Exit::Usage, ""),
         ("10.1.0.9:53/UDP", Exit::Good, "10.1.0.9:53/UDP is a backend of kube-system/kube-dns"),
         ("10.1.0.2:8080/UDP", Exit::Finding, "No service has 10.1.0.2:8080/UDP"),
-        ("default/none", Exit::Finding, "No Service and no EndpointSlice of default/none is known."),
+        ("default/none", Exit::NoService, "No Service and no EndpointSlice of default/none is known."),
         ("web", Exit::Usage, ""),
     ] {
         let ran = served.ask(&["explain", what]);
@@ -1006,7 +1097,7 @@ fn hints_are_in_the_words_of_the_command_line() {
     let served = serve(everything());
     for (arguments, expected) in [
         (&["explain", "web"][..], "give NAMESPACE/NAME, or an address with its port, such as 10.96.0.10:80"),
-        (&["frontends", "--service", "web"], "give the namespace and the name, such as default/kubernetes"),
+        (&["frontends", "web"], "give the namespace and the name, such as default/kubernetes"),
         (&["events", "web"], "give the namespace and the name, such as default/kubernetes"),
         (&["diagnose", "web"], "give the namespace and the name, such as default/kubernetes"),
         (&["diagnose", "default/web", "--client", "web"], "give an IP address"),

@@ -46,7 +46,7 @@ pub(super) fn path_text(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// One of the words of `T`.
+/// One of the words of `T`, in any case.
 pub(super) fn word<T: StrEnum>(value: &DeValue<'_>) -> Result<T, String> {
     word_among(T::ALL, value)
 }
@@ -55,7 +55,7 @@ pub(super) fn word<T: StrEnum>(value: &DeValue<'_>) -> Result<T, String> {
 pub(super) fn word_among<T: StrEnum>(words: &[T], value: &DeValue<'_>) -> Result<T, String> {
     let legal: Vec<&str> = words.iter().map(|word| word.spelling()).collect();
     let text = string(value, &format!("one of {}", legal.join(", ")))?;
-    let meant = words.iter().copied().find(|word| word.spelling() == text);
+    let meant = words.iter().copied().find(|word| word.spelling().eq_ignore_ascii_case(text));
     meant.ok_or_else(|| unknown_message("word", text, &legal))
 }
 

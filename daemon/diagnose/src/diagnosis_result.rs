@@ -52,6 +52,9 @@ pub enum ExitStatus {
     Incomplete,
 }
 
+/// The exit code of every command about a service that does not exist.
+pub const NO_SERVICE_EXIT: u8 = 4;
+
 impl ExitStatus {
     /// The exit code. Code 2 means with every command that the daemon cannot be reached.
     pub const fn code(self) -> u8 {
@@ -59,7 +62,7 @@ impl ExitStatus {
             Self::Healthy => 0,
             Self::Warnings => 1,
             Self::Errors => 3,
-            Self::NoService => 4,
+            Self::NoService => NO_SERVICE_EXIT,
             Self::Incomplete => 5,
         }
     }

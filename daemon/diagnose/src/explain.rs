@@ -7,6 +7,7 @@
 mod balancer;
 mod closed_ports;
 mod details;
+mod host;
 mod packet;
 mod query_match;
 mod record_match;
@@ -182,7 +183,7 @@ impl ResolvedQuery {
     pub fn service_names(&self) -> BTreeSet<&ObjectName> {
         let queried = match &self.query {
             ExplainQuery::Service(name) => Some(name),
-            ExplainQuery::Trouble | ExplainQuery::Address(_) => None,
+            ExplainQuery::Trouble | ExplainQuery::Address(_) | ExplainQuery::Host(_) => None,
         };
         self.subjects.iter().map(|subject| &subject.view.key.name).chain(queried).collect()
     }
@@ -228,7 +229,7 @@ impl ResolvedQuery {
         match &self.query {
             ExplainQuery::Service(name) if self.is_not_found() => given.history(name),
             ExplainQuery::Address(_) => given.past.clone(),
-            ExplainQuery::Trouble | ExplainQuery::Service(_) => Vec::new(),
+            ExplainQuery::Trouble | ExplainQuery::Service(_) | ExplainQuery::Host(_) => Vec::new(),
         }
     }
 
@@ -263,6 +264,7 @@ fn describe_headline(
             sentence::describe_frontend(&subject.view, frontend, snapshot)
                 + &describe_other_protocols(dialled, frontend, subjects)
         }
+        (ExplainQuery::Host(host), _, _) => host::describe_host(*host, found, subjects),
         (_, Some(subject), Some(frontend)) => sentence::describe_frontend(&subject.view, frontend, snapshot),
         (_, Some(subject), None) => sentence::describe_service(&subject.view),
         (ExplainQuery::Service(name), None, _) => describe_unknown_service(snapshot, name),
@@ -276,8 +278,7 @@ fn describe_headline(
 
 /// The sentence where no frontend is in trouble. It does not call the state healthy if there are no frontends.
 fn describe_all_served(snapshot: &Snapshot) -> String {
-    let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
-    let waiting: Vec<&str> = waiting.map(|(source, _)| source.as_str()).collect();
+    let waiting = unsynced_sources(snapshot);
     match (waiting.is_empty(), snapshot.services.iter().any(|view| !view.frontends.is_empty())) {
         (true, true) => "Every frontend is served.".to_owned(),
         (true, false) => "There is no frontend: no source has a service that could be dialled.".to_owned(),
@@ -295,7 +296,7 @@ fn headline_frontends<'a>(
 ) -> impl Iterator<Item = &'a FrontendView> {
     let first = match question {
         ExplainQuery::Address(_) => subject.frontends().next().map(|it| it.protocol.clone()),
-        ExplainQuery::Trouble | ExplainQuery::Service(_) => None,
+        ExplainQuery::Trouble | ExplainQuery::Service(_) | ExplainQuery::Host(_) => None,
     };
     subject.frontends().filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
 }
@@ -306,6 +307,28 @@ fn describe_other_protocols(dialled: &DialTarget, shown: &FrontendView, subjects
     let others: BTreeSet<_> = all.filter(|protocol| *protocol != shown.protocol).collect();
     let others: Vec<String> = others.iter().map(|protocol| format!("{dialled}/{protocol}")).collect();
     if others.is_empty() { String::new() } else { format!(" There is {} too.", others.join(" and ")) }
+}
+
+/// What to say about a service that the table lacks, with names that may have been meant; `None`: it has the service.
+pub fn describe_absence(snapshot: &Snapshot, name: &ObjectName) -> Option<String> {
+    if snapshot.services.find_by_name(name).next().is_some() {
+        return None;
+    }
+    let near = query_match::find_near_matches(snapshot, &ExplainQuery::Service(name.clone()));
+    let near: Vec<String> = near.into_iter().map(|it| it.name).collect();
+    let waiting = unsynced_sources(snapshot);
+    let mut text = describe_unknown_service(snapshot, name) + "\n";
+    if !waiting.is_empty() {
+        text += &format!("There is no first list yet from: {}.\n", waiting.join(", "));
+    }
+    if !near.is_empty() {
+        text += &format!("Did you mean {}?\n", near.join(" or "));
+    }
+    Some(text)
+}
+
+fn unsynced_sources(snapshot: &Snapshot) -> Vec<&'static str> {
+    snapshot.sources.iter().filter(|(_, synced)| !**synced).map(|(source, _)| source.as_str()).collect()
 }
 
 /// The sentence about a service that the table lacks. Its object may have been rejected.

@@ -30,7 +30,7 @@ mod unknown_checks;
 
 pub use check_meanings::describe_check;
 pub use client_path::{dial_target, frontend_targets};
-pub use diagnosis_result::judge_evidence as judge;
+pub use diagnosis_result::{NO_SERVICE_EXIT, judge_evidence as judge};
 pub use event_list::{EventList, EventScope};
 pub use focus::{Focus, HttpPath, PortSelector};
 pub use json::Diagnosis;

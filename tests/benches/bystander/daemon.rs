@@ -120,7 +120,7 @@ fn on_stage(load: Load, play: impl FnOnce(Stage<'_>)) {
     let last = Tenant::new(&cluster, &bed, load).settle();
     let daemon = daemon(&bed, &authority, &server);
     let last = last.unwrap_or_else(|| "bystander/web".to_owned());
-    until("settled", || daemon.tell(&["services", "--service", &last]).unwrap().contains(&last));
+    until("settled", || daemon.answer(&["services", &last]).unwrap().0 == Some(0));
     play(Stage { load, bed: &bed, cluster: &cluster, daemon: &daemon });
 }
 
@@ -251,7 +251,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Checks that the bystander's frontends are its own.
 fn check(bed: &Bed, daemon: &Daemon<'_>) {
-    let row = |name: &str| daemon.ask(&["frontends", "--service", name]).unwrap()["frontends"][0].clone();
+    let row = |name: &str| daemon.ask(&["frontends", name]).unwrap()["frontends"][0].clone();
     assert_eq!(row("bystander/web")["verdict"], "serving");
     for number in 0..HELD {
         let name = format!("bystander/held-{number}");

@@ -220,11 +220,15 @@ impl<'a> Daemon<'a> {
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// The answer of its CLI as JSON.
+    /// The answer of its CLI as JSON; an empty table if the service does not exist.
     pub fn ask(&self, words: &[&str]) -> Result<Value, BedError> {
-        let said = succeed(self.question(&[words, &["-o", "json"]].concat()), ANSWER_LIMIT)?;
-        let wrong = |_| BedError::Unexpected { who: "the daemon".to_owned(), said: said.clone() };
-        serde_json::from_str(&said).map_err(wrong)
+        let output = finish(self.question(&[words, &["-o", "json"]].concat()), ANSWER_LIMIT)?;
+        let said = String::from_utf8_lossy(&[output.stdout.clone(), output.stderr].concat()).into_owned();
+        let wrong = || BedError::Unexpected { who: "the daemon".to_owned(), said };
+        match output.status.code() {
+            Some(0 | 4) => serde_json::from_slice(&output.stdout).map_err(|_| wrong()),
+            _ => Err(wrong()),
+        }
     }
 
     /// The answer of its CLI as text, with or without findings.

@@ -285,7 +285,7 @@ impl Stage<'_> {
 /// `serving` or `refusing scaled-down`; `gone` if there is no row. In a daemon's first minute, each lost list has the
 /// reason `resync`.
 fn met(daemon: &Daemon<'_>, service: &str) -> String {
-    let rows = rows(daemon, &["frontends", "--service", service], "frontends");
+    let rows = rows(daemon, &["frontends", service], "frontends");
     let Some(row) = rows.first() else { return "gone".to_owned() };
     said(&word(row, "verdict"), row["reason"].as_str())
 }

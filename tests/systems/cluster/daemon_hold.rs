@@ -167,7 +167,7 @@ fn a_scale_down_is_refused_at_once_and_never_held() {
     expect(&daemon, WEB, "draining 10.1.0.3:8080 10.1.0.4:8080");
     println!("refused {:?} after the last slice update was told", refused_after(&cluster, &api));
     expect(&daemon, WEB, "refusing");
-    let row: Value = stage::rows(&daemon, &["frontends", "--service", WEB], "frontends").remove(0);
+    let row: Value = stage::rows(&daemon, &["frontends", WEB], "frontends").remove(0);
     assert_eq!(row["reason"], "scaled-down", "{row}");
     assert!(!daemon.tell(&["history", WEB]).unwrap().contains("held"));
 }

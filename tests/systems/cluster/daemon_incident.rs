@@ -102,7 +102,7 @@ fn beat(api: &Api<'_>, daemon: &Daemon<'_>, stop: &AtomicBool) -> (u32, Duration
 }
 
 fn has_port(daemon: &Daemon<'_>, port: u16) -> bool {
-    let rows = rows(daemon, &["frontends", "--service", BEAT], "frontends");
+    let rows = rows(daemon, &["frontends", BEAT], "frontends");
     rows.first().is_some_and(|row| row["backends"][0]["port"] == port)
 }
 

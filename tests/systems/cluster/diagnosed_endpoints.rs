@@ -47,7 +47,7 @@ fn service(api: &Api<'_>, name: &str, app: &str, spec: &Value) {
 
 fn wait_endpoints(daemon: &Daemon<'_>, service: &str, count: usize) {
     let listed = || {
-        let rows = stage::rows(daemon, &["frontends", "--service", service], "frontends");
+        let rows = stage::rows(daemon, &["frontends", service], "frontends");
         let backends = |row: &Value| row["backends"].as_array().map_or(0, Vec::len);
         Ok(rows.first().filter(|row| backends(row) == count).map(drop))
     };

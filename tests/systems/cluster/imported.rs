@@ -84,7 +84,7 @@ fn clients_reach_an_imported_service_during_an_apiserver_outage() {
     daemon.start().unwrap();
     expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
     assert_eq!(pods.reply(ADDRESS, 80), "10.1.0.1");
-    let row = rows(&daemon, &["frontends", "--service", "default/web"], "frontends").remove(0);
+    let row = rows(&daemon, &["frontends", "default/web"], "frontends").remove(0);
     assert_eq!((word(&row, "source").as_str(), word(&row, "address").as_str()), ("clusterset", ADDRESS));
     let why = daemon.tell(&["explain", &format!("{ADDRESS}:80")]).unwrap();
     assert!(why.contains("ClusterSetIP of default/web") && why.contains("10.1.0.1:8080"), "{why}");
@@ -132,7 +132,7 @@ fn a_derived_service_has_the_imports_address() {
     daemon.start().unwrap();
     stage::expect(&daemon, "default/derived-1", "ClusterIP serving 10.1.0.1:8080");
     expect(&daemon, "ClusterSetIP conflict");
-    let row = rows(&daemon, &["frontends", "--service", "default/web"], "frontends").remove(0);
+    let row = rows(&daemon, &["frontends", "default/web"], "frontends").remove(0);
     assert_eq!(
         (word(&row, "owner").as_str(), word(&row, "reason").as_str()),
         ("default/derived-1", "claimed")

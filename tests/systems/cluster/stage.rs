@@ -138,7 +138,7 @@ pub(crate) fn rows(daemon: &Daemon<'_>, words: &[&str], table: &str) -> Vec<Valu
 
 /// `ClusterIP serving 10.1.0.1:8080 10.1.0.2:8080` for each frontend of a service.
 pub(crate) fn frontends(daemon: &Daemon<'_>, service: &str) -> Vec<String> {
-    rows(daemon, &["frontends", "--service", service], "frontends").iter().map(frontend).collect()
+    rows(daemon, &["frontends", service], "frontends").iter().map(frontend).collect()
 }
 
 fn frontend(row: &Value) -> String {

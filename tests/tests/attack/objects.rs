@@ -74,7 +74,7 @@ fn noise() -> String {
 }
 
 fn rejected(daemon: &Daemon<'_>) -> Value {
-    daemon.ask(&["services", "--service", "default/web"]).unwrap()
+    daemon.ask(&["services", "default/web"]).unwrap()
 }
 
 #[test]

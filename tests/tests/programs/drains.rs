@@ -42,7 +42,7 @@ fn only(name: &str) -> BTreeMap<String, usize> {
 
 /// The row of a service's drained backend in `holdfast backends`.
 fn row(daemon: &Daemon<'_>, service: &str) -> serde_json::Value {
-    let table = daemon.ask(&["backends", "--service", service, "--address", "127.0.0.9"]).unwrap();
+    let table = daemon.ask(&["backends", service, "--address", "127.0.0.9"]).unwrap();
     table["backends"][0].clone()
 }
 

@@ -124,7 +124,7 @@ fn check_own_sockets(incident: &IncidentBed, cgroup: PathBuf, own_cgroup: bool) 
     let datapath = daemon.ask(&["datapath"]).unwrap();
     assert_eq!(datapath["kernel"]["own_cgroup_exempt"], own_cgroup);
     let ready = |daemon: &Daemon<'_>, address: &str| {
-        let rows = rows(daemon, &["backends", "--service", "static/own", "--address", address], "backends");
+        let rows = rows(daemon, &["backends", "static/own", "--address", address], "backends");
         rows[0]["ready"].as_bool().unwrap()
     };
     daemon.wait_until(|daemon| Ok(!ready(daemon, "192.0.2.1"))).unwrap();

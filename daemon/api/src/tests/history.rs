@@ -33,8 +33,11 @@ fn each_filter_is_exact() {
 #[test]
 fn history_is_words_for_people() {
     expect_file!["golden/history.txt"].assert_eq(&served().get("/history", "").body);
-    let nothing = served().get("/history?service=default/nobody", "").body;
-    assert_eq!(nothing, "no record matches\n");
+    let nothing = |query: &str| served().get(&format!("/history?{query}"), "").body;
+    assert_eq!(nothing("since=1s"), "no record matches\n");
+    let absent =
+        "No Service and no EndpointSlice of default/kubernets is known.\nDid you mean default/kubernetes?\n";
+    assert_eq!(nothing("service=default/kubernets"), absent);
 }
 
 #[test]

@@ -298,6 +298,12 @@ fn relative_paths_start_from_the_folder_of_the_file() {
 }
 
 #[test]
+fn words_are_read_in_any_case() {
+    let settings = read("[log]\nlevel = \"INFO\"\n[datapath]\nkind = \"Memory\"");
+    assert_eq!((settings.log.level.as_str(), settings.datapath.kind.as_str()), ("info", "memory"));
+}
+
+#[test]
 fn node_ports_take_words_and_ranges_and_add_them_up() {
     let read = |list: &str| read(&format!("[node]\nnode_port_addresses = {list}"));
     let addresses = |list: &str| read(list).node.node_port_addresses;

@@ -23,6 +23,8 @@ pub enum ExplainQuery {
     Service(ObjectName),
     /// What a client dials, or a backend.
     Address(DialTarget),
+    /// All frontends of an address, or all backends there.
+    Host(IpAddr),
 }
 
 /// An address with its port, and the protocol if the query names one.
@@ -106,7 +108,21 @@ pub(super) fn find_subjects(snapshot: &Snapshot, question: &ExplainQuery) -> (Qu
             (if found.is_empty() { QueryMatch::Nothing } else { QueryMatch::Service }, found)
         }
         ExplainQuery::Address(dialled) => find_by_address(snapshot, dialled),
+        ExplainQuery::Host(host) => find_by_host(snapshot, *host),
     }
+}
+
+fn find_by_host(snapshot: &Snapshot, host: IpAddr) -> (QueryMatch, Vec<Subject>) {
+    let dialled = collect_subjects(snapshot.services.iter(), |view| {
+        match_positions(view, |it| answers_at(snapshot, it, host))
+    });
+    if !dialled.is_empty() {
+        return (QueryMatch::Frontend, dialled);
+    }
+    let behind = collect_subjects(snapshot.services.iter(), |view| {
+        view.ports.iter().any(|port| port.rows.rows_at(host).next().is_some()).then(Vec::new)
+    });
+    (if behind.is_empty() { QueryMatch::Nothing } else { QueryMatch::Backend }, behind)
 }
 
 fn find_by_address(snapshot: &Snapshot, address: &DialTarget) -> (QueryMatch, Vec<Subject>) {
@@ -152,11 +168,16 @@ fn match_positions(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) 
 /// Whether a frontend answers at an address. A NodePort does at the node's addresses that serve node ports.
 fn serves_address(snapshot: &Snapshot, it: &FrontendView, dialled: &DialTarget) -> bool {
     let address = dialled.address;
-    let same_family = Family::from_address(it.address) == Family::from_address(address.ip());
-    let is_own = || snapshot.node.has_node_ports_at(address.ip());
     dialled.matches_protocol(&it.protocol)
         && it.port.get() == address.port()
-        && (it.address == address.ip() || it.address.is_unspecified() && same_family && is_own())
+        && answers_at(snapshot, it, address.ip())
+}
+
+/// Whether a frontend answers at an address, at whatever port.
+fn answers_at(snapshot: &Snapshot, it: &FrontendView, host: IpAddr) -> bool {
+    let same_family = Family::from_address(it.address) == Family::from_address(host);
+    let is_own = || snapshot.node.has_node_ports_at(host);
+    it.address == host || it.address.is_unspecified() && same_family && is_own()
 }
 
 fn lists_backend(view: &ServiceView, place: usize, dialled: &DialTarget) -> bool {
@@ -181,7 +202,7 @@ pub(super) fn find_near_matches(snapshot: &Snapshot, question: &ExplainQuery) ->
     let mut near = Vec::new();
     for view in snapshot.services.iter() {
         match question {
-            ExplainQuery::Trouble => {}
+            ExplainQuery::Trouble | ExplainQuery::Host(_) => {}
             ExplainQuery::Service(name) => near.extend(match_name(view, name)),
             ExplainQuery::Address(dialled) => match_address(view, dialled.address, &mut near),
         }
@@ -193,11 +214,31 @@ pub(super) fn find_near_matches(snapshot: &Snapshot, question: &ExplainQuery) ->
 }
 
 fn match_name(view: &ServiceView, name: &ObjectName) -> Option<NearMatch> {
-    let same = view.key.name.name() == name.name();
-    same.then(|| NearMatch {
-        what: "a service of that name in another namespace",
-        name: view.key.name.to_string(),
-    })
+    let known = &view.key.name;
+    let what = if known.name() == name.name() {
+        "a service of that name in another namespace"
+    } else if known.namespace() == name.namespace() && is_slip(known.name(), name.name()) {
+        "a service of a similar name"
+    } else {
+        return None;
+    };
+    Some(NearMatch { what, name: known.to_string() })
+}
+
+/// Whether one name is the other with one slip: a letter too many, missing or replaced, or two neighbours swapped. Each
+/// of many services is compared, so the work grows with one length alone.
+fn is_slip(one: &str, other: &str) -> bool {
+    let [one, other] = [one, other].map(str::as_bytes);
+    let begin = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let [one, other] = [one, other].map(|name| name.get(begin..).unwrap_or_default());
+    let end = one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count();
+    let [one, other] =
+        [one, other].map(|name| name.get(..name.len().saturating_sub(end)).unwrap_or_default());
+    match (one, other) {
+        ([], [_]) | ([_], [] | [_]) => begin + end > 0,
+        ([a, b], [c, d]) => a == d && b == c,
+        _ => false,
+    }
 }
 
 fn match_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<NearMatch>) {
@@ -227,5 +268,29 @@ fn is_close(a: IpAddr, b: IpAddr) -> bool {
         (IpAddr::V4(a), IpAddr::V4(b)) => a.octets().first_chunk::<3>() == b.octets().first_chunk::<3>(),
         (IpAddr::V6(a), IpAddr::V6(b)) => a.segments().first_chunk::<4>() == b.segments().first_chunk::<4>(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_slip;
+
+    #[test]
+    fn one_slip_makes_a_similar_name_and_two_do_not() {
+        for (one, other, expected) in [
+            ("wbe", "web", true),
+            ("weeb", "web", true),
+            ("we", "web", true),
+            ("wab", "web", true),
+            ("web", "web", false),
+            ("none", "gone", true),
+            ("nome", "gone", false),
+            ("a", "b", false),
+            ("", "ab", false),
+            ("web-1", "web-10", true),
+            ("payment", "web", false),
+        ] {
+            assert_eq!((is_slip(one, other), is_slip(other, one)), (expected, expected), "{one} {other}");
+        }
     }
 }
