@@ -19,14 +19,7 @@ put 644 contrib/systemd/holdfast.service usr/lib/systemd/system/holdfast.service
 put 644 contrib/systemd/holdfast.sysusers usr/lib/sysusers.d/holdfast.conf
 put 644 contrib/systemd/holdfast.tmpfiles usr/lib/tmpfiles.d/holdfast.conf
 put 644 contrib/systemd/holdfast.catalog usr/lib/systemd/catalog/holdfast.catalog
-for file in contrib/kubernetes/rbac.yaml examples/demo/manifests/*.yaml; do
-	put 644 "$file" "usr/share/doc/holdfast/examples/${file##*/}"
-done
-put 644 contrib/prometheus/holdfast.rules.yaml usr/share/doc/holdfast/examples/holdfast.rules.yaml
-put 644 contrib/grafana/holdfast.json usr/share/doc/holdfast/examples/holdfast-dashboard.json
-for file in docs/*.md; do
-	put 644 "$file" "usr/share/doc/holdfast/${file##*/}"
-done
+scripts/package-docs.sh "$root"
 
 install -d "$root"/usr/share/{man/man{1,5,8},bash-completion/completions}
 install -d "$root"/usr/share/{zsh/vendor-completions,fish/vendor_completions.d}

@@ -40,12 +40,9 @@ deb() {
 	install -D -m 644 contrib/apparmor/holdfast "$root/etc/apparmor.d/holdfast"
 	install -D -m 644 packaging/debian/lintian-overrides "$root/usr/share/lintian/overrides/holdfast"
 	{
-		printf 'holdfast (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n' "$package_version"
+		printf 'holdfast (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n' "$package_version"
 		printf ' -- The holdfast project <packages@holdfast.io>  %s\n' "$(date --rfc-email --date="@$SOURCE_DATE_EPOCH")"
 	} | gzip -9 -n >"$doc/changelog.gz"
-	gzip -9 -n -c CHANGELOG.md >"$doc/CHANGELOG.md.gz"
-	# Debian's policy wants larger documents compressed.
-	find "$doc" -name '*.md' -size +4k -exec gzip -9 -n {} +
 
 	mkdir "$root/DEBIAN"
 	size=$(du -k -s --apparent-size --exclude=DEBIAN "$root" | cut -f 1)
@@ -65,7 +62,6 @@ rpm() {
 	machine=${machine/arm64/aarch64}
 	install -D -m 644 LICENSE "$root/usr/share/licenses/holdfast/LICENSE"
 	install -m 644 LICENSE-BPF "$root/usr/share/licenses/holdfast/LICENSE-BPF"
-	install -m 644 CHANGELOG.md "$root/usr/share/doc/holdfast/CHANGELOG.md"
 	cp packaging/rpm/holdfast.spec "$work/holdfast.spec"
 	printf '* %s The holdfast project <packages@holdfast.io> - %s-1\n- See CHANGELOG.md.\n' \
 		"$(date --date="@$SOURCE_DATE_EPOCH" '+%a %b %d %Y')" "$package_version" >>"$work/holdfast.spec"

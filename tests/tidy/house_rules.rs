@@ -13,7 +13,7 @@ const LEFTOVERS: [&str; 4] =
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
 
 /// The text of a file that the rules need. A missing file reads as empty.
-fn text<'a>(sources: &'a [Source], path: &str) -> &'a str {
+pub(crate) fn text<'a>(sources: &'a [Source], path: &str) -> &'a str {
     sources.iter().find(|source| source.path == path).map_or("", |source| &source.text)
 }
 
@@ -120,7 +120,7 @@ fn links(page: &str, text: &str) -> Vec<(usize, String)> {
     relative.map(|(at, to)| (at, resolve(folder, to))).collect()
 }
 
-fn resolve(folder: &str, link: &str) -> String {
+pub(crate) fn resolve(folder: &str, link: &str) -> String {
     let mut path: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in link.split('/').filter(|part| !part.is_empty() && *part != ".") {
         if part == ".." {

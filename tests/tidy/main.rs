@@ -12,6 +12,7 @@ mod house_rules;
 mod licences;
 mod lines;
 mod names;
+mod pages;
 mod rust_rules;
 mod security;
 mod tree;

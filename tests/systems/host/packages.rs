@@ -1,6 +1,7 @@
 //! The packages themselves: their contents, the distributions' own checkers, and the .rpm on a host.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use super::{
@@ -34,6 +35,31 @@ fn both_packages_carry_the_licence_of_the_programs() {
     assert!(contents.contains("./usr/share/doc/holdfast/LICENSE-BPF"), "{contents}");
     let contents = run("rpm", &["--query", "--list", "--package", package(&First.rpm()).to_str().unwrap()]);
     assert!(contents.contains("/usr/share/licenses/holdfast/LICENSE-BPF"), "{contents}");
+}
+
+/// The relative and absolute links of a page; those to a section of itself lead nowhere else.
+fn links(page: &str) -> impl Iterator<Item = &str> {
+    let targets = page.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    targets.filter(|to| !to.is_empty() && !to.contains("://"))
+}
+
+#[test]
+fn each_link_of_an_installed_page_leads_to_an_installed_file() {
+    let root = tempfile::tempdir().unwrap();
+    run("dpkg-deb", &["--extract", package(&First.deb()).to_str().unwrap(), root.path().to_str().unwrap()]);
+    let rpm = run("rpm", &["--query", "--list", "--package", package(&First.rpm()).to_str().unwrap()]);
+    let folder = Path::new("/usr/share/doc/holdfast");
+    let inside = |path: &Path| root.path().join(path.strip_prefix("/").unwrap());
+    let is_installed =
+        |path: &Path| inside(path).is_file() && rpm.lines().any(|line| Path::new(line) == path);
+    let files = fs::read_dir(inside(folder)).unwrap().map(|it| folder.join(it.unwrap().file_name()));
+    let pages: Vec<_> = files.filter(|path| path.extension().is_some_and(|it| it == "md")).collect();
+    assert!(pages.len() > 20, "{pages:?}");
+    for page in pages {
+        let text = fs::read_to_string(inside(&page)).unwrap();
+        let dead: Vec<_> = links(&text).filter(|to| !is_installed(&folder.join(to))).collect();
+        assert!(dead.is_empty() && is_installed(&page), "{}: {dead:?}", page.display());
+    }
 }
 
 #[test]
