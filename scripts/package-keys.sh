@@ -28,7 +28,10 @@ keys() {
 			print plain(said)
 			flush(); next
 		}
-		/^# / { line = $0; sub(/^# /, "", line); gsub(/\. /, ".\n", line); said = said (said == "" ? "" : said ~ /\.$/ ? "\n" : " ") line; next }
+		/^# / {
+			line = $0; sub(/^# /, "", line); gsub(/\. /, ".\n", line)
+			said = said (said == "" ? "" : said ~ /\.$/ ? "\n" : " ") line; next
+		}
 		/^$/ { if (!listed) flush() }
 		END { if (listed) print ".El" }
 	' config.example.toml

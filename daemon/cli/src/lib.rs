@@ -50,6 +50,7 @@ use holdfast_api::form::Form;
 use holdfast_api::verify::{Verification, VerifyOutcome};
 use holdfast_config::{self as config, NodeName};
 use holdfast_import::Format;
+use report::Report;
 use terminal_filter::TerminalFilter;
 use yaml::YamlWriter;
 
@@ -350,17 +351,11 @@ impl Cli {
             }
             ClientCommand::Reload => self.reload(client, fit),
             ClientCommand::Cleanup { config, drain } => {
-                cleanup::cleanup(config.as_deref(), *drain).write(self.form(), out, err).map_err(Into::into)
+                self.write(&cleanup::cleanup(config.as_deref(), *drain), out, err)
             }
-            ClientCommand::Prepare { config } => {
-                prepare::prepare(config.as_deref()).write(self.form(), out, err).map_err(Into::into)
-            }
-            ClientCommand::CheckConfig { file } => {
-                check::check_config(file).write(self.form(), out, err).map_err(Into::into)
-            }
-            ClientCommand::Import { file, from } => {
-                import::import_file(file, *from).write(self.form(), out, err).map_err(Into::into)
-            }
+            ClientCommand::Prepare { config } => self.write(&prepare::prepare(config.as_deref()), out, err),
+            ClientCommand::CheckConfig { file } => self.write(&check::check_config(file), out, err),
+            ClientCommand::Import { file, from } => self.write(&import::import_file(file, *from), out, err),
             ClientCommand::Bugreport(BugreportArgs { write }) => {
                 bugreport::run_bugreport(client, write.as_deref())
                     .write(self.form(), out, err)
@@ -368,6 +363,15 @@ impl Cli {
             }
             ClientCommand::Completions { shell } => print_completions(*shell, out).map_err(Into::into),
         }
+    }
+
+    fn write(
+        &self,
+        report: &Report,
+        out: &mut impl Write,
+        err: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        Ok(report.write(self.form(), out, err)?)
     }
 
     fn client(&self) -> Client {
