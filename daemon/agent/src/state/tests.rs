@@ -1,6 +1,8 @@
-//! Written records come back, and damaged ones do not; [`damage`] tests what replaces them.
+//! Written records come back, and damaged ones do not; [`damage`] tests what replaces them, and [`versions`] files of
+//! other versions.
 
 mod damage;
+mod versions;
 
 use std::fs;
 use std::time::Duration;
@@ -279,9 +281,10 @@ fn an_invalid_file_is_named_and_not_used() {
 
 #[test]
 fn a_file_of_another_format_is_named_and_not_used() {
-    for format in [VERSION - 1, VERSION + 1] {
+    for (format, writer) in [(VERSION - 1, "an older"), (VERSION + 1, "a newer")] {
         let expected = format!(
-            " has format {format}; this version reads {VERSION} only, starts without the file and replaces it"
+            " has format {format} of {writer} holdfast; this one reads format {VERSION}, starts without the file and \
+             keeps it as snapshot.v{format}"
         );
         check_refused("another format", |it| it[12..16].copy_from_slice(&format.to_le_bytes()), &expected);
     }
