@@ -15,6 +15,8 @@ architecture=${architecture/x86_64/amd64}
 architecture=${architecture/aarch64/arm64}
 
 version=${PACKAGE_VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)}
+# Both kinds of packages order a candidate before its release by this sign: 1.0.0~rc.1.
+package_version=${version/-/'~'}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C.UTF-8
 umask 022
@@ -38,7 +40,7 @@ deb() {
 	install -D -m 644 contrib/apparmor/holdfast "$root/etc/apparmor.d/holdfast"
 	install -D -m 644 packaging/debian/lintian-overrides "$root/usr/share/lintian/overrides/holdfast"
 	{
-		printf 'holdfast (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n' "$version"
+		printf 'holdfast (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n' "$package_version"
 		printf ' -- The holdfast project <packages@holdfast.io>  %s\n' "$(date --rfc-email --date="@$SOURCE_DATE_EPOCH")"
 	} | gzip -9 -n >"$doc/changelog.gz"
 	gzip -9 -n -c CHANGELOG.md >"$doc/CHANGELOG.md.gz"
@@ -47,15 +49,15 @@ deb() {
 
 	mkdir "$root/DEBIAN"
 	size=$(du -k -s --apparent-size --exclude=DEBIAN "$root" | cut -f 1)
-	sed "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@SIZE@/$size/" packaging/debian/control.in \
+	sed "s/@VERSION@/$package_version/; s/@ARCHITECTURE@/$architecture/; s/@SIZE@/$size/" packaging/debian/control.in \
 		>"$root/DEBIAN/control"
 	printf '%s\n' /etc/apparmor.d/holdfast /etc/holdfast/holdfast.toml >"$root/DEBIAN/conffiles"
 	install -m 755 packaging/debian/{postinst,prerm,postrm} "$root/DEBIAN"
 	(cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 	chmod 644 "$root/DEBIAN/md5sums"
 	settle "$root"
-	dpkg-deb --root-owner-group -Zxz --build "$root" "$out/holdfast_${version}_$architecture.deb" >/dev/null
-	echo "$out/holdfast_${version}_$architecture.deb"
+	dpkg-deb --root-owner-group -Zxz --build "$root" "$out/holdfast_${package_version}_$architecture.deb" >/dev/null
+	echo "$out/holdfast_${package_version}_$architecture.deb"
 }
 
 rpm() {
@@ -66,12 +68,12 @@ rpm() {
 	install -m 644 CHANGELOG.md "$root/usr/share/doc/holdfast/CHANGELOG.md"
 	cp packaging/rpm/holdfast.spec "$work/holdfast.spec"
 	printf '* %s The holdfast project <packages@holdfast.io> - %s-1\n- See CHANGELOG.md.\n' \
-		"$(date --date="@$SOURCE_DATE_EPOCH" '+%a %b %d %Y')" "$version" >>"$work/holdfast.spec"
+		"$(date --date="@$SOURCE_DATE_EPOCH" '+%a %b %d %Y')" "$package_version" >>"$work/holdfast.spec"
 	settle "$root"
 	rpmbuild -bb --quiet --target "$machine-linux" --define "_topdir $work/rpm" --define "_rpmdir $out" \
 		--define "_rpmfilename %{name}-%{version}-%{release}.%{arch}.rpm" --define "staged $root" \
-		--define "package_version $version" "$work/holdfast.spec"
-	echo "$out/holdfast-$version-1.$machine.rpm"
+		--define "package_version $package_version" "$work/holdfast.spec"
+	echo "$out/holdfast-$package_version-1.$machine.rpm"
 }
 
 image() {

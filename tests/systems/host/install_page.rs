@@ -9,7 +9,7 @@ use std::process::Command;
 
 use holdfast_tests::host::Host;
 
-use super::{CONFIG, boot, from_environment, page, property, repository};
+use super::{CONFIG, boot, from_environment, package_version, page, property, repository};
 
 /// The reader's clone of the repository.
 const CLONE: &str = "/srv/holdfast";
@@ -84,7 +84,8 @@ fn packages_build_in_a_fresh_clone_and_install_as_the_page_says() {
     let clone = folder.path().join("holdfast");
     let promised: Vec<&str> = make.lines().filter_map(|line| Some(line.split_once("# ")?.1)).collect();
     assert_eq!(promised.len(), 2, "{make}");
-    for file in promised.iter().map(|file| file.replace("VERSION", env!("CARGO_PKG_VERSION"))) {
+    let version = package_version(env!("CARGO_PKG_VERSION"));
+    for file in promised.iter().map(|file| file.replace("VERSION", &version)) {
         assert!(clone.join(&file).is_file(), "{file}");
     }
 

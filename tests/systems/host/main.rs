@@ -73,12 +73,17 @@ impl Version {
     }
 
     fn deb(self) -> String {
-        format!("holdfast_{}_amd64.deb", self.number())
+        format!("holdfast_{}_amd64.deb", package_version(&self.number()))
     }
 
     fn rpm(self) -> String {
-        format!("holdfast-{}-1.x86_64.rpm", self.number())
+        format!("holdfast-{}-1.x86_64.rpm", package_version(&self.number()))
     }
+}
+
+/// A version as packages write it: by this sign a candidate comes before its release.
+fn package_version(version: &str) -> String {
+    version.replacen('-', "~", 1)
 }
 
 /// The path of a package.

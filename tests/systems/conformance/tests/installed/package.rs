@@ -7,8 +7,8 @@ use holdfast_conformance::{Cluster, Init};
 use super::clients::Clients;
 use super::page::blocks;
 use super::stage::{
-    APISERVER, CLONE, FIRST, NEXT, NODES, SOMEBODYS, eventually, next_version, reaches, start, typed,
-    wait_for_service,
+    APISERVER, CLONE, FIRST, NEXT, NODES, SOMEBODYS, eventually, next_version, package_version, reaches,
+    start, typed, wait_for_service,
 };
 
 const CONFIG: &str = "/etc/holdfast/holdfast.toml";
@@ -85,7 +85,8 @@ fn installed(page: &Page) -> Cluster {
 fn replace(cluster: &Cluster, node: &str, (folder, version): (&str, &str), line: &str) {
     let before = main_pid(cluster, node);
     typed_in(cluster, node, folder, line);
-    assert_eq!(typed(cluster, node, "dpkg-query --show --showformat '${Version}' holdfast"), version);
+    let installed = typed(cluster, node, "dpkg-query --show --showformat '${Version}' holdfast");
+    assert_eq!(installed, package_version(version));
     assert_ne!(main_pid(cluster, node), before, "{node}: the service runs on as it was");
     let status = typed(cluster, node, "holdfast status");
     assert!(status.contains("ready      yes"), "{node}: {status}");

@@ -38,6 +38,11 @@ pub(crate) fn next_version() -> String {
     format!("{major}.{}", patch.parse::<u32>().unwrap() + 1)
 }
 
+/// A version as packages write it: by this sign a candidate comes before its release.
+pub(crate) fn package_version(version: &str) -> String {
+    version.replacen('-', "~", 1)
+}
+
 /// Starts the cluster, and brings the reader's files.
 pub(crate) fn start(init: Init) -> Cluster {
     let topology = Topology { nodes: 2, proxy: Proxy::Nobody, init, ..Topology::default() };
@@ -79,7 +84,7 @@ fn bring_packages(cluster: &Cluster, node: &str) {
     for (version, to) in [(env!("CARGO_PKG_VERSION").to_owned(), FIRST), (next_version(), NEXT)] {
         let image = format!("holdfast-{version}-amd64.oci.tar");
         bring(cluster, node, &packages.join(&image), &format!("{to}/{image}"));
-        let package = format!("holdfast_{version}_amd64.deb");
+        let package = format!("holdfast_{}_amd64.deb", package_version(&version));
         bring(cluster, node, &packages.join(&package), &format!("{to}/target/packages/{package}"));
     }
 }
