@@ -1,6 +1,25 @@
 //! A file of another format: the version that wrote it finds it again, whatever this one does meanwhile.
 
+use holdfast_fixtures::frozen::frozen_text;
+
 use super::*;
+
+/// The manifests of that version may lack a field that this one knows.
+#[test]
+fn each_released_snapshot_is_read_as_the_table_that_it_was() {
+    let (_folder, state) = written();
+    let now = fs::read(state.path.join(FILE)).unwrap();
+    let manifests = frozen_text("everything.yaml", MANIFESTS.as_bytes());
+    for (file, manifests) in frozen_text("everything.snapshot", &now).iter().zip(&manifests) {
+        assert_eq!(file.version, manifests.version);
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), file.bytes()).unwrap();
+        let kept = StateFolder::new(folder.path()).load();
+        let kept = kept.unwrap_or_else(|error| panic!("{}: {error}", file.version)).unwrap();
+        assert_eq!((&kept.context, &kept.damage), (&context(), &None), "{}", file.version);
+        check_table(kept, &snapshot_from(&manifests.text()));
+    }
+}
 
 /// Gives a file the format of another version.
 fn set_format(state: &StateFolder, name: &str, format: u32) -> Vec<u8> {
