@@ -27,8 +27,8 @@ pub fn missing_in_description(then: &Value, now: &Value) -> Vec<String> {
             }
         }
     }
-    for name in members(&then["components"]["schemas"]).map(|(name, _)| name) {
-        if now["components"]["schemas"].get(name).is_none() {
+    for name in members(member(&then["components"], "schemas")).map(|(name, _)| name) {
+        if member(&now["components"], "schemas").get(name).is_none() {
             descriptions.missing.push(format!("schema {name}"));
         }
     }
@@ -45,7 +45,7 @@ impl Descriptions<'_> {
                     self.missing.push(format!("{place}: {name} is required"));
                 }
                 Some(other) => {
-                    self.compare_words(&format!("{place}?{name}"), &parameter["schema"], &other["schema"])
+                    self.compare_words(&format!("{place}?{name}"), &parameter["schema"], &other["schema"]);
                 }
                 None => self.missing.push(format!("{place}: the parameter {name}")),
             }
@@ -58,7 +58,7 @@ impl Descriptions<'_> {
         for (status, answer) in members(&then["responses"]) {
             for (kind, content) in members(&answer["content"]) {
                 let place = format!("{place} {status} {kind}");
-                let other = &now["responses"][status]["content"][kind]["schema"];
+                let other = &member(&member(&now["responses"], status)["content"], kind)["schema"];
                 self.compare_schemas(&place, &content["schema"], other);
             }
         }
@@ -116,7 +116,7 @@ impl Descriptions<'_> {
         let optional = required(then).into_iter().filter(|name| !still.contains(name));
         self.missing.extend(optional.map(|name| format!("{place}.{name} is not always there")));
         for (name, field) in members(&then["properties"]) {
-            self.compare_schemas(&format!("{place}.{name}"), field, &now["properties"][name]);
+            self.compare_schemas(&format!("{place}.{name}"), field, member(&now["properties"], name));
         }
     }
 
@@ -142,6 +142,12 @@ fn resolve<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
 fn types(schema: &Value) -> BTreeSet<&str> {
     let several = elements(&schema["type"]).filter_map(Value::as_str);
     schema["type"].as_str().into_iter().chain(several).collect()
+}
+
+/// The member of that name; null if there is none.
+fn member<'a>(value: &'a Value, name: &str) -> &'a Value {
+    static NULL: Value = Value::Null;
+    value.get(name).unwrap_or(&NULL)
 }
 
 fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
@@ -199,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    fn document(row: Value) -> Value {
+    fn document(row: &Value) -> Value {
         let answer = json!({ "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Rows" } } } });
         let parameter =
             json!({ "name": "format", "required": false, "schema": { "enum": ["table", "json"] } });
@@ -226,9 +232,9 @@ mod tests {
     /// Whether a change of the row, and one of the document, is found.
     #[track_caller]
     fn check(is_found: bool, change: impl FnOnce(&mut Value)) {
-        let mut now = document(row());
+        let mut now = document(&row());
         change(&mut now);
-        let missing = missing_in_description(&document(row()), &now);
+        let missing = missing_in_description(&document(&row()), &now);
         assert_eq!(!missing.is_empty(), is_found, "{missing:?}");
     }
 
