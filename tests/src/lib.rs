@@ -5,6 +5,7 @@
 pub mod bed;
 pub mod fake;
 pub mod figures;
+pub mod formats;
 pub mod fuzz;
 pub mod host;
 pub mod memory;

@@ -1,14 +1,14 @@
-//! docs/security.md promises nothing without a test.
+//! docs/security.md and docs/versions.md promise nothing without a test.
 //!
-//! Invariant: each row of its tables names at least one test of this repository. Whether the test shows what the
+//! Invariant: each row of their tables names at least one test of this repository. Whether the test shows what the
 //! sentence says is for reviewers.
 
 use crate::code::code_only;
 use crate::tree::{Finding, Source};
 
-const PAGE: &str = "docs/security.md";
+const PAGES: [&str; 2] = ["docs/security.md", "docs/versions.md"];
 
-/// Checks that each row of the page names tests, and that they exist.
+/// Checks that each row of the pages names tests, and that they exist.
 pub(crate) fn promises_are_shown(sources: &[Source]) -> Vec<Finding> {
     let code: Vec<String> =
         sources.iter().filter(|source| source.is_rust()).map(|source| code_only(&source.text)).collect();
@@ -16,10 +16,8 @@ pub(crate) fn promises_are_shown(sources: &[Source]) -> Vec<Finding> {
         let declaration = format!("fn {name}(");
         code.iter().any(|text| text.contains(&declaration))
     };
-    let page = sources.iter().find(|source| source.path == PAGE);
-    page.into_iter()
-        .flat_map(|page| rows(page).filter_map(|(line, row)| judge(page, line, row, is_test)))
-        .collect()
+    let pages = sources.iter().filter(|source| PAGES.contains(&source.path.as_str()));
+    pages.flat_map(|page| rows(page).filter_map(|(line, row)| judge(page, line, row, is_test))).collect()
 }
 
 /// The rows of all tables, without heads and rules.
@@ -46,7 +44,7 @@ mod tests {
     #[track_caller]
     fn check(row: &str, expected: &[usize]) {
         let page = format!("# Security\n\n| it | shown by |\n|---|---|\n{row}\n");
-        let sources = [Source::new(PAGE, &page), Source::new("a.rs", "fn a_b() {}\n// fn c_d() {}\n")];
+        let sources = [Source::new(PAGES[0], &page), Source::new("a.rs", "fn a_b() {}\n// fn c_d() {}\n")];
         let found: Vec<usize> = promises_are_shown(&sources).iter().map(|finding| finding.line).collect();
         assert_eq!(found, expected, "{row}");
     }

@@ -33,7 +33,8 @@ pub use file::{StoreError, StoreOutcome};
 pub use sample::Sample;
 pub use snapshot_writer::{SnapshotWrite, SnapshotWriter};
 
-/// The only format that is written and read. No other format was ever released.
+/// The only format that is written and read. No other format was ever released: `docs/versions.md` has what a further
+/// one has to keep.
 const VERSION: u32 = 9;
 
 const FILE: &str = "snapshot";
@@ -42,6 +43,11 @@ const PREVIOUS: &str = "snapshot.before";
 
 /// The name of a damaged file, kept so that an operator can find out why.
 const DAMAGED: &str = "snapshot.damaged";
+
+/// The name of a file in another format, kept for the version of holdfast that reads it.
+fn format_file(format: u32) -> String {
+    format!("{FILE}.v{format}")
+}
 
 /// The data saved with the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,20 +100,34 @@ impl StateFolder {
         self.path.is_dir().then(|| self.claim()).transpose()
     }
 
-    /// Loads the whole records of a former process; `None` if nothing was written yet. A damaged file gets a second
-    /// name, and stays in its place until a whole one replaces it: it may have the only copy of its whole records.
+    /// Loads the whole records of a former process; `None` if nothing was written yet. A file that is damaged, or of
+    /// another format, gets a second name, and stays in its place until a whole one replaces it: it may have the only
+    /// copy of its whole records.
     pub fn load(&self) -> Result<Option<SavedState>, LoadError> {
         let path = self.path.join(FILE);
-        let older = || file::load(&self.path.join(PREVIOUS)).ok().flatten();
-        let damaged = || LoadError::Damaged(path.clone());
         let newest = file::load(&path);
-        let is_damaged = newest.as_ref().map_or(true, |found| found.as_ref().is_some_and(|it| it.is_damaged));
-        let saved = damage::merge_files(newest, older, damaged);
-        if is_damaged {
+        let second_name = match &newest {
+            Err(LoadError::Version { found, .. }) => Some(format_file(*found)),
+            Err(_) => Some(DAMAGED.to_owned()),
+            Ok(found) => found.as_ref().is_some_and(|it| it.is_damaged).then(|| DAMAGED.to_owned()),
+        };
+        let is_other_format = matches!(newest, Err(LoadError::Version { .. }));
+        let load = |name: &str| file::load(&self.path.join(name)).ok().flatten();
+        // Another version kept the last file of this format when it replaced it.
+        let kept = || is_other_format.then(|| load(&format_file(VERSION))).flatten();
+        let damaged = || LoadError::Damaged(path.clone());
+        let saved = damage::merge_files(newest, || load(PREVIOUS).or_else(kept), damaged);
+        if let Some(name) = second_name {
             // If the file cannot be set aside, writing fails too, and that is reported.
-            let _ = file::set_aside_damaged(&path, &self.path.join(DAMAGED));
+            let _ = file::set_aside(&path, &self.path.join(name));
         }
         saved
+    }
+
+    /// Why the file in its place must not give way to a table that lacks a source's objects: another version of
+    /// holdfast, or this one later, may read more from it.
+    pub(crate) fn find_unread(&self) -> Option<LoadError> {
+        file::check_version(&self.path.join(FILE)).err().filter(LoadError::may_be_whole)
     }
 
     /// The age of the file. If it is unknown, for example because the clock was set back, it counts as old.

@@ -6,6 +6,7 @@ mod doors;
 mod drains;
 mod events;
 mod explanations;
+mod formats;
 mod history;
 mod hostile;
 mod judged;

@@ -215,7 +215,10 @@ fn check_map_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result
     if wanted == found {
         return Ok(());
     }
-    let source = io::Error::other(format!("it is pinned, but as {found:?} and not {wanted:?}"));
+    let source = io::Error::other(format!(
+        "it is pinned, but as {found:?} and not {wanted:?}; clients are served as before; `holdfast cleanup` removes all \
+         pins, and clients are not served from then until holdfast has started again"
+    ));
     Err(StartError::Map { attempt: "adopt", map: which.name(), source })
 }
 
@@ -446,20 +449,27 @@ pub(crate) fn can_load(features: Features) -> Result<bool, StartError> {
     }
 }
 
+/// Opens each object with maps, and loads nothing.
+#[cfg(test)]
+pub(crate) fn for_each_object(visit: &mut dyn FnMut(&OpenObject)) -> Result<(), StartError> {
+    for open in OBJECTS {
+        let mut memory = MaybeUninit::<OpenObject>::uninit();
+        visit(open(&mut memory, Features::FLOOR)?.object());
+    }
+    let mut memory = MaybeUninit::<OpenObject>::uninit();
+    let mut packets = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
+    visit(packets.open_object_mut());
+    Ok(())
+}
+
 /// The names of all objects' maps, without libbpf's own.
 #[cfg(test)]
 pub(crate) fn map_names() -> Result<std::collections::BTreeSet<String>, StartError> {
     let mut names = std::collections::BTreeSet::new();
-    for open in OBJECTS {
-        let mut memory = MaybeUninit::<OpenObject>::uninit();
-        let mut object = open(&mut memory, Features::FLOOR)?;
-        let found = object.object().maps().map(|map| map.name().to_string_lossy().into_owned());
+    for_each_object(&mut |object| {
+        let found = object.maps().map(|map| map.name().to_string_lossy().into_owned());
         names.extend(found.filter(|name| !name.contains('.')));
-    }
-    let mut memory = MaybeUninit::<OpenObject>::uninit();
-    let mut packets = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
-    let found = packets.open_object_mut().maps().map(|map| map.name().to_string_lossy().into_owned());
-    names.extend(found.filter(|name| !name.contains('.')).collect::<Vec<_>>());
+    })?;
     Ok(names)
 }
 

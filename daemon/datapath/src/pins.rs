@@ -36,8 +36,8 @@ pub use removal::{CleanupReport, DrainReport, cleanup, drain};
 
 /// The version of `bpf/include/abi.h`. Daemons of other versions have their own maps.
 pub const VERSION: u32 = 8;
-const SOCKETS_VERSION: u32 = 1;
-const FLOWS_VERSION: u32 = 1;
+pub(crate) const SOCKETS_VERSION: u32 = 1;
+pub(crate) const FLOWS_VERSION: u32 = 1;
 const LINKS: &str = "links";
 /// Contains a folder per device, named by its index.
 const DEVICE_LINKS: &str = "tc";

@@ -7,6 +7,8 @@ mod api;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod formats;
+#[cfg(test)]
 mod fuzz;
 #[cfg(test)]
 mod scenarios;

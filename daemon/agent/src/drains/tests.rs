@@ -83,6 +83,21 @@ fn the_form_of_the_file_stays() {
     expect_test::expect_file!["tests/drains.v1.json"].assert_eq(&content);
 }
 
+/// A later minor version may add a field; this one goes on draining.
+#[test]
+fn a_further_field_of_a_later_version_is_ignored() {
+    let folder = written();
+    let path = folder.path().join("drains.json");
+    let content = fs::read_to_string(&path).unwrap();
+    let body = content.split_once('\n').unwrap().1.replace("\"uid\":", "\"until\": 7, \"uid\":");
+    let body = body.strip_suffix('\n').unwrap();
+    let head = format!("holdfast drains, version 1, crc32 {:08x}", crc32fast::hash(body.as_bytes()));
+    fs::write(&path, format!("{head}\n{body}\n")).unwrap();
+    let loaded = file::load(folder.path());
+    assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
+    assert_eq!(loaded.drains, three());
+}
+
 #[test]
 fn as_many_drains_as_may_be_with_the_longest_names_fit_the_file() {
     let mut drains = Drains::default();

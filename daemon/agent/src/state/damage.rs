@@ -30,8 +30,10 @@ pub enum LoadError {
     Foreign(PathBuf),
     /// Another version of holdfast wrote the file, in a format that this one does not read.
     #[error(
-        "{} has format {found}; this version reads {VERSION} only, starts without the file and replaces it",
-        path.display()
+        "{} has format {found} of {} holdfast; this one reads format {VERSION}, starts without the file and keeps it as {}",
+        path.display(),
+        if *found > VERSION { "a newer" } else { "an older" },
+        super::format_file(*found)
     )]
     Version {
         path: PathBuf,
@@ -41,6 +43,17 @@ pub enum LoadError {
     /// The file was truncated, or changed since it was written.
     #[error("{} is damaged: some of its records are not as they were written", .0.display())]
     Damaged(PathBuf),
+}
+
+impl LoadError {
+    /// Whether another version of holdfast, or this one later, may read the file. It is false where no file exists.
+    pub(super) fn may_be_whole(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => source.kind() != io::ErrorKind::NotFound,
+            Self::Version { .. } => true,
+            Self::Foreign(_) | Self::Damaged(_) => false,
+        }
+    }
 }
 
 /// Services that the file lacks, because they were too large or damaged.

@@ -45,8 +45,8 @@ pub struct StoreOutcome {
 }
 
 /// Writes a new file next to the old one, and renames it over the old one once it is on disk. The old one stays as
-/// `before`, in case the new one gets damaged, unless it was found `damaged` itself. `most` limits the bytes of one
-/// service.
+/// `before`, in case the new one gets damaged, unless it was found `damaged` itself, or is of another format. `most`
+/// limits the bytes of one service.
 pub(super) fn store(
     folder: &Path,
     (name, before, damaged): (&str, &str, &str),
@@ -64,7 +64,7 @@ pub(super) fn store(
         .inspect_err(|_| drop(fs::remove_file(&fresh)))
         .map_err(failed(&fresh))?;
     let [path, before, damaged] = [name, before, damaged].map(|name| folder.join(name));
-    if !is_same_file(&path, &damaged) {
+    if !is_same_file(&path, &damaged) && check_version(&path).is_ok() {
         keep_copy(&path, &before).map_err(failed(&before))?;
     }
     fs::rename(&fresh, &path).map_err(failed(&fresh))?;
@@ -83,10 +83,10 @@ pub(super) fn keep_copy(path: &Path, second: &Path) -> io::Result<()> {
     fs::hard_link(path, second)
 }
 
-/// Gives a damaged file its second name. A folder or the like, which cannot have two names, is renamed, because it
-/// has no content to read, and would block the new file.
-pub(super) fn set_aside_damaged(path: &Path, damaged: &Path) -> io::Result<()> {
-    keep_copy(path, damaged).or_else(|_| fs::rename(path, damaged))
+/// Gives a file that cannot be used its second name. A folder or the like, which cannot have two names, is renamed,
+/// because it has no content to read, and would block the new file.
+pub(super) fn set_aside(path: &Path, second: &Path) -> io::Result<()> {
+    keep_copy(path, second).or_else(|_| fs::rename(path, second))
 }
 
 fn is_same_file(path: &Path, other: &Path) -> bool {

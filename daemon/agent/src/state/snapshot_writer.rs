@@ -4,7 +4,7 @@
 //! then the pause between writes grows with that time, which leaves the disk and a core for other work. On a node
 //! where only the apiserver's progress changes, writes take at most a thousandth of the time. Only a complete table
 //! is written: one without a source's first list would replace a better one. A table that lacks an unreadable source
-//! is written if the file had nothing better.
+//! is written if the file had nothing better. A file that this daemon could not read may have something better.
 //! After each write the daemon returns its freed memory to the kernel.
 
 use std::collections::BTreeMap;
@@ -41,6 +41,9 @@ const GAP_MAX: Duration = Duration::from_secs(60);
 /// The pause after a failure, so that readers' view of the disk is no older. If a try takes long, the pause grows
 /// with it as after a write.
 const GAP_FAILED: Duration = Duration::from_secs(1);
+
+/// Why a partial table is not written, behind the reason why the file cannot be read.
+const NOT_REPLACED: &str = "; a table without the objects of every source does not replace it";
 
 /// The outcome of the last write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -158,10 +161,14 @@ impl SnapshotWriter {
             numbers_below: self.history.status().below,
         };
         let folder = self.folder.clone();
-        let at = snapshot.published;
+        let (at, is_synced) = (snapshot.published, snapshot.is_synced());
         let begun = Instant::now();
         let stored = tokio::task::spawn_blocking(move || {
-            let stored = folder.store(&context, &snapshot);
+            let unread = folder.find_unread().filter(|_| !is_synced);
+            let stored = match unread {
+                Some(unread) => Err(format!("{unread}{NOT_REPLACED}")),
+                None => folder.store(&context, &snapshot).map_err(|error| error.to_string()),
+            };
             // The written table may hold the last references to data that has changed since.
             drop(snapshot);
             release_free_memory();
@@ -177,7 +184,7 @@ impl SnapshotWriter {
                 self.publish_write(SnapshotWrite { at: Some(at), bytes, left_out, damage, error: None });
                 (took * PAUSE_FACTOR).clamp(GAP, GAP_MAX)
             }
-            Ok(Err(error)) => self.record_failure(&error.to_string(), begun.elapsed()),
+            Ok(Err(error)) => self.record_failure(&error, begun.elapsed()),
             Err(error) => self.record_failure(&error.to_string(), begun.elapsed()),
         })
     }

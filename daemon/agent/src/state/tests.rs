@@ -1,6 +1,8 @@
-//! Written records come back, and damaged ones do not; [`damage`] tests what replaces them.
+//! Written records come back, and damaged ones do not; [`damage`] tests what replaces them, and [`versions`] files of
+//! other versions.
 
 mod damage;
+mod versions;
 
 use std::fs;
 use std::time::Duration;
@@ -27,8 +29,13 @@ const MANIFESTS: &str = include_str!("tests/everything.yaml");
 
 /// The snapshot of an engine that has seen every field of every kind.
 pub(super) fn snapshot() -> Snapshot {
+    snapshot_from(MANIFESTS)
+}
+
+/// The same of an engine that has seen these manifests.
+fn snapshot_from(manifests: &str) -> Snapshot {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
-    let files = [("everything.yaml".into(), MANIFESTS.as_bytes().to_vec())].into();
+    let files = [("everything.yaml".into(), manifests.as_bytes().to_vec())].into();
     let mut turn = |events: Vec<Event>, at| {
         events.into_iter().for_each(|event| engine.apply(event));
         let at = ClockReading { wall: Timestamp(at), mono: Duration::from_secs(at.unsigned_abs() - 995) };
@@ -40,7 +47,7 @@ pub(super) fn snapshot() -> Snapshot {
     events.push(Event::Progress(WatchKind::Services, "41".into()));
     turn(events, 1_000);
     // One service loses its endpoints, so that its last list differs from its rows.
-    let emptied = MANIFESTS.replace("addresses: [192.0.2.9]", "addresses: []");
+    let emptied = manifests.replace("addresses: [192.0.2.9]", "addresses: []");
     turn(texts.replace_files(&[("everything.yaml".into(), emptied.into_bytes())].into()), 2_000)
 }
 
@@ -141,7 +148,7 @@ fn a_written_snapshot_is_read_back() {
     let (_folder, state) = written();
     let kept = state.load().unwrap().unwrap();
     assert_eq!(kept.context, context());
-    check_table(kept);
+    check_table(kept, &snapshot());
 }
 
 /// A ServiceImport and its slice are saved as such, so that a restart serves them before any apiserver answers, and a
@@ -186,8 +193,8 @@ fn an_imported_service_is_read_back_as_imported() {
 
 /// Compares the table as read, except the maps' part.
 #[track_caller]
-fn check_table(kept: SavedState) {
-    let expected = SavedSnapshot::from(&snapshot());
+fn check_table(kept: SavedState, snapshot: &Snapshot) {
+    let expected = SavedSnapshot::from(snapshot);
     assert_eq!((kept.remembered.at, &kept.remembered.progress), (expected.at, &expected.progress));
     assert!(expected.services.len() > 4, "the example has several services");
     for (found, mut view) in kept.remembered.services.into_iter().zip(expected.services) {
@@ -279,9 +286,10 @@ fn an_invalid_file_is_named_and_not_used() {
 
 #[test]
 fn a_file_of_another_format_is_named_and_not_used() {
-    for format in [VERSION - 1, VERSION + 1] {
+    for (format, writer) in [(VERSION - 1, "an older"), (VERSION + 1, "a newer")] {
         let expected = format!(
-            " has format {format}; this version reads {VERSION} only, starts without the file and replaces it"
+            " has format {format} of {writer} holdfast; this one reads format {VERSION}, starts without the file and \
+             keeps it as snapshot.v{format}"
         );
         check_refused("another format", |it| it[12..16].copy_from_slice(&format.to_le_bytes()), &expected);
     }

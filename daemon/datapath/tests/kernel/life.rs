@@ -225,6 +225,9 @@ fn kernel_errors_of_a_start_name_their_cause() {
             .unwrap();
         let error = start(&|_| ());
         assert!(error.to_string().starts_with("cannot adopt the map ports: it is pinned, but as"), "{error}");
+        let hint = "; clients are served as before; `holdfast cleanup` removes all pins, and clients are not served from \
+                    then until holdfast has started again";
+        assert!(error.to_string().ends_with(hint), "{error}");
         assert!(cleanup(&options.bpffs).unwrap().errors.is_empty());
         drop(KernelMaps::start(&options).unwrap());
         // A former daemon died during a growth.

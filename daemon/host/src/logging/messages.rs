@@ -55,7 +55,7 @@ messages! {
     DEVICE_LEFT = "0458576a90e13666cbebeac21d036d36", "packets are no longer translated at a device";
     PACKETS_NOT_SERVED = "da4a158cb5ae4a01af946dd10638cc8e", "packets are not translated; sockets are served";
     OTHER_PROXY = "ef24ba3e79f39a7a1e48e02b040101ab", "another proxy serves on this node too";
-    SNAPSHOT_NOT_USED = "782dcfe9c369d4575f3e3aa03b46cf88", "the snapshot cannot be used; a new one will replace it";
+    SNAPSHOT_NOT_USED = "782dcfe9c369d4575f3e3aa03b46cf88", "the snapshot cannot be used; a new one replaces it once every source has delivered";
     SNAPSHOT_DAMAGED = "c0d3c1a8b4e64a0f9a3b7d52f6e1904b", "the snapshot is damaged; using its whole records and those of the previous one";
     CHANGES_MISSING = "54390a3c446ba2f27756c5194818152c", "too many changes at once to record; the history has a gap";
     HISTORY_NOT_WRITTEN = "7e9ad93f7c27745946efb04f3b160699", "cannot write the history; a restart would lose the latest records";
