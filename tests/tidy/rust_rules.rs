@@ -28,7 +28,8 @@ const HOMES: [(&str, &[&str]); 7] = [
     ("axum::", &["daemon/api/src"]),
     ("libbpf_rs::", &["daemon/datapath/"]),
     ("hashbrown::", &["daemon/core/src/index.rs"]),
-    ("unsafe", &["daemon/datapath/"]),
+    // The suite asks the kernel which programs the machine has.
+    ("unsafe", &["daemon/datapath/", "tests/suite/src/attached.rs"]),
 ];
 
 /// Types that give access to tables, realized state or maps, and the modules that may use them: the engine, the task

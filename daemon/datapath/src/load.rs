@@ -2,6 +2,8 @@
 //!
 //! Invariant: a load changes nothing that is attached.
 
+#[cfg(test)]
+use std::cell::OnceCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -265,15 +267,54 @@ pub(crate) struct PacketPrograms {
     pub(crate) xdp: Result<OwnedFd, String>,
 }
 
-/// Loads the programs for Ethernet alone: each layer takes seconds.
+/// The programs for Ethernet that a test runs by hand. The verifier takes long for each, and few tests run all: those
+/// for pods' egress and for XDP load when they are first run.
 #[cfg(test)]
-pub(crate) fn load_ethernet(
-    given: &MapHandles,
-    flows: u32,
-    switches: &PacketSwitches,
-) -> Result<(PacketPrograms, MapHandles), StartError> {
-    let (mut programs, maps) = load_packets(&[LinkLayer::Ethernet], given, (flows, switches))?;
-    Ok((programs.remove(0), maps))
+pub(crate) struct EthernetPrograms {
+    pub(crate) ingress: OwnedFd,
+    pub(crate) egress: OwnedFd,
+    pod_egress: OnceCell<OwnedFd>,
+    xdp: OnceCell<OwnedFd>,
+    load: (MapHandles, MapHandle, u32, PacketSwitches),
+}
+
+#[cfg(test)]
+impl EthernetPrograms {
+    pub(crate) fn load(
+        given: &MapHandles,
+        flows: u32,
+        switches: &PacketSwitches,
+    ) -> Result<(Self, MapHandles), StartError> {
+        let mut maps = map::clone_handles(given)?;
+        let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
+        let layer = PacketLoad { layer: LinkLayer::Ethernet, flows, switches };
+        let variables = layer.make_layer_maps(&mut maps)?;
+        let (ingress, egress) = std::thread::scope(|scope| {
+            let egress = spawn_load(scope, || {
+                layer.load_object(&maps, Some(&variables), &["packet_out"], |it| {
+                    clone_fd(&it.progs.packet_out)
+                })
+            });
+            let ingress = layer
+                .load_object(&maps, Some(&variables), &["packet_in"], |it| clone_fd(&it.progs.packet_in));
+            (ingress, egress())
+        });
+        let load = (map::clone_handles(&maps)?, variables, flows, switches.clone());
+        let (ingress, egress) = (ingress?, egress?);
+        Ok((Self { ingress, egress, pod_egress: OnceCell::new(), xdp: OnceCell::new(), load }, maps))
+    }
+
+    pub(crate) fn pod_egress(&self) -> &OwnedFd {
+        let (maps, variables, flows, switches) = &self.load;
+        let layer = PacketLoad { layer: LinkLayer::Ethernet, flows: *flows, switches };
+        let back = |it: &PacketSkel<'_>| clone_fd(&it.progs.packet_back);
+        self.pod_egress
+            .get_or_init(|| layer.load_object(maps, Some(variables), &["packet_back"], back).unwrap())
+    }
+
+    pub(crate) fn xdp(&self) -> &OwnedFd {
+        self.xdp.get_or_init(|| load_xdp(LinkLayer::Ethernet, &self.load.0).unwrap())
+    }
 }
 
 /// Loads the packet programs, one set per layer. Uses the given maps, and creates missing ones. A new flow table holds

@@ -1,7 +1,7 @@
 //! Selects the parts that a command runs.
 //!
-//! Invariant: of the due parts, those with paths that changed since they passed come first, then the others, oldest
-//! first. By their former times, they fit into the time limit together.
+//! Invariant: of the due parts, those that the table calls `first` come first, then those with paths that changed since
+//! they passed, then the others, oldest first. By their former times, they fit into the time limit together.
 
 use crate::error::SuiteError;
 use crate::record::{Row, Rows, supply_row};
@@ -57,7 +57,7 @@ fn due(
             (stays, row.map_or(0, |row| row.landing), run)
         })
         .collect();
-    rest.sort_by_key(|(stays, landing, _)| (*stays, *landing));
+    rest.sort_by_key(|(stays, landing, run)| (!run.part.first, *stays, *landing));
     let mut left = seconds;
     let (mut chosen, mut made) = (Vec::new(), Vec::new());
     for (_, _, run) in rest {
@@ -144,6 +144,16 @@ mod tests {
         check(&Selection::Due(100), &known, &[], &["host@a"]);
         check(&Selection::Due(200), &known, &["never"], &["never", "host@a"]);
         check(&Selection::Due(1_000), &known, &[], &["host@a", "host@b", "page", "never"]);
+    }
+
+    #[test]
+    fn a_part_that_is_always_due_runs_before_all_others() {
+        let mut table = table();
+        table.parts.iter_mut().filter(|part| part.name == "never").for_each(|part| part.first = true);
+        let known = rows(&[("page", 1, 100), ("host@a", 1, 100), ("host@b", 1, 100), ("never", 4, 100)]);
+        let changed = |_: &Row, run: &Run| run.part.name == "page";
+        let chosen = choose(&Selection::Due(200), &table, &known, changed).unwrap();
+        assert_eq!(chosen.iter().map(Run::name).collect::<Vec<_>>(), ["never", "page"]);
     }
 
     #[test]

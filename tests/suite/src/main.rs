@@ -4,20 +4,24 @@
 //!
 //! Invariant: the last line of a run is `N passed, N failed`, and the exit code is 0 if some passed and none failed.
 
+mod attached;
 mod built;
 mod choose;
 mod error;
 mod git;
+mod machine;
 mod mutants;
 mod needs;
 mod pattern;
 mod pool;
 mod process;
+mod progress;
 mod record;
 mod report;
 mod session;
 mod supply;
 mod table;
+mod terminal;
 mod times;
 
 use std::error::Error;
@@ -30,8 +34,9 @@ use clap::Parser;
 use crate::choose::Selection;
 use crate::error::SuiteError;
 use crate::record::Records;
-use crate::session::{Places, Session, say};
+use crate::session::{Places, Session};
 use crate::table::{Set, Table};
+use crate::terminal::say;
 
 #[derive(Debug, Parser)]
 #[command(about = "Runs the tests of holdfast, part by part")]

@@ -18,7 +18,8 @@ use crate::built::{Program, Test};
 use crate::error::{SuiteError, at};
 use crate::pattern::fits;
 use crate::process;
-use crate::session::{Places, say};
+use crate::session::Places;
+use crate::terminal::say;
 use scratch::Scratch;
 use table::{Mutants, Row};
 

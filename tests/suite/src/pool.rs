@@ -32,6 +32,19 @@ pub(crate) struct Pool<'a> {
     pub(crate) logs: &'a Path,
 }
 
+/// What is called during a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Hooks<'a> {
+    /// After each test.
+    pub(crate) test_ended: &'a (dyn Fn(&Test) + Sync),
+    /// Once, when no test waits and half of those that run at once have ended.
+    pub(crate) few_left: &'a (dyn Fn() + Sync),
+}
+
+impl Hooks<'_> {
+    pub(crate) const NONE: Self = Self { test_ended: &|_| (), few_left: &|| () };
+}
+
 static LOGS: AtomicUsize = AtomicUsize::new(0);
 
 impl Pool<'_> {
@@ -41,21 +54,27 @@ impl Pool<'_> {
         tests: &[Test],
         times: &Times,
         at_once: usize,
+        hooks: Hooks<'_>,
     ) -> Result<Vec<Outcome>, SuiteError> {
         let mut waiting: Vec<&Test> = tests.iter().collect();
         // `pop` takes the last one.
         waiting.sort_by_key(|test| times.last(&test.name));
+        let (workers, idle) = (at_once.min(tests.len()), AtomicUsize::new(0));
         let (waiting, ended) = (Mutex::new(waiting), Mutex::new(Vec::new()));
         // Releases the lock before the test begins.
         let next = || lock(&waiting).pop();
         let work = || {
             while let Some(test) = next() {
                 let outcome = self.one(test);
+                (hooks.test_ended)(test);
                 lock(&ended).push(outcome);
+            }
+            if idle.fetch_add(1, Ordering::Relaxed) + 1 == workers.div_ceil(2) {
+                (hooks.few_left)();
             }
         };
         thread::scope(|scope| {
-            for _ in 0..at_once.min(tests.len()) {
+            for _ in 0..workers {
                 scope.spawn(work);
             }
         });
@@ -99,7 +118,32 @@ mod tests {
         let run = Run::for_tests();
         let pool = Pool { run: &run, target: folder.path(), logs: folder.path() };
         let times = Times::read(folder.path().join("times"));
-        let outcomes = pool.all(&[test("a", "b"), test("b", "a")], &times, 2).unwrap();
+        let outcomes = pool.all(&[test("a", "b"), test("b", "a")], &times, 2, Hooks::NONE).unwrap();
         assert!(outcomes.iter().all(|outcome| outcome.ended.passed), "{outcomes:?}");
+    }
+
+    #[test]
+    fn few_are_left_once_half_of_those_at_once_have_no_other_test() {
+        let folder = tempfile::tempdir().unwrap();
+        let (release, order) = (folder.path().join("release"), Mutex::new(Vec::new()));
+        let wait = format!("while [ ! -e {} ]; do sleep 0.01; done", release.display());
+        let test = |name: &str, script: &str| Test {
+            name: name.to_owned(),
+            program: Program::at_path("/bin/sh", folder.path()),
+            arguments: ["-c", script].map(str::to_owned).to_vec(),
+        };
+        let run = Run::for_tests();
+        let pool = Pool { run: &run, target: folder.path(), logs: folder.path() };
+        let hooks = Hooks {
+            test_ended: &|test| lock(&order).push(test.name.clone()),
+            few_left: &|| {
+                lock(&order).push("few left".to_owned());
+                std::fs::write(&release, "").unwrap();
+            },
+        };
+        let tests = [test("long", &wait), test("one", "true"), test("two", "true")];
+        pool.all(&tests, &Times::read(folder.path().join("times")), 2, hooks).unwrap();
+        let order = order.into_inner().unwrap();
+        assert_eq!(order[2..], ["few left", "long"], "{order:?}");
     }
 }

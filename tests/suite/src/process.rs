@@ -18,6 +18,7 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::{SuiteError, at};
+use crate::terminal;
 
 /// Tells scripts that the test programs are built, so that none waits for cargo's lock while another one builds.
 const BUILT: &str = "TEST_PROGRAMS_BUILT";
@@ -68,6 +69,7 @@ pub(crate) fn end_all_on_signals() -> std::io::Result<()> {
         for group in running().iter() {
             let _ = killpg(Pid::from_raw(*group), Signal::SIGTERM);
         }
+        terminal::end_progress();
         std::process::exit(INTERRUPTED);
     });
     Ok(())

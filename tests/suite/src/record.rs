@@ -24,7 +24,7 @@ const RAN_HEAD: &str = "# part\tlanding\tcommit\tday\tseconds\ttests";
 const UNSTEADY_HEAD: &str = "# test\tcommit\tday";
 
 /// The least seconds of a supply that was really made. A shorter one existed already; its row says nothing about other
-/// machines and stays in the cache.
+/// machines, and stays in the cache, which holds the supply too.
 const MADE_LEAST: u64 = 10;
 
 /// The most that is read of the cache's file: it has a few rows for each landing.
@@ -95,8 +95,8 @@ impl Records {
         append(&self.cache.join("unsteady.tsv"), &format!("{test}\t{commit}\t{day}\n"))
     }
 
-    /// Moves the cache's rows into the repository as one landing, and returns their number. Removed parts lose their
-    /// rows.
+    /// Moves the cache's rows into the repository as one landing, and returns their number. Rows of supplies that
+    /// existed stay. Removed parts lose their rows.
     pub(crate) fn merge(&self, exists: impl Fn(&str) -> bool) -> Result<usize, SuiteError> {
         let path = self.root.join(RAN);
         let mut rows = read(&path)?;
@@ -104,13 +104,14 @@ impl Records {
         let news = read(&self.cache.join("ran.tsv"))?;
         let number = news.len();
         let was_there = |row: &Row| is_supply(&row.part) && row.seconds < MADE_LEAST;
-        let news = news.into_iter().filter(|(_, row)| !was_there(row));
-        rows.extend(news.map(|(part, row)| (part, Row { landing, ..row })));
+        let (stay, news): (Vec<_>, Vec<_>) = news.into_iter().partition(|(_, row)| was_there(row));
+        rows.extend(news.into_iter().map(|(part, row)| (part, Row { landing, ..row })));
         rows.retain(|part, _| exists(part));
         let lines: String = rows.values().map(Row::line).collect();
         write(&path, &format!("{RAN_HEAD}\n{lines}"))?;
         self.merge_unsteady()?;
-        write(&self.cache.join("ran.tsv"), "")?;
+        let stay: String = stay.iter().map(|(_, row)| row.line()).collect();
+        write(&self.cache.join("ran.tsv"), &stay)?;
         Ok(number)
     }
 
@@ -206,15 +207,15 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_supply_gives_no_time_for_other_machines() {
+    fn an_existing_supply_gives_a_time_for_this_machine_only() {
         let folder = tempfile::tempdir().unwrap();
         let records = records(folder.path());
         let name = supply_row("tools");
-        for (seconds, here, everywhere) in [(400, 400, 400), (1, 1, 400)] {
+        for (seconds, everywhere) in [(400, 400), (1, 400)] {
             records.add(&Row { seconds, ..row(&name, "one") }).unwrap();
-            assert_eq!(records.rows().unwrap()[&name].seconds, here);
             records.merge(|_| true).unwrap();
-            assert_eq!(records.rows().unwrap()[&name].seconds, everywhere);
+            assert_eq!(records.rows().unwrap()[&name].seconds, seconds);
+            assert_eq!(read(&folder.path().join("root").join(RAN)).unwrap()[&name].seconds, everywhere);
         }
     }
 

@@ -3,6 +3,7 @@
 //! Invariant: the sum counts each test once. A requested part that could not run counts as a failure if `CI` is set,
 //! and is always listed.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use crate::supply::SupplyResult;
 /// More unsteady tests than this in one run are no accident.
 const UNSTEADY_MAX: usize = 2;
 
-/// How many of the slowest tests are shown.
-const SLOWEST_SHOWN: usize = 10;
+/// How many of the slowest tests are shown, and of those with most CPU time.
+const LONGEST_SHOWN: usize = 10;
 
 /// How many of the last lines of a failed test are shown at the end; more are shown where it failed.
 const LINES_AT_END: usize = 40;
@@ -32,13 +33,22 @@ pub(crate) struct PartReport {
     pub(crate) unsteady: Vec<String>,
     /// What passed tests could not try on this machine, with their names.
     pub(crate) untried: Vec<String>,
-    /// Why it did not run.
+    /// What the machine lacks to run it, with the remedy.
+    pub(crate) unmet: Option<String>,
+    /// Why it did not run, although the machine has what it needs.
     pub(crate) absent: Option<String>,
     pub(crate) waited: Duration,
     pub(crate) wall: Duration,
     pub(crate) cpu: Duration,
-    /// Tests and their times.
-    pub(crate) times: Vec<(String, Duration)>,
+    pub(crate) times: Vec<TestTime>,
+}
+
+/// What a test took.
+#[derive(Clone, Debug)]
+pub(crate) struct TestTime {
+    pub(crate) test: String,
+    pub(crate) wall: Duration,
+    pub(crate) cpu: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +67,11 @@ impl FailedTest {
 
 impl PartReport {
     pub(crate) fn is_whole(&self) -> bool {
-        self.absent.is_none() && self.failed.is_empty() && self.passed > 0
+        self.has_run() && self.failed.is_empty() && self.passed > 0
+    }
+
+    fn has_run(&self) -> bool {
+        self.unmet.is_none() && self.absent.is_none()
     }
 
     /// The line that is printed when the part has ended.
@@ -96,7 +110,7 @@ impl Report {
 
     pub(crate) fn failed(&self) -> usize {
         let failed: usize = self.parts.iter().map(|part| part.failed.len()).sum();
-        let absent = self.parts.iter().filter(|part| part.absent.is_some()).count();
+        let absent = self.parts.iter().filter(|part| !part.has_run()).count();
         let unsteady = usize::from(self.unsteady().count() > UNSTEADY_MAX);
         failed + unsteady + if self.in_ci { absent } else { 0 }
     }
@@ -117,6 +131,7 @@ impl Report {
         for part in self.parts.iter().filter(|part| part.absent.is_some()) {
             let _ = writeln!(text, "{}", part.line());
         }
+        self.tell_unmet(&mut text);
         let _ = write!(text, "{} passed, {} failed", self.passed(), self.failed());
         text
     }
@@ -142,6 +157,19 @@ impl Report {
         }
     }
 
+    /// Names the parts that cannot run on this machine, in one line for each need.
+    fn tell_unmet(&self, text: &mut String) {
+        let mut needs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for part in &self.parts {
+            if let Some(need) = &part.unmet {
+                needs.entry(need).or_default().push(&part.name);
+            }
+        }
+        for (need, parts) in needs {
+            let _ = writeln!(text, "not run ({need}): {}", parts.join(", "));
+        }
+    }
+
     fn tell_times(&self, text: &mut String) {
         let _ = writeln!(text, "\nWhere the time went:");
         if let Some(seconds) = self.build {
@@ -155,16 +183,21 @@ impl Report {
                 format!("supply {name}")
             );
         }
-        for part in self.parts.iter().filter(|part| part.absent.is_none()) {
+        for part in self.parts.iter().filter(|part| part.has_run()) {
             let _ = writeln!(text, "{}", part.line());
         }
-        let mut times: Vec<&(String, Duration)> = self.parts.iter().flat_map(|part| &part.times).collect();
-        times.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
-        let _ = writeln!(text, "\nThe slowest tests:");
-        for (name, time) in times.iter().take(SLOWEST_SHOWN) {
-            let _ = writeln!(text, "{:>7.1} s  {name}", time.as_secs_f64());
-        }
+        self.tell_longest(text, "The slowest tests", |time| time.wall);
+        self.tell_longest(text, "The tests with most CPU time", |time| time.cpu);
         text.push('\n');
+    }
+
+    fn tell_longest(&self, text: &mut String, head: &str, of: impl Fn(&TestTime) -> Duration) {
+        let mut times: Vec<&TestTime> = self.parts.iter().flat_map(|part| &part.times).collect();
+        times.sort_by_key(|time| std::cmp::Reverse(of(time)));
+        let _ = writeln!(text, "\n{head}:");
+        for time in times.into_iter().take(LONGEST_SHOWN) {
+            let _ = writeln!(text, "{:>7.1} s  {}", of(time).as_secs_f64(), time.test);
+        }
     }
 }
 
@@ -199,10 +232,10 @@ mod tests {
         }
     }
 
-    fn absent(name: &str) -> PartReport {
+    fn unmet(name: &str) -> PartReport {
         PartReport {
             name: name.to_owned(),
-            absent: Some("needs root: run it as root".to_owned()),
+            unmet: Some("needs root: run it as root".to_owned()),
             ..PartReport::default()
         }
     }
@@ -222,10 +255,33 @@ mod tests {
 
     #[test]
     fn a_part_that_cannot_run_fails_in_ci_and_is_reported() {
-        assert_eq!(last_line(vec![part("a", 3, &[], &[]), absent("page")], false), "3 passed, 0 failed");
-        assert_eq!(last_line(vec![part("a", 3, &[], &[]), absent("page")], true), "3 passed, 1 failed");
-        let text = Report { parts: vec![absent("page")], ..Report::default() }.text();
-        assert!(text.contains("not run: needs root"), "{text}");
+        assert_eq!(last_line(vec![part("a", 3, &[], &[]), unmet("page")], false), "3 passed, 0 failed");
+        assert_eq!(last_line(vec![part("a", 3, &[], &[]), unmet("page")], true), "3 passed, 1 failed");
+    }
+
+    #[test]
+    fn parts_that_need_the_same_are_named_once_in_one_line() {
+        let text = Report { parts: vec![unmet("page"), unmet("kernel")], ..Report::default() }.text();
+        assert!(text.contains("\nnot run (needs root: run it as root): page, kernel\n0 passed"), "{text}");
+        assert_eq!(text.matches("page").count(), 1, "{text}");
+        let failed = PartReport { absent: Some("tools failed: x".to_owned()), ..part("host", 0, &[], &[]) };
+        let text = Report { parts: vec![failed], ..Report::default() }.text();
+        assert!(text.contains("not run: tools failed: x"), "{text}");
+    }
+
+    #[test]
+    fn the_tests_with_most_cpu_time_are_listed_beside_the_slowest() {
+        let time = |test: &str, wall, cpu| TestTime {
+            test: test.to_owned(),
+            wall: Duration::from_secs(wall),
+            cpu: Duration::from_secs(cpu),
+        };
+        let times = vec![time("waits", 9, 1), time("computes", 3, 5)];
+        let text =
+            Report { parts: vec![PartReport { times, ..part("a", 2, &[], &[]) }], ..Report::default() }
+                .text();
+        assert!(text.contains("slowest tests:\n    9.0 s  waits\n    3.0 s  computes"), "{text}");
+        assert!(text.contains("most CPU time:\n    5.0 s  computes\n    1.0 s  waits"), "{text}");
     }
 
     #[test]

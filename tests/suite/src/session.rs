@@ -4,24 +4,28 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::io::{self, Write};
 use std::iter::repeat;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::built::{self, Program, Test};
 use crate::choose::{Selection, choose};
 use crate::error::{SuiteError, at};
 use crate::git;
+use crate::machine::Machine;
 use crate::needs;
 use crate::pattern::fits;
-use crate::pool::{Outcome, Pool};
-use crate::process;
-use crate::record::{Records, Row, supply_row};
-use crate::report::{FailedTest, PartReport, Report};
+use crate::pool::{Hooks, Outcome, Pool};
+use crate::process::{self, ProcessResult};
+use crate::progress::{Expected, Progress};
+use crate::record::{Records, Row, Rows, supply_row};
+use crate::report::{FailedTest, PartReport, Report, TestTime};
 use crate::supply::{self, Supplies, SupplyKey};
-use crate::table::{Run, Table};
+use crate::table::{Run, Set, Table};
+use crate::terminal::say;
 use crate::times::Times;
 
 /// How many failed tests may run again alone: more have a common cause.
@@ -103,85 +107,180 @@ impl Session {
         choose(asked, &self.table, &self.records.rows()?, changed)
     }
 
-    /// Runs the parts one after another, while the supplies of later ones are made.
+    /// Runs the parts, while the supplies of later ones are made.
     pub(crate) fn run(&mut self, runs: &[Run], build: Option<u64>) -> Result<Report, SuiteError> {
         let supplies = Supplies::default();
+        let before = nix::unistd::geteuid().is_root().then(Machine::observe);
         let able = runs.iter().filter(|run| needs::unmet(&run.part.needs).is_none());
         let wanted: Vec<SupplyKey> = able.flat_map(|run| supply::wanted(&self.table, run)).collect();
         let logs = self.logs.clone();
-        let parts = supply::beside(&supplies, &wanted, &logs, || self.run_parts(runs, &supplies))?;
+        let rows = self.records.rows()?;
+        let progress = Progress::new(self.expected(runs, &rows));
+        let run_all = || progress.beside(|| self.run_parts(runs, &supplies, (&progress, &rows)));
+        let mut parts = supply::beside(&supplies, &wanted, &logs, run_all)?;
+        let after = before.as_ref().map(Machine::check);
+        after.iter().for_each(|part| say(&part.line()));
+        parts.extend(after);
         let in_ci = std::env::var_os("CI").is_some();
         let report = Report { parts, supplies: supplies.all(), build, in_ci };
         self.keep_supplies(&report)?;
         Ok(report)
     }
 
-    fn run_parts(&mut self, runs: &[Run], supplies: &Supplies) -> Result<Vec<PartReport>, SuiteError> {
-        let mut parts = Vec::new();
-        let mut left: VecDeque<&Run> = runs.iter().collect();
-        let has_all = |table: &Table, run: &Run| supply::wanted(table, run).iter().all(|it| supplies.has(it));
-        while let Some(run) = take_next(&mut left, |run| has_all(&self.table, run)) {
-            let part = self.run_part(run, supplies)?;
-            say(&part.line());
-            self.keep_part(&part)?;
-            parts.push(part);
-        }
-        Ok(parts)
+    /// What each run takes by the record of its last one, or by the times of its tests.
+    fn expected(&self, runs: &[Run], rows: &Rows) -> BTreeMap<String, Expected> {
+        let expect = |run: &Run| {
+            let tests = self.tests.get(&run.part.name).map_or(&[][..], Vec::as_slice);
+            let row = rows.get(&run.name());
+            let sum: Duration = tests.iter().map(|test| self.times.last(&test.name)).sum();
+            let at_once = u32::try_from(run.part.at_once).unwrap_or(1);
+            let wall = row.map_or(sum / at_once, |row| Duration::from_secs(row.seconds));
+            let count = if tests.is_empty() { row.map_or(1, |row| row.tests) } else { tests.len() };
+            (run.name(), Expected { tests: count, wall, sum })
+        };
+        runs.iter().map(expect).collect()
     }
 
-    fn run_part(&mut self, run: &Run, supplies: &Supplies) -> Result<PartReport, SuiteError> {
+    /// A part begins while the last tests of the former one run: most of these wait. Failed tests run again, alone,
+    /// after all parts.
+    fn run_parts(
+        &self,
+        runs: &[Run],
+        supplies: &Supplies,
+        (progress, rows): (&Progress, &Rows),
+    ) -> Result<Vec<PartReport>, SuiteError> {
+        let mut parts = Vec::new();
+        let mut left: VecDeque<&Run> = runs.iter().collect();
+        let has_all = |run: &Run| supply::wanted(&self.table, run).iter().all(|it| supplies.has(it));
+        thread::scope(|scope| {
+            let mut former: Option<ScopedJoinHandle<'_, Result<EndedPart<'_>, SuiteError>>> = None;
+            while let Some(run) = take_next(&mut left, has_all) {
+                if !may_overlap(run) {
+                    former
+                        .take()
+                        .into_iter()
+                        .try_for_each(|last| self.end_part(last).map(|it| parts.push(it)))?;
+                }
+                let (few_left, wait) = mpsc::channel();
+                let part = scope.spawn(move || {
+                    let part = self.run_part(run, supplies, (progress, rows), &few_left);
+                    progress.end_part(&run.name());
+                    part
+                });
+                if let Some(former) = former.replace(part) {
+                    parts.push(self.end_part(former)?);
+                }
+                // An error: the part has ended.
+                let _ = wait.recv();
+            }
+            former.into_iter().try_for_each(|last| self.end_part(last).map(|part| parts.push(part)))
+        })?;
+        parts.into_iter().map(|part| self.try_again(part)).collect()
+    }
+
+    fn end_part<'a>(
+        &self,
+        part: ScopedJoinHandle<'_, Result<EndedPart<'a>, SuiteError>>,
+    ) -> Result<EndedPart<'a>, SuiteError> {
+        let part = part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        if part.report.unmet.is_none() {
+            say(&part.report.line());
+        }
+        if part.again.is_empty() {
+            self.keep_part(&part.report)?;
+        }
+        Ok(part)
+    }
+
+    fn run_part<'a>(
+        &self,
+        run: &'a Run,
+        supplies: &Supplies,
+        (progress, rows): (&Progress, &Rows),
+        few_left: &Sender<()>,
+    ) -> Result<EndedPart<'a>, SuiteError> {
         let name = run.name();
-        if let Some(why) = needs::unmet(&run.part.needs) {
-            return Ok(PartReport { name, absent: Some(why), ..PartReport::default() });
+        progress.begin_part(&name);
+        let ended = |report| EndedPart { run, report, again: Vec::new() };
+        if let Some(need) = needs::unmet(&run.part.needs) {
+            return Ok(ended(PartReport { name, unmet: Some(need), ..PartReport::default() }));
         }
         let begun = Instant::now();
         for wanted in supply::wanted(&self.table, run) {
+            let takes = rows.get(&supply_row(&wanted.name)).map_or(0, |row| row.seconds);
+            progress.begin_wait(&name, &wanted.name, Duration::from_secs(takes));
             if let Some(why) = supplies.wait(&wanted).failed {
-                return Ok(PartReport {
-                    name,
-                    absent: Some(format!("{} failed: {why}", wanted.name)),
-                    ..PartReport::default()
-                });
+                let failed = Some(format!("{} failed: {why}", wanted.name));
+                return Ok(ended(PartReport { name, absent: failed, ..PartReport::default() }));
             }
         }
-        let waited = begun.elapsed();
-        let begun = Instant::now();
-        let part = if run.part.command.is_empty() { self.run_tests(run)? } else { self.run_command(run)? };
-        Ok(PartReport { name, waited, wall: begun.elapsed(), ..part })
+        progress.end_wait(&name);
+        let (waited, begun) = (begun.elapsed(), Instant::now());
+        let part = if run.part.command.is_empty() {
+            self.run_tests(run, progress, few_left)?
+        } else {
+            ended(self.run_command(run)?)
+        };
+        let report = PartReport { name, waited, wall: begun.elapsed(), ..part.report };
+        Ok(EndedPart { report, ..part })
     }
 
-    fn run_tests(&mut self, run: &Run) -> Result<PartReport, SuiteError> {
-        let none = Vec::new();
-        let tests = self.tests.get(&run.part.name).unwrap_or(&none);
-        let pool = Pool { run, target: &self.places.target, logs: &self.logs };
-        let outcomes = pool.all(tests, &self.times, run.part.at_once)?;
-        let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| !outcome.ended.passed).collect();
-        failed.iter().for_each(|outcome| tell(&FailedTest::from_outcome(outcome)));
-        let again: Vec<Test> =
-            tests.iter().filter(|test| failed.iter().any(|it| it.test == test.name)).cloned().collect();
-        let second = if run.part.again && again.len() <= AGAIN_MAX {
-            pool.all(&again, &self.times, 1)?
-        } else {
-            Vec::new()
+    fn run_tests<'a>(
+        &self,
+        run: &'a Run,
+        progress: &Progress,
+        few_left: &Sender<()>,
+    ) -> Result<EndedPart<'a>, SuiteError> {
+        let tests = self.tests.get(&run.part.name).map_or(&[][..], Vec::as_slice);
+        let name = run.name();
+        let begin_next = || {
+            if may_overlap(run) {
+                let _ = few_left.send(());
+            }
         };
-        let unsteady: Vec<String> = second
-            .iter()
-            .filter(|outcome| outcome.ended.passed)
-            .map(|outcome| outcome.test.clone())
-            .collect();
-        let lasting = failed.iter().filter(|outcome| !unsteady.contains(&outcome.test));
-        let untried = outcomes.iter().filter(|outcome| outcome.ended.passed).flat_map(untried).collect();
-        let part = PartReport {
-            untried,
-            passed: outcomes.len() - failed.len() + unsteady.len(),
-            failed: lasting.map(|outcome| FailedTest::from_outcome(outcome)).collect(),
-            unsteady,
+        let count = |test: &Test| progress.end_test(&name, self.times.last(&test.name));
+        let hooks = Hooks { test_ended: &count, few_left: &begin_next };
+        let outcomes = self.pool(run).all(tests, &self.times, run.part.at_once, hooks)?;
+        let (passed, failed): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| outcome.ended.passed);
+        let failed: Vec<FailedTest> = failed.into_iter().map(FailedTest::from_outcome).collect();
+        failed.iter().for_each(tell);
+        let has_failed = |test: &&Test| failed.iter().any(|it| it.test == test.name);
+        let may_again = run.part.again && failed.len() <= AGAIN_MAX;
+        let again = tests.iter().filter(|test| may_again && has_failed(test)).cloned().collect();
+        let report = PartReport {
+            untried: passed.iter().flat_map(|outcome| untried(outcome)).collect(),
+            passed: passed.len(),
+            failed,
             cpu: outcomes.iter().map(|outcome| outcome.ended.cpu).sum(),
-            times: outcomes.iter().map(|outcome| (outcome.test.clone(), outcome.ended.wall)).collect(),
+            times: outcomes.iter().map(|outcome| test_time(outcome.test.clone(), &outcome.ended)).collect(),
             ..PartReport::default()
         };
-        self.times.learn(&outcomes);
-        Ok(part)
+        Ok(EndedPart { run, report, again })
+    }
+
+    /// Runs the failed tests of a part once more, one by one, with the machine for themselves.
+    fn try_again(&self, part: EndedPart<'_>) -> Result<PartReport, SuiteError> {
+        let EndedPart { run, mut report, again } = part;
+        if again.is_empty() {
+            return Ok(report);
+        }
+        let second = self.pool(run).all(&again, &self.times, 1, Hooks::NONE)?;
+        let passed = second.into_iter().filter(|outcome| outcome.ended.passed);
+        report.unsteady = passed.map(|outcome| outcome.test).collect();
+        report.passed += report.unsteady.len();
+        report.failed.retain(|failed| !report.unsteady.contains(&failed.test));
+        say(&format!(
+            "{}: {} of {} failed tests pass alone",
+            report.name,
+            report.unsteady.len(),
+            again.len()
+        ));
+        self.keep_part(&report)?;
+        Ok(report)
+    }
+
+    fn pool<'a>(&'a self, run: &'a Run) -> Pool<'a> {
+        Pool { run, target: &self.places.target, logs: &self.logs }
     }
 
     /// Runs a part's own program, which prints how many tests passed, or counts as one.
@@ -190,7 +289,7 @@ impl Session {
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).current_dir(&self.places.root);
         command.envs(run.environment(&self.places.target));
-        let log = Pool { run, target: &self.places.target, logs: &self.logs }.log();
+        let log = self.pool(run).log();
         let ended = process::run(&mut command, Duration::from_secs(run.part.limit), &log)?;
         let output = ended.output();
         let (passed, failed) =
@@ -205,7 +304,7 @@ impl Session {
             passed,
             failed: failures,
             cpu: ended.cpu,
-            times: vec![(run.name(), ended.wall)],
+            times: vec![test_time(run.name(), &ended)],
             ..PartReport::default()
         })
     }
@@ -221,6 +320,7 @@ impl Session {
 
     fn keep_supplies(&mut self, report: &Report) -> Result<(), SuiteError> {
         let tests = &self.tests;
+        self.times.learn(report.parts.iter().flat_map(|part| &part.times));
         self.times.keep(|name| tests.values().flatten().any(|test| test.name == name));
         let Some(commit) = git::commit(&self.places.root) else { return Ok(()) };
         let made = report.supplies.iter().filter(|(_, made)| made.failed.is_none());
@@ -229,10 +329,26 @@ impl Session {
     }
 }
 
+/// A part whose tests have run, and those that are to run again.
+struct EndedPart<'a> {
+    run: &'a Run,
+    report: PartReport,
+    again: Vec<Test>,
+}
+
+/// The parts of `make test` are made for it; the others have the machine for themselves.
+fn may_overlap(run: &Run) -> bool {
+    run.part.by == Set::Test
+}
+
 /// The first part whose supplies exist, because slow ones are made meanwhile; else the first one.
 fn take_next<'a>(left: &mut VecDeque<&'a Run>, is_ready: impl Fn(&Run) -> bool) -> Option<&'a Run> {
     let position = left.iter().position(|run| is_ready(run)).unwrap_or_default();
     left.remove(position)
+}
+
+fn test_time(test: String, ended: &ProcessResult) -> TestTime {
+    TestTime { test, wall: ended.wall, cpu: ended.cpu }
 }
 
 fn row(part: String, (commit, day): &(String, String), (wall, tests): (Duration, usize)) -> Row {
@@ -265,11 +381,6 @@ pub(crate) fn built(places: &Places) -> Result<Vec<Program>, SuiteError> {
     let path = places.target.join("suite/built.json");
     let messages = fs::read_to_string(&path).map_err(at("read", &path))?;
     Ok(built::programs(&messages))
-}
-
-/// Prints a line; a closed pipe is no reason to stop.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stdout(), "{line}");
 }
 
 #[cfg(test)]

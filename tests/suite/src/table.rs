@@ -55,6 +55,9 @@ pub(crate) struct Part {
     /// Another program that runs them, with its arguments.
     #[serde(default)]
     pub(crate) command: Vec<String>,
+    /// Whether it is due at each run, and before all others.
+    #[serde(default)]
+    pub(crate) first: bool,
     /// Requirements on the machine; names of `needs`.
     #[serde(default)]
     pub(crate) needs: Vec<String>,

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::pool::Outcome;
+use crate::report::TestTime;
 
 #[derive(Debug)]
 pub(crate) struct Times {
@@ -29,9 +29,8 @@ impl Times {
         self.known.get(test).copied().unwrap_or(Duration::from_secs(1))
     }
 
-    pub(crate) fn learn(&mut self, outcomes: &[Outcome]) {
-        let took = outcomes.iter().map(|outcome| (outcome.test.clone(), outcome.ended.wall));
-        self.known.extend(took);
+    pub(crate) fn learn<'a>(&mut self, times: impl Iterator<Item = &'a TestTime>) {
+        self.known.extend(times.map(|time| (time.test.clone(), time.wall)));
     }
 
     /// Saves the times of existing tests. A failed write costs only the order.

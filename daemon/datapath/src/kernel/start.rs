@@ -177,12 +177,15 @@ impl KernelMaps {
 
     /// Maps without programs and pins: dropping the value removes them.
     pub fn without_programs(capacity: Capacity) -> Result<Self, StartError> {
+        Self::expecting(capacity, &MapGrowth::default())
+    }
+
+    /// The same, with space for what is expected.
+    pub(crate) fn expecting(capacity: Capacity, expected: &MapGrowth) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
         let features = probe::probe_features()?;
-        let first = MapSizes::initial(MapSizes::from_capacity(capacity));
-        load::load_programs(first, features, &MapHandles::new(), |_, maps| {
-            Self::from_maps(&maps, features, capacity)
-        })
+        let first = MapSizes::for_expected(expected, &MapSizes::from_capacity(capacity));
+        Self::from_maps(&load::make_maps(first, features, &MapHandles::new())?, features, capacity)
     }
 
     fn from_maps(maps: &MapHandles, features: Features, capacity: Capacity) -> Result<Self, StartError> {

@@ -73,7 +73,7 @@ fn kernel_flows_of_programs_are_read_whole_and_swept_completely() {
     let mut programs = None;
     let mut bed = FlowMaps::with(64, |given| {
         let (loaded, made) =
-            load::load_ethernet(given, 64, &crate::packets::PacketSwitches::default()).unwrap();
+            load::EthernetPrograms::load(given, 64, &crate::packets::PacketSwitches::default()).unwrap();
         programs = Some(loaded);
         made
     });

@@ -15,7 +15,7 @@ use crate::abi::packets::types;
 use crate::devices::{self, Device, DeviceSide};
 use crate::kernel::KernelMaps;
 use crate::kernel::bed::{CAPACITY, Port, ThreadBed, bed};
-use crate::load::{self, PacketPrograms};
+use crate::load::EthernetPrograms;
 use crate::map::{self, Map, MapHandles};
 use crate::packets::PacketSwitches;
 
@@ -48,7 +48,7 @@ const SLOTS: u32 = 65_536;
 pub(super) struct Node {
     pub(super) maps: KernelMaps,
     pub(super) handles: MapHandles,
-    programs: PacketPrograms,
+    programs: EthernetPrograms,
 }
 
 impl Node {
@@ -73,10 +73,11 @@ impl Node {
 
     fn new(_bed: &ThreadBed, flows: u32, switches: &PacketSwitches) -> Self {
         network::lay();
-        let mut maps = KernelMaps::without_programs(CAPACITY).unwrap();
-        maps.reserve_capacity(&MapGrowth { slots: [SLOTS; 2], ..MapGrowth::default() }).unwrap();
+        // A growth would load the programs of sockets, which nobody runs here.
+        let expected = MapGrowth { slots: [SLOTS; 2], ..MapGrowth::default() };
+        let maps = KernelMaps::expecting(CAPACITY, &expected).unwrap();
         let given = map::clone_handles(maps.handles_for_tests()).unwrap();
-        let (programs, handles) = load::load_ethernet(&given, flows, switches).unwrap();
+        let (programs, handles) = EthernetPrograms::load(&given, flows, switches).unwrap();
         let mut node = Self { maps, handles, programs };
         node.tell_all(flows);
         node
@@ -84,7 +85,7 @@ impl Node {
 
     /// Loads the programs again over the same maps, as a start or a resize does.
     pub(super) fn load_again(&mut self) {
-        let (programs, _) = load::load_ethernet(&self.handles, FLOWS, &PacketSwitches::default()).unwrap();
+        let (programs, _) = EthernetPrograms::load(&self.handles, FLOWS, &PacketSwitches::default()).unwrap();
         self.programs = programs;
     }
 
@@ -234,7 +235,7 @@ impl Node {
 
     /// The XDP program as devices have it.
     pub(super) fn frames(&self) -> BorrowedFd<'_> {
-        self.programs.xdp.as_ref().unwrap().as_fd()
+        self.programs.xdp().as_fd()
     }
 
     /// The result for a frame at the outer device's driver. An error: this kernel's test run has no devices.
@@ -303,7 +304,7 @@ impl Node {
     /// The result for a frame at a device whose pods' replies take the fast path.
     #[track_caller]
     pub(super) fn come_back(&self, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
-        self.run(&self.programs.pod_egress, frame, device).unwrap()
+        self.run(self.programs.pod_egress(), frame, device).unwrap()
     }
 
     /// The result for a frame that leaves by the pods' device.
@@ -320,7 +321,7 @@ impl Node {
 
     /// The results for any frame at ingress and egress; `None`: the kernel's test run rejects the frame.
     pub(super) fn take(&self, frame: &[u8]) -> Option<[(i32, Vec<u8>); 2]> {
-        let PacketPrograms { ingress, egress, .. } = &self.programs;
+        let EthernetPrograms { ingress, egress, .. } = &self.programs;
         let run = |program| self.run(program, frame, OUTER).ok();
         Some([run(ingress)?, run(egress)?])
     }
