@@ -40,8 +40,8 @@ needing() {
 }
 needing "alerts" "promtool, of the package prometheus" scripts/promtool.sh
 needing "dashboard" "node and npm, and @grafana/schema from there" scripts/dashboard.sh
-step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/systems/vm/*.sh tests/systems/host/*.sh \
-	tests/systems/conformance/machine/*.sh .ci/run packaging/debian/{postinst,prerm,postrm}
+step "shell scripts" shellcheck scripts/setup scripts/*.sh examples/demo/*.sh tests/systems/vm/*.sh \
+	tests/systems/host/*.sh tests/systems/conformance/machine/*.sh .ci/run packaging/debian/{postinst,prerm,postrm}
 
 ((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
 ((${#failures[@]} == 0)) || {
