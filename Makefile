@@ -22,10 +22,10 @@ build: ## Build the release binary, target/release/holdfast.
 	@scripts/setup
 	cargo build --release --locked -p holdfast
 
-run: ## Start holdfast with the demo in examples/demo, until Ctrl-C.
+run: ## Build holdfast and run it with the demo in examples/demo, until Ctrl-C.
 	@scripts/run.sh
 
-try: ## Ask the holdfast that `make run` started, from another terminal.
+try: ## An incident in the demo that `make run` started, from another terminal: what holdfast does, what clients get.
 	@scripts/try.sh
 
 quick: ## While you write: the laws of the rules, the house rules, lints of what you changed. Under a minute.

@@ -45,8 +45,8 @@ man_pages() {
 		scripts/package-keys.sh | mandoc -T lint -W warning
 }
 step "man pages" man_pages
-step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/systems/vm/*.sh tests/systems/host/*.sh \
-	tests/systems/conformance/machine/*.sh .ci/run packaging/debian/{postinst,prerm,postrm}
+step "shell scripts" shellcheck scripts/setup scripts/*.sh examples/demo/*.sh tests/systems/vm/*.sh \
+	tests/systems/host/*.sh tests/systems/conformance/machine/*.sh .ci/run packaging/debian/{postinst,prerm,postrm}
 
 ((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
 ((${#failures[@]} == 0)) || {

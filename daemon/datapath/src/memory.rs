@@ -6,13 +6,13 @@
 
 #![allow(unsafe_code)]
 
-#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+#[cfg(not(all(feature = "jemalloc", target_arch = "x86_64", target_env = "gnu")))]
 pub use std::alloc::System as Allocator;
 
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[cfg(all(feature = "jemalloc", target_arch = "x86_64", target_env = "gnu"))]
 pub use tikv_jemallocator::Jemalloc as Allocator;
 
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[cfg(all(feature = "jemalloc", target_arch = "x86_64", target_env = "gnu"))]
 mod jemalloc {
     use std::ffi::{CStr, c_char};
     use std::sync::atomic::AtomicPtr;
@@ -29,7 +29,7 @@ mod jemalloc {
 /// Returns freed memory to the kernel if the allocator does not. It takes tens of milliseconds with 100,000 services,
 /// and delays other threads that allocate.
 pub fn release_free_memory() {
-    #[cfg(all(target_env = "gnu", not(target_arch = "x86_64")))]
+    #[cfg(all(target_env = "gnu", not(all(feature = "jemalloc", target_arch = "x86_64"))))]
     // SAFETY: it takes no pointer, and any thread may call it at any time.
     unsafe {
         libc::malloc_trim(0);

@@ -26,7 +26,7 @@ fn one_click_from_the_first_screen_shows_why_a_service_refuses() {
 #[test]
 fn two_clicks_from_make_run_show_why_a_service_refuses() {
     let told = include_str!("../../../scripts/run.sh");
-    assert!(told.contains("http://localhost:9890/"), "make run does not say where the page is");
+    assert!(told.contains("http://localhost:$port/"), "make run does not say where the page is");
     let node = Node::demo();
     for kind in BOTH {
         let mut browser = Browser::start(kind);

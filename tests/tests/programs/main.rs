@@ -11,6 +11,8 @@ mod conversations;
 #[cfg(test)]
 mod daemon;
 #[cfg(test)]
+mod demo;
+#[cfg(test)]
 mod denied;
 #[cfg(test)]
 mod diagnosed;

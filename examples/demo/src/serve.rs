@@ -1,34 +1,27 @@
-//! A backend for the demo: an HTTP server that answers every request with its own name.
-//!
-//! Usage: `echo_backend NAME ADDRESS:PORT`. One request at a time, each bounded in size and time.
+//! A backend: answers one request at a time, each bounded in size and time.
 
 use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// The demo's client is local: a longer request only delays the next one.
-const REQUEST_WAIT: Duration = Duration::from_millis(500);
+/// The demo's clients are on this machine, which may be busy.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// More than curl's request line and headers.
 const REQUEST_BYTES_MAX: u64 = 8 * 1024;
 
-fn main() -> Result<(), Error> {
-    let mut arguments = std::env::args().skip(1);
-    let (Some(name), Some(address)) = (arguments.next(), arguments.next()) else {
-        return Err(Error::other("usage: echo_backend NAME ADDRESS:PORT"));
-    };
-    let listener =
-        TcpListener::bind(&address).map_err(|error| Error::other(format!("{address}: {error}")))?;
+pub(crate) fn serve(name: &str, address: &str) -> Result<(), Error> {
+    let listener = TcpListener::bind(address).map_err(|error| Error::other(format!("{address}: {error}")))?;
     for stream in listener.incoming() {
         // A client that has gone, or only tested the connection, does not stop the server.
-        let _ = stream.and_then(|stream| answer(stream, &name));
+        let _ = stream.and_then(|stream| answer(stream, name));
     }
     Ok(())
 }
 
 fn answer(mut stream: TcpStream, name: &str) -> Result<(), Error> {
-    stream.set_read_timeout(Some(REQUEST_WAIT))?;
-    stream.set_write_timeout(Some(REQUEST_WAIT))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     read_request(&mut stream)?;
     let body = format!("{name}\n");
     let length = body.len();
