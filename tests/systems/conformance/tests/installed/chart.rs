@@ -213,6 +213,8 @@ fn what_is_wrong_is_refused_with_what_is_legal() {
         ("{config: {log: {level: loud}}}", "one of 'error', 'warn', 'info', 'debug', 'trace'"),
         ("{updateStrategy: {rollingUpdate: {maxSurge: 1}}}", "at '/updateStrategy/rollingUpdate/maxSurge'"),
         ("{image: {digest: latest}}", "at '/image/digest'"),
+        ("{config: null}", "missing property 'config'"),
+        ("{host: {state: null}}", "at '/host': missing property 'state'"),
         ("{pod: {}}", "additional properties 'pod' not allowed"),
     ] {
         let said = render(values, &[]).unwrap_err();
