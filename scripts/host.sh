@@ -4,7 +4,7 @@
 #
 #   scripts/host.sh root RELEASE    the root file system of a Debian release, in target/host: shared by all clones
 #   scripts/host.sh machine         the whole cycle in an emulated machine, with the kernel of Debian 12 and its systemd
-#                                   as the first process
+#                                   as the first process, and then pods under profiles of AppArmor
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup host
@@ -35,7 +35,8 @@ machine() {
 	make_root bookworm
 	make_image "$target/host/bookworm/root" "$image"
 	program=$("$target/debug/suite" programs tests/host)
-	for path in "$program" "$target/debug/bed_child" "$target"/packages-quick/holdfast_*_amd64.deb; do
+	for path in "$program" "$target/debug/bed_child" "$target"/packages-quick/{holdfast,holdfast_*_amd64.deb} \
+		tests/systems/host/{pods.sh,cri-containerd.apparmor} contrib/apparmor/holdfast-pod; do
 		files+=(--with "$path")
 	done
 	"$target/debug/vm" run --disk "$image" --memory-mib 1024 --seconds 900 "${files[@]}" 6.1 tests/systems/host/guest.sh

@@ -28,7 +28,7 @@ fn read(text: &str) -> Config {
 }
 
 /// The legal keys of the table at `path`, by the reader; `None` if it is no table.
-fn legal_keys(path: &str) -> Option<Vec<String>> {
+pub(super) fn legal_keys(path: &str) -> Option<Vec<String>> {
     let header = match path {
         "" => String::new(),
         "service" => "[[service]]\n".to_owned(),

@@ -7,6 +7,8 @@
 #![allow(clippy::print_stdout)]
 
 #[cfg(test)]
+mod chart;
+#[cfg(test)]
 mod clients;
 #[cfg(test)]
 mod daemonset;

@@ -34,4 +34,6 @@ fn daemonset_and_static_pod_have_equal_privileges_and_probes() {
         let after = |text: &str| text.split_once("- name: holdfast\n").unwrap().1.to_owned();
         assert_eq!(lines(&after(&daemonset), from, to), lines(&after(&pod), from, to), "{from}");
     }
+    let (from, to) = ("terminationGracePeriodSeconds", "initContainers");
+    assert_eq!(lines(&daemonset, from, to), lines(&pod, from, to), "for all containers");
 }

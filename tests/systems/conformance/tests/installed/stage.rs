@@ -72,7 +72,8 @@ fn bring_clone(cluster: &Cluster, machine: &str) {
     for entry in fs::read_dir(here).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
-        let text = text.replace(SOMEBODYS, APISERVER).replace("path: /sys/fs/cgroup,", &cgroup(cluster));
+        let own = format!("path: {},", cgroup_folder(cluster));
+        let text = text.replace(SOMEBODYS, APISERVER).replace("path: /sys/fs/cgroup,", &own);
         let to = format!("{CLONE}/contrib/kubernetes/{}", path.file_name().unwrap().to_str().unwrap());
         cluster.on(machine).unwrap().write(&to, text).unwrap();
     }
@@ -90,10 +91,9 @@ fn bring_packages(cluster: &Cluster, node: &str) {
 }
 
 /// The mount of cgroup v2 on this machine's nodes.
-fn cgroup(cluster: &Cluster) -> String {
+pub(crate) fn cgroup_folder(cluster: &Cluster) -> &'static str {
     let hybrid = cluster.on("n1").unwrap().run(&["test", "-e", "/sys/fs/cgroup/unified"]).unwrap();
-    let path = if hybrid.status.success() { "/sys/fs/cgroup/unified" } else { "/sys/fs/cgroup" };
-    format!("path: {path},")
+    if hybrid.status.success() { "/sys/fs/cgroup/unified" } else { "/sys/fs/cgroup" }
 }
 
 /// The full name of an image, of which nodes have several versions.
