@@ -3,9 +3,9 @@
 #
 #   scripts/release-components.sh ARCHITECTURE BINARY
 #
-# A scanner finds no part in a binary without symbols, and cargo knows nothing of libraries in C. So the crates come from
-# cargo's own resolution for exactly this build, without those that only run while it compiles, and the libraries from
-# the linker.
+# A scanner finds no part in a binary without symbols, and cargo knows nothing of libraries in C. So the crates come
+# from cargo's own resolution for exactly this build, without those that only run while it compiles, and the libraries
+# from the linker.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 architecture=$1 binary=$2
@@ -38,7 +38,7 @@ vendored() {
 			within("tikv-jemalloc-sys"; "jemalloc"; "BSD-2-Clause")]'
 }
 
-# Standard error of the distribution has the licences that its packages state.
+# The licences are those that the distribution's packages state; a library without one fails the test of lists.
 libraries() {
 	scripts/release-inputs.sh "$architecture" | jq --raw-input --slurp '
 		{libc: "LGPL-2.1-or-later", libgcc: "GPL-3.0-or-later WITH GCC-exception-3.1",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints what the static binary of an architecture is made with and not from this repository or crates.io: compilers, and
-# the static libraries of the distribution that it holds. For each a line of its kind, name, version, package and sum.
-# Needs Debian's dpkg, in which the packages are looked up.
+# Prints what the static binary of an architecture is made with that is neither of this repository nor of crates.io: the
+# compilers, and the static libraries of the distribution that it holds. For each a line with its kind, name, package or
+# version, and sum. Needs Debian's dpkg, in which the packages are looked up.
 #
 #   scripts/release-inputs.sh ARCHITECTURE
 set -euo pipefail

@@ -21,8 +21,9 @@ else
 	openssl+=(-aes256)
 fi
 umask 077
-"${minisign[@]}" >/dev/null
+"${minisign[@]}"
 "${openssl[@]}"
+openssl pkey -in "$folder/image.key" -pubout -out "$folder/image.pub"
 
 # gpg writes keys to its own folder only, and an agent stays for it.
 GNUPGHOME=$(mktemp -d)

@@ -4,13 +4,16 @@
 #   scripts/release-repository.sh FOLDER
 #
 # Both have two suites: `candidate` has every package, `stable` those that are no candidate. RELEASE_FORMER is the
-# folder of a former release; its packages stay, so that nodes can go back to them. Nothing is signed here.
+# folder of a former release; its packages stay, so that nodes can go back to them. So do those of a repository that is
+# there already, which signing makes anew. Nothing is signed here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(realpath "$1")
 former=${RELEASE_FORMER:+$(realpath "$RELEASE_FORMER")}
 root=$folder/repository
-rm -rf "$root"
+before=$(mktemp -d)
+trap 'rm -rf "$before"' EXIT
+[[ ! -e $root ]] || mv "$root" "$before/repository"
 mkdir -p "$root"/{deb/pool,rpm/stable,rpm/candidate}
 
 # A package that was published never changes under its name. Times are in the lists of dnf.
@@ -59,12 +62,13 @@ dnf() {
 		--set-timestamp-to-revision "$1"
 }
 
-[[ -z $former ]] || {
-	take deb/pool "$former"/repository/deb/pool/*
-	take rpm/candidate "$former"/repository/rpm/candidate/*.rpm
-}
-take deb/pool "$folder"/*.deb
-take rpm/candidate "$folder"/*.rpm
+shopt -s nullglob
+take deb/pool "$folder"/*.deb ${former:+"$former"/repository/deb/pool/*}
+take rpm/candidate "$folder"/*.rpm ${former:+"$former"/repository/rpm/candidate/*.rpm}
+cd "$before"
+for file in repository/deb/pool/* repository/rpm/candidate/*.rpm; do
+	[[ -e $folder/$file ]] || cp --preserve=timestamps "$file" "$folder/$file"
+done
 find "$root/rpm/candidate" -name '*.rpm' ! -name '*~*' -exec cp --preserve=timestamps -t "$root/rpm/stable" {} +
 for suite in stable candidate; do
 	(cd "$root/deb" && apt "$suite")

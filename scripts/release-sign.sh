@@ -25,16 +25,17 @@ done
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 [[ -e $folder/holdfast-$version.oci.tar ]] || fail "$folder holds another version than these sources, $version"
 
+# Where gpg asks for a passphrase.
+GPG_TTY=$(tty) || GPG_TTY=
 GNUPGHOME=$(mktemp -d) work=$folder.signing
-export GNUPGHOME
+export GPG_TTY GNUPGHOME
 trap 'gpgconf --kill all; rm -rf "$GNUPGHOME" "$work"' EXIT
 rm -rf "$work"
 cp --recursive --preserve=timestamps "$folder" "$work"
 gpg --quiet --batch --import "$keys/packages.key"
 
 # A copy of the public keys comes with the release, for who has them from nowhere else yet.
-minisign -R -s "$keys/minisign.key" -p "$work/holdfast-minisign.pub" >/dev/null
-openssl pkey -in "$keys/image.key" -pubout -out "$work/holdfast-image.pub"
+for key in minisign image; do install -m 644 "$keys/$key.pub" "$work/holdfast-$key.pub"; done
 gpg --armor --export >"$work/holdfast-packages.asc"
 
 rpmsign --define "__gpg $(command -v gpg)" --define "_gpg_path $GNUPGHOME" --define "_gpg_name packages@holdfast.io" \
@@ -52,8 +53,12 @@ for list in "$work"/repository/rpm/*/repodata/repomd.xml; do
 done
 
 scripts/release-sums.sh "$work"
-minisign -S -s "$keys/minisign.key" -m "$work/SHA256SUMS" -t "holdfast $version" -c "holdfast" >/dev/null
+minisign -S -s "$keys/minisign.key" -m "$work/SHA256SUMS" -t "holdfast $version" -c "holdfast"
+minisign -V -q -p "$work/holdfast-minisign.pub" -m "$work/SHA256SUMS"
+
+# From here to the end both are whole, and Ctrl-C may not come between.
+trap '' INT TERM
 mv "$folder" "$folder.unsigned"
 mv "$work" "$folder"
 rm -rf "$folder.unsigned"
-echo "$folder is signed"
+echo "release: signed"

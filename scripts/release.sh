@@ -91,7 +91,7 @@ mv "$out/SHA256SUMS" "$out/UNSIGNED.sha256"
 scripts/release-repository.sh "$out"
 scripts/release-sums.sh "$out"
 
-[[ -z ${RELEASE_KEYS:-} ]] || scripts/release-sign.sh "$out" >/dev/null
+[[ -z ${RELEASE_KEYS:-} ]] || scripts/release-sign.sh "$out" >&2
 mv --no-target-directory "$out" "$dist/$version"
 say "$dist/$version"
 [[ -n ${RELEASE_KEYS:-} ]] || echo "release: NOT SIGNED, because RELEASE_KEYS is not set: nobody can verify it" >&2
