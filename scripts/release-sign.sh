@@ -53,7 +53,8 @@ for list in "$work"/repository/rpm/*/repodata/repomd.xml; do
 done
 
 scripts/release-sums.sh "$work"
-minisign -S -s "$keys/minisign.key" -m "$work/SHA256SUMS" -t "holdfast $version" -c "holdfast"
+# This older form signs the file itself, not its hash: signify of Debian 11 knows it as well.
+minisign -S -l -s "$keys/minisign.key" -m "$work/SHA256SUMS" -t "holdfast $version" -c "holdfast"
 minisign -V -q -p "$work/holdfast-minisign.pub" -m "$work/SHA256SUMS"
 
 # From here to the end both are whole, and Ctrl-C may not come between.
