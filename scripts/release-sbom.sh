@@ -17,7 +17,8 @@ sbom() {
 				tools: {components: [{type: "application", name: "scripts/release-sbom.sh", version: $version}]},
 				component: {type: (if ($name | endswith(".oci.tar")) then "container" else "application" end),
 					"bom-ref": $name, name: $name, version: $version,
-					licenses: [{expression: "Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)"}]}
+					licenses: [{expression: (["Apache-2.0", "(GPL-2.0-only OR BSD-2-Clause)"][:($components | length) + 1]
+						| join(" AND "))}]}
 			},
 			components: $components,
 			dependencies: [{ref: $name, dependsOn: ($components | map(."bom-ref"))}]

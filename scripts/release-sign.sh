@@ -17,8 +17,8 @@ fail() {
 	echo "release: $*" >&2
 	exit 1
 }
-for key in minisign image packages; do
-	[[ -r $keys/$key.key ]] || fail "$keys/$key.key cannot be read"
+for file in {minisign,image}.{key,pub} packages.key; do
+	[[ -r $keys/$file ]] || fail "$keys/$file cannot be read"
 done
 [[ ! -e $folder/SHA256SUMS.minisig ]] || fail "$folder is signed"
 (cd "$folder" && sha256sum --check --quiet UNSIGNED.sha256) || fail "$folder is not as it was built"
@@ -30,6 +30,7 @@ GPG_TTY=$(tty) || GPG_TTY=
 GNUPGHOME=$(mktemp -d) work=$folder.signing
 export GPG_TTY GNUPGHOME
 trap 'gpgconf --kill all; rm -rf "$GNUPGHOME" "$work"' EXIT
+trap 'exit 130' INT TERM
 rm -rf "$work"
 cp --recursive --preserve=timestamps "$folder" "$work"
 gpg --quiet --batch --import "$keys/packages.key"

@@ -23,13 +23,17 @@ declared=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 [[ $version == "$declared" ]] || fail "VERSION=${version:-?}, and these sources are version $declared"
 grep -qx "version: $version" contrib/helm/holdfast/Chart.yaml || fail "the Helm chart is of another version"
 [[ -z $(git status --porcelain) ]] || fail "there are changes that are not committed, and a release names its commit"
-[[ -z ${RELEASE_KEYS:-} || -r $RELEASE_KEYS/minisign.key ]] || fail "$RELEASE_KEYS holds no keys"
+for file in {minisign,image}.{key,pub} packages.key; do
+	[[ -z ${RELEASE_KEYS:-} || -r $RELEASE_KEYS/$file ]] || fail "$RELEASE_KEYS/$file cannot be read"
+done
 dist=$(realpath -m "${CARGO_TARGET_DIR:-target}/dist")
 [[ ! -e $dist/$version ]] || fail "$dist/$version is there; a release is never written over"
 
 mkdir -p "$dist"
 work=$(mktemp -d "$dist/.$version.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+# A program that ends well after Ctrl-C would have the rest go on.
+trap 'exit 130' INT TERM
 out=$work/out
 mkdir "$out" "$work/bin"
 
