@@ -25,9 +25,10 @@ umask 077
 "${openssl[@]}"
 openssl pkey -in "$folder/image.key" -pubout -out "$folder/image.pub"
 
-# gpg writes keys to its own folder only, and an agent stays for it.
+# gpg writes keys to its own folder only, and an agent stays for it, which asks for passphrases at the terminal.
+GPG_TTY=$(tty) || GPG_TTY=
 GNUPGHOME=$(mktemp -d)
-export GNUPGHOME
+export GPG_TTY GNUPGHOME
 trap 'gpgconf --kill all; rm -rf "$GNUPGHOME"' EXIT
 "${gpg[@]}" --quick-generate-key 'holdfast packages <packages@holdfast.io>' rsa4096 sign never
 "${gpg[@]}" --armor --export-secret-keys >"$folder/packages.key"
