@@ -10,7 +10,7 @@ STEPS ?= 1000000
 SECONDS ?= 60
 
 .PHONY: help setup build run try quick test test-all part parts ran conformance drill host deb rpm image matrix check \
-	bench bench-peers scale simulate fuzz soak bless clean
+	release bench bench-peers scale simulate fuzz soak bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -71,6 +71,10 @@ rpm: ## Build the RPM package, target/packages/*.rpm; for arm64: ARCH=arm64.
 image: ## Build the container image, target/packages/*.oci.tar, without a container runtime; for arm64: ARCH=arm64.
 	@scripts/setup package
 	@scripts/package.sh image $(ARCH)
+
+release: ## Make a release, target/dist/VERSION: VERSION=1.0.0-rc.1 RELEASE_KEYS=folder; docs/release.md says more.
+	@scripts/setup release
+	@scripts/release.sh $(VERSION)
 
 matrix: ## The kernel's tests in Debian's kernels, emulated; BLESS=1 rewrites the table in docs/kernels.md.
 	@scripts/test-programs.sh --quiet

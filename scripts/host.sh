@@ -9,15 +9,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup host
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm,apparmor,frr
+in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm,dnf,minisign,apparmor,frr
+
+# Debian 11 has no minisign.
+packages() { if [[ $1 == bullseye ]]; then echo "${in_root/minisign/signify-openbsd}"; else echo "$in_root"; fi; }
 
 # A root is made anew each month, because releases go on.
 make_root() {
 	local folder
-	folder=$({ echo "$in_root" && date +%Y-%m; } | scripts/cached.sh "host/$1")
+	folder=$({ packages "$1" && date +%Y-%m; } | scripts/cached.sh "host/$1")
 	exec 9>"$folder/lock"
 	flock 9
-	scripts/debian-root.sh "$folder/root" "$1" "$(dpkg --print-architecture)" "$in_root"
+	scripts/debian-root.sh "$folder/root" "$1" "$(dpkg --print-architecture)" "$(packages "$1")"
 	# For one test alone, which starts it.
 	rm -f "$folder/root/etc/systemd/system/multi-user.target.wants/frr.service"
 	exec 9>&-

@@ -27,6 +27,8 @@ mkdir -p "$out"
 out=$(realpath "$out")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# A program that ends well after Ctrl-C would have the rest go on.
+trap 'exit 130' INT TERM
 root=$work/root
 mkdir "$root"
 

@@ -23,7 +23,7 @@ fn page() -> String {
 }
 
 #[track_caller]
-fn blocks<const N: usize>(section: &str) -> [String; N] {
+pub(crate) fn blocks<const N: usize>(section: &str) -> [String; N] {
     page::blocks(&page(), section)
 }
 
@@ -34,7 +34,7 @@ fn typed(host: &Host, line: &str) -> String {
 }
 
 /// Copies a folder of this machine to the host.
-fn bring(host: &Host, from: &Path, to: &str) {
+pub(crate) fn bring(host: &Host, from: &Path, to: &str) {
     let there = host.path(to);
     fs::create_dir_all(there.parent().unwrap()).unwrap();
     let copied = Command::new("cp").arg("--recursive").arg(from).arg(there).status().unwrap();

@@ -23,6 +23,8 @@ mod outside_page;
 mod packages;
 mod page;
 mod pressure;
+mod release;
+mod release_contents;
 mod reload;
 mod watchdog;
 

@@ -14,7 +14,7 @@ const PACKAGE_BYTES_MAX: u64 = 15 << 19;
 
 /// The output of a program of this machine that must succeed.
 #[track_caller]
-fn run(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).current_dir(repository()).output().unwrap();
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "{program} {arguments:?}: {text}");
