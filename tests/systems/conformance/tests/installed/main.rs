@@ -16,6 +16,8 @@ mod daemonset;
 #[path = "../shared/guide.rs"]
 mod guide;
 #[cfg(test)]
+mod helm;
+#[cfg(test)]
 mod image;
 #[cfg(test)]
 mod package;

@@ -62,7 +62,7 @@ pub(crate) fn start(init: Init) -> Cluster {
     cluster
 }
 
-fn bring(cluster: &Cluster, machine: &str, from: &std::path::Path, to: &str) {
+pub(crate) fn bring(cluster: &Cluster, machine: &str, from: &std::path::Path, to: &str) {
     cluster.on(machine).unwrap().write(to, fs::read(from).unwrap()).unwrap();
 }
 
