@@ -14,7 +14,7 @@ put() { install -D -m 644 "$1" "$doc/$2"; }
 links=(
 	-e 's#\]\(\.\./contrib/kubernetes/rbac\.yaml\)#](examples/rbac.yaml)#g'
 	-e 's#\[config\.example\.toml\]\(\.\./config\.example\.toml\)#[holdfast.toml](/etc/holdfast/holdfast.toml)#g'
-	-e 's#\]\(\.\./CHANGELOG\.md\)#](CHANGELOG.md)#g'
+	-e 's#\]\(\.\./(CHANGELOG|SECURITY)\.md\)#](\1.md)#g'
 	-e 's#\]\(docs/#](#g'
 	-e 's#!\[([^]]*)\]\([^)]*\)#(Picture: \1)#g'
 	-e 's#\[([^]]*)\]\(\.\./[^)]*\)#\1 (in the source)#g'
@@ -25,6 +25,6 @@ for file in contrib/kubernetes/rbac.yaml examples/demo/manifests/*.yaml contrib/
 	put "$file" "examples/${file##*/}"
 done
 put contrib/grafana/holdfast.json examples/holdfast-dashboard.json
-for file in docs/*.md CHANGELOG.md; do
+for file in docs/*.md CHANGELOG.md SECURITY.md; do
 	sed -E "${links[@]}" "$file" >"$doc/${file##*/}"
 done
