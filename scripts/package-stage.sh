@@ -19,6 +19,7 @@ put 644 contrib/systemd/holdfast.service usr/lib/systemd/system/holdfast.service
 put 644 contrib/systemd/holdfast.sysusers usr/lib/sysusers.d/holdfast.conf
 put 644 contrib/systemd/holdfast.tmpfiles usr/lib/tmpfiles.d/holdfast.conf
 put 644 contrib/systemd/holdfast.catalog usr/lib/systemd/catalog/holdfast.catalog
+put 644 contrib/selinux/holdfast.cil usr/share/selinux/packages/holdfast.cil
 for file in contrib/kubernetes/rbac.yaml examples/demo/manifests/*.yaml; do
 	put 644 "$file" "usr/share/doc/holdfast/examples/${file##*/}"
 done
