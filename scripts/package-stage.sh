@@ -19,6 +19,7 @@ put 644 contrib/systemd/holdfast.service usr/lib/systemd/system/holdfast.service
 put 644 contrib/systemd/holdfast.sysusers usr/lib/sysusers.d/holdfast.conf
 put 644 contrib/systemd/holdfast.tmpfiles usr/lib/tmpfiles.d/holdfast.conf
 put 644 contrib/systemd/holdfast.catalog usr/lib/systemd/catalog/holdfast.catalog
+put 644 contrib/selinux/holdfast.cil usr/share/selinux/packages/holdfast.cil
 scripts/package-docs.sh "$root"
 
 install -d "$root"/usr/share/{man/man{1,5,8},bash-completion/completions}

@@ -1,11 +1,9 @@
 //! The package's whole life on one host, with named steps: in namespaces on this machine's kernel, and in a guest with
 //! a distribution's own kernel, cgroups and BPF file system.
 
-use std::fs;
 use std::time::Instant;
 
-use holdfast_tests::host::Host;
-
+use super::confinement::Confinement;
 use super::journal::lines;
 use super::life::{kill_under_traffic, purge, remove_under_traffic, replace_under_traffic};
 use super::reload::{reload_under_traffic, reload_what_is_wrong};
@@ -19,30 +17,11 @@ fn step<T>(name: &str, take: impl FnOnce() -> T) -> T {
     out
 }
 
-/// Whether the daemon runs under its AppArmor profile, as it must in a guest with a distribution's kernel. Hosts in
-/// namespaces use this machine's kernel, which may lack AppArmor, so they are not checked.
-fn is_confined(host: &Host) -> bool {
-    let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").unwrap_or_default();
-    assert!(!Host::is_around() || enabled == "Y\n", "AppArmor is not in force: {enabled:?}");
-    if !Host::is_around() {
-        return false;
-    }
-    let label = format!("/proc/{}/attr/current", property(host, "MainPID"));
-    assert_eq!(host.run(&["cat", &label]).unwrap().expect_success(), "holdfast (enforce)");
-    true
-}
-
-/// AppArmor's denials of the daemon, which show gaps in the profile.
-fn denied(host: &Host) -> Vec<String> {
-    let said = host.run(&["journalctl", "--dmesg", "--output=cat", "--no-pager"]).unwrap().expect_success();
-    let ours = |line: &&str| line.contains("apparmor=\"DENIED\"") && line.contains("profile=\"holdfast\"");
-    said.lines().filter(ours).map(str::to_owned).collect()
-}
-
 #[test]
 fn install_upgrade_and_purge_in_one_boot() {
     let mut host = step("boot", boot);
-    println!("cycle: Linux {}", host.run(&["uname", "-r"]).unwrap().expect_success());
+    let confinement = Confinement::of(&host);
+    println!("cycle: Linux {}, {confinement:?}", host.run(&["uname", "-r"]).unwrap().expect_success());
     let before = files(&host);
     let _one = host.serve("one", address("127.0.0.1:8081")).unwrap();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
@@ -51,14 +30,13 @@ fn install_upgrade_and_purge_in_one_boot() {
     step("configure", || host.write(CONFIG, &config("127.0.0.1:8081")).unwrap());
     step("start", || {
         let said = host.run(&["systemctl", "start", "holdfast"]).unwrap();
-        assert_eq!(said.code, 0, "{said:?}; AppArmor denied: {:#?}", denied(&host));
+        assert_eq!(said.code, 0, "{said:?}; denied: {:#?}", confinement.denied(&host));
     });
     step("ready", || {
         assert_eq!(property(&host, "ActiveState"), "active");
         assert_eq!(property(&host, "StatusText"), "1 services, 1 backends, 0 held");
     });
-    let confined = step("AppArmor", || is_confined(&host));
-    println!("cycle: under a profile of AppArmor: {confined}");
+    step("the policy's label", || confinement.check_label(&host));
     step("the address answers", || assert_eq!(who_answers(&host), "one"));
     let mut dialer = host.dial(address(VIP)).unwrap();
     step("reload", || reload_under_traffic(&mut host, &mut dialer, "127.0.0.1:8082", "two"));
@@ -72,10 +50,11 @@ fn install_upgrade_and_purge_in_one_boot() {
         assert_eq!(added["HOLDFAST_VERDICT"], "serving");
         assert_eq!(added["_SYSTEMD_UNIT"], "holdfast.service");
     });
+    step("what the policy forbids", || confinement.check_denial(&mut host));
     step("upgrade", || replace_under_traffic(&host, &mut dialer, Next));
     step("downgrade", || replace_under_traffic(&host, &mut dialer, First));
     step("remove", || remove_under_traffic(&host, &mut dialer, "two"));
     drop(dialer);
-    step("nothing was denied", || assert_eq!(denied(&host), Vec::<String>::new()));
     step("purge", || purge(&host, &before));
+    step("nothing was denied", || assert_eq!(confinement.denied(&host), Vec::<String>::new()));
 }

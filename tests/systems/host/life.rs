@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Files that any package's installation leaves.
-const OF_THE_SYSTEM: [&str; 10] = [
+const OF_THE_SYSTEM: [&str; 12] = [
     "/var/lib/dpkg",
     "/var/log",
     "/var/cache",
@@ -23,6 +23,8 @@ const OF_THE_SYSTEM: [&str; 10] = [
     "/etc/.pwd.lock",
     "/var/lib/systemd/catalog",
     "/var/lib/systemd",
+    "/var/lib/selinux",
+    "/etc/selinux",
 ];
 
 /// Installs the package while a client dials, and checks that no connect fails.

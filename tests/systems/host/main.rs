@@ -14,6 +14,7 @@
 #![allow(clippy::cast_precision_loss)]
 
 mod bad_starts;
+mod confinement;
 mod cycle;
 mod figures;
 mod install_page;

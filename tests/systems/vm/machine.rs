@@ -51,6 +51,8 @@ pub(crate) struct Build<'a> {
     pub(crate) deadline: Duration,
     /// How many times slower its clock runs; 1 is normal.
     pub(crate) slower: i64,
+    /// More arguments of the kernel.
+    pub(crate) append: &'a str,
 }
 
 /// Boots, prints each line of the script, and returns its exit code.
@@ -112,6 +114,7 @@ fn emulator(store: &Store, build: &Build<'_>) -> Result<Command, Failure> {
     if let Some(disk) = build.second {
         command.arg("-drive").arg(format!("{},cache=unsafe", drive(disk)));
     }
+    line.extend([" ", build.append]);
     command.args(["-append", &line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     Ok(command)

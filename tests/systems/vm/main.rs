@@ -60,6 +60,9 @@ enum Order {
         /// Let the guest's clock go so many times slower: limits in there, of anything, have that much more time.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i64).range(1..=clock::SLOWER_MAX))]
         slower: i64,
+        /// More arguments of the kernel, such as `security=selinux`.
+        #[arg(long, default_value = "")]
+        append: String,
         series: String,
         program: PathBuf,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -94,11 +97,22 @@ fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
             store.fetch(&series)?.iter().for_each(|line| say(line));
             Ok(0)
         }
-        Order::Run { beside, disk, second, memory_mib, seconds, slower, series, program, arguments } => {
+        Order::Run {
+            beside,
+            disk,
+            second,
+            memory_mib,
+            seconds,
+            slower,
+            append,
+            series,
+            program,
+            arguments,
+        } => {
             let errand = Errand::program(&program, &arguments, &beside);
             let (disk, second) = (disk.as_deref(), second.as_deref());
             let deadline = Duration::from_secs(seconds);
-            let build = Build { memory_mib, disk, second, deadline, slower };
+            let build = Build { memory_mib, disk, second, deadline, slower, append: &append };
             machine::run(store, &store.kernel(&series)?, &errand, &build, &mut say)
         }
         Order::Rules { programs } => Ok(u8::from(!matrix::rules(store, &programs)?)),

@@ -178,7 +178,8 @@ impl<'a> Payload<'a> {
 /// Runs the script in one kernel, and prints the result.
 fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -> Tally {
     let mut tally = Tally::default();
-    let build = Build { memory_mib: MEMORY_MIB, disk: None, second: None, deadline: DEADLINE, slower: 1 };
+    let build =
+        Build { memory_mib: MEMORY_MIB, disk: None, second: None, deadline: DEADLINE, slower: 1, append: "" };
     let run = |tally: &mut Tally| {
         let kernel = store.kernel(series)?;
         machine::run(store, &kernel, &payload.errand(script), &build, &mut |line| tally.hear(line))?;
