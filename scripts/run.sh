@@ -147,11 +147,13 @@ child() {
 
 # Wait for something until a command succeeds, while all children live.
 wait_for() {
-	local what=$1
+	local what=$1 running
 	shift
 	for _ in {1..600}; do
 		! "$@" || return 0
-		(($(jobs -pr | wc -l) == children)) || fail "a process of the demo ended at once; the lines above say why"
+		# Ctrl-C ends this count too.
+		running=$(jobs -pr | wc -l)
+		((${running:-$children} == children)) || fail "a process of the demo ended at once; the lines above say why"
 		sleep 0.1
 	done
 	fail "$what did not come within a minute"

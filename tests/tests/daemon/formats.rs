@@ -187,7 +187,7 @@ fn each_released_command_keeps_its_exit_codes() {
     fs::write(program.path("bad.toml"), "[nowhere]\n").unwrap();
     let line = |command: &&str| format!("{}\t{command}\n", exit_code(&program, command).unwrap());
     for then in frozen("exit-codes.txt", |path| {
-        fs::write(path, COMMANDS.iter().map(line).collect::<String>()).unwrap()
+        fs::write(path, COMMANDS.iter().map(line).collect::<String>()).unwrap();
     }) {
         let codes = then.text();
         assert!(codes.lines().count() >= 10);
@@ -200,6 +200,9 @@ fn each_released_command_keeps_its_exit_codes() {
 /// A format that no version has yet.
 const NEWER: u8 = 99;
 
+/// What makes a file's format a newer one.
+type Change<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 /// Turns a folder of state into that of a newer version: all its files have a format that this one does not know.
 /// Returns the files, each with its content.
 fn make_newer(state: &Path) -> Vec<(&'static str, Vec<u8>)> {
@@ -207,14 +210,14 @@ fn make_newer(state: &Path) -> Vec<(&'static str, Vec<u8>)> {
         let text = String::from_utf8_lossy(bytes).replacen("version 1", &format!("version {NEWER}"), 1);
         *bytes = text.into_bytes();
     };
-    let changes: [(&'static str, &dyn Fn(&mut Vec<u8>)); 5] = [
+    let changes: [(&'static str, Change<'_>); 5] = [
         ("snapshot", &|bytes| bytes[12] = NEWER),
         ("snapshot.before", &|bytes| bytes[12] = NEWER),
         ("drains.json", &drains),
         ("drains.copy.json", &drains),
         ("history/00000000000000000001.history", &|bytes| bytes[19] = NEWER),
     ];
-    let change = |(name, change): (&'static str, &dyn Fn(&mut Vec<u8>))| {
+    let change = |(name, change): (&'static str, Change<'_>)| {
         let mut bytes = fs::read(state.join(name)).unwrap();
         change(&mut bytes);
         fs::write(state.join(name), &bytes).unwrap();

@@ -25,8 +25,9 @@ fn machine() -> Bed {
     let bed = Bed::lay(&Layout { neighbours, ..Layout::default() }).unwrap();
     say(
         &bed,
-        // Without IPv6 there: its own addresses come a second after the device.
-        "echo 1 >/proc/sys/net/ipv6/conf/up0/disable_ipv6
+        // Without IPv6 there: its own addresses come a second after the device. Its carrier comes a moment after it.
+        "for _ in $(seq 200); do ! ip -o link show up0 | grep -q 'state UP' || break; sleep 0.05; done
+        echo 1 >/proc/sys/net/ipv6/conf/up0/disable_ipv6
         ip route add default via 192.0.2.10 && nft add table inet users && ip rule add priority 77 lookup 77",
     );
     bed

@@ -380,5 +380,5 @@ fn ready_does_not_wait_for_health_checks() {
     daemon.wait_until(|it| Ok(it.logged().contains("backend unready"))).unwrap();
     let log = daemon.logged();
     let place = |what: &str| log.lines().position(|line| line.contains(what));
-    assert!(place(" ready; clients").is_some_and(|it| Some(it) < place("backend unready")), "{log}");
+    assert!(place(" ready; the datapath").is_some_and(|it| Some(it) < place("backend unready")), "{log}");
 }
