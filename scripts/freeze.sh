@@ -19,7 +19,7 @@ write_formats() {
 	rm -rf "$folder"
 	cargo test --locked -p holdfast-agent -p holdfast-api -p holdfast-datapath --lib -- \
 		each_released pinned_maps_keep_the_layout
-	cargo build --locked --profile test --bin holdfast
+	cargo build --locked --profile test -p holdfast --bin holdfast
 	cargo test --locked -p holdfast-tests --test daemon -- \
 		each_released_answer each_released_key each_released_command
 }
