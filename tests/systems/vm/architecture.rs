@@ -76,8 +76,8 @@ impl Architecture {
         }
     }
 
-    /// The kernels that tests run in, the oldest first. For amd64: the oldest supported one, two stable releases, and the
-    /// newest. Debian's mirrors have lost the 5.10 of arm64.
+    /// The kernels that tests run in, the oldest first. For amd64: the oldest supported one, two stable releases, and
+    /// the newest. Debian's mirrors have lost the 5.10 of arm64.
     pub(crate) fn series(self) -> &'static [&'static str] {
         match self {
             Self::Amd64 => &["5.10", "6.1", "6.12", "7"],
