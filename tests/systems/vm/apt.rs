@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::architecture::Architecture;
 use crate::failure::{Failure, at, output};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -18,21 +19,22 @@ const MIRROR: &str = "http://deb.debian.org/";
 #[derive(Debug)]
 pub(crate) struct Apt {
     folder: PathBuf,
+    architecture: Architecture,
 }
 
 impl Apt {
     /// Reads the lists of these suites, each given as `archive suite`, for example `debian-security
     /// bookworm-security`.
-    pub(crate) fn read(folder: &Path, suites: &[&str]) -> Result<Self, Failure> {
-        let apt = Self { folder: folder.to_owned() };
+    pub(crate) fn read(folder: &Path, suites: &[&str], architecture: Architecture) -> Result<Self, Failure> {
+        let apt = Self { folder: folder.to_owned(), architecture };
         for part in ["lists/partial", "cache/archives/partial"] {
             let path = folder.join(part);
             fs::create_dir_all(&path).map_err(at("create", &path))?;
         }
-        let mirror = mirror();
+        let (mirror, name) = (mirror(), architecture.debian());
         let source = |suite: &&str| {
             let (archive, suite) = suite.split_once(' ').unwrap_or(("debian", suite));
-            format!("deb [signed-by={KEYRING} arch=amd64] {mirror}{archive} {suite} main\n")
+            format!("deb [signed-by={KEYRING} arch={name}] {mirror}{archive} {suite} main\n")
         };
         apt.write("sources.list", &suites.iter().map(source).collect::<String>())?;
         apt.write("status", "")?;
@@ -81,7 +83,9 @@ impl Apt {
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
             // As root, apt would download as a user that cannot write here.
             "APT::Sandbox::User=root".to_owned(),
-            "APT::Architecture=amd64".to_owned(),
+            format!("APT::Architecture={}", self.architecture.debian()),
+            // This machine may have others beside its own.
+            format!("APT::Architectures={}", self.architecture.debian()),
         ] {
             command.args(["-o", &option]);
         }

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Runs /payload/run and says its exit code in the last line of the second serial port. /payload/mark holds how that line
-# begins.
+# Runs /payload/run and says its exit code in the last line of the second serial port, which /payload/port names.
+# /payload/mark holds how that line begins.
 export PATH=/payload:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root RUST_BACKTRACE=0
-stty -F /dev/ttyS1 -opost
 cd /payload || exit
-exec >/dev/ttyS1 2>&1 </dev/null
+port=/dev/$(cat port)
+stty -F "$port" -opost
+exec >"$port" 2>&1 </dev/null
 ./run
 code=$?
 echo

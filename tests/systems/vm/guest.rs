@@ -6,12 +6,12 @@
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::cpio::Archive;
-use crate::failure::{Failure, at, output};
+use crate::failure::{Failure, at};
 use crate::modules;
 use crate::store::{Kernel, Store};
+use crate::userland::Userland;
 
 /// The first process, with or without a disk, and the scripts that it runs.
 const SCRIPTS: [(&str, &str); 3] = [
@@ -23,14 +23,7 @@ const SCRIPTS: [(&str, &str); 3] = [
 /// The folder of tested programs in the guest.
 const PROGRAMS: &str = "/payload";
 
-/// Programs that tests run, if this machine has them.
-const COMPANIONS: [&str; 6] =
-    ["/usr/sbin/ip", "/usr/bin/curl", "/usr/bin/strace", "/usr/bin/dig", "/usr/bin/bash", "/usr/bin/nsenter"];
-
 const FOLDERS: [&str; 8] = ["proc", "sys", "dev", "tmp", "run", "root", "var", "disk"];
-
-/// The first bytes of a program that can be stripped.
-const ELF: &[u8] = b"\x7fELF";
 
 /// A shell script to run, with programs of this machine.
 #[derive(Debug)]
@@ -61,7 +54,7 @@ pub(crate) fn mark() -> String {
 /// Writes the file system of one run and returns its path.
 pub(crate) fn build(store: &Store, kernel: &Kernel, errand: &Errand<'_>) -> Result<PathBuf, Failure> {
     let mut image = base(store, kernel)?;
-    image.extend(payload(errand)?);
+    image.extend(payload(store, errand)?);
     let path = store.scratch()?.join(format!("{}initrd", errand.mark));
     fs::write(&path, image).map_err(at("write", &path))?;
     Ok(path)
@@ -70,8 +63,7 @@ pub(crate) fn build(store: &Store, kernel: &Kernel, errand: &Errand<'_>) -> Resu
 /// The part that depends on the kernel, from the store or built now.
 fn base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
     let mut hasher = DefaultHasher::new();
-    (SCRIPTS, modules::WANTED, &kernel.modules, COMPANIONS.map(|path| Path::new(path).exists()))
-        .hash(&mut hasher);
+    (SCRIPTS, modules::WANTED, &kernel.modules, store.userland()?.companions()).hash(&mut hasher);
     let path = store.scratch()?.join(format!("{:016x}.base", hasher.finish()));
     if let Ok(bytes) = fs::read(&path) {
         return Ok(bytes);
@@ -88,9 +80,12 @@ fn build_base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
     FOLDERS.iter().for_each(|folder| archive.folder(folder));
     SCRIPTS.iter().for_each(|(name, text)| archive.file(name, text.as_bytes().to_vec()));
     archive.file("etc/hosts", b"127.0.0.1 localhost\n::1 localhost\n".to_vec());
-    add_shell(&mut archive, &store.tools()?.join("bin/busybox"))?;
-    for program in COMPANIONS.iter().map(Path::new).filter(|program| program.exists()) {
-        add_program(&mut archive, program, &program.to_string_lossy())?;
+    let userland = store.userland()?;
+    // It links its other names to itself when the guest starts.
+    archive.file("bin/busybox", read(&userland.shell())?);
+    archive.link("bin/sh", "busybox");
+    for (inside, program) in userland.companions() {
+        add_program(&mut archive, &userland, &program, inside)?;
     }
     for (at, (name, bytes)) in modules::ordered(&kernel.modules)?.into_iter().enumerate() {
         archive.file(&format!("modules/{at:03}-{name}.ko"), bytes);
@@ -98,21 +93,13 @@ fn build_base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
     Ok(archive.bytes())
 }
 
-fn add_shell(archive: &mut Archive, busybox: &Path) -> Result<(), Failure> {
-    archive.file("bin/busybox", fs::read(busybox).map_err(at("read", busybox))?);
-    let applets = output(Command::new(busybox).arg("--list"))?;
-    for applet in String::from_utf8_lossy(&applets).lines().filter(|applet| *applet != "busybox") {
-        archive.link(&format!("bin/{applet}"), "busybox");
-    }
-    Ok(())
-}
-
-fn payload(errand: &Errand<'_>) -> Result<Vec<u8>, Failure> {
-    let mut archive = Archive::default();
+fn payload(store: &Store, errand: &Errand<'_>) -> Result<Vec<u8>, Failure> {
+    let (mut archive, userland) = (Archive::default(), store.userland()?);
     for program in &errand.programs {
-        add_program(&mut archive, program, &inside(program))?;
+        add_program(&mut archive, &userland, program, &inside(program))?;
     }
     archive.file("payload/mark", errand.mark.as_bytes().to_vec());
+    archive.file("payload/port", store.architecture().hardware().port.as_bytes().to_vec());
     archive.file("payload/run", format!("#!/bin/sh\n{}", errand.script).into_bytes());
     Ok(archive.bytes())
 }
@@ -126,48 +113,29 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Strips debug symbols, which cost seconds under emulation. Scripts and packages stay unchanged.
-fn stripped(program: &Path) -> Result<Vec<u8>, Failure> {
-    let bytes = fs::read(program).map_err(at("read", program))?;
-    if !bytes.starts_with(ELF) {
-        return Ok(bytes);
-    }
-    let folder = tempfile::tempdir().map_err(at("create a folder for", program))?;
-    let lean = folder.path().join("lean");
-    output(Command::new("strip").arg("-o").arg(&lean).arg(program))?;
-    fs::read(&lean).map_err(at("read", &lean))
-}
-
 /// Adds a program and its libraries.
-fn add_program(archive: &mut Archive, program: &Path, inside: &str) -> Result<(), Failure> {
-    archive.file(inside, stripped(program)?);
-    // ldd fails for static programs and scripts, which need no libraries.
-    let libraries = output(Command::new("ldd").arg(program)).unwrap_or_default();
-    for library in String::from_utf8_lossy(&libraries).lines().filter_map(library) {
-        if !archive.has(library) {
-            archive.file(library, fs::read(library).map_err(at("read", Path::new(library)))?);
+fn add_program(
+    archive: &mut Archive,
+    userland: &Userland,
+    program: &Path,
+    inside: &str,
+) -> Result<(), Failure> {
+    archive.file(inside, userland.stripped(program)?);
+    for (inside, library) in userland.libraries(program)? {
+        if !archive.has(&inside) {
+            archive.file(&inside, read(&library)?);
         }
     }
     Ok(())
 }
 
-/// The path in a line of ldd: `libc.so.6 => /lib/libc.so.6 (0x7f…)` or `/lib64/ld-linux-x86-64.so.2 (0x7f…)`.
-fn library(line: &str) -> Option<&str> {
-    let path = line.rsplit_once(" (0x")?.0.rsplit(' ').next()?.trim();
-    path.starts_with('/').then_some(path)
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(file).map_err(at("read", file))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libraries_are_parsed_from_ldds_output() {
-        assert_eq!(library("\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f)"), Some("/lib/x/libc.so.6"));
-        assert_eq!(library("\t/lib64/ld-linux-x86-64.so.2 (0x00007f)"), Some("/lib64/ld-linux-x86-64.so.2"));
-        assert_eq!(library("\tlinux-vdso.so.1 (0x00007f)"), None);
-        assert_eq!(library("\tstatically linked"), None);
-    }
 
     #[test]
     fn an_argument_reaches_the_program_unchanged() {

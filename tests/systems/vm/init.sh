@@ -1,6 +1,7 @@
 #!/bin/sh
 # The first process of a guest without a disk: mounts what a node has, loads the modules, and does the errand.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+/bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev

@@ -24,21 +24,16 @@ const CONSOLE_LINES: usize = 40;
 /// Buffered lines between the machine and a slow terminal.
 const LINES_WAITING_MAX: usize = 1024;
 
-/// A panic ends the machine and the run. Mitigations and memory initialisation only cost time here. The timer check is
-/// off, because it fails on a busy machine.
-const LINE: &str =
-    "console=ttyS0 panic=-1 oops=panic loglevel=4 mitigations=off init_on_alloc=0 no_timer_check";
-
-/// All emulated features, except fast byte-string instructions: the kernel would use them to clear and copy memory,
-/// and emulated they are the slowest way.
-const CPU: &str = "max,la57=off,erms=off,fsrm=off";
+/// A panic ends the machine and the run. Mitigations and memory initialisation only cost time here.
+const LINE: &str = "panic=-1 oops=panic loglevel=4 mitigations=off init_on_alloc=0";
 
 /// A getty waits for a device that never appears. The last word is for `Host::around`.
 const LINE_OF_A_SYSTEM: &str =
     "rdinit=/system systemd.mask=getty.target systemd.show_status=no holdfast.guest";
 
-/// Debian's libraries in the folder of tools.
+/// Debian's libraries in the folder of tools, and the port of a guest that carries its program's output.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+const OUTPUT: &str = "stdio,id=output";
 
 /// The parts of a guest besides its kernel and its file system.
 #[derive(Debug)]
@@ -66,7 +61,8 @@ pub(crate) fn run(
     let initrd = &guest::build(store, kernel, errand)?;
     let console = initrd.with_extension("console");
     let mut command = emulator(store, build)?;
-    command.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
+    command.arg("-serial").arg(format!("file:{}", console.display()));
+    add_output(&mut command, store.architecture().hardware().adapter);
     command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
     let mut machine = start(command)?;
     let until = Instant::now() + build.deadline;
@@ -81,6 +77,15 @@ pub(crate) fn run(
     code.ok_or_else(|| Failure::NoResult { why, console: tail(&said) })
 }
 
+/// The second serial port.
+fn add_output(command: &mut Command, adapter: Option<&str>) {
+    command.args(["-chardev", OUTPUT]);
+    match adapter {
+        Some(device) => command.arg("-device").arg(format!("{device},chardev=output")),
+        None => command.args(["-serial", "chardev:output"]),
+    };
+}
+
 fn start(mut command: Command) -> Result<Child, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.spawn().map_err(|source| Failure::Start { program, source })
@@ -88,7 +93,7 @@ fn start(mut command: Command) -> Result<Child, Failure> {
 
 /// The tools have their own C library and loader, so nothing of this machine is mixed in.
 fn emulator(store: &Store, build: &Build<'_>) -> Result<Command, Failure> {
-    let tools = store.tools()?;
+    let (tools, hardware) = (store.tools()?, store.architecture().hardware());
     let libraries: Vec<String> =
         LIBRARIES.iter().map(|folder| tools.join(folder).display().to_string()).collect();
     let mut command = Command::new(tools.join("lib64/ld-linux-x86-64.so.2"));
@@ -98,15 +103,15 @@ fn emulator(store: &Store, build: &Build<'_>) -> Result<Command, Failure> {
             .arg(clock::library(&store.scratch()?)?)
             .env(clock::SLOWER, build.slower.to_string());
     }
-    command.arg("--library-path").arg(libraries.join(":")).arg(tools.join("usr/bin/qemu-system-x86_64"));
+    command.arg("--library-path").arg(libraries.join(":")).arg(tools.join("usr/bin").join(hardware.emulator));
     command.env("QEMU_MODULE_DIR", tools.join("usr/lib/x86_64-linux-gnu/qemu"));
     for firmware in ["usr/share/seabios", "usr/share/qemu"] {
         command.arg("-L").arg(tools.join(firmware));
     }
-    command.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2"]);
+    command.args(hardware.arguments).args(["-accel", "tcg,thread=multi", "-smp", "2"]);
     command.args(["-m", &build.memory_mib.to_string(), "-nodefaults", "-no-reboot"]);
     command.args(["-display", "none", "-monitor", "none"]);
-    let mut line = LINE.to_owned();
+    let mut line = format!("console={} {} {LINE}", hardware.console, hardware.kernel_arguments);
     if let Some(disk) = build.disk {
         command.arg("-drive").arg(format!("{},snapshot=on", drive(disk)));
         line.extend([" ", LINE_OF_A_SYSTEM]);

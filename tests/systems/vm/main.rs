@@ -2,9 +2,11 @@
 //!
 //! `vm fetch` downloads qemu and the kernels into cargo's target folder, without root or an installation. `vm run
 //! KERNEL PROGRAM ARGUMENTS…` boots and exits with the program's own exit code, or 125 without one. `vm matrix --
-//! PROGRAM…` runs programs' tests in all kernels, `vm rules -- PROGRAM…` those of packet rules in one.
+//! PROGRAM…` runs programs' tests in all kernels, `vm rules -- PROGRAM…` those of packet rules in one. With
+//! `--architecture arm64` the machine and its programs are of arm64.
 
 mod apt;
+mod architecture;
 mod clock;
 mod cpio;
 mod failure;
@@ -15,14 +17,16 @@ mod modules;
 mod observed;
 mod store;
 mod tally;
+mod userland;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
+use crate::architecture::Architecture;
 use crate::failure::Failure;
 use crate::guest::Errand;
 use crate::machine::Build;
@@ -33,11 +37,19 @@ const NO_RESULT: u8 = 125;
 
 #[derive(Debug, Parser)]
 #[command(about = "Run a program of this machine in another kernel")]
+struct Arguments {
+    /// The machine that is emulated; its programs are those that were built for it.
+    #[arg(long, value_enum, default_value_t = Architecture::Amd64)]
+    architecture: Architecture,
+    #[command(subcommand)]
+    order: Order,
+}
+
+#[derive(Debug, Subcommand)]
 enum Order {
     /// Bring qemu and Debian's newest kernel of each series; what is there stays.
     Fetch {
-        /// Series: 5.10, 6.1, 6.12, 7 (the newest 7.x).
-        #[arg(default_values_t = store::SERIES.map(str::to_owned))]
+        /// Series: 5.10, 6.1, 6.12, 7 (the newest 7.x); all that tests run in if none is named.
         series: Vec<String>,
     },
     /// Boot a kernel and run a program as root; ends with its exit code.
@@ -87,13 +99,16 @@ enum Order {
 }
 
 fn main() -> ExitCode {
-    let done = Store::open().and_then(|store| obey(&store, Order::parse()));
+    let Arguments { architecture, order } = Arguments::parse();
+    let done = Store::open(architecture).and_then(|store| obey(&store, order));
     done.map_or_else(|failure| complain(&failure), ExitCode::from)
 }
 
 fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
     match order {
         Order::Fetch { series } => {
+            let all = store.architecture().series().iter().map(|&series| series.to_owned());
+            let series = if series.is_empty() { all.collect() } else { series };
             store.fetch(&series)?.iter().for_each(|line| say(line));
             Ok(0)
         }

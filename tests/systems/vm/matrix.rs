@@ -10,11 +10,12 @@ use std::time::Duration;
 use holdfast_tests::bed::BedError;
 use holdfast_tests::bed::clients::Client;
 
+use crate::architecture::Architecture;
 use crate::failure::{Failure, described};
 use crate::guest::{Errand, inside, mark};
 use crate::machine::{self, Build};
 use crate::observed;
-use crate::store::{SERIES, Store};
+use crate::store::Store;
 use crate::tally::{PROGRAM, Tally};
 
 /// Kernels that run one after another; two such rows run at the same time, which keeps two CPUs busy.
@@ -85,9 +86,9 @@ struct Payload<'a> {
 
 /// Runs the packet rules in the oldest kernel; whether all passed. They observe nothing for the page.
 pub(crate) fn rules(store: &Store, programs: &[PathBuf]) -> Result<bool, Failure> {
-    let [floor, ..] = SERIES;
-    let payload = Payload::prepare(programs)?;
-    Ok(in_kernel(store, floor, &payload, &payload.rules()).failed() == 0)
+    let payload = Payload::prepare(store, programs)?;
+    let oldest = store.architecture().series().first();
+    Ok(oldest.is_some_and(|oldest| in_kernel(store, oldest, &payload, &payload.rules()).failed() == 0))
 }
 
 /// Runs the programs' tests in these kernels, or in all; whether all passed and the page shows the observations.
@@ -97,9 +98,10 @@ pub(crate) fn run(
     kernels: &[String],
     programs: &[PathBuf],
 ) -> Result<bool, Failure> {
-    let payload = &Payload::prepare(programs)?;
+    let payload = &Payload::prepare(store, programs)?;
+    let all = store.architecture().series().to_vec();
     let chosen: Vec<&str> =
-        if kernels.is_empty() { SERIES.to_vec() } else { kernels.iter().map(String::as_str).collect() };
+        if kernels.is_empty() { all } else { kernels.iter().map(String::as_str).collect() };
     let row = |row: &[&str]| -> Vec<(String, Tally)> {
         let script = payload.script();
         row.iter().map(|series| ((*series).to_owned(), in_kernel(store, series, payload, &script))).collect()
@@ -110,14 +112,17 @@ pub(crate) fn run(
         ended.flatten().collect()
     });
     let passed = tallies.iter().all(|(_, tally)| tally.failed() == 0);
-    let columns: Vec<_> =
-        tallies.iter().map(|(series, it)| (heading(series), it.observed().to_vec())).collect();
+    let columns: Vec<_> = tallies
+        .iter()
+        .map(|(series, it)| (heading(store.architecture(), series), it.observed().to_vec()))
+        .collect();
     Ok(page_agrees(page, &columns)? && passed)
 }
 
-/// The heading of a column: `5.10`, or `7.x` for a whole major version.
-fn heading(series: &str) -> String {
-    if series.contains('.') { series.to_owned() } else { format!("{series}.x") }
+/// The heading of a column: `5.10`, `7.x` for a whole major version, `6.1 arm64`.
+fn heading(architecture: Architecture, series: &str) -> String {
+    let series = if series.contains('.') { series.to_owned() } else { format!("{series}.x") };
+    if architecture.is_own() { series } else { format!("{series} {}", architecture.debian()) }
 }
 
 fn page_agrees(page: &Path, columns: &[(String, observed::Column)]) -> Result<bool, Failure> {
@@ -134,17 +139,11 @@ fn page_agrees(page: &Path, columns: &[(String, observed::Column)]) -> Result<bo
 }
 
 impl<'a> Payload<'a> {
-    fn prepare(programs: &'a [PathBuf]) -> Result<Self, Failure> {
-        let this = std::env::current_exe().map_err(crate::failure::at("find", Path::new("vm")))?;
-        let c = Client::c()?.program().to_owned();
-        let [child, daemon] = ["bed_child", "holdfast"].map(|name| this.with_file_name(name));
-        let mut payload = Self { programs, beside: vec![child, daemon, c], absent: None };
-        match Client::go() {
-            Ok(go) => payload.beside.push(go.program().to_owned()),
-            Err(BedError::Start { .. }) => payload.absent = Some(("go_client", "go")),
-            Err(error) => return Err(error.into()),
-        }
-        Ok(payload)
+    fn prepare(store: &Store, programs: &'a [PathBuf]) -> Result<Self, Failure> {
+        let (c, go) = clients(store)?;
+        let absent = go.is_none().then_some(("go_client", "go"));
+        let built = ["bed_child", "holdfast"].map(|name| store.program(name));
+        Ok(Self { programs, beside: built.into_iter().chain([c]).chain(go).collect(), absent })
     }
 
     fn errand(&self, script: &str) -> Errand<'_> {
@@ -173,6 +172,21 @@ impl<'a> Payload<'a> {
         let programs: String = self.programs.iter().map(run).collect();
         format!("export PROPTEST_CASES={CASES}\n{programs}")
     }
+}
+
+/// The clients in C and, where there is a compiler for it, in Go. Those of another architecture are built with its test
+/// programs.
+fn clients(store: &Store) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+    if !store.architecture().is_own() {
+        let go = store.program("go-client");
+        return Ok((store.program("client"), go.exists().then_some(go)));
+    }
+    let go = match Client::go() {
+        Ok(go) => Some(go.program().to_owned()),
+        Err(BedError::Start { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    Ok((Client::c()?.program().to_owned(), go))
 }
 
 /// Runs the script in one kernel, and prints the result.

@@ -7,10 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::apt::{Apt, renew};
+use crate::architecture::Architecture;
 use crate::failure::{Failure, at};
-
-/// The default of `fetch`: the oldest supported kernel, two stable releases, and the newest.
-pub(crate) const SERIES: [&str; 4] = ["5.10", "6.1", "6.12", "7"];
+use crate::userland::Userland;
 
 /// The suites with the newest package of each Debian kernel series.
 const KERNEL_SUITES: [&str; 5] = [
@@ -23,11 +22,11 @@ const KERNEL_SUITES: [&str; 5] = [
 
 const TOOL_SUITES: [&str; 2] = ["debian bookworm", "debian-security bookworm-security"];
 
-/// The emulator, its firmware and the guest's shell. They bring their own libraries, including the C library.
-const TOOLS: [&str; 2] = ["qemu-system-x86", "busybox-static"];
+/// The guest's shell.
+const SHELL: &str = "busybox-static";
 
-/// Kernels for cloud machines: the same sources with fewer drivers, so they are small and boot fast.
-const FLAVOUR: &str = "-cloud-amd64";
+/// The packages of the programs that tests run in a guest, where this machine's own are of another architecture.
+const COMPANIONS: [&str; 7] = [SHELL, "iproute2", "curl", "strace", "bind9-dnsutils", "bash", "util-linux"];
 
 const IMAGE: &str = "linux-image-";
 
@@ -35,6 +34,9 @@ const IMAGE: &str = "linux-image-";
 #[derive(Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
+    /// The tested programs of the guests' architecture.
+    programs: PathBuf,
+    architecture: Architecture,
 }
 
 /// An unpacked kernel.
@@ -46,11 +48,26 @@ pub(crate) struct Kernel {
 
 impl Store {
     /// The store of the target folder that this program was built into.
-    pub(crate) fn open() -> Result<Self, Failure> {
+    pub(crate) fn open(architecture: Architecture) -> Result<Self, Failure> {
         let program = std::env::current_exe().map_err(at("find", Path::new("vm")))?;
         // The program is in its profile's folder, so the target folder is two levels up.
         let target = program.ancestors().nth(2).unwrap_or(Path::new("/var/cache/holdfast"));
-        Ok(Self { folder: target.join("vm") })
+        let vm = target.join("vm");
+        let (folder, programs) = if architecture.is_own() {
+            (vm, target.to_owned())
+        } else {
+            (vm.join(architecture.debian()), target.join(architecture.target()))
+        };
+        Ok(Self { folder, programs: programs.join("debug"), architecture })
+    }
+
+    pub(crate) fn architecture(&self) -> Architecture {
+        self.architecture
+    }
+
+    /// A tested program that cargo has built.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
     }
 
     /// A folder for the files of one run or one build.
@@ -66,6 +83,18 @@ impl Store {
         folder.exists().then_some(folder).ok_or_else(missing)
     }
 
+    /// The programs of a guest besides the tested ones.
+    pub(crate) fn userland(&self) -> Result<Userland, Failure> {
+        if self.architecture.is_own() {
+            return Ok(Userland::of_this_machine(&self.tools()?));
+        }
+        let folder = self.folder.join("userland");
+        if !folder.exists() {
+            return Err(Failure::NotFetched { what: format!("a shell of {}", self.architecture.debian()) });
+        }
+        Ok(Userland::Unpacked { folder, architecture: self.architecture })
+    }
+
     pub(crate) fn kernel(&self, series: &str) -> Result<Kernel, Failure> {
         let folder = self.kernel_folder(series);
         let missing = || Failure::NotFetched { what: format!("kernel {series}") };
@@ -79,8 +108,12 @@ impl Store {
     /// Downloads what is absent; returns a line for each series.
     pub(crate) fn fetch(&self, series: &[String]) -> Result<Vec<String>, Failure> {
         if self.tools().is_err() {
-            let apt = Apt::read(&self.folder.join("apt-tools"), &TOOL_SUITES)?;
-            self.fill(&self.folder.join("tools"), |folder| apt.unpack_whole(&TOOLS, folder))?;
+            // The emulator brings its firmware and its own libraries, including the C library.
+            let packages = [self.architecture.hardware().package, SHELL];
+            self.fetch_whole("tools", Architecture::OWN, &packages)?;
+        }
+        if self.userland().is_err() {
+            self.fetch_whole("userland", self.architecture, &COMPANIONS)?;
         }
         let absent: Vec<&String> = series.iter().filter(|series| self.kernel(series).is_err()).collect();
         if !absent.is_empty() {
@@ -89,11 +122,16 @@ impl Store {
         series.iter().map(|series| Ok(format!("{series}\t{}", self.describe(series)?))).collect()
     }
 
+    fn fetch_whole(&self, name: &str, of: Architecture, packages: &[&str]) -> Result<(), Failure> {
+        let apt = Apt::read(&self.folder.join(format!("apt-{name}")), &TOOL_SUITES, of)?;
+        self.fill(&self.folder.join(name), |folder| apt.unpack_whole(packages, folder))
+    }
+
     fn fetch_kernels(&self, series: &[&String]) -> Result<(), Failure> {
-        let apt = Apt::read(&self.folder.join("apt-kernels"), &KERNEL_SUITES)?;
+        let apt = Apt::read(&self.folder.join("apt-kernels"), &KERNEL_SUITES, self.architecture)?;
         let names = apt.names("linux-")?;
         for series in series {
-            let packages = packages(series, &names)?;
+            let packages = packages(series, &names, self.architecture.flavour())?;
             self.fill(&self.kernel_folder(series), |folder| apt.unpack(&packages, folder))?;
         }
         Ok(())
@@ -128,28 +166,25 @@ fn only_entry_named(folder: &Path, prefix: &str) -> Option<PathBuf> {
 }
 
 /// The packages of a series' newest kernel.
-fn packages(series: &str, names: &[String]) -> Result<Vec<String>, Failure> {
-    let mut found: Vec<&str> =
-        names.iter().filter_map(|name| version(name)).filter(|found| is_of(found, series)).collect();
-    found.sort_by_key(|version| numbers(version));
-    let Some(newest) = found.last() else {
-        let mut known: Vec<&str> = names.iter().filter_map(|name| version(name)).collect();
-        known.sort_by_key(|version| numbers(version));
+fn packages(series: &str, names: &[String], flavour: &str) -> Result<Vec<String>, Failure> {
+    let mut known: Vec<&str> = names.iter().filter_map(|name| version(name, flavour)).collect();
+    known.sort_by_key(|version| numbers(version));
+    let Some(newest) = known.iter().rfind(|version| is_of(version, series)) else {
         return Err(Failure::NoSuchKernel { series: series.to_owned(), known: known.join(", ") });
     };
     // Newer packages split the image and the modules.
     let parts: Vec<String> = ["binary", "modules", "base"]
         .iter()
-        .map(|part| format!("linux-{part}-{newest}{FLAVOUR}"))
+        .map(|part| format!("linux-{part}-{newest}{flavour}"))
         .filter(|name| names.contains(name))
         .collect();
     let is_divided = parts.iter().any(|part| part.starts_with("linux-modules-"));
-    Ok(if is_divided { parts } else { vec![format!("{IMAGE}{newest}{FLAVOUR}")] })
+    Ok(if is_divided { parts } else { vec![format!("{IMAGE}{newest}{flavour}")] })
 }
 
 /// `6.1.0-56` of `linux-image-6.1.0-56-cloud-amd64`; nothing for other packages.
-fn version(name: &str) -> Option<&str> {
-    let version = name.strip_prefix(IMAGE)?.strip_suffix(FLAVOUR)?;
+fn version<'a>(name: &'a str, flavour: &str) -> Option<&'a str> {
+    let version = name.strip_prefix(IMAGE)?.strip_suffix(flavour)?;
     version.starts_with(|c: char| c.is_ascii_digit()).then_some(version)
 }
 
@@ -167,9 +202,10 @@ fn numbers(version: &str) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 10] = [
         "linux-image-6.1.0-9-cloud-amd64",
         "linux-image-6.1.0-56-cloud-amd64",
+        "linux-image-6.1.0-58-cloud-arm64",
         "linux-image-6.1.0-57-cloud-amd64-unsigned",
         "linux-image-6.12.95+deb12-cloud-amd64",
         "linux-image-cloud-amd64",
@@ -182,7 +218,7 @@ mod tests {
     #[track_caller]
     fn check(series: &str, expected: &[&str]) {
         let names: Vec<String> = NAMES.iter().map(|&name| name.to_owned()).collect();
-        assert_eq!(packages(series, &names).unwrap(), expected, "of {series}");
+        assert_eq!(packages(series, &names, "-cloud-amd64").unwrap(), expected, "of {series}");
     }
 
     #[test]
@@ -200,9 +236,15 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_is_of_the_guests_architecture() {
+        let names = NAMES.map(str::to_owned);
+        assert_eq!(packages("6.1", &names, "-cloud-arm64").unwrap(), ["linux-image-6.1.0-58-cloud-arm64"]);
+    }
+
+    #[test]
     fn an_unknown_series_names_the_known_ones() {
         let names: Vec<String> = NAMES.iter().map(|&name| name.to_owned()).collect();
-        let error = packages("5.10", &names).unwrap_err().to_string();
+        let error = packages("5.10", &names, "-cloud-amd64").unwrap_err().to_string();
         assert!(error.contains("5.10") && error.contains("6.1.0-56, 6.12.95+deb12"), "{error}");
     }
 }

@@ -3,6 +3,7 @@
 # that system, in a root of its own in memory: it lays nothing down on the disk that it is to judge, and brings its own
 # libraries.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+/bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev
 for module in /modules/*.ko; do
@@ -14,7 +15,9 @@ mount -t tmpfs -o mode=755 tmpfs /disk/run
 outside=/disk/run/outside
 units=/disk/run/systemd/system
 mkdir -p "$outside/tmp" "$outside/root" "$units/multi-user.target.wants"
-cp -a /bin /etc /lib /lib64 /usr /payload /errand "$outside"
+cp -a /bin /etc /usr /payload /errand "$outside"
+# The loader's folder has its name from the architecture.
+cp -a /lib* "$outside"
 cat >"$units/errand.service" <<UNIT
 [Service]
 RootDirectory=/run/outside

@@ -79,8 +79,8 @@ fn loopback_up() {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     // SAFETY: a request of zeros is valid, and the kernel only reads it.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    request.ifr_name[0] = i8::try_from(b'l').unwrap();
-    request.ifr_name[1] = i8::try_from(b'o').unwrap();
+    request.ifr_name[0] = libc::c_char::try_from(b'l').unwrap();
+    request.ifr_name[1] = libc::c_char::try_from(b'o').unwrap();
     request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
     // SAFETY: the request outlives the call.
