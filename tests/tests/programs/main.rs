@@ -19,6 +19,8 @@ mod drains;
 #[cfg(test)]
 mod facts;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod incident;
 #[cfg(test)]
 mod names;
