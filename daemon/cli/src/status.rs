@@ -53,6 +53,17 @@ struct Readiness {
     unwritten_drains: Option<String>,
 }
 
+impl Readiness {
+    /// Whether it is ready, its configuration is in force, the disk takes its state, and backends and the ports of
+    /// services are as they should be.
+    fn is_well(&self) -> bool {
+        let is_written = self.snapshot.error.is_none() && self.history.error.is_none();
+        let are_ports_open = self.closed_ports.iter().all(|it| it.service.is_none());
+        let is_in_force = self.refused_reload.is_none() && self.unwritten_drains.is_none();
+        self.healthy && is_in_force && is_written && are_ports_open && self.failing_checks.is_empty()
+    }
+}
+
 #[derive(Debug, Deserialize, Serialize)]
 struct ClosedPort {
     purpose: String,
@@ -259,14 +270,14 @@ impl Status {
         let left_out_devices = datapath.excluded_devices();
         let failed = services.iter().filter(|service| service.status == "error");
         let errors: Vec<FailedService> = failed.map(FailedService::from).collect();
-        let (held, not_serving) = services
+        let (held, not_serving): (Vec<_>, Vec<_>) = services
             .iter()
             .filter_map(NotServing::from_service)
             .partition(|it: &NotServing| it.verdict == "held");
-        let is_in_force = readiness.refused_reload.is_none();
         let is_served = faults.is_empty() && errors.is_empty() && rejected.is_empty();
+        let are_clients_served = !not_serving.iter().any(NotServing::is_fault);
         Self {
-            good: readiness.healthy && is_in_force && is_served,
+            good: readiness.is_well() && is_served && are_clients_served,
             version,
             ready: readiness.healthy,
             reason: readiness.reason,
@@ -347,6 +358,7 @@ impl Status {
         let drains: Vec<_> =
             drains.map(|why| format!("a restart would lose the last orders: {why}")).collect();
         write_section(out, "drains", drains.into_iter(), 0)?;
+        write_section(out, "disk", self.describe_disk().into_iter(), 0)?;
         write_section(out, "datapath", self.faults.iter().cloned(), 0)?;
         let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
         write_section(out, "filters", filters, 0)?;
@@ -366,6 +378,7 @@ impl Status {
         )?;
         let closed = self.closed_ports.iter().map(ClosedPort::describe_state);
         write_section(out, "closed ports", closed, self.closed_ports_omitted)?;
+        write_next(out, self.closed_ports.iter().find_map(|it| it.service.as_deref()))?;
         write_section(out, "files about Events", self.event_knowledge_faults.iter().map(describe_fault), 0)
     }
 }
@@ -380,7 +393,20 @@ impl Status {
         write_section(out, "draining", describe_groups(draining).into_iter(), 0)?;
         write_section(out, "not serving", describe_groups(unserved).into_iter(), 0)?;
         let failing = self.failing_checks.iter().map(FailingCheck::describe_state);
-        write_section(out, "failing health checks", failing, self.failing_checks_omitted)
+        write_section(out, "failing health checks", failing, self.failing_checks_omitted)?;
+        write_next(out, self.failing_checks.first().map(FailingCheck::service))
+    }
+
+    /// What the disk does not take, which clients notice after the next restart.
+    fn describe_disk(&self) -> Vec<String> {
+        let state =
+            self.snapshot.error.iter().map(|why| format!("a restart begins with an older state: {why}"));
+        let history = self.history.error.iter().map(|why| format!("changes are not recorded: {why}"));
+        let lines: Vec<String> = state.chain(history).collect();
+        let next =
+            "next: make room on the disk of `path` under [state], or give that path another disk".to_owned();
+        let next = (!lines.is_empty()).then_some(next);
+        lines.into_iter().chain(next).collect()
     }
 
     /// A drain stays until an operator takes it back, which may be forgotten.
@@ -401,6 +427,14 @@ impl Status {
 
 fn unannounced_reason(AnnouncedAddress { address, announced, why, .. }: &AnnouncedAddress) -> Option<String> {
     (!announced).then(|| format!("{address}: {}", why.as_deref().unwrap_or("its route does not exist")))
+}
+
+/// Writes the command that says more about a service of the section before.
+fn write_next(out: &mut impl Write, service: Option<&str>) -> io::Result<()> {
+    match service {
+        Some(service) => writeln!(out, "  next: holdfast diagnose {}", sanitise_line(service)),
+        None => Ok(()),
+    }
 }
 
 fn join_or_none(words: impl Iterator<Item = String>) -> String {

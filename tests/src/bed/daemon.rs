@@ -41,6 +41,8 @@ pub struct Daemon<'a> {
     // The cgroup tree whose sockets it serves.
     served: PathBuf,
     pins: String,
+    // Nothing is attached, and no traffic is touched.
+    is_in_memory: bool,
     folder: TempDir,
     child: Option<Child>,
 }
@@ -57,7 +59,8 @@ impl<'a> Daemon<'a> {
         let temporary = std::env::temp_dir();
         let folder = TempDir::new().map_err(at("create a folder in", &temporary))?;
         let (place, served, pins) = (Location::OUTSIDE, bed.cgroup().to_owned(), "holdfast".to_owned());
-        let daemon = Self { bed, program, place, cgroup, served, pins, folder, child: None };
+        let daemon =
+            Self { bed, program, place, cgroup, served, pins, is_in_memory: false, folder, child: None };
         let manifests = daemon.manifests();
         fs::create_dir(&manifests).map_err(at("create", &manifests))?;
         daemon.configure(more)?;
@@ -80,6 +83,11 @@ impl<'a> Daemon<'a> {
         self
     }
 
+    /// Keeps its maps in memory, from its next `configure`.
+    pub fn keep_maps_in_memory(&mut self) {
+        self.is_in_memory = true;
+    }
+
     /// Its process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
@@ -94,8 +102,9 @@ impl<'a> Daemon<'a> {
     /// Replaces `more` in its configuration, from its next start.
     pub fn configure(&self, more: &str) -> Result<(), BedError> {
         let path = |path: &Path| path.display().to_string();
+        let kind = if self.is_in_memory { "kind = \"memory\"\n" } else { "" };
         let text = format!(
-            "[datapath]\ncgroup = {:?}\nbpffs = \"/sys/fs/bpf/{}\"\n[admin]\nsocket = {:?}\n[manifests]\npath = {:?}\n\
+            "[datapath]\n{kind}cgroup = {:?}\nbpffs = \"/sys/fs/bpf/{}\"\n[admin]\nsocket = {:?}\n[manifests]\npath = {:?}\n\
              [state]\npath = {:?}\n{more}",
             path(&self.served),
             self.pins,
@@ -240,6 +249,13 @@ impl<'a> Daemon<'a> {
     pub fn answer(&self, words: &[&str]) -> Result<(Option<i32>, String), BedError> {
         let output = finish(self.question(words), ANSWER_LIMIT)?;
         Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
+    }
+
+    /// The answer of its CLI as text, errors included, with the exit code.
+    pub fn answer_whole(&self, words: &[&str]) -> Result<(Option<i32>, String), BedError> {
+        let output = finish(self.question(words), ANSWER_LIMIT)?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((output.status.code(), String::from_utf8_lossy(&said).into_owned()))
     }
 
     fn question(&self, words: &[&str]) -> Command {

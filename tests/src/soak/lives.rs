@@ -158,7 +158,11 @@ impl Life<'_> {
 fn wait_for(daemon: &mut Daemon<'_>, cluster: Cluster) -> Result<(), SoakError> {
     let is_written = |daemon: &Daemon<'_>| {
         let Some(status) = daemon.status() else { return Ok::<_, BedError>(false) };
-        Ok(status.get("good") == Some(&true.into())
+        let has_none =
+            |key: &str| status.get(key).and_then(serde_json::Value::as_array).is_some_and(Vec::is_empty);
+        let is_written = ["faults", "errors", "rejected"].into_iter().all(has_none);
+        Ok(is_written
+            && status.get("ready") == Some(&true.into())
             && status.get("frontends") == Some(&cluster.frontends().into()))
     };
     Ok(daemon.wait_until(is_written)?)

@@ -21,6 +21,8 @@ mod drains;
 #[cfg(test)]
 mod facts;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod incident;
 #[cfg(test)]
 mod names;

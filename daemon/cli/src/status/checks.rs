@@ -1,6 +1,6 @@
 //! The lines about backends without new clients because holdfast's own health checks of them fail.
 //!
-//! Invariant: a failed check is reported and is no fault of the daemon.
+//! Invariant: a failed check is reported, and is no fault of the daemon.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,10 @@ struct LastCheck {
 }
 
 impl FailingCheck {
+    pub(super) fn service(&self) -> &str {
+        &self.service
+    }
+
     pub(super) fn describe_state(&self) -> String {
         let Self { service, backend, check: Check { kind, last } } = self;
         let last = last.as_ref().map_or_else(String::new, |LastCheck { error, at, .. }| {

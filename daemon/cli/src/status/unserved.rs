@@ -37,6 +37,13 @@ impl NotServing {
         })
     }
 
+    /// Whether clients fail although nobody meant it. Draining backends serve, and a service that was scaled down, that
+    /// has its endpoints on other nodes by its policy, or that the real balancer answers, is as it was asked for.
+    pub(super) fn is_fault(&self) -> bool {
+        let is_meant = matches!(self.reason.as_deref(), Some("scaled-down" | "local-policy"));
+        !is_meant && !matches!(self.verdict.as_str(), "draining" | "passing")
+    }
+
     fn cause(&self) -> String {
         let reason = self.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         format!("{}{reason}", self.verdict)

@@ -413,7 +413,7 @@ pub(super) fn check_health_port(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::safe("Read the daemon's journal: it says why the port is not open."));
     }
     let Some(status) = case.health().answer() else {
-        return judge_unavailable(case.health(), "What its health port answers");
+        return judge_silent_health_port(case, port.get());
     };
     let here = count_local_endpoints(case);
     let expected = if here > 0 { 200 } else { 503 };
@@ -428,6 +428,23 @@ pub(super) fn check_health_port(case: &Case<'_>) -> Judgement {
         .remedy(find_listener_remedy(case, port.get())),
     };
     judgement.with("port", port.get()).with("status", *status).with("local_endpoints", here)
+}
+
+/// Judges a health port that gave no answer by HTTP: another process may have it.
+fn judge_silent_health_port(case: &Case<'_>, port: u16) -> Judgement {
+    let mut listeners = case.listeners().answer().into_iter().flatten();
+    let Some(holder) = listeners.find(|it| it.port == port && it.protocol == "TCP" && !it.own) else {
+        return judge_unavailable(case.health(), "What its health port answers");
+    };
+    let who = holder.process.as_deref().unwrap_or("an unknown process");
+    let pid = holder.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    Judgement::error(format!(
+        "{who}{pid} listens at its health port {port}, and does not answer as a health port does: load balancers leave \
+         this node out."
+    ))
+    .with("process", who)
+    .with("port", port)
+    .remedy(find_listener_remedy(case, port))
 }
 
 /// Number of endpoints on this node as the health port counts them. A held endpoint counts as ready.

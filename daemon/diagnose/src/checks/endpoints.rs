@@ -16,7 +16,7 @@ use crate::case::{Case, judge_unavailable, missing_right_remedy};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Condition, Lease};
 use crate::finding::{Judgement, Remedy, State};
-use crate::formatting::{format_count, format_duration, join_names};
+use crate::formatting::{clean, format_count, format_duration, join_names};
 use crate::limits::NAMED_MAX;
 
 /// A controller renews its lease every few seconds. The holder of an older lease is dead.
@@ -54,6 +54,9 @@ pub(super) fn check_exist(case: &Case<'_>) -> Judgement {
     if case.selector().is_some_and(BTreeMap::is_empty) {
         return Judgement::not_applicable("It has no selector; see svc.selector.");
     }
+    if case.source() == Some(Source::Manifests) {
+        return judge_unlisted_manifest(case);
+    }
     match case.pods().map(|pods| pods.list.len()) {
         Some(0) => Judgement::error("No EndpointSlice has its name, and no pod matches its selector.")
             .remedy(Remedy::safe("See pods.match.")),
@@ -67,6 +70,22 @@ pub(super) fn check_exist(case: &Case<'_>) -> Judgement {
             Judgement::error("No EndpointSlice has its name.").likely().remedy(touch_service_remedy(case))
         }
     }
+}
+
+/// Judges a Service of a manifest without a slice: nothing finds its pods by its selector there.
+fn judge_unlisted_manifest(case: &Case<'_>) -> Judgement {
+    let origin = case.facts().and_then(|facts| facts.meta.origin.as_deref());
+    let origin = origin.map(|origin| format!(" ({})", clean(origin))).unwrap_or_default();
+    let name = case.name().name();
+    Judgement::error(format!(
+        "The manifests have no EndpointSlice of it{origin}. Holdfast reads neither Pods nor a selector there, so no \
+         label of a pod counts."
+    ))
+    .remedy(Remedy::safe(format!(
+        "Write an EndpointSlice with the label kubernetes.io/service-name={name}, or correct that label. If the \
+         Service is a cluster's, have holdfast read it from the apiserver: `diagnose` then compares its selector with \
+         the pods' labels."
+    )))
 }
 
 fn describe_slices(number: usize) -> String {
@@ -99,16 +118,32 @@ pub(super) fn check_counts(case: &Case<'_>) -> Judgement {
         .with("serving", counts.serving)
         .with("terminating", counts.terminating)
         .with("unready", counts.unready);
-    let remedies = missing_right_remedy(case.pods_lookup()).into_iter().chain([see_pods_remedy()]);
+    let remedies = missing_right_remedy(case.pods_lookup()).into_iter().chain([see_endpoints_remedy(case)]);
     let judgement = if judgement.state.is_trouble() { judgement.remedies(remedies) } else { judgement };
     match (case.pods(), judgement.state) {
-        (None, State::Error) => judgement.likely().with("missing", "pods: they would say why"),
+        (None, State::Error) if has_pods(case) => {
+            judgement.likely().with("missing", "pods: they would say why")
+        }
         _ => judgement,
     }
 }
 
-fn see_pods_remedy() -> Remedy {
-    Remedy::safe("See the findings on pods: which should be behind it, and why they are not ready.")
+/// Whether pods are behind it, which an apiserver knows.
+fn has_pods(case: &Case<'_>) -> bool {
+    !matches!(case.source(), Some(Source::Config | Source::Manifests))
+}
+
+/// Where to look for why endpoints are missing or unready. Only an apiserver knows pods.
+pub(super) fn see_endpoints_remedy(case: &Case<'_>) -> Remedy {
+    Remedy::safe(match case.source() {
+        Some(Source::Config) => {
+            "Look at `backends` of its [[service]] block, and in `holdfast backends` why each gets no client."
+        }
+        Some(Source::Manifests) => {
+            "Look at the endpoints and their conditions in the manifests' EndpointSlices: no Pod is read there."
+        }
+        _ => "See the findings on pods: which should be behind it, and why they are not ready.",
+    })
 }
 
 pub(super) fn check_port_name(case: &Case<'_>) -> Judgement {

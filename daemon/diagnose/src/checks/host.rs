@@ -86,8 +86,8 @@ pub(super) fn check_listener(case: &Case<'_>) -> Judgement {
     let who = first.process.as_deref().unwrap_or("an unknown process");
     let pid = first.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     Judgement::warning(format!(
-        "{who}{pid} listens at {}/{}, a node port of it: clients of the node's addresses get the Service, \
-         the process gets nobody.",
+        "{who}{pid} listens at {}/{}, a node port of it: where holdfast translates, clients of the addresses that \
+         answer node ports get the Service, and the process gets those of other addresses alone, such as 127.0.0.1.",
         first.port, first.protocol
     ))
     .with("listeners", found.len())

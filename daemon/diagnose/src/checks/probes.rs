@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use holdfast_core::keys::{Protocol, Transport};
+use holdfast_core::keys::{Protocol, Source, Transport};
 use holdfast_core::snapshot::Verdict;
 use holdfast_status::datapath::ForeignPrograms;
 use serde_json::json;
@@ -246,7 +246,7 @@ pub(super) fn check_backend(case: &Case<'_>) -> Judgement {
     if failed.is_empty() {
         return judge_answering(case, all.len());
     }
-    let (meaning, remedy) = interpret_failures(&all, &failed);
+    let (meaning, remedy) = interpret_failures(case, &all, &failed);
     let who = match (failed.len(), all.len()) {
         (1, 1) => "Its one backend fails".to_owned(),
         (1, of) => format!("1 of {of} backends fails"),
@@ -291,19 +291,54 @@ fn judge_answering(case: &Case<'_>, tried: usize) -> Judgement {
     }
 }
 
+/// The meaning of refused connections, and a remedy. Who corrects it where depends on who lists the backends.
+fn interpret_refusals(case: &Case<'_>, all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
+    let ports: BTreeSet<u16> = failed.iter().map(|it| it.to.port()).collect();
+    let answers =
+        |port: &u16| all.iter().any(|it| it.to.port() == *port && it.outcome == ProbeOutcome::Connected);
+    let is_block = case.source() == Some(Source::Config);
+    let named = join_names(failed.iter().map(|it| it.to));
+    if ports.iter().all(answers) {
+        let meaning = format!("Nothing listens at {named}, and another backend answers at the same port.");
+        return (
+            meaning,
+            match is_block {
+                true => {
+                    "Start the process there, or take its address out of `backends` of the [[service]] block."
+                }
+                false => {
+                    "Look at that pod, not at the port: is its process up, and does the pod still exist?"
+                }
+            },
+        );
+    }
+    let ports = join_names(&ports);
+    match case.source() {
+        Some(Source::Config) => (
+            format!("Nothing listens at {named}."),
+            "Look at which port the process listens (`ss -ltnp`), and correct `backends` of the [[service]] block, or \
+             start the process.",
+        ),
+        Some(Source::Manifests) => (
+            format!("The application does not listen on {ports} (the port of its EndpointSlice)."),
+            "Look at which port the application listens, and correct `ports` of the EndpointSlice, which counts here \
+             in place of targetPort, or the application.",
+        ),
+        _ => (
+            format!("The application does not listen on {ports} (the target port)."),
+            "Look at which port the application listens, and correct targetPort or the application.",
+        ),
+    }
+}
+
 /// The meaning of these failures, and a remedy.
-fn interpret_failures(all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
+fn interpret_failures(case: &Case<'_>, all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
     let is_all = failed.len() == all.len();
     let of = |local: bool| all.iter().filter(move |it| it.kind == ProbeKind::Backend { local });
     let fails =
         |local: bool| of(local).count() > 0 && of(local).all(|it| it.outcome != ProbeOutcome::Connected);
-    let ports: BTreeSet<u16> = failed.iter().map(|it| it.to.port()).collect();
     if failed.iter().all(|it| it.outcome == ProbeOutcome::Refused) {
-        let meaning = format!("The application does not listen on {} (the target port).", join_names(&ports));
-        return (
-            meaning,
-            "Look at which port the application listens, and correct targetPort or the application.",
-        );
+        return interpret_refusals(case, all, failed);
     }
     let (meaning, remedy) = match (is_all, fails(true), fails(false)) {
         (_, false, true) if of(true).count() > 0 => (

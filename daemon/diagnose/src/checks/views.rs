@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use holdfast_core::facts::SliceFacts;
-use holdfast_core::keys::PortKey;
+use holdfast_core::keys::{PortKey, Source};
 use holdfast_core::list::{Row, Scope};
 use holdfast_core::resolve::{DesiredFrontend, FrontendQuota, resolve};
 use holdfast_core::snapshot::{FrontendView, PortView, Reason, Verdict};
 use serde_json::json;
 
+use super::endpoints::see_endpoints_remedy;
 use super::host::frontend_address;
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
@@ -206,6 +207,14 @@ pub(crate) fn worst_frontend<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
     })
 }
 
+/// Where to look for why it has no usable backend. Only an apiserver knows pods.
+fn see_cause_remedy(case: &Case<'_>) -> Remedy {
+    match case.source() {
+        Some(Source::Config | Source::Manifests) => see_endpoints_remedy(case),
+        _ => Remedy::safe("See the findings on pods and slices for why."),
+    }
+}
+
 pub(super) fn check_verdict(case: &Case<'_>) -> Judgement {
     let (Some(view), Some(frontend)) = (case.view(), worst_frontend(case)) else {
         return Judgement::not_applicable("It has no frontend on this node.");
@@ -214,12 +223,10 @@ pub(super) fn check_verdict(case: &Case<'_>) -> Judgement {
     let judgement = match frontend.verdict {
         Verdict::Serving | Verdict::Bypassed => Judgement::ok(sentence),
         Verdict::Passing => Judgement::info(sentence),
-        Verdict::Held | Verdict::Draining => {
-            Judgement::warning(sentence).remedy(Remedy::safe("See the findings on pods and slices for why."))
-        }
-        Verdict::Refusing | Verdict::Dropping | Verdict::Conflict | Verdict::Unprogrammed => {
-            Judgement::error(sentence).remedy(Remedy::safe("See the findings on pods and slices for why."))
-        }
+        Verdict::Held | Verdict::Draining => Judgement::warning(sentence).remedy(see_cause_remedy(case)),
+        Verdict::Conflict | Verdict::Unprogrammed => Judgement::error(sentence)
+            .remedy(Remedy::safe("See the findings on the Service and its frontends.")),
+        Verdict::Refusing | Verdict::Dropping => Judgement::error(sentence).remedy(see_cause_remedy(case)),
     };
     let dialled: SocketAddr = frontend_address(frontend);
     judgement

@@ -1,0 +1,534 @@
+//! The faults: what is configured, what runs, and the commands with their answers.
+
+use holdfast_tests::bed::ask::Outcome;
+use serde_json::{Value, json};
+
+use super::setup::Datapath;
+
+/// One fault.
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    /// Added to the daemon's configuration.
+    pub(super) config: &'static str,
+    /// A file in the daemon's folder of manifests.
+    pub(super) manifests: &'static str,
+    /// Where processes listen; at 10.1.0.x in a pod, else on the node.
+    pub(super) servers: &'static [&'static str],
+    pub(super) twist: Twist,
+    /// What clients meet, where the kernel's programs carry them.
+    pub(super) clients: &'static [Meeting],
+    pub(super) asks: &'static [Ask],
+}
+
+/// What happens once the daemon runs.
+#[derive(Clone, Copy)]
+pub(super) enum Twist {
+    None,
+    ApiserverEnds,
+    BlockAppended,
+    DiskFills,
+}
+
+/// A client that dials often enough to meet every backend.
+pub(super) struct Meeting {
+    pub(super) who: Who,
+    pub(super) dials: &'static str,
+    /// Its worst outcome; `None`: each of its connections is answered.
+    pub(super) meets: Option<Outcome>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Who {
+    Process,
+    Outside,
+}
+
+/// One command, and its answer.
+pub(super) struct Ask {
+    pub(super) on: Option<Datapath>,
+    pub(super) words: &'static [&'static str],
+    pub(super) exit: i32,
+    /// The cause, the culprit and the next step.
+    pub(super) says: &'static [&'static str],
+    /// What would be untrue.
+    pub(super) never: &'static [&'static str],
+}
+
+impl Ask {
+    const fn new(words: &'static [&'static str], exit: i32, says: &'static [&'static str]) -> Self {
+        Self { on: None, words, exit, says, never: &[] }
+    }
+
+    const fn never(mut self, never: &'static [&'static str]) -> Self {
+        self.never = never;
+        self
+    }
+
+    const fn on(mut self, datapath: Datapath) -> Self {
+        self.on = Some(datapath);
+        self
+    }
+
+    pub(super) fn applies(&self, datapath: Datapath) -> bool {
+        self.on.is_none_or(|on| on == datapath)
+    }
+}
+
+const BARE: Case =
+    Case { name: "", config: "", manifests: "", servers: &[], twist: Twist::None, clients: &[], asks: &[] };
+
+const DIAGNOSE: &[&str] = &["diagnose", "shop/web"];
+
+const REFUSED: Option<Outcome> = Some(Outcome::Refused);
+
+const fn process(dials: &'static str, meets: Option<Outcome>) -> Meeting {
+    Meeting { who: Who::Process, dials, meets }
+}
+
+const fn outside(dials: &'static str, meets: Option<Outcome>) -> Meeting {
+    Meeting { who: Who::Outside, dials, meets }
+}
+
+/// Its slice calls two pods ready, and nothing listens at the second.
+pub(super) const DEAD_POD: Case = Case {
+    name: "a dead pod that is called ready",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: NodePort, clusterIP: 10.96.0.10,
+  selector: {app: web}, ports: [{port: 80, nodePort: 30080, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3], targetRef: {kind: Pod, name: web-dead}}]
+",
+    servers: &["10.1.0.2:8080"],
+    clients: &[process("10.96.0.10:80", REFUSED)],
+    asks: &[Ask::new(
+        DIAGNOSE,
+        1,
+        &[
+            "1 of 2 backends fails: 10.1.0.3:8080 refused.",
+            "Nothing listens at 10.1.0.3:8080, and another backend answers at the same port.",
+            "Next: Look at that pod, not at the port",
+        ],
+    )
+    .never(&["correct targetPort", "does not listen on"])],
+    ..BARE
+};
+
+pub(super) const CHECKED_BACKEND: Case = Case {
+    name: "a checked backend is down",
+    config: "
+[[service]]
+name = \"web\"
+frontends = [\"10.96.0.10:80\"]
+backends = [\"127.0.0.8:8080\", \"127.0.0.9:8080\"]
+health_check = { interval = \"100ms\", timeout = \"100ms\", rise = 1, fall = 1 }
+",
+    servers: &["127.0.0.8:8080"],
+    clients: &[process("10.96.0.10:80", None)],
+    asks: &[
+        Ask::new(
+            &["status"],
+            1,
+            &[
+                "failing health checks",
+                "static/web: 127.0.0.9:8080",
+                "refused",
+                "next: holdfast diagnose static/web",
+            ],
+        ),
+        Ask::new(
+            &["diagnose", "static/web"],
+            1,
+            &["own health checks fail for 1 of 2 backends: 127.0.0.9:8080", "Next: "],
+        )
+        .never(&["findings on pods", "targetPort", "Pod "]),
+    ],
+    ..BARE
+};
+
+/// The pod listens at 8080, and the Service names 8081.
+pub(super) const TARGET_PORT: Case = Case {
+    name: "a wrong targetPort of pods",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: ClusterIP, clusterIP: 10.96.0.10, selector: {app: web},
+  ports: [{port: 80, targetPort: 8081}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8081}]
+endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3]}]
+",
+    servers: &["10.1.0.2:8080", "10.1.0.3:8080"],
+    clients: &[process("10.96.0.10:80", REFUSED)],
+    asks: &[Ask::new(
+        DIAGNOSE,
+        3,
+        &[
+            "2 of 2 backends fail: 10.1.0.2:8081 refused, 10.1.0.3:8081 refused.",
+            "does not listen on 8081 (the port of its EndpointSlice).",
+            "correct `ports` of the EndpointSlice, which counts here in place of targetPort",
+        ],
+    )],
+    ..BARE
+};
+
+/// The process listens at 8080, and the block names 8081.
+pub(super) const BACKEND_PORT: Case = Case {
+    name: "a wrong port of a local backend",
+    config: "
+[[service]]
+name = \"web\"
+frontends = [\"10.96.0.10:80\"]
+backends = [\"127.0.0.9:8081\"]
+",
+    servers: &["127.0.0.9:8080"],
+    clients: &[process("10.96.0.10:80", REFUSED)],
+    asks: &[Ask::new(
+        &["diagnose", "static/web"],
+        3,
+        &[
+            "Its one backend fails: 127.0.0.9:8081 refused.",
+            "Nothing listens at 127.0.0.9:8081.",
+            "correct `backends` of the [[service]] block, or start the process.",
+        ],
+    )
+    .never(&["targetPort", "findings on pods", "Pod ", "selector"])],
+    ..BARE
+};
+
+/// The selector says `wbe`, so that no controller lists a pod.
+pub(super) const SELECTOR: Case = Case {
+    name: "a typo in a selector",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: ClusterIP, clusterIP: 10.96.0.10, selector: {app: wbe}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: shop, labels: {app: web}}
+spec: {containers: [{name: web, image: web}]}
+",
+    clients: &[process("10.96.0.10:80", REFUSED)],
+    asks: &[
+        Ask::new(&["status"], 1, &["not serving", "refusing (no-endpoints)", "shop/web", "next: holdfast "]),
+        Ask::new(
+            DIAGNOSE,
+            3,
+            &[
+                "The manifests have no EndpointSlice of it (shop.yaml).",
+                "Holdfast reads neither Pods nor a selector there",
+                "Next: Write an EndpointSlice with the label kubernetes.io/service-name=web",
+                "have holdfast read it from the apiserver",
+            ],
+        )
+        .never(&["(likely)", "findings on pods"]),
+    ],
+    ..BARE
+};
+
+pub(super) const NODE_PORT: Case = Case {
+    name: "a process at a NodePort",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: NodePort, clusterIP: 10.96.0.10,
+  ports: [{port: 80, nodePort: 30080, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}]
+",
+    servers: &["10.1.0.2:8080", "0.0.0.0:30080"],
+    clients: &[process("192.0.2.1:30080", None)],
+    asks: &[Ask::new(
+        DIAGNOSE,
+        1,
+        &[
+            "bed_child (pid ",
+            "listens at 30080/TCP, a node port of it",
+            "the process gets those of other addresses alone, such as 127.0.0.1.",
+            "Move the process to a port outside",
+        ],
+    )],
+    ..BARE
+};
+
+/// The daemon runs with the first block; an operator appends the second and reloads.
+pub(super) const TWO_BLOCKS: Case = Case {
+    name: "two blocks claim one frontend",
+    config: "
+[[service]]
+name = \"web\"
+frontends = [\"10.96.0.10:80\"]
+backends = [\"127.0.0.8:8080\"]
+",
+    servers: &["127.0.0.8:8080"],
+    twist: Twist::BlockAppended,
+    clients: &[process("10.96.0.10:80", None)],
+    asks: &[
+        Ask::new(
+            &["status"],
+            1,
+            &[
+                "the last reload was refused",
+                "service[1].frontends[0]: 10.96.0.10:80 is claimed by static/web already (line ",
+            ],
+        ),
+        Ask::new(
+            &["check-config", "FILE"],
+            78,
+            &["service[1].frontends[0]: 10.96.0.10:80 is claimed by static/web already (line "],
+        ),
+    ],
+    ..BARE
+};
+
+pub(super) const TWO_SERVICES: Case = Case {
+    name: "two services claim one frontend",
+    config: "
+[[service]]
+name = \"api\"
+frontends = [\"10.96.0.10:80\"]
+backends = [\"127.0.0.9:8080\"]
+",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: ClusterIP, clusterIP: 10.96.0.10, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}]
+",
+    servers: &["127.0.0.9:8080", "10.1.0.2:8080"],
+    asks: &[
+        Ask::new(&["status"], 1, &["conflict (claimed)", "has its address"]),
+        Ask::new(DIAGNOSE, 3, &["static/api"]),
+    ],
+    ..BARE
+};
+
+pub(super) const HEALTH_PORT: Case = Case {
+    name: "a health port is taken",
+    config: "[kube_proxy]\nhealth = \"0.0.0.0:10256\"\n",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.10,
+  externalTrafficPolicy: Local, healthCheckNodePort: 32000,
+  ports: [{port: 80, nodePort: 30080, targetPort: 8080}]}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2], nodeName: n1}]
+",
+    servers: &["10.1.0.2:8080", "0.0.0.0:32000"],
+    asks: &[
+        Ask::new(&["status"], 1, &["closed ports", "shop/web", "32000", "next: holdfast diagnose shop/web"]),
+        Ask::new(
+            DIAGNOSE,
+            3,
+            &["bed_child (pid ", "listens at its health port 32000", "ss -ltnp sport = 32000"],
+        ),
+    ],
+    ..BARE
+};
+
+pub(super) const SOURCE_RANGES: Case = Case {
+    name: "source ranges exclude the client",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.10, loadBalancerSourceRanges: [198.51.100.0/24],
+  ports: [{port: 80, nodePort: 30080, targetPort: 8080}]}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}]
+",
+    servers: &["10.1.0.2:8080"],
+    clients: &[outside("203.0.113.10:80", Some(Outcome::Silent))],
+    asks: &[
+        Ask::new(
+            &["explain", "203.0.113.10:80", "--from", "10.2.0.2"],
+            0,
+            &["10.2.0.2 is in none of the loadBalancerSourceRanges of shop/web (198.51.100.0/24)"],
+        )
+        .on(Datapath::Kernel),
+        Ask::new(
+            &["diagnose", "shop/web", "--client", "10.2.0.2"],
+            3,
+            &["10.2.0.2 is in none of the source ranges", "Add a range to loadBalancerSourceRanges"],
+        ),
+    ],
+    ..BARE
+};
+
+pub(super) const ALL_UNREADY: Case = Case {
+    name: "all endpoints are unready",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: ClusterIP, clusterIP: 10.96.0.10, selector: {app: web},
+  ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints:
+- {addresses: [10.1.0.2], conditions: {ready: false}, targetRef: {kind: Pod, name: web-a}}
+- {addresses: [10.1.0.3], conditions: {ready: false}, targetRef: {kind: Pod, name: web-b}}
+",
+    servers: &["10.1.0.2:8080"],
+    clients: &[process("10.96.0.10:80", REFUSED)],
+    asks: &[
+        Ask::new(&["status"], 1, &["not serving", "refusing (all-unready)", "shop/web", "next: holdfast "]),
+        Ask::new(
+            DIAGNOSE,
+            3,
+            &[
+                "None of 2 endpoints is ready.",
+                "Look at the endpoints and their conditions in the manifests' EndpointSlices",
+            ],
+        )
+        .never(&["findings on pods", "(likely)"]),
+    ],
+    ..BARE
+};
+
+/// The apiserver has gone; the node serves what it knows, so that no client fails.
+pub(super) const APISERVER: Case = Case {
+    name: "the apiserver is unreachable",
+    servers: &["10.1.0.2:8080"],
+    twist: Twist::ApiserverEnds,
+    clients: &[process("10.96.0.10:80", None)],
+    asks: &[
+        Ask::new(&["status"], 0, &["apiserver", "no watch of", "refused"]),
+        Ask::new(
+            DIAGNOSE,
+            3,
+            &["No apiserver answers: 127.", "connection refused.", "holdfast apiserver", "1 error, "],
+        ),
+    ],
+    ..BARE
+};
+
+pub(super) const DISK: Case = Case {
+    name: "the disk is full",
+    servers: &["10.1.0.2:8080"],
+    twist: Twist::DiskFills,
+    asks: &[Ask::new(
+        &["status"],
+        1,
+        &["disk ", "No space left on device", "next: make room on the disk of `path`"],
+    )],
+    ..BARE
+};
+
+/// Two load balancers with one address and port.
+pub(super) const VIP: Case = Case {
+    name: "a VIP is claimed twice",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: api, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.11,
+  ports: [{port: 80, nodePort: 30081, targetPort: 8080}]}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: api-1, namespace: shop, labels: {kubernetes.io/service-name: api}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.3]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.10,
+  ports: [{port: 80, nodePort: 30080, targetPort: 8080}]}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}]
+",
+    servers: &["10.1.0.2:8080", "10.1.0.3:8080"],
+    asks: &[
+        Ask::new(&["status"], 1, &["conflict (claimed)", "has its address"]),
+        Ask::new(&["explain", "203.0.113.10:80"], 0, &["shop/api", "shop/web"]),
+    ],
+    ..BARE
+};
+
+/// A service that is written once the disk is full.
+pub(super) const MORE: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: more, namespace: shop}
+spec: {type: ClusterIP, clusterIP: 10.96.0.12, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: more-1, namespace: shop, labels: {kubernetes.io/service-name: more}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}]
+";
+
+/// What the apiserver has.
+pub(super) fn cluster_objects() -> [Value; 2] {
+    [
+        json!({
+            "kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"type": "ClusterIP", "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"],
+                     "selector": {"app": "web"},
+                     "ports": [{"name": "", "protocol": "TCP", "port": 80, "targetPort": 8080}]},
+        }),
+        json!({
+            "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+            "metadata": {"namespace": "shop", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4", "ports": [{"name": "", "protocol": "TCP", "port": 8080}],
+            "endpoints": [{"addresses": ["10.1.0.2"], "conditions": {"ready": true}}],
+        }),
+    ]
+}
