@@ -137,7 +137,8 @@ fn a_derived_service_has_the_imports_address() {
         (word(&row, "owner").as_str(), word(&row, "reason").as_str()),
         ("default/derived-1", "claimed")
     );
-    daemon.ask(&["status"]).expect("exit code 0: nothing is wrong");
+    let told = daemon.tell(&["status"]).unwrap();
+    assert!(told.contains("conflict (claimed)") && told.contains("default/derived-1"), "{told}");
     api.delete(Kind::Service, "default/derived-1").unwrap();
     expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
 }
