@@ -13,9 +13,6 @@ use crate::abi::types;
 use crate::error::StartError;
 use crate::shape::PROBE_ENTRIES;
 
-#[cfg(test)]
-mod layouts;
-
 /// Where a map is pinned, which decides how long it lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapScope {
@@ -177,6 +174,8 @@ pub(crate) fn find_handle(maps: &MapHandles, map: Map) -> Result<&MapHandle, Sta
 
 #[cfg(test)]
 mod tests {
+    mod layouts;
+
     use std::collections::BTreeSet;
     use std::path::{Path, PathBuf};
 
@@ -234,7 +233,7 @@ mod tests {
         let is_other = |path: &&PathBuf| {
             !path.ends_with("src/map.rs")
                 && !path.ends_with("flows/tests/found.rs")
-                && !path.ends_with("map/layouts.rs")
+                && !path.ends_with("map/tests/layouts.rs")
         };
         for path in sources(&folder).iter().filter(is_other) {
             let text = std::fs::read_to_string(path).unwrap();

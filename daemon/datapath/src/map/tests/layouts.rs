@@ -13,8 +13,8 @@ use libbpf_rs::btf::types::{Array, Composite, Int, MemberAttr, Ptr};
 use libbpf_rs::btf::{Btf, BtfKind, BtfType, ReferencesType as _};
 use libbpf_rs::{AsRawLibbpf as _, OpenObject};
 
-use super::{Map, MapScope};
 use crate::load;
+use crate::map::{Map, MapScope};
 use crate::pins::{FLOWS_VERSION, SOCKETS_VERSION, VERSION};
 
 const FILE: &str = "maps.txt";
