@@ -191,45 +191,38 @@ fn has_test(sources: &[Source], prefix: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{assert_none, repository};
-
-    type Rule = fn(&[Source]) -> Vec<Finding>;
+    use crate::tree::{TreeRule, assert_none, check_tree, repository};
 
     #[track_caller]
-    fn check(rule: Rule, sources: &[(&str, &str)], expected: &[(&str, usize)]) {
-        let sources: Vec<Source> = sources.iter().map(|(path, text)| Source::new(path, text)).collect();
-        let found = rule(&sources);
-        let found: Vec<(&str, usize)> =
-            found.iter().map(|finding| (finding.path.as_str(), finding.line)).collect();
-        assert_eq!(found, expected, "in {sources:?}");
-    }
-
-    #[track_caller]
-    fn check_repository(rule: Rule) {
+    fn check_repository(rule: TreeRule) {
         assert_none(&rule(&repository().unwrap()));
     }
 
     #[test]
     fn marks_of_unfinished_work_are_found() {
         for mark in LEFTOVERS {
-            check(no_leftovers, &[("a.rs", &format!("//! A.\n// {mark}: b"))], &[("a.rs", 2)]);
-            check(no_leftovers, &[("a.sh", &format!("mktemp a.{mark}{mark}; {mark}_b"))], &[]);
+            check_tree(no_leftovers, &[("a.rs", &format!("//! A.\n// {mark}: b"))], &[("a.rs", 2)]);
+            check_tree(no_leftovers, &[("a.sh", &format!("mktemp a.{mark}{mark}; {mark}_b"))], &[]);
         }
         check_repository(no_leftovers);
     }
 
     #[test]
     fn readme_says_make_run_and_make_test() {
-        check(readme_says_both_commands, &[("README.md", "make run\nmake test\n")], &[]);
-        check(readme_says_both_commands, &[("README.md", "make run\n")], &[("README.md", 1)]);
-        check(readme_says_both_commands, &[], &[("README.md", 1), ("README.md", 1)]);
+        check_tree(readme_says_both_commands, &[("README.md", "make run\nmake test\n")], &[]);
+        check_tree(readme_says_both_commands, &[("README.md", "make run\n")], &[("README.md", 1)]);
+        check_tree(readme_says_both_commands, &[], &[("README.md", 1), ("README.md", 1)]);
         check_repository(readme_says_both_commands);
     }
 
     #[test]
     fn ci_calls_make_test() {
-        check(ci_runs_make_test, &[(".ci/run", "#!/bin/sh\nexec make --no-print-directory test\n")], &[]);
-        check(ci_runs_make_test, &[(".ci/run", "# make test\ncargo test\n")], &[(".ci/run", 1)]);
+        check_tree(
+            ci_runs_make_test,
+            &[(".ci/run", "#!/bin/sh\nexec make --no-print-directory test\n")],
+            &[],
+        );
+        check_tree(ci_runs_make_test, &[(".ci/run", "# make test\ncargo test\n")], &[(".ci/run", 1)]);
         check_repository(ci_runs_make_test);
     }
 
@@ -241,44 +234,44 @@ mod tests {
             "ARCHITECTURE.md",
             "| `z` | no |\n## Libraries\n| `a` | why |\n| `b-c` | why |\n### More\n| `y` |",
         );
-        check(libraries_are_explained, &[manifest, explained], &[]);
+        check_tree(libraries_are_explained, &[manifest, explained], &[]);
         let half = ("ARCHITECTURE.md", "## Libraries\n| `a` | why |\n| `e` | why |\n");
-        check(libraries_are_explained, &[manifest, half], &[("Cargo.toml", 5), ("ARCHITECTURE.md", 3)]);
+        check_tree(libraries_are_explained, &[manifest, half], &[("Cargo.toml", 5), ("ARCHITECTURE.md", 3)]);
         check_repository(libraries_are_explained);
     }
 
     #[test]
     fn every_page_is_linked() {
         let page = ("docs/a.md", "");
-        check(pages_are_linked, &[page, ("docs/README.md", "[a](a.md#b)")], &[]);
-        check(pages_are_linked, &[page, ("README.md", "[a](docs/a.md)")], &[]);
-        check(pages_are_linked, &[page, ("README.md", "[a](a.md) docs/a.md")], &[("docs/a.md", 1)]);
+        check_tree(pages_are_linked, &[page, ("docs/README.md", "[a](a.md#b)")], &[]);
+        check_tree(pages_are_linked, &[page, ("README.md", "[a](docs/a.md)")], &[]);
+        check_tree(pages_are_linked, &[page, ("README.md", "[a](a.md) docs/a.md")], &[("docs/a.md", 1)]);
         check_repository(pages_are_linked);
     }
 
     #[test]
     fn every_link_leads_somewhere() {
         let page = ("docs/a.md", "[r](../README.md) [d](../docs/) [w](https://a.b/c) [s](#s)\n[x](b.md)");
-        check(links_lead_somewhere, &[page, ("README.md", "")], &[("docs/a.md", 2)]);
+        check_tree(links_lead_somewhere, &[page, ("README.md", "")], &[("docs/a.md", 2)]);
         check_repository(links_lead_somewhere);
     }
 
     #[test]
     fn every_make_target_has_its_sentence() {
-        check(
+        check_tree(
             targets_are_explained,
             &[("Makefile", ".PHONY: a\nA := b\nC ?= d\na: ## Do a.\n\t@x: y\n")],
             &[],
         );
-        check(targets_are_explained, &[("Makefile", "a: ## Do a.\nb: a\n")], &[("Makefile", 2)]);
+        check_tree(targets_are_explained, &[("Makefile", "a: ## Do a.\nb: a\n")], &[("Makefile", 2)]);
         check_repository(targets_are_explained);
     }
 
     #[test]
     fn the_socket_context_outside_its_file_is_found() {
         let line = "struct bpf_sock_addr *ctx;";
-        check(sockets_have_one_home, &[("bpf/socket.bpf.c", line), ("docs/a.md", line)], &[]);
-        check(sockets_have_one_home, &[("bpf/lb.h", &format!("\n{line}"))], &[("bpf/lb.h", 2)]);
+        check_tree(sockets_have_one_home, &[("bpf/socket.bpf.c", line), ("docs/a.md", line)], &[]);
+        check_tree(sockets_have_one_home, &[("bpf/lb.h", &format!("\n{line}"))], &[("bpf/lb.h", 2)]);
         check_repository(sockets_have_one_home);
     }
 
@@ -288,17 +281,17 @@ mod tests {
             (1..=INVARIANTS).map(|n| format!("| {n} | true | `invariant_{n:02}_…` |\n")).collect();
         let tests: String = (1..=INVARIANTS).map(|n| format!("fn invariant_{n:02}_a() {{}}\n")).collect();
         let page = ("ARCHITECTURE.md", rows.as_str());
-        check(invariants_are_guarded, &[page, ("a.rs", &tests)], &[]);
+        check_tree(invariants_are_guarded, &[page, ("a.rs", &tests)], &[]);
         let fewer = tests.replace("fn invariant_03_", "// fn invariant_03_");
-        check(invariants_are_guarded, &[page, ("a.rs", &fewer)], &[("ARCHITECTURE.md", 3)]);
+        check_tree(invariants_are_guarded, &[page, ("a.rs", &fewer)], &[("ARCHITECTURE.md", 3)]);
         let later = rows.replace("`invariant_09_…`", "later");
-        check(
+        check_tree(
             invariants_are_guarded,
             &[("ARCHITECTURE.md", &later), ("a.rs", &tests)],
             &[("ARCHITECTURE.md", 9)],
         );
         let lost = rows.replace("| 4 |", "| four |");
-        check(
+        check_tree(
             invariants_are_guarded,
             &[("ARCHITECTURE.md", &lost), ("a.rs", &tests)],
             &[("ARCHITECTURE.md", 1)],

@@ -118,17 +118,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::tree::{assert_none, repository};
-
-    type Rule = fn(&[Source]) -> Vec<Finding>;
-
-    #[track_caller]
-    fn check(rule: Rule, sources: &[(&str, &str)], expected: &[(&str, usize)]) {
-        let sources: Vec<Source> = sources.iter().map(|(path, text)| Source::new(path, text)).collect();
-        let found = rule(&sources);
-        let found: Vec<(&str, usize)> = found.iter().map(|it| (it.path.as_str(), it.line)).collect();
-        assert_eq!(found, expected, "in {sources:?}");
-    }
+    use crate::tree::{assert_none, check_tree, repository};
 
     #[test]
     fn a_link_to_a_section_that_is_none_is_found() {
@@ -137,7 +127,7 @@ mod tests {
         let links =
             "[a](b.md#whats-new-at-b) [b](b.md#same-1) [w](https://a.b/c#d)\n[c](b.md#no-heading)\n[d](#x)";
         let expected = [("docs/a.md", 2), ("docs/a.md", 3)];
-        check(anchors_are_headings, &[("docs/a.md", links), target], &expected);
+        check_tree(anchors_are_headings, &[("docs/a.md", links), target], &expected);
         assert_none(&anchors_are_headings(&repository().unwrap()));
     }
 
@@ -145,17 +135,17 @@ mod tests {
     fn a_page_that_is_named_and_missing_is_found() {
         let page = ("docs/a-b.md", "");
         let names = "// docs/a-b.md, https://kubernetes.io/docs/concepts\n/* docs/gone.md */\n# /usr/share/doc/holdfast/b.md";
-        check(named_pages_exist, &[page, ("a.rs", names)], &[("a.rs", 2), ("a.rs", 3)]);
+        check_tree(named_pages_exist, &[page, ("a.rs", names)], &[("a.rs", 2), ("a.rs", 3)]);
         assert_none(&named_pages_exist(&repository().unwrap()));
     }
 
     #[test]
     fn an_annotation_without_a_row_is_found() {
         let wire = (WIRE, "    #[serde(rename = \"holdfast.io/a\")]\n    #[serde(rename = \"type\")]\n");
-        check(annotations_are_listed, &[wire, (ANNOTATIONS, "| `holdfast.io/a` | Service |\n")], &[]);
-        check(annotations_are_listed, &[wire, (ANNOTATIONS, "")], &[(ANNOTATIONS, 1)]);
+        check_tree(annotations_are_listed, &[wire, (ANNOTATIONS, "| `holdfast.io/a` | Service |\n")], &[]);
+        check_tree(annotations_are_listed, &[wire, (ANNOTATIONS, "")], &[(ANNOTATIONS, 1)]);
         let more = (ANNOTATIONS, "| `holdfast.io/a` |\n| `holdfast.io/b` |\n");
-        check(annotations_are_listed, &[wire, more], &[(ANNOTATIONS, 2)]);
+        check_tree(annotations_are_listed, &[wire, more], &[(ANNOTATIONS, 2)]);
         assert_none(&annotations_are_listed(&repository().unwrap()));
     }
 

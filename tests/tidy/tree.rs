@@ -96,6 +96,18 @@ pub(crate) fn check(rule: Rule, path: &str, text: &str, lines: &[usize]) {
     assert_eq!(found, lines, "in {path}: {text}");
 }
 
+/// A rule about all files together.
+pub(crate) type TreeRule = fn(&[Source]) -> Vec<Finding>;
+
+/// Fails unless the rule finds exactly these lines of some files.
+#[track_caller]
+pub(crate) fn check_tree(rule: TreeRule, sources: &[(&str, &str)], expected: &[(&str, usize)]) {
+    let sources: Vec<Source> = sources.iter().map(|(path, text)| Source::new(path, text)).collect();
+    let found = rule(&sources);
+    let found: Vec<(&str, usize)> = found.iter().map(|it| (it.path.as_str(), it.line)).collect();
+    assert_eq!(found, expected, "in {sources:?}");
+}
+
 /// Fails if the rule finds anything in the repository.
 #[cfg(test)]
 #[track_caller]

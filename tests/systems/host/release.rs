@@ -16,7 +16,7 @@ use super::{CONFIG, First, Next, address, boot, config, from_environment, packag
 const SERVED: &str = "http://127.0.0.1:8080";
 
 /// The folder that the reader works in.
-const DOWNLOADS: &str = "/root/downloads";
+const DOWNLOADS: &str = "/srv/downloads";
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -31,7 +31,7 @@ fn reader() -> Host {
     bring(&host, &release("first"), &format!("/srv/releases/{VERSION}"));
     publish(&host, "first");
     let serve = "rm -rf /etc/apt/sources.list* /etc/yum.repos.d && mkdir -p /etc/apt/sources.list.d /etc/yum.repos.d \
-                 && mkdir -p /root/downloads && systemd-run --unit releases \
+                 && mkdir -p /srv/downloads && systemd-run --unit releases \
                  python3 -m http.server --bind 127.0.0.1 --directory /srv/releases 8080";
     host.shell(serve).unwrap().expect_success();
     host.wait_for("the server of releases", |host| {
