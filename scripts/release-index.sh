@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Joins the images of several architectures, from scripts/package-image.sh, into one: an OCI layout whose one entry is
-# an index of them.
+# Joins the images of several architectures, from scripts/package-image.sh, into one: an OCI layout with one entry,
+# which is an index of them.
 #
 #   scripts/release-index.sh FILE VERSION IMAGE...
 set -euo pipefail

@@ -22,7 +22,7 @@ fail() {
 	exit 1
 }
 
-# A process whose end is not waited for would hold the cgroup: wait, but not for a shell that a user moved into it.
+# An ended process holds the cgroup until its parent has waited for it: wait, but not for a user's shell in there.
 remove_cgroup() {
 	for _ in {1..100}; do
 		! rmdir "$cgroup" 2>/dev/null || return 0
@@ -34,7 +34,7 @@ remove_cgroup() {
 
 # A process that the kernel is still ending may write.
 remove_folder() {
-	# Whoever tells a story there learns of the end first.
+	# A story that is being told learns of the end first.
 	rm -f "$demo/ready"
 	for _ in {1..100}; do
 		! rm -rf "$demo" || return 0
@@ -118,7 +118,7 @@ find_obstacle() {
 	fi
 }
 
-# Remove what a demo of this user left whose shell was killed before it could do so.
+# Remove what is left of a demo of this user after its shell was killed.
 sweep() {
 	local old
 	for old in "${TMPDIR:-/tmp}"/holdfast-demo.*; do
@@ -160,7 +160,7 @@ wait_for() {
 }
 
 
-# The first port from 9890 on where nobody answers, so that two demos have a page each.
+# The first free port from 9890 on, so that two demos have a page each.
 free_port() {
 	for port in {9890..9899}; do
 		(: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null || return 0
@@ -201,7 +201,7 @@ run_world() {
 	write_command client "$enter ip netns exec client \"\$@\""
 }
 
-# All addresses are of the loopback, where they need nobody's right.
+# All addresses are of the loopback, and any user may listen there.
 run_memory() {
 	say "$obstacle"
 	what="holdfast is running with maps in memory: it computes the whole table, but translates no connection."

@@ -75,7 +75,7 @@ fn query(target: u32, hook: u32) -> Option<Vec<u32>> {
 /// # Safety
 /// What the attributes point to has the size that they say.
 unsafe fn call<T>(command: i32, attributes: &mut T) -> i64 {
-    // SAFETY: the kernel reads and writes the attributes, whose size it is told; the caller vouches for the rest.
+    // SAFETY: the kernel reads and writes as many bytes as the attributes have; the caller vouches for the rest.
     unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) }
 }
 

@@ -241,7 +241,7 @@ fn dnf_refuses_what_the_key_has_not_signed() {
     typed(&host, &format!("printf x | dd of={suite}/{} bs=1 seek=9000 conv=notrunc", First.rpm()));
     refused(&host, &install);
     assert_eq!(host.run(&["test", "-e", "/usr/bin/holdfast"]).unwrap().code, 1);
-    // A package that nobody signed, in a list that nobody has to sign.
+    // An unsigned package in a list that needs no signature.
     bring(&host, &release("again").join("repository"), "/srv/releases/unsigned");
     let repository = host.path("/etc/yum.repos.d/holdfast.repo");
     let text = fs::read_to_string(&repository).unwrap();

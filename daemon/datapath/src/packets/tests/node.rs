@@ -73,7 +73,7 @@ impl Node {
 
     fn new(_bed: &ThreadBed, flows: u32, switches: &PacketSwitches) -> Self {
         network::lay();
-        // A growth would load the programs of sockets, which nobody runs here.
+        // A growth would load the programs of sockets, and this test runs none of them.
         let expected = MapGrowth { slots: [SLOTS; 2], ..MapGrowth::default() };
         let maps = KernelMaps::expecting(CAPACITY, &expected).unwrap();
         let given = map::clone_handles(maps.handles_for_tests()).unwrap();
