@@ -177,25 +177,47 @@ INLINE void track_backend(struct flow *flow, const struct packet *packet)
 /* The result of one search step. */
 enum list_search { LIST_FOUND, LIST_MISSING, LIST_UNDECIDED };
 
-/*
- * All ones if the first endpoint comes before the second in the order of lists: by address, then by port. Without
- * branches, which the verifier would follow in each step.
- */
-INLINE __u32 orders_before(const struct endpoint *one, const struct endpoint *other, __u32 *is_same)
-{
-	__u64 before = 0, same = 1, a, b;
+/* The order of two endpoints so far. Both are 0 or 1: a branch in each step would multiply the verifier's work. */
+struct order {
+	__u64 is_before;
+	__u64 is_same;
+};
 
-	for (int at = 0; at < 4; at++) {
-		a = bpf_ntohl(one->address[at]);
-		b = bpf_ntohl(other->address[at]);
-		before |= same & (a - b) >> 63;
-		same &= ((a ^ b) - 1) >> 63;
+/* Goes on with the next number of both endpoints, as lists sort them: by address, then by port. */
+INLINE void order_by(struct order *order, __u64 one, __u64 other)
+{
+	order->is_before |= order->is_same & (one - other) >> 63;
+	order->is_same &= ((one ^ other) - 1) >> 63;
+	/* A compiler that loads all numbers first keeps them on the stack, of which calls share 512 bytes. */
+	asm volatile("" : "+r"(order->is_before), "+r"(order->is_same) : : "memory");
+}
+
+/*
+ * Orders a slot and the searched backend. `false`: the slot is empty. It compares in place, because calls share 512
+ * bytes of stack.
+ */
+INLINE bool order_slot(struct order *order, __u32 at, const struct endpoint *wanted, bool v4)
+{
+	__u16 port;
+
+	if (v4) {
+		struct slot4 *slot = bpf_map_lookup_elem(&backends4, &at);
+
+		if (UNLIKELY(!slot))
+			return false;
+		port = READ_ONCE(slot->port);
+		order_by(order, bpf_ntohl(slot->address), bpf_ntohl(wanted->address[3]));
+	} else {
+		struct slot6 *slot = bpf_map_lookup_elem(&backends6, &at);
+
+		if (UNLIKELY(!slot))
+			return false;
+		port = READ_ONCE(slot->port);
+		for (int word = 0; word < 4; word++)
+			order_by(order, bpf_ntohl(slot->address[word]), bpf_ntohl(wanted->address[word]));
 	}
-	a = bpf_ntohs(one->port);
-	b = bpf_ntohs(other->port);
-	before |= same & (a - b) >> 63;
-	*is_same = same & ((a ^ b) - 1) >> 63;
-	return -(__u32)before;
+	order_by(order, bpf_ntohs(port), bpf_ntohs(wanted->port));
+	return port;
 }
 
 /*
@@ -205,20 +227,17 @@ INLINE __u32 orders_before(const struct endpoint *one, const struct endpoint *ot
 INLINE enum list_search search_step(bool v4)
 {
 	struct scratch *scratch = get_scratch();
-	struct lb_request request = { .v4 = v4 };
-	struct endpoint endpoint = {};
-	__u32 half, before, is_same;
+	struct order order = { .is_same = 1 };
+	__u32 half, before;
 
 	if (!scratch)
 		return LIST_FOUND;
 	if (!scratch->remaining)
 		return LIST_MISSING;
 	half = scratch->remaining / 2;
-	if (!read_slot(&request, scratch->search_first + half, &endpoint))
+	if (!order_slot(&order, scratch->search_first + half, &scratch->wanted_backend, v4) || order.is_same)
 		return LIST_FOUND;
-	before = orders_before(&endpoint, &scratch->wanted_backend, &is_same);
-	if (is_same)
-		return LIST_FOUND;
+	before = -(__u32)order.is_before;
 	scratch->search_first += (half + 1) & before;
 	scratch->remaining = (half & ~before) | ((scratch->remaining - half - 1) & before);
 	return LIST_UNDECIDED;
@@ -236,16 +255,14 @@ GLOBAL int search_step6(void)
 
 INLINE bool is_in_sorted_list(struct scratch *scratch, __u64 word, bool v4)
 {
-	int result;
+	/* One return: for a second one clang 21 compares in a register that was never written. */
+	int result = LIST_UNDECIDED;
 
 	scratch->search_first = word_base(word);
 	scratch->remaining = word_count(word);
-	for (int step = 0; step < LIST_SEARCH_STEPS; step++) {
+	for (int step = 0; step < LIST_SEARCH_STEPS && result == LIST_UNDECIDED; step++)
 		result = v4 ? search_step4() : search_step6();
-		if (result != LIST_UNDECIDED)
-			return result == LIST_FOUND;
-	}
-	return false;
+	return result == LIST_FOUND;
 }
 
 /* Whether the request's backend, which is the searched one, is in the list of that scope. */

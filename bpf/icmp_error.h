@@ -140,18 +140,23 @@ INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated,
 	const enum step untouched = is_decapsulated ? STEP_DROP : STEP_PASS;
 	struct quoted quoted = {};
 	struct packet packet = {};
-	struct tuple tuple, translated, to;
+	struct scratch *scratch = v4 ? NULL : get_scratch();
+	struct tuple tuple, on_stack, to;
+	/* Calls share 512 bytes of stack, and those of IPv6 need more of it. */
+	struct tuple *translated = v4 ? &on_stack : &scratch->translated;
 	enum direction direction;
 	struct flow *flow;
 	__u32 number, serial;
 
+	if (!v4 && !scratch)
+		return untouched;
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
 		return untouched;
 	reverse_tuple(&tuple, &quoted.packet.tuple);
 	number = UNLIKELY(is_decapsulated) ? get_decap_flow(&tuple, v4) : find_ingress_flow(&tuple, v4);
 	flow = get_flow(number);
 	serial = flow ? READ_ONCE(flow->serial) : 0;
-	direction = flow ? translate_ingress(flow, &tuple, &translated, v4) : NO_DIRECTION;
+	direction = flow ? translate_ingress(flow, &tuple, translated, v4) : NO_DIRECTION;
 	if (direction == NO_DIRECTION)
 		return is_decapsulated ? untouched : save_unknown_error(skb, &packet, &tuple);
 	if (UNLIKELY(is_encapsulated(flow)))
@@ -160,12 +165,12 @@ INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated,
 			       STEP_ENCAP :
 			       STEP_DROP;
 	note_port_unreachable(flow, &packet, &quoted);
-	reverse_tuple(&to, &translated);
+	reverse_tuple(&to, translated);
 	if (!write_quoted(skb, &quoted, &to, v4))
 		return STEP_DROP;
 	/* The error arrived at the packet's source address on the wire. Now it goes to the packet's sender. */
 	to = packet.tuple;
-	copy_address(to.destination.address, translated.destination.address);
+	copy_address(to.destination.address, translated->destination.address);
 	count_packet(COUNT_ERRORS);
 	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
 		return STEP_DROP;
