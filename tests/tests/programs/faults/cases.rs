@@ -229,8 +229,8 @@ spec: {containers: [{name: web, image: web}]}
             DIAGNOSE,
             3,
             &[
-                "The manifests have no EndpointSlice of it (shop.yaml).",
-                "Holdfast reads neither Pods nor a selector there",
+                "The manifests have no EndpointSlice of it (shop.yaml), and no selector makes one there.",
+                "Its selector app=wbe matches no pod of the manifests. Pod web-1 has app=web.",
                 "Next: Write an EndpointSlice with the label kubernetes.io/service-name=web",
                 "have holdfast read it from the apiserver",
             ],
