@@ -41,6 +41,7 @@ mod path;
 pub mod query;
 mod record_stream;
 mod refusals;
+mod refusing_backends;
 mod rejection_list;
 mod reload;
 mod response;
