@@ -25,6 +25,8 @@ mod faults;
 #[cfg(test)]
 mod incident;
 #[cfg(test)]
+mod journal;
+#[cfg(test)]
 mod names;
 #[cfg(test)]
 mod node;
