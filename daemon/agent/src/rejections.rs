@@ -46,7 +46,7 @@ fn log_rejection(rejection: &Rejection, quota: &mut LineLimit, now: Duration) {
     match (allowed, rejection.is_waiting()) {
         (None, _) => tracing::debug!(%object, reason, origin, "object rejected"),
         (Some(_), true) => {
-            tracing::warn!(service, %object, reason, origin, unsaid, "object waits for admission")
+            tracing::warn!(service, %object, reason, origin, unsaid, "object waits for admission");
         }
         (Some(_), false) if matches!(object, ObjectKey::Kind(..)) => {
             tracing::warn!(%object, origin, unsaid, "objects of a kind that is not read are ignored");

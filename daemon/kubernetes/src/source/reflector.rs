@@ -292,10 +292,10 @@ impl Reflector {
         match (std::mem::take(&mut failures.is_logged), self.selection.what) {
             (false, _) => {}
             (true, Resource::Node) => {
-                tracing::info!(target: NOTICE, "this node's Node object can be read again")
+                tracing::info!(target: NOTICE, "this node's Node object can be read again");
             }
             (true, Resource::Imports) => {
-                tracing::info!(target: NOTICE, "the cluster's ServiceImports can be read")
+                tracing::info!(target: NOTICE, "the cluster's ServiceImports can be read");
             }
             (true, what) => tracing::info!(target: NOTICE, watch = %what, "watching again"),
         }
