@@ -22,19 +22,20 @@ pub(super) struct Duplicate {
 }
 
 impl Duplicate {
-    /// The second definition that the parser reports; `None` if it reports something else.
+    /// The second definition that the parser reports; `None` if it reports something else. Without the document, the
+    /// first one is not searched: that takes a look at the whole text.
     pub(super) fn find(
-        document: &DeTable<'_>,
+        document: Option<&DeTable<'_>>,
         text: &str,
         error: (Option<Range<usize>>, &str),
     ) -> Option<Self> {
         let (Some(span), DUPLICATE_KEY) = error else { return None };
         let key = text.get(span.clone())?;
         let header = header_at(text, span.start);
-        let first = match header {
+        let first = document.and_then(|document| match header {
             Some(words) => find_header(text, words, span.start),
             None => find_key(document, text, (key, span.start)),
-        };
+        });
         let name = header.unwrap_or(key).to_owned();
         Some(Self { name, is_table: header.is_some(), first, second: span.start })
     }

@@ -37,6 +37,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod value;
+mod written_keys;
 
 use std::path::{Path, PathBuf};
 
@@ -62,10 +63,10 @@ pub use self::packets::{
 };
 pub use self::problem::{ConfigErrors, Position, Problem, Subject};
 pub use self::resolve::{Resolve, Resolver};
-pub use self::restart::WrittenKeys;
 pub use self::service::ServiceBlock;
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, Services, State};
 pub use self::value::{DnsLabel, Share};
+pub use self::written_keys::WrittenKeys;
 
 use self::block_conflicts::ConflictContext;
 use self::keys::Keys as _;

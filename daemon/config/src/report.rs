@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use super::duplicate::{Duplicate, header_at};
 use super::limits::PROBLEMS_MAX;
 use super::problem::{ConfigErrors, Position, Problem, Subject};
-use super::restart::WrittenKeys;
 use super::value::quote;
+use super::written_keys::WrittenKeys;
 
 /// A place together with its offset in the text.
 #[derive(Clone, Debug)]

@@ -4,49 +4,9 @@
 //! once, at the start. A restart costs no traffic, because the datapath stays; but a reload must not ignore a key
 //! silently.
 
-use std::collections::BTreeSet;
-
 use super::Config;
 use super::block_conflicts::{BlockConflict, admin_conflicts};
 use super::keys::{Keys as _, RestartKey};
-
-/// The keys that a file has, or had since the process started.
-#[derive(Clone, Debug, Default)]
-pub struct WrittenKeys(BTreeSet<String>);
-
-/// Equal values are equal, wherever they come from.
-impl PartialEq for WrittenKeys {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for WrittenKeys {}
-
-impl WrittenKeys {
-    /// Adds a key. The items of blocks are no keys of their own.
-    pub(super) fn add(&mut self, path: String) {
-        if !path.contains('[') {
-            self.0.insert(path);
-        }
-    }
-
-    /// The key if a file has or had it, else those that decide about its default.
-    fn find_cause(&self, key: &'static str) -> Vec<&'static str> {
-        match DERIVED.into_iter().find(|(derived, _)| *derived == key && !self.0.contains(key)) {
-            Some((_, causes)) => causes.iter().copied().filter(|cause| self.0.contains(*cause)).collect(),
-            None => vec![key],
-        }
-    }
-}
-
-/// Keys whose defaults follow from other keys, and these. A key of `[kube_proxy]` follows from keys that wait for a
-/// restart too, and so are named themselves.
-const DERIVED: [(&str, &[&str]); 3] = [
-    ("kubernetes.enabled", &["apiserver.endpoints", "apiserver.kubeconfig"]),
-    ("kube_proxy.health", &[]),
-    ("kube_proxy.metrics", &[]),
-];
 
 impl Config {
     /// The part of `read`, a later state of the file, that takes effect in a process with `self` in force; and the
@@ -54,7 +14,7 @@ impl Config {
     /// keys are named that changed it.
     pub fn merge_reload(&self, mut read: Self) -> (Self, Vec<&'static str>) {
         let changed = read.keep(self).into_iter().filter(|key| key.differs);
-        read.written_keys.0.extend(self.written_keys.0.iter().cloned());
+        read.written_keys.add_all(&self.written_keys);
         let written = &read.written_keys;
         let waiting = changed.flat_map(|key| written.find_cause(key.name)).collect();
         (read, waiting)

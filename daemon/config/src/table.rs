@@ -79,8 +79,9 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         }
         let mut report = Report::new(file_name, text);
         let (document, syntax) = DeTable::parse_recoverable(text);
-        for error in &syntax {
-            match Duplicate::find(document.get_ref(), text, (error.span(), error.message())) {
+        for (place, error) in syntax.iter().enumerate() {
+            let searched = (place < limits::DUPLICATES_SEARCHED_MAX).then(|| document.get_ref());
+            match Duplicate::find(searched, text, (error.span(), error.message())) {
                 Some(duplicate) => report.add_duplicate(&duplicate),
                 None => report.add_syntax_error(error.span(), error.message()),
             }
