@@ -14,7 +14,7 @@ use holdfast_evidence::knowledge::{self, Edition};
 use holdfast_kubernetes::apiserver::{Access, SetupError};
 use holdfast_standalone::blocks::folder::BlockFiles;
 use holdfast_standalone::blocks::merge::merge_blocks;
-use holdfast_standalone::blocks::{Blocks, BlocksFolder};
+use holdfast_standalone::blocks::{Blocks, BlocksFolder, unusable_tls_files};
 use holdfast_standalone::folder::{FileFormat as _, read_folder};
 use holdfast_standalone::manifests::Manifests;
 
@@ -33,7 +33,11 @@ pub(super) fn check_config(path: &Path) -> Report {
                 Err(error) => (Some(of_config(error.to_string())), Vec::new()),
             };
             let absent = absent.iter().map(|why| format!("[apiserver] {why}; {TRIED_AGAIN}"));
-            warnings.extend(absent.chain(missing_cgroup(&config)).map(of_config));
+            let unusable = unusable_tls_files(&config.services).into_iter().map(|(block, why)| {
+                let (namespace, name) = (&block.namespace, &block.name);
+                format!("[[service]] {namespace}/{name}: its health check: {why}; {TRIED_AGAIN}")
+            });
+            warnings.extend(absent.chain(unusable).chain(missing_cgroup(&config)).map(of_config));
             let (blocks, of_blocks) = configured_blocks(&config, path);
             let (of_files, more) = check_folder(&config, &blocks, path);
             warnings.extend(more);
