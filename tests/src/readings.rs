@@ -43,6 +43,7 @@ pub fn from_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -
         drains: watch::channel(drains::DrainsWrite::default()).1,
         closed_ports: Arc::default(),
         about,
+        clock: holdfast_host::clock::now,
     }
 }
 

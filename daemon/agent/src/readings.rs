@@ -19,6 +19,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{FlowTable, LiveMaps, PortCounters, PortCounts};
+use holdfast_status::rfc3339::Millis;
 use holdfast_status::views::announcements::AnnouncementStatus as Routes;
 use holdfast_status::views::apiserver::ApiserverView;
 use holdfast_status::views::clients::{ClientCounters, Clients};
@@ -141,9 +142,16 @@ pub struct Readings {
     pub closed_ports: Arc<ClosedPorts>,
     /// What does not change while the daemon runs.
     pub about: About,
+    /// The wall clock, which tests stop.
+    pub clock: fn() -> Millis,
 }
 
 impl Readings {
+    /// The time from which people count ages.
+    pub fn now(&self) -> Timestamp {
+        (self.clock)().seconds()
+    }
+
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshots.borrow())
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use holdfast_status::age::add_ages;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::datapath::DatapathKind;
 use schemars::JsonSchema;
@@ -69,6 +70,8 @@ pub struct Version {
     #[schemars(extend("enum" = DatapathKind::ALL.map(DatapathKind::as_str)))]
     pub datapath: Cow<'static, str>,
     pub started: Rfc3339,
+    /// The daemon's clock at this answer, from which people count ages; null from a daemon before 1.0.
+    pub now: Option<Rfc3339>,
 }
 
 /// This daemon's version, and since when it runs.
@@ -78,8 +81,10 @@ pub(super) fn version(readings: &Readings, _: Query, form: Form) -> Response {
         node: Arc::clone(&readings.snapshot().node.name),
         datapath: readings.datapath().kind().as_str().into(),
         started: Rfc3339(readings.about.started),
+        now: Some(Rfc3339(readings.now())),
     };
-    let Version { version, node, datapath, started } = &shown;
+    let Version { version, node, datapath, started, .. } = &shown;
     let text = || format!("holdfast {version} on {node}, datapath {datapath}, since {started}\n");
+    let text = || add_ages(&text(), readings.now());
     response::render_response(StatusCode::OK, form, &shown, text)
 }

@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::form::Form;
 use super::query::Query;
 use super::response;
-use super::text_table::{Cells, write_table};
+use super::text_table::{Cells, write_dated_table};
 use holdfast_agent::readings::Readings;
 use holdfast_kubernetes::apiserver::Encoding;
 use holdfast_kubernetes::source::{Resource, State as WatchState, Watch};
@@ -343,7 +343,7 @@ impl<'a> Apiserver<'a> {
         }
     }
 
-    fn text(&self) -> Vec<u8> {
+    fn text(&self, now: Timestamp) -> Vec<u8> {
         if !self.enabled {
             return b"no apiserver is used: [kubernetes] is not enabled\n".to_vec();
         }
@@ -368,14 +368,14 @@ impl<'a> Apiserver<'a> {
         ]
         .concat();
         out.push(b'\n');
-        write_table(titles, self.endpoints.iter().map(EndpointRow::cells), &mut out);
+        write_dated_table(titles, self.endpoints.iter().map(EndpointRow::cells), now, &mut out);
         let titles = ["CREDENTIALS", "KIND", "WRITTEN", "EXPIRES", "PROBLEM"];
         out.push(b'\n');
-        write_table(titles, self.credentials.iter().map(CredentialsRow::cells), &mut out);
+        write_dated_table(titles, self.credentials.iter().map(CredentialsRow::cells), now, &mut out);
         let counts = ["OBJECTS", "BAD", "LISTS", "RESTARTS"];
         let titles = [&["WATCH", "STATE", "SINCE", "ENCODING", "HEARD"][..], &counts, &LAST_ERROR];
         out.push(b'\n');
-        write_table(titles.concat(), self.watches.iter().map(WatchRow::cells), &mut out);
+        write_dated_table(titles.concat(), self.watches.iter().map(WatchRow::cells), now, &mut out);
         out
     }
 }
@@ -386,5 +386,5 @@ pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let none = ApiserverView::default();
     let shown =
         Apiserver::from_view(view.as_deref().unwrap_or(&none), readings.watches.current(), view.is_some());
-    response::render_response(StatusCode::OK, form, &shown, || shown.text())
+    response::render_response(StatusCode::OK, form, &shown, || shown.text(readings.now()))
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::drains::{Drain, DrainOrder, Drains};
+use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::limits::DRAINS_MAX;
 use holdfast_core::list::Row;
@@ -23,7 +24,7 @@ use serde::Serialize;
 use super::form::Form;
 use super::query::Query;
 use super::response;
-use super::text_table::{Cells, write_table};
+use super::text_table::{Cells, write_dated_table};
 use holdfast_agent::readings::Readings;
 
 /// The most services that an answer names; more are only counted.
@@ -89,15 +90,15 @@ pub(super) fn drains(readings: &Readings, _: Query, form: Form) -> Response {
     };
     let drains = snapshot.drains.iter().map(row).collect();
     let list = DrainList { drains, most: DRAINS_MAX, memory_problem: readings.drains_problem() };
-    response::render_response(StatusCode::OK, form, &list, || text(&list))
+    response::render_response(StatusCode::OK, form, &list, || text(&list, readings.now()))
 }
 
-fn text(list: &DrainList) -> Vec<u8> {
+fn text(list: &DrainList, now: Timestamp) -> Vec<u8> {
     let mut out = Vec::new();
     if list.drains.is_empty() {
         out.extend_from_slice(b"nothing is drained\n");
     } else {
-        write_table(TITLES, list.drains.iter().map(DrainRow::cells), &mut out);
+        write_dated_table(TITLES, list.drains.iter().map(DrainRow::cells), now, &mut out);
     }
     if let Some(problem) = &list.memory_problem {
         let problem = Printable(problem);

@@ -15,6 +15,7 @@ use super::form::Form;
 use super::query::Query;
 use super::response;
 use holdfast_evidence::explain::gather_evidence;
+use holdfast_status::age::add_ages;
 
 /// Finds the services, has the maps read, and renders the answer.
 pub(super) async fn explain(visit: RequestContext, query: Query, form: Form) -> Response {
@@ -22,7 +23,9 @@ pub(super) async fn explain(visit: RequestContext, query: Query, form: Form) -> 
     let read = read_back(&visit, walk.frontend_keys()).await;
     let explanation = walk.explain(&gather_evidence(&visit.readings, &walk, &read), &read);
     let status = if walk.is_not_found() { StatusCode::NOT_FOUND } else { StatusCode::OK };
-    let response = response::render_response(status, form, &explanation, || text::write(&explanation));
+    let response = response::render_response(status, form, &explanation, || {
+        add_ages(&text::write(&explanation), visit.readings.now())
+    });
     match query.filter.service {
         Some(_) if walk.is_not_found() => absent_service::with_exit(response),
         Some(_) | None => response,

@@ -13,6 +13,7 @@ use holdfast_datapath::{
     BackendPortUsage, EncapDirection, Flow, FlowReport, FlowSweepProgress, FlowTable, PACKET_DROPS,
     PACKET_EVENTS, PacketCounts, SeenFlags, Stage,
 };
+use holdfast_status::age::format_duration;
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::refusals::FrontendOwner;
 use schemars::JsonSchema;
@@ -228,7 +229,8 @@ impl<'a> FlowRow<'a> {
         cells.put(format_args!("{}/{}", at(self.frontend_address, self.frontend_port), self.protocol));
         cells.put(at(self.backend_address, self.backend_port));
         cells.put(self.state);
-        cells.put(format_args!("{} s", self.idle_seconds));
+        let duration = |seconds: u64| format_duration(i64::try_from(seconds).unwrap_or(i64::MAX));
+        cells.put(duration(self.idle_seconds));
         if wide {
             let nat = self.nat_address.zip(self.nat_port);
             cells.put_optional(nat.map(|(address, port)| at(address, port)));
@@ -236,8 +238,8 @@ impl<'a> FlowRow<'a> {
             cells.put(if self.shortcut { "yes" } else { "no" });
             cells.put(join_flags(&self.client_heard));
             cells.put(join_flags(&self.backend_heard));
-            cells.put(format_args!("{} s", self.age_seconds));
-            cells.put(format_args!("{} s", self.lifetime_seconds));
+            cells.put(duration(self.age_seconds));
+            cells.put(duration(self.lifetime_seconds));
             cells.put_optional(self.port_name);
         }
         cells.put_optional(self.service);
@@ -473,8 +475,8 @@ pub(super) mod tests {
         let rows: String = text.lines().skip(5).take(3).map(|line| format!("{line}\n")).collect();
         expect![[r#"
             CLIENT               FRONTEND             BACKEND        STATE        IDLE  SEEN AS          THROUGH  SHORTCUT  CLIENT SAID  BACKEND SAID  AGE   ENDS AFTER  PORT  SERVICE
-            203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   192.0.2.5:61007  40001    yes       syn          syn,fin       61 s  3600 s      http  default/web
-            [2001:db8::9]:40001  [fd00::99]:53/TCP    [fd00::7]:53   open         7 s   -                40001    no        syn          syn,rst       61 s  3600 s      -     -
+            203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   192.0.2.5:61007  40001    yes       syn          syn,fin       61 s  60 min      http  default/web
+            [2001:db8::9]:40001  [fd00::99]:53/TCP    [fd00::7]:53   open         7 s   -                40001    no        syn          syn,rst       61 s  60 min      -     -
         "#]].assert_eq(&rows);
     }
 

@@ -10,6 +10,8 @@ use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::stream;
+use holdfast_core::facts::Timestamp;
+use holdfast_status::age::add_ages;
 
 use super::absent_service;
 use super::form::Form;
@@ -37,7 +39,8 @@ pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response
 }
 
 fn render_lines(readings: &Readings, lines: Vec<Arc<Line>>, form: Form) -> Response {
-    let (shown, content_type): (fn(&Line) -> String, _) = match form {
+    let now = readings.now();
+    let (shown, content_type): (fn(&Line, Timestamp) -> String, _) = match form {
         Form::Json => (json_line, JSON_LINES),
         Form::Table | Form::Wide if lines.is_empty() => {
             return response::text(StatusCode::OK, empty_text(readings.history.fill().dropped));
@@ -45,7 +48,8 @@ fn render_lines(readings: &Readings, lines: Vec<Arc<Line>>, form: Form) -> Respo
         Form::Table | Form::Wide => (text_line, Form::Table.content_type()),
     };
     // The client's read creates each line, so that an answer takes no memory of its size.
-    let pieces = lines.into_iter().map(move |line: Arc<Line>| Ok::<_, Infallible>(Bytes::from(shown(&line))));
+    let pieces =
+        lines.into_iter().map(move |line: Arc<Line>| Ok::<_, Infallible>(Bytes::from(shown(&line, now))));
     response::typed_response(StatusCode::OK, content_type, Body::from_stream(stream::iter(pieces)))
 }
 
@@ -60,10 +64,10 @@ fn empty_text(dropped: u64) -> String {
     }
 }
 
-fn json_line(line: &Line) -> String {
+fn json_line(line: &Line, _: Timestamp) -> String {
     format!("{}\n", line.json)
 }
 
-fn text_line(line: &Line) -> String {
-    line.record().map(|record| record.sentence() + "\n").unwrap_or_default()
+fn text_line(line: &Line, now: Timestamp) -> String {
+    line.record().map(|record| add_ages(&record.sentence(), now) + "\n").unwrap_or_default()
 }

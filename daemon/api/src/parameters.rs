@@ -66,7 +66,7 @@ pub const FLOWS: &[Parameter] = &[
         )
     })
     .with_words(|| Stage::ALL.map(Stage::as_str).to_vec())
-    .with_help("STATE", "Only those in this state: `opening`, `open`, `half-closed`, `closed` or `reset`"),
+    .with_help("STATE", "Only those in this state"),
     LIMIT
         .with_about("At most this many flows. Default: 1000.")
         .with_bounds(Some(1), Some(FLOWS_MAX))
@@ -193,7 +193,7 @@ const ONLY: Parameter = text_parameter(
     },
 )
 .with_words(|| vec![QueryMatch::Trouble.as_str()])
-.with_help("WHAT", "Only what needs an explanation: `trouble`");
+.with_help("WHAT", "Only what needs an explanation");
 const SINCE: Parameter = text_parameter(
     "since",
     "Not before this time, in RFC 3339 or as an age such as 90s, 15m, 2h, 1d.",
@@ -225,7 +225,7 @@ const fn type_parameter(words: fn() -> Vec<&'static str>) -> Parameter {
         )
     })
     .with_words(words)
-    .with_help("TYPE", "Exactly this type, such as `LoadBalancer`")
+    .with_help("TYPE", "Exactly this type")
 }
 
 const fn ip_parameter(about: &'static str) -> Parameter {

@@ -46,6 +46,14 @@ pub struct Argument {
 }
 
 impl Parameter {
+    /// The list of its legal words, if it has one.
+    pub const fn words(&self) -> Option<fn() -> Vec<&'static str>> {
+        match self.values {
+            Values::Words(words) => Some(words),
+            Values::Text | Values::Number { .. } => None,
+        }
+    }
+
     /// Sets a value that may be given once.
     pub(super) fn set_once<T>(&self, place: &mut Option<T>, value: T) -> Result<(), ApiError> {
         match place.replace(value) {

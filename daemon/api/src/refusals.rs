@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::{Reason, Snapshot};
 use holdfast_status::rfc3339::Rfc3339;
@@ -20,7 +21,7 @@ use serde::Serialize;
 use super::form::Form;
 use super::query::Filter;
 use super::response;
-use super::text_table::{Cells, write_table};
+use super::text_table::{Cells, write_dated_table};
 use holdfast_agent::datapath::{RefusalSnapshot, Stage, device_name};
 use holdfast_agent::readings::Readings;
 
@@ -183,12 +184,14 @@ pub(super) fn refusals(readings: &Readings, filter: &Filter, form: Form) -> Resp
     let RefusalSnapshot { refused, dropped, failure, .. } = told;
     let shown =
         Refusals { refusals: rows, refused_total: refused, dropped_total: dropped, lost_total, failure };
-    response::render_response(StatusCode::OK, form, &shown, || text(&shown, form == Form::Wide))
+    response::render_response(StatusCode::OK, form, &shown, || {
+        text(&shown, form == Form::Wide, readings.now())
+    })
 }
 
-fn text(Refusals { refusals, failure, .. }: &Refusals<'_>, wide: bool) -> Vec<u8> {
+fn text(Refusals { refusals, failure, .. }: &Refusals<'_>, wide: bool, now: Timestamp) -> Vec<u8> {
     let mut out = Vec::new();
-    write_table(titles(wide), refusals.iter().map(|row| row.cells(wide)), &mut out);
+    write_dated_table(titles(wide), refusals.iter().map(|row| row.cells(wide)), now, &mut out);
     if let Some(failure) = failure {
         out.extend(format!("\nrefusals are no longer read: {failure}\n").bytes());
     }

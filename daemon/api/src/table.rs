@@ -13,6 +13,7 @@ use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use axum::response::Response;
 use futures_core::Stream;
+use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
@@ -208,7 +209,9 @@ pub(super) fn table_response<T: Table>(readings: &Readings, filter: Filter, form
     let widths = ColumnWidths::default();
     let cells = Cells::default();
     let stage = TableStage::first(form);
-    let answer = TableStream { walk, snapshot, form, widths, cells, stage, measured: 0, turn_ended: false };
+    let now = readings.now();
+    let answer =
+        TableStream { walk, snapshot, form, now, widths, cells, stage, measured: 0, turn_ended: false };
     let chunks = YieldingStream { answer, has_yielded: true };
     typed_response(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
 }
@@ -222,9 +225,13 @@ fn fill_heading<T: Table>(form: Form, cells: &mut Cells) {
     columns::<T>(form).for_each(|column| cells.put(column.title));
 }
 
-fn fill_line<T: Table>(row: &T::Row<'_>, form: Form, cells: &mut Cells) {
+fn fill_line<T: Table>(row: &T::Row<'_>, form: Form, (cells, now): (&mut Cells, Timestamp)) {
     cells.clear();
     columns::<T>(form).for_each(|column| (column.cell)(row, form, cells));
+    // Only the wide tables have times.
+    if form == Form::Wide {
+        cells.add_ages(now);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,6 +258,7 @@ struct TableStream<T: Table> {
     walk: RowCursor<T>,
     snapshot: Arc<Snapshot>,
     form: Form,
+    now: Timestamp,
     widths: ColumnWidths,
     cells: Cells,
     stage: TableStage,
@@ -285,7 +293,7 @@ impl<T: Table> TableStream<T> {
         for _ in 0..limits::MEASURED_ROWS {
             let is_end = match self.walk.seek_row() {
                 SeekResult::Row(row) if self.measured < limits::MEASURED_ROWS_MAX => {
-                    fill_line::<T>(&row, self.form, &mut self.cells);
+                    fill_line::<T>(&row, self.form, (&mut self.cells, self.now));
                     false
                 }
                 SeekResult::Pending => return TableStage::Measure,
@@ -324,7 +332,7 @@ impl<T: Table> TableStream<T> {
             TableStage::Tail | TableStage::Done => {
                 out.extend_from_slice(b"\n]");
                 T::write_tail(&self.snapshot, self.form, out);
-                stale::write(&self.snapshot, self.form, out);
+                stale::write(&self.snapshot, (self.form, self.now), out);
                 out.extend_from_slice(b"}\n");
                 TableStage::Done
             }
@@ -340,11 +348,11 @@ impl<T: Table> TableStream<T> {
                     self.turn_ended = true;
                     return self.stage;
                 }
-                SeekResult::Row(row) => fill_line::<T>(&row, self.form, &mut self.cells),
+                SeekResult::Row(row) => fill_line::<T>(&row, self.form, (&mut self.cells, self.now)),
             },
             TableStage::Tail | TableStage::Done => {
                 T::write_tail(&self.snapshot, self.form, out);
-                stale::write(&self.snapshot, self.form, out);
+                stale::write(&self.snapshot, (self.form, self.now), out);
                 return TableStage::Done;
             }
         }
@@ -399,9 +407,9 @@ mod tests {
         let walk = RowCursor::new(table, views, Filter::default());
         let widths = ColumnWidths::default();
         let cells = Cells::default();
-        let (snapshot, stage) = (Arc::new(snapshot), TableStage::first(form));
+        let (snapshot, stage, now) = (Arc::new(snapshot), TableStage::first(form), Timestamp(0));
         let answer =
-            TableStream { walk, snapshot, form, widths, cells, stage, measured: 0, turn_ended: false };
+            TableStream { walk, snapshot, form, now, widths, cells, stage, measured: 0, turn_ended: false };
         YieldingStream { answer, has_yielded: true }
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write as _};
 
+use holdfast_core::facts::Timestamp;
+use holdfast_status::age::age_of_time;
 use holdfast_status::printable::PrintableWriter;
 
 use super::limits;
@@ -43,6 +45,21 @@ impl Cells {
         match value {
             Some(value) => self.put(value),
             None => self.put(""),
+        }
+    }
+
+    /// Adds its age to each cell that is a time.
+    pub(super) fn add_ages(&mut self, now: Timestamp) {
+        let (mut begin, mut added) = (0, 0);
+        for end in &mut self.ends {
+            *end += added;
+            if let Some(age) = self.text.get(begin..*end).and_then(|cell| age_of_time(cell, now)) {
+                let age = format!(" ({age})");
+                self.text.insert_str(*end, &age);
+                added += age.len();
+                *end += age.len();
+            }
+            begin = *end;
         }
     }
 
@@ -90,6 +107,20 @@ pub(super) fn write_table<T: Display>(
     write_aligned(&std::iter::once(Cells::from_values(titles)).chain(rows).collect::<Vec<_>>(), out);
 }
 
+/// Writes a table of few rows, with its age behind each time.
+pub(super) fn write_dated_table<T: Display>(
+    titles: impl IntoIterator<Item = T>,
+    rows: impl Iterator<Item = Cells>,
+    now: Timestamp,
+    out: &mut Vec<u8>,
+) {
+    let dated = rows.map(|mut cells| {
+        cells.add_ages(now);
+        cells
+    });
+    write_table(titles, dated, out);
+}
+
 /// Writes lines with aligned columns.
 pub(super) fn write_aligned(lines: &[Cells], out: &mut Vec<u8>) {
     let mut widths = ColumnWidths::default();
@@ -110,5 +141,20 @@ mod tests {
         let mut out = Vec::new();
         ColumnWidths::default().push_line(&cells, &mut out);
         assert_eq!(String::from_utf8(out).unwrap(), "a?[2Jb?c?d  -  -\n");
+    }
+
+    #[test]
+    fn a_cell_that_is_a_time_gets_its_age_and_its_column_the_room() {
+        let now = Timestamp(1_767_870_895);
+        let row = |time: &str| Cells::from_values([time, "a", "at 2026-01-08T11:11:55Z", time]);
+        let rows = [row("2026-01-08T11:11:55Z"), row("")].into_iter();
+        let mut out = Vec::new();
+        write_dated_table(["SINCE", "B", "C", "D"], rows, now, &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "SINCE                             B  C                        D\n\
+             2026-01-08T11:11:55Z (3 min ago)  a  at 2026-01-08T11:11:55Z  2026-01-08T11:11:55Z (3 min ago)\n\
+             -                                 a  at 2026-01-08T11:11:55Z  -\n"
+        );
     }
 }

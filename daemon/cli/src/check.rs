@@ -14,7 +14,7 @@ use holdfast_evidence::knowledge::{self, Edition};
 use holdfast_kubernetes::apiserver::{Access, SetupError};
 use holdfast_standalone::blocks::folder::BlockFiles;
 use holdfast_standalone::blocks::merge::merge_blocks;
-use holdfast_standalone::blocks::{Blocks, BlocksFolder};
+use holdfast_standalone::blocks::{Blocks, BlocksFolder, unusable_tls_files};
 use holdfast_standalone::folder::{FileFormat as _, read_folder};
 use holdfast_standalone::manifests::Manifests;
 
@@ -30,11 +30,14 @@ pub(super) fn check_config(path: &Path) -> Report {
             warnings.extend(missing.map(|error| of_config(error.to_string())));
             let (access, absent) = match check_access(&config) {
                 Ok(absent) => (None, absent),
-                Err(error) => (Some(of_config(error.to_string())), None),
+                Err(error) => (Some(of_config(error.to_string())), Vec::new()),
             };
-            let absent =
-                absent.map(|why| format!("[apiserver] {why}; this is tried again when the daemon runs"));
-            warnings.extend(absent.into_iter().chain(missing_cgroup(&config)).map(of_config));
+            let absent = absent.iter().map(|why| format!("[apiserver] {why}; {TRIED_AGAIN}"));
+            let unusable = unusable_tls_files(&config.services).into_iter().map(|(block, why)| {
+                let (namespace, name) = (&block.namespace, &block.name);
+                format!("[[service]] {namespace}/{name}: its health check: {why}; {TRIED_AGAIN}")
+            });
+            warnings.extend(absent.chain(unusable).chain(missing_cgroup(&config)).map(of_config));
             let (blocks, of_blocks) = configured_blocks(&config, path);
             let (of_files, more) = check_folder(&config, &blocks, path);
             warnings.extend(more);
@@ -115,11 +118,14 @@ fn build_report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: 
     }
 }
 
-/// Errors of `[apiserver]` or its files that the daemon cannot work with; or else the files that are unreadable now:
+/// What comes of a file that cannot be used now.
+const TRIED_AGAIN: &str = "this is tried again when the daemon runs";
+
+/// Errors of `[apiserver]` or its files that the daemon cannot work with; or else all files that are unusable now:
 /// they may appear later, and a start waits for none of them.
-fn check_access(config: &Config) -> Result<Option<String>, SetupError> {
+fn check_access(config: &Config) -> Result<Vec<String>, SetupError> {
     if !config.kubernetes.enabled {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     Access::check_files(&config.apiserver)
 }

@@ -65,8 +65,14 @@ pub(super) enum ClientError {
 }
 
 fn hint(all: &[(String, io::Error)]) -> &'static str {
-    match all.iter().any(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied) {
-        true => "the socket is for root and the group of the daemon, `holdfast` with a package: try sudo",
+    let is_any = |kind| all.iter().any(|(_, error)| error.kind() == kind);
+    if is_any(io::ErrorKind::PermissionDenied) {
+        return "the socket is for root and the group of the daemon, `holdfast` with a package: try sudo";
+    }
+    match is_any(io::ErrorKind::InvalidInput) {
+        true => {
+            "give the host of --tcp as a name or an address of this host, such as localhost or 127.0.0.1:9890"
+        }
         false => "is it running? try: systemctl status holdfast",
     }
 }
@@ -193,9 +199,13 @@ impl Client {
 
 /// The message that a query went by TCP, and why.
 fn describe_fallback(address: &str, (socket, error): &(String, io::Error)) -> String {
+    let next = match error.kind() {
+        io::ErrorKind::PermissionDenied => "sudo asks the socket",
+        _ => "`systemctl status holdfast` says whether it runs",
+    };
     format!(
-        "this answer came from {address}, where another process could answer in the daemon's place; the socket {socket} \
-         would be certain, but: {error}"
+        "the daemon's socket {socket} cannot be asked: {error}\nso this answer came from {address}, where another program \
+         may answer while the daemon does not run\nhint: {next}"
     )
 }
 
@@ -543,8 +553,9 @@ mod tests {
         client.report_fallback(&mut told);
         client.report_fallback(&mut told);
         let expected = format!(
-            "holdfast: this answer came from {address}, where another process could answer in the daemon's place; the socket \
-             {} would be certain, but: No such file or directory (os error 2)\n",
+            "holdfast: the daemon's socket {} cannot be asked: No such file or directory (os error 2)\nso this answer came \
+             from {address}, where another program may answer while the daemon does not run\nhint: `systemctl status \
+             holdfast` says whether it runs\n",
             socket.display()
         );
         assert_eq!(String::from_utf8(told).unwrap(), expected);

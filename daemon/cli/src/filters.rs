@@ -3,9 +3,11 @@
 //! Invariant: each filter has its name from the admin API, and passes its value unchanged. If a command only queries a
 //! path, the parameters of the path are its arguments.
 
+use std::ffi::OsStr;
 use std::marker::PhantomData;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, ArgMatches, Command, ValueHint};
 
 use holdfast_api::parameters;
 use holdfast_api::query::{Argument, Parameter};
@@ -36,8 +38,35 @@ impl<P: FilteredPath> clap::Args for Filters<P> {
 fn build_argument(parameter: &Parameter) -> Option<Arg> {
     let Argument { value_name, help, is_positional } = parameter.argument?;
     let help = help.unwrap_or_else(|| parameter.about.trim_end_matches('.'));
-    let argument = Arg::new(parameter.name).value_name(value_name).help(help);
+    let argument = Arg::new(parameter.name).value_name(value_name).help(help).value_hint(ValueHint::Other);
+    let argument = match parameter.words() {
+        Some(words) => argument.value_parser(Suggestion { words }).ignore_case(true),
+        None => argument,
+    };
     Some(if is_positional { argument } else { argument.long(parameter.name) })
+}
+
+/// Words that help and shells offer. The daemon judges them, because it may know more of them.
+#[derive(Clone)]
+struct Suggestion {
+    words: fn() -> Vec<&'static str>,
+}
+
+impl TypedValueParser for Suggestion {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.words)().into_iter().map(PossibleValue::new)))
+    }
 }
 
 impl<P: FilteredPath> clap::FromArgMatches for Filters<P> {
@@ -89,9 +118,10 @@ pub struct TableArgs<P: FilteredPath> {
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExplainArgs {
     /// `NAMESPACE/NAME`, or an address with its port: a frontend or a backend [default: everything that is not served]
+    #[arg(value_hint = ValueHint::Other)]
     pub(super) what: Option<String>,
     /// Trace the first packet of this client at the address, step by step; nothing is sent
-    #[arg(long, value_name = "IP", requires = "what")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "IP", requires = "what")]
     pub(super) from: Option<String>,
     /// By UDP, like `/UDP` after the address
     #[arg(long, requires = "what")]
@@ -102,28 +132,28 @@ pub struct ExplainArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct DiagnoseArgs {
     /// Exactly this service
-    #[arg(value_name = "NAMESPACE/NAME", required_unless_present = "explain")]
+    #[arg(value_name = "NAMESPACE/NAME", value_hint = ValueHint::Other, required_unless_present = "explain")]
     pub(super) service: Option<String>,
     /// Open no connections to its frontends and backends
     #[arg(long)]
     pub(super) no_probe: bool,
     /// Only this port, by its name or by its number at the frontends
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "PORT")]
     pub(super) port: Option<String>,
     /// Request this path from backends that speak HTTP; no redirect is followed
-    #[arg(long, value_name = "PATH", conflicts_with = "no_probe")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "PATH", conflicts_with = "no_probe")]
     pub(super) http: Option<String>,
     /// A client that does not reach the service: show what it would get at each frontend; nothing is sent
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "IP")]
     pub(super) client: Option<String>,
     /// How far back a change counts as recent, such as `15m`, `2h`, `1d` [default: 1h]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "TIME")]
     pub(super) since: Option<String>,
     /// How long the answer may take, in whole seconds; the rest is reported as unknown [default and most: 5s]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "SECONDS")]
     pub(super) timeout: Option<String>,
     /// Describe the check of this name and when it passes, without a query
-    #[arg(long, value_name = "CHECK", exclusive = true)]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "CHECK", exclusive = true)]
     pub(super) explain: Option<String>,
 }
 
@@ -131,10 +161,10 @@ pub struct DiagnoseArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct DrainArgs {
     /// The address of the backends, with a port to drain only that [default: show all drains]
-    #[arg(value_name = "ADDRESS[:PORT]")]
+    #[arg(value_name = "ADDRESS[:PORT]", value_hint = ValueHint::Other)]
     pub(super) backend: Option<String>,
     /// In exactly this service, and in no other
-    #[arg(long, value_name = "NAMESPACE/NAME", requires = "backend")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "NAMESPACE/NAME", requires = "backend")]
     pub(super) service: Option<String>,
 }
 
@@ -142,9 +172,9 @@ pub struct DrainArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct UndrainArgs {
     /// The address of the backends, with its port if that was drained
-    #[arg(value_name = "ADDRESS[:PORT]")]
+    #[arg(value_name = "ADDRESS[:PORT]", value_hint = ValueHint::Other)]
     pub(super) backend: String,
     /// In exactly this service, if it was drained there
-    #[arg(long, value_name = "NAMESPACE/NAME")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "NAMESPACE/NAME")]
     pub(super) service: Option<String>,
 }

@@ -8,6 +8,8 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
+use holdfast_status::age::remove_ages;
+
 use super::client::{Client, ClientError};
 
 /// The pause between two questions.
@@ -59,7 +61,8 @@ impl Rows {
         let mut now = BTreeMap::new();
         let mut text = String::new();
         for (place, line) in table.lines().enumerate() {
-            let cells: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            // An age grows without a change.
+            let cells: Vec<String> = remove_ages(line).split_whitespace().map(str::to_owned).collect();
             let name: Vec<String> = cells.iter().take(NAMING_CELLS).cloned().collect();
             let is_title = place == 0;
             if is_title && with_title || !is_title && self.0.get(&name) != Some(&cells) {
@@ -93,5 +96,15 @@ mod tests {
             rows.update(wider, false),
             "a/web     http  x  1  held\na/longer  http  x  3  serving\ngone: a/api  http  x  2\n"
         );
+    }
+
+    #[test]
+    fn a_row_that_only_grows_older_is_not_written_again() {
+        let mut rows = Rows::default();
+        let table =
+            |since: &str| format!("SERVICE  PORT  TYPE  FRONTEND  SINCE\na/web  http  x  1  {since}\n");
+        rows.update(&table("2026-01-08T11:11:55Z (3 min ago)"), true);
+        assert_eq!(rows.update(&table("2026-01-08T11:11:55Z (4 min ago)"), false), "");
+        assert!(!rows.update(&table("2026-01-08T11:15:55Z (now)"), false).is_empty());
     }
 }

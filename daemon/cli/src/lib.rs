@@ -10,6 +10,7 @@ mod bugreport;
 mod check;
 mod cleanup;
 mod client;
+mod completions;
 mod exit;
 mod filters;
 mod follow;
@@ -33,7 +34,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -96,7 +97,10 @@ struct ConnectArgs {
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "tcp", help_heading = GLOBAL_OPTIONS)]
     socket: Option<PathBuf>,
     /// The daemon's TCP address, and nothing else [default for queries: 127.0.0.1:9890, after the socket]
-    #[arg(long, global = true, value_name = "HOST[:PORT]", help_heading = GLOBAL_OPTIONS)]
+    #[arg(
+        long, global = true, value_name = "HOST[:PORT]", value_parser = parse_tcp_address,
+        value_hint = ValueHint::Hostname, help_heading = GLOBAL_OPTIONS
+    )]
     tcp: Option<String>,
 }
 
@@ -126,7 +130,7 @@ pub struct Run {
 pub enum ClientCommand {
     /// Is all well? One screen
     Status,
-    /// The same on a terminal, live, with the latest changes; until interrupted
+    /// All services live on a terminal, the worst first: type to filter, arrows to sort and select, `q` to quit
     Top,
     /// All frontends, and what clients get there
     Frontends(TableArgs<Frontends>),
@@ -196,16 +200,17 @@ pub enum ClientCommand {
     /// Find every error in a configuration
     CheckConfig {
         /// The file of the configuration
-        #[arg(default_value = CONFIG_PATH)]
+        #[arg(default_value = CONFIG_PATH, value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
     /// Convert another load balancer's file to `[[service]]` blocks: of IPVS, keepalived or `HAProxy`
     #[command(after_help = exit::IMPORT)]
     Import {
         /// Output of `ipvsadm --save --numeric`, keepalived.conf or haproxy.cfg; "-" is standard input
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// The format of the file: ipvs, keepalived or haproxy [default: detected]
-        #[arg(long, value_name = "FORMAT", value_parser = import::parse_format)]
+        #[arg(long, value_name = "FORMAT", value_parser = import::parse_format, value_hint = ValueHint::Other)]
         from: Option<Format>,
     },
     /// Write an archive for a report of a problem; without `--write`, show what it would hold
@@ -224,7 +229,7 @@ pub enum ApiserverAction {
     /// Forget a learned address that the cluster no longer lists; needs the socket
     Forget {
         /// The address with its port, as `holdfast apiserver` shows it
-        #[arg(value_name = "ADDRESS")]
+        #[arg(value_name = "ADDRESS", value_hint = ValueHint::Other)]
         address: SocketAddr,
     },
 }
@@ -232,12 +237,17 @@ pub enum ApiserverAction {
 /// The commands that reach no daemon.
 const LOCAL_COMMANDS: [&str; 6] = ["run", "cleanup", "prepare", "check-config", "import", "completions"];
 
-/// The command line, where a command that reaches no daemon does not offer the ways to one.
+/// The commands that have one form.
+const COMMANDS_WITHOUT_FORMS: [&str; 3] = ["run", "top", "completions"];
+
+/// The command line, where a command does not offer global options that do nothing for it.
 fn command() -> clap::Command {
-    let hide = |id: &'static str| clap::Arg::new(id).long(id).hide(true);
-    LOCAL_COMMANDS.iter().fold(Cli::command(), |command, name| {
-        command.mut_subcommand(name, |local| local.arg(hide("socket")).arg(hide("tcp")))
-    })
+    let hide = |command: clap::Command, name: &str, ids: &[&'static str]| {
+        let hidden = |id: &&'static str| clap::Arg::new(*id).long(*id).hide(true);
+        command.mut_subcommand(name, |it| ids.iter().map(hidden).fold(it, clap::Command::arg))
+    };
+    let local = LOCAL_COMMANDS.iter().fold(Cli::command(), |all, name| hide(all, name, &["socket", "tcp"]));
+    COMMANDS_WITHOUT_FORMS.iter().fold(local, |all, name| hide(all, name, &["output"]))
 }
 
 /// Parses the command line. Writes clap's own output (help, version, errors) and returns the exit instead.
@@ -366,7 +376,9 @@ impl Cli {
                     .write(self.form(), out, err)
                     .map_err(Into::into)
             }
-            ClientCommand::Completions { shell } => print_completions(*shell, out).map_err(Into::into),
+            ClientCommand::Completions { shell } => {
+                completions::print_completions(*shell, out).map_err(Into::into)
+            }
         }
     }
 
@@ -382,7 +394,7 @@ impl Cli {
     fn client(&self) -> Client {
         match (&self.connect.socket, &self.connect.tcp) {
             (Some(socket), _) => Client::new(Some(socket.clone()), None),
-            (None, Some(address)) => Client::new(None, Some(with_port(address))),
+            (None, Some(address)) => Client::new(None, Some(address.clone())),
             (None, None) => {
                 let config::Admin { listen, socket } = config::Admin::default();
                 Client::new(Some(socket), Some(listen.address().to_string()))
@@ -399,6 +411,9 @@ impl Cli {
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
         let ExplainArgs { what, from, udp } = asked;
+        if let Some(message) = describe_missing_port(asked) {
+            return Err(ClientError::Refused { status: 400, message });
+        }
         let filter = what.as_deref().map(|what| {
             let address = what.split_once('/').map_or(what, |(address, _)| address);
             let is_address = !what.contains('/') || address.parse::<SocketAddr>().is_ok();
@@ -538,14 +553,49 @@ impl Cli {
     }
 }
 
-/// The address with the daemon's usual port, unless it has one.
-fn with_port(address: &str) -> String {
+/// What to type where a packet is asked about and no port of an address is given; `None`: all is given.
+fn describe_missing_port(ExplainArgs { what, from, udp }: &ExplainArgs) -> Option<String> {
+    let what = what.as_deref()?;
+    let option = if from.is_some() { "--from" } else { "--udp" };
+    let address = what.split_once('/').map_or(what, |(address, _)| address);
+    if from.is_none() && !udp || address.parse::<SocketAddr>().is_ok() {
+        return None;
+    }
+    let why = format!("{option} needs what the client dials, an address with its port, and {what} is");
+    let from = from.as_deref().unwrap_or("IP");
+    Some(match (address.parse::<std::net::IpAddr>(), what.contains('/')) {
+        (Ok(_), _) => {
+            format!("{why} an address alone\nhint: `holdfast explain {address}` lists the ports there")
+        }
+        (Err(_), true) => format!(
+            "{why} a service\nhint: `holdfast frontends {what}` lists its addresses, and `holdfast diagnose {what} \
+             --client {from}` tries all of them"
+        ),
+        (Err(_), false) => format!("{why} neither that nor a service\nhint: such as 10.96.0.10:80"),
+    })
+}
+
+/// Reads a host with or without a port, which is the daemon's usual one then.
+fn parse_tcp_address(text: &str) -> Result<String, String> {
     let default = config::Admin::default().listen.address().port();
-    let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    match address.parse::<std::net::IpAddr>() {
-        Ok(host) => SocketAddr::new(host, default).to_string(),
-        Err(_) if has_port => address.to_owned(),
-        Err(_) => format!("{address}:{default}"),
+    if let Ok(host) = text.parse::<std::net::IpAddr>() {
+        return Ok(SocketAddr::new(host, default).to_string());
+    }
+    if let Some(scheme) = text.find("://") {
+        return Err(format!("leave {:?} out", text.get(..scheme + 3).unwrap_or_default()));
+    }
+    let is_host = |host: &str| {
+        let is_legal = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_');
+        !host.is_empty() && host.chars().all(is_legal)
+    };
+    match text.rsplit_once(':') {
+        _ if text.parse::<SocketAddr>().is_ok() => Ok(text.to_owned()),
+        Some((host, port)) if is_host(host) && port.parse::<u16>().is_ok_and(|port| port > 0) => {
+            Ok(text.to_owned())
+        }
+        Some((host, port)) if is_host(host) => Err(format!("{port:?} is no port")),
+        None if is_host(text) => Ok(format!("{text}:{default}")),
+        Some(_) | None => Err("it is neither HOST, HOST:PORT nor [IPV6]:PORT".to_owned()),
     }
 }
 
@@ -587,11 +637,4 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 fn encode_component(text: &str) -> impl Display {
     utf8_percent_encode(text, ENCODED)
-}
-
-fn print_completions(shell: Shell, out: &mut impl Write) -> io::Result<Exit> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), "holdfast", &mut script);
-    out.write_all(&script)?;
-    Ok(Exit::Good)
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use holdfast_core::keys::Source;
+use holdfast_status::age::add_ages;
 use holdfast_status::printable::sanitise_line;
 use holdfast_status::views::announcements::AnnouncedAddress;
 use holdfast_status::views::proxies::Trace;
@@ -195,14 +196,21 @@ pub(super) fn run_status(client: &Client, json: bool, out: &mut impl Write) -> R
             serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
         writeln!(out, "{text}")?;
     } else {
-        status.write(out)?;
+        let mut text = Vec::new();
+        status.write(&mut text)?;
+        let text = String::from_utf8_lossy(&text);
+        let text = match &status.version.now {
+            Some(now) => add_ages(&text, now.0),
+            None => text.into_owned(),
+        };
+        out.write_all(text.as_bytes())?;
     }
     out.flush()?;
     Ok(if status.good { Exit::Good } else { Exit::Finding })
 }
 
 /// Queries the API. A 503 is an answer too, because it has the reason.
-fn query_json<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
+pub(super) fn query_json<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
     let mut answer = client.get(path)?;
     if answer.status != 503 {
         answer = answer.expect_ok()?;
@@ -269,7 +277,7 @@ impl Status {
     }
 
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let Version { version, node, datapath, started } = &self.version;
+        let Version { version, node, datapath, started, .. } = &self.version;
         writeln!(out, "holdfast {version} on {node}, since {started}")?;
         let ready = self.reason.as_deref().map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
         writeln!(out, "ready      {ready}")?;

@@ -139,8 +139,29 @@ fn an_address_without_a_port_gets_the_usual_one() {
         ("fd00::1", "[fd00::1]:9890"),
         ("[fd00::1]:80", "[fd00::1]:80"),
     ] {
-        assert_eq!(with_port(address), expected);
+        assert_eq!(parse_tcp_address(address).as_deref(), Ok(expected));
     }
+}
+
+#[test]
+fn what_is_no_address_is_a_usage_error() {
+    for (address, expected) in [
+        ("http://localhost:9890", "leave \"http://\" out"),
+        ("localhost:http", "\"http\" is no port"),
+        ("localhost:0", "\"0\" is no port"),
+        ("[::1", "neither HOST"),
+        ("", "neither HOST"),
+        ("a b", "neither HOST"),
+        (":9890", "neither HOST"),
+    ] {
+        let ran = run(&["status", "--tcp", address]);
+        assert_eq!(ran.exit, Exit::Usage, "{address}");
+        assert!(ran.err.contains(expected), "{address}: {}", ran.err);
+    }
+    // The name is legal, and nobody has it.
+    let ran = run(&["status", "--tcp", "no-such-host.invalid"]);
+    assert_eq!(ran.exit, Exit::Unreachable);
+    assert!(ran.err.contains("such as localhost") && !ran.err.contains("is it running"), "{}", ran.err);
 }
 
 #[test]
@@ -199,6 +220,9 @@ fn a_local_command_offers_no_way_to_a_daemon() {
     for command in LOCAL_COMMANDS {
         assert!(!run(&[command, "--help"]).out.contains("--socket"), "{command}");
     }
+    for command in COMMANDS_WITHOUT_FORMS {
+        assert!(!run(&[command, "--help"]).out.contains("--output"), "{command}");
+    }
     let help = run(&["--help"]).out;
     assert!(!help.contains("prepare"), "{help}");
     assert!(run(&["frontends", "--help"]).out.contains("Global options:"));
@@ -238,8 +262,8 @@ fn refusals_name_the_client_and_the_service() {
         &serve(everything()).ask(&["refusals", "default/gone", "--address", "10.96.0.20"]),
         Exit::Good,
         &expect![[r#"
-            TIME                  VERDICT  FRONTEND           SERVICE       REASON    COUNT  SOURCE  PID   COMM
-            2026-01-08T11:11:57Z  refused  10.96.0.20:80/TCP  default/gone  vanished  2      -       4701  curl
+            TIME                              VERDICT  FRONTEND           SERVICE       REASON    COUNT  SOURCE  PID   COMM
+            2026-01-08T11:11:57Z (2 min ago)  refused  10.96.0.20:80/TCP  default/gone  vanished  2      -       4701  curl
         "#]],
         &expect![""],
     );
@@ -371,7 +395,7 @@ fn an_order_to_drain_reports_its_effect() {
         Exit::Finding,
         &expect![[r#"
             10.0.0.77:80 of default/web is drained, but is no backend now
-            no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service lists it later, it gets no client there
+            no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service lists it later, it gets no client there; `holdfast undrain` with the same words takes it back
             not on disk yet, so a restart of the daemon would lose it: drains.json: Read-only file system (os error 30)
         "#]],
         &expect![""],
@@ -380,8 +404,8 @@ fn an_order_to_drain_reports_its_effect() {
         &served.ask(&["drain"]),
         Exit::Good,
         &expect![[r#"
-            BACKEND   OF SERVICE   BY            SINCE                 SERVICES  STILL USED IN
-            10.9.9.9  default/web  root (uid 0)  2026-01-08T11:11:55Z  0         0
+            BACKEND   OF SERVICE   BY            SINCE                             SERVICES  STILL USED IN
+            10.9.9.9  default/web  root (uid 0)  2026-01-08T11:11:55Z (3 min ago)  0         0
         "#]],
         &expect![""],
     );
@@ -417,7 +441,7 @@ fn status_shows_every_problem() {
         &serve(everything()).ask(&["status"]),
         Exit::Finding,
         &expect![[r#"
-            holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
+            holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z (4 min ago)
             ready      yes
             datapath   kernel
             alongside  Cilium (/sys/fs/bpf/cilium)
@@ -450,21 +474,21 @@ fn status_shows_every_problem() {
               maps: rm /sys/fs/bpf/tc/globals/cilium_*
 
             draining
-              1 draining (scaled-down) since 2026-01-08T11:11:55Z: kube-system/kube-dns
+              1 draining (scaled-down) since 2026-01-08T11:11:55Z (3 min ago): kube-system/kube-dns
               next: holdfast explain kube-system/kube-dns
 
             not serving
-              1 conflict (claimed) since 2026-01-08T11:11:55Z: default/thief (default/web has its address)
-              1 refusing (vanished) since 2026-01-08T11:11:55Z: default/gone
-              1 unprogrammed (protocol) since 2026-01-08T11:11:55Z: telecom/signalling
+              1 conflict (claimed) since 2026-01-08T11:11:55Z (3 min ago): default/thief (default/web has its address)
+              1 refusing (vanished) since 2026-01-08T11:11:55Z (3 min ago): default/gone
+              1 unprogrammed (protocol) since 2026-01-08T11:11:55Z (3 min ago): telecom/signalling
               next: holdfast explain default/thief
 
             not serving, yet or on purpose
-              1 dropping (local-policy) since 2026-01-08T11:11:55Z: default/elsewhere
+              1 dropping (local-policy) since 2026-01-08T11:11:55Z (3 min ago): default/elsewhere
               next: holdfast explain default/elsewhere
 
             failing health checks
-              default/web: [fd00::1]:9000 by http, at 2026-01-08T11:11:55.000Z: not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
+              default/web: [fd00::1]:9000 by http, at 2026-01-08T11:11:55.000Z (3 min ago): not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
               next: holdfast diagnose default/web
 
             errors
@@ -500,7 +524,7 @@ fn status_is_good_when_all_is_well() {
         &served.ask(&["status"]),
         Exit::Good,
         &expect![[r#"
-            holdfast 0.1.0 on , since 2026-01-08T11:10:55Z
+            holdfast 0.1.0 on , since 2026-01-08T11:10:55Z (4 min ago)
             ready      yes
             datapath   memory (computed and shown; no traffic is touched)
             sources    kubernetes
@@ -742,6 +766,42 @@ fn a_missing_file_is_a_warning_and_the_configuration_is_good() {
         assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: good\n", path.display())), "{}", ran.err);
         assert!(ran.err.contains(&format!("{warning};")), "{}", ran.err);
     }
+}
+
+/// An operator mends all files at once.
+#[test]
+fn check_config_names_every_bad_file_of_certificates() {
+    let folder = Folder::new();
+    let path = folder.0.join("config.toml");
+    let text = "[apiserver]\nendpoints = [\"https://10.0.0.1:6443\"]\nca_file = \"ca\"\nclient_certificate_file = \"crt\"\n\
+                client_key_file = \"key\"\n[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.1:443\"]\n\
+                backends = [\"192.0.2.1:443\"]\nhealth_check = { kind = \"https\", ca_file = \"backends\" }\n";
+    std::fs::write(&path, text).unwrap();
+    let warnings = |ran: &Ran| ran.err.lines().filter(|line| line.starts_with("warning: ")).count();
+    let ran = run(&["check-config", path.to_str().unwrap()]);
+    for file in [
+        "/ca: does not exist;",
+        "/crt: does not exist;",
+        "/key: does not exist;",
+        "/backends: does not exist;",
+    ] {
+        assert!(ran.err.contains(file), "{file}: {}", ran.err);
+    }
+    assert_eq!((ran.exit, warnings(&ran)), (Exit::Good, 4), "{}", ran.err);
+    for name in ["ca", "crt", "key", "backends"] {
+        std::fs::write(folder.0.join(name), "hello").unwrap();
+    }
+    let ran = run(&["check-config", path.to_str().unwrap()]);
+    for file in
+        ["[apiserver] ", "/ca: the certificate authority has no", "/crt: the client certificate has no"]
+    {
+        assert!(ran.err.contains(file), "{file}: {}", ran.err);
+    }
+    assert!(
+        ran.err.contains("[[service]] static/web: its health check: ") && warnings(&ran) == 3,
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
@@ -1037,6 +1097,20 @@ fn explain_traces_a_packet_from_outside() {
         assert_eq!(ran.exit, exit, "{asked:?}: {} {}", ran.out, ran.err);
         assert!(ran.out.starts_with(&first), "{asked:?}: {}", ran.out);
     }
+    for (asked, says) in [
+        (
+            &["default/web", "--from", "203.0.113.9"][..],
+            "`holdfast diagnose default/web --client 203.0.113.9` tries all",
+        ),
+        (&["192.0.2.10", "--from", "203.0.113.9"], "`holdfast explain 192.0.2.10` lists the ports"),
+        (&["default/web", "--udp"], "--udp needs what the client dials"),
+        (&["192.0.2.10/TCP", "--udp"], "is an address alone"),
+        (&["web", "--from", "203.0.113.9"], "neither that nor a service"),
+    ] {
+        let ran = served.ask(&[&["explain"], asked].concat());
+        assert_eq!(ran.exit, Exit::Usage, "{asked:?}: {}", ran.err);
+        assert!(ran.err.contains(says), "{asked:?}: {}", ran.err);
+    }
 }
 
 #[test]
@@ -1331,5 +1405,46 @@ fn special_characters_of_a_query_are_encoded_and_others_stay() {
         ("\r\nü", "%0D%0A%C3%BC"),
     ] {
         assert_eq!(filters(value), format!("/services?format=text&service={encoded}"));
+    }
+}
+
+/// Every command, and every option that its help shows, has its place in the manual page.
+#[test]
+fn the_manual_page_has_every_command_and_option() {
+    let page = include_str!("../../../packaging/man/holdfast.1");
+    let items: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix(".It Cm ")).collect();
+    let global = ["help", "version", "socket", "tcp", "output"];
+    let all = command();
+    for it in all.get_subcommands().filter(|it| !it.is_hide_set()) {
+        let name = it.get_name();
+        let is_about = |item: &&&str| item.split(' ').next() == Some(name);
+        let about = items.iter().filter(is_about).copied().collect::<Vec<_>>().join(" ");
+        assert!(!about.is_empty() || name == "help", "{name} is not in the manual page");
+        let options = it.get_arguments().filter(|option| !option.is_hide_set());
+        for option in options.filter_map(clap::Arg::get_long).filter(|option| !global.contains(option)) {
+            let is_there =
+                about.contains(&format!("Fl Fl {option}")) || option == "watch" && about.contains("Fl w");
+            assert!(is_there, "{name} --{option} is not in the manual page");
+        }
+    }
+}
+
+/// What each `--help` offers of the global options, and in which order.
+#[test]
+fn global_options_are_below_their_own_heading_and_only_where_they_apply() {
+    for it in command().get_subcommands().filter(|it| it.get_name() != "help") {
+        let name = it.get_name();
+        let help = run(&[name, "--help"]).out;
+        let own = help.split_once("\nGlobal options:\n");
+        let global = own.map_or("", |(_, global)| global);
+        let own = own.map_or(help.as_str(), |(own, _)| own);
+        for (option, applies) in [
+            ("--socket", !LOCAL_COMMANDS.contains(&name)),
+            ("--tcp", !LOCAL_COMMANDS.contains(&name)),
+            ("--output", !COMMANDS_WITHOUT_FORMS.contains(&name)),
+        ] {
+            let places = (own.contains(&format!("{option} <")), global.contains(&format!("{option} <")));
+            assert_eq!(places, (false, applies), "{name} {option}:\n{help}");
+        }
     }
 }

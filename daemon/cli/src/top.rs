@@ -1,121 +1,176 @@
-//! `top`: the output of `status` and the latest changes, repeatedly on one screen.
+//! `top`: what needs attention and all services, live on one screen that obeys keys.
 //!
-//! Invariant: `top` queries at most every two seconds, draws no line outside the terminal, and leaves nothing to
-//! restore: the last screen stays after an interrupt. If the daemon does not answer, the screen says so above the last
-//! known state.
+//! Invariant: `top` queries at most every two seconds, and on a large node less often; no query delays a key. It draws
+//! no line outside the terminal, and restores the terminal however it ends. If the daemon does not answer, the screen
+//! says so above the last known state, and how old that is.
 
-use std::io::Write;
-use std::thread;
+mod keys;
+mod rows;
+mod screen;
+mod state;
+mod terminal;
+
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use holdfast_status::printable::sanitise_line;
-
+use holdfast_api::about::Version;
 use terminal_size::{Height, Width, terminal_size};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
 
+use self::keys::Key;
+use self::rows::Services;
+use self::state::{Answers, State};
+use self::terminal::{Terminal, read_keys};
 use super::Exit;
 use super::client::{Client, ClientError};
-use super::status::run_status;
+use super::status::{query_json, run_status};
 
-/// The time between two screens: short enough to see a rollout, and long enough to cost the daemon nothing.
+/// The least time between two queries: short enough to see a rollout, and long enough to cost the daemon nothing.
 const PAUSE: Duration = Duration::from_secs(2);
 
-const CHANGES: &str = "/history?format=table&limit=12";
+/// How many times as long as an answer took the next query waits, so that a table of many services takes little of the
+/// daemon's time.
+const PAUSES_PER_ANSWER: u32 = 5;
 
-/// Moves the cursor to the upper left corner, clears the line to its end, and clears the screen to its end.
-const HOME: &str = "\x1b[H";
-const LINE_END: &str = "\x1b[K\n";
-const CLEAR_REST: &str = "\x1b[J";
+/// How often the screen is drawn again when nothing happens, because ages grow.
+const REDRAW: Duration = Duration::from_secs(1);
 
-/// Runs until interrupted, or until its output closes.
-pub(super) fn run_top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
-    let Some(_) = terminal_size() else {
-        return Err(ClientError::Refused { status: 400, message: NO_TERMINAL.to_owned() });
-    };
-    let mut known = (Vec::new(), Instant::now());
-    loop {
-        let head = match query_lines(client) {
-            Ok(lines) => {
-                known = (lines, Instant::now());
-                client.fallback().into_iter().collect()
-            }
-            Err(error) => describe_outage(&error, known.1.elapsed()),
-        };
-        draw(out, head.iter().chain(&known.0), screen_size())?;
-        thread::sleep(PAUSE);
-    }
-}
+const CHANGES: &str = "/history?format=table&limit=5";
 
 const NO_TERMINAL: &str = "standard output is no terminal\nhint: `holdfast status` writes the same once, and `holdfast watch` every change";
 
-/// Columns and rows of the terminal; a terminal that is gone counts as 80 by 24.
-fn screen_size() -> (u16, u16) {
-    terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows))
-}
-
-/// The output of `status`, then the latest changes, newest first.
-fn query_lines(client: &Client) -> Result<Vec<String>, ClientError> {
-    let mut screen = Vec::new();
-    run_status(client, false, &mut screen)?;
-    let changes = client.get(CHANGES)?.expect_ok()?.read_whole()?;
-    let [screen, changes] = [&screen, &changes].map(|text| String::from_utf8_lossy(text).into_owned());
-    let heading = [String::new(), "latest changes".to_owned()];
-    let newest = changes.lines().rev().map(|line| format!("  {line}"));
-    Ok(screen.lines().map(str::to_owned).chain(heading).chain(newest).collect())
-}
-
-fn describe_outage(error: &ClientError, age: Duration) -> Vec<String> {
-    let said = error.to_string();
-    let why = said.lines().next().unwrap_or_default().trim_end_matches(':');
-    vec![
-        format!("the daemon does not answer: {why}; the state below is {} s old", age.as_secs()),
-        String::new(),
-    ]
-}
-
-/// Draws over the last screen line by line, so nothing flickers. The last row stays free, or the screen would scroll.
-fn draw<'a>(
-    out: &mut impl Write,
-    lines: impl Iterator<Item = &'a String>,
-    (columns, rows): (u16, u16),
-) -> Result<(), ClientError> {
-    write!(out, "{HOME}")?;
-    for line in lines.take(usize::from(rows.saturating_sub(1))) {
-        let fits: String = sanitise_line(line).chars().take(usize::from(columns)).collect();
-        write!(out, "{fits}{LINE_END}")?;
+/// Runs until a key or a signal ends it, or until its output closes.
+pub(super) fn run_top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
+    if terminal_size().is_none() {
+        return Err(ClientError::Refused { status: 400, message: NO_TERMINAL.to_owned() });
     }
-    write!(out, "{CLEAR_REST}")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(ClientError::NotSent)?;
+    let mut terminal = Terminal::enter(out)?;
+    run_screen(&runtime, client, &mut terminal)?;
+    Ok(Exit::Good)
+}
+
+/// What the screen waits for.
+struct Inputs {
+    keys: mpsc::Receiver<Key>,
+    /// Whether keys may still come.
+    has_keys: bool,
+    answers: mpsc::Receiver<Result<Answers, String>>,
+    ends: [Signal; 3],
+    resized: Signal,
+}
+
+/// Something that the screen obeys.
+enum Input {
+    Key(Key),
+    Answers(Box<Result<Answers, String>>),
+    Redraw,
+    End,
+}
+
+impl Inputs {
+    fn begin(client: &Client) -> io::Result<Self> {
+        let ends = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = ends.map(signal);
+        Ok(Self {
+            keys: read_keys()?,
+            has_keys: true,
+            answers: query_repeatedly(client.clone())?,
+            ends: [interrupt?, terminate?, hangup?],
+            resized: signal(SignalKind::window_change())?,
+        })
+    }
+
+    async fn next(&mut self) -> Input {
+        let [interrupt, terminate, hangup] = &mut self.ends;
+        tokio::select! {
+            _ = interrupt.recv() => Input::End,
+            _ = terminate.recv() => Input::End,
+            _ = hangup.recv() => Input::End,
+            _ = self.resized.recv() => Input::Redraw,
+            key = self.keys.recv(), if self.has_keys => key.map_or(Input::Redraw, Input::Key),
+            Some(answers) = self.answers.recv() => Input::Answers(Box::new(answers)),
+            () = tokio::time::sleep(REDRAW) => Input::Redraw,
+        }
+    }
+}
+
+fn run_screen(
+    runtime: &Runtime,
+    client: &Client,
+    terminal: &mut Terminal<'_, impl Write>,
+) -> Result<(), ClientError> {
+    runtime.block_on(async {
+        let mut inputs = Inputs::begin(client)?;
+        let mut state = State::default();
+        loop {
+            draw(terminal.out(), &screen::compose(&mut state, screen_size()))?;
+            match inputs.next().await {
+                Input::Key(key) if state.press(key) => return Ok(()),
+                Input::End => return Ok(()),
+                Input::Answers(answers) => state.update(*answers),
+                Input::Key(_) => {}
+                Input::Redraw => inputs.has_keys &= !inputs.keys.is_closed(),
+            }
+        }
+    })
+}
+
+/// Columns and rows of the terminal; a terminal that is gone counts as 80 by 24.
+fn screen_size() -> (usize, usize) {
+    terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns.into(), rows.into()))
+}
+
+/// Queries on a thread of its own: a daemon that hangs takes 40 seconds to say nothing.
+fn query_repeatedly(client: Client) -> io::Result<mpsc::Receiver<Result<Answers, String>>> {
+    let (sender, answers) = mpsc::channel(1);
+    std::thread::Builder::new().name("queries".to_owned()).spawn(move || {
+        loop {
+            let begun = Instant::now();
+            let answered = query_all(&client).map_err(|error| error.to_string());
+            let took = begun.elapsed();
+            if sender.blocking_send(answered).is_err() {
+                return;
+            }
+            std::thread::sleep(PAUSE.max(took * PAUSES_PER_ANSWER));
+        }
+    })?;
+    Ok(answers)
+}
+
+fn query_all(client: &Client) -> Result<Answers, ClientError> {
+    let version: Version = query_json(client, "/version?format=json")?;
+    let mut status = Vec::new();
+    run_status(client, false, &mut status)?;
+    let services: Services = query_json(client, "/services?format=json")?;
+    let changes = client.get(CHANGES)?.expect_ok()?.read_whole()?;
+    let [status, changes] = [status, changes].map(|text| String::from_utf8_lossy(&text).into_owned());
+    Ok(Answers::new(version.now, (&status, &changes), services.into_rows(), client.fallback()))
+}
+
+/// The end of each line: what was there before goes.
+const LINE_END: &str = "\x1b[K";
+
+/// Draws over the last screen line by line, so nothing flickers. The last line has no end, or the screen would scroll.
+fn draw(out: &mut impl Write, lines: &[String]) -> io::Result<()> {
+    // What paints lines sees each from its beginning.
+    out.write_all(b"\x1b[H")?;
     out.flush()?;
-    Ok(())
+    write!(out, "{}{LINE_END}\x1b[J", lines.join(&format!("{LINE_END}\n")))?;
+    out.flush()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn drawn(lines: &[&str], size: (u16, u16)) -> String {
-        let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
-        let mut out = Vec::new();
-        draw(&mut out, lines.iter(), size).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
     #[test]
     fn a_screen_is_drawn_over_the_last_one_without_scrolling() {
-        assert_eq!(drawn(&["one", "two", "three"], (80, 3)), "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J");
-    }
-
-    #[test]
-    fn a_line_is_cut_at_the_terminal_width_without_cursor_moves() {
-        assert_eq!(drawn(&["ab\x1b[2Jcd"], (4, 24)), "\x1b[Hab?[\x1b[K\n\x1b[J");
-    }
-
-    #[test]
-    fn a_daemon_without_an_answer_is_reported_in_one_line() {
-        let error = ClientError::Unreachable(Vec::new());
-        let said = describe_outage(&error, Duration::from_secs(7));
-        assert_eq!(
-            said[0],
-            "the daemon does not answer: cannot reach the daemon; the state below is 7 s old"
-        );
+        let mut out = Vec::new();
+        draw(&mut out, &["one".to_owned(), "two".to_owned()]).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "\x1b[Hone\x1b[K\ntwo\x1b[K\x1b[J");
     }
 }

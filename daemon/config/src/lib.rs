@@ -14,6 +14,7 @@ mod block_conflicts;
 mod blocks_file;
 mod datapath;
 pub mod dns_name;
+mod duplicate;
 mod effective;
 mod file;
 mod file_author;
@@ -36,6 +37,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod value;
+mod written_keys;
 
 use std::path::{Path, PathBuf};
 
@@ -64,6 +66,7 @@ pub use self::resolve::{Resolve, Resolver};
 pub use self::service::ServiceBlock;
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, Services, State};
 pub use self::value::{DnsLabel, Share};
+pub use self::written_keys::WrittenKeys;
 
 use self::block_conflicts::ConflictContext;
 use self::keys::Keys as _;
@@ -91,6 +94,9 @@ pub struct Config {
     pub state: State,
     pub admin: Admin,
     pub log: Log,
+    /// The keys that the file has. Where a value comes from is no part of it: two configurations with the same values
+    /// are equal.
+    pub written_keys: WrittenKeys,
 }
 
 /// The sources of a daemon's configuration.
@@ -126,7 +132,8 @@ impl Config {
 
     /// Judges the text of a file. The name is for messages, and relative paths start from its folder.
     pub fn parse(text: &str, file_name: &str) -> Result<(Self, Vec<Problem>), ConfigErrors> {
-        let (report, config) = Table::read_text(text, file_name, read_config)?;
+        let (mut report, mut config) = Table::read_text(text, file_name, read_config)?;
+        config.written_keys = report.take_written_keys();
         report.finish().map(|warnings| (config, warnings))
     }
 
@@ -180,6 +187,7 @@ fn read_config(root: &mut Table<'_, '_, '_>) -> Config {
         state,
         admin,
         log,
+        written_keys: WrittenKeys::default(),
     };
     check_sources(root.report(), &config);
     config

@@ -7,9 +7,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::duplicate::{Duplicate, header_at};
 use super::limits::PROBLEMS_MAX;
 use super::problem::{ConfigErrors, Position, Problem, Subject};
 use super::value::quote;
+use super::written_keys::WrittenKeys;
 
 /// A place together with its offset in the text.
 #[derive(Clone, Debug)]
@@ -27,13 +29,24 @@ pub(super) struct Report<'t> {
     warnings: Vec<Problem>,
     omitted: usize,
     broken_lines: BTreeSet<usize>,
+    written_keys: WrittenKeys,
 }
 
 impl<'t> Report<'t> {
     pub(super) fn new(file: &'t str, text: &'t str) -> Self {
         let lines = Lines::new(text);
-        let (errors, warnings, broken_lines) = Default::default();
-        Self { file, lines, errors, warnings, omitted: 0, broken_lines }
+        let (errors, warnings, broken_lines, written_keys) = Default::default();
+        Self { file, lines, errors, warnings, omitted: 0, broken_lines, written_keys }
+    }
+
+    /// Notes that the text has this key.
+    pub(super) fn note_written(&mut self, path: String) {
+        self.written_keys.add(path);
+    }
+
+    /// The keys that the text has.
+    pub(super) fn take_written_keys(&mut self) -> WrittenKeys {
+        std::mem::take(&mut self.written_keys)
     }
 
     /// Records that the text is not TOML at `span`. Further errors of that line only repeat this one.
@@ -41,14 +54,29 @@ impl<'t> Report<'t> {
         let span = span.unwrap_or(usize::MAX..usize::MAX);
         let found = self.lines.text.get(span.clone()).unwrap_or_default().trim();
         let found = if found.is_empty() { String::new() } else { format!(", at {}", quote(found)) };
-        let site = Site { place: Subject::File, offset: span.start };
-        self.add_error(&site, format!("this is not TOML: {message}{found}"));
-        self.broken_lines.insert(self.lines.line_number(span.start));
+        self.add_broken_line(span.start, format!("this is not TOML: {message}{found}"));
+    }
+
+    /// Records that a table or key is there twice, as TOML forbids.
+    pub(super) fn add_duplicate(&mut self, duplicate: &Duplicate) {
+        let second = self.lines.line_number(duplicate.second);
+        let first = duplicate.first.map(|first| self.lines.line_number(first));
+        self.add_broken_line(duplicate.second, duplicate.message((first, second)));
+    }
+
+    fn add_broken_line(&mut self, offset: usize, message: String) {
+        self.add_error(&Site { place: Subject::File, offset }, message);
+        self.broken_lines.insert(self.lines.line_number(offset));
     }
 
     /// Whether all of the text was TOML. In a broken text, a missing key may be there but unread.
     pub(super) fn is_valid_toml(&self) -> bool {
         self.broken_lines.is_empty()
+    }
+
+    /// Whether this offset is in the line of a table's header.
+    pub(super) fn is_in_header(&self, offset: usize) -> bool {
+        header_at(self.lines.text, offset).is_some()
     }
 
     pub(super) fn add_error(&mut self, site: &Site, message: String) {
@@ -60,8 +88,9 @@ impl<'t> Report<'t> {
         }
     }
 
+    /// A broken text has no warnings: what they miss may be there but unread.
     pub(super) fn add_warning(&mut self, site: &Site, message: String) {
-        if self.warnings.len() < PROBLEMS_MAX {
+        if self.is_valid_toml() && self.warnings.len() < PROBLEMS_MAX {
             self.warnings.push(self.problem(site, message));
         }
     }

@@ -10,10 +10,13 @@ use super::keys::{Keys as _, RestartKey};
 
 impl Config {
     /// The part of `read`, a later state of the file, that takes effect in a process with `self` in force; and the
-    /// changed keys that wait for a restart, in declaration order.
+    /// changed keys that wait for a restart, in declaration order. Where only the default of a key changed, the written
+    /// keys are named that changed it.
     pub fn merge_reload(&self, mut read: Self) -> (Self, Vec<&'static str>) {
         let changed = read.keep(self).into_iter().filter(|key| key.differs);
-        let waiting = changed.map(|key| key.name).collect();
+        read.written_keys.add_all(&self.written_keys);
+        let written = &read.written_keys;
+        let waiting = changed.flat_map(|key| written.find_cause(key.name)).collect();
         (read, waiting)
     }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::duplicate::Duplicate;
 use super::problem::{ConfigErrors, Subject};
 use super::report::{Report, Site};
 use super::value::{mismatch_message, path_text, unknown_message};
@@ -78,8 +79,12 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         }
         let mut report = Report::new(file_name, text);
         let (document, syntax) = DeTable::parse_recoverable(text);
-        for error in &syntax {
-            report.add_syntax_error(error.span(), error.message());
+        for (place, error) in syntax.iter().enumerate() {
+            let searched = (place < limits::DUPLICATES_SEARCHED_MAX).then(|| document.get_ref());
+            match Duplicate::find(searched, text, (error.span(), error.message())) {
+                Some(duplicate) => report.add_duplicate(&duplicate),
+                None => report.add_syntax_error(error.span(), error.message()),
+            }
         }
         let said = Table::read_document(&mut report, document.get_ref(), read);
         Ok((report, said))
@@ -279,7 +284,9 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         }
         // A value that the parser could not read has no extent; its error is reported.
         let value = self.entries?.get(key).filter(|value| !value.span().is_empty())?;
-        let site = Site { place: Subject::Key(self.key_path(key)), offset: value.span().start };
+        let path = self.key_path(key);
+        self.report.note_written(path.clone());
+        let site = Site { place: Subject::Key(path), offset: value.span().start };
         Some((site, value.get_ref()))
     }
 
@@ -299,16 +306,19 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         let value = read(self);
         for (key, found) in self.entries.into_iter().flatten() {
             let known = self.known_keys.contains(&key.get_ref().as_ref());
-            if !known && !self.may_lack_header(found.get_ref()) {
-                let site = Site { place: self.site.place.clone(), offset: key.span().start };
+            let offset = key.span().start;
+            if !known && !self.may_lack_header(found.get_ref(), offset) {
+                let site = Site { place: self.site.place.clone(), offset };
                 self.report.add_error(&site, unknown_message("key", key.get_ref(), &self.known_keys));
             }
         }
         value
     }
 
-    /// Whether this is a top-level key that may have lost the header of its table in a broken text.
-    fn may_lack_header(&self, value: &DeValue<'_>) -> bool {
-        self.path.is_empty() && !value.is_table() && !self.report.is_valid_toml()
+    /// Whether this is a top-level key that may have lost the header of its table in a broken text. Below a header that
+    /// is not closed, the parser calls the last key a table.
+    fn may_lack_header(&self, value: &DeValue<'_>, offset: usize) -> bool {
+        let is_table = value.is_table() && self.report.is_in_header(offset);
+        self.path.is_empty() && !is_table && !self.report.is_valid_toml()
     }
 }

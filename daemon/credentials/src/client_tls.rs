@@ -28,6 +28,11 @@ impl ClientTls {
         Self { credentials, checked_at: tokio::sync::Mutex::default() }
     }
 
+    /// Why these files cannot be used now, each by itself; it takes a few seconds at most.
+    pub fn check_files(files: &TlsFiles) -> Vec<String> {
+        Credentials::new(Locations::from_files(files)).check().unwrap_or_else(|why| vec![why])
+    }
+
     /// The configuration of the last readable files; `None` if they never were readable.
     pub async fn current(&self) -> Option<Arc<ClientConfig>> {
         let shown = match (self.checked_at.try_lock(), self.credentials.last_good()) {

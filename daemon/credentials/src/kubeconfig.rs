@@ -12,7 +12,7 @@ use secrecy::ExposeSecret;
 
 use super::exec::Plugin;
 use super::files::FileReader;
-use super::{Client, GatherError};
+use super::{Client, GatherError, join_results};
 use holdfast_config::ApiserverUrl;
 
 pub(super) struct Context {
@@ -24,7 +24,7 @@ pub(super) struct Context {
 impl Context {
     /// Reads the current context of the file at `path`.
     pub(super) fn read(path: &Path, files: &mut FileReader) -> Result<Self, GatherError> {
-        let text = files.read_text(path).map_err(GatherError::Unreadable)?;
+        let text = files.read_text(path).map_err(GatherError::for_file)?;
         let wrong = |what: String| GatherError::Wrong(format!("{}: {what}", path.display()));
         // The parser's error can quote the file, which has secrets.
         let parsed = Kubeconfig::from_yaml(&text).map_err(|_| wrong("is not a kubeconfig".to_owned()))?;
@@ -87,10 +87,10 @@ impl Context {
         let user = &self.user;
         let certificate = user.client_certificate_data.as_deref();
         let certificate =
-            self.read_bytes("client-certificate", certificate, user.client_certificate.as_deref(), files)?;
+            self.read_bytes("client-certificate", certificate, user.client_certificate.as_deref(), files);
         let key = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
-        let key = self.read_bytes("client-key", key, user.client_key.as_deref(), files)?;
-        let pair = match (certificate, key) {
+        let key = self.read_bytes("client-key", key, user.client_key.as_deref(), files);
+        let pair = match join_results(certificate, key)? {
             (None, None) => None,
             (Some(certificate), Some(key)) => Some((certificate, key)),
             _ => {
@@ -144,6 +144,6 @@ impl Context {
             return decoded.map(Some).map_err(|_| GatherError::Wrong(format!("{what}-data is not base64")));
         }
         let Some(file) = file.filter(|file| !file.is_empty()) else { return Ok(None) };
-        files.read(&self.folder.join(file)).map(Some).map_err(GatherError::Unreadable)
+        files.read(&self.folder.join(file)).map(Some).map_err(GatherError::for_file)
     }
 }

@@ -103,13 +103,26 @@ impl Locations {
     pub const fn has_authority(&self) -> bool {
         self.ca_file.is_some() || self.kubeconfig.is_some()
     }
+
+    /// The file that has the authorities, or names their file.
+    fn authorities_file(&self) -> Option<&Path> {
+        self.ca_file.as_deref().or(self.kubeconfig.as_deref())
+    }
+
+    /// The file that has the client's certificate, or names its file.
+    fn certificate_file(&self) -> Option<&Path> {
+        match &self.identity {
+            Some(ClientIdentity::Certificate { certificate_file, .. }) => Some(certificate_file),
+            Some(ClientIdentity::TokenFile(_)) | None => self.kubeconfig.as_deref(),
+        }
+    }
 }
 
 /// Why the credentials could not be read.
 #[derive(Debug)]
 pub enum GatherError {
-    /// A file is missing or not readable now. That may change.
-    Unreadable(String),
+    /// Files are missing or not readable now, each with its reason. That may change.
+    Unreadable(Vec<String>),
     /// A file has an invalid or unsupported setting.
     Wrong(String),
 }
@@ -117,8 +130,28 @@ pub enum GatherError {
 impl GatherError {
     fn into_text(self) -> String {
         match self {
-            Self::Unreadable(text) | Self::Wrong(text) => text,
+            Self::Unreadable(all) => all.join("; "),
+            Self::Wrong(text) => text,
         }
+    }
+
+    fn for_file(why: String) -> Self {
+        Self::Unreadable(vec![why])
+    }
+}
+
+/// Both results, or everything that is wrong with either: an operator mends all files at once.
+fn join_results<A, B>(
+    first: Result<A, GatherError>,
+    second: Result<B, GatherError>,
+) -> Result<(A, B), GatherError> {
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok((first, second)),
+        (Err(GatherError::Unreadable(first)), Err(GatherError::Unreadable(second))) => {
+            Err(GatherError::Unreadable([first, second].concat()))
+        }
+        (Err(wrong @ GatherError::Wrong(_)), _) | (_, Err(wrong @ GatherError::Wrong(_))) => Err(wrong),
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
     }
 }
 
@@ -143,6 +176,20 @@ struct FileContents {
     client: Client,
     server: Option<ApiserverUrl>,
     tls_server_name: Option<String>,
+}
+
+impl FileContents {
+    /// Why certificates and keys that were read cannot be used, each with the file that names it.
+    fn problems(&self, locations: &Locations) -> Vec<String> {
+        let pair = self.client.pair.as_ref().map(ClientKeyPair::from_pem);
+        let pair = pair.as_ref().map_or(Ok(()), tls::check_pair);
+        let problems = [
+            (tls::check_authorities(&self.authorities), locations.authorities_file()),
+            (pair, locations.certificate_file()),
+        ];
+        let named = problems.into_iter().filter_map(|(problem, path)| Some((problem.err()?, path?)));
+        named.map(|(why, path)| format!("{}: {why}", path.display())).collect()
+    }
 }
 
 #[derive(Debug)]
@@ -214,14 +261,14 @@ impl Credentials {
         &self.locations
     }
 
-    /// Returns an error if a file is invalid, and a warning if one cannot be read now, which may change. It takes a
-    /// few seconds at most, even if a file hangs.
-    pub fn check(&self) -> Result<Option<String>, String> {
+    /// Returns an error if a setting is invalid, and a warning for each file that cannot be used now, which may change.
+    /// It takes a few seconds at most, even if a file hangs, and runs no plugin.
+    pub fn check(&self) -> Result<Vec<String>, String> {
         match read_task::gather_within_timeout(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),
-            Some(Err(GatherError::Unreadable(why))) => Ok(Some(why)),
-            None => Ok(Some("its files cannot be read in time; does their file system hang?".to_owned())),
-            Some(Ok(_)) => Ok(None),
+            Some(Err(GatherError::Unreadable(all))) => Ok(all),
+            None => Ok(vec!["its files cannot be read in time; does their file system hang?".to_owned()]),
+            Some(Ok(contents)) => Ok(contents.problems(&self.locations)),
         }
     }
 
@@ -341,15 +388,16 @@ fn gather_into(locations: &Locations, files: &mut FileReader) -> Result<FileCont
     let wrong =
         || GatherError::Wrong("there is no certificate authority: set `ca_file` or `kubeconfig`".to_owned());
     let authorities = match (&locations.ca_file, &context) {
-        (Some(path), _) => files.read(path).map_err(GatherError::Unreadable)?,
-        (None, Some(context)) => context.authorities(files)?,
+        (Some(path), _) => files.read(path).map_err(GatherError::for_file),
+        (None, Some(context)) => context.authorities(files),
         (None, None) => return Err(wrong()),
     };
     let client = match (&locations.identity, &context) {
-        (Some(identity), _) => read_identity(identity, files)?,
-        (None, Some(context)) => context.client(files)?,
-        (None, None) => Client::default(),
+        (Some(identity), _) => read_identity(identity, files),
+        (None, Some(context)) => context.client(files),
+        (None, None) => Ok(Client::default()),
     };
+    let (authorities, client) = join_results(authorities, client)?;
     let server = match &context {
         Some(context) if locations.asks_for_server => Some(context.server().map_err(GatherError::Wrong)?),
         _ => None,
@@ -365,18 +413,18 @@ fn read_identity(identity: &ClientIdentity, files: &mut FileReader) -> Result<Cl
             Ok(Client { token: Some(read_token(path, files)?), ..Client::default() })
         }
         ClientIdentity::Certificate { certificate_file, key_file } => {
-            let certificate = files.read(certificate_file).map_err(GatherError::Unreadable)?;
-            let key = files.read(key_file).map_err(GatherError::Unreadable)?;
-            Ok(Client { pair: Some((certificate, key)), ..Client::default() })
+            let certificate = files.read(certificate_file).map_err(GatherError::for_file);
+            let key = files.read(key_file).map_err(GatherError::for_file);
+            Ok(Client { pair: Some(join_results(certificate, key)?), ..Client::default() })
         }
     }
 }
 
 /// Reads a token without the line end that editors and `echo` add.
 fn read_token(path: &Path, files: &mut FileReader) -> Result<String, GatherError> {
-    let text = files.read_text(path).map_err(GatherError::Unreadable)?;
+    let text = files.read_text(path).map_err(GatherError::for_file)?;
     let token = text.trim();
-    let unreadable = |what| GatherError::Unreadable(format!("{}: {what}", path.display()));
+    let unreadable = |what| GatherError::for_file(format!("{}: {what}", path.display()));
     match token {
         "" => Err(unreadable("is empty")),
         _ if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(token.to_owned()),

@@ -141,10 +141,37 @@ async fn authorities_are_followed_and_a_bad_bundle_changes_nothing() {
 async fn files_that_appear_later_are_found() {
     let fixture = CredentialFolder::new(BY_TOKEN, &[]);
     assert_eq!(fixture.shown().await, Err("token: does not exist".to_owned()));
-    let missing = fixture.credentials.check().unwrap().unwrap();
-    assert!(missing.ends_with("token: does not exist"), "{missing}");
+    let missing = fixture.credentials.check().unwrap();
+    assert!(missing.len() == 1 && missing[0].ends_with("token: does not exist"), "{missing:?}");
     fixture.write("token", "t");
     assert_eq!(fixture.shown().await.unwrap(), "Bearer t");
+}
+
+/// An operator mends all files at once.
+#[tokio::test]
+async fn every_bad_file_is_named() {
+    let ends = |fixture: &CredentialFolder| -> Vec<String> {
+        let folder = format!("{}/", fixture.path().display());
+        fixture.credentials.check().unwrap().iter().map(|why| why.replace(&folder, "")).collect()
+    };
+    let fixture = CredentialFolder::new(BY_PAIR, &[]);
+    assert_eq!(ends(&fixture), ["crt: does not exist", "key: does not exist"]);
+    assert_eq!(fixture.shown().await, Err("crt: does not exist; key: does not exist".to_owned()));
+    std::fs::remove_file(fixture.path().join("ca")).unwrap();
+    assert_eq!(ends(&fixture), ["ca: does not exist", "crt: does not exist", "key: does not exist"]);
+    for name in ["ca", "crt", "key"] {
+        fixture.write(name, "hello");
+    }
+    assert_eq!(
+        ends(&fixture),
+        [
+            "ca: the certificate authority has no PEM certificate in it",
+            "crt: the client certificate has no PEM certificate in it"
+        ]
+    );
+    let kubeconfig = kubeconfig("{server: \"https://10.0.0.1\", certificate-authority: a}", "{tokenFile: b}");
+    let fixture = CredentialFolder::new(BY_KUBECONFIG, &[("kubeconfig", &kubeconfig)]);
+    assert_eq!(ends(&fixture), ["a: does not exist", "b: does not exist"]);
 }
 
 #[tokio::test]

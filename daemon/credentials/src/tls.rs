@@ -36,23 +36,38 @@ pub fn client_config(
     authorities: &[u8],
     pair: Option<&ClientKeyPair<'_>>,
 ) -> Result<Arc<ClientConfig>, String> {
-    let builder = config_builder(authorities)?;
+    let builder = config_builder(root_store(authorities)?)?;
     let mut config = match pair {
         None => builder.with_no_client_auth(),
-        Some(pair) => {
-            let chain = parse_certificates(pair.certificate, "the client certificate")?;
-            let key = PrivateKeyDer::from_pem_slice(pair.key)
-                .map_err(|error| format!("the client key is not readable: {error}"))?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| match error {
-                rustls::Error::InconsistentKeys(_) => {
-                    "the client certificate and its key do not belong together".to_owned()
-                }
-                other => format!("the client certificate cannot be used: {other}"),
-            })?
-        }
+        Some(pair) => add_pair(builder, pair)?,
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+fn add_pair(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    pair: &ClientKeyPair<'_>,
+) -> Result<ClientConfig, String> {
+    let chain = parse_certificates(pair.certificate, "the client certificate")?;
+    let key = PrivateKeyDer::from_pem_slice(pair.key)
+        .map_err(|error| format!("the client key is not readable: {error}"))?;
+    builder.with_client_auth_cert(chain, key).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            "the client certificate and its key do not belong together".to_owned()
+        }
+        other => format!("the client certificate cannot be used: {other}"),
+    })
+}
+
+/// Why no server could be verified by these authorities.
+pub(super) fn check_authorities(authorities: &[u8]) -> Result<(), String> {
+    root_store(authorities).map(drop)
+}
+
+/// Why no server could be shown this pair, whatever the authorities are.
+pub(super) fn check_pair(pair: &ClientKeyPair<'_>) -> Result<(), String> {
+    config_builder(RootCertStore::empty()).and_then(|builder| add_pair(builder, pair)).map(drop)
 }
 
 /// The usable authorities of a bundle: an unusable one does not reject the others.
@@ -72,8 +87,7 @@ fn root_store(authorities: &[u8]) -> Result<RootCertStore, String> {
     }
 }
 
-fn config_builder(authorities: &[u8]) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
-    let roots = root_store(authorities)?;
+fn config_builder(roots: RootCertStore) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     Ok(builder.map_err(|error| format!("tls: {error}"))?.with_root_certificates(roots))

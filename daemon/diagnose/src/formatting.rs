@@ -68,12 +68,7 @@ pub fn format_count(number: usize, what: &str) -> String {
 
 /// A duration in the largest unit that is exact enough: `45 s`, `12 min`, `3 h`, `2 d`.
 pub fn format_duration(seconds: i64) -> String {
-    match seconds.max(0) {
-        short @ 0..120 => format!("{short} s"),
-        minutes @ 120..7_200 => format!("{} min", minutes / 60),
-        hours @ 7_200..172_800 => format!("{} h", hours / 3_600),
-        days => format!("{} d", days / 86_400),
-    }
+    holdfast_status::age::format_duration(seconds)
 }
 
 const fn map_blank(character: char) -> char {

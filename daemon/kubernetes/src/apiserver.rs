@@ -155,8 +155,8 @@ impl Access {
         setup::build_access(settings)
     }
 
-    /// Checks the configuration and the files that it names. `Ok(Some)`: a file cannot be read now, which may change.
-    pub fn check_files(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
+    /// Checks the configuration and the files that it names. Returns why files cannot be used now, which may change.
+    pub fn check_files(apiserver: &Apiserver) -> Result<Vec<String>, SetupError> {
         setup::check_files(apiserver)
     }
 

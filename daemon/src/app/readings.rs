@@ -81,6 +81,7 @@ impl ReadingParts<'_> {
             drains: self.drains,
             closed_ports: Arc::default(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
+            clock: holdfast_host::clock::now,
         };
         (
             readings,

@@ -65,6 +65,7 @@ use holdfast_host::logging::messages::NOTICE;
 use merge::FolderBlocks;
 use schedule::{CheckId, ConcurrencyLimits};
 use tls_cache::TlsCache;
+pub use tls_cache::unusable_tls_files;
 
 /// The longest interval of checks until the first verdict, before jitter.
 pub const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(100);

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod age;
 pub mod datapath;
 pub mod errno;
 pub mod printable;

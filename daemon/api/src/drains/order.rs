@@ -11,6 +11,7 @@ use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use holdfast_core::drains::{Drain, DrainOrder};
+use holdfast_status::age::add_ages;
 use holdfast_status::rfc3339::Rfc3339;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -41,7 +42,7 @@ const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The note for a drain without a backend.
 const NO_SERVICE: &str = "no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service \
-                          lists it later, it gets no client there";
+                          lists it later, it gets no client there; `holdfast undrain` with the same words takes it back";
 
 /// The outcome of an order.
 #[derive(Serialize, JsonSchema)]
@@ -112,7 +113,9 @@ async fn execute_order(
     let reach = wait_for_effect(visit, drain, &taken).await;
     let json = DrainOrderJson::new(drain, is_on, taken, &reach);
     let exit = u16::from(json.has_finding());
-    let mut response = response::render_response(StatusCode::OK, form, &json, || json.text());
+    let mut response = response::render_response(StatusCode::OK, form, &json, || {
+        add_ages(&json.text(), visit.readings.now())
+    });
     response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), HeaderValue::from(exit));
     Ok(response)
 }

@@ -89,6 +89,9 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>) {
     for frontend in &it.frontends {
         write_frontend(out, frontend);
     }
+    for line in describe_clients(&it.frontends) {
+        push_line(out, 1, &line);
+    }
     write_objects(out, it);
     for rejected in &it.rejected {
         let what = if rejected.partial { "Ignored in" } else { "Rejected" };
@@ -137,10 +140,6 @@ fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
         push_line(out, 2, &format!("for clients from outside: {}", join_backends(external)));
     }
     push_line(out, 2, &format!("in the maps now: {}", describe_applied(it)));
-    if let Some(Clients { connects, refused, dropped }) = it.applied.clients {
-        let counted = format!("{connects} connected, {refused} refused, {dropped} dropped");
-        push_line(out, 2, &format!("tries so far at all frontends of its port together: {counted}"));
-    }
     if let Some(announcement) = &it.announcement {
         push_line(out, 2, &announcement.to_string());
     }
@@ -148,6 +147,29 @@ fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
     if let Some(page) = &it.page {
         push_line(out, 2, &format!("see: {page}"));
     }
+}
+
+/// The counts of each port once: its frontends share them.
+fn describe_clients(frontends: &[FrontendRow<'_>]) -> Vec<String> {
+    let mut ports = Vec::new();
+    let mut lines = Vec::new();
+    for it in frontends {
+        let port = (it.port_name, it.protocol);
+        let Some(Clients { connects, refused, dropped }) = it.applied.clients else { continue };
+        if ports.contains(&port) {
+            continue;
+        }
+        ports.push(port);
+        let name = if it.port_name.is_empty() { "its only port" } else { it.port_name };
+        // A kernel sends a dropped SYN again: several of these may be one client.
+        let again = if dropped > 0 { " (a client that is dropped tries again by itself)" } else { "" };
+        lines.push(format!(
+            "Tries so far at port {name}/{}, by all its frontends together: {connects} connected, {refused} refused, \
+             {dropped} dropped{again}",
+            it.protocol
+        ));
+    }
+    lines
 }
 
 fn describe_applied(it: &FrontendRow<'_>) -> String {

@@ -393,7 +393,10 @@ fn the_socket_is_for_owner_and_group() {
     assert_eq!(mode & 0o777, 0o660);
     let stream = UnixStream::connect(&served.socket).unwrap();
     let got = exchange(stream, "GET /version HTTP/1.1\r\nhost: anything\r\nconnection: close\r\n\r\n");
-    assert_eq!(got.body, "holdfast 0.1.0 on node-1, datapath kernel, since 2026-01-08T11:10:55Z\n");
+    assert_eq!(
+        got.body,
+        "holdfast 0.1.0 on node-1, datapath kernel, since 2026-01-08T11:10:55Z (4 min ago)\n"
+    );
     let socket = served.socket.clone();
     let folder = served.folder;
     served.admin.stop();
@@ -618,7 +621,8 @@ fn remembered_state_is_marked_stale_and_is_ready() {
     snapshot.stale_since = Some(Timestamp(1_767_870_000));
     let served = serve(snapshot);
     assert_eq!(served.get("/readyz", "").body, "ok\n");
-    let line = "\nstale: as remembered from 2026-01-08T11:00:00Z; no first list yet from: kubernetes\n";
+    let line =
+        "\nstale: as remembered from 2026-01-08T11:00:00Z (14 min ago); no first list yet from: kubernetes\n";
     assert!(served.get("/frontends", "").body.ends_with(line));
     for path in ["/frontends", "/backends", "/services", "/readyz"] {
         let got = served.get(&format!("{path}?format=json"), "");

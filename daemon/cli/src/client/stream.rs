@@ -43,7 +43,8 @@ pub(super) async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
 /// Connects to the first address that answers. The call may block: nothing else runs yet.
 pub(super) fn connect_tcp(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it has no address; write HOST:PORT");
-    for address in address.to_socket_addrs()? {
+    let unknown = |error: io::Error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
+    for address in address.to_socket_addrs().map_err(unknown)? {
         match std::net::TcpStream::connect_timeout(&address, CONNECT_TIME_MAX) {
             Ok(stream) => {
                 stream.set_nonblocking(true)?;

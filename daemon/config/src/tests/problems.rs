@@ -109,6 +109,24 @@ fn a_report_is_bounded_and_counts_the_rest() {
     assert!(refused.to_string().ends_with("\nand 234 more errors, not shown"));
 }
 
+/// The whole text is searched for the first place of a few errors only.
+#[test]
+fn a_file_full_of_the_same_header_is_refused_at_once() {
+    let text = "[log]\n".repeat(super::super::limits::FILE_BYTES_MAX / 6);
+    let begun = std::time::Instant::now();
+    let refused = Config::parse(&text, "c").expect_err("a bad file");
+    assert_eq!(
+        refused.errors[0].to_string(),
+        "c:2:2: table `log` is defined twice, in lines 1 and 2: put all its keys below one header"
+    );
+    assert!(
+        refused.errors[900]
+            .to_string()
+            .ends_with("table `log` is defined twice: put all its keys below one header")
+    );
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+}
+
 #[test]
 fn lists_are_bounded() {
     let backends: Vec<String> =

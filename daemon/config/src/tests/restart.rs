@@ -9,6 +9,7 @@ fn check(text: &str, expected: &[&str]) {
     let (in_force, waiting) = runs.merge_reload(changed.clone());
     assert_eq!(waiting, expected, "{text}");
     assert_eq!(changed.merge_reload(runs.clone()).1, expected, "{text}, the other way");
+    assert_eq!(in_force.merge_reload(changed.clone()).1, expected, "{text}: a second reload names the same");
     assert!(runs.merge_reload(in_force).1.is_empty(), "{text}: what waits is not in force");
 }
 
@@ -51,12 +52,14 @@ fn only_keys_read_at_the_start_need_a_restart() {
     check("[node]\nname = \"n\"", &["node.name"]);
     check("[kubernetes]\nservice_proxy_name = \"p\"", &["kubernetes.service_proxy_name"]);
     check("[kubernetes]\nservice_imports = false", &["kubernetes.service_imports"]);
-    let ports = ["kube_proxy.health", "kube_proxy.metrics"];
-    check("[apiserver]\nkubeconfig = \"/k\"", &["kubernetes.enabled", ports[0], ports[1]]);
+    check("[apiserver]\nkubeconfig = \"/k\"", &["apiserver.kubeconfig"]);
     check(
         "[apiserver]\nkubeconfig = \"/k\"\n[kubernetes]\nevents = true",
-        &["kubernetes.enabled", "kubernetes.events", ports[0], ports[1]],
+        &["apiserver.kubeconfig", "kubernetes.events"],
     );
+    let written =
+        "[apiserver]\nkubeconfig = \"/k\"\n[kubernetes]\nenabled = true\n[kube_proxy]\nhealth = \"[::]:1\"";
+    check(written, &["kubernetes.enabled", "kube_proxy.health"]);
     check("[log]\nformat = \"json\"\nlevel = \"debug\"", &["log.format"]);
     check("[node]\nzone = \"z\"\nnode_port_addresses = [\"all\"]", &[]);
     check("[hold]\nlimit = \"1m\"\n[apiserver]\ndiscover = []", &[]);

@@ -133,8 +133,8 @@ pub(super) fn configured_credentials(apiserver: &Apiserver) -> Result<Credential
     Ok(Credentials::new(locations))
 }
 
-/// Checks the configuration and the files that it names; `Ok(Some)`: a file cannot be read now.
-pub(super) fn check_files(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
+/// Checks the configuration and the files that it names. Returns why files cannot be used now.
+pub(super) fn check_files(apiserver: &Apiserver) -> Result<Vec<String>, SetupError> {
     configured_credentials(apiserver)?.check().map_err(SetupError::Kubeconfig)
 }
 

@@ -7,8 +7,19 @@ use std::sync::Arc;
 
 use super::HealthCheck;
 use super::block::Blocks;
-use holdfast_config::TlsFiles;
+use holdfast_config::{ServiceBlock, TlsFiles};
 use holdfast_credentials::ClientTls;
+
+/// The files for checks of these blocks that cannot be used now, each with its first block and the reason.
+pub fn unusable_tls_files(blocks: &[ServiceBlock]) -> Vec<(&ServiceBlock, String)> {
+    let checks = blocks.iter().filter_map(|block| Some((block, block.health_check.as_ref()?.kind.tls()?)));
+    let mut first = BTreeMap::new();
+    for (block, tls) in checks {
+        first.entry(&tls.files).or_insert(block);
+    }
+    let unusable = |(files, block)| ClientTls::check_files(files).into_iter().map(move |why| (block, why));
+    first.into_iter().flat_map(unusable).collect()
+}
 
 #[derive(Debug, Default)]
 pub(super) struct TlsCache(BTreeMap<TlsFiles, Arc<ClientTls>>);
