@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use holdfast_core::keys::Source;
+use holdfast_core::snapshot::ServiceState;
 use holdfast_status::age::add_ages;
 use holdfast_status::printable::sanitise_line;
 use holdfast_status::views::announcements::AnnouncedAddress;
@@ -237,7 +238,11 @@ impl Status {
         let are_clients_served = !not_serving.iter().any(NotServing::is_outage);
         let nothing_configured = totals.services == 0 && readiness.has_only_blocks();
         Self {
-            good: readiness.is_well() && is_served && are_clients_served && !nothing_configured,
+            good: readiness.is_well()
+                && is_served
+                && are_clients_served
+                && !nothing_configured
+                && !apiserver.is_away(),
             nothing_configured,
             version,
             ready: readiness.healthy,
@@ -298,8 +303,7 @@ impl Status {
         }
         writeln!(out, "snapshot   {}", self.snapshot.describe_state())?;
         writeln!(out, "history    {}", sanitise_line(&describe_history(&self.history)))?;
-        let states = join_or_none(self.states.iter().map(|(state, count)| format!("{count} {state}")));
-        writeln!(out, "services   {} ({states})", self.services)?;
+        writeln!(out, "services   {}{}", self.services, self.describe_states())?;
         writeln!(out, "frontends  {}", self.frontends)?;
         writeln!(out, "backends   {}{}", self.backends, self.describe_drained())?;
         let verdicts =
@@ -315,9 +319,8 @@ impl Status {
     fn write_sections(&self, out: &mut impl Write) -> io::Result<()> {
         let unconfigured: &[&str] = if self.nothing_configured { &NOTHING_CONFIGURED } else { &[] };
         write_section(out, "nothing is configured", unconfigured.iter().map(|it| (*it).to_owned()), 0)?;
-        let refused: Vec<_> =
-            self.refused_reload.iter().flat_map(|why| why.lines().map(str::to_owned)).collect();
-        write_section(out, "the last reload was refused", refused.into_iter(), 0)?;
+        write_section(out, "the last reload was refused", self.describe_refused_reload().into_iter(), 0)?;
+        write_section(out, "no apiserver answers", self.apiserver.describe_absence().into_iter(), 0)?;
         write_section(out, "admin api", self.shut.iter().cloned(), 0)?;
         let drains = self.unwritten_drains.iter();
         let drains: Vec<_> =
@@ -367,6 +370,13 @@ impl Status {
         write_next(out, self.refusing_backends.first().map(RefusingBackend::service))
     }
 
+    /// Why the configuration file is not in force.
+    fn describe_refused_reload(&self) -> Vec<String> {
+        let Some(why) = &self.refused_reload else { return Vec::new() };
+        let rest = ["the configuration of before stays in force", "next: holdfast check-config"];
+        why.lines().chain(rest).map(str::to_owned).collect()
+    }
+
     /// What the disk does not take, which clients notice after the next restart.
     fn describe_disk(&self) -> Vec<String> {
         let state =
@@ -377,6 +387,13 @@ impl Status {
             "next: make room on the disk of `path` under [state], or give that path another disk".to_owned();
         let next = (!lines.is_empty()).then_some(next);
         lines.into_iter().chain(next).collect()
+    }
+
+    /// Services without frontends, by the reason. What clients of the others meet is on the line of verdicts.
+    fn describe_states(&self) -> String {
+        let others = self.states.iter().filter(|(state, _)| *state != ServiceState::Served.as_str());
+        let others: Vec<_> = others.map(|(state, count)| format!("{count} {state}")).collect();
+        if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) }
     }
 
     /// A drain stays until an operator takes it back, which may be forgotten.

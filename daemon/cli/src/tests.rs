@@ -451,7 +451,7 @@ fn status_shows_every_problem() {
             apiserver  [fd00::12]:6443
             snapshot   not written yet
             history    no change yet
-            services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy, 9 served)
+            services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy)
             frontends  11
             backends   6
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
@@ -475,17 +475,17 @@ fn status_shows_every_problem() {
 
             draining
               1 draining (scaled-down) since 2026-01-08T11:11:55Z (3 min ago): kube-system/kube-dns
-              next: holdfast explain kube-system/kube-dns
+              next: holdfast diagnose kube-system/kube-dns
 
             not serving
               1 conflict (claimed) since 2026-01-08T11:11:55Z (3 min ago): default/thief (default/web has its address)
               1 refusing (vanished) since 2026-01-08T11:11:55Z (3 min ago): default/gone
               1 unprogrammed (protocol) since 2026-01-08T11:11:55Z (3 min ago): telecom/signalling
-              next: holdfast explain default/thief
+              next: holdfast diagnose default/thief
 
             not serving, yet or on purpose
               1 dropping (local-policy) since 2026-01-08T11:11:55Z (3 min ago): default/elsewhere
-              next: holdfast explain default/elsewhere
+              next: holdfast diagnose default/elsewhere
 
             failing health checks
               default/web: [fd00::1]:9000 by http, at 2026-01-08T11:11:55.000Z (3 min ago): not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
@@ -530,7 +530,7 @@ fn status_is_good_when_all_is_well() {
             sources    kubernetes
             snapshot   not written yet
             history    no change yet
-            services   3 (3 served)
+            services   3
             frontends  3
             backends   6
             verdicts   3 serving

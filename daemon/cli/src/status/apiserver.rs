@@ -1,7 +1,7 @@
 //! The line about the apiserver: the endpoints of the watches, or the broken ones, since when and why.
 //!
-//! Invariant: a broken watch is reported but is no fault by itself; known services are served. Endpoints and
-//! credentials belong to `holdfast apiserver`.
+//! Invariant: one broken watch is reported but is no fault by itself. While no watch works, clients are served as this
+//! node last heard, so it is not well: it misses every rollout. Endpoints and credentials belong to `holdfast apiserver`.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,14 @@ use serde::{Deserialize, Serialize};
 
 const NODES: &str = "nodes";
 
+/// The state of a watch after a failure.
+const WAITING: &str = "waiting";
+
 /// The state of a watch during its list.
 const LISTING: &str = "listing";
+
+/// The state of a watch of a kind that the cluster does not have.
+const ABSENT: &str = "absent";
 
 /// The watches in the answer of `/apiserver`.
 #[derive(Debug, Deserialize, Serialize)]
@@ -34,7 +40,7 @@ impl Apiserver {
     /// The line; `None` if no apiserver is used.
     pub(super) fn describe_state(&self) -> Option<String> {
         // No service needs a kind that the cluster does not have.
-        let is_broken = |watch: &&Watch| !matches!(&*watch.state, "watching" | "absent");
+        let is_broken = |watch: &&Watch| !matches!(&*watch.state, "watching" | ABSENT);
         let broken: Vec<&Watch> = self.watches.iter().filter(is_broken).collect();
         let is_all_but_zone = broken.iter().all(|watch| watch.kind == NODES);
         match (&self.zone_problem, broken.as_slice()) {
@@ -42,11 +48,38 @@ impl Apiserver {
             // Services work without a watch of this node's Node.
             (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used_endpoints())),
             (_, []) => Some(self.used_endpoints()),
+            _ if self.is_away() => Some("none answers".to_owned()),
             (_, broken) if broken.iter().all(|watch| watch.state == LISTING) => {
                 Some(self.describe_listing(broken))
             }
             (_, broken) => Some(describe_broken(broken)),
         }
+    }
+
+    /// Whether this node hears of no change at all.
+    pub(super) fn is_away(&self) -> bool {
+        let mut needed = self.needed_watches().peekable();
+        self.enabled && needed.peek().is_some() && needed.all(|watch| watch.state == WAITING)
+    }
+
+    /// What an operator needs to know while no apiserver answers.
+    pub(super) fn describe_absence(&self) -> Vec<String> {
+        if !self.is_away() {
+            return Vec::new();
+        }
+        let why = self.needed_watches().find_map(|watch| watch.last_error.as_deref());
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let heard = describe_last_heard(&self.needed_watches().collect::<Vec<_>>());
+        vec![
+            format!("{heard}{why}"),
+            "this node goes on with what it knows, and learns of no rollout".to_owned(),
+            "next: holdfast apiserver".to_owned(),
+        ]
+    }
+
+    /// The watches of kinds that the cluster has.
+    fn needed_watches(&self) -> impl Iterator<Item = &Watch> {
+        self.watches.iter().filter(|watch| watch.state != ABSENT)
     }
 
     /// The line while lists are read and no watch has failed.
@@ -127,6 +160,23 @@ mod tests {
         let first = Watch { endpoint: None, ..listing(None) };
         check(true, vec![first], Some("reading the list of endpointslices; nothing heard yet"));
         let never = watch("services", "waiting", None, None);
-        check(true, vec![never], Some("no watch of services; nothing heard yet"));
+        check(true, vec![never, good()], Some("no watch of services; nothing heard yet"));
+    }
+
+    #[test]
+    fn while_no_watch_works_the_node_is_not_well_and_says_since_when() {
+        let heard = Some("2026-01-08T11:11:55Z");
+        let waiting = || watch("services", "waiting", heard, Some("10.0.0.1:6443: connection refused"));
+        let absent = || watch("serviceimports", "absent", None, None);
+        let absence = |enabled, watches| Apiserver { enabled, zone_problem: None, watches }.describe_absence();
+        let lines = absence(true, vec![waiting(), absent()]);
+        assert_eq!(lines[0], "last heard 2026-01-08T11:11:55Z: 10.0.0.1:6443: connection refused");
+        assert_eq!(lines.last().map(String::as_str), Some("next: holdfast apiserver"));
+        check(true, vec![waiting(), absent()], Some("none answers"));
+        // Another apiserver answers, or this one again.
+        assert!(absence(true, vec![waiting(), watch("nodes", "listing", heard, None)]).is_empty());
+        assert!(absence(true, vec![waiting(), watch("nodes", "watching", heard, None)]).is_empty());
+        // No cluster.
+        assert!(absence(false, Vec::new()).is_empty());
     }
 }

@@ -60,7 +60,7 @@ impl NotServing {
     }
 }
 
-/// One line for each cause, that with the newest service first, and the command that explains that service.
+/// One line for each cause, that with the newest service first, and the command that says what to do.
 pub(super) fn describe_groups<'a>(all: impl IntoIterator<Item = &'a NotServing>) -> Vec<String> {
     let mut groups: BTreeMap<String, Vec<&NotServing>> = BTreeMap::new();
     all.into_iter().for_each(|it| groups.entry(it.cause()).or_default().push(it));
@@ -69,7 +69,7 @@ pub(super) fn describe_groups<'a>(all: impl IntoIterator<Item = &'a NotServing>)
     let newest = |members: &[&NotServing]| members.first().and_then(|it| it.since.clone());
     groups.sort_by_key(|(_, members)| std::cmp::Reverse(newest(members)));
     let next = groups.first().and_then(|(_, members)| members.first());
-    let next = next.map(|it| format!("next: holdfast explain {}", it.service));
+    let next = next.map(|it| format!("next: holdfast diagnose {}", it.service));
     groups.iter().map(|(cause, members)| describe_group(cause, members)).chain(next).collect()
 }
 
@@ -113,7 +113,7 @@ mod tests {
             [
                 "1 conflict (scaled-down) since 2026-01-08T11:11:59Z: demo/thief (demo/first has its address)",
                 "50 refusing (scaled-down), the latest since 2026-01-08T11:11:49Z: demo/s49, demo/s48, demo/s47 and 47 more",
-                "next: holdfast explain demo/thief",
+                "next: holdfast diagnose demo/thief",
             ]
         );
         assert!(describe_groups(&[]).is_empty());

@@ -473,7 +473,11 @@ pub(super) const APISERVER: Case = Case {
     twist: Twist::ApiserverEnds,
     clients: &[process("10.96.0.10:80", None)],
     asks: &[
-        Ask::new(&["status"], 0, &["apiserver", "no watch of", "refused"]),
+        Ask::new(
+            &["status"],
+            1,
+            &["no apiserver answers", "last heard 20", "refused", "learns of no rollout", "next: holdfast apiserver"],
+        ),
         Ask::new(
             DIAGNOSE,
             3,
