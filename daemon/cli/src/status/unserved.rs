@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use holdfast_core::snapshot::{Reason, Verdict};
+use holdfast_core::str_enum::StrEnum;
 use serde::Serialize;
 
 use super::Service;
@@ -37,11 +39,10 @@ impl NotServing {
         })
     }
 
-    /// Whether clients fail although nobody meant it. Draining backends serve, and a service that was scaled down, that
-    /// has its endpoints on other nodes by its policy, or that the real balancer answers, is as it was asked for.
+    /// Whether clients fail although nobody meant it. A verdict of another version is a failure.
     pub(super) fn is_fault(&self) -> bool {
-        let is_meant = matches!(self.reason.as_deref(), Some("scaled-down" | "local-policy"));
-        !is_meant && !matches!(self.verdict.as_str(), "draining" | "passing")
+        let reason = self.reason.as_deref().and_then(Reason::from_spelling);
+        Verdict::from_spelling(&self.verdict).is_none_or(|verdict| verdict.is_failure(reason))
     }
 
     fn cause(&self) -> String {

@@ -200,10 +200,7 @@ pub(super) fn check_hold(case: &Case<'_>) -> Judgement {
 
 pub(crate) fn worst_frontend<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
     case.frontends().max_by(|a, b| {
-        a.verdict
-            .severity()
-            .cmp(&b.verdict.severity())
-            .then_with(|| frontend_address(b).cmp(&frontend_address(a)))
+        a.severity().cmp(&b.severity()).then_with(|| frontend_address(b).cmp(&frontend_address(a)))
     })
 }
 
