@@ -56,17 +56,6 @@ impl Verdict {
             Self::Refusing => 8,
         }
     }
-
-    /// Whether clients fail although nobody meant it: the definition of "well" for `holdfast status` and the page.
-    /// Held and draining backends serve. A service that was scaled down, that has its endpoints on other nodes by its
-    /// policy, or that the real balancer answers, is as it was asked for.
-    pub const fn is_failure(self, reason: Option<Reason>) -> bool {
-        let is_meant = matches!(reason, Some(Reason::ScaledDown | Reason::LocalPolicy));
-        match self {
-            Self::Serving | Self::Bypassed | Self::Draining | Self::Held | Self::Passing => false,
-            Self::Refusing | Self::Dropping | Self::Conflict | Self::Unprogrammed => !is_meant,
-        }
-    }
 }
 
 words! {
@@ -231,11 +220,6 @@ impl FrontendView {
     pub fn is_healthy(&self) -> bool {
         matches!(self.verdict, Verdict::Serving | Verdict::Bypassed) && self.status == Status::Done
     }
-
-    /// How bad it is for clients, to compare frontends: one that nobody meant to fail outranks all others.
-    pub const fn severity(&self) -> (bool, u8) {
-        (self.verdict.is_failure(self.reason), self.verdict.severity())
-    }
 }
 
 /// One service with all of its state.
@@ -262,9 +246,9 @@ impl ServiceView {
         size_of::<Self>() + rows.sum::<usize>() + self.frontends.len() * size_of::<FrontendView>()
     }
 
-    /// The frontend that is worst for clients; the last one of several.
+    /// The frontend with the worst verdict; the last one of several.
     pub fn worst_frontend(&self) -> Option<&FrontendView> {
-        self.frontends.iter().max_by_key(|frontend| frontend.severity())
+        self.frontends.iter().max_by_key(|frontend| frontend.verdict.severity())
     }
 
     /// Whether any of its frontends needs an explanation.
@@ -358,33 +342,5 @@ mod tests {
             .bytes()
         };
         assert_eq!(bytes(2) - bytes(1), 1_000 * size_of::<(core::net::SocketAddr, Weight)>());
-    }
-
-    #[test]
-    fn a_frontend_that_nobody_meant_to_fail_is_the_worst() {
-        let met = [
-            (Verdict::Refusing, Some(Reason::ScaledDown)),
-            (Verdict::Conflict, Some(Reason::Claimed)),
-            (Verdict::Passing, Some(Reason::NoEndpoints)),
-        ];
-        let frontend = |(verdict, reason)| FrontendView {
-            address: core::net::Ipv4Addr::LOCALHOST.into(),
-            port: NonZeroU16::MIN,
-            protocol: Protocol::Transport(crate::keys::Transport::Tcp),
-            kind: FrontendType::ClusterIp,
-            port_name: "".into(),
-            position: None,
-            scope: Scope::Cluster,
-            external_local: false,
-            verdict,
-            reason,
-            status: Status::Done,
-            owner: None,
-            applied: None,
-            since: Timestamp(0),
-        };
-        let worst = met.map(frontend).into_iter().max_by_key(FrontendView::severity).unwrap();
-        assert_eq!(worst.verdict, Verdict::Conflict);
-        assert!(met.map(|(verdict, reason)| verdict.is_failure(reason)) == [false, true, false]);
     }
 }

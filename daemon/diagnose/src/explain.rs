@@ -346,7 +346,7 @@ fn describe_unknown_service(snapshot: &Snapshot, name: &ObjectName) -> String {
 fn worst_frontend<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a FrontendView> {
     let mut worst: Option<&FrontendView> = None;
     for it in frontends {
-        if worst.is_none_or(|known| it.severity() > known.severity()) {
+        if worst.is_none_or(|known| it.verdict.severity() > known.verdict.severity()) {
             worst = Some(it);
         }
     }

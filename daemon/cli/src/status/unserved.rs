@@ -4,8 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_core::snapshot::{Reason, Verdict};
-use holdfast_core::str_enum::StrEnum;
 use serde::Serialize;
 
 use super::Service;
@@ -39,10 +37,11 @@ impl NotServing {
         })
     }
 
-    /// Whether clients fail although nobody meant it. A verdict of another version is a failure.
+    /// Whether clients fail although nobody meant it. Draining backends serve, and a service that was scaled down, that
+    /// has its endpoints on other nodes by its policy, or that the real balancer answers, is as it was asked for.
     pub(super) fn is_fault(&self) -> bool {
-        let reason = self.reason.as_deref().and_then(Reason::from_spelling);
-        Verdict::from_spelling(&self.verdict).is_none_or(|verdict| verdict.is_failure(reason))
+        let is_meant = matches!(self.reason.as_deref(), Some("scaled-down" | "local-policy"));
+        !is_meant && !matches!(self.verdict.as_str(), "draining" | "passing")
     }
 
     fn cause(&self) -> String {

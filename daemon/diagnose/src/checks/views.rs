@@ -200,7 +200,10 @@ pub(super) fn check_hold(case: &Case<'_>) -> Judgement {
 
 pub(crate) fn worst_frontend<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
     case.frontends().max_by(|a, b| {
-        a.severity().cmp(&b.severity()).then_with(|| frontend_address(b).cmp(&frontend_address(a)))
+        a.verdict
+            .severity()
+            .cmp(&b.verdict.severity())
+            .then_with(|| frontend_address(b).cmp(&frontend_address(a)))
     })
 }
 
