@@ -14,6 +14,7 @@ mod start;
 mod tests;
 
 use std::io::PipeWriter;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,7 +32,7 @@ use holdfast_agent::readings::{EffectiveConfig, Readings};
 use holdfast_agent::state::{self, SnapshotWriter};
 use holdfast_agent::{hostname_watch, systemd};
 use holdfast_api as admin;
-use holdfast_config::{Config, ConfigFile, NodeName};
+use holdfast_config::{Config, ConfigFile, DatapathKind, NodeName};
 use holdfast_core::engine::Engine;
 use holdfast_evidence::diagnose::gather::Gatherer;
 use holdfast_evidence::event_watcher::EventStatus;
@@ -215,6 +216,7 @@ impl App {
             seed,
             shutdown: ((fail, failures), refused_no_more),
         } = self;
+        let named = node.clone();
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let readings = background_tasks.readings.clone();
@@ -229,7 +231,7 @@ impl App {
         if let Some(access) = reload.access.clone() {
             tasks.spawn(access.run_maintenance());
         }
-        say!(info, messages::STARTED, address = %admin.address(), version = env!("CARGO_PKG_VERSION"));
+        report_start(&reload.config.borrow(), &named, admin.address());
         let ended = serve_signals(signals, &reload, requests, failures).await;
         if !matches!(ended, Ok(()) | Err(AppError::Renamed(_))) {
             return ended;
@@ -259,6 +261,23 @@ fn watch_hostname(
     }
     let renamed = hostname_watch::run(node.clone(), readings.watches.clone(), readings.datapath.clone());
     tasks.spawn(async move { drop(fail.send(renamed.await.into()).await) });
+}
+
+/// Logs what runs, on which node, and from where its services come.
+fn report_start(config: &Config, node: &NodeName, address: SocketAddr) {
+    let datapath = match config.datapath.kind {
+        DatapathKind::Kernel => "kernel",
+        DatapathKind::Memory => "memory",
+    };
+    let sources = [
+        ("apiserver", config.kubernetes.enabled),
+        ("manifests", config.manifests.path.is_some()),
+        ("[[service]]", !config.services.is_empty() || config.more_services.path.is_some()),
+    ];
+    let sources = sources.into_iter().filter(|(_, is_used)| *is_used).map(|(name, _)| name);
+    let sources = sources.collect::<Vec<_>>().join(", ");
+    let version = env!("CARGO_PKG_VERSION");
+    say!(info, messages::STARTED, version, node = node.as_str(), datapath, sources, %address);
 }
 
 /// Logs the stop, and which hooks and devices lose their program by it: a program without a pin ends with its

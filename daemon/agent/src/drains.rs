@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use holdfast_core::drains::{Drain, DrainOrder, Drains, TooManyDrains};
 use holdfast_core::event::Event;
+use holdfast_host::logging::messages::NOTICE;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// The most orders that may wait; each takes at most as long as a write to disk.
@@ -268,7 +269,7 @@ async fn run_writer(
             }
         }
         if std::mem::take(&mut failed) {
-            tracing::info!("the drains are written again");
+            tracing::info!(target: NOTICE, "the drains are written again");
         }
     }
 }

@@ -257,7 +257,7 @@ fn open_kernel(config: &Config, (capacity, expected): (Capacity, MapGrowth)) -> 
     let mut maps = start_maps(&options)?;
     warn_about_settings(&maps);
     if maps.is_predecessor_serving() {
-        tracing::info!("other programs serve until all maps are written");
+        tracing::info!("the former programs serve until the new tables are written");
     } else {
         maps.self_test()?;
         maps.serve_packets();

@@ -79,7 +79,7 @@ impl PacketLog {
                 LogLine::Left(device) => say!(info, messages::DEVICE_LEFT, device),
                 LogLine::Served(index, device) => {
                     let why = decisions.iter().find(|it| it.index == index).map(|it| it.reason.as_str());
-                    say!(info, messages::DEVICE_SERVED, device, index, why = why.unwrap_or_default());
+                    say!(info, messages::DEVICE_SERVED, device, index, why);
                 }
             }
         }

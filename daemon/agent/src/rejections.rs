@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_core::facts::Rejection;
+use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::snapshot::{Rejections, Snapshot};
 use tokio::sync::watch;
 
@@ -35,22 +35,30 @@ fn new_rejections<'a>(before: &'a Rejections, now: &'a Rejections) -> impl Itera
 
 fn log_rejection(rejection: &Rejection, quota: &mut LineLimit, now: Duration) {
     let object = &rejection.object;
+    let service = match object {
+        ObjectKey::Service(key) => Some(tracing::field::display(key)),
+        ObjectKey::Slice(_) | ObjectKey::File(..) | ObjectKey::Unnamed(..) | ObjectKey::Kind(..) => None,
+    };
     let reason = &*rejection.reason;
     let origin = rejection.origin.as_deref();
     let allowed = quota.allow_line(now);
     let unsaid = allowed.filter(|unsaid| *unsaid > 0);
     match (allowed, rejection.is_waiting()) {
         (None, _) => tracing::debug!(%object, reason, origin, "object rejected"),
-        (Some(_), true) => tracing::warn!(%object, reason, origin, unsaid, "object waits for admission"),
+        (Some(_), true) => {
+            tracing::warn!(service, %object, reason, origin, unsaid, "object waits for admission");
+        }
+        (Some(_), false) if matches!(object, ObjectKey::Kind(..)) => {
+            tracing::warn!(%object, origin, unsaid, "objects of a kind that is not read are ignored");
+        }
         (Some(_), false) => {
-            say!(warn, messages::OBJECT_NOT_UNDERSTOOD, %object, reason, origin, unsaid);
+            say!(warn, messages::OBJECT_NOT_UNDERSTOOD, service, %object, reason, origin, unsaid);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use holdfast_core::facts::ObjectKey;
     use holdfast_core::keys::Source;
 
     use super::*;

@@ -137,6 +137,9 @@ impl<N: Fn(&[NotifyState<'_>])> Notifier<N> {
         let milliseconds = since.as_millis();
         let frontends = snapshot.fill.frontends;
         match unready {
+            None if self.watched.readings.datapath().status().is_none() => {
+                say!(info, messages::READY_IN_MEMORY, milliseconds, frontends);
+            }
             None => say!(info, messages::READY, milliseconds, frontends),
             Some(missing) => say!(warn, messages::READY, milliseconds, frontends, missing),
         }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::ServiceFacts;
+use holdfast_core::health::Health;
 use holdfast_core::keys::{Family, ObjectName, ServiceKey, Source};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
@@ -53,6 +54,8 @@ pub(super) struct FrontendRow<'a> {
     source_ranges: &'a [Arc<str>],
     verdict: Code<Verdict>,
     reason: Option<Code<Reason>>,
+    /// What verdict and reason mean: only an outage is a problem of this node.
+    health: Code<Health>,
     status: Code<WriteStatus>,
     /// The error of the maps, if status is error.
     error: Option<&'a str>,
@@ -208,6 +211,7 @@ impl Table for Frontends {
             source_ranges: source_ranges(facts, frontend),
             verdict: Code(frontend.verdict),
             reason: frontend.reason.map(Code),
+            health: Code(view.frontend_health(frontend)),
             status: Code(status),
             error,
             since: Rfc3339(frontend.since),

@@ -20,6 +20,7 @@ mod diagnose;
 mod drains;
 mod events;
 mod explain;
+mod failing_backends;
 #[cfg(any(test, feature = "testing"))]
 #[path = "tests/fixture.rs"]
 pub mod fixture;

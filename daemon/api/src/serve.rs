@@ -35,6 +35,7 @@ use super::record_stream::EVENT_STREAM;
 use super::write_timeout::StallTimeout;
 use super::{AdminError, limits, listen, routes};
 use holdfast_host::idle_evictor::{IdleEvictor, RequestGuard, TrackedClient};
+use holdfast_host::logging::messages::NOTICE;
 
 const BUSY_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
@@ -171,7 +172,7 @@ impl OpenRetry {
             Some(error) => {
                 tracing::error!(%error, "the admin api cannot listen and tries again; services are served");
             }
-            None => tracing::info!("the admin api listens again"),
+            None => tracing::info!(target: NOTICE, "the admin api listens again"),
         }
         self.errors.send_modify(|errors| {
             errors.retain(|it| Some(it) != reported.as_ref());

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
+use holdfast_core::health::Health;
 use holdfast_core::keys::{ObjectName, ServiceKey, Source};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{
@@ -45,6 +46,8 @@ pub(super) struct ServiceRow<'a> {
     reason: Option<&'static str>,
     /// Of its worst frontend; null if it has none.
     verdict: Option<Code<Verdict>>,
+    /// Of its worst frontend: only an outage is a problem of this node.
+    health: Code<Health>,
     /// When its worst frontend last changed; null if it has none.
     since: Option<Rfc3339>,
     /// The service that has the address of its worst frontend, if verdict is conflict.
@@ -212,6 +215,7 @@ impl Table for Services {
             state: Code(view.state),
             reason: worst_reason(view, worst),
             verdict: worst.map(|frontend| Code(frontend.verdict)),
+            health: Code(view.health()),
             since: worst.map(|frontend| Rfc3339(frontend.since)),
             owner: worst.and_then(|frontend| frontend.owner.as_ref()).map(Text),
             status: Code(status),

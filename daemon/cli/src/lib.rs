@@ -181,6 +181,9 @@ pub enum ClientCommand {
         /// The configuration, which names the pins [default: /etc/holdfast/holdfast.toml, if it exists]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        /// Create nothing; end with 1 if there is nothing to serve, so that systemd does not start the daemon
+        #[arg(long)]
+        condition: bool,
     },
     /// Give backends no new clients, for maintenance; without a backend: show all drains
     #[command(after_help = exit::DRAIN)]
@@ -353,7 +356,9 @@ impl Cli {
             ClientCommand::Cleanup { config, drain } => {
                 self.write(&cleanup::cleanup(config.as_deref(), *drain), out, err)
             }
-            ClientCommand::Prepare { config } => self.write(&prepare::prepare(config.as_deref()), out, err),
+            ClientCommand::Prepare { config, condition } => {
+                self.write(&prepare::run_prepare(config.as_deref(), *condition), out, err)
+            }
             ClientCommand::CheckConfig { file } => self.write(&check::check_config(file), out, err),
             ClientCommand::Import { file, from } => self.write(&import::import_file(file, *from), out, err),
             ClientCommand::Bugreport(BugreportArgs { write }) => {

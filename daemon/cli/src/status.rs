@@ -10,6 +10,7 @@ mod unserved;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use holdfast_core::keys::Source;
 use holdfast_status::printable::sanitise_line;
 use holdfast_status::views::announcements::AnnouncedAddress;
 use holdfast_status::views::proxies::Trace;
@@ -17,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::apiserver::Apiserver;
-use self::checks::FailingCheck;
+use self::checks::{FailingBackend, FailingCheck};
 use self::datapath::{Datapath, ExcludedDevice, Filter, OtherProxy};
 use self::unserved::{NotServing, describe_groups};
 use super::Exit;
@@ -26,6 +27,10 @@ use holdfast_api::about::Version;
 use holdfast_api::health::{DamageRow, HistoryRow, KnowledgeFault};
 use holdfast_api::totals::TotalsRow;
 
+/// What a node without any service to serve needs.
+const NOTHING_CONFIGURED: [&str; 2] =
+    ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
+
 /// The most lines of one section, so that all sections fit on a screen.
 const LINES_MAX: usize = 10;
 
@@ -33,7 +38,7 @@ const LINES_MAX: usize = 10;
 struct Readiness {
     healthy: bool,
     reason: Option<String>,
-    sources: Vec<Source>,
+    sources: Vec<SourceState>,
     stale_since: Option<String>,
     snapshot: SnapshotStatus,
     history: HistoryRow,
@@ -45,6 +50,10 @@ struct Readiness {
     failing_checks: Vec<FailingCheck>,
     #[serde(default)]
     failing_checks_omitted: u64,
+    #[serde(default)]
+    failing_backends: Vec<FailingBackend>,
+    #[serde(default)]
+    failing_backends_omitted: u64,
     #[serde(default)]
     event_knowledge_faults: Vec<KnowledgeFault>,
     #[serde(default)]
@@ -62,7 +71,13 @@ impl Readiness {
         let is_written = self.snapshot.error.is_none() && self.history.error.is_none();
         let are_ports_open = self.closed_ports.iter().all(|it| it.service.is_none());
         let is_in_force = self.refused_reload.is_none() && self.unwritten_drains.is_none();
-        self.healthy && is_in_force && is_written && are_ports_open && self.failing_checks.is_empty()
+        let do_backends_answer = self.failing_checks.is_empty() && self.failing_backends.is_empty();
+        self.healthy && is_in_force && is_written && are_ports_open && do_backends_answer
+    }
+
+    /// Whether services come from `[[service]]` blocks alone: neither an apiserver nor manifests are configured.
+    fn has_only_blocks(&self) -> bool {
+        self.sources.iter().all(|it| it.source == Source::Config.as_str())
     }
 }
 
@@ -84,7 +99,7 @@ struct SnapshotStatus {
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-struct Source {
+struct SourceState {
     source: String,
     synced: bool,
 }
@@ -102,6 +117,8 @@ struct Service {
     service: String,
     verdict: Option<String>,
     reason: Option<String>,
+    #[serde(default)]
+    health: String,
     status: String,
     error: Option<String>,
     #[serde(default)]
@@ -122,6 +139,7 @@ struct RejectedObject {
 #[derive(Debug, Serialize)]
 struct Status {
     good: bool,
+    nothing_configured: bool,
     version: Version,
     ready: bool,
     reason: Option<String>,
@@ -130,7 +148,7 @@ struct Status {
     left_out_devices: Vec<ExcludedDevice>,
     filters: Vec<Filter>,
     announced_addresses: Vec<AnnouncedAddress>,
-    sources: Vec<Source>,
+    sources: Vec<SourceState>,
     apiserver: Apiserver,
     stale_since: Option<String>,
     snapshot: SnapshotStatus,
@@ -150,6 +168,8 @@ struct Status {
     closed_ports_omitted: u64,
     failing_checks: Vec<FailingCheck>,
     failing_checks_omitted: u64,
+    failing_backends: Vec<FailingBackend>,
+    failing_backends_omitted: u64,
     event_knowledge_faults: Vec<KnowledgeFault>,
     refused_reload: Option<String>,
     shut: Vec<String>,
@@ -203,14 +223,14 @@ impl Status {
         let left_out_devices = datapath.excluded_devices();
         let failed = services.iter().filter(|service| service.status == "error");
         let errors: Vec<FailedService> = failed.map(FailedService::from).collect();
-        let (held, not_serving): (Vec<_>, Vec<_>) = services
-            .iter()
-            .filter_map(NotServing::from_service)
-            .partition(|it: &NotServing| it.verdict == "held");
+        let unserved = services.iter().filter_map(NotServing::from_service);
+        let (held, not_serving): (Vec<_>, Vec<_>) = unserved.partition(|it| it.verdict == "held");
         let is_served = faults.is_empty() && errors.is_empty() && rejected.is_empty();
-        let are_clients_served = !not_serving.iter().any(NotServing::is_fault);
+        let are_clients_served = !not_serving.iter().any(NotServing::is_outage);
+        let nothing_configured = totals.services == 0 && readiness.has_only_blocks();
         Self {
-            good: readiness.is_well() && is_served && are_clients_served,
+            good: readiness.is_well() && is_served && are_clients_served && !nothing_configured,
+            nothing_configured,
             version,
             ready: readiness.healthy,
             reason: readiness.reason,
@@ -239,6 +259,8 @@ impl Status {
             closed_ports_omitted: readiness.closed_ports_omitted,
             failing_checks: readiness.failing_checks,
             failing_checks_omitted: readiness.failing_checks_omitted,
+            failing_backends: readiness.failing_backends,
+            failing_backends_omitted: readiness.failing_backends_omitted,
             event_knowledge_faults: readiness.event_knowledge_faults,
             refused_reload: readiness.refused_reload,
             shut: readiness.shut,
@@ -259,7 +281,7 @@ impl Status {
         for ExcludedDevice { device, why } in &self.left_out_devices {
             writeln!(out, "left out   {} ({})", sanitise_line(device), sanitise_line(why))?;
         }
-        writeln!(out, "sources    {}", join_or_none(self.sources.iter().map(Source::describe_state)))?;
+        writeln!(out, "sources    {}", join_or_none(self.sources.iter().map(SourceState::describe_state)))?;
         if let Some(apiserver) = self.apiserver.describe_state() {
             writeln!(out, "apiserver  {}", sanitise_line(&apiserver))?;
         }
@@ -283,6 +305,8 @@ impl Status {
 
     /// Writes what needs attention, a section for each kind of it.
     fn write_sections(&self, out: &mut impl Write) -> io::Result<()> {
+        let unconfigured: &[&str] = if self.nothing_configured { &NOTHING_CONFIGURED } else { &[] };
+        write_section(out, "nothing is configured", unconfigured.iter().map(|it| (*it).to_owned()), 0)?;
         let refused: Vec<_> =
             self.refused_reload.iter().flat_map(|why| why.lines().map(str::to_owned)).collect();
         write_section(out, "the last reload was refused", refused.into_iter(), 0)?;
@@ -323,11 +347,16 @@ impl Status {
         // Draining backends serve until they go.
         let (draining, unserved): (Vec<_>, Vec<_>) =
             self.not_serving.iter().partition(|it| it.verdict == "draining");
+        let (failing, intended): (Vec<_>, Vec<_>) = unserved.into_iter().partition(|it| it.is_outage());
         write_section(out, "draining", describe_groups(draining).into_iter(), 0)?;
-        write_section(out, "not serving", describe_groups(unserved).into_iter(), 0)?;
+        write_section(out, "not serving", describe_groups(failing).into_iter(), 0)?;
+        write_section(out, "not serving, yet or on purpose", describe_groups(intended).into_iter(), 0)?;
         let failing = self.failing_checks.iter().map(FailingCheck::describe_state);
         write_section(out, "failing health checks", failing, self.failing_checks_omitted)?;
-        write_next(out, self.failing_checks.first().map(FailingCheck::service))
+        write_next(out, self.failing_checks.first().map(FailingCheck::service))?;
+        let failing = self.failing_backends.iter().map(FailingBackend::describe_state);
+        write_section(out, "backends that fail clients", failing, self.failing_backends_omitted)?;
+        write_next(out, self.failing_backends.first().map(FailingBackend::service))
     }
 
     /// What the disk does not take, which clients notice after the next restart.
@@ -435,7 +464,7 @@ fn describe_damage(row: &DamageRow) -> String {
     )
 }
 
-impl Source {
+impl SourceState {
     fn describe_state(&self) -> String {
         let state = if self.synced { "" } else { " (no first list yet)" };
         format!("{}{state}", self.source)

@@ -1,5 +1,7 @@
 //! The command line against a served snapshot.
 
+mod verdicts;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -453,10 +455,13 @@ fn status_shows_every_problem() {
 
             not serving
               1 conflict (claimed) since 2026-01-08T11:11:55Z: default/thief (default/web has its address)
-              1 dropping (local-policy) since 2026-01-08T11:11:55Z: default/elsewhere
               1 refusing (vanished) since 2026-01-08T11:11:55Z: default/gone
               1 unprogrammed (protocol) since 2026-01-08T11:11:55Z: telecom/signalling
               next: holdfast explain default/thief
+
+            not serving, yet or on purpose
+              1 dropping (local-policy) since 2026-01-08T11:11:55Z: default/elsewhere
+              next: holdfast explain default/elsewhere
 
             failing health checks
               default/web: [fd00::1]:9000 by http, at 2026-01-08T11:11:55.000Z: not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"

@@ -129,6 +129,14 @@ impl Config {
         let (report, config) = Table::read_text(text, file_name, read_config)?;
         report.finish().map(|warnings| (config, warnings))
     }
+
+    /// Whether it says where services come from. Without that, a daemon has nothing to serve.
+    pub const fn has_services(&self) -> bool {
+        self.kubernetes.enabled
+            || self.manifests.path.is_some()
+            || self.more_services.path.is_some()
+            || !self.services.is_empty()
+    }
 }
 
 fn read_config(root: &mut Table<'_, '_, '_>) -> Config {
@@ -180,15 +188,12 @@ fn read_config(root: &mut Table<'_, '_, '_>) -> Config {
 /// Warns of a file with nothing to serve. That is legal, since a node may be set up before its cluster, but seldom
 /// meant. With errors in the file it is still unknown.
 fn check_sources(report: &mut Report<'_>, config: &Config) {
-    if report.errors_count() == 0
-        && !config.kubernetes.enabled
-        && config.manifests.path.is_none()
-        && config.more_services.path.is_none()
-        && config.services.is_empty()
-    {
+    if report.errors_count() == 0 && !config.has_services() {
         let site = Site { place: Subject::File, offset: 0 };
-        let message =
-            "nothing to serve: give an [apiserver], a path under [manifests] or [services], or a [[service]]";
-        report.add_warning(&site, message.to_owned());
+        report.add_warning(&site, NOTHING_CONFIGURED.to_owned());
     }
 }
+
+/// Why a file has nothing to serve.
+pub const NOTHING_CONFIGURED: &str =
+    "nothing to serve: give an [apiserver], a path under [manifests] or [services], or a [[service]]";

@@ -18,6 +18,7 @@ pub mod drains;
 pub mod engine;
 pub mod event;
 pub mod facts;
+pub mod health;
 pub mod hold;
 pub mod index;
 pub mod keys;

@@ -246,9 +246,9 @@ impl ServiceView {
         size_of::<Self>() + rows.sum::<usize>() + self.frontends.len() * size_of::<FrontendView>()
     }
 
-    /// The frontend with the worst verdict; the last one of several.
+    /// The frontend with the worst health, then with the worst verdict; the last one of several.
     pub fn worst_frontend(&self) -> Option<&FrontendView> {
-        self.frontends.iter().max_by_key(|frontend| frontend.verdict.severity())
+        self.frontends.iter().max_by_key(|it| (self.frontend_health(it), it.verdict.severity()))
     }
 
     /// Whether any of its frontends needs an explanation.

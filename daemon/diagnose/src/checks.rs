@@ -73,8 +73,8 @@ const fn new_check(
 }
 
 use EvidenceSource::{
-    Address, Checks, Endpoints, Events, Flows, History, Host, Kernel, Leases, Namespace, Nodes, Pods,
-    Policies, Probes, Service, Slices, Table, Watch,
+    Address, Checks, Endpoints, Events, Flows, History, Host, Kernel, Leases, Manifests, Namespace, Nodes,
+    Pods, Policies, Probes, Service, Slices, Table, Watch,
 };
 
 pub(super) static ALL: &[Check] = &[
@@ -91,20 +91,30 @@ pub(super) static ALL: &[Check] = &[
     new_check("svc.deleting", Group::Service, &[Service], service::check_deleting),
     new_check("svc.ports", Group::Service, &[Watch, Table], service::check_ports),
     new_check("svc.families", Group::Service, &[Watch], service::check_families),
-    new_check("svc.selector", Group::Service, &[Watch, Table, Service], service::check_selector),
+    new_check("svc.selector", Group::Service, &[Watch, Table, Manifests, Service], service::check_selector),
     new_check("frontend.collision", Group::Service, &[Watch, Table], service::check_collision),
     new_check("frontend.clusterip", Group::Service, &[Address], service::check_cluster_ip),
     new_check("svc.shared-backends", Group::Service, &[Watch, Table, Host], service::check_shared_backends),
     new_check("svc.namespace", Group::Service, &[Namespace], service::check_namespace),
     new_check("pods.match", Group::Pods, &[Table, Service, Pods], pods::check_match),
-    new_check("pods.selector-typo", Group::Pods, &[Table, Service, Pods], selector::check_typo),
+    new_check(
+        "pods.selector-typo",
+        Group::Pods,
+        &[Watch, Table, Manifests, Service, Pods],
+        selector::check_typo,
+    ),
     new_check("pods.scaled-to-zero", Group::Pods, &[Table], pods::check_scaled_to_zero),
     new_check("pods.pending", Group::Pods, &[Service, Pods, Events], pods::check_pending),
     new_check("pods.unready", Group::Pods, &[Service, Pods, Nodes, Events], pods::check_unready),
     new_check("pods.named-port", Group::Pods, &[Service, Pods], pods::check_named_port),
     new_check("pods.numeric-port", Group::Pods, &[Service, Pods], pods::check_numeric_port),
     new_check("pods.terminal", Group::Pods, &[Watch, Table, Service, Pods, Events], pods::check_terminal),
-    new_check("slices.exist", Group::Endpoints, &[Watch, Table, Service, Pods], endpoints::check_exist),
+    new_check(
+        "slices.exist",
+        Group::Endpoints,
+        &[Watch, Table, Manifests, Service, Pods],
+        endpoints::check_exist,
+    ),
     new_check("slices.counts", Group::Endpoints, &[Watch, Table, Service, Pods], endpoints::check_counts),
     new_check("slices.port-name", Group::Endpoints, &[Watch, Table, Service], endpoints::check_port_name),
     new_check("slices.family", Group::Endpoints, &[Watch, Table, Service], endpoints::check_family),

@@ -21,6 +21,8 @@ words! {
         Checks = "checks",
         /// Connections of outside clients, from the packet programs.
         Flows = "flows",
+        /// The folder of manifests, read for this diagnosis.
+        Manifests = "manifests",
         /// The apiserver, queried for this diagnosis.
         Service = "api:service",
         Slices = "api:endpointslices",

@@ -18,8 +18,13 @@ pub fn render_text(it: &Diagnosis<'_>, all: bool) -> String {
     let mut out = String::new();
     render_header(&mut out, it);
     render_verdict(&mut out, it);
-    let is_shown = |row: &&FindingRow<'_>| all || !matches!(row.state.0, State::Ok | State::Skipped);
+    // An unanswered check is told by the finding that explains it.
+    let is_told = |row: &FindingRow<'_>| row.state.0 == State::Unknown && row.explained_by.is_some();
+    let is_shown =
+        |row: &&FindingRow<'_>| all || !matches!(row.state.0, State::Ok | State::Skipped) && !is_told(row);
     let mut rows: Vec<&FindingRow<'_>> = it.findings.iter().filter(is_shown).collect();
+    let unanswered: Vec<&str> =
+        it.findings.iter().filter(|row| !all && is_told(row)).map(|row| row.id).collect();
     // The worst findings come first; among equals, the unexplained ones.
     rows.sort_by_key(|row| (severity_rank(row.state.0), row.explained_by.is_some()));
     if !rows.is_empty() {
@@ -28,12 +33,12 @@ pub fn render_text(it: &Diagnosis<'_>, all: bool) -> String {
     let groups = if all { Vec::new() } else { group_shared_reasons(&rows) };
     for row in rows {
         match groups.iter().find(|group| group.ids.contains(&row.id)) {
-            None => render_finding(&mut out, row),
+            None => render_finding(&mut out, row, &unanswered),
             Some(group) if group.first.id == row.id => render_unknown_group(&mut out, group),
             Some(_) => {}
         }
     }
-    render_facts(&mut out, it);
+    render_facts(&mut out, it, unanswered.len());
     out
 }
 
@@ -88,7 +93,8 @@ fn render_verdict(out: &mut String, it: &Diagnosis<'_>) {
     }
 }
 
-fn render_finding(out: &mut String, it: &FindingRow<'_>) {
+/// Writes a finding. Of the findings that it explains, the unanswered ones are only counted.
+fn render_finding(out: &mut String, it: &FindingRow<'_>, unanswered: &[&str]) {
     let head = format!("  {:<8} {:<22} ", it.state.to_string(), it.id);
     let sure = match it.confidence.to_string().as_str() {
         "certain" => String::new(),
@@ -115,7 +121,13 @@ fn render_finding(out: &mut String, it: &FindingRow<'_>) {
         }
     }
     if !it.explains.is_empty() {
-        push_wrapped(out, 4, 8, &format!("explains: {}", it.explains.join(", ")));
+        let (counted, named): (Vec<&str>, Vec<&str>) =
+            it.explains.iter().copied().partition(|id| unanswered.contains(id));
+        let counted = (!counted.is_empty()).then(|| {
+            format!("{} without an answer (-o wide names them)", format_count(counted.len(), "check"))
+        });
+        let named: Vec<String> = named.into_iter().map(str::to_owned).chain(counted).collect();
+        push_wrapped(out, 4, 8, &format!("explains: {}", named.join(", ")));
     }
 }
 
@@ -128,7 +140,8 @@ fn render_unknown_group(out: &mut String, group: &UnknownGroup<'_>) {
     }
 }
 
-fn render_facts(out: &mut String, it: &Diagnosis<'_>) {
+/// Writes what was counted. `unanswered`: how many unknown checks another finding tells.
+fn render_facts(out: &mut String, it: &Diagnosis<'_>, unanswered: usize) {
     let counts = &it.endpoints;
     out.push('\n');
     push_line(
@@ -149,14 +162,15 @@ fn render_facts(out: &mut String, it: &Diagnosis<'_>) {
     }
     push_wrapped(out, 2, 14, &format!("not checked {}", it.not_checked.join(", ")));
     let n = &it.counts;
+    let told = if unanswered > 0 { format!(", {unanswered} without an answer") } else { String::new() };
     push_line(
         out,
         &format!(
-            "  {}, {}, {} to know, {} unknown, {} ok, {} skipped; exit {}",
+            "  {}, {}, {} to know, {} unknown{told}, {} ok, {} skipped; exit {}",
             format_count(n.error, "error"),
             format_count(n.warning, "warning"),
             n.info,
-            n.unknown,
+            n.unknown.saturating_sub(unanswered),
             n.ok,
             n.skipped,
             it.exit

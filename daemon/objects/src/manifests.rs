@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use holdfast_core::event::Event;
 
-pub use decode::{FileContents, ObjectFacts, ObjectVersion, decode_file};
+pub use decode::{FileContents, ObjectFacts, ObjectVersion, decode_file, parse_documents};
 pub use folder::{Folder, FolderScan, file_rejection_event};
 
 /// The largest file that is read. A list of all Services and slices of a cluster with 10,000 services has about 30 MB.

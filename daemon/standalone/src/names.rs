@@ -24,6 +24,7 @@ pub use backend_set::BackendSet;
 pub use holdfast_config::Resolve;
 use holdfast_host::clock::{self, sleep_until};
 use holdfast_host::logging::line_limit::LineLimit;
+use holdfast_host::logging::messages::NOTICE;
 pub use lookup::NameAnswer;
 use lookup::{LookupAnswer, LookupContext, LookupError};
 use lookup_schedule::{LookupChange, LookupSchedule};
@@ -153,7 +154,7 @@ impl NameResolver {
         let name = &row.name;
         let allowed = is_recovered.then(|| self.quota.allow_line(self.context.began.elapsed())).flatten();
         if let Some(unsaid) = allowed {
-            tracing::info!(%service, name, unsaid = (unsaid > 0).then_some(unsaid), "name resolved again");
+            tracing::info!(target: NOTICE, %service, name, unsaid = (unsaid > 0).then_some(unsaid), "name resolved again");
         }
         self.table.set_row(service, Some(row));
         news

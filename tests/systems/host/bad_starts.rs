@@ -65,7 +65,7 @@ fn a_missing_bpf_file_system_fails_the_start() {
 
 #[test]
 fn a_missing_cgroup_fails_the_start() {
-    let prepare = shell("printf '[datapath]\\ncgroup = \"/var\"\\n' >/etc/holdfast/holdfast.toml");
+    let prepare = shell("printf '[datapath]\\ncgroup = \"/var\"\\n' >>/etc/holdfast/holdfast.toml");
     check(prepare, "is not a cgroup v2 folder; check `datapath.cgroup`", &Hope::Some);
 }
 

@@ -45,9 +45,19 @@ fn an_installation_enables_the_service_without_starting_it() {
     assert_eq!(property(&host, "UnitFileState"), "enabled");
     assert_eq!(property(&host, "ActiveState"), "inactive");
     host.shell("getent group holdfast").unwrap().expect_success();
-    // As shipped it serves nothing, so that a start or a boot does no harm.
+    // As shipped it serves nothing, so that a start or a boot loads no program.
     host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
-    assert!(property(&host, "StatusText").starts_with("0 services, 0 backends, 0 held"));
+    assert_eq!(property(&host, "ActiveState"), "inactive");
+    assert_eq!(property(&host, "Result"), "exec-condition");
+    host.shell("! ls -A /sys/fs/bpf/holdfast | grep .").unwrap().expect_success();
+    let said = host.run(&["journalctl", "--unit", "holdfast", "--grep", "nothing is configured"]).unwrap();
+    assert!(
+        said.out.contains("/etc/holdfast/holdfast.toml: nothing to serve: give an [apiserver]"),
+        "{said:?}"
+    );
+    host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
+    assert_eq!(property(&host, "ActiveState"), "active");
 }
 
 #[test]
@@ -198,6 +208,7 @@ fn only_root_and_group_use_the_socket_and_all_read_tcp() {
 fn another_proxys_rules_are_reported_and_left_alone() {
     let mut host = boot();
     install(&host, First);
+    host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
     // A device of kube-proxy's IPVS mode suffices; holdfast's own tests have its rules.
     let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
     assert_eq!(made.code, 0, "{made:?}");

@@ -25,6 +25,8 @@ mod faults;
 #[cfg(test)]
 mod incident;
 #[cfg(test)]
+mod journal;
+#[cfg(test)]
 mod names;
 #[cfg(test)]
 mod node;
@@ -34,3 +36,5 @@ mod served;
 mod soak;
 #[cfg(test)]
 mod starts;
+#[cfg(test)]
+mod unanswered;

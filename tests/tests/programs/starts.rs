@@ -10,7 +10,7 @@ use holdfast_core::list::Scope;
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{Action, FrontendType, FrontendValue, MapGrowth, PortIndex, QuotaId, Word};
 use holdfast_datapath::{KernelMaps, PINS_VERSION, ServedSockets, StaleSockets, StartOptions, cleanup};
-use holdfast_host::logging::messages::TOOK_OVER;
+use holdfast_host::logging::messages::{READY, TOOK_OVER};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::load::Kind;
@@ -380,5 +380,5 @@ fn ready_does_not_wait_for_health_checks() {
     daemon.wait_until(|it| Ok(it.logged().contains("backend unready"))).unwrap();
     let log = daemon.logged();
     let place = |what: &str| log.lines().position(|line| line.contains(what));
-    assert!(place(" ready; the datapath").is_some_and(|it| Some(it) < place("backend unready")), "{log}");
+    assert!(place(READY.text).is_some_and(|it| Some(it) < place("backend unready")), "{log}");
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
+use holdfast_host::logging::messages::NOTICE;
 use holdfast_status::views::announcements::AnnouncedAddress;
 use nix::libc;
 
@@ -89,7 +90,7 @@ impl InstalledRoutes {
         let errno = outcome.as_ref().err().and_then(io::Error::raw_os_error);
         match (change, outcome, errno) {
             (RouteChange::Add, Ok(()), _) => {
-                tracing::info!(%address, table, "the address is announced");
+                tracing::info!(target: NOTICE, %address, table, "the address is announced");
                 self.mark_present(route);
             }
             (RouteChange::Keep, Ok(()), _) => {

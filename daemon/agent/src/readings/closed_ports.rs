@@ -11,6 +11,7 @@ use holdfast_core::keys::ObjectName;
 use holdfast_core::words;
 
 use holdfast_config::KubeProxy;
+use holdfast_host::logging::messages::NOTICE;
 
 /// How many closed ports of Services are named; the rest is counted.
 pub(crate) const CLOSED_NAMED_MAX: usize = 100;
@@ -103,6 +104,10 @@ impl ClosedPorts {
                 tracing::warn!(%address, purpose, why, "cannot open a port of kube-proxy; retrying, and services are still served");
             }
             Some(_) => {}
+            None if before.is_some() => {
+                let purpose = purpose.as_str();
+                tracing::info!(target: NOTICE, %address, purpose, "a port of kube-proxy is open at last");
+            }
             None => tracing::info!(%address, purpose = purpose.as_str(), "a port of kube-proxy is open"),
         }
         known.configured.extend(why.map(|why| ClosedPort { purpose, address, service: None, reason: why }));
@@ -140,7 +145,12 @@ fn log_difference(before: &[ClosedPort], now: &[ClosedPort]) {
     let is_there = |it: &ClosedPort| now.iter().any(|other| is_same_port(other, it));
     for it in before.iter().filter(|it| !is_there(it)) {
         let service = it.service.as_ref().map(ToString::to_string);
-        tracing::info!(address = %it.address, service, "a health check port of a Service is no longer blocked");
+        tracing::info!(
+            target: NOTICE,
+            address = %it.address,
+            service,
+            "a health check port of a Service is no longer blocked"
+        );
     }
 }
 

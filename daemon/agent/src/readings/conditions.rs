@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use holdfast_core::facts::{Timestamp, TrafficPolicy};
-use holdfast_core::keys::{ObjectName, ServiceKey, Source};
+use holdfast_core::health::Health;
+use holdfast_core::keys::ObjectName;
 use holdfast_core::lifecycle::{self, BalancerPhase};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::time::ClockReading;
@@ -183,21 +184,12 @@ fn verdict_condition(view: &ServiceView, it: &FrontendView) -> Option<(Condition
         Verdict::Refusing | Verdict::Passing => Some((ConditionKind::NoBackends, cause)),
         Verdict::Dropping => Some((ConditionKind::NoLocalBackend, policy_cause(view, it))),
         Verdict::Held => Some((ConditionKind::Held, cause)),
-        Verdict::Conflict if has_service_counterpart(view, it) => None,
+        Verdict::Conflict if view.frontend_health(it) != Health::Outage => None,
         Verdict::Conflict => Some((ConditionKind::FrontendConflict, cause)),
         // A frontend has no reason before its first write; that is normal.
         Verdict::Unprogrammed => it.reason.is_some().then_some((ConditionKind::NotProgrammed, cause)),
         Verdict::Serving | Verdict::Draining | Verdict::Bypassed => None,
     }
-}
-
-/// Whether a Service of its own namespace has the address of a ServiceImport. Several controllers derive one from it,
-/// so nothing is wrong.
-fn has_service_counterpart(view: &ServiceView, it: &FrontendView) -> bool {
-    let is_derived = |owner: &ServiceKey| {
-        owner.source == Source::Kubernetes && owner.name.namespace() == view.key.name.namespace()
-    };
-    view.key.source == Source::ClusterSet && it.owner.as_ref().is_some_and(is_derived)
 }
 
 /// Which of the two traffic policies leaves this frontend's clients without a backend.

@@ -1,17 +1,31 @@
 //! Logs every change: one line for each outcome at a service, however many frontends have that outcome.
 //!
 //! Invariant: a line names what clients get from now on and the object that caused it, with the number of the full
-//! record. A change that clients do not notice is logged only at debug level.
+//! record. The beginning of an outage is a warning or an error, and its end a notice. A change that clients do not
+//! notice is logged only at debug level.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::change::Change;
+use holdfast_core::health::Health;
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict};
 use holdfast_status::record::{Record, Trigger};
 
 use super::change_record::{frontend_name, row_key, rows, rows_by_key, slot};
 use holdfast_host::logging::messages::{self, say};
+
+/// Logs a message at the level of a severity.
+macro_rules! say_at {
+    ($severity:expr, $message:expr, $($field:tt)+) => {
+        match $severity {
+            Severity::Error => say!(error, $message, $($field)+),
+            Severity::Warning => say!(warn, $message, $($field)+),
+            Severity::Notice => say!(notice, $message, $($field)+),
+            Severity::Info => say!(info, $message, $($field)+),
+        }
+    };
+}
 
 pub(super) fn write(change: &Change, record: &Record) {
     let seq = record.seq;
@@ -28,8 +42,8 @@ pub(super) fn write(change: &Change, record: &Record) {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum RowOutcome {
     Removed,
-    Added(Verdict, Option<Reason>),
-    Verdict(Verdict, Verdict, Option<Reason>),
+    Added(Verdict, Option<Reason>, Severity),
+    Verdict(Verdict, Verdict, Option<Reason>, Severity),
     Backends(Verdict),
     Remembered(Verdict),
     Updated(Verdict),
@@ -40,6 +54,8 @@ enum RowOutcome {
 #[derive(Default)]
 struct FrontendGroup {
     named: Vec<String>,
+    /// The services that have the address of one that is named.
+    owners: BTreeSet<String>,
     count: usize,
     /// How many backends the first of these frontends has now; `backends_before` is the former number.
     backends: usize,
@@ -53,6 +69,7 @@ impl FrontendGroup {
         }
         if self.named.len() < NAMED_MAX {
             self.named.push(frontend_name(row));
+            self.owners.extend(row.owner.as_ref().map(ToString::to_string));
         }
         self.count += 1;
     }
@@ -61,6 +78,11 @@ impl FrontendGroup {
         let more = self.count - self.named.len();
         let named = self.named.join(", ");
         if more > 0 { format!("{named} and {more} more") } else { named }
+    }
+
+    fn join_owners(&self) -> Option<String> {
+        let owners: Vec<&str> = self.owners.iter().map(String::as_str).collect();
+        (!owners.is_empty()).then(|| owners.join(", "))
     }
 }
 
@@ -90,9 +112,10 @@ fn row_outcome(
 ) -> RowOutcome {
     let verdict = new.verdict;
     match old {
-        None => RowOutcome::Added(verdict, new.reason),
+        None => RowOutcome::Added(verdict, new.reason, added_severity(new, after.frontend_health(new))),
         Some((_, old)) if (old.verdict, old.reason) != (verdict, new.reason) => {
-            RowOutcome::Verdict(old.verdict, verdict, new.reason)
+            let severity = verdict_severity(old.verdict, new, after.frontend_health(new));
+            RowOutcome::Verdict(old.verdict, verdict, new.reason, severity)
         }
         Some((before, old)) if !before.backends(old).map(slot).eq(after.backends(new).map(slot)) => {
             RowOutcome::Backends(verdict)
@@ -116,13 +139,17 @@ impl RowOutcome {
             Self::Removed => {
                 say!(info, messages::FRONTEND_REMOVED, %service, frontend, seq, cause);
             }
-            Self::Added(verdict, reason) => {
+            Self::Added(verdict, reason, severity) => {
                 let verdict = verdict.as_str();
                 let reason = reason.map(Reason::as_str);
-                say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause);
+                let owner = alike.join_owners();
+                say_at!(
+                    severity, messages::FRONTEND_ADDED,
+                    %service, frontend, verdict, reason, owner, backends, seq, cause
+                );
             }
-            Self::Verdict(was, verdict, reason) => {
-                log_verdict(service, (was, verdict, reason), alike, (seq, cause));
+            Self::Verdict(was, verdict, reason, severity) => {
+                log_verdict(service, (was, verdict, reason, severity), alike, (seq, cause));
             }
             Self::Backends(verdict) => {
                 let verdict = verdict.as_str();
@@ -134,7 +161,7 @@ impl RowOutcome {
             }
             Self::Updated(verdict) => {
                 let verdict = verdict.as_str();
-                say!(info, messages::FRONTEND_UPDATED, %service, frontend, verdict, backends, seq, cause);
+                say!(notice, messages::FRONTEND_UPDATED, %service, frontend, verdict, backends, seq, cause);
             }
             Self::Unchanged(verdict) => {
                 let verdict = verdict.as_str();
@@ -145,124 +172,152 @@ impl RowOutcome {
 }
 
 /// How much a new verdict matters to an operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum VerdictSeverity {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Severity {
     /// A hold ran out after an accident, and clients are no longer served.
     Error,
-    /// Clients are no longer served, or a hold began or ended.
+    /// Clients are no longer served, another service has an address that they dial, or a hold began.
     Warning,
-    /// Clients are served again, or are no longer served on purpose.
+    /// An outage or a hold is over, or clients are no longer served on purpose.
     Notice,
     Info,
 }
 
-/// Whether clients of a frontend get no backend of its service.
-const fn is_outage(verdict: Verdict) -> bool {
-    match verdict {
-        Verdict::Refusing
-        | Verdict::Dropping
-        | Verdict::Passing
-        | Verdict::Conflict
-        | Verdict::Unprogrammed => true,
-        Verdict::Serving | Verdict::Draining | Verdict::Held | Verdict::Bypassed => false,
-    }
+/// Whether clients of a frontend do not get the service that they dial, because of its address or protocol. This is a
+/// fault of objects, even if it was never served.
+const fn is_claimed_in_vain(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Conflict | Verdict::Unprogrammed)
 }
 
-/// Rates the change of a verdict. A hold is never silent: its beginning and its end are warnings.
-fn verdict_severity(old: Verdict, new: Verdict, reason: Option<Reason>) -> VerdictSeverity {
-    let is_meant = reason == Some(Reason::ScaledDown);
-    match (is_outage(old), is_outage(new)) {
-        (false, true) if old == Verdict::Held && !is_meant => VerdictSeverity::Error,
-        _ if (old == Verdict::Held) != (new == Verdict::Held) => VerdictSeverity::Warning,
-        (false, true) if is_meant => VerdictSeverity::Notice,
-        (false, true) => VerdictSeverity::Warning,
-        (true, false) => VerdictSeverity::Notice,
-        (true, true) | (false, false) => VerdictSeverity::Info,
+/// Rates a new frontend. One that has no backend yet is no news: its clients were never served.
+fn added_severity(new: &FrontendView, health: Health) -> Severity {
+    let is_outage = health == Health::Outage && is_claimed_in_vain(new.verdict);
+    if is_outage { Severity::Warning } else { Severity::Info }
+}
+
+/// Rates the change of a verdict.
+fn verdict_severity(old: Verdict, new: &FrontendView, health: Health) -> Severity {
+    let is_meant = new.reason == Some(Reason::ScaledDown)
+        || (health != Health::Outage && is_claimed_in_vain(new.verdict));
+    match (old.serves_clients(), new.verdict.serves_clients()) {
+        (_, true) if new.verdict == Verdict::Held && old != Verdict::Held => Severity::Warning,
+        (true, true) if old == Verdict::Held && new.verdict != Verdict::Held => Severity::Notice,
+        (true, true) => Severity::Info,
+        (false, true) => Severity::Notice,
+        (true, false) if is_meant => Severity::Notice,
+        (true, false) if old == Verdict::Held => Severity::Error,
+        (true, false) => Severity::Warning,
+        (false, false) => match (is_claimed_in_vain(old), is_claimed_in_vain(new.verdict)) {
+            (false, true) if health == Health::Outage => Severity::Warning,
+            (true, false) => Severity::Notice,
+            _ => Severity::Info,
+        },
     }
 }
 
 fn log_verdict(
     service: &ServiceKey,
-    (old, new, reason): (Verdict, Verdict, Option<Reason>),
+    (old, new, reason, severity): (Verdict, Verdict, Option<Reason>, Severity),
     alike: &FrontendGroup,
     (seq, cause): (Option<u64>, &str),
 ) {
-    let frontend = alike.join_names();
-    let backends = alike.backends;
-    let verdict = new.as_str();
-    let was = old.as_str();
-    let weight = verdict_severity(old, new, reason);
-    let reason = reason.map(Reason::as_str);
-    match (old == Verdict::Held, new == Verdict::Held, weight) {
-        (false, true, _) => {
-            say!(warn, messages::LIST_HELD, %service, frontend, verdict, was, reason, backends, seq, cause);
-        }
-        (true, false, VerdictSeverity::Error) => {
-            say!(error, messages::HOLD_ENDED, %service, frontend, verdict, was, reason, backends, seq, cause);
-        }
-        (true, false, _) => {
-            say!(warn, messages::HOLD_ENDED, %service, frontend, verdict, was, reason, backends, seq, cause);
-        }
-        (_, _, VerdictSeverity::Error | VerdictSeverity::Warning) => {
-            say!(warn, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
-        }
-        (_, _, VerdictSeverity::Notice) => {
-            say!(notice, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
-        }
-        (_, _, VerdictSeverity::Info) => {
-            say!(info, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
-        }
+    let (frontend, owner, backends) = (alike.join_names(), alike.join_owners(), alike.backends);
+    let (was, verdict, reason) = (old.as_str(), new.as_str(), reason.map(Reason::as_str));
+    match (old == Verdict::Held, new == Verdict::Held) {
+        (false, true) => say_at!(
+            severity, messages::LIST_HELD,
+            %service, frontend, verdict, was, reason, backends, seq, cause
+        ),
+        (true, false) => say_at!(
+            severity, messages::HOLD_ENDED,
+            %service, frontend, verdict, was, reason, owner, backends, seq, cause
+        ),
+        (true, true) | (false, false) => say_at!(
+            severity, messages::VERDICT_CHANGED,
+            %service, frontend, verdict, was, reason, owner, backends, seq, cause
+        ),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
+    use holdfast_core::keys::Protocol;
+    use holdfast_core::list::Scope;
+    use holdfast_core::op::FrontendType;
+
     use super::*;
 
-    /// `journalctl -p warning` shows every unintended outage, and `-p notice` its end too.
+    fn frontend(verdict: Verdict, reason: Option<Reason>) -> FrontendView {
+        FrontendView {
+            address: [10, 96, 0, 10].into(),
+            port: NonZeroU16::new(80).unwrap(),
+            protocol: Protocol::TCP,
+            kind: FrontendType::ClusterIp,
+            port_name: "".into(),
+            position: None,
+            scope: Scope::Cluster,
+            external_local: false,
+            verdict,
+            reason,
+            status: Status::Done,
+            owner: None,
+            applied: None,
+            since: holdfast_core::facts::Timestamp::default(),
+        }
+    }
+
+    #[track_caller]
+    fn check(old: Verdict, new: Verdict, reason: Option<Reason>, expected: Severity) {
+        let health = Health::from_verdict(new, reason);
+        let found = verdict_severity(old, &frontend(new, reason), health);
+        assert_eq!(found, expected, "{old} to {new}, {reason:?}");
+    }
+
+    /// `journalctl -p warning` shows the beginning of every outage that nobody asked for, and `-p notice` its end too.
     #[test]
     fn the_beginning_of_an_outage_is_a_warning_and_its_end_a_notice() {
         use Verdict::{
             Bypassed, Conflict, Draining, Dropping, Held, Passing, Refusing, Serving, Unprogrammed,
         };
 
-        let outages = [Refusing, Dropping, Passing, Conflict, Unprogrammed];
-        for outage in outages {
+        let (unready, scaled) = (Some(Reason::AllUnready), Some(Reason::ScaledDown));
+        for outage in [Refusing, Dropping, Passing, Conflict, Unprogrammed] {
             for served in [Serving, Draining, Bypassed] {
-                assert_eq!(
-                    verdict_severity(served, outage, Some(Reason::AllUnready)),
-                    VerdictSeverity::Warning,
-                    "{outage:?}"
-                );
-                assert_eq!(
-                    verdict_severity(served, outage, Some(Reason::ScaledDown)),
-                    VerdictSeverity::Notice,
-                    "{outage:?}"
-                );
-                assert_eq!(verdict_severity(outage, served, None), VerdictSeverity::Notice, "{outage:?}");
+                check(served, outage, unready, Severity::Warning);
+                check(served, outage, scaled, Severity::Notice);
+                check(outage, served, None, Severity::Notice);
             }
-            assert_eq!(
-                verdict_severity(Held, outage, Some(Reason::HoldExpired)),
-                VerdictSeverity::Error,
-                "{outage:?}"
-            );
-            assert_eq!(
-                verdict_severity(Held, outage, Some(Reason::ScaledDown)),
-                VerdictSeverity::Warning,
-                "{outage:?}"
-            );
-            assert_eq!(
-                verdict_severity(outage, Held, Some(Reason::Vanished)),
-                VerdictSeverity::Warning,
-                "{outage:?}"
-            );
-            assert!(
-                outages.iter().all(|other| verdict_severity(outage, *other, None) == VerdictSeverity::Info),
-                "{outage:?}"
-            );
+            check(Held, outage, Some(Reason::HoldExpired), Severity::Error);
+            check(Held, outage, scaled, Severity::Notice);
+            check(outage, Held, Some(Reason::Vanished), Severity::Warning);
         }
-        assert_eq!(verdict_severity(Serving, Held, Some(Reason::Vanished)), VerdictSeverity::Warning);
-        assert_eq!(verdict_severity(Held, Serving, None), VerdictSeverity::Warning);
-        assert_eq!(verdict_severity(Serving, Draining, Some(Reason::ScaledDown)), VerdictSeverity::Info);
+        check(Serving, Held, Some(Reason::Vanished), Severity::Warning);
+        check(Held, Held, Some(Reason::MassLoss), Severity::Info);
+        check(Held, Serving, None, Severity::Notice);
+        check(Serving, Draining, scaled, Severity::Info);
+        check(Serving, Dropping, Some(Reason::LocalPolicy), Severity::Warning);
+    }
+
+    #[test]
+    fn an_address_that_another_service_has_is_a_warning_though_nobody_was_served() {
+        let claimed = Some(Reason::Claimed);
+        check(Verdict::Refusing, Verdict::Conflict, claimed, Severity::Warning);
+        check(Verdict::Conflict, Verdict::Refusing, Some(Reason::NoEndpoints), Severity::Notice);
+        check(Verdict::Refusing, Verdict::Refusing, Some(Reason::AllUnready), Severity::Info);
+        for (verdict, reason, expected) in [
+            (Verdict::Conflict, claimed, Severity::Warning),
+            (Verdict::Unprogrammed, Some(Reason::Address), Severity::Warning),
+            (Verdict::Unprogrammed, None, Severity::Info),
+            (Verdict::Refusing, Some(Reason::NoEndpoints), Severity::Info),
+            (Verdict::Refusing, Some(Reason::AllUnready), Severity::Info),
+            (Verdict::Serving, None, Severity::Info),
+        ] {
+            let health = Health::from_verdict(verdict, reason);
+            assert_eq!(added_severity(&frontend(verdict, reason), health), expected, "{verdict} {reason:?}");
+        }
+        let derived = frontend(Verdict::Conflict, claimed);
+        assert_eq!(added_severity(&derived, Health::Intended), Severity::Info, "a derived Service has it");
     }
 }

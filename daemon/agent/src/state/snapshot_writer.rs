@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::{Damage, OmittedServices, SnapshotContext, StateFolder, StoreOutcome};
 use crate::recorder::{History, boot_id};
-use holdfast_host::logging::messages::{self, say};
+use holdfast_host::logging::messages::{self, NOTICE, say};
 use holdfast_kubernetes::source::UntabledView;
 
 /// The least time between two writes: a burst of changes is one write.
@@ -215,7 +215,7 @@ impl SnapshotWriter {
             (None, Some(error)) => {
                 say!(warn, messages::SNAPSHOT_NOT_WRITTEN, %error);
             }
-            (Some(_), None) => tracing::info!("the snapshot is written again"),
+            (Some(_), None) => tracing::info!(target: NOTICE, "the snapshot is written again"),
             _ => {}
         }
         if before.left_out != left_out && left_out.count > 0 {

@@ -14,7 +14,7 @@ use super::fixture::{everything, serve, serve_with};
 use super::judged;
 use super::tables::rows;
 use super::{doors, drains, fixture::Served};
-use crate::flows;
+use crate::{failing_backends, flows};
 use holdfast_agent::recorder::tests::incident_history;
 use holdfast_agent::state::{Damage, OmittedServices, SnapshotWrite};
 
@@ -162,9 +162,17 @@ fn every_answer_is_described_field_by_field() {
         compare(&serde_json::from_str(record).unwrap(), schema, &document, &mut seen);
     }
     // No answer above has these parts: the incident has no gap and no backend that changes its state, no engine reads
-    // the maps here, so a packet gets no backend, and no apiserver was queried for the diagnosis.
+    // the maps here, so a packet gets no backend, no backend failed a client, and no apiserver was queried for the
+    // diagnosis.
     let api = judged::answers_of_the_apiserver();
-    for (name, part) in [("Gap", gap()), ("Changed", changed()), ("PacketBackend", share()), ("Api", api)] {
+    let failing = failing_backends::tests::row();
+    for (name, part) in [
+        ("Gap", gap()),
+        ("Changed", changed()),
+        ("PacketBackend", share()),
+        ("FailingBackend", failing),
+        ("Api", api),
+    ] {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
         compare(&part, &schema, &document, &mut seen);
     }

@@ -1,4 +1,4 @@
-//! The lines about backends without new clients because holdfast's own health checks of them fail.
+//! The lines about backends that fail: holdfast's own health checks of them, or the connections of clients.
 //!
 //! Invariant: a failed check is reported, and is no fault of the daemon.
 
@@ -23,6 +23,32 @@ struct LastCheck {
     result: String,
     error: Option<String>,
     at: String,
+}
+
+/// A backend that failed clients from outside lately, although new ones get it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct FailingBackend {
+    service: String,
+    backend: String,
+    frontend: String,
+    protocol: String,
+    how: String,
+}
+
+impl FailingBackend {
+    pub(super) fn service(&self) -> &str {
+        &self.service
+    }
+
+    pub(super) fn describe_state(&self) -> String {
+        let Self { service, backend, frontend, protocol, how } = self;
+        match how.as_str() {
+            "silent" => format!("{service}: {backend} answers no client of {frontend}/{protocol}"),
+            how => {
+                format!("{service}: {backend} {how} clients of {frontend}/{protocol} within half a minute")
+            }
+        }
+    }
 }
 
 impl FailingCheck {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use holdfast_core::health::Health;
 use serde::Serialize;
 
 use super::Service;
@@ -17,6 +18,8 @@ pub(super) struct NotServing {
     service: String,
     pub(super) verdict: String,
     reason: Option<String>,
+    /// `outage`: clients fail, and nobody asked for it.
+    health: String,
     since: Option<String>,
     /// The service that has its address.
     owner: Option<String>,
@@ -27,21 +30,21 @@ impl NotServing {
     pub(super) fn from_service(service: &Service) -> Option<Self> {
         let is_normal = |verdict: &String| matches!(verdict.as_str(), "serving" | "bypassed");
         let verdict = service.verdict.clone().filter(|verdict| !is_normal(verdict))?;
-        let Service { service, reason, since, owner, .. } = service;
+        let Service { service, reason, health, since, owner, .. } = service;
         Some(Self {
             service: service.clone(),
             verdict,
             reason: reason.clone(),
+            health: health.clone(),
             since: since.clone(),
             owner: owner.clone(),
         })
     }
 
-    /// Whether clients fail although nobody meant it. Draining backends serve, and a service that was scaled down, that
-    /// has its endpoints on other nodes by its policy, or that the real balancer answers, is as it was asked for.
-    pub(super) fn is_fault(&self) -> bool {
-        let is_meant = matches!(self.reason.as_deref(), Some("scaled-down" | "local-policy"));
-        !is_meant && !matches!(self.verdict.as_str(), "draining" | "passing")
+    /// Whether clients fail, and nobody asked for it.
+    pub(super) fn is_outage(&self) -> bool {
+        // A daemon that an upgrade has not replaced yet does not tell.
+        self.health.is_empty() || self.health == Health::Outage.as_str()
     }
 
     fn cause(&self) -> String {
@@ -94,6 +97,7 @@ mod tests {
             service: format!("demo/{name}"),
             verdict: verdict.to_owned(),
             reason: Some("scaled-down".to_owned()),
+            health: "intended".to_owned(),
             since: Some(format!("2026-01-08T11:11:{since:02}Z")),
             owner: (verdict == "conflict").then(|| "demo/first".to_owned()),
         }

@@ -13,8 +13,8 @@ use holdfast_core::snapshot::{FrontendView, PortView, ServiceState, ServiceView,
 use super::Case;
 use crate::evidence::{
     ClientTrace, Conntrack, DnsReplies, EndpointsObject, Flows, HostPort, HttpProbe, Lease, Listener, Lookup,
-    MapRow, ObservedIpAddress, ObservedNode, ObservedService, ObservedSlice, Pods, Probe, RecognisedEvent,
-    Resolver, ReversePath, Route, Rule, UnmatchedPod, WatchStatus,
+    ManifestWorkload, MapRow, ObservedIpAddress, ObservedNode, ObservedService, ObservedSlice, Pods, Probe,
+    RecognisedEvent, Resolver, ReversePath, Route, Rule, UnmatchedPod, WatchStatus,
 };
 use crate::evidence_source::EvidenceSource;
 use holdfast_status::record::Record;
@@ -72,6 +72,7 @@ reads! {
     host_port_rules: Lookup<Vec<u16>> = host.host_port_rules, Host;
     host_addresses: Lookup<Vec<IpAddr>> = host.addresses, Host;
     health: Lookup<u16> = host.health, Host;
+    manifests: Lookup<ManifestWorkload> = host.manifests, Manifests;
     service_lookup: Lookup<Option<ObservedService>> = cluster.service, Service;
     slices_lookup: Lookup<Vec<ObservedSlice>> = cluster.slices, Slices;
     pods_lookup: Lookup<Pods> = cluster.pods, Pods;

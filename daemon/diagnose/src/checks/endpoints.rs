@@ -12,6 +12,7 @@ use holdfast_core::lifecycle::{Severity, endpoints as lifecycle};
 use holdfast_core::snapshot::Verdict;
 use serde_json::json;
 
+use super::selector;
 use crate::case::{Case, judge_unavailable, missing_right_remedy};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Condition, Lease};
@@ -77,14 +78,13 @@ fn judge_unlisted_manifest(case: &Case<'_>) -> Judgement {
     let origin = case.facts().and_then(|facts| facts.meta.origin.as_deref());
     let origin = origin.map(|origin| format!(" ({})", clean(origin))).unwrap_or_default();
     let name = case.name().name();
+    let selector = selector::describe_manifest_selector(case).map(|it| format!(" {it}")).unwrap_or_default();
     Judgement::error(format!(
-        "The manifests have no EndpointSlice of it{origin}. Holdfast reads neither Pods nor a selector there, so no \
-         label of a pod counts."
+        "The manifests have no EndpointSlice of it{origin}, and no selector makes one there.{selector}"
     ))
     .remedy(Remedy::safe(format!(
         "Write an EndpointSlice with the label kubernetes.io/service-name={name}, or correct that label. If the \
-         Service is a cluster's, have holdfast read it from the apiserver: `diagnose` then compares its selector with \
-         the pods' labels."
+         Service is a cluster's, have holdfast read it from the apiserver: a controller there makes slices by the selector."
     )))
 }
 

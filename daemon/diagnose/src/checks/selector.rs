@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use holdfast_core::keys::Source;
 use serde_json::{Value, json};
 
 use crate::case::{Case, judge_unavailable};
 use crate::command::Command;
 use crate::finding::{Judgement, Remedy};
-use crate::formatting::{self, format_count};
+use crate::formatting::{self, clean, format_count};
 use crate::limits::NAMED_MAX;
 
 /// Labels are short. Longer texts are not compared.
@@ -33,6 +34,15 @@ struct CandidatePods<'a> {
 }
 
 pub(super) fn check_typo(case: &Case<'_>) -> Judgement {
+    if case.source() == Some(Source::Manifests) {
+        return match describe_manifest_selector(case) {
+            Some(_) if case.all_slices().next().is_some() => {
+                Judgement::not_applicable("Of manifests, EndpointSlices alone count, and it has one.")
+            }
+            Some(sentence) => Judgement::info(sentence),
+            None => Judgement::not_applicable("There is no selector to compare with."),
+        };
+    }
     let Some(selector) = case.selector().filter(|selector| !selector.is_empty()) else {
         return Judgement::not_applicable("There is no selector to compare with.");
     };
@@ -59,6 +69,36 @@ pub(super) fn check_typo(case: &Case<'_>) -> Judgement {
         true => Judgement::ok("No other pod has labels that are nearly those of the selector."),
         false => judge_candidates(case, selector, &candidates, near.iter().all(|pod| pod.running.is_some())),
     }
+}
+
+/// The selector of a Service that comes from a manifest, if it has one and the manifests could be read.
+pub(super) fn manifest_selector<'a>(case: &Case<'a>) -> Option<&'a Labels> {
+    case.manifests().answer()?.selector.as_ref().filter(|selector| !selector.is_empty())
+}
+
+/// What the selector of a manifest's Service matches among the Pods of the manifests. Neither decides what is served.
+pub(super) fn describe_manifest_selector(case: &Case<'_>) -> Option<String> {
+    let selector = manifest_selector(case)?;
+    let pods = &case.manifests().answer()?.pods;
+    let words = formatting::format_selector(selector);
+    if pods.is_empty() {
+        return Some(format!("Its selector is {words}, and the manifests have no pod."));
+    }
+    let matched =
+        pods.iter().filter(|pod| selector.iter().all(|(key, value)| pod.labels.get(key) == Some(value)));
+    let matched = matched.count();
+    if matched > 0 {
+        let verb = if matched == 1 { "has" } else { "have" };
+        return Some(format!(
+            "Its selector is {words}, and {} {verb} these labels.",
+            format_count(matched, "pod")
+        ));
+    }
+    let near = pods.iter().find_map(|pod| Some((pod, find_changes(selector, &pod.labels)?)));
+    let near = near.map(|(pod, changes)| {
+        format!(" {} {} has {}.", clean(&pod.kind), clean(&pod.name), format_labels(&changes))
+    });
+    Some(format!("Its selector {words} matches no pod of the manifests.{}", near.unwrap_or_default()))
 }
 
 fn judge_candidates(
@@ -121,7 +161,17 @@ fn find_changes<'a>(selector: &Labels, labels: &'a Labels) -> Option<Vec<(&'a st
 fn is_close(a: &str, b: &str) -> bool {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_', '.'], "");
     let slips = if a.len().min(b.len()) > SLIP_MAX * 2 { SLIP_MAX } else { 1 };
-    plain(a) == plain(b) || edit_distance(a, b) <= slips
+    plain(a) == plain(b) || are_letters_swapped(a, b) || edit_distance(a, b) <= slips
+}
+
+/// Whether two texts differ by two neighbouring letters that changed places.
+fn are_letters_swapped(a: &str, b: &str) -> bool {
+    let differing: Vec<usize> =
+        a.bytes().zip(b.bytes()).enumerate().filter(|(_, (a, b))| a != b).map(|(place, _)| place).collect();
+    let [first, second] = differing.as_slice() else { return false };
+    let letters = |text: &str| text.bytes().skip(*first).take(2).collect::<Vec<_>>();
+    let swapped: Vec<u8> = letters(b).into_iter().rev().collect();
+    a.len() == b.len() && *second == first + 1 && letters(a) == swapped
 }
 
 /// The Levenshtein distance of two texts, in bytes. Unequal long texts count as far apart.
@@ -158,6 +208,12 @@ mod tests {
             assert_eq!(edit_distance(a, b), slips, "{a} {b}");
         }
         assert_eq!(edit_distance(&"a".repeat(100), "a"), usize::MAX, "long texts are not compared");
+    }
+
+    #[test]
+    fn swapped_letters_are_one_slip() {
+        assert!(is_close("web", "wbe") && is_close("ab", "ba") && is_close("payment", "paymnet"));
+        assert!(!is_close("web", "bew") && !is_close("abc", "xyz") && !is_close("web", "wbes"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use holdfast_core::keys::{ObjectName, Protocol, Source};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Verdict};
 use serde_json::json;
 
-use super::selector::edit_distance;
+use super::selector::{self, edit_distance};
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
 use crate::finding::{Judgement, Remedy};
@@ -229,6 +229,15 @@ pub(super) fn check_families(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn check_selector(case: &Case<'_>) -> Judgement {
+    if case.source() == Some(Source::Manifests) {
+        return match selector::manifest_selector(case) {
+            Some(selector) => Judgement::ok(format!(
+                "Its selector is {}; of manifests, EndpointSlices alone count.",
+                formatting::format_selector(selector)
+            )),
+            None => Judgement::not_applicable("Of manifests, EndpointSlices alone count."),
+        };
+    }
     let Some(selector) = case.selector() else {
         return judge_unavailable(case.service_lookup(), "Its selector");
     };

@@ -2,6 +2,7 @@
 //!
 //! Invariant: only the names of processes come from tenants.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::Lookup;
@@ -30,6 +31,27 @@ pub struct Host {
     pub addresses: Lookup<Vec<IpAddr>>,
     /// The HTTP status of this service's health port.
     pub health: Lookup<u16>,
+    /// What the folder of manifests has besides the objects that are served.
+    pub manifests: Lookup<ManifestWorkload>,
+}
+
+/// The selector of a manifest's Service, and the pods that manifests describe. Neither counts for what is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct ManifestWorkload {
+    /// `None`: the Service has no selector.
+    pub selector: Option<BTreeMap<String, String>>,
+    /// Pods and templates of pods in the Service's namespace; the first ones.
+    pub pods: Vec<ManifestPod>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct ManifestPod {
+    /// `Pod`, or the kind that has the template.
+    pub kind: String,
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A socket that listens, or is bound without a peer.

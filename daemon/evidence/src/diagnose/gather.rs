@@ -86,7 +86,8 @@ impl Gatherer {
         let (name, snapshot, views) = (known.name(), known.snapshot(), known.views());
         let own = host::host_addresses().unwrap_or_default();
         let backends = probes::backend_targets(views, &self.node, &own);
-        let wanted = HostQuery::from_views(views, &backends);
+        let wanted = HostQuery::from_views(views, &backends)
+            .with_manifests(self.config.borrow().manifests.path.as_deref(), views);
         let servers = NameServers::new(name, views, snapshot, (&self.node, &own));
         let (mut cluster, host, probes, names) = tokio::join!(
             self.query_cluster(name, views, options, deadline),

@@ -42,6 +42,10 @@ pub(crate) const OBJECT_BYTES_MAX: usize = 2 << 20;
 /// The most bytes of a refusal: a sentence, or the page of a proxy.
 pub(crate) const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
+/// The most bytes of manifests that a diagnosis reads, and the most pods in them that it compares with a selector.
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 8 << 20;
+pub(crate) const MANIFEST_PODS_MAX: usize = 1_000;
+
 /// The most bytes of a request's path and query: proxies accept that much, and no real selector is longer.
 pub(crate) const QUERY_BYTES_MAX: usize = 4 << 10;
 

@@ -27,10 +27,12 @@ macro_rules! messages {
 }
 
 messages! {
-    STARTED = "fa7bcbd42d2dc89fb8a718175b425260", "started; the admin API answers";
+    STARTED = "fa7bcbd42d2dc89fb8a718175b425260", "started; ask `holdfast status` how it is";
     /// The service manager got `READY=1`.
-    READY = "65b0794de283a67c935fa3309c90d955", "ready; the datapath has the table";
-    STOPPING = "187b7d892993e66831760515b687f134", "stopping; what the kernel has stays";
+    READY = "65b0794de283a67c935fa3309c90d955", "ready; clients are served";
+    /// The same, where nothing is attached.
+    READY_IN_MEMORY = "841f81f04bb6cd482ade62fc5de12a48", "ready; the maps are in memory, so no client is served";
+    STOPPING = "187b7d892993e66831760515b687f134", "stopping; clients do not notice, and no change is followed";
     STOPPING_UNPINNED = "5d1c3f8a90b7472e8f64e2a1c79b0d36", "stopping; programs or their pins are gone, so clients may lose service";
     RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
     NOT_RELOADED = "8becadd9e7b51c2e90a24cd6d196661d", "not reloaded; the old configuration stays";
@@ -51,9 +53,9 @@ messages! {
     MAPS_CHANGED = "8180364fe8250db68e5e000e5de240f1", "another program changed our maps; the differences are rewritten";
     PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "another program changed our programs, pins or bitmaps; restored";
     TOOK_OVER = "226800a691cbbc93489b46634c5be255", "this version's programs have replaced the former ones";
-    DEVICE_SERVED = "534ec5f97a08634c7b0e9d5f3f19a6c2", "packets are translated at a device";
-    DEVICE_LEFT = "0458576a90e13666cbebeac21d036d36", "packets are no longer translated at a device";
-    PACKETS_NOT_SERVED = "da4a158cb5ae4a01af946dd10638cc8e", "packets are not translated; sockets are served";
+    DEVICE_SERVED = "534ec5f97a08634c7b0e9d5f3f19a6c2", "clients from outside are served at a device";
+    DEVICE_LEFT = "0458576a90e13666cbebeac21d036d36", "clients from outside are no longer served at a device";
+    PACKETS_NOT_SERVED = "da4a158cb5ae4a01af946dd10638cc8e", "clients from outside are not served; processes and pods of this node are";
     OTHER_PROXY = "ef24ba3e79f39a7a1e48e02b040101ab", "another proxy serves on this node too";
     SNAPSHOT_NOT_USED = "782dcfe9c369d4575f3e3aa03b46cf88", "the snapshot cannot be used; a new one replaces it once every source has delivered";
     SNAPSHOT_DAMAGED = "c0d3c1a8b4e64a0f9a3b7d52f6e1904b", "the snapshot is damaged; using its whole records and those of the previous one";

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::endpoint_error::EndpointError;
 use super::endpoints::{Endpoint, EndpointId, Endpoints};
-use holdfast_host::logging::messages::{self, say};
+use holdfast_host::logging::messages::{self, NOTICE, say};
 
 /// The table of endpoints, shared by everything that dials.
 #[derive(Clone, Debug)]
@@ -128,6 +128,9 @@ fn log_change(before: &Endpoint, after: &Endpoint) {
     match new {
         Some(error) if !is_same || has_failed => {
             say!(warn, messages::APISERVER_TROUBLE, endpoint, state, %error);
+        }
+        _ if before.state == ApiserverState::Failed && after.state != ApiserverState::Failed => {
+            tracing::info!(target: NOTICE, endpoint, state, "an apiserver answers again");
         }
         _ if before.state != after.state => tracing::info!(endpoint, state, "apiserver changed its state"),
         _ => {}

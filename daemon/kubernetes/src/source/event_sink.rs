@@ -160,7 +160,7 @@ impl EventSink {
     }
 
     async fn report_synced(&self) -> Result<(), SinkClosed> {
-        tracing::info!(source = %self.source, "the apiserver's objects are complete");
+        tracing::info!(source = %self.source, "every object of the apiserver has been read");
         self.events.send(vec![Event::Synced(self.source)]).await.map_err(|_| SinkClosed)
     }
 

@@ -15,6 +15,7 @@ mod watch_stream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use holdfast_host::logging::messages::NOTICE;
 use holdfast_objects::{Defaulting, Provenance};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -290,9 +291,13 @@ impl Reflector {
     fn log_recovery(&self, failures: &mut FailureState) {
         match (std::mem::take(&mut failures.is_logged), self.selection.what) {
             (false, _) => {}
-            (true, Resource::Node) => tracing::info!("this node's Node object can be read again"),
-            (true, Resource::Imports) => tracing::info!("the cluster's ServiceImports can be read"),
-            (true, what) => tracing::info!(watch = %what, "watching again"),
+            (true, Resource::Node) => {
+                tracing::info!(target: NOTICE, "this node's Node object can be read again");
+            }
+            (true, Resource::Imports) => {
+                tracing::info!(target: NOTICE, "the cluster's ServiceImports can be read");
+            }
+            (true, what) => tracing::info!(target: NOTICE, watch = %what, "watching again"),
         }
     }
 

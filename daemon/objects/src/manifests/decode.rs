@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts};
 use holdfast_core::keys::Source;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::{self as objects, Defaulting, ObjectError, ObjectKind, Provenance, ServiceWire, SliceWire};
@@ -61,7 +61,8 @@ pub struct FileContents {
 pub fn decode_file(file: &Arc<str>, bytes: &[u8]) -> Result<FileContents, String> {
     let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let documents = if file.ends_with(".json") { parse_json(text)? } else { parse_yaml(text)? };
+    let documents: Vec<Document> =
+        if file.ends_with(".json") { parse_json(text)? } else { parse_yaml(text)? };
     let mut reading = Decoder::new(file);
     for (position, document) in documents.into_iter().enumerate() {
         reading.decode_document(&format!("document {}", position + 1), document);
@@ -69,12 +70,19 @@ pub fn decode_file(file: &Arc<str>, bytes: &[u8]) -> Result<FileContents, String
     Ok(reading.contents)
 }
 
-fn parse_json(text: &str) -> Result<Vec<Document>, String> {
+/// Parses a file into its documents as they are, whatever their kinds.
+pub fn parse_documents(file: &str, bytes: &[u8]) -> Result<Vec<Value>, String> {
+    let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if file.ends_with(".json") { parse_json(text) } else { parse_yaml(text) }
+}
+
+fn parse_json<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
     let documents = serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>();
     documents.map_err(|error| format!("is not JSON: {error}"))
 }
 
-fn parse_yaml(text: &str) -> Result<Vec<Document>, String> {
+fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
     let budget = serde_saphyr::budget! {
         max_events: YAML_EVENTS_MAX,
         max_nodes: YAML_EVENTS_MAX,

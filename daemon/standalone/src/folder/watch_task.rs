@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_host::logging::messages::NOTICE;
 use inotify::EventOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
@@ -139,7 +140,7 @@ impl<F: FileFormat> FolderWatcher<F> {
         let path = path.to_string_lossy();
         send_group(events, vec![F::hang_news(&path, HANGS)]).await;
         let result = task.await?;
-        tracing::info!(folder = %path, "the folder of {} answers again", F::NAMED);
+        tracing::info!(target: NOTICE, folder = %path, "the folder of {} answers again", F::NAMED);
         send_group(events, result.0.state.folder.recovery_news()).await;
         Ok(result)
     }

@@ -1,5 +1,6 @@
 //! Which services have which conditions, and which conditions are kept beyond the limit.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,6 +194,26 @@ fn invariant_10_namespaces_take_turns_and_intended_conditions_come_last() {
     // A named condition stays named when others come.
     views.push(broken("loud/z".to_owned(), Reason::Vanished, 0));
     assert_eq!(Conditions::from_snapshot(&snapshot(views), &[]).named, found.named);
+}
+
+/// The alert that wakes an operator leaves out what `status` does not call an outage, and nothing else.
+#[test]
+fn the_alert_of_services_without_backends_fires_for_outages_alone() {
+    let rules = include_str!("../../../../../contrib/prometheus/holdfast.rules.yaml");
+    let (_, left_out) = rules.split_once("condition=\"no_backends\",cause!~\"").unwrap();
+    let left_out: BTreeSet<&str> = left_out.split('"').next().unwrap().split('|').collect();
+    let is_intended = |reason: &Reason| {
+        Health::from_verdict(Verdict::Refusing, Some(*reason)) == Health::Intended
+            // It has a condition of its own, without an alert.
+            && *reason != Reason::LocalPolicy
+    };
+    let intended = Reason::ALL.into_iter().filter(is_intended).map(|it| reason_cause(it).as_str());
+    assert_eq!(left_out, intended.collect());
+    let condition =
+        |cause| Condition { service: name("shop/web"), kind: ConditionKind::NoBackends, cause, since: NOW };
+    for cause in ConditionCause::ALL {
+        assert_eq!(condition(cause).is_on_purpose(), left_out.contains(cause.as_str()), "{cause}");
+    }
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub(super) struct Given {
     service: String,
     /// Objects as the apiserver has them.
     objects: Vec<Value>,
+    /// The file of manifests with all objects; absent: the apiserver has them.
+    manifest: Option<Arc<str>>,
     /// Objects that replace those of the same name, one after the other.
     then: Vec<Value>,
     /// Age of the objects in seconds; a few by default.
@@ -306,12 +308,11 @@ impl Given {
     /// The real engine's result for the objects.
     fn snapshot(&self) -> (Snapshot, Engine<MemoryMaps>) {
         let maps = MemoryMaps::new(Capacity { slots: 1_024, ports: 64, services: 64 });
-        let (mut engine, _) =
-            Engine::start(maps, holdfast_core::index::Seed(0), &[Source::Kubernetes]).unwrap();
+        let (mut engine, _) = Engine::start(maps, holdfast_core::index::Seed(0), &[self.source()]).unwrap();
         engine.apply(Event::NodeApplied(Arc::new(self.node())));
         engine.apply(Event::SettingsApplied(Arc::new(Settings::default())));
-        self.objects.iter().flat_map(applied).for_each(|event| engine.apply(event));
-        engine.apply(Event::Synced(Source::Kubernetes));
+        self.objects.iter().flat_map(|it| self.applied(it)).for_each(|event| engine.apply(event));
+        engine.apply(Event::Synced(self.source()));
         let known_for = self.known_for.unwrap_or(8);
         let now = |second: i64| ClockReading {
             wall: Timestamp(TAKEN.0 - known_for + second),
@@ -321,12 +322,21 @@ impl Given {
             engine.step(now(second), &mut |_| {});
         }
         for object in &self.then {
-            applied(object).into_iter().for_each(|event| engine.apply(event));
+            self.applied(object).into_iter().for_each(|event| engine.apply(event));
             engine.step(now(4), &mut |_| {});
         }
         let mut snapshot = (5..9).map(|second| engine.step(now(second), &mut |_| {})).last().unwrap();
         self.own.disturb(Arc::make_mut(&mut snapshot));
         (Arc::unwrap_or_clone(snapshot), engine)
+    }
+
+    fn source(&self) -> Source {
+        self.manifest.as_ref().map_or(Source::Kubernetes, |_| Source::Manifests)
+    }
+
+    fn applied(&self, object: &Value) -> Vec<Event> {
+        let (source, origin) = (self.source(), self.manifest.clone());
+        applied(object, &Provenance { source, origin, defaulting: Defaulting::AsApiserver })
     }
 
     fn node(&self) -> NodeFacts {
@@ -387,18 +397,16 @@ fn outcome_of(text: &str) -> ProbeOutcome {
     }
 }
 
-fn applied(object: &Value) -> Vec<Event> {
-    let provenance =
-        Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::AsApiserver };
+fn applied(object: &Value, provenance: &Provenance) -> Vec<Event> {
     let rejected = |rejection| panic!("{rejection:?}");
     match object.get("kind").and_then(Value::as_str).unwrap() {
-        "Service" => match parse_service(&from_value(object).unwrap(), &provenance) {
+        "Service" => match parse_service(&from_value(object).unwrap(), provenance) {
             Ok(facts) => vec![Event::ServiceApplied(Arc::new(facts))],
             Err(rejection) => vec![Event::Rejected(rejection)],
         },
         "EndpointSlice" => {
             let (facts, partial) =
-                parse_slice(&from_value(object).unwrap(), &provenance).unwrap_or_else(rejected);
+                parse_slice(&from_value(object).unwrap(), provenance).unwrap_or_else(rejected);
             [Event::SliceApplied(Arc::new(facts))].into_iter().chain(partial.map(Event::Rejected)).collect()
         }
         other => panic!("{other}"),

@@ -5,6 +5,7 @@
 
 mod files;
 mod listeners;
+mod manifests;
 mod routes;
 
 use std::collections::BTreeSet;
@@ -13,13 +14,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use holdfast_core::keys::Transport;
+use holdfast_core::keys::{Source, Transport};
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::ServiceView;
 use holdfast_diagnose::evidence::{Host, Listener, Lookup, ReversePath, Route, Rule};
 use nix::ifaddrs::getifaddrs;
 use tokio::time::{Instant, timeout_at};
 
+use self::manifests::ManifestQuery;
 use super::probes::{self, ProbeTarget};
 use crate::diagnose::limits::HOST_TIMEOUT;
 use holdfast_agent::proxies;
@@ -31,6 +33,8 @@ pub(super) struct HostQuery {
     health: Option<u16>,
     frontends: BTreeSet<(SocketAddr, Transport)>,
     backends: Vec<IpAddr>,
+    /// The Service and the folder of manifests that it comes from.
+    manifests: Option<ManifestQuery>,
 }
 
 impl HostQuery {
@@ -50,6 +54,13 @@ impl HostQuery {
         let addresses: BTreeSet<IpAddr> = backends.iter().map(ProbeTarget::address).collect();
         wanted.backends = addresses.into_iter().collect();
         wanted
+    }
+
+    /// Reads the folder of manifests as well, if the service comes from there.
+    pub(super) fn with_manifests(self, folder: Option<&Path>, views: &[Arc<ServiceView>]) -> Self {
+        let view = views.iter().find(|view| view.key.source == Source::Manifests);
+        let manifests = view.zip(folder).map(|(view, folder)| ManifestQuery::new(folder, view));
+        Self { manifests, ..self }
     }
 }
 
@@ -88,6 +99,7 @@ fn fail_all(why: &str) -> Host {
         host_port_rules: fail(why),
         addresses: fail(why),
         health: fail(why),
+        manifests: fail(why),
     }
 }
 
@@ -107,6 +119,7 @@ fn read_host(root: &Path, wanted: &HostQuery) -> Host {
         host_port_rules: to_lookup(proxies::host_ports()).map(|ports| ports.into_iter().collect()),
         addresses: to_lookup(host_addresses()),
         health: Lookup::default(),
+        manifests: manifests::read_workload(wanted.manifests.as_ref()),
     }
 }
 

@@ -1,0 +1,66 @@
+//! What `status` calls an outage, and what it only lists.
+
+use holdfast_core::keys::{Source, Transport};
+use holdfast_core::op::{QuotaId, ServiceId};
+use holdfast_core::snapshot::{Reason, Verdict};
+use holdfast_status::datapath::{BackendRefusal, FlowSample, FlowStatus, FlowSweepProgress};
+
+use super::*;
+
+/// A service that its owner scaled down, or created before its pods, is shown, and is no outage of the node.
+#[test]
+fn a_service_without_backends_is_an_outage_only_if_nobody_asked_for_it() {
+    for (reason, expected) in [
+        (Reason::ScaledDown, Exit::Good),
+        (Reason::NoEndpoints, Exit::Good),
+        (Reason::AllUnready, Exit::Finding),
+    ] {
+        let mut snapshot = many(1, 1);
+        let id = ServiceId(0);
+        let mut view = (**snapshot.services.get(id).unwrap()).clone();
+        for frontend in &mut view.frontends {
+            (frontend.verdict, frontend.reason) = (Verdict::Refusing, Some(reason));
+        }
+        snapshot.services.set(id, Some(Arc::new(view)));
+        let ran = serve_with(snapshot, well_in_memory).ask(&["status"]);
+        assert_eq!(ran.exit, expected, "{reason}: {}", ran.out);
+        let title = if expected == Exit::Good { "not serving, yet or on purpose\n" } else { "not serving\n" };
+        let group = format!("{title}  1 refusing ({reason}) since");
+        assert!(ran.out.contains(&group), "{}", ran.out);
+    }
+}
+
+#[test]
+fn a_node_without_anything_configured_says_so() {
+    let mut snapshot = many(0, 0);
+    snapshot.sources = [(Source::Config, true)].into();
+    let ran = serve_with(snapshot, well_in_memory).ask(&["status"]);
+    assert_eq!(ran.exit, Exit::Finding);
+    let said = "nothing is configured\n  neither an apiserver nor manifests are given, and there is no [[service]]\n";
+    assert!(ran.out.contains(said), "{}", ran.out);
+}
+
+#[test]
+fn backends_that_refuse_clients_are_named_while_their_service_uses_them() {
+    let served = serve_with(many(1, 2), |readings| {
+        let mut status = fixture::status();
+        (status.broken_hooks, status.grace_failure) = (Vec::new(), None);
+        let refusal = |backend: &str| BackendRefusal {
+            quota: QuotaId(1),
+            frontend: "10.96.0.0:80".parse().unwrap(),
+            transport: Transport::Tcp,
+            backend: backend.parse().unwrap(),
+        };
+        let refusals = [refusal("10.200.0.2:8080"), refusal("10.200.0.9:8080")].map(|it| (it, 7));
+        let sweep = FlowSweepProgress { backend_refusals: refusals.into(), ..FlowSweepProgress::default() };
+        status.flows = Some(FlowStatus { sweep, sample: FlowSample::default() });
+        let view = DatapathView::for_kernel(status).with_devices(readings.datapath().devices().into());
+        readings.datapath = watch::channel(Arc::new(view)).1;
+        (readings.checks, readings.closed_ports) = (Arc::default(), Arc::default());
+    });
+    let ran = served.ask(&["status"]);
+    assert_eq!(ran.exit, Exit::Finding);
+    let said = "backends that fail clients\n  default/service-00000: 10.200.0.2:8080 refused clients of \
+                10.96.0.0:80/TCP within half a minute\n  next: holdfast diagnose default/service-00000\n";
+    assert!(ran.out.contains(said), "{}", ran.out);
+}
