@@ -436,6 +436,7 @@ pub(super) mod tests {
             snat_ports,
             fullest,
             backend_refusals: refusing,
+            silent_backends: Default::default(),
             failure,
             reserved_ports_failure: kept_free_failure,
         };

@@ -18,9 +18,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::admin_listener::RequestContext;
+use super::failing_backends::{FailingBackendRow, list_failing};
 use super::form::Form;
 use super::query::Query;
-use super::refusing_backends::{RefusingBackendRow, list_refusing};
 use super::response;
 use holdfast_agent::readings::{ClosedPort, Purpose, Readings};
 use holdfast_agent::recorder::RecordingStatus;
@@ -79,11 +79,11 @@ pub(super) struct Readiness {
     failing_checks: Vec<FailingCheckRow>,
     /// How many more such backends there are.
     failing_checks_omitted: usize,
-    /// Backends that refused clients from outside within half a minute, although their service sends clients to them;
-    /// the first ones.
-    refusing_backends: Vec<RefusingBackendRow>,
+    /// Backends that refused clients from outside, or answered none, within half a minute, although their service sends
+    /// clients to them; the first ones.
+    failing_backends: Vec<FailingBackendRow>,
     /// How many more such backends there are.
-    refusing_backends_omitted: usize,
+    failing_backends_omitted: usize,
     /// The first faults in the operator's files about Events. The daemon leaves out the entries with faults.
     event_knowledge_faults: Vec<KnowledgeFault>,
     /// Why the last reload was refused, so that an older configuration than the file's is in force; null if it was not.
@@ -236,7 +236,7 @@ pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
     let history = readings.history.status().into();
     let (closed, closed_ports_omitted) = readings.closed_ports.named_ports();
     let (failing, failing_checks_omitted) = readings.checks.unusable(FAILING_NAMED_MAX);
-    let (refusing_backends, refusing_backends_omitted) = list_refusing(&snapshot, &readings.datapath());
+    let (failing_backends, failing_backends_omitted) = list_failing(&snapshot, &readings.datapath());
     let event_knowledge_faults =
         visit.events.editions.borrow().faults().iter().map(KnowledgeFault::from).collect();
     let readiness = Readiness {
@@ -250,8 +250,8 @@ pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
         closed_ports_omitted,
         failing_checks: failing.into_iter().map(FailingCheckRow::from).collect(),
         failing_checks_omitted,
-        refusing_backends,
-        refusing_backends_omitted,
+        failing_backends,
+        failing_backends_omitted,
         event_knowledge_faults,
         refused_reload: readings.refused_reload.borrow().clone(),
         shut: readings.closed_listeners.borrow().clone(),

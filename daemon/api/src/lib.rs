@@ -20,6 +20,7 @@ mod diagnose;
 mod drains;
 mod events;
 mod explain;
+mod failing_backends;
 #[cfg(any(test, feature = "testing"))]
 #[path = "tests/fixture.rs"]
 pub mod fixture;
@@ -41,7 +42,6 @@ mod path;
 pub mod query;
 mod record_stream;
 mod refusals;
-mod refusing_backends;
 mod rejection_list;
 mod reload;
 mod response;

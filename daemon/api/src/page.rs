@@ -2,24 +2,46 @@
 //!
 //! Invariant: only a client that names HTML gets the page; its policy is the page's own instead of the guard's.
 
+use std::cmp::Reverse;
+use std::sync::LazyLock;
+
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 
+use holdfast_core::snapshot::{Reason, Verdict};
+use holdfast_page::Page;
+use serde_json::{Value, json};
+
 use super::response;
-use holdfast_page::{document, policy};
 
 const HTML: &str = "text/html; charset=utf-8";
 
 /// The page shares no window with one that opened it, or that it opens.
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
+static PAGE: LazyLock<Page> = LazyLock::new(|| Page::new(&verdicts().to_string()));
+
+/// The definition of what is well, so that the page and `holdfast status` never disagree: verdicts, those under which
+/// clients are as well as somebody meant them to be, and reasons that excuse the others.
+fn verdicts() -> Value {
+    let mut worst_first = Verdict::ALL;
+    worst_first.sort_by_key(|it| Reverse((it.is_failure(None), it.severity())));
+    let harmless = Verdict::ALL.into_iter().filter(|it| !it.is_failure(None));
+    let meant = Reason::ALL.into_iter().filter(|it| !Verdict::Refusing.is_failure(Some(*it)));
+    json!({
+        "worst_first": worst_first.map(Verdict::as_str),
+        "harmless": harmless.map(Verdict::as_str).collect::<Vec<_>>(),
+        "meant": meant.map(Reason::as_str).collect::<Vec<_>>(),
+    })
+}
+
 pub(super) fn page() -> Response {
     let mut response =
-        response::typed_response(StatusCode::OK, HTML, Bytes::from_static(document().as_bytes()));
+        response::typed_response(StatusCode::OK, HTML, Bytes::from_static(PAGE.document.as_bytes()));
     let headers = response.headers_mut();
     // Without this policy the guard's own one applies, under which nothing of the page runs.
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy()));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(&PAGE.policy));
     headers.insert(OPENER_POLICY, HeaderValue::from_static("same-origin"));
     response
 }
@@ -36,6 +58,20 @@ pub(super) fn wants_html(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_pages_lists_decide_like_the_definition() {
+        let verdicts = verdicts();
+        let has = |list: &str, word: &str| verdicts[list].as_array().unwrap().iter().any(|it| it == word);
+        for verdict in Verdict::ALL {
+            assert!(has("worst_first", verdict.as_str()), "{verdict}");
+            for reason in Reason::ALL.into_iter().map(Some).chain([None]) {
+                let is_meant = reason.is_some_and(|reason| has("meant", reason.as_str()));
+                let fails = !has("harmless", verdict.as_str()) && !is_meant;
+                assert_eq!(fails, verdict.is_failure(reason), "{verdict} {reason:?}");
+            }
+        }
+    }
 
     #[test]
     fn only_a_client_that_names_html_gets_the_page() {

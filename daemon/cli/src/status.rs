@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::apiserver::Apiserver;
-use self::checks::{FailingCheck, RefusingBackend};
+use self::checks::{FailingBackend, FailingCheck};
 use self::datapath::{Datapath, ExcludedDevice, Filter, OtherProxy};
 use self::unserved::{NotServing, describe_groups};
 use super::Exit;
@@ -53,9 +53,9 @@ struct Readiness {
     #[serde(default)]
     failing_checks_omitted: u64,
     #[serde(default)]
-    refusing_backends: Vec<RefusingBackend>,
+    failing_backends: Vec<FailingBackend>,
     #[serde(default)]
-    refusing_backends_omitted: u64,
+    failing_backends_omitted: u64,
     #[serde(default)]
     event_knowledge_faults: Vec<KnowledgeFault>,
     #[serde(default)]
@@ -73,7 +73,7 @@ impl Readiness {
         let is_written = self.snapshot.error.is_none() && self.history.error.is_none();
         let are_ports_open = self.closed_ports.iter().all(|it| it.service.is_none());
         let is_in_force = self.refused_reload.is_none() && self.unwritten_drains.is_none();
-        let do_backends_answer = self.failing_checks.is_empty() && self.refusing_backends.is_empty();
+        let do_backends_answer = self.failing_checks.is_empty() && self.failing_backends.is_empty();
         self.healthy && is_in_force && is_written && are_ports_open && do_backends_answer
     }
 
@@ -170,8 +170,8 @@ struct Status {
     closed_ports_omitted: u64,
     failing_checks: Vec<FailingCheck>,
     failing_checks_omitted: u64,
-    refusing_backends: Vec<RefusingBackend>,
-    refusing_backends_omitted: u64,
+    failing_backends: Vec<FailingBackend>,
+    failing_backends_omitted: u64,
     event_knowledge_faults: Vec<KnowledgeFault>,
     refused_reload: Option<String>,
     shut: Vec<String>,
@@ -272,8 +272,8 @@ impl Status {
             closed_ports_omitted: readiness.closed_ports_omitted,
             failing_checks: readiness.failing_checks,
             failing_checks_omitted: readiness.failing_checks_omitted,
-            refusing_backends: readiness.refusing_backends,
-            refusing_backends_omitted: readiness.refusing_backends_omitted,
+            failing_backends: readiness.failing_backends,
+            failing_backends_omitted: readiness.failing_backends_omitted,
             event_knowledge_faults: readiness.event_knowledge_faults,
             refused_reload: readiness.refused_reload,
             shut: readiness.shut,
@@ -365,9 +365,9 @@ impl Status {
         let failing = self.failing_checks.iter().map(FailingCheck::describe_state);
         write_section(out, "failing health checks", failing, self.failing_checks_omitted)?;
         write_next(out, self.failing_checks.first().map(FailingCheck::service))?;
-        let refusing = self.refusing_backends.iter().map(RefusingBackend::describe_state);
-        write_section(out, "backends that refuse clients", refusing, self.refusing_backends_omitted)?;
-        write_next(out, self.refusing_backends.first().map(RefusingBackend::service))
+        let failing = self.failing_backends.iter().map(FailingBackend::describe_state);
+        write_section(out, "backends that fail clients", failing, self.failing_backends_omitted)?;
+        write_next(out, self.failing_backends.first().map(FailingBackend::service))
     }
 
     /// Why the configuration file is not in force.

@@ -15,6 +15,7 @@ mod records;
 mod refusals;
 mod reserved_ports;
 mod sample;
+mod silences;
 mod sweep;
 mod tally;
 

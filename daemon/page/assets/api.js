@@ -22,7 +22,10 @@ function pathOf(path, parameters = {}) {
 
 async function response(path, parameters, limit = ASK_LIMIT) {
   const signal = AbortSignal.timeout(limit);
-  const answer = await fetch(pathOf(path, parameters), { signal, headers: { accept: "application/json" } });
+  const headers = { accept: "application/json" };
+  const answer = await fetch(pathOf(path, parameters), { signal, headers }).catch((error) => {
+    throw error.name === "TimeoutError" ? new Error(`no answer within ${span(limit)}`) : error;
+  });
   hearTime(answer);
   if (answer.ok) return answer;
   const said = await saidIn(answer);

@@ -42,11 +42,15 @@ function visible(text) {
   );
 }
 
-// A table with cells of anything that h() takes; the first cell of a row is its head.
+// A table with cells of anything that h() takes; the first cell of a row is its head. Rows come in the order of the
+// daemon until a reader sorts them by a column.
 function table(caption, heads, rows) {
   if (rows.length === 0) return h("p", { class: "nothing" }, `${caption}: none.`);
   const cells = (row) =>
     row.map((cell, column) => h(column === 0 ? "th" : "td", column === 0 ? { scope: "row" } : {}, cell));
+  const lines = rows.map((row) => h("tr", {}, cells(row)));
+  const order = sorts.get(caption);
+  const head = (text, column) => sortHead(text, order?.column === column && order, rows.length > 1, sortTable);
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
@@ -54,22 +58,66 @@ function table(caption, heads, rows) {
       "table",
       {},
       h("caption", {}, caption),
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          heads.map((head) => h("th", { scope: "col" }, head)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        rows.map((row) => h("tr", {}, cells(row))),
-      ),
+      h("thead", {}, h("tr", {}, heads.map(head))),
+      h("tbody", {}, order ? sortedLines(lines, order) : lines),
     ),
   );
+}
+
+// By the caption of a table: the column and the direction that a reader chose.
+const sorts = new Map();
+const ORDERS = { false: "ascending", true: "descending" };
+
+// The head of a column: a button that sorts by it, unless there is nothing to sort.
+function sortHead(text, order, isSortable, onclick) {
+  const sign = order && h("span", { "aria-hidden": "true" }, order.isDown ? " ▼" : " ▲");
+  return h(
+    "th",
+    { scope: "col", "aria-sort": order && ORDERS[order.isDown] },
+    isSortable && text ? h("button", { type: "button", class: "sort", onclick }, text, sign) : text,
+  );
+}
+
+function sortTable({ currentTarget }) {
+  const grid = currentTarget.closest("table");
+  const heads = [...grid.tHead.rows[0].cells];
+  const column = heads.indexOf(currentTarget.closest("th"));
+  const lines = [...grid.tBodies[0].rows];
+  const caption = grid.caption.textContent;
+  const last = sorts.get(caption);
+  // What is large or new is looked for first.
+  const isDown = last?.column === column ? !last.isDown : !isWord(lines[0].cells[column]);
+  const order = { column, isDown };
+  sorts.set(caption, order);
+  grid.tBodies[0].append(...sortedLines(lines, order));
+  heads.forEach((head, index) => {
+    const text = head.textContent.replace(/ [▲▼]$/u, "");
+    head.replaceWith(sortHead(text, index === column && order, true, sortTable));
+  });
+  grid.tHead.rows[0].cells[column].querySelector("button").focus();
+}
+
+const isWord = (cell) => typeof sortKey(cell) === "string" && !cell.querySelector("time");
+
+function sortedLines(lines, { column, isDown }) {
+  const keyed = lines.map((line) => [sortKey(line.cells[column]), line]);
+  keyed.sort(([one], [other]) => (isDown ? compared(other, one) : compared(one, other)));
+  return keyed.map(([, line]) => line);
+}
+
+// What a cell is sorted by: a number, a moment, or its words.
+function sortKey(cell) {
+  const marked = cell.querySelector("[data-sort], time");
+  const text = marked ? (marked.dataset.sort ?? marked.dateTime) : cell.textContent;
+  const number = Number(text.replaceAll(",", ""));
+  return text.trim() === "" || Number.isNaN(number) ? text : number;
+}
+
+const WORDS = new Intl.Collator("en", { numeric: true });
+
+function compared(one, other) {
+  if (typeof one === "number" && typeof other === "number") return one - other;
+  return WORDS.compare(String(one), String(other));
 }
 
 // Facts about one thing: names and values, without empty ones.

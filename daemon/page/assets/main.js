@@ -17,7 +17,7 @@ const VIEWS = {
 const TABS = {
   now: "Now",
   frontends: "Frontends",
-  time: "Time",
+  time: "Timeline",
   history: "History",
   refusals: "Refusals",
   flows: "Flows",
@@ -95,46 +95,58 @@ function title() {
   document.title = visible([current.title, node, "holdfast"].filter(Boolean).join(" – "));
 }
 
-// If the daemon does not answer, its readiness is unknown: its last answer proves nothing.
-function healthWords(ready, bad) {
+// Green only if all was asked a moment ago and answered: a last answer proves nothing.
+function healthWords() {
+  const isSilent = store.live.heard && store.live.state !== "asking" && !isHeard();
   if (isGone()) return ["unknown", "? not known: the daemon does not answer"];
-  if (!ready) return ["unknown", ""];
-  return bad > 0 ? ["bad", `✕ ${count(bad, "thing is", "things are")} wrong`] : ["good", "● ready"];
+  if (isSilent) return ["unknown", "? not known: the daemon is silent"];
+  if (!isHeard() || !isLoaded() || !answer("/readyz")) return ["unknown", "? not known yet"];
+  const bad = problemWords();
+  if (bad) return ["bad", `✕ ${bad}`];
+  if (unasked().length > 0) return ["unknown", `? not known: ${unasked().join(", ")} could not be queried`];
+  const last = worstOf(({ verdict }) => isLast(verdict)).length;
+  if (last === 0) return ["good", "● no problem"];
+  const held = count(last, "service on its last backends", "services on their last backends");
+  return ["good", `● no client fails; ${held}`];
 }
 
 // The state of the node and the age of that data: on every view.
 function frame() {
-  const [version, ready] = [answer("/version"), answer("/readyz")];
-  const bad = ready ? faults().length : 0;
+  const version = answer("/version");
   renew(place("node"), version ? `${version.version} on ${version.node}` : "");
-  const [tone, words] = healthWords(ready, bad);
+  pulse();
+  title();
+}
+
+// Without any news, too, each second makes the data older.
+function pulse() {
+  const [tone, words] = healthWords();
   place("health").className = tone;
   renew(place("health"), words);
+  document.body.classList.toggle("old", Boolean(store.live.heard) && !isHeard());
   alive();
-  title();
 }
 
 function alive() {
   const { state, since, heard, why } = store.live;
-  const age = span(Date.now() - (heard ?? since));
-  const words = { asking: "asking…", live: live(), polling: `asked every few seconds: ${why ?? ""}` }[state] ?? [
-    "the daemon has not answered for ",
-    // It is not read out each time it grows.
-    h("span", { "aria-live": "off" }, age),
-    `: ${why ?? ""}. The page shows that old state.`,
-  ];
-  document.body.classList.toggle("old", state === "gone");
+  // It is not read out each time it grows.
+  const age = h("span", { "aria-live": "off" }, span(Date.now() - (heard ?? since)));
+  const silent = ["nothing heard for ", age, dated(heard)];
+  const words = {
+    asking: heard ? ["asking again", dated(heard)] : "asking…",
+    live: isHeard() ? live() : silent,
+    polling: isHeard() ? `asked every few seconds: ${why ?? ""}` : silent,
+  }[state] ?? ["the daemon has not answered for ", age, `: ${why ?? ""}`, dated(heard)];
   renew(place("alive"), words);
 }
 
 // What a reader needs to compare times, or to wait for a number to change.
 function live() {
   const other = Math.abs(ahead) > CLOCK_TOLD && `${span(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"}`;
-  const unasked = GENERAL.filter((path) => store.answers[path]?.error);
   return [
     "live",
     other && `the node's clock is ${other} this computer's`,
-    unasked.length > 0 && `${unasked.join(", ")} could not be queried`,
+    unasked().length > 0 && `${unasked().join(", ")} could not be queried`,
   ]
     .filter(Boolean)
     .join("; ");
@@ -176,7 +188,7 @@ addEventListener("hashchange", () => {
 });
 onChange(paced(frame, PAUSE));
 for (const event of ["beforeprint", "afterprint"]) addEventListener(event, (told) => current.printed?.(told));
-setInterval(alive, 1_000);
+setInterval(pulse, 1_000);
 show();
 follow();
 askAlong();

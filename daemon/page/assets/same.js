@@ -12,7 +12,7 @@ function same(path, parameters, command, of) {
   return h(
     "p",
     { class: "same" },
-    of ? `${of} elsewhere: ` : "The same elsewhere: ",
+    of ? `${of} elsewhere: ` : "This answer elsewhere: ",
     copier("curl", () => `curl ${shellQuoted(url)}`),
     copier("command line", () => `holdfast ${words}`),
     copier("JSON", path === "/history" ? () => askRaw(path, parameters) : json),

@@ -4,6 +4,7 @@
 
 const store = {
   rows: new Map(), // by service, its source and frontend
+  worst: null, // of each service the worst row, once a view has asked since the last change
   answers: {}, // by path: the last answer, and what went wrong since
   records: [], // the latest changes, newest first
   newest: new Map(), // by service: the number of its latest change, those that changed last at the end
@@ -37,6 +38,7 @@ let told = false;
 
 // Notifies views at most once per frame, however many changes there are.
 function changed() {
+  store.worst = null;
   if (told) return;
   told = true;
   requestAnimationFrame(() => {
@@ -62,17 +64,29 @@ function keepRow(rows, row) {
   rows.set(key, { ...known, frontend: frontendName(row), backends: row.backends.length });
 }
 
+// A failed query leaves rows that are no longer true.
+async function askFrontends(parameters, rows) {
+  try {
+    await askRows("/frontends", parameters, (row) => keepRow(rows, row));
+    store.answers["/frontends"] = { at: Date.now() };
+  } catch (error) {
+    store.answers["/frontends"] = { ...store.answers["/frontends"], error: String(error.message ?? error) };
+    changed();
+    throw error;
+  }
+}
+
 async function askTable() {
   const [rows, since] = [new Map(), store.seq];
   tableAsked = Date.now();
-  await askRows("/frontends", {}, (row) => keepRow(rows, row));
+  await askFrontends({}, rows);
   store.rows = rows;
   learnAgain(since);
 }
 
 async function askService(service) {
   const [fresh, since] = [new Map(), store.seq];
-  await askRows("/frontends", { service }, (row) => keepRow(fresh, row));
+  await askFrontends({ service }, fresh);
   // Remaining rows keep their place among all rows.
   for (const [key, row] of store.rows) if (row.service === service && !fresh.has(key)) store.rows.delete(key);
   for (const [key, row] of fresh) store.rows.set(key, row);
@@ -99,6 +113,9 @@ async function askGeneral(paths = GENERAL) {
   }
 }
 
+// What the page shows of these paths is old.
+const unasked = () => [...GENERAL, "/frontends"].filter((path) => store.answers[path]?.error);
+
 const answer = (path) => store.answers[path]?.value;
 
 // Whether the table was loaded at least once: before that, a missing row proves nothing.
@@ -106,6 +123,16 @@ const isLoaded = () => store.filled > 0;
 
 // Whether the daemon does not answer now, so that all data is old.
 const isGone = () => store.live.state === "gone";
+
+// A heartbeat comes every five seconds; without a stream, an answer every fifteen or so.
+const QUIET_LIMIT = { live: 8_000, polling: 30_000 };
+
+// Whether the daemon was heard a moment ago: nothing else is a sign that all is well.
+const isHeard = () => Date.now() - (store.live.heard ?? 0) < (QUIET_LIMIT[store.live.state] ?? 0);
+
+// The sources whose first list is missing, so that a service that is not here may still come.
+const missingLists = () =>
+  (answer("/readyz")?.sources ?? []).filter(({ synced }) => !synced).map(({ source }) => source);
 
 // One record of the history or of the stream. It has the new verdicts, so most records need no query.
 function learn(record) {
@@ -144,9 +171,9 @@ function learnTransition(record, { frontends, frontends_omitted: omitted, after 
   }
 }
 
-function met(row, record, { verdict, reason = null, backends, status }) {
+function met(row, record, { verdict, reason = null, backends, status, owner = null }) {
   const text = `${row.key} ${row.type} ${verdict} ${reason ?? ""} ${row.source} ${row.port}`.toLowerCase();
-  return { verdict, reason, backends, status, error: null, owner: null, since: record.time, first: null, text };
+  return { verdict, reason, backends, status, error: null, owner, since: record.time, first: null, text };
 }
 
 function needTable() {

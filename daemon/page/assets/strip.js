@@ -31,13 +31,11 @@ async function partsOf(service) {
 
 function partOf(met, record) {
   const all = [...met.values()];
-  const worst = all
-    .map((one) => one.verdict)
-    .reduce((one, other) => (one && worse(one, other) === one ? one : other), null);
-  const reason = all.find((one) => one.verdict === worst)?.reason ?? null;
+  const worst = all.reduce((one, other) => (one && rank(one) <= rank(other) ? one : other), null);
   const backends = all.length > 0 ? Math.max(...all.map((one) => one.backends)) : 0;
   const records = record ? [record] : [];
-  return { verdict: worst, reason, backends, records, from: record ? Date.parse(record.time) : null };
+  const { verdict = null, reason = null } = worst ?? {};
+  return { verdict, reason, backends, records, from: record ? Date.parse(record.time) : null };
 }
 
 const isSame = (one, other) =>
@@ -61,8 +59,8 @@ function stripOf(services) {
   const rows = h("div");
   const drawTable = () => renew(rows, asTable.open && rowsOf(all));
   const asTable = h("details", { ontoggle: drawTable }, h("summary", {}, "As a table"), rows);
-  const root = h("section", {}, h("h3", {}, "Its time"), picture, told, asTable);
-  if (services.length > 1) root.firstChild.textContent = "Their time";
+  const root = h("section", {}, h("h3", {}, "What its clients met over time"), picture, told, asTable);
+  if (services.length > 1) root.firstChild.textContent = "What their clients met over time";
   let [all, chosen] = [[], null];
   const tell = () => {
     const parts = all.flatMap(({ service, parts }) => parts.map((part) => [service, part]));
@@ -190,7 +188,7 @@ function titled({ currentTarget: part }) {
 
 // Patterns for readers who see no colours: one for bad states, another for transitions.
 const pattern = (verdict) =>
-  !verdict || isFine(verdict) ? null : verdict === "held" || verdict === "draining" ? "url(#dots)" : "url(#lines)";
+  !verdict || isFine(verdict) ? null : isLast(verdict) ? "url(#dots)" : "url(#lines)";
 
 function patterns() {
   const lines = svg(

@@ -10,7 +10,7 @@ function wayOf(one) {
     const other = "no backend on this node";
     return [own, way(one, frontend, "a client outside of it", frontend.external_backends, other)];
   });
-  return [h("h3", {}, "The way"), h("ul", { class: "ways" }, ways)];
+  return [h("h3", {}, "From a client to its backends"), h("ul", { class: "ways" }, ways)];
 }
 
 function way({ endpoints }, frontend, client, backends, otherwise) {

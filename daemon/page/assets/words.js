@@ -1,7 +1,7 @@
 // The spelling of verdicts, numbers and times.
 // Invariant: the words are the API's own; colour never shows anything that no word or sign shows.
 
-// Verdicts, worst first, with a sign for readers that see no colours.
+// Verdicts, each with a sign for readers that see no colours.
 const VERDICTS = {
   unprogrammed: "✕",
   refusing: "✕",
@@ -13,17 +13,29 @@ const VERDICTS = {
   bypassed: "↷",
   serving: "●",
 };
-const ORDER = Object.keys(VERDICTS);
-const worse = (one, other) => (ORDER.indexOf(one) <= ORDER.indexOf(other) ? one : other);
+
+// The daemon's own definition, by which `holdfast status` decides too.
+const DEFINED = /*verdicts*/ null;
+const ORDER = DEFINED.worst_first;
+
+// Whether clients fail although nobody meant it.
+const fails = ({ verdict, reason }) => !DEFINED.harmless.includes(verdict) && !DEFINED.meant.includes(reason);
+
+// The place of a verdict: the worst first, and what nobody meant before all others.
+const rank = (met) => (fails(met) ? 0 : ORDER.length) + ORDER.indexOf(met.verdict);
+
 // Whether clients get a backend, or are left to another proxy on purpose. Held and draining lists serve.
-const isServed = (verdict) => isFine(verdict) || verdict === "held" || verdict === "draining";
+const isServed = (verdict) => isFine(verdict) || isLast(verdict);
 const isFine = (verdict) => verdict === "serving" || verdict === "passing" || verdict === "bypassed";
+
+// Whether clients get backends of a lost list, or leaving ones, because there are no others.
+const isLast = (verdict) => verdict === "held" || verdict === "draining";
 
 function badge(verdict, reason) {
   if (!verdict) return h("span", { class: "badge none" }, "–");
   return h(
     "span",
-    { class: `badge ${verdict in VERDICTS ? verdict : "none"}` },
+    { class: `badge ${verdict in VERDICTS ? verdict : "none"}`, "data-sort": rank({ verdict, reason }) },
     h("span", { "aria-hidden": "true" }, `${VERDICTS[verdict] ?? "?"} `),
     verdict,
     reason ? ` (${reason})` : "",
@@ -59,8 +71,11 @@ function remember(key, value) {
 function moment(text) {
   if (!text) return null;
   const [local, utc] = [written(text, false), written(text, true)];
-  return h("time", { datetime: text, title: clock.utc ? local : utc }, clock.utc ? utc : local);
+  return h("time", { datetime: text, title: clock.utc ? local : utc }, inTwo(clock.utc ? utc : local));
 }
+
+// The day and the time of day: a narrow cell has them below each other, and breaks neither.
+const inTwo = (text) => text.split(/(?<=^\S+) /u).flatMap((part, at) => [at > 0 && " ", h("span", {}, part)]);
 
 function written(text, inUtc) {
   const date = new Date(text);
@@ -69,6 +84,13 @@ function written(text, inUtc) {
   if (inUtc) return `${date.toISOString().slice(0, 19).replace("T", " ")} UTC`;
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+// How long ago a moment of the node was; a table sorts it by the moment.
+function ago(text) {
+  if (!text) return null;
+  const age = h("span", {}, `${span(nodeTime() - Date.parse(text))} ago`);
+  return h("time", { datetime: text, title: written(text, clock.utc) }, age);
 }
 
 // A duration in its largest unit: precise enough to show whether it grows.

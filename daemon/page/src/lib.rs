@@ -6,8 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::LazyLock;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
@@ -36,31 +34,37 @@ const SCRIPT: &str = concat!(
     include_str!("../assets/main.js"),
 );
 
-/// The placeholders in the frame for the style and the script.
+/// The placeholders in the frame for the style and the script, and that in the script for the verdicts.
 const STYLE_PLACE: &str = "/*style*/";
 const SCRIPT_PLACE: &str = "/*script*/";
+const VERDICTS_PLACE: &str = "/*verdicts*/ null";
 
-static DOCUMENT: LazyLock<String> =
-    LazyLock::new(|| FRAME.replace(STYLE_PLACE, STYLE).replace(SCRIPT_PLACE, SCRIPT));
+/// The page, as the daemon serves it.
+#[derive(Debug)]
+pub struct Page {
+    pub document: String,
+    /// The permissions of the page, as the value of `Content-Security-Policy`.
+    pub policy: String,
+}
+
+impl Page {
+    /// The page with the daemon's definition of verdicts, as JSON.
+    pub fn new(verdicts: &str) -> Self {
+        let script = SCRIPT.replace(VERDICTS_PLACE, verdicts);
+        let document = FRAME.replace(STYLE_PLACE, STYLE).replace(SCRIPT_PLACE, &script);
+        Self { document, policy: policy(&script) }
+    }
+}
 
 /// No word of the API can become markup or code: `trusted-types` rejects text where a browser would read it as such.
-static POLICY: LazyLock<String> = LazyLock::new(|| {
+fn policy(script: &str) -> String {
     let style = hash(STYLE);
-    let script = hash(SCRIPT);
+    let script = hash(script);
     format!(
         "default-src 'none'; style-src '{style}'; script-src '{script}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
          trusted-types 'none'"
     )
-});
-
-pub fn document() -> &'static str {
-    &DOCUMENT
-}
-
-/// The permissions of the page, as the value of `Content-Security-Policy`.
-pub fn policy() -> &'static str {
-    &POLICY
 }
 
 /// The hash by which a policy names an inline style or script.
@@ -79,26 +83,38 @@ mod tests {
         text.split_once(open).unwrap().1.split_once(close).unwrap().0
     }
 
+    fn page() -> Page {
+        Page::new("{\"worst_first\": []}")
+    }
+
+    #[test]
+    fn the_script_has_the_verdicts_once() {
+        let document = page().document;
+        assert_eq!(document.matches("{\"worst_first\": []}").count(), 1);
+        assert!(!document.contains("/*verdicts*/"));
+    }
+
     #[test]
     fn the_policy_has_the_hashes_of_the_documents_style_and_script() {
-        let (document, policy) = (document(), policy());
+        let Page { document, policy } = page();
         for (open, close) in [("<style>", "</style>"), ("<script type=\"module\">", "</script>")] {
             assert_eq!(document.matches(open).count(), 1, "{open}");
-            assert!(policy.contains(&hash(between(document, open, close))), "{open}");
+            assert!(policy.contains(&hash(between(&document, open, close))), "{open}");
         }
         assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
     }
 
     #[test]
     fn the_page_stays_small() {
-        assert!(DOCUMENT.len() <= BYTES_MAX, "{} bytes", DOCUMENT.len());
+        let bytes = page().document.len();
+        assert!(bytes <= BYTES_MAX, "{bytes} bytes");
     }
 
     #[test]
     fn the_page_has_no_foreign_links_and_no_inline_handlers() {
         for foreign in ["http://", "https://", " onclick=", " style=", "javascript:", "innerHTML", "eval("] {
             let allowed = usize::from(foreign == "http://");
-            let found = document().matches(foreign).count();
+            let found = page().document.matches(foreign).count();
             assert!(found <= allowed, "{foreign}: {found}");
         }
     }

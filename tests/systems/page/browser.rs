@@ -58,7 +58,28 @@ impl Browser {
         if let Some(why) = lacking(kind, &std::env::var("PATH").unwrap_or_default()) {
             panic!("{why}");
         }
+        Self::start_program(kind, tempfile::tempdir().unwrap(), arguments)
+    }
+
+    /// A browser whose user prefers that colour scheme.
+    #[allow(dead_code, reason = "the benchmark of the page measures no colour")]
+    pub(crate) fn start_in(kind: Kind, is_dark: bool) -> Self {
         let profile = tempfile::tempdir().unwrap();
+        let choice = format!(
+            "user_pref(\"layout.css.prefers-color-scheme.content-override\", {});\n",
+            u8::from(!is_dark)
+        );
+        std::fs::write(profile.path().join("user.js"), choice).unwrap();
+        let mut browser = Self::start_program(kind, profile, &[]);
+        if kind == Kind::Chromium {
+            let scheme = if is_dark { "dark" } else { "light" };
+            let feature = json!({"name": "prefers-color-scheme", "value": scheme});
+            browser.of_chromium("Emulation.setEmulatedMedia", &json!({"features": [feature]}));
+        }
+        browser
+    }
+
+    fn start_program(kind: Kind, profile: TempDir, arguments: &[&str]) -> Self {
         let (process, mut session) = match kind {
             Kind::Chromium => chromium(&profile, arguments),
             Kind::Firefox => firefox(&profile),

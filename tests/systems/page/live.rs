@@ -52,7 +52,7 @@ fn a_stopped_daemon_is_reported_and_missed_changes_are_filled_in() {
         browser.until_text("#alive", "live");
         browser.until_text(".window tbody td:nth-of-type(4)", "3");
         browser.until("!document.body.classList.contains('old')");
-        browser.until_text("#health", "ready");
+        browser.until_text("#health", "no problem");
     }
 }
 

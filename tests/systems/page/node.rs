@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 
@@ -16,6 +18,8 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Node {
     program: PathBuf,
     more: String,
+    /// The path that answers once a start is over.
+    begun: &'static str,
     folder: TempDir,
     /// Bound and not listening, so that no other program gets the port while the daemon is stopped. The daemon, which
     /// reuses addresses, can listen on it.
@@ -37,6 +41,15 @@ impl Node {
         node
     }
 
+    /// The same, but it need not be ready: a source may not answer.
+    pub(crate) fn loading(more: impl FnOnce(&Path) -> String) -> Self {
+        let mut node = Self::prepare(program());
+        node.begun = "healthz";
+        node.more = more(node.folder.path());
+        node.run();
+        node
+    }
+
     /// The same with a program that has the daemon's CLI.
     pub(crate) fn start_program(program: PathBuf, manifests: &[(&str, &str)]) -> Self {
         let mut node = Self::prepare(program);
@@ -51,7 +64,7 @@ impl Node {
         let place = TcpSocket::new_v4().unwrap();
         place.set_reuseaddr(true).unwrap();
         place.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        Self { program, more: String::new(), folder, place, process: None }
+        Self { program, more: String::new(), begun: "readyz", folder, place, process: None }
     }
 
     /// The demo of `make run`.
@@ -117,7 +130,7 @@ impl Node {
         command.args(["run", "--config"]).arg(path).stdout(Stdio::null()).stderr(log);
         self.process = Some(command.spawn().unwrap());
         let end = Instant::now() + READY_LIMIT;
-        while ureq::get(&format!("http://localhost:{}/readyz", self.port())).call().is_err() {
+        while ureq::get(&format!("http://localhost:{}/{}", self.port(), self.begun)).call().is_err() {
             assert!(Instant::now() < end, "never ready: {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -125,9 +138,44 @@ impl Node {
 
     pub(crate) fn stop(&mut self) {
         let Some(mut process) = self.process.take() else { return };
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(process.id()).unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        let pid = Pid::from_raw(i32::try_from(process.id()).unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
+        kill(pid, Signal::SIGCONT).unwrap();
         process.wait().unwrap();
+    }
+
+    /// Lets it answer nothing, as a node does that hangs, or that no packet reaches; or lets it go on.
+    #[allow(dead_code, reason = "the benchmark of the page needs no silence")]
+    pub(crate) fn freeze(&self, is_frozen: bool) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap());
+        kill(pid, if is_frozen { Signal::SIGSTOP } else { Signal::SIGCONT }).unwrap();
+    }
+
+    /// Waits until it has this many frontends.
+    #[allow(dead_code, reason = "the benchmark of the page waits for the page")]
+    pub(crate) fn until_rows(&self, number: usize) {
+        let end = Instant::now() + READY_LIMIT;
+        let rows = || {
+            let url = format!("http://localhost:{}/frontends?format=json", self.port());
+            let mut answer = ureq::get(&url).call().unwrap();
+            answer.body_mut().read_to_string().unwrap().matches("\"verdict\"").count()
+        };
+        while rows() != number {
+            assert!(Instant::now() < end, "{} frontends, not {number}", rows());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether `holdfast status` ends with 0: all is well.
+    #[allow(dead_code, reason = "the benchmark of the page asks the page alone")]
+    pub(crate) fn is_well(&self) -> bool {
+        let mut command = Command::new(&self.program);
+        command.args(["status", "--socket"]).arg(self.socket()).stdout(Stdio::null());
+        match command.status().unwrap().code() {
+            Some(0) => true,
+            Some(1) => false,
+            other => panic!("holdfast status ended with {other:?}"),
+        }
     }
 
     /// Deletes its saved table and history.

@@ -50,6 +50,7 @@ fn the_first_screen_shows_the_nodes_state() {
     browser.until_text("#alive", "live");
     browser.until_text("main", "8 frontends");
     browser.until_text("main table", "refusing (no-endpoints)");
+    browser.until_text("#health", "clients of 1 service fail");
     browser.picture("now");
     browser.click("a[href='#/frontends?verdict=refusing']");
     browser.until_text("[role=status]", "1 of 8 frontends");
@@ -80,7 +81,8 @@ fn the_incident_shows_the_service_the_time_and_the_writer() {
     assert_eq!(browser.value(&strip_ends(KUBERNETES, "serving")), true, "the other one is as it was");
     browser.click(&format!("g.part[aria-label^='{INTRANET}: held']"));
     browser.until_text(".strips + div", "written by cleanup-job (Update)");
-    browser.size(1_000, 620);
+    browser.size(1_000, 720);
+    browser.value("(scrollTo(0, 0), 1)");
     browser.picture("incident");
     assert_eq!(browser.console(), [""; 0]);
 }

@@ -1,7 +1,10 @@
 //! The path of a client: which backends may serve it, with which share, and why others do not.
 
+use std::time::Duration;
+
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::{Location, finish};
 use serde_json::Value;
 
 use crate::browser::{BOTH, Browser};
@@ -161,4 +164,37 @@ fn an_outside_packet_is_explained_with_device_and_seen_source() {
     browser.value("(location.hash = '#/service/shop/cart?from=nobody&to=203.0.113.50:80', 1)");
     browser.until_text("main .bad", "nobody");
     assert!(!browser.text(".ways").is_empty(), "the rest of it stays");
+}
+
+/// One client of a port with two frontends.
+#[test]
+fn the_tries_of_a_port_are_shown_once_for_all_of_its_frontends() {
+    let bed = fabric::bed(Switches::default()).unwrap();
+    let mut daemon = Daemon::new(&bed, "[node]\nname = \"n1\"\n").unwrap();
+    daemon.write_manifest("cart.yaml", OUTSIDE).unwrap();
+    daemon.start().unwrap();
+    let mut dial = bed.command(Location::NODE, "bash").unwrap();
+    // The backend does not answer; that the client got one is what counts.
+    dial.args(["-c", "exec 3<>/dev/tcp/10.96.0.20/80"]);
+    let _ = finish(dial, Duration::from_secs(2));
+    let counted = |daemon: &Daemon<'_>| {
+        let told = daemon.ask(&["explain", "shop/cart"])?;
+        let rows = told["services"][0]["frontends"].as_array().cloned().unwrap_or_default();
+        Ok(rows.len() == 2 && rows.iter().all(|row| row["applied"]["clients"]["connects"] == 1))
+    };
+    daemon.wait_until(counted).unwrap();
+    let tunnel = Tunnel::to(&daemon.socket());
+    for kind in BOTH {
+        let mut browser = Browser::start(kind);
+        browser.open(&tunnel.url("service/shop/cart"));
+        browser.until_text("[aria-label='Tries of clients']", "10.96.0.20:80/TCP");
+        let cells = browser.value(
+            "[...document.querySelectorAll(\"[aria-label='Tries of clients'] tbody tr\")].map(row => \
+             [...row.cells].map(cell => cell.innerText))",
+        );
+        let both = "10.96.0.20:80/TCP\n203.0.113.50:80/TCP";
+        assert_eq!(cells, serde_json::json!([["TCP IPv4", both, "1", "0", "0"]]), "{kind:?}");
+        browser.until_text("main small", "3 dropped may be one client");
+        assert_eq!(browser.console(), [""; 0], "{kind:?}");
+    }
 }

@@ -36,3 +36,5 @@ mod served;
 mod soak;
 #[cfg(test)]
 mod starts;
+#[cfg(test)]
+mod unanswered;

@@ -14,7 +14,7 @@ use super::fixture::{everything, serve, serve_with};
 use super::judged;
 use super::tables::rows;
 use super::{doors, drains, fixture::Served};
-use crate::{flows, refusing_backends};
+use crate::{failing_backends, flows};
 use holdfast_agent::recorder::tests::incident_history;
 use holdfast_agent::state::{Damage, OmittedServices, SnapshotWrite};
 
@@ -162,15 +162,15 @@ fn every_answer_is_described_field_by_field() {
         compare(&serde_json::from_str(record).unwrap(), schema, &document, &mut seen);
     }
     // No answer above has these parts: the incident has no gap and no backend that changes its state, no engine reads
-    // the maps here, so a packet gets no backend, no backend refused a client, and no apiserver was queried for the
+    // the maps here, so a packet gets no backend, no backend failed a client, and no apiserver was queried for the
     // diagnosis.
     let api = judged::answers_of_the_apiserver();
-    let refusing = refusing_backends::tests::row();
+    let failing = failing_backends::tests::row();
     for (name, part) in [
         ("Gap", gap()),
         ("Changed", changed()),
         ("PacketBackend", share()),
-        ("RefusingBackend", refusing),
+        ("FailingBackend", failing),
         ("Api", api),
     ] {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });

@@ -25,23 +25,29 @@ struct LastCheck {
     at: String,
 }
 
-/// A backend that refused clients from outside lately, although new ones get it.
+/// A backend that failed clients from outside lately, although new ones get it.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct RefusingBackend {
+pub(super) struct FailingBackend {
     service: String,
     backend: String,
     frontend: String,
     protocol: String,
+    how: String,
 }
 
-impl RefusingBackend {
+impl FailingBackend {
     pub(super) fn service(&self) -> &str {
         &self.service
     }
 
     pub(super) fn describe_state(&self) -> String {
-        let Self { service, backend, frontend, protocol } = self;
-        format!("{service}: {backend} refused clients of {frontend}/{protocol} within half a minute")
+        let Self { service, backend, frontend, protocol, how } = self;
+        match how.as_str() {
+            "silent" => format!("{service}: {backend} answers no client of {frontend}/{protocol}"),
+            how => {
+                format!("{service}: {backend} {how} clients of {frontend}/{protocol} within half a minute")
+            }
+        }
     }
 }
 

@@ -14,10 +14,10 @@ use crate::abi::{flow, transport_from_number};
 
 /// How many refusals are kept; the checks that follow have their own limit. A tenant can cause any number of refusals,
 /// most for services without checks.
-const REFUSALS_MAX: usize = 256;
+pub(super) const REFUSALS_MAX: usize = 256;
 
 /// Seconds for which a refusal is kept: longer than a pass takes.
-const REFUSAL_SECONDS: u32 = 30;
+pub(super) const REFUSAL_SECONDS: u32 = 30;
 
 /// Whether the backend refuses the client: it resets a connection that it never opened, or its port is closed.
 fn is_refused(it: &types::flow) -> bool {
@@ -33,22 +33,28 @@ pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut BackendR
     if !is_refused(it) || now.saturating_sub(it.seen) > REFUSAL_SECONDS {
         return;
     }
-    let Some(transport) = transport_from_number(it.transport) else { return };
-    let endpoint = |address, port| flow::decode_endpoint((address, port));
-    let frontend = endpoint(it.frontend, it.frontend_port);
-    let quota =
-        QuotaId(u16::try_from(it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0).unwrap_or_default());
-    let refusal =
-        BackendRefusal { quota, frontend, transport, backend: endpoint(it.backend, it.backend_port) };
+    let Some(refusal) = flow_backend(it) else { return };
     if let Some(seen) = refusing.get_mut(&refusal) {
         *seen = it.seen.max(*seen);
-    } else if refusing.len() < REFUSALS_MAX || evict_oldest(quota, refusing) {
+    } else if refusing.len() < REFUSALS_MAX || evict_oldest(refusal.quota, refusing) {
         refusing.insert(refusal, it.seen);
     }
 }
 
+/// The frontend and the backend of a flow. `None`: no program wrote it.
+pub(super) fn flow_backend(it: &types::flow) -> Option<BackendRefusal> {
+    let endpoint = |address, port| flow::decode_endpoint((address, port));
+    let quota = u16::try_from(it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0).unwrap_or_default();
+    Some(BackendRefusal {
+        quota: QuotaId(quota),
+        frontend: endpoint(it.frontend, it.frontend_port),
+        transport: transport_from_number(it.transport)?,
+        backend: endpoint(it.backend, it.backend_port),
+    })
+}
+
 /// Removes the oldest refusal of the quota with the most, if that has at least two more than this one.
-fn evict_oldest(quota: QuotaId, refusing: &mut BackendRefusals) -> bool {
+pub(super) fn evict_oldest(quota: QuotaId, refusing: &mut BackendRefusals) -> bool {
     let mut counts = BTreeMap::<QuotaId, usize>::new();
     refusing.keys().for_each(|it| *counts.entry(it.quota).or_default() += 1);
     let own = counts.get(&quota).copied().unwrap_or_default();

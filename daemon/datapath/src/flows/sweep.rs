@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::flow_counts::Recount;
 use super::lifetime::{EXPIRY_MARGIN, is_expired};
 use super::port_usage::PortUsage;
+use super::silences::SilentBackends;
 use super::{FlowMaps, FlowSweepProgress, FlowTable, NOT_IDLE, ReservedPorts, refusals};
 use crate::abi::flow::{translated_entry, types};
 use crate::packets::AdoptedFlows;
@@ -60,6 +61,7 @@ pub(super) struct FlowSweep {
     found: u64,
     port_usage: PortUsage,
     recount: Recount,
+    silences: SilentBackends,
     orphans: BTreeMap<u32, OrphanRecord>,
     failure: Option<String>,
     // The first pass's result so far; `None`: that pass is over.
@@ -82,6 +84,7 @@ impl FlowSweep {
             found: 0,
             port_usage,
             recount,
+            silences: SilentBackends::default(),
             orphans: BTreeMap::new(),
             failure: None,
             adopting,
@@ -142,6 +145,7 @@ impl FlowSweep {
             }
             if !is_expired(&flow, now, EXPIRY_MARGIN) {
                 refusals::record_refusal(&flow, now, &mut self.swept.backend_refusals);
+                self.silences.record_flow(&flow, now, self.swept.passes);
                 self.port_usage.add_flow(&flow);
                 continue;
             }
@@ -186,7 +190,9 @@ impl FlowSweep {
         self.orphans.retain(|_, orphan| orphan.pass == pass);
         self.swept.failure = self.failure.take();
         self.swept.fullest = self.port_usage.take_fullest();
-        refusals::expire_refusals(self.table.now(), &mut self.swept.backend_refusals);
+        let now = self.table.now();
+        refusals::expire_refusals(now, &mut self.swept.backend_refusals);
+        self.swept.silent_backends = self.silences.end_pass(now, self.swept.passes);
         let begun = self.table.begun_count().saturating_sub(self.begun);
         self.recount.correct_counts(&self.table.0.shares, begun);
         self.swept.passes += 1;

@@ -4,20 +4,26 @@
 // Redraws take memory that a browser frees late: hundreds of lines more often than this are too many.
 const AGAIN = 5_000;
 
-// Queries, draws, and keeps the drawn data when a query fails.
+// Says of what moment the shown data is.
+const dated = (at) => (at ? `. The page shows the state of ${written(new Date(at).toISOString(), clock.utc)}.` : null);
+
+// Queries, draws, and keeps the drawn data when a query fails, greyed and with its date.
 function asking(title, question, draw) {
   const root = h("div", {}, h("p", {}, "Asking…"));
   const error = h("p", { class: "bad", role: "status" });
-  let last = 0;
+  let [last, drawn] = [0, 0];
   const update = async () => {
     if (Date.now() - last < AGAIN) return;
     last = Date.now();
     try {
       const said = await question();
+      drawn = Date.now();
       renew(error);
+      root.classList.remove("stale");
       renew(root, h("h2", {}, title), error, draw(said));
     } catch (failure) {
-      renew(error, failure.message);
+      renew(error, failure.message, dated(drawn));
+      root.classList.add("stale");
       if (!error.isConnected) replace(root, h("h2", {}, title), error);
     }
   };
@@ -54,6 +60,8 @@ const refusalsView = () =>
     },
   );
 
+const length = (seconds) => h("span", { "data-sort": seconds }, span(seconds * 1000));
+
 const flowsView = () =>
   asking(
     "Flows: clients from outside and their backends",
@@ -67,8 +75,8 @@ const flowsView = () =>
         socket(flow.backend_address, flow.backend_port),
         flow.state,
         flow.service ? toService(flow.service) : "–",
-        span(flow.age_seconds * 1000),
-        span(flow.idle_seconds * 1000),
+        length(flow.age_seconds),
+        length(flow.idle_seconds),
       ]);
       const numbers = [
         ...said.states.map((row) => [`${row.protocol} ${row.state}`, row.count]),
@@ -142,21 +150,22 @@ const rejectedView = () =>
 
 function historyView({ given }) {
   const service = given.get("service") ?? "";
-  const view = asking(
+  return asking(
     "What changed, newest first",
     () => askText("/history", { service, limit: RECORDS_SHOWN }),
-    (text) => [
-      h(
-        "ol",
-        { class: "past", reversed: true },
-        text
-          .split("\n")
-          .filter(Boolean)
-          .reverse()
-          .map((line) => h("li", {}, line)),
-      ),
-      same("/history", { service }, ["history", ...(service ? [service] : [])]),
-    ],
+    (text) => [pastOf(text), same("/history", { service }, ["history", ...(service ? [service] : [])])],
   );
-  return view;
+}
+
+// `TIME #NUMBER SERVICE: WHAT; because WHY`, where a gap has no service.
+const LINE = /^(\S+) (\S+) (?:([^\s:/]+\/[^\s:/]+): )?(.*?)(?:; because (.*))?$/u;
+
+// The daemon's lines, each as a row, newest first.
+function pastOf(text) {
+  const lines = text.split("\n").filter(Boolean).reverse();
+  const rows = lines.map((line) => {
+    const [, time, number, service, what, why] = LINE.exec(line) ?? [null, "", "", "", line];
+    return [moment(time), number, toService(service), what, why];
+  });
+  return table("Changes", ["time", "record", "service", "what clients meet", "because"], rows);
 }

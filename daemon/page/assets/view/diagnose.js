@@ -81,7 +81,8 @@ function eventsView({ rest: [namespace, own] }) {
 
 function eventRow(event) {
   const { kind, namespace, name: own } = event.object;
-  const about = [kind, [namespace, own].filter(Boolean).join("/")].join(" ");
+  const full = [namespace, own].filter(Boolean).join("/");
+  const about = [`${kind} `, kind === "Service" ? toService(full) : name(full)];
   const means = [event.meaning, event.cause?.means].filter(isSomething).map((text) => h("div", {}, text));
   return [
     moment(event.last),
@@ -93,30 +94,84 @@ function eventRow(event) {
   ];
 }
 
+// The names that are offered for a beginning: as many as a person reads.
+const OFFERED = 20;
+
+// Asks for a service: names those whose clients fail, and completes what is typed.
 function chooser(view, title) {
+  const names = h("datalist", { id: "names" });
   const input = h("input", {
     id: "service",
+    list: "names",
     placeholder: "namespace/name",
     autocomplete: "off",
     required: true,
-    pattern: "[^/]+/[^/]+",
-    title: "namespace/name",
+    size: "40",
+    oninput: () => {
+      input.setCustomValidity("");
+      names.replaceChildren(...likeIt(input.value).map((service) => h("option", { value: service })));
+    },
   });
+  const submit = (event) => {
+    event.preventDefault();
+    const typed = input.value.trim();
+    const found = typed.includes("/") ? [typed] : likeIt(typed).filter((service) => service.endsWith(`/${typed}`));
+    if (found.length === 1) location.hash = link(view, found[0].split("/"));
+    else {
+      input.setCustomValidity(found.length > 1 ? `${found.join(", ")}: which one?` : "namespace/name");
+      input.reportValidity();
+    }
+  };
+  const broken = h("div");
   return {
     title,
     root: h(
-      "form",
-      {
-        onsubmit: (event) => {
-          event.preventDefault();
-          location.hash = link(view, input.value.trim().split("/"));
-        },
-      },
+      "div",
+      {},
       h("h2", {}, title),
-      h("label", { for: "service" }, "Service "),
-      input,
-      " ",
-      h("button", {}, "Look"),
+      h(
+        "form",
+        { onsubmit: submit },
+        h("label", { for: "service" }, "Service "),
+        input,
+        names,
+        " ",
+        h("button", {}, "Look"),
+      ),
+      broken,
     ),
+    update: () => renew(broken, brokenServices(view)),
   };
+}
+
+function likeIt(typed) {
+  const all = new Set([...store.rows.values()].map(({ service }) => service));
+  return [...all].filter((service) => service.includes(typed.trim())).slice(0, OFFERED);
+}
+
+// The newest of each cause, so that many of one do not hide the others.
+const OF_A_CAUSE = 5;
+
+function brokenServices(view) {
+  if (!areServicesKnown()) return h("p", {}, unknownWords());
+  const causes = new Map();
+  const found = worstOf((row) => fails(row) || isLast(row.verdict)).sort((one, other) => rank(one) - rank(other));
+  const shown = found.filter(({ verdict, reason }) => {
+    const cause = `${verdict} ${reason}`;
+    causes.set(cause, (causes.get(cause) ?? 0) + 1);
+    return causes.get(cause) <= OF_A_CAUSE;
+  });
+  const rows = shown
+    .slice(0, OFFERED)
+    .map((row) => [
+      h("a", { href: link(view, row.service.split("/")) }, name(row.service)),
+      badge(row.verdict, row.reason),
+      ago(row.since),
+    ]);
+  const more = found.length - rows.length;
+  const rest = h("a", { href: link("frontends", [], { verdict: "failing" }) }, `and ${more.toLocaleString("en")} more`);
+  return [
+    table("Services that need a look, the newest of each cause", ["service", "clients meet", "since"], rows),
+    more > 0 && h("p", {}, rest),
+  ];
 }

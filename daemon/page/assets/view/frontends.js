@@ -8,8 +8,15 @@ const MARGIN = 12;
 const PRINTED_MAX = 1_000;
 const COLUMNS = ["frontend", "service", "type", "verdict", "backends", "source", "since"];
 
+// Filters beside single verdicts.
+const FILTERS = {
+  "": () => true,
+  failing: fails,
+  "not-serving": ({ verdict }) => !isServed(verdict),
+};
+
 function frontendsView({ given }) {
-  const filter = { q: given.get("q") ?? "", verdict: given.get("verdict") ?? "" };
+  const filter = { q: given.get("q") ?? "", verdict: given.get("verdict") ?? "", sort: given.get("sort") ?? "" };
   const list = rowList(filter);
   const words = h("input", {
     type: "search",
@@ -21,7 +28,7 @@ function frontendsView({ given }) {
   const verdicts = h(
     "select",
     { id: "verdict" },
-    ["", "not-serving", ...ORDER].map((verdict) =>
+    [...Object.keys(FILTERS), ...ORDER].map((verdict) =>
       h("option", { value: verdict, selected: verdict === filter.verdict }, verdict || "any"),
     ),
   );
@@ -50,26 +57,43 @@ function frontendsView({ given }) {
 }
 
 function matches(row, words, verdict) {
-  const fits = verdict === "" || row.verdict === verdict || (verdict === "not-serving" && !isServed(row.verdict));
+  const fits = Object.hasOwn(FILTERS, verdict) ? FILTERS[verdict](row) : row.verdict === verdict;
   return fits && words.every((word) => (word === "error" ? row.error : row.text.includes(word)));
+}
+
+// By the name of a column, with a minus for the reverse.
+function sortRows(rows, sort) {
+  const column = sort.replace(/^-/u, "");
+  if (!COLUMNS.includes(column)) return;
+  const keyOf = column === "verdict" ? rank : (row) => row[column];
+  const sign = sort.startsWith("-") ? -1 : 1;
+  rows.sort((one, other) => sign * compared(keyOf(one), keyOf(other)));
 }
 
 function rowList(filter) {
   const number = h("p", { role: "status" });
   const body = h("tbody");
+  const heads = h("tr");
+  const sortBy = ({ currentTarget }) => {
+    const column = COLUMNS[currentTarget.closest("th").cellIndex];
+    const isDown = filter.sort === column || (filter.sort !== `-${column}` && ["backends", "since"].includes(column));
+    filter.sort = `${isDown ? "-" : ""}${column}`;
+    rewrite(filter);
+    choose();
+  };
+  const drawHeads = () =>
+    renew(
+      heads,
+      COLUMNS.map((column) => {
+        const order = filter.sort.replace(/^-/u, "") === column && { isDown: filter.sort.startsWith("-") };
+        return sortHead(column, order, true, sortBy);
+      }),
+    );
   const grid = h(
     "table",
     {},
     h("caption", { class: "unseen" }, "Frontends"),
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        COLUMNS.map((column) => h("th", { scope: "col" }, column)),
-      ),
-    ),
+    h("thead", {}, heads),
     body,
   );
   const window = h("div", { class: "window", tabindex: "0", role: "region", "aria-label": "Frontends" }, grid);
@@ -82,8 +106,10 @@ function rowList(filter) {
   const choose = () => {
     const terms = filter.q.toLowerCase().split(/\s+/u).filter(Boolean);
     found = [...store.rows.values()].filter((row) => matches(row, terms, filter.verdict));
+    sortRows(found, filter.sort);
     const words = `${found.length.toLocaleString("en")} of ${count(store.rows.size, "frontend")}`;
-    renew(number, isLoaded() ? words : "Asking for the frontends…");
+    renew(number, areServicesKnown() ? words : isLoaded() ? unknownWords() : "Asking for the frontends…");
+    drawHeads();
     draw();
   };
   window.addEventListener("scroll", draw, { passive: true });
@@ -121,7 +147,7 @@ function rowOf(row, index) {
     "tr",
     { "aria-rowindex": index },
     h("th", { scope: "row" }, h("a", { href: serviceLink(row.service), "data-key": row.key }, row.frontend)),
-    h("td", {}, name(row.service)),
+    h("td", { title: row.service }, name(row.service)),
     h("td", {}, row.type),
     h("td", {}, badge(row.verdict, row.reason)),
     h("td", { title: backends }, `${row.backends} `, h("small", {}, backends)),

@@ -1,7 +1,10 @@
-// The node on one screen: problems first, and each line links to its reason.
-// Invariant: a fault of `holdfast status` is one here; a failed query is shown, not left out.
+// The node on one screen: what is wrong first, then what changed, then the numbers of the machine.
+// Invariant: red is what makes `holdfast status` end with 1, and nothing else; a failed query is shown, not left out.
 
 const FIRST = 20;
+
+// The newest services that a group names.
+const NAMED = 3;
 
 function nowView() {
   const root = h("div", { class: "now" });
@@ -12,91 +15,217 @@ function nowView() {
       renew(
         root,
         health(),
-        isLoaded() ? [verdictBar(), notServing(), servedForNow()] : tableUnknown(),
-        apiserverLine(),
-        fills(),
-        devices(),
-        otherProxies(),
-        isLoaded() && latest(),
+        areServicesKnown()
+          ? aged("/frontends", failing(), failingChecks(), onLastBackends(), latest(), verdictBar(), meant())
+          : h("p", {}, unknownWords()),
+        notes(),
+        aged("/apiserver", apiserverLine()),
+        aged("/datapath", fills(), devices(), otherProxies()),
         same("/services", {}, ["status"]),
       ),
   };
 }
 
-// The problems, each with the view that has details.
-function faults() {
+// The problems of this node besides clients that fail, each with why.
+function problems() {
   const [ready, datapath, services] = ["/readyz", "/datapath", "/services"].map(answer);
-  const kernel = datapath?.kernel;
   const rejected = (services?.rejected.length ?? 0) + (services?.rejected_dropped ?? 0);
   const errors = [...store.rows.values()].filter((row) => row.error);
+  const checks = (ready?.failing_checks?.length ?? 0) + (ready?.failing_checks_omitted ?? 0);
   return [
     ready && !ready.healthy && ["not ready: ", ready.reason],
     ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
-    ...(ready?.shut ?? []).map((why) => ["the admin API cannot listen: ", why]),
-    ready?.stale_since && ["the data of a source is old, since ", moment(ready.stale_since)],
-    kernel?.waiting && ["programs wait to be attached", null],
-    ...(kernel?.detached_hooks ?? []).map((hook) => ["a program is no longer attached: ", hook]),
-    ...(kernel?.broken_hooks ?? [])
-      .filter((hook) => !kernel.detached_hooks.includes(hook))
-      .map((hook) => ["a program serves without its pin, and ends with the daemon: ", hook]),
-    ...(kernel?.behind_hooks ?? []).map((hook) => ["a program reads tables that are no longer written: ", hook]),
-    kernel?.packets?.failure && ["packets from outside: ", kernel.packets.failure],
-    kernel?.grace_failure && ["the kernel's grace period: ", kernel.grace_failure],
-    ready?.history.error && ["the history cannot be written: ", ready.history.error],
-    ready?.unwritten_drains && ["the last orders to drain cannot be written: ", ready.unwritten_drains],
-    ready?.snapshot.error && ["the snapshot cannot be written: ", ready.snapshot.error],
-    ...(ready?.closed_ports ?? []).map((port) => [`${port.purpose} at ${port.address}: `, port.why]),
-    ...(ready?.failing_checks ?? []).map(({ service, backend, check }) => [
-      [toService(service), `: the health check of ${backend} fails: `],
-      check.last?.error ?? null,
-    ]),
-    ready?.failing_checks_omitted > 0 && [
-      `${count(ready.failing_checks_omitted, "more health check fails", "more health checks fail")}`,
-      null,
-    ],
-    ...(ready?.event_knowledge_faults ?? []).map((fault) => [`${fault.file}: `, fault.message]),
+    ready?.unwritten_drains && ["a restart would lose the last orders to drain: ", ready.unwritten_drains],
+    ready?.snapshot.error && ["a restart begins with an older state: ", ready.snapshot.error],
+    ready?.history.error && ["changes are not recorded: ", ready.history.error],
+    ...hookProblems(datapath?.kernel),
+    ...packetProblems(datapath?.kernel?.packets),
+    ...(datapath?.announced_addresses ?? [])
+      .filter(({ error }) => error)
+      .map(({ address, error }) => [`the route to ${address} cannot be updated: `, error]),
+    ...(ready?.closed_ports ?? [])
+      .filter(({ service }) => service)
+      .map(({ service, address, why }) => [toService(service), ` has no health check port at ${address}: `, why]),
+    checks > 0 && [count(checks, "backend fails its health checks", "backends fail their health checks"), null],
     rejected > 0 && [
-      h("a", { href: link("rejected") }, `${count(rejected, "object is", "objects are")} rejected`),
+      h("a", { href: link("rejected") }, count(rejected, "object is rejected", "objects are rejected")),
       null,
     ],
     errors.length > 0 && [
-      h(
-        "a",
-        { href: link("frontends", [], { q: "error" }) },
-        `${count(errors.length, "frontend")} with an error: `,
-      ),
+      h("a", { href: link("frontends", [], { q: "error" }) }, `${count(errors.length, "frontend")} not as decided: `),
       errors[0].error,
     ],
   ].filter(Boolean);
 }
 
+function hookProblems(kernel) {
+  if (!kernel) return [];
+  const { detached_hooks: bare = [], broken_hooks: broken, behind_hooks: behind = [], repair_failure: why } = kernel;
+  const unpinned = broken.filter((hook) => !bare.includes(hook));
+  return [
+    kernel.waiting && ["another version's programs still serve", null],
+    bare.length > 0 && ["clients are not served, for want of a program: ", [bare.join(", "), why && `: ${why}`]],
+    unpinned.length > 0 && ["programs that end with this daemon, for want of their pins: ", unpinned.join(", ")],
+    behind.length > 0 && ["programs that read tables which are no longer written: ", behind.join(", ")],
+    kernel.grace_failure && ["the kernel's grace periods do not end: ", kernel.grace_failure],
+  ];
+}
+
+function packetProblems(packets) {
+  if (!packets) return [];
+  const outer = packets.devices.filter((device) => device.class === "outer" && device.error);
+  const what = packets.behind ? "get outdated services" : "are not served";
+  return [
+    packets.failure && [`clients from outside ${what}: `, packets.failure],
+    ...outer.map(({ name: own, unpinned, error }) => [
+      `clients that arrive at ${own} ${unpinned ? "are served until this daemon ends" : "are not served"}: `,
+      error,
+    ]),
+  ];
+}
+
+// What an operator may want to know, though clients are as well as somebody meant them to be.
+function notes() {
+  const [ready, datapath] = ["/readyz", "/datapath"].map(answer);
+  const found = [
+    ready?.stale_since && ["the data of a source is old, since ", moment(ready.stale_since)],
+    ...(ready?.shut ?? []).map((why) => ["the admin API cannot listen: ", why]),
+    ...(ready?.closed_ports ?? [])
+      .filter(({ service }) => !service)
+      .map(({ purpose, address, why }) => [`${purpose} at ${address}: `, why]),
+    ...(datapath?.filters ?? []).map(({ place: where, rule }) => [`a filter at ${where}: `, rule]),
+    ...(datapath?.announced_addresses ?? [])
+      .filter(({ announced }) => !announced)
+      .map(({ address, why }) => [`${address} is not announced: `, why ?? "its route does not exist"]),
+    ...(ready?.event_knowledge_faults ?? []).map((fault) => [`${fault.file}: `, fault.message]),
+  ].filter(Boolean);
+  return found.length > 0 && h("section", {}, h("h2", {}, "Worth knowing"), listOf(found));
+}
+
+const listOf = (lines) => h("ul", {}, lines.map(([what, why]) => h("li", {}, what, why)));
+
+// The reason of the colour at the top of the page, in short.
+function problemWords() {
+  const [services, others] = [worstOf(fails).length, problems().length];
+  return [
+    services > 0 && `clients of ${count(services, "service")} fail`,
+    others > 0 && count(others, services > 0 ? "other problem" : "problem"),
+  ]
+    .filter(Boolean)
+    .join(", ");
+}
+
 function health() {
-  const found = faults();
-  const asked = GENERAL.filter((path) => store.answers[path]?.error);
-  const unasked = asked.map((path) => h("li", {}, `${path} could not be queried: ${store.answers[path].error}`));
-  if (!answer("/readyz")) return h("p", {}, "The readiness of the node is not known yet.");
   if (isGone())
-    return h(
-      "p",
-      { class: "unknown" },
-      "? The state is unknown: the daemon does not answer. The data below is from its last answers.",
-    );
-  if (found.length === 0 && unasked.length === 0)
-    return h("p", { class: "good" }, "● holdfast itself has no problem.");
+    return h("p", { class: "unknown" }, "? The state is unknown: the daemon does not answer. All below is old.");
+  if (!answer("/readyz")) return h("p", {}, "The readiness of the node is not known yet.");
+  const found = problems();
+  const unknown = unasked().map((path) => [`${path} could not be queried: `, store.answers[path].error]);
+  return [
+    found.length > 0 && h("section", { class: "bad" }, h("h2", {}, "Problems"), listOf(found)),
+    unknown.length > 0 && h("section", {}, h("h2", {}, "Not known"), listOf(unknown)),
+  ];
+}
+
+// No row means no service only once all lists have come.
+const areServicesKnown = () => isLoaded() && (store.rows.size > 0 || missingLists().length === 0);
+
+function unknownWords() {
+  const missing = missingLists();
+  const why = missing.length > 0 ? `, because no first list has come yet from ${missing.join(", ")}` : "";
+  return `The services of this node are not known yet${why}.`;
+}
+
+// Each service by its worst frontend, as the daemon chooses it.
+function worstRows() {
+  const worst = new Map();
+  for (const row of store.rows.values()) {
+    const known = worst.get(row.service);
+    if (!known || rank(row) <= rank(known)) worst.set(row.service, row);
+  }
+  return [...worst.values()];
+}
+
+const isNewer = (one, other) =>
+  one.since === other.since ? (one.service < other.service ? -1 : 1) : one.since < other.since ? 1 : -1;
+
+// Services of this kind, newest first.
+function worstOf(isMeant) {
+  store.worst ??= worstRows();
+  return store.worst.filter(isMeant).sort(isNewer);
+}
+
+// One line for each cause, with the number of services and the newest of them.
+function groupsOf(heading, caption, tone, isMeant) {
+  const groups = new Map();
+  for (const row of worstOf(isMeant)) {
+    const cause = `${row.verdict} ${row.reason}`;
+    if (!groups.has(cause)) groups.set(cause, []);
+    groups.get(cause).push(row);
+  }
+  if (groups.size === 0) return null;
+  const heads = ["clients meet", "newest services", "how many", "since", "next"];
+  const lines = [...groups.values()].map(groupLine);
+  return h("section", {}, h("h2", { class: tone }, heading), table(caption, heads, lines));
+}
+
+function groupLine(rows) {
+  const [{ verdict, reason, service, since }] = rows;
+  const more = rows.length - NAMED;
+  const named = rows.slice(0, NAMED).map((row) => h("div", {}, toService(row.service), ownerOf(row)));
+  const rest = h("a", { href: link("frontends", [], { verdict, q: reason }) }, `and ${more.toLocaleString("en")} more`);
+  return [
+    badge(verdict, reason),
+    [named, more > 0 && h("div", {}, rest)],
+    rows.length.toLocaleString("en"),
+    ago(since),
+    h("a", { href: link("diagnose", service.split("/")) }, "Diagnose ", name(service)),
+  ];
+}
+
+const ownerOf = ({ owner }) => owner && [": ", toService(owner), " has its address"];
+
+const failing = () => groupsOf("Clients fail", "Services whose clients fail", "bad", fails);
+
+const onLastBackends = () =>
+  groupsOf("Served by their last backends", "Services that are held or draining", "held", (row) =>
+    isLast(row.verdict),
+  );
+
+// As an owner asked for: scaled down, or elsewhere by policy.
+const meant = () =>
+  groupsOf(
+    "Not served, as was asked for",
+    "Services that are scaled down, or not served here by their policy",
+    null,
+    (row) => !isServed(row.verdict) && !fails(row),
+  );
+
+function failingChecks() {
+  const ready = answer("/readyz");
+  if (!ready?.failing_checks?.length) return null;
+  const rows = ready.failing_checks.map(({ service, backend, check }) => [
+    toService(service),
+    backend,
+    check.kind,
+    check.last?.error,
+    ago(check.last?.at),
+  ]);
   return h(
     "section",
-    { class: "bad" },
-    h("h2", {}, "Problems"),
-    h(
-      "ul",
-      {},
-      found.map(([what, why]) => h("li", {}, what, why)),
-      unasked,
-    ),
+    {},
+    h("h2", { class: "bad" }, "Health checks fail"),
+    table("Backends without new clients", ["service", "backend", "check", "error", "tried"], rows),
+    ready.failing_checks_omitted > 0 && h("p", {}, `and ${ready.failing_checks_omitted} more`),
   );
 }
 
-const tableUnknown = () => h("p", {}, "The services of this node are not known yet.");
+// What was drawn from an answer: greyed, with its date, once that could not be refreshed.
+function aged(path, ...parts) {
+  const { error, at } = store.answers[path] ?? {};
+  if (!error || !at) return parts;
+  return h("div", { class: "stale" }, h("p", {}, `${path} could not be queried`, dated(at)), parts);
+}
 
 function verdictCounts() {
   const counts = new Map();
@@ -107,7 +236,7 @@ function verdictCounts() {
 // How many frontends have each verdict: as lengths of a bar, and each as a link with its number.
 function verdictBar() {
   const counts = verdictCounts();
-  const all = store.rows.size;
+  const missing = missingLists();
   const part = ([verdict, number]) => {
     const element = h("span", { class: `part ${verdict}` });
     element.style.flexGrow = number;
@@ -122,54 +251,10 @@ function verdictBar() {
   return h(
     "section",
     {},
-    h("h2", {}, count(all, "frontend")),
+    h("h2", {}, count(store.rows.size, "frontend"), missing.length > 0 && ` so far, without ${missing.join(", ")}`),
+    store.rows.size === 0 && h("p", {}, "No service with an address is configured."),
     h("div", { class: "bar", "aria-hidden": "true" }, counts.map(part)),
     h("ul", { class: "legend" }, counts.map(entry)),
-  );
-}
-
-// Services with a frontend that does not serve, worst first.
-const notServing = () =>
-  worstOf("Not serving", "Services that do not serve", "not-serving", ({ verdict }) => !isServed(verdict));
-
-// Services whose backends are gone from their list, or are going.
-function servedForNow() {
-  const isMeant = ({ verdict }) => isServed(verdict) && !isFine(verdict);
-  if (![...store.rows.values()].some(isMeant)) return null;
-  return worstOf("Served by their last backends", "Services that are held or draining", "held", isMeant);
-}
-
-// Services with a frontend of this kind, each with its worst one.
-function worstOf(heading, caption, filter, isMeant) {
-  const worst = new Map();
-  for (const row of store.rows.values()) {
-    const known = worst.get(row.service);
-    if (isMeant(row) && (!known || worse(row.verdict, known.verdict) === row.verdict)) worst.set(row.service, row);
-  }
-  const rows = [...worst.values()].sort(
-    (one, other) =>
-      ORDER.indexOf(one.verdict) - ORDER.indexOf(other.verdict) || one.service.localeCompare(other.service),
-  );
-  const shown = rows
-    .slice(0, FIRST)
-    .map((row) => [toService(row.service), badge(row.verdict, row.reason), row.frontend, moment(row.since)]);
-  const more =
-    rows.length > FIRST &&
-    h(
-      "p",
-      {},
-      h(
-        "a",
-        { href: link("frontends", [], { verdict: filter }) },
-        `${count(rows.length - FIRST, "more service")}`,
-      ),
-    );
-  return h(
-    "section",
-    {},
-    h("h2", {}, heading),
-    table(caption, ["service", "verdict", "frontend", "since"], shown),
-    more,
   );
 }
 
@@ -177,7 +262,7 @@ function apiserverLine() {
   const apiserver = answer("/apiserver");
   if (!apiserver) return null;
   if (!apiserver.enabled)
-    return h("p", {}, "No apiserver is configured: manifests and the configuration are served.");
+    return h("p", {}, "No apiserver is configured: services come from manifests and the configuration.");
   const active = apiserver.endpoints.find((endpoint) => endpoint.active);
   // Each watch ends now and then, so an endpoint that answered last may have no connection at this moment.
   const idle = apiserver.endpoints.find(({ state }) => ["healthy", "recovering", "throttled"].includes(state));
@@ -258,15 +343,17 @@ function otherProxies() {
   );
 }
 
+// What clients noticed; the history has the rest.
 function latest() {
   const rows = store.records
+    .filter(({ transitions }) => transitions?.length > 0)
     .slice(0, FIRST)
     .map((record) => [moment(record.time), toService(record.service), transitionsOf(record), record.rule]);
   return h(
     "section",
     {},
     h("h2", {}, "Latest changes"),
-    table("The latest changes", ["time", "service", "verdicts", "rule"], rows),
+    table("The latest changes", ["time", "service", "what clients meet", "because"], rows),
     h("p", {}, h("a", { href: link("history") }, "The whole history, with causes")),
   );
 }
@@ -276,14 +363,13 @@ function transitionsOf(record) {
     h(
       "div",
       {},
-      badge(before?.verdict),
+      before ? badge(before.verdict) : "new",
       " → ",
-      badge(after?.verdict, after?.reason),
-      ` ${count(after?.backends ?? 0, "backend")}`,
+      after ? [badge(after.verdict, after.reason), ` ${count(after.backends ?? 0, "backend")}`] : "gone",
       moved(backends),
       frontends.length > 1 ? ` at ${count(frontends.length, "frontend")}` : "",
     );
-  return (record.transitions ?? []).map(one);
+  return record.transitions.map(one);
 }
 
 function moved({ added = [], removed = [] } = {}) {

@@ -9,7 +9,7 @@ function serviceView({ rest: [namespace, own], given }) {
   const root = h("div", {}, h("p", {}, "Asking…"));
   const error = h("p", { class: "bad", role: "status" });
   const strip = stripOf([service]);
-  let asked = null;
+  let [asked, drawn] = [null, 0];
   const update = async () => {
     const seen = newest(service);
     if (asked !== null && asked === seen) return;
@@ -18,6 +18,8 @@ function serviceView({ rest: [namespace, own], given }) {
       const explained = await ask("/explain", { service });
       const packet = from && to && (await packetOf(from, to));
       const past = await askText("/history", { service, limit: 50 });
+      drawn = Date.now();
+      root.classList.remove("stale");
       renew(error);
       renew(
         root,
@@ -28,13 +30,15 @@ function serviceView({ rest: [namespace, own], given }) {
         explained.services.map(details),
         fromForm(service, explained, from, to),
         packet,
+        h("h3", {}, "What happened, newest first"),
         pastOf(past),
         sameService(service, from, to),
       );
       await strip.update();
     } catch (failure) {
       asked = null;
-      renew(error, `${service}: ${failure.message}`);
+      renew(error, `${service}: ${failure.message}`, dated(drawn));
+      root.classList.add("stale");
       if (!root.contains(error)) renew(root, error);
     }
   };
@@ -64,7 +68,7 @@ function summary(service, { sentence, near, past, stale_since: stale }) {
       {},
       h("a", { href: link("diagnose", service.split("/")) }, "What is wrong with it, and what to do next"),
       " · ",
-      h("a", { href: link("time", [], { services: service }) }, "Compare its time with that of others"),
+      h("a", { href: link("time", [], { services: service }) }, "Compare it with others over time"),
       " · ",
       h("a", { href: link("events", service.split("/")) }, "Its Events"),
     ),
@@ -77,6 +81,7 @@ function details(one) {
     {},
     h("h3", {}, "Frontends"),
     frontendsOf(one),
+    clientsOf(one),
     h("h3", {}, "Endpoints"),
     endpointsOf(one),
     h("h3", {}, "Clients that were not served"),
@@ -93,34 +98,52 @@ function frontendsOf({ frontends }) {
     row.type,
     badge(row.verdict, row.reason),
     moment(row.since),
-    kernelOf(row),
+    mapsOf(row),
     row.next,
   ]);
   return table(
     "What clients dial",
-    ["frontend", "type", "verdict", "since", "the kernel holds", "what happens next"],
+    ["frontend", "type", "verdict", "since", "in the maps", "what happens next"],
     rows,
   );
 }
 
-function kernelOf({ applied, status, error, owner, announcement }) {
-  const match =
-    applied.matches === false ? h("strong", {}, "differs from the decision") : `the same, ${status}`;
-  const clients =
-    applied.clients &&
-    h(
-      "div",
-      {},
-      "tries at all frontends of its port: ",
-      Object.entries(applied.clients).map(([what, of]) => `${of} ${what} `),
-    );
+const WRITTEN = { done: "as decided", pending: "not written yet", error: "the last write failed" };
+
+function mapsOf({ applied, status, error, owner, announcement }) {
+  const match = applied.matches === false ? h("strong", {}, "not as decided") : WRITTEN[status];
   const problem = applied.error ?? error;
   return [
-    applied.programmed ? [count(applied.backends.length, "backend"), "; ", match] : "nothing",
-    clients,
+    applied.programmed ? [count(applied.backends.length, "backend"), ", ", match] : "nothing",
     problem && h("div", { class: "bad" }, problem),
-    owner && h("div", {}, "owner: ", toService(owner)),
+    owner && h("div", {}, toService(owner), " has the address"),
     announcement && announcementOf(announcement),
+  ];
+}
+
+const TRIES =
+  "Each try counts since the port exists: a client that gets no answer tries again by itself, so 3 dropped may be " +
+  "one client.";
+
+// A port has one count for all of its frontends; at an address that another service has, the count is that service's.
+function clientsOf({ frontends }) {
+  const ports = new Map();
+  for (const row of frontends.filter(({ applied, owner }) => applied.clients && !owner)) {
+    const key = [row.port_name, row.protocol, row.address.includes(":") ? "IPv6" : "IPv4"].filter(Boolean).join(" ");
+    const { clients, names = [] } = ports.get(key) ?? { clients: row.applied.clients };
+    ports.set(key, { clients, names: [...names, frontendName(row)] });
+  }
+  const rows = [...ports].map(([port, { clients, names }]) => [
+    port,
+    names.map((one) => h("div", {}, one)),
+    clients.connects,
+    clients.refused,
+    clients.dropped,
+  ]);
+  if (rows.length === 0) return null;
+  return [
+    table("Tries of clients", ["port", "at all of", "connected", "refused", "dropped"], rows),
+    h("p", {}, h("small", {}, TRIES)),
   ];
 }
 
@@ -205,20 +228,6 @@ function desiredOf(desired) {
     table("Slices", ["slice", "endpoints", "object"], slices),
     facts(desired.settings.map(({ name: key, value, origin }) => [key, `${value} (${origin})`])),
   ];
-}
-
-function pastOf(text) {
-  const lines = text.split("\n").filter(Boolean).reverse();
-  return h(
-    "section",
-    {},
-    h("h3", {}, "What happened, newest first"),
-    h(
-      "ol",
-      { class: "past", reversed: true },
-      lines.map((line) => h("li", {}, line)),
-    ),
-  );
 }
 
 function sameService(service, from, to) {

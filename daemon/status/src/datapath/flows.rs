@@ -3,7 +3,7 @@
 //! Invariant: plain data; each value is a copy of a record at one moment.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Transport;
@@ -188,6 +188,8 @@ pub struct FlowSweepProgress {
     pub fullest: Option<BackendPortUsage>,
     /// Which backends have refused clients lately.
     pub backend_refusals: BackendRefusals,
+    /// Which backends have answered no client lately, by the last pass.
+    pub silent_backends: BTreeSet<BackendRefusal>,
     /// Why some expired flows stay; `None`: the last pass met no error.
     pub failure: Option<String>,
     /// Why the ports of other proxies are unknown; `None`: they are known.
@@ -204,7 +206,7 @@ pub struct BackendPortUsage {
     pub used_ports: u32,
 }
 
-/// A frontend and the backend behind it that refused a client.
+/// A frontend and the backend behind it that refused a client, or did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BackendRefusal {
     /// The number of the service's namespace.

@@ -113,7 +113,7 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3], targetRef: {kind: P
             &["status"],
             1,
             &[
-                "backends that refuse clients",
+                "backends that fail clients",
                 "shop/web: 10.1.0.3:8080 refused clients of 192.0.2.1:30080/TCP within half a minute",
                 "next: holdfast diagnose shop/web",
             ],
@@ -189,7 +189,7 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3]}]
             &["status"],
             1,
             &[
-                "backends that refuse clients",
+                "backends that fail clients",
                 "shop/web: 10.1.0.2:8081 refused clients of 192.0.2.1:30080/TCP",
                 "next: holdfast diagnose shop/web",
             ],

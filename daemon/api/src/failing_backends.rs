@@ -1,8 +1,8 @@
-//! Backends that refuse the connections of clients from outside, as the flows show.
+//! Backends that fail clients from outside, as the flows show: they refuse connections, or answer nobody.
 //!
 //! Invariant: a backend is listed while its service sends it clients: one that is on its way out may refuse late
 //! connections. Any host may forge a refusal in a backend's name, so this is a reason to look, as a diagnosis does.
-//! Clients of this node's own sockets leave no flow, so their refusals are not known.
+//! Clients of this node's own sockets leave no flow, so what they meet is not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,6 +11,7 @@ use std::num::NonZeroU16;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::list::SlotState;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
+use holdfast_core::words;
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::refusals::find_owner;
@@ -23,44 +24,65 @@ const NAMED_MAX: usize = 10;
 /// The most frontends whose services are looked for; each takes a walk over all services.
 const FRONTENDS_MAX: usize = 16;
 
-/// A backend that has refused clients from outside within half a minute.
+words! {
+    /// What clients of a backend meet.
+    #[derive(PartialOrd, Ord)]
+    pub(super) enum Failure {
+        /// It resets their connections, or its port is closed.
+        Refused = "refused",
+        /// None has got an answer.
+        Silent = "silent",
+    }
+}
+
+/// A backend that has failed clients from outside within half a minute.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "RefusingBackend")]
-pub(super) struct RefusingBackendRow {
+#[schemars(rename = "FailingBackend")]
+pub(super) struct FailingBackendRow {
     /// As `namespace/name`.
     service: Text<ObjectName>,
     backend: Text<SocketAddr>,
     /// What the clients dialled.
     frontend: Text<SocketAddr>,
     protocol: Code<Transport>,
+    how: Code<Failure>,
 }
 
-/// The first backends that refuse clients, and how many more there are.
-pub(super) fn list_refusing(
-    snapshot: &Snapshot,
-    datapath: &DatapathView,
-) -> (Vec<RefusingBackendRow>, usize) {
-    let flows = datapath.status().and_then(|status| status.flows.as_ref());
-    let mut dialled: BTreeMap<(SocketAddr, Transport), BTreeSet<SocketAddr>> = BTreeMap::new();
-    for refusal in flows.into_iter().flat_map(|flows| flows.sweep.backend_refusals.keys()) {
-        dialled.entry((refusal.frontend, refusal.transport)).or_default().insert(refusal.backend);
-    }
+/// Backends with what their clients meet, by what those dialled.
+type Failures = BTreeMap<(SocketAddr, Transport), BTreeSet<(SocketAddr, Failure)>>;
+
+/// The first backends that fail clients, and how many more there are.
+pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec<FailingBackendRow>, usize) {
     let mut rows = Vec::new();
-    for ((frontend, transport), backends) in dialled.into_iter().take(FRONTENDS_MAX) {
+    for ((frontend, transport), backends) in collect_failures(datapath).into_iter().take(FRONTENDS_MAX) {
         let Some(port) = NonZeroU16::new(frontend.port()) else { continue };
         let key = FrontendKey { address: frontend.ip(), port, transport };
         let Some((view, owned)) = find_owner(snapshot, &key) else { continue };
-        let used = backends.into_iter().filter(|backend| takes_clients(view, owned, *backend));
-        rows.extend(used.map(|backend| RefusingBackendRow {
+        let used = backends.into_iter().filter(|(backend, _)| takes_clients(view, owned, *backend));
+        rows.extend(used.map(|(backend, how)| FailingBackendRow {
             service: Text(view.key.name.clone()),
             backend: Text(backend),
             frontend: Text(frontend),
             protocol: Code(transport),
+            how: Code(how),
         }));
     }
     let more = rows.len().saturating_sub(NAMED_MAX);
     rows.truncate(NAMED_MAX);
     (rows, more)
+}
+
+fn collect_failures(datapath: &DatapathView) -> Failures {
+    let Some(flows) = datapath.status().and_then(|status| status.flows.as_ref()) else {
+        return Failures::new();
+    };
+    let refused = flows.sweep.backend_refusals.keys().map(|it| (it, Failure::Refused));
+    let silent = flows.sweep.silent_backends.iter().map(|it| (it, Failure::Silent));
+    let mut failures = Failures::new();
+    for (it, how) in refused.chain(silent) {
+        failures.entry((it.frontend, it.transport)).or_default().insert((it.backend, how));
+    }
+    failures
 }
 
 /// Whether new clients of a frontend may get this backend.
@@ -79,6 +101,9 @@ pub(crate) mod tests {
     use super::*;
     use crate::fixture::{everything, many, status};
 
+    /// A backend that answers nobody, in each of these tests.
+    const SILENT: (&str, &str) = ("10.96.0.0:80", "10.200.0.1:8080");
+
     /// The rows for refusals of frontends and their backends.
     fn listed(snapshot: &Snapshot, refused: &[(&str, &str)]) -> (Vec<Value>, usize) {
         let refusal = |(frontend, backend): &(&str, &str)| BackendRefusal {
@@ -88,10 +113,12 @@ pub(crate) mod tests {
             backend: backend.parse().unwrap(),
         };
         let backend_refusals = refused.iter().map(|it| (refusal(it), 7)).collect();
-        let sweep = FlowSweepProgress { backend_refusals, ..FlowSweepProgress::default() };
+        let silent = BackendRefusal { quota: QuotaId(1), ..refusal(&SILENT) };
+        let silent_backends = [silent].into();
+        let sweep = FlowSweepProgress { backend_refusals, silent_backends, ..FlowSweepProgress::default() };
         let mut status = status();
         status.flows = Some(FlowStatus { sweep, sample: FlowSample::default() });
-        let (rows, more) = list_refusing(snapshot, &DatapathView::for_kernel(status));
+        let (rows, more) = list_failing(snapshot, &DatapathView::for_kernel(status));
         (rows.iter().map(|row| serde_json::to_value(row).unwrap()).collect(), more)
     }
 
@@ -104,6 +131,7 @@ pub(crate) mod tests {
     fn a_backend_is_listed_while_its_service_sends_it_clients() {
         let web = json!({
             "service": "default/web", "backend": "10.1.0.1:8080", "frontend": "192.0.2.5:30080", "protocol": "TCP",
+            "how": "refused",
         });
         assert_eq!(row(), web);
         let gone = [("192.0.2.5:30080", "10.1.0.77:8080"), ("203.0.113.1:80", "10.1.0.1:8080")];
@@ -117,6 +145,7 @@ pub(crate) mod tests {
         let backends: Vec<String> = (1..=14).map(|number| format!("10.200.0.{number}:8080")).collect();
         let refused: Vec<_> = backends.iter().map(|it| ("10.96.0.0:80", it.as_str())).collect();
         let (rows, more) = listed(&many(1, 14), &refused);
-        assert_eq!((rows.len(), more), (NAMED_MAX, 4));
+        assert_eq!((rows.len(), more), (NAMED_MAX, 5), "one is refused and silent");
+        assert_eq!(rows.iter().filter(|row| row["how"] == "silent").count(), 1);
     }
 }

@@ -1,0 +1,162 @@
+//! Collects backends that answer no client: each connect to them hangs, as to a pod or a node that is gone.
+//!
+//! Invariant: a backend is silent if a client has repeated its SYN for [`PATIENCE_SECONDS`], and no flow of that
+//! backend had an answer in a whole pass since. So one packet in a forged name makes no backend silent, and neither does
+//! a lost one. It keeps at most [`REFUSALS_MAX`] backends, each for [`REFUSAL_SECONDS`], with the quotas of refusals.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use holdfast_core::keys::Transport;
+use holdfast_status::datapath::{BackendRefusal, BackendRefusals};
+
+use super::lifetime::is_encapsulated;
+use super::refusals::{REFUSAL_SECONDS, REFUSALS_MAX, evict_oldest, expire_refusals, flow_backend};
+use crate::abi::flow::types::{self, flow_flag, flow_state};
+
+/// How long a client tries: it sends its SYN at 0, 1 and 3 seconds.
+const PATIENCE_SECONDS: u32 = 3;
+
+#[derive(Debug, Default)]
+pub(super) struct SilentBackends {
+    /// Unanswered frontends and backends, each with the second of a client's last packet.
+    unanswered: BackendRefusals,
+    /// The pass that first met each of them.
+    first: BTreeMap<BackendRefusal, u64>,
+    /// When their backends last answered any client.
+    answered: BTreeMap<(SocketAddr, Transport), u32>,
+}
+
+fn has(flags: u8, bit: flow_flag) -> bool {
+    u32::from(flags) & bit.0 != 0
+}
+
+/// Whether a client has repeated its SYN for long enough, and nothing came back.
+fn is_unanswered(it: &types::flow) -> bool {
+    u32::from(it.state) == flow_state::FLOW_OPENING.0
+        && has(it.client_flags, flow_flag::FLOW_SYN_SEEN)
+        && !has(it.backend_flags, flow_flag::FLOW_SYN_SEEN)
+        && !has(it.backend_flags, flow_flag::FLOW_RST_SEEN)
+        && it.seen.saturating_sub(it.began) >= PATIENCE_SECONDS
+}
+
+impl SilentBackends {
+    /// Takes a flow that the sweep meets in a pass. Only TCP opens in a way that a backend has to answer at once.
+    pub(super) fn record_flow(&mut self, it: &types::flow, now: u32, pass: u64) {
+        let is_recent = now.saturating_sub(it.seen) <= REFUSAL_SECONDS;
+        if it.transport != Transport::Tcp.protocol_number() || is_encapsulated(it) || !is_recent {
+            return;
+        }
+        if is_unanswered(it) {
+            self.record_unanswered(it, pass);
+        } else if !self.unanswered.is_empty() && has(it.backend_flags, flow_flag::FLOW_SYN_SEEN) {
+            let Some(of) = flow_backend(it) else { return };
+            if let Some(at) = self.answered.get_mut(&(of.backend, of.transport)) {
+                *at = it.seen.max(*at);
+            }
+        }
+    }
+
+    fn record_unanswered(&mut self, it: &types::flow, pass: u64) {
+        let Some(of) = flow_backend(it) else { return };
+        if let Some(seen) = self.unanswered.get_mut(&of) {
+            *seen = it.seen.max(*seen);
+        } else if self.unanswered.len() < REFUSALS_MAX || evict_oldest(of.quota, &mut self.unanswered) {
+            self.unanswered.insert(of, it.seen);
+            self.first.insert(of, pass);
+            self.answered.entry((of.backend, of.transport)).or_default();
+        }
+    }
+
+    /// The silent backends by the flows of a whole pass.
+    pub(super) fn end_pass(&mut self, now: u32, pass: u64) -> BTreeSet<BackendRefusal> {
+        let Self { unanswered, first, answered } = self;
+        expire_refusals(now, unanswered);
+        first.retain(|of, _| unanswered.contains_key(of));
+        let backends: BTreeSet<_> = unanswered.keys().map(|of| (of.backend, of.transport)).collect();
+        answered.retain(|backend, _| backends.contains(backend));
+        let is_silent = |of: &&BackendRefusal| {
+            let answered = answered.get(&(of.backend, of.transport)).copied().unwrap_or_default();
+            first.get(of).is_some_and(|first| *first < pass) && now.saturating_sub(answered) > REFUSAL_SECONDS
+        };
+        unanswered.keys().filter(is_silent).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::flow;
+
+    const NOW: u32 = 200_000;
+    const SYN: u32 = flow_flag::FLOW_SYN_SEEN.0;
+    const RST: u32 = flow_flag::FLOW_RST_SEEN.0;
+
+    /// A flow of a client that has tried for so long, with the flags of the backend.
+    fn flow(tried: u32, backend_flags: u32, backend: &str) -> types::flow {
+        let end = |text: &str| flow::encode_endpoint(text.parse().unwrap());
+        let ((frontend, frontend_port), (backend, backend_port)) = (end("192.0.2.10:80"), end(backend));
+        let state = if backend_flags & SYN == 0 { flow_state::FLOW_OPENING } else { flow_state::FLOW_OPEN };
+        types::flow {
+            frontend,
+            frontend_port,
+            backend,
+            backend_port,
+            transport: Transport::Tcp.protocol_number(),
+            state: u8::try_from(state.0).unwrap(),
+            client_flags: u8::try_from(SYN).unwrap(),
+            backend_flags: u8::try_from(backend_flags).unwrap(),
+            began: NOW - tried,
+            seen: NOW,
+            ..types::flow::default()
+        }
+    }
+
+    /// The silent backends after passes with these flows each.
+    fn silent(passes: &[&[types::flow]]) -> Vec<String> {
+        let mut silences = SilentBackends::default();
+        let mut last = BTreeSet::new();
+        for (pass, flows) in (0..).zip(passes) {
+            flows.iter().for_each(|it| silences.record_flow(it, NOW, pass));
+            last = silences.end_pass(NOW, pass);
+        }
+        last.iter().map(|of| of.backend.to_string()).collect()
+    }
+
+    #[test]
+    fn a_backend_is_silent_if_no_client_has_an_answer_in_a_whole_pass() {
+        let gone = flow(3, 0, "10.1.0.1:8080");
+        let other = flow(9, SYN, "10.1.0.2:8080");
+        assert_eq!(silent(&[&[gone], &[gone, other]]), ["10.1.0.1:8080"]);
+        assert_eq!(silent(&[&[gone]]), Vec::<String>::new(), "an answered flow may come later in the pass");
+        let answered = flow(9, SYN, "10.1.0.1:8080");
+        assert_eq!(silent(&[&[gone], &[gone, answered]]), Vec::<String>::new(), "a client lost packets");
+        assert_eq!(silent(&[&[gone], &[answered], &[gone]]), Vec::<String>::new(), "it answered lately");
+        for (why, it) in [
+            ("one packet, which may be forged", flow(0, 0, "10.1.0.1:8080")),
+            ("two tries", flow(2, 0, "10.1.0.1:8080")),
+            ("a refusal is an answer", flow(3, RST, "10.1.0.1:8080")),
+            (
+                "answers go another way",
+                types::flow { client_flags: u8::try_from(SYN | flow_flag::FLOW_ENCAP.0).unwrap(), ..gone },
+            ),
+            ("another protocol", types::flow { transport: Transport::Udp.protocol_number(), ..gone }),
+            ("long ago", types::flow { seen: NOW - REFUSAL_SECONDS - 1, began: NOW - 99, ..gone }),
+        ] {
+            assert_eq!(silent(&[&[it], &[it]]), Vec::<String>::new(), "{why}");
+        }
+    }
+
+    #[test]
+    fn silent_backends_are_bounded_and_forgotten() {
+        let mut silences = SilentBackends::default();
+        for port in 1..=1_000_u16 {
+            let it = types::flow { backend_port: port.to_be(), ..flow(3, 0, "10.1.0.1:1") };
+            silences.record_flow(&it, NOW, 0);
+        }
+        assert_eq!(silences.end_pass(NOW, 1).len(), REFUSALS_MAX);
+        assert!(silences.first.len() <= REFUSALS_MAX && silences.answered.len() <= REFUSALS_MAX);
+        assert!(silences.end_pass(NOW + REFUSAL_SECONDS + 1, 2).is_empty());
+        assert!(silences.unanswered.is_empty() && silences.first.is_empty() && silences.answered.is_empty());
+    }
+}

@@ -1,0 +1,85 @@
+//! A backend that answers nobody, as `status` names it once clients from outside meet it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Child;
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Bed, Layout, Location, Neighbour};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+const MANIFEST: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 80, nodePort: 30080, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}]
+";
+
+const CONFIG: &str = "[node]\nname = \"n1\"\nnode_port_addresses = [\"192.0.2.0/24\"]\n";
+
+/// A node that forwards, with a pod and another machine.
+fn bed() -> Bed {
+    let neighbours = vec![
+        Neighbour { name: "pod", near: vec!["10.1.0.1/24"], far: vec!["10.1.0.2/24"] },
+        Neighbour { name: "machine", near: vec!["10.2.0.1/24"], far: vec!["10.2.0.2/24"] },
+    ];
+    let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32"], neighbours, ..Layout::default() }).unwrap();
+    bed.within(Location::NODE, || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap().unwrap();
+    bed
+}
+
+/// A listener of the pod that accepts no connection, and whose queue is full: the kernel drops each further SYN.
+fn deaf() -> Vec<Socket> {
+    let address = SockAddr::from(SocketAddr::from((Ipv4Addr::new(10, 1, 0, 2), 8080)));
+    let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let listener = socket();
+    listener.bind(&address).unwrap();
+    listener.listen(0).unwrap();
+    let knock = || {
+        let client = socket();
+        client.set_nonblocking(true).unwrap();
+        // The connection is under way; nobody waits for it.
+        let _ = client.connect(&address);
+        client
+    };
+    std::iter::once(listener).chain((0..4).map(|_| knock())).collect()
+}
+
+/// A client outside that tries for as long as people do.
+fn client(bed: &Bed) -> Child {
+    let mut command = bed.command(Location::far("machine"), "timeout").unwrap();
+    command.args(["20", "bash", "-c", "exec 3<>/dev/tcp/192.0.2.1/30080"]);
+    command.stderr(std::process::Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn kernel_a_backend_that_answers_no_client_is_named_by_status() {
+    let bed = bed();
+    let _deaf = bed.within(Location::pod("pod"), deaf).unwrap();
+    let mut daemon = Daemon::new(&bed, CONFIG).unwrap();
+    daemon.write_manifest("shop.yaml", MANIFEST).unwrap();
+    daemon.start().unwrap();
+    daemon.wait_until(|it| Ok(it.answer(&["status"])?.0 == Some(0))).unwrap();
+    let said = "backends that fail clients\n  shop/web: 10.1.0.2:8080 answers no client of 192.0.2.1:30080/TCP\n  \
+                next: holdfast diagnose shop/web\n";
+    for _ in 0..3 {
+        let mut client = client(&bed);
+        while client.try_wait().unwrap().is_none() {
+            let (exit, status) = daemon.answer(&["status"]).unwrap();
+            if status.contains(said) {
+                assert_eq!(exit, Some(1));
+                client.kill().unwrap();
+                client.wait().unwrap();
+                return daemon.stop().unwrap();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+    panic!("{}\n{}", daemon.tell(&["status"]).unwrap(), daemon.tell(&["flows"]).unwrap());
+}
