@@ -12,6 +12,7 @@ use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::list::SlotState;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 use holdfast_core::words;
+use holdfast_status::datapath::{BackendRefusal, FlowSweepProgress};
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::refusals::find_owner;
@@ -27,7 +28,7 @@ const FRONTENDS_MAX: usize = 16;
 words! {
     /// What clients of a backend meet.
     #[derive(PartialOrd, Ord)]
-    pub(super) enum Failure {
+    pub(crate) enum Failure {
         /// It resets their connections, or its port is closed.
         Refused = "refused",
         /// None has got an answer.
@@ -72,6 +73,20 @@ pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec
     (rows, more)
 }
 
+/// How many backends fail clients in each way. One that its service has let go of counts until clients do not meet it.
+pub(crate) fn count_failing(sweep: &FlowSweepProgress) -> [(Failure, usize); Failure::ALL.len()] {
+    let count = |all: &mut dyn Iterator<Item = &BackendRefusal>| {
+        all.map(|it| (it.backend, it.transport)).collect::<BTreeSet<_>>().len()
+    };
+    Failure::ALL.map(|how| {
+        let count = match how {
+            Failure::Refused => count(&mut sweep.backend_refusals.keys()),
+            Failure::Silent => count(&mut sweep.silent_backends.iter()),
+        };
+        (how, count)
+    })
+}
+
 fn collect_failures(datapath: &DatapathView) -> Failures {
     let Some(flows) = datapath.status().and_then(|status| status.flows.as_ref()) else {
         return Failures::new();
@@ -95,7 +110,7 @@ fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAdd
 #[cfg(test)]
 pub(crate) mod tests {
     use holdfast_core::op::QuotaId;
-    use holdfast_status::datapath::{BackendRefusal, FlowSample, FlowStatus, FlowSweepProgress};
+    use holdfast_status::datapath::{FlowSample, FlowStatus};
     use serde_json::{Value, json};
 
     use super::*;
