@@ -18,7 +18,7 @@ export CARGO_INCREMENTAL=0
 
 # A test program links the daemon's own crates as the package does.
 scripts/package-build.sh arm64 cargo test -p holdfast-datapath -p holdfast-tests --locked --quiet --target "$machine" \
-	--features holdfast/static --no-run --lib --test kernel --test programs \
+	--features holdfast/static --no-run --lib --test host --test kernel --test programs \
 	--message-format=json-render-diagnostics >"$list.new"
 mv "$list.new" "$list"
 
