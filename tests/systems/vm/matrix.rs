@@ -78,7 +78,9 @@ const RULES_OF_MANY: [&str; 4] = [
 /// What a kernel of another architecture might do in a way of its own: verify and translate a program, call it from a
 /// hook, and lay out a format that programs and daemon share. Each of these has a test, and so has each row of the
 /// page. All else is code that does not depend on the architecture, and such a processor is emulated at half the speed.
-const OF_AN_ARCHITECTURE: [&str; 22] = [
+const OF_AN_ARCHITECTURE: [&str; 23] = [
+    // What its compiler makes of the programs.
+    "skeleton::tests::",
     // All programs at devices, with what the verifier looks at, and all programs of sockets.
     "verified::kernel_",
     "load::tests::kernel_",
