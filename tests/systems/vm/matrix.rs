@@ -194,6 +194,11 @@ impl<'a> Payload<'a> {
         Errand { script: script.to_owned(), programs, mark: mark() }
     }
 
+    /// The names of tests that have to be there.
+    fn required(&self) -> &'static [&'static str] {
+        if self.architecture.is_own() { &[] } else { &OF_AN_ARCHITECTURE }
+    }
+
     /// The script for each kernel.
     fn script(&self) -> String {
         if !self.architecture.is_own() {
@@ -238,6 +243,7 @@ fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -
     let run = |tally: &mut Tally| {
         let kernel = store.kernel(series)?;
         machine::run(store, &kernel, &payload.errand(script), &build, &mut |line| tally.hear(line))?;
+        tally.require(payload.required());
         store.describe(series)
     };
     let version = run(&mut tally).unwrap_or_else(|failure| {
