@@ -81,7 +81,7 @@ make_disk_arm64() {
 # What nobody reads in there would take an emulator minutes to install.
 unpack_arm64() {
 	rm -rf --one-file-system "$1"
-	mmdebstrap --quiet --variant=extract --architectures=arm64 --include="?essential,$for_arm64" \
+	mmdebstrap --quiet --variant=extract --architectures=arm64 --include='?essential' --include="$for_arm64" \
 		--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --skip=essential/unlink,cleanup/apt \
 		--aptopt='Acquire::Check-Valid-Until "false"' --dpkgopt='path-exclude=/usr/share/doc/*' \
 		--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/man/*' \
