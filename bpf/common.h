@@ -33,6 +33,12 @@
 /* One access. The compiler neither repeats nor splits it. */
 #define READ_ONCE(word) (*(const volatile typeof(word) *)&(word))
 
+/*
+ * Adds to a counter to which other processors add too. For any stronger order clang 21 takes an instruction that
+ * returns the former value, and Linux before 5.12 has none.
+ */
+#define ATOMIC_ADD(counter, more) ((void)__atomic_fetch_add(counter, more, __ATOMIC_RELAXED))
+
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 

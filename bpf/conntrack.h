@@ -466,8 +466,8 @@ INLINE void count_flow(__u32 share, __s64 more)
 	__u64 *all = get_flow_count(COUNT_OF_ALL), *of_share = share_count(share);
 
 	if (all && of_share) {
-		__sync_fetch_and_add(all, more);
-		__sync_fetch_and_add(of_share, more);
+		ATOMIC_ADD(all, more);
+		ATOMIC_ADD(of_share, more);
 	}
 }
 

@@ -23,7 +23,7 @@ INLINE void count_verdict(const struct lb_request *request, enum verdict verdict
 	struct port *port = lookup_port(request);
 
 	if (port)
-		__sync_fetch_and_add(verdict == VERDICT_DROPPED ? &port->dropped : &port->refused, 1);
+		ATOMIC_ADD(verdict == VERDICT_DROPPED ? &port->dropped : &port->refused, 1);
 }
 
 INLINE void count_lost_event(void)
@@ -31,7 +31,7 @@ INLINE void count_lost_event(void)
 	struct control *control = get_control();
 
 	if (control)
-		__sync_fetch_and_add(&control->refusals_lost, 1);
+		ATOMIC_ADD(&control->refusals_lost, 1);
 }
 
 /*
@@ -60,7 +60,7 @@ INLINE bool may_report(const struct lb_request *request, __u64 cgroup)
 	}
 	if (READ_ONCE(pace->reported) >= EVENTS_PER_SECOND)
 		return false;
-	__sync_fetch_and_add(&pace->reported, 1);
+	ATOMIC_ADD(&pace->reported, 1);
 	return true;
 }
 

@@ -4,6 +4,7 @@
 #
 #   scripts/package-build.sh            for this machine
 #   scripts/package-build.sh arm64      for arm64; on another machine in a root file system of scripts/arm64.sh
+#   scripts/package-build.sh arm64 COMMAND...    runs that instead, with the same libraries and flags
 #
 # Static means glibc, libelf and zlib from this distribution's own packages. musl would need all three built anew, and
 # its allocator is slower; nothing here needs what a static glibc cannot do (users and names are looked up by number).
@@ -53,6 +54,8 @@ flags+=" --remap-path-prefix=$CARGO_TARGET_DIR=/target --remap-path-prefix=$CARG
 name=${target//-/_}
 export "CARGO_TARGET_${name^^}_RUSTFLAGS=$flags" "CARGO_TARGET_${name^^}_LINKER=$linker"
 export "LIBBPF_SYS_LIBRARY_PATH_$name=$libraries:/usr/lib/$machine-linux-gnu:/usr/lib64"
+# Tests of another architecture are built as its package is.
+[[ $# -lt 2 ]] || exec "${where[@]}" "${@:2}"
 "${where[@]}" cargo build --quiet --profile "$profile" --locked --target "$target" -p holdfast --features static >&2
 binary=$CARGO_TARGET_DIR/$target/${profile/test/debug}/holdfast
 # The packages depend on no other package, so the binary may load no library.

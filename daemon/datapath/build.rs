@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         SkeletonBuilder::new()
             .source(sources.join(format!("{name}.bpf.c")))
             .clang_args(arguments)
+            .obj(out.join(format!("{name}.bpf.o")))
             .build_and_generate(out.join(format!("{name}.skel.rs")))?;
     }
     Ok(())

@@ -24,3 +24,6 @@ mod udp_iter {
     include!(concat!(env!("OUT_DIR"), "/udp_iter.skel.rs"));
 }
 pub(crate) use udp_iter::UdpIterSkelBuilder;
+
+#[cfg(test)]
+mod tests;

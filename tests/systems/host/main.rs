@@ -76,7 +76,8 @@ impl Version {
     }
 
     fn deb(self) -> String {
-        format!("holdfast_{}_amd64.deb", package_version(&self.number()))
+        let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+        format!("holdfast_{}_{architecture}.deb", package_version(&self.number()))
     }
 
     fn rpm(self) -> String {

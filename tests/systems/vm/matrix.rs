@@ -75,9 +75,47 @@ const RULES_OF_MANY: [&str; 4] = [
     "programs_and_daemon_give_up_the_same_flow",
 ];
 
+/// What a kernel of another architecture might do in a way of its own: verify and translate a program, call it from a
+/// hook, and lay out a format that programs and daemon share. Each of these has a test, and so has each row of the
+/// page. All else is code that does not depend on the architecture, and such a processor is emulated at half the speed.
+const OF_AN_ARCHITECTURE: [&str; 25] = [
+    // What its compiler makes of the programs.
+    "skeleton::tests::",
+    // All programs at devices, with what the verifier looks at, and all programs of sockets.
+    "verified::kernel_",
+    "load::tests::kernel_",
+    "life::kernel_the_self_test_proves_translation_and_exemption",
+    "life::kernel_programs_and_daemon_compute_the_same_address_blocks",
+    // The hooks of sockets; each test has both families.
+    "sockets::kernel_tcp_connects_to_a_backend_and_shows_what_was_dialled",
+    "sockets::kernel_an_empty_list_refuses_and_a_dropping_one_times_out",
+    "sockets::kernel_one_udp_socket_distinguishes_two_vips",
+    "sockets::kernel_udp_shows_the_vip_as_the_source",
+    "sockets::kernel_a_refusal_names_the_process_and_the_frontend",
+    "sockets::invariant_11_kernel_",
+    // What comes by a device, leaves by one, is answered by pods, and is taken at the driver.
+    "maglev::kernel_a_client_gets_the_backend_that_every_node_computes",
+    "inside::kernel_pods_reach_each_other_on_the_fast_path_both_ways",
+    "wrapped::kernel_decapsulated_packets_show_the_client_and_replies_the_frontend",
+    "frames::kernel_the_driver_redirects_frames_as_the_tc_program_would",
+    // Shared formats.
+    "maps::kernel_maps_hold_what_memory_maps_hold",
+    "table::tests::kernel_",
+    "found::kernel_a_flow_is_reported_with_all_its_fields",
+    "programs::kernel_flows_of_programs_are_read_whole_and_swept_completely",
+    "sources::tests::kernel_sources_are_read_back_as_they_were_written",
+    "drift::kernel_foreign_map_changes_are_reported_and_repaired",
+    "facts::kernel_",
+    // Each call of a client, and the rest of what the page shows.
+    "kernel_c_client_",
+    "denied::kernel_a_refused_curl_is_recorded_with_its_dialled_address",
+    "served::kernel_a_long_lived_udp_client_moves_when_its_backend_leaves",
+];
+
 /// The files in each guest, and the skipped tests.
 #[derive(Debug)]
 struct Payload<'a> {
+    architecture: Architecture,
     programs: &'a [PathBuf],
     beside: Vec<PathBuf>,
     /// Tests whose client cannot be built here, and what that needs.
@@ -140,10 +178,17 @@ fn page_agrees(page: &Path, columns: &[(String, observed::Column)]) -> Result<bo
 
 impl<'a> Payload<'a> {
     fn prepare(store: &Store, programs: &'a [PathBuf]) -> Result<Self, Failure> {
-        let (c, go) = clients(store)?;
+        let architecture = store.architecture();
+        if !architecture.is_own() {
+            // Its selection starts these alone.
+            let beside = ["bed_child", "client"].map(|name| store.program(name)).to_vec();
+            return Ok(Self { architecture, programs, beside, absent: None });
+        }
+        let (c, go) = clients()?;
         let absent = go.is_none().then_some(("go_client", "go"));
         let built = ["bed_child", "holdfast"].map(|name| store.program(name));
-        Ok(Self { programs, beside: built.into_iter().chain([c]).chain(go).collect(), absent })
+        let beside = built.into_iter().chain([c]).chain(go).collect();
+        Ok(Self { architecture, programs, beside, absent })
     }
 
     fn errand(&self, script: &str) -> Errand<'_> {
@@ -151,8 +196,16 @@ impl<'a> Payload<'a> {
         Errand { script: script.to_owned(), programs, mark: mark() }
     }
 
+    /// The names of tests that have to be there.
+    fn required(&self) -> &'static [&'static str] {
+        if self.architecture.is_own() { &[] } else { &OF_AN_ARCHITECTURE }
+    }
+
     /// The script for each kernel.
     fn script(&self) -> String {
+        if !self.architecture.is_own() {
+            return self.each(&OF_AN_ARCHITECTURE, [].into_iter());
+        }
         let skipped = [AT_DEVICES].into_iter().chain(OF_THIS_MACHINE).chain(RULES);
         self.each(&[FILTER], skipped.chain(self.absent.map(|(tests, _)| tests)))
     }
@@ -174,13 +227,8 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// The clients in C and, where there is a compiler for it, in Go. Those of another architecture are built with its test
-/// programs.
-fn clients(store: &Store) -> Result<(PathBuf, Option<PathBuf>), Failure> {
-    if !store.architecture().is_own() {
-        let go = store.program("go-client");
-        return Ok((store.program("client"), go.exists().then_some(go)));
-    }
+/// The clients in C and, where there is a compiler for it, in Go.
+fn clients() -> Result<(PathBuf, Option<PathBuf>), Failure> {
     let go = match Client::go() {
         Ok(go) => Some(go.program().to_owned()),
         Err(BedError::Start { .. }) => None,
@@ -197,6 +245,7 @@ fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -
     let run = |tally: &mut Tally| {
         let kernel = store.kernel(series)?;
         machine::run(store, &kernel, &payload.errand(script), &build, &mut |line| tally.hear(line))?;
+        tally.require(payload.required());
         store.describe(series)
     };
     let version = run(&mut tally).unwrap_or_else(|failure| {
@@ -230,7 +279,9 @@ mod tests {
     #[test]
     fn each_program_runs_after_its_name() {
         let programs = [PathBuf::from("/t/deps/kernel_life-0a"), PathBuf::from("/t/b")];
-        let payload = Payload { programs: &programs, beside: Vec::new(), absent: Some(("go_client", "go")) };
+        let absent = Some(("go_client", "go"));
+        let payload =
+            Payload { architecture: Architecture::OWN, programs: &programs, beside: Vec::new(), absent };
         let skipped = |tests: &[&str]| -> String { tests.iter().map(|it| format!(" --skip {it}")).collect() };
         let skip = format!(
             "--skip kernel::packets::tests --skip scenarios::kernel_ --skip stale::kernel_ --skip checks::kernel_ \
@@ -248,5 +299,14 @@ mod tests {
             skipped(&RULES_OF_MANY)
         );
         assert!(payload.rules().ends_with(&rules), "{}", payload.rules());
+    }
+
+    #[test]
+    fn another_architecture_runs_its_own_selection() {
+        let programs = [PathBuf::from("/t/b")];
+        let architecture = Architecture::Arm64;
+        let payload = Payload { architecture, programs: &programs, beside: Vec::new(), absent: None };
+        let expected = format!("'/payload/b' {}\n", OF_AN_ARCHITECTURE.join(" "));
+        assert!(payload.script().ends_with(&expected), "{}", payload.script());
     }
 }

@@ -10,6 +10,9 @@ pub(crate) const PROGRAM: &str = "program ";
 /// The prefix of an observation; a name, a tab and a value follow.
 const OBSERVED: &str = "observed\t";
 
+/// The prefix of a test's line; its name follows.
+const TEST: &str = "test ";
+
 /// The summary that ends each test program.
 const RESULT: &str = "test result: ";
 
@@ -19,6 +22,8 @@ pub(crate) struct Tally {
     programs: Vec<Program>,
     observed: Vec<(String, String)>,
     lines: Vec<String>,
+    /// Selected names of which no test ran.
+    absent: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -42,6 +47,12 @@ impl Tally {
         self.lines.push(line.to_owned());
     }
 
+    /// Fails for each of these that is in no name of a test that ran: a renamed test would be left out unnoticed.
+    pub(crate) fn require(&mut self, names: &[&str]) {
+        let ran = |name: &str| self.lines.iter().any(|line| line.starts_with(TEST) && line.contains(name));
+        self.absent = names.iter().filter(|name| !ran(name)).map(|&name| name.to_owned()).collect();
+    }
+
     /// All lines.
     pub(crate) fn lines(&self) -> &[String] {
         &self.lines
@@ -52,11 +63,12 @@ impl Tally {
         &self.observed
     }
 
-    /// Failures, aborted programs, and a guest without any program.
+    /// Failures, aborted programs, absent tests, and a guest without any program.
     pub(crate) fn failed(&self) -> u32 {
         let failed: u32 =
             self.programs.iter().map(|program| program.result.map_or(1, |(_, failed)| failed)).sum();
-        failed.max(u32::from(self.passed() == 0))
+        let absent = u32::try_from(self.absent.len()).unwrap_or(u32::MAX);
+        failed.saturating_add(absent).max(u32::from(self.passed() == 0))
     }
 
     fn passed(&self) -> u32 {
@@ -75,7 +87,7 @@ impl fmt::Display for Tally {
                 None => write!(f, "{before}{} broke off", program.name)?,
             }
         }
-        Ok(())
+        self.absent.iter().try_for_each(|name| write!(f, "; no test is called {name}"))
     }
 }
 
@@ -105,6 +117,19 @@ mod tests {
         check(&other, "5 passed, 1 failed: a 2, b 3", 1);
         check(&format!("{one}program b\nthread panicked"), "2 passed, 1 failed: a 2, b broke off", 1);
         check("", "0 passed, 1 failed", 1);
+    }
+
+    #[test]
+    fn a_selected_name_without_a_test_fails() {
+        let mut tally = Tally::default();
+        let said =
+            "program a\nfiltered a::d\ntest a::b_c ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored";
+        said.lines().for_each(|line| tally.hear(line));
+        tally.require(&["a::b_"]);
+        assert_eq!((tally.to_string().as_str(), tally.failed()), ("1 passed, 0 failed: a 1", 0));
+        tally.require(&["a::b_", "a::d"]);
+        let expected = "1 passed, 1 failed: a 1; no test is called a::d";
+        assert_eq!((tally.to_string().as_str(), tally.failed()), (expected, 1));
     }
 
     #[test]
