@@ -1,8 +1,8 @@
 //! Collects backends that answer no client: each connect to them hangs, as to a pod or a node that is gone.
 //!
 //! Invariant: a backend is silent if a client has repeated its SYN for [`PATIENCE_SECONDS`], and no flow of that
-//! backend had an answer in a whole pass since. So one packet in a forged name makes no backend silent, and neither does
-//! a lost one. It keeps at most [`REFUSALS_MAX`] backends, each for [`REFUSAL_SECONDS`], with the quotas of refusals.
+//! backend had an answer in a whole pass since. So one packet in a forged name makes no backend silent, nor does a lost
+//! one. It keeps at most [`REFUSALS_MAX`] backends, each for [`REFUSAL_SECONDS`], with the quotas of refusals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Layout, Location, Neighbour, Server, succeed};
+use holdfast_tests::bed::{Bed, Dialer, Layout, Location, Neighbour, Server, succeed};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server as Apiserver};
 
 use super::cases::{Case, Meeting, Twist, Who};
@@ -23,6 +23,8 @@ pub(super) enum Datapath {
 pub(super) struct Held {
     _servers: Vec<Server>,
     _apiserver: Option<Apiserver>,
+    /// Clients outside that are refused again and again, as long as somebody looks.
+    _dialers: Vec<Dialer>,
 }
 
 pub(super) struct Stage {
@@ -64,7 +66,15 @@ impl Stage {
         if datapath == Datapath::Kernel {
             case.clients.iter().for_each(|it| self.meet(it, daemon));
         }
-        Held { _servers: servers, _apiserver: apiserver }
+        let dialers = if datapath == Datapath::Kernel { self.dial_again(case) } else { Vec::new() };
+        Held { _servers: servers, _apiserver: apiserver, _dialers: dialers }
+    }
+
+    fn dial_again(&self, case: &Case) -> Vec<Dialer> {
+        let is_refused =
+            |it: &&Meeting| matches!(it.who, Who::Outside) && matches!(it.meets, Some(Outcome::Refused));
+        let dial = |it: &Meeting| self.bed.dial(Location::far("machine"), it.dials.parse().unwrap()).unwrap();
+        case.clients.iter().filter(is_refused).map(dial).collect()
     }
 
     fn twist(&self, case: &Case, daemon: &mut Daemon<'_>) -> Option<Apiserver> {
