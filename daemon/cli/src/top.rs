@@ -51,9 +51,25 @@ pub(super) fn run_top(client: &Client, out: &mut impl Write) -> Result<Exit, Cli
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ClientError::NotSent)?;
+    // A signal that comes as soon as the terminal is changed already restores it.
+    let signals = runtime.block_on(async { Signals::register() })?;
     let mut terminal = Terminal::enter(out)?;
-    run_screen(&runtime, client, &mut terminal)?;
+    run_screen(&runtime, Inputs::begin(client, signals)?, &mut terminal)?;
     Ok(Exit::Good)
+}
+
+/// The signals that `top` obeys.
+struct Signals {
+    ends: [Signal; 3],
+    resized: Signal,
+}
+
+impl Signals {
+    fn register() -> io::Result<Self> {
+        let ends = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = ends.map(signal);
+        Ok(Self { ends: [interrupt?, terminate?, hangup?], resized: signal(SignalKind::window_change())? })
+    }
 }
 
 /// What the screen waits for.
@@ -62,8 +78,7 @@ struct Inputs {
     /// Whether keys may still come.
     has_keys: bool,
     answers: mpsc::Receiver<Result<Answers, String>>,
-    ends: [Signal; 3],
-    resized: Signal,
+    signals: Signals,
 }
 
 /// Something that the screen obeys.
@@ -75,25 +90,17 @@ enum Input {
 }
 
 impl Inputs {
-    fn begin(client: &Client) -> io::Result<Self> {
-        let ends = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] = ends.map(signal);
-        Ok(Self {
-            keys: read_keys()?,
-            has_keys: true,
-            answers: query_repeatedly(client.clone())?,
-            ends: [interrupt?, terminate?, hangup?],
-            resized: signal(SignalKind::window_change())?,
-        })
+    fn begin(client: &Client, signals: Signals) -> io::Result<Self> {
+        Ok(Self { keys: read_keys()?, has_keys: true, answers: query_repeatedly(client.clone())?, signals })
     }
 
     async fn next(&mut self) -> Input {
-        let [interrupt, terminate, hangup] = &mut self.ends;
+        let Signals { ends: [interrupt, terminate, hangup], resized } = &mut self.signals;
         tokio::select! {
             _ = interrupt.recv() => Input::End,
             _ = terminate.recv() => Input::End,
             _ = hangup.recv() => Input::End,
-            _ = self.resized.recv() => Input::Redraw,
+            _ = resized.recv() => Input::Redraw,
             key = self.keys.recv(), if self.has_keys => key.map_or(Input::Redraw, Input::Key),
             Some(answers) = self.answers.recv() => Input::Answers(Box::new(answers)),
             () = tokio::time::sleep(REDRAW) => Input::Redraw,
@@ -103,11 +110,10 @@ impl Inputs {
 
 fn run_screen(
     runtime: &Runtime,
-    client: &Client,
+    mut inputs: Inputs,
     terminal: &mut Terminal<'_, impl Write>,
 ) -> Result<(), ClientError> {
     runtime.block_on(async {
-        let mut inputs = Inputs::begin(client)?;
         let mut state = State::default();
         loop {
             draw(terminal.out(), &screen::compose(&mut state, screen_size()))?;
