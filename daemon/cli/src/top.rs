@@ -37,6 +37,9 @@ const PAUSES_PER_ANSWER: u32 = 5;
 /// How often the screen is drawn again when nothing happens, because ages grow.
 const REDRAW: Duration = Duration::from_secs(1);
 
+/// The most services that are asked for every few seconds: of more, the answer takes a large part of a processor.
+const ALL_ROWS_MAX: u64 = 20_000;
+
 const CHANGES: &str = "/history?format=table&limit=5";
 
 const NO_TERMINAL: &str = "standard output is no terminal\nhint: `holdfast status` writes the same once, and `holdfast watch` every change";
@@ -48,9 +51,25 @@ pub(super) fn run_top(client: &Client, out: &mut impl Write) -> Result<Exit, Cli
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ClientError::NotSent)?;
+    // A signal that comes as soon as the terminal is changed already restores it.
+    let signals = runtime.block_on(async { Signals::register() })?;
     let mut terminal = Terminal::enter(out)?;
-    run_screen(&runtime, client, &mut terminal)?;
+    run_screen(&runtime, Inputs::begin(client, signals)?, &mut terminal)?;
     Ok(Exit::Good)
+}
+
+/// The signals that `top` obeys.
+struct Signals {
+    ends: [Signal; 3],
+    resized: Signal,
+}
+
+impl Signals {
+    fn register() -> io::Result<Self> {
+        let ends = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = ends.map(signal);
+        Ok(Self { ends: [interrupt?, terminate?, hangup?], resized: signal(SignalKind::window_change())? })
+    }
 }
 
 /// What the screen waits for.
@@ -59,8 +78,7 @@ struct Inputs {
     /// Whether keys may still come.
     has_keys: bool,
     answers: mpsc::Receiver<Result<Answers, String>>,
-    ends: [Signal; 3],
-    resized: Signal,
+    signals: Signals,
 }
 
 /// Something that the screen obeys.
@@ -72,25 +90,17 @@ enum Input {
 }
 
 impl Inputs {
-    fn begin(client: &Client) -> io::Result<Self> {
-        let ends = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] = ends.map(signal);
-        Ok(Self {
-            keys: read_keys()?,
-            has_keys: true,
-            answers: query_repeatedly(client.clone())?,
-            ends: [interrupt?, terminate?, hangup?],
-            resized: signal(SignalKind::window_change())?,
-        })
+    fn begin(client: &Client, signals: Signals) -> io::Result<Self> {
+        Ok(Self { keys: read_keys()?, has_keys: true, answers: query_repeatedly(client.clone())?, signals })
     }
 
     async fn next(&mut self) -> Input {
-        let [interrupt, terminate, hangup] = &mut self.ends;
+        let Signals { ends: [interrupt, terminate, hangup], resized } = &mut self.signals;
         tokio::select! {
             _ = interrupt.recv() => Input::End,
             _ = terminate.recv() => Input::End,
             _ = hangup.recv() => Input::End,
-            _ = self.resized.recv() => Input::Redraw,
+            _ = resized.recv() => Input::Redraw,
             key = self.keys.recv(), if self.has_keys => key.map_or(Input::Redraw, Input::Key),
             Some(answers) = self.answers.recv() => Input::Answers(Box::new(answers)),
             () = tokio::time::sleep(REDRAW) => Input::Redraw,
@@ -100,11 +110,10 @@ impl Inputs {
 
 fn run_screen(
     runtime: &Runtime,
-    client: &Client,
+    mut inputs: Inputs,
     terminal: &mut Terminal<'_, impl Write>,
 ) -> Result<(), ClientError> {
     runtime.block_on(async {
-        let mut inputs = Inputs::begin(client)?;
         let mut state = State::default();
         loop {
             draw(terminal.out(), &screen::compose(&mut state, screen_size()))?;
@@ -145,10 +154,24 @@ fn query_all(client: &Client) -> Result<Answers, ClientError> {
     let version: Version = query_json(client, "/version?format=json")?;
     let mut status = Vec::new();
     run_status(client, false, &mut status)?;
-    let services: Services = query_json(client, "/services?format=json")?;
+    let (services, note) = query_services(client, ALL_ROWS_MAX)?;
     let changes = client.get(CHANGES)?.expect_ok()?.read_whole()?;
     let [status, changes] = [status, changes].map(|text| String::from_utf8_lossy(&text).into_owned());
-    Ok(Answers::new(version.now, (&status, &changes), services.into_rows(), client.fallback()))
+    let notes = [client.fallback(), note].into_iter().flatten().collect();
+    Ok(Answers::new(version.now, (&status, &changes), services.into_rows(), notes))
+}
+
+/// All services; of very many only those in trouble, and a line that says so.
+fn query_services(client: &Client, most: u64) -> Result<(Services, Option<String>), ClientError> {
+    let trouble: Services = query_json(client, "/services?only=trouble&format=json")?;
+    match trouble.count() {
+        count if count <= most => Ok((query_json(client, "/services?format=json")?, None)),
+        count => Ok((trouble, Some(describe_trouble_only(count)))),
+    }
+}
+
+fn describe_trouble_only(count: u64) -> String {
+    format!("of {count} services those in trouble are below; `holdfast services` has all")
 }
 
 /// The end of each line: what was there before goes.
@@ -165,6 +188,8 @@ fn draw(out: &mut impl Write, lines: &[String]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_api::fixture::{everything, serve};
+
     use super::*;
 
     #[test]
@@ -172,5 +197,18 @@ mod tests {
         let mut out = Vec::new();
         draw(&mut out, &["one".to_owned(), "two".to_owned()]).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "\x1b[Hone\x1b[K\ntwo\x1b[K\x1b[J");
+    }
+
+    #[test]
+    fn all_services_are_asked_for_unless_there_are_very_many() {
+        let served = serve(everything());
+        let client = Client::new(Some(served.socket.clone()), None);
+        let (all, note) = query_services(&client, 14).unwrap();
+        assert_eq!((all.into_rows().len(), note), (14, None));
+        let (trouble, note) = query_services(&client, 13).unwrap();
+        let rows = trouble.into_rows().len();
+        assert!((1..14).contains(&rows), "{rows}");
+        let expected = "of 14 services those in trouble are below; `holdfast services` has all";
+        assert_eq!(note.as_deref(), Some(expected));
     }
 }

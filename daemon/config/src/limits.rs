@@ -68,8 +68,8 @@ pub const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 /// first fix.
 pub(super) const PROBLEMS_MAX: usize = 1_000;
 
-/// The most errors of one text whose other place is searched. Each search looks at the whole text, and whoever may write
-/// a file could fill it with the same header.
+/// The most errors of one text whose other place is searched. Each search looks at the whole text, and a hostile writer
+/// of a file could fill it with the same header.
 pub(super) const DUPLICATES_SEARCHED_MAX: usize = 32;
 
 /// The most characters of a wrong value in a message, so that the message stays one line.

@@ -14,6 +14,12 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Services {
     services: Vec<Answer>,
+    totals: Totals,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Totals {
+    services: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -225,6 +231,11 @@ impl Row {
 }
 
 impl Services {
+    /// How many services there are, whatever the filter.
+    pub(super) const fn count(&self) -> u64 {
+        self.totals.services
+    }
+
     pub(super) fn into_rows(self) -> Vec<Row> {
         self.services.into_iter().map(Row::from_answer).collect()
     }

@@ -39,12 +39,12 @@ impl Answers {
         now: Option<Rfc3339>,
         (status, changes): (&str, &str),
         rows: Vec<Row>,
-        fallback: Option<String>,
+        notes: Vec<String>,
     ) -> Self {
         let (summary, sections) = status.split_once("\n\n").unwrap_or((status, ""));
         let is_head = |line: &&str| HEAD_WORDS.iter().any(|word| line.starts_with(word));
-        let fallback = fallback.as_deref().unwrap_or_default();
-        let head = fallback.lines().chain(summary.lines().filter(is_head));
+        let notes = notes.iter().flat_map(|note| note.lines());
+        let head = notes.chain(summary.lines().filter(is_head));
         let attention = sections.lines().filter(|line| !line.is_empty());
         let received = Instant::now();
         Self {
@@ -195,7 +195,7 @@ pub(super) mod tests {
         let status = "holdfast 1.0 on n1, since 2026-01-08T11:10:55Z (4 min ago)\nready      yes\ndatapath   kernel\n\
                       verdicts   2 serving\n\nnot serving\n  1 refusing (vanished): demo/s00000\n";
         let changes = "2026-01-08T11:11:55.000Z (3 min ago) #1 demo/a\n2026-01-08T11:11:56.000Z (2 min ago) #2 demo/b\n";
-        Answers::new(Some(Rfc3339(NOW)), (status, changes), (0..count).map(row).collect(), None)
+        Answers::new(Some(Rfc3339(NOW)), (status, changes), (0..count).map(row).collect(), vec![])
     }
 
     fn state(count: u64) -> State {
