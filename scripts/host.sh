@@ -115,11 +115,12 @@ machine() {
 	boot "$target/host/bookworm/root.ext4" "${files[@]}"
 }
 
-# Pods under profiles are the same on both.
+# Pods under profiles are the same on both. This processor is emulated at half the speed, so limits of time in there get
+# more of it.
 machine_arm64() {
 	local disk
 	make_disk_arm64
-	boot "$disk"
+	boot "$disk" --slower 4
 }
 
 # A policy is built when the module comes and when it goes: in there that takes more than a minute, of which limits of
