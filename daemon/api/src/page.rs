@@ -9,6 +9,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 
+use holdfast_core::health::Health;
 use holdfast_core::snapshot::{Reason, Verdict};
 use holdfast_page::Page;
 use serde_json::{Value, json};
@@ -22,18 +23,24 @@ const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-p
 
 static PAGE: LazyLock<Page> = LazyLock::new(|| Page::new(&verdicts().to_string()));
 
-/// The definition of what is well, so that the page and `holdfast status` never disagree: verdicts, those under which
-/// clients are as well as somebody meant them to be, and reasons that excuse the others.
+/// The definition of what is well, so that the page and `holdfast status` never disagree: verdicts, the worst first, and
+/// what each means by its reason. A reason that is not listed means the same as `*`.
 fn verdicts() -> Value {
     let mut worst_first = Verdict::ALL;
-    worst_first.sort_by_key(|it| Reverse((it.is_failure(None), it.severity())));
-    let harmless = Verdict::ALL.into_iter().filter(|it| !it.is_failure(None));
-    let meant = Reason::ALL.into_iter().filter(|it| !Verdict::Refusing.is_failure(Some(*it)));
+    worst_first.sort_by_key(|it| Reverse(it.severity()));
+    let health = worst_first.map(|verdict| (verdict.as_str().to_owned(), health_by_reason(verdict)));
     json!({
         "worst_first": worst_first.map(Verdict::as_str),
-        "harmless": harmless.map(Verdict::as_str).collect::<Vec<_>>(),
-        "meant": meant.map(Reason::as_str).collect::<Vec<_>>(),
+        "health": Value::Object(health.into_iter().collect()),
     })
+}
+
+fn health_by_reason(verdict: Verdict) -> Value {
+    let health = |reason| Health::from_verdict(verdict, reason);
+    let usual = health(Some(Reason::AllUnready));
+    let reasons = Reason::ALL.into_iter().map(Some).chain([None]).filter(|it| health(*it) != usual);
+    let listed = reasons.map(|it| (it.map_or("", Reason::as_str).to_owned(), json!(health(it).as_str())));
+    Value::Object(listed.chain([("*".to_owned(), json!(usual.as_str()))]).collect())
 }
 
 pub(super) fn page() -> Response {
@@ -60,15 +67,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pages_lists_decide_like_the_definition() {
+    fn the_page_has_the_health_of_each_verdict_and_reason() {
         let verdicts = verdicts();
-        let has = |list: &str, word: &str| verdicts[list].as_array().unwrap().iter().any(|it| it == word);
         for verdict in Verdict::ALL {
-            assert!(has("worst_first", verdict.as_str()), "{verdict}");
+            assert!(verdicts["worst_first"].as_array().unwrap().contains(&json!(verdict.as_str())));
+            let health = &verdicts["health"][verdict.as_str()];
             for reason in Reason::ALL.into_iter().map(Some).chain([None]) {
-                let is_meant = reason.is_some_and(|reason| has("meant", reason.as_str()));
-                let fails = !has("harmless", verdict.as_str()) && !is_meant;
-                assert_eq!(fails, verdict.is_failure(reason), "{verdict} {reason:?}");
+                let told = health.get(reason.map_or("", Reason::as_str)).unwrap_or(&health["*"]);
+                assert_eq!(told, Health::from_verdict(verdict, reason).as_str(), "{verdict} {reason:?}");
             }
         }
     }

@@ -57,10 +57,10 @@ const rowKey = ({ service, source }, frontend) => `${service} ${source} ${fronte
 // Keeps only the fields that tables show: the backend lists of many services would fill a browser's memory.
 function keepRow(rows, row) {
   const key = rowKey(row, frontendName(row));
-  const { service, type, source, verdict, reason, status, error, since, owner, port_name: port } = row;
+  const { service, type, source, verdict, reason, health, status, error, since, owner, port_name: port } = row;
   const first = row.backends.slice(0, 3).map((backend) => socket(backend.address, backend.port));
   const text = `${key} ${type} ${verdict} ${reason ?? ""} ${source} ${port}`.toLowerCase();
-  const known = { key, service, type, source, verdict, reason, status, error, since, owner, port, first, text };
+  const known = { key, service, type, source, verdict, reason, health, status, error, since, owner, port, first, text };
   rows.set(key, { ...known, frontend: frontendName(row), backends: row.backends.length });
 }
 
@@ -173,7 +173,8 @@ function learnTransition(record, { frontends, frontends_omitted: omitted, after 
 
 function met(row, record, { verdict, reason = null, backends, status, owner = null }) {
   const text = `${row.key} ${row.type} ${verdict} ${reason ?? ""} ${row.source} ${row.port}`.toLowerCase();
-  return { verdict, reason, backends, status, error: null, owner, since: record.time, first: null, text };
+  const health = healthOf({ verdict, reason });
+  return { verdict, reason, health, backends, status, error: null, owner, since: record.time, first: null, text };
 }
 
 function needTable() {

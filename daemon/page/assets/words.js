@@ -17,12 +17,19 @@ const VERDICTS = {
 // The daemon's own definition, by which `holdfast status` decides too.
 const DEFINED = /*verdicts*/ null;
 const ORDER = DEFINED.worst_first;
+const HEALTHS = ["outage", "intended", "degraded", "well"];
 
-// Whether clients fail although nobody meant it.
-const fails = ({ verdict, reason }) => !DEFINED.harmless.includes(verdict) && !DEFINED.meant.includes(reason);
+// What a verdict means to whoever watches over the node.
+function healthOf({ verdict, reason }) {
+  const healths = DEFINED.health[verdict] ?? { "*": "outage" };
+  return healths[reason ?? ""] ?? healths["*"];
+}
 
-// The place of a verdict: the worst first, and what nobody meant before all others.
-const rank = (met) => (fails(met) ? 0 : ORDER.length) + ORDER.indexOf(met.verdict);
+// Whether clients get no backend, and nobody asked for that. A row has its health from the daemon.
+const fails = (row) => row.health === "outage" && row.verdict !== "serving" && row.verdict !== "bypassed";
+
+// The place of a result for clients: the worst health first, then the worst verdict.
+const rank = (met) => HEALTHS.indexOf(met.health ?? healthOf(met)) * ORDER.length + ORDER.indexOf(met.verdict);
 
 // Whether clients get a backend, or are left to another proxy on purpose. Held and draining lists serve.
 const isServed = (verdict) => isFine(verdict) || isLast(verdict);

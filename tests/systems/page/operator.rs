@@ -1,6 +1,7 @@
 //! An operator's first steps in an outage: look, and find the cause.
 
 use crate::browser::{BOTH, Browser};
+use crate::live::service;
 use crate::node::Node;
 
 const KUBERNETES: &str = "default/kubernetes";
@@ -44,16 +45,18 @@ fn two_clicks_from_make_run_show_why_a_service_refuses() {
 #[test]
 fn the_first_screen_shows_the_nodes_state() {
     let node = Node::demo();
+    let unready = "endpoints: [{addresses: [10.1.0.1], conditions: {ready: false}}]";
+    node.write("shop.yaml", &service(&[]).replace("endpoints: []", unready));
+    node.until_rows(9);
     let mut browser = Browser::start(BOTH[0]);
-    browser.size(1_000, 720);
+    browser.size(1_000, 940);
     browser.open(&node.url(""));
-    browser.until_text("#alive", "live");
-    browser.until_text("main", "8 frontends");
-    browser.until_text("main table", "refusing (no-endpoints)");
     browser.until_text("#health", "clients of 1 service fail");
+    browser.until_text("main", "9 frontends");
+    browser.until_text("main table", "refusing (no-endpoints)");
     browser.picture("now");
     browser.click("a[href='#/frontends?verdict=refusing']");
-    browser.until_text("[role=status]", "1 of 8 frontends");
+    browser.until_text("[role=status]", "2 of 9 frontends");
     assert_eq!(browser.console(), [""; 0]);
 }
 

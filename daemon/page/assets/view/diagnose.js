@@ -155,7 +155,7 @@ const OF_A_CAUSE = 5;
 function brokenServices(view) {
   if (!areServicesKnown()) return h("p", {}, unknownWords());
   const causes = new Map();
-  const found = worstOf((row) => fails(row) || isLast(row.verdict)).sort((one, other) => rank(one) - rank(other));
+  const found = worstOf((row) => row.health !== "well").sort((one, other) => rank(one) - rank(other));
   const shown = found.filter(({ verdict, reason }) => {
     const cause = `${verdict} ${reason}`;
     causes.set(cause, (causes.get(cause) ?? 0) + 1);

@@ -16,7 +16,7 @@ function nowView() {
         root,
         health(),
         areServicesKnown()
-          ? aged("/frontends", failing(), failingChecks(), onLastBackends(), latest(), verdictBar(), meant())
+          ? aged("/frontends", failing(), failingChecks(), failingBackends(), onLastBackends(), latest(), numbers())
           : h("p", {}, unknownWords()),
         notes(),
         aged("/apiserver", apiserverLine()),
@@ -32,7 +32,9 @@ function problems() {
   const rejected = (services?.rejected.length ?? 0) + (services?.rejected_dropped ?? 0);
   const errors = [...store.rows.values()].filter((row) => row.error);
   const checks = (ready?.failing_checks?.length ?? 0) + (ready?.failing_checks_omitted ?? 0);
+  const backends = (ready?.failing_backends?.length ?? 0) + (ready?.failing_backends_omitted ?? 0);
   return [
+    isUnconfigured(ready, services) && ["nothing is configured: ", UNCONFIGURED],
     ready && !ready.healthy && ["not ready: ", ready.reason],
     ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
     ready?.unwritten_drains && ["a restart would lose the last orders to drain: ", ready.unwritten_drains],
@@ -47,6 +49,7 @@ function problems() {
       .filter(({ service }) => service)
       .map(({ service, address, why }) => [toService(service), ` has no health check port at ${address}: `, why]),
     checks > 0 && [count(checks, "backend fails its health checks", "backends fail their health checks"), null],
+    backends > 0 && [count(backends, "backend fails clients from outside", "backends fail clients from outside"), null],
     rejected > 0 && [
       h("a", { href: link("rejected") }, count(rejected, "object is rejected", "objects are rejected")),
       null,
@@ -57,6 +60,12 @@ function problems() {
     ],
   ].filter(Boolean);
 }
+
+const UNCONFIGURED = "neither an apiserver nor manifests are given, and there is no [[service]]; see man holdfast.toml";
+
+// Services would come from `[[service]]` blocks alone, and there is none.
+const isUnconfigured = (ready, services) =>
+  services?.totals.services === 0 && (ready?.sources ?? []).every(({ source }) => source === "config");
 
 function hookProblems(kernel) {
   if (!kernel) return [];
@@ -192,13 +201,13 @@ const onLastBackends = () =>
     isLast(row.verdict),
   );
 
-// As an owner asked for: scaled down, or elsewhere by policy.
+// As their objects ask for: scaled down, without endpoints since they came, or elsewhere by policy.
 const meant = () =>
   groupsOf(
-    "Not served, as was asked for",
-    "Services that are scaled down, or not served here by their policy",
+    "Not served, yet or on purpose",
+    "Services that are scaled down, never had an endpoint, or are not served here by their policy",
     null,
-    (row) => !isServed(row.verdict) && !fails(row),
+    (row) => row.health === "intended",
   );
 
 function failingChecks() {
@@ -220,6 +229,26 @@ function failingChecks() {
   );
 }
 
+const HOW = { refused: "refuses connections", silent: "answers nobody" };
+
+function failingBackends() {
+  const ready = answer("/readyz");
+  if (!ready?.failing_backends?.length) return null;
+  const rows = ready.failing_backends.map(({ service, backend, frontend, protocol, how }) => [
+    toService(service),
+    backend,
+    HOW[how] ?? how,
+    `${frontend}/${protocol}`,
+  ]);
+  return h(
+    "section",
+    {},
+    h("h2", { class: "bad" }, "Backends fail clients from outside"),
+    table("Backends that fail clients", ["service", "backend", "what it does", "clients dialled"], rows),
+    ready.failing_backends_omitted > 0 && h("p", {}, `and ${ready.failing_backends_omitted} more`),
+  );
+}
+
 // What was drawn from an answer: greyed, with its date, once that could not be refreshed.
 function aged(path, ...parts) {
   const { error, at } = store.answers[path] ?? {};
@@ -232,6 +261,8 @@ function verdictCounts() {
   for (const { verdict } of store.rows.values()) counts.set(verdict, (counts.get(verdict) ?? 0) + 1);
   return [...counts].sort(([one], [other]) => ORDER.indexOf(one) - ORDER.indexOf(other));
 }
+
+const numbers = () => [verdictBar(), meant()];
 
 // How many frontends have each verdict: as lengths of a bar, and each as a link with its number.
 function verdictBar() {
