@@ -353,12 +353,7 @@ impl Cli {
             ClientCommand::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
                 self.forget(client, *address, fit)
             }
-            ClientCommand::Drain(DrainArgs { backend: None, .. }) => {
-                self.query_table(client, "drains", &[], fit)
-            }
-            ClientCommand::Drain(DrainArgs { backend: Some(backend), service }) => {
-                self.send_order(client, "drain", (backend, service.as_deref()), fit)
-            }
+            ClientCommand::Drain(order) => self.drain(client, order, fit),
             ClientCommand::Undrain(UndrainArgs { backend, service }) => {
                 self.send_order(client, "undrain", (backend, service.as_deref()), fit)
             }
@@ -378,6 +373,16 @@ impl Cli {
             }
             ClientCommand::Completions { shell } => {
                 completions::print_completions(*shell, out).map_err(Into::into)
+            }
+        }
+    }
+
+    /// Orders a drain, or shows all drains.
+    fn drain(&self, client: &Client, order: &DrainArgs, out: &mut impl Write) -> Result<Exit, ClientError> {
+        match order {
+            DrainArgs { backend: None, .. } => self.query_table(client, "drains", &[], out),
+            DrainArgs { backend: Some(backend), service } => {
+                self.send_order(client, "drain", (backend, service.as_deref()), out)
             }
         }
     }

@@ -237,12 +237,9 @@ impl Status {
         let is_served = faults.is_empty() && errors.is_empty() && rejected.is_empty();
         let are_clients_served = !not_serving.iter().any(NotServing::is_outage);
         let nothing_configured = totals.services == 0 && readiness.has_only_blocks();
+        let is_informed = !nothing_configured && !apiserver.is_away();
         Self {
-            good: readiness.is_well()
-                && is_served
-                && are_clients_served
-                && !nothing_configured
-                && !apiserver.is_away(),
+            good: readiness.is_well() && is_served && are_clients_served && is_informed,
             nothing_configured,
             version,
             ready: readiness.healthy,

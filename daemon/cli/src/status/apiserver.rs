@@ -1,7 +1,7 @@
 //! The line about the apiserver: the endpoints of the watches, or the broken ones, since when and why.
 //!
-//! Invariant: one broken watch is reported but is no fault by itself. While no watch works, clients are served as this
-//! node last heard, so it is not well: it misses every rollout. Endpoints and credentials belong to `holdfast apiserver`.
+//! Invariant: one broken watch is reported but is no fault by itself. While no watch works, the node is not well: it
+//! serves what it knows and misses every rollout. Endpoints and credentials belong to `holdfast apiserver`.
 
 use std::collections::BTreeSet;
 
@@ -168,7 +168,8 @@ mod tests {
         let heard = Some("2026-01-08T11:11:55Z");
         let waiting = || watch("services", "waiting", heard, Some("10.0.0.1:6443: connection refused"));
         let absent = || watch("serviceimports", "absent", None, None);
-        let absence = |enabled, watches| Apiserver { enabled, zone_problem: None, watches }.describe_absence();
+        let absence =
+            |enabled, watches| Apiserver { enabled, zone_problem: None, watches }.describe_absence();
         let lines = absence(true, vec![waiting(), absent()]);
         assert_eq!(lines[0], "last heard 2026-01-08T11:11:55Z: 10.0.0.1:6443: connection refused");
         assert_eq!(lines.last().map(String::as_str), Some("next: holdfast apiserver"));

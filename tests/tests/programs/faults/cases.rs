@@ -476,7 +476,13 @@ pub(super) const APISERVER: Case = Case {
         Ask::new(
             &["status"],
             1,
-            &["no apiserver answers", "last heard 20", "refused", "learns of no rollout", "next: holdfast apiserver"],
+            &[
+                "no apiserver answers",
+                "last heard 20",
+                "refused",
+                "learns of no rollout",
+                "next: holdfast apiserver",
+            ],
         ),
         Ask::new(
             DIAGNOSE,
