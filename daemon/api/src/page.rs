@@ -23,8 +23,8 @@ const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-p
 
 static PAGE: LazyLock<Page> = LazyLock::new(|| Page::new(&verdicts().to_string()));
 
-/// The definition of what is well, so that the page and `holdfast status` never disagree: verdicts, the worst first, and
-/// what each means by its reason. A reason that is not listed means the same as `*`.
+/// The definition of what is well, so that the page and `holdfast status` never disagree: verdicts, the worst first,
+/// and what each means by its reason. A reason that is not listed means the same as `*`.
 fn verdicts() -> Value {
     let mut worst_first = Verdict::ALL;
     worst_first.sort_by_key(|it| Reverse(it.severity()));
