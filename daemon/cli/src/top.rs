@@ -157,8 +157,8 @@ fn query_all(client: &Client) -> Result<Answers, ClientError> {
     let (services, note) = query_services(client, ALL_ROWS_MAX)?;
     let changes = client.get(CHANGES)?.expect_ok()?.read_whole()?;
     let [status, changes] = [status, changes].map(|text| String::from_utf8_lossy(&text).into_owned());
-    let notes = [client.fallback(), note].into_iter().flatten().collect();
-    Ok(Answers::new(version.now, (&status, &changes), services.into_rows(), notes))
+    let notes: Vec<String> = [client.fallback(), note].into_iter().flatten().collect();
+    Ok(Answers::new(version.now, (&status, &changes), services.into_rows(), &notes))
 }
 
 /// All services; of very many only those in trouble, and a line that says so.

@@ -39,7 +39,7 @@ impl Answers {
         now: Option<Rfc3339>,
         (status, changes): (&str, &str),
         rows: Vec<Row>,
-        notes: Vec<String>,
+        notes: &[String],
     ) -> Self {
         let (summary, sections) = status.split_once("\n\n").unwrap_or((status, ""));
         let is_head = |line: &&str| HEAD_WORDS.iter().any(|word| line.starts_with(word));
@@ -195,7 +195,7 @@ pub(super) mod tests {
         let status = "holdfast 1.0 on n1, since 2026-01-08T11:10:55Z (4 min ago)\nready      yes\ndatapath   kernel\n\
                       verdicts   2 serving\n\nnot serving\n  1 refusing (vanished): demo/s00000\n";
         let changes = "2026-01-08T11:11:55.000Z (3 min ago) #1 demo/a\n2026-01-08T11:11:56.000Z (2 min ago) #2 demo/b\n";
-        Answers::new(Some(Rfc3339(NOW)), (status, changes), (0..count).map(row).collect(), vec![])
+        Answers::new(Some(Rfc3339(NOW)), (status, changes), (0..count).map(row).collect(), &[])
     }
 
     fn state(count: u64) -> State {
