@@ -230,8 +230,7 @@ impl Status {
         let Services { services, totals, rejected, rejected_dropped } = services;
         let faults = datapath.faults();
         let left_out_devices = datapath.excluded_devices();
-        let failed = services.iter().filter(|service| service.status == "error");
-        let errors: Vec<FailedService> = failed.map(FailedService::from).collect();
+        let errors = list_errors(&services);
         let unserved = services.iter().filter_map(NotServing::from_service);
         let (held, not_serving): (Vec<_>, Vec<_>) = unserved.partition(|it| it.verdict == "held");
         let is_served = faults.is_empty() && errors.is_empty() && rejected.is_empty();
@@ -407,6 +406,10 @@ impl Status {
         let there = self.announced_addresses.iter().filter(|it| it.announced).count();
         (all > 0).then(|| format!("{there} of {all} addresses"))
     }
+}
+
+fn list_errors(services: &[Service]) -> Vec<FailedService> {
+    services.iter().filter(|service| service.status == "error").map(FailedService::from).collect()
 }
 
 fn unannounced_reason(AnnouncedAddress { address, announced, why, .. }: &AnnouncedAddress) -> Option<String> {

@@ -200,8 +200,8 @@ fn the_incident_in_its_smallest_form() {
         &curl(&[&url]),
         &expect![[r#"
             {"frontends": [
-            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null},
-            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null}
+            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null},
+            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null}
             ],"stale_since": null}
         "#]],
     );
@@ -211,8 +211,8 @@ fn the_incident_in_its_smallest_form() {
         &emptied,
         &expect![[r#"
             {"frontends": [
-            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"refusing","reason":"vanished","status":"done","error":null,"since":"…","owner":null},
-            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null}
+            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"refusing","reason":"vanished","health":"outage","status":"done","error":null,"since":"…","owner":null},
+            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null}
             ],"stale_since": null}
         "#]],
     );
@@ -287,9 +287,9 @@ fn the_incident_as_recorded() {
         &before,
         &expect![[r#"
             {"frontends": [
-            {"address":"192.168.60.179","port":443,"protocol":"TCP","type":"ClusterIP","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null},
-            {"address":"0.0.0.0","port":30965,"protocol":"TCP","type":"NodePort","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null},
-            {"address":"10.15.1.8","port":443,"protocol":"TCP","type":"LoadBalancer","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null}
+            {"address":"192.168.60.179","port":443,"protocol":"TCP","type":"ClusterIP","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null},
+            {"address":"0.0.0.0","port":30965,"protocol":"TCP","type":"NodePort","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null},
+            {"address":"10.15.1.8","port":443,"protocol":"TCP","type":"LoadBalancer","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null}
             ],"stale_since": null}
         "#]],
     );
@@ -336,7 +336,8 @@ fn row(service: &str, ip: &str, serving: bool) -> Value {
         "address": ip, "port": 80, "protocol": "TCP", "type": "ClusterIP", "service": service, "port_name": "",
         "source": "manifests", "backends": backends, "external_backends": null, "affinity_timeout": null, "affinity_prefix": null,
         "source_ranges": [], "verdict": if serving { "serving" } else { "refusing" },
-        "reason": if serving { Value::Null } else { json!("vanished") }, "status": "done", "error": null, "owner": null,
+        "reason": if serving { Value::Null } else { json!("vanished") },
+        "health": if serving { "well" } else { "outage" }, "status": "done", "error": null, "owner": null,
     })
 }
 
