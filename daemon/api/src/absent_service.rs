@@ -9,6 +9,7 @@ use axum::response::Response;
 use holdfast_diagnose::NO_SERVICE_EXIT;
 use holdfast_diagnose::explain::describe_absence;
 use holdfast_evidence::diagnose::EXIT_HEADER;
+use holdfast_evidence::explain::gather_obstacles;
 
 use super::form::Form;
 use super::query::Filter;
@@ -22,7 +23,9 @@ pub(super) fn answer_known(
     table: impl FnOnce() -> Response,
 ) -> Response {
     let asked = filter.service.as_ref();
-    let Some(absence) = asked.and_then(|name| describe_absence(&readings.snapshot(), name)) else {
+    let obstacles = gather_obstacles(readings);
+    let Some(absence) = asked.and_then(|name| describe_absence(&readings.snapshot(), name, &obstacles))
+    else {
         return table();
     };
     with_exit(match form {

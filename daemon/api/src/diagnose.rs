@@ -161,7 +161,7 @@ fn datapath_obstacle(status: Option<&Status>) -> Option<&'static str> {
         (!status.behind_hooks.is_empty(), "programs read maps that are no longer written"),
         (status.waiting, "another version's programs still serve"),
         (status.cgroup.is_none(), "programs are attached nowhere"),
-        (status.own_cgroup_exempt, "connections of this daemon are not translated"),
+        (status.own_cgroup_exempt, "holdfast does not translate its own connections"),
     ];
     all.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why)
 }
@@ -208,7 +208,7 @@ mod tests {
             (Status { behind_hooks: vec!["connect4"], ..whole() }, "no longer written"),
             (Status { waiting: true, ..whole() }, "another version"),
             (Status { cgroup: None, ..whole() }, "nowhere"),
-            (Status { own_cgroup_exempt: true, ..whole() }, "not translated"),
+            (Status { own_cgroup_exempt: true, ..whole() }, "does not translate its own"),
         ] {
             assert!(datapath_obstacle(Some(&broken)).is_some_and(|said| said.contains(why)), "{why}");
         }

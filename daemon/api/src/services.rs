@@ -157,7 +157,7 @@ impl Table for Services {
         column("BACKENDS", |row, _, cells| cells.put(row.backends)),
         column("SLICES", |row, _, cells| cells.put(row.slices)),
         wide_column("DRAINED", |row, _, cells| cells.put(row.drained)),
-        wide_column("CONNECTS", |row, _, cells| cells.put_optional(row.clients.map(|it| it.connects))),
+        wide_column("SENT", |row, _, cells| cells.put_optional(row.clients.map(|it| it.connects))),
         wide_column("REFUSED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.refused))),
         wide_column("DROPPED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.dropped))),
         wide_column("INTERNAL", |row, _, cells| cells.put_optional(row.internal_policy)),

@@ -15,7 +15,7 @@ use crate::index::{Index, Seed};
 use crate::keys::{FrontendKey, Source};
 use crate::op::{FrontendType, FrontendValue, QuotaId, ServiceId};
 use crate::resolve::DesiredFrontend;
-use crate::work;
+use crate::{words, work};
 
 /// Ranks two services before their names do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,34 @@ impl Rank {
     pub(crate) fn for_service(service: &ServiceFacts) -> Self {
         let created = service.meta.created.map_or(i64::MAX, |created| created.0);
         Self { source: service.key.source, created }
+    }
+}
+
+words! {
+    /// What decides between two services that claim one address.
+    pub enum ClaimRule {
+        Source = "source",
+        /// Where the address comes from: allocated, written by a controller, or chosen by an author.
+        AddressKind = "kind of address",
+        Age = "age",
+        Name = "name",
+    }
+}
+
+impl ClaimRule {
+    /// The first rule by which the claims of two services differ.
+    pub fn between(one: (&ServiceFacts, FrontendType), other: (&ServiceFacts, FrontendType)) -> Self {
+        let [(one_rank, one_kind), (other_rank, other_kind)] =
+            [one, other].map(|(facts, kind)| (Rank::for_service(facts), AddressOrigin::from_type(kind)));
+        if one_rank.source != other_rank.source {
+            Self::Source
+        } else if one_kind != other_kind {
+            Self::AddressKind
+        } else if one_rank.created != other_rank.created {
+            Self::Age
+        } else {
+            Self::Name
+        }
     }
 }
 

@@ -12,7 +12,7 @@ extern crate std;
 pub mod address_policy;
 pub mod affinity;
 pub mod change;
-mod claims;
+pub mod claims;
 pub mod digest;
 pub mod drains;
 pub mod engine;

@@ -8,7 +8,7 @@ use super::checks::ALL;
 pub fn describe_check(id: &str) -> Option<String> {
     let check = ALL.iter().find(|check| check.id == id)?;
     let looks: Vec<&str> = check.sources.iter().map(|place| place.as_str()).collect();
-    Some(format!("{id} looks at: {}\nIt is well if, or says: {}\n", looks.join(", "), find_meaning(id)?))
+    Some(format!("{id} looks at: {}\nIt judges: {}\n", looks.join(", "), find_meaning(id)?))
 }
 
 fn find_meaning(id: &str) -> Option<&'static str> {
@@ -139,7 +139,10 @@ const MEANINGS: [(&str, &str); 109] = [
     ("view.drift", "no other program changes the maps"),
     ("hold.state", "no list is held"),
     ("verdict", "the worst verdict of its frontends"),
-    ("lookup", "with `--client`: each frontend has a backend for that client; if not, why. Nothing is sent"),
+    (
+        "lookup",
+        "with `--client`: each frontend with the backends that the client may get; if none, why. Nothing is sent",
+    ),
     (
         "flows.stale",
         "whether a client outside still talks to a former backend: by UDP for a second, until its next datagram; by \
@@ -176,7 +179,11 @@ const MEANINGS: [(&str, &str); 109] = [
         "probe.frontend",
         "its frontends answer a connection from this host, and the answer comes from a backend",
     ),
-    ("probe.backend", "its backends answer a connection; the kind of failure tells the cause"),
+    (
+        "probe.backend",
+        "its backends that get clients answer a connection; the kind of failure tells the cause, and the share of new \
+         connections that fails",
+    ),
     (
         "probe.checks",
         "holdfast's own health checks find each backend well; unknown if one has not ended or could not be made",
@@ -215,8 +222,7 @@ mod tests {
 
     #[test]
     fn every_check_has_its_row_in_the_page() {
-        let expected = "dns.node looks at: host\n\
-                    It is well if, or says: this node's resolv.conf is there and within what pods take\n";
+        let expected = "dns.node looks at: host\nIt judges: this node's resolv.conf is there and within what pods take\n";
         assert_eq!(describe_check("dns.node").as_deref(), Some(expected));
         for other in ["dns", "dns.", "", "error", "check", "` | ", "kubectl get endpoints"] {
             assert_eq!(describe_check(other), None, "{other}");

@@ -4,6 +4,7 @@
 //! the evidence. None sends a request.
 
 mod announcements;
+mod backend_failures;
 mod balancer;
 mod capacity;
 mod daemon;
@@ -115,7 +116,12 @@ pub(super) static ALL: &[Check] = &[
         &[Watch, Table, Manifests, Service, Pods],
         endpoints::check_exist,
     ),
-    new_check("slices.counts", Group::Endpoints, &[Watch, Table, Service, Pods], endpoints::check_counts),
+    new_check(
+        "slices.counts",
+        Group::Endpoints,
+        &[Watch, Table, Probes, Service, Pods],
+        endpoints::check_counts,
+    ),
     new_check("slices.port-name", Group::Endpoints, &[Watch, Table, Service], endpoints::check_port_name),
     new_check("slices.family", Group::Endpoints, &[Watch, Table, Service], endpoints::check_family),
     new_check(
@@ -250,8 +256,13 @@ pub(super) static ALL: &[Check] = &[
     new_check("foreign.antrea", Group::Foreign, &[Host], foreign::check_antrea),
     new_check("foreign.leftover", Group::Foreign, &[Table, Host], foreign::check_leftover),
     new_check("probe.frontend", Group::Probes, &[Watch, Table, Kernel, Probes], probes::check_frontend),
-    new_check("probe.backend", Group::Probes, &[Watch, Table, Probes, Policies], probes::check_backend),
-    new_check("probe.checks", Group::Probes, &[Checks], health_checks::check_health_checks),
+    new_check(
+        "probe.backend",
+        Group::Probes,
+        &[Watch, Table, Host, Probes, Checks, Service, Policies],
+        probes::check_backend,
+    ),
+    new_check("probe.checks", Group::Probes, &[Table, Checks], health_checks::check_health_checks),
     new_check("probe.http", Group::Probes, &[Probes], http::check_http),
     new_check("probe.udp", Group::Probes, &[Table, Probes, Checks, Policies], name_servers::check_servers),
     new_check("dns.service", Group::Dns, &[Table], dns::check_service),

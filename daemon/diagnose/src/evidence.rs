@@ -19,7 +19,7 @@ use holdfast_core::snapshot::{ServiceView, Snapshot};
 use holdfast_core::words;
 
 use super::focus::Focus;
-use crate::explain::Outcome;
+use crate::explain::{NewsObstacles, Outcome};
 use holdfast_status::record::Record;
 use holdfast_status::views::announcements::AnnouncedAddress;
 use holdfast_status::views::apiserver::ApiserverView;
@@ -259,6 +259,8 @@ pub struct DaemonState {
     pub denied: Vec<Arc<DeniedClient>>,
     /// Results of holdfast's own health checks; empty if none is configured.
     pub checks: CheckStatuses,
+    /// What may keep a service from being known here.
+    pub obstacles: NewsObstacles,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

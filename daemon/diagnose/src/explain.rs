@@ -8,11 +8,14 @@ mod balancer;
 mod closed_ports;
 mod details;
 mod host;
+mod obstacles;
 mod packet;
+mod place;
 mod query_match;
 mod record_match;
 mod sentence;
 mod states;
+mod unserved;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -41,8 +44,10 @@ use holdfast_status::views::clients::ClientCounters;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::names::NameStatus;
 use holdfast_status::views::refusals::DeniedClient;
+pub use obstacles::NewsObstacles;
 use packet::AttachedDevices;
 pub use packet::{BackendShare as PacketShare, ClientAddress, Outcome, Packet};
+pub use place::{describe_precedence, format_place};
 use query_match::Subject;
 pub use query_match::{DialTarget, ExplainQuery, QueryMatch};
 pub use record_match::is_about;
@@ -87,6 +92,9 @@ pub struct ExplainedService<'a> {
     pub resolved: Option<NameStatus>,
     pub endpoints: Vec<EndpointRow<'a>>,
     pub refusals: Vec<RefusalRow>,
+    /// Its health check ports that are not open, for people.
+    #[serde(skip)]
+    pub closed_ports: Vec<String>,
     /// UDP backends that reported their port closed to outside clients through this node.
     pub refusing_backends: Vec<String>,
     /// The latest records of the history, oldest first.
@@ -109,6 +117,10 @@ pub struct ExplainEvidence {
     pub counters: ClientCounters,
     /// `None`: no apiserver is used.
     pub apiserver: Option<Arc<ApiserverView>>,
+    /// What may keep a service from being known here.
+    pub obstacles: NewsObstacles,
+    /// Health check ports that are not open, and why.
+    pub closed_ports: Vec<ClosedHealthPort>,
     /// Clients that were recently not served, in the order of their last attempts.
     pub refusals: Vec<Arc<DeniedClient>>,
     /// UDP backends that reported their port closed to an outside client.
@@ -123,6 +135,14 @@ pub struct ExplainEvidence {
     pub histories: BTreeMap<ObjectName, Vec<Record>>,
     /// The latest records about [`ResolvedQuery::unknown_target`], oldest first.
     pub past: Vec<Record>,
+}
+
+/// A health check port of a Service that this daemon could not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClosedHealthPort {
+    pub service: ObjectName,
+    pub address: SocketAddr,
+    pub reason: String,
 }
 
 /// What the maps returned for each frontend.
@@ -143,6 +163,12 @@ impl ExplainEvidence {
     fn announcement(&self, view: &ServiceView, it: &FrontendView) -> Option<AnnouncedAddress> {
         let is_its = |announced: &&AnnouncedAddress| announced.address == it.address;
         self.announced.iter().find(is_its).filter(|_| view.key.source == Source::Config).cloned()
+    }
+
+    fn closed_health_ports(&self, view: &ServiceView) -> Vec<String> {
+        let has_one = view.key.source != Source::Config;
+        let own = self.closed_ports.iter().filter(|it| has_one && it.service == view.key.name);
+        own.map(|it| format!("{} is not open: {}", it.address, it.reason)).collect()
     }
 
     fn history(&self, name: &ObjectName) -> Vec<Record> {
@@ -206,7 +232,10 @@ impl ResolvedQuery {
         let Self { snapshot, query: question, found, subjects, .. } = self;
         let packet = self.trace_packet(&given.datapath, read);
         let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
-        let sentence = sentence.unwrap_or_else(|| describe_headline(snapshot, question, *found, subjects));
+        let sentence = sentence.unwrap_or_else(|| {
+            let headline = describe_headline(snapshot, question, *found, subjects);
+            if subjects.is_empty() { headline + &given.obstacles.describe() } else { headline }
+        });
         let divergence = given.datapath.divergence_reason();
         let divergence =
             divergence.map(|why| format!("Clients may still meet something else, because {why}. "));
@@ -258,7 +287,7 @@ fn describe_headline(
             format!("{more} {}", sentence::describe_frontend(&subject.view, frontend, snapshot))
         }
         (ExplainQuery::Address(dialled), Some(subject), _) if found == QueryMatch::Backend => {
-            details::describe_backend(&subject.view, dialled, subjects.len())
+            details::describe_backend((&*subject.view, snapshot), dialled, subjects.len())
         }
         (ExplainQuery::Address(dialled), Some(subject), Some(frontend)) => {
             sentence::describe_frontend(&subject.view, frontend, snapshot)
@@ -268,11 +297,7 @@ fn describe_headline(
         (_, Some(subject), Some(frontend)) => sentence::describe_frontend(&subject.view, frontend, snapshot),
         (_, Some(subject), None) => sentence::describe_service(&subject.view),
         (ExplainQuery::Service(name), None, _) => describe_unknown_service(snapshot, name),
-        (ExplainQuery::Address(dialled), None, _) => {
-            format!(
-                "No service has {dialled}: a client that dials it is not translated, and its packets leave as they are."
-            )
-        }
+        (ExplainQuery::Address(dialled), None, _) => unserved::describe_unserved(snapshot, dialled),
     }
 }
 
@@ -310,14 +335,14 @@ fn describe_other_protocols(dialled: &DialTarget, shown: &FrontendView, subjects
 }
 
 /// What to say about a service that the table lacks, with names that may have been meant; `None`: it has the service.
-pub fn describe_absence(snapshot: &Snapshot, name: &ObjectName) -> Option<String> {
+pub fn describe_absence(snapshot: &Snapshot, name: &ObjectName, obstacles: &NewsObstacles) -> Option<String> {
     if snapshot.services.find_by_name(name).next().is_some() {
         return None;
     }
     let near = query_match::find_near_matches(snapshot, &ExplainQuery::Service(name.clone()));
     let near: Vec<String> = near.into_iter().map(|it| it.name).collect();
     let waiting = unsynced_sources(snapshot);
-    let mut text = describe_unknown_service(snapshot, name) + "\n";
+    let mut text = describe_unknown_service(snapshot, name) + &obstacles.describe() + "\n";
     if !waiting.is_empty() {
         text += &format!("There is no first list yet from: {}.\n", waiting.join(", "));
     }
@@ -375,6 +400,7 @@ fn explain_service<'a>(
         let next = sentence::next_step(view, it, snapshot);
         FrontendRow {
             announcement: given.announcement(view, it),
+            place: place::format_place(it, &snapshot.node),
             ..FrontendRow::new(view, it, applied, next)
         }
     };
@@ -393,6 +419,7 @@ fn explain_service<'a>(
         resolved: given.resolved_name(view).cloned(),
         endpoints: details::build_endpoint_rows(view, snapshot, given.checks(view)),
         refusals: details::build_refusal_rows(&given.refusals, subject),
+        closed_ports: given.closed_health_ports(view),
         refusing_backends: closed_ports::list_refusing_backends(view, &given.refusing),
         history: given.history(&view.key.name),
     }

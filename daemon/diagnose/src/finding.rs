@@ -46,7 +46,7 @@ words! {
     pub enum Risk {
         /// It only reads, or its reverse undoes it.
         Safe = "safe",
-        /// It interrupts traffic or a component.
+        /// It interrupts traffic or a component, or changes which clients get which backend.
         Disruptive = "disruptive",
         /// Data or cloud resources may be lost.
         Destructive = "destructive",

@@ -15,8 +15,9 @@ use serde_json::{Map, Value};
 use super::case::Case;
 use super::checks::Group;
 use super::diagnosis_result::{DiagnosisResult, ExitStatus, Finding};
-use super::evidence::{Evidence, Lookup, Probe, ProbeKind};
+use super::evidence::{Evidence, Lookup, Probe, ProbeKind, ProbeOutcome};
 use super::evidence_source::EvidenceSource;
+use super::explain::format_place;
 use super::finding::{Confidence, REASON_KEY, Remedy, State};
 use super::formatting::{clean, join_names};
 use super::limits::{NAMED_MAX, RECORDS_MAX};
@@ -29,7 +30,7 @@ use holdfast_status::schema_types::Code;
 /// The version of this format.
 const SCHEMA: &str = "holdfast.diagnose/1";
 
-/// What no node can see.
+/// What no node can see. The first is for load balancers.
 const NOT_CHECKED: [&str; 3] =
     ["health checks of the cloud's balancer", "the path from outside this node", "firewalls inside pods"];
 
@@ -137,6 +138,12 @@ pub struct DiagnosedFrontend {
     pub backends: usize,
     /// The result of a test connection; null: none was made.
     pub probe: Option<String>,
+    /// Why it was not dialled, for people.
+    #[serde(skip)]
+    pub untried_reason: Option<&'static str>,
+    /// Where clients dial it, for people.
+    #[serde(skip)]
+    pub place: String,
 }
 
 impl<'a> Diagnosis<'a> {
@@ -163,15 +170,16 @@ impl<'a> Diagnosis<'a> {
             frontends: case.frontends().take(FRONTENDS_MAX).map(|it| build_frontend(&case, it)).collect(),
             history,
             api: Api::from_cluster(&evidence.cluster),
-            not_checked: list_not_checked(evidence),
+            not_checked: list_not_checked(&case),
             exit: answer.exit.code(),
         }
     }
 }
 
 /// The sources that this diagnosis skipped, and what no node can see.
-fn list_not_checked(evidence: &Evidence) -> Vec<&'static str> {
-    evidence.skipped_sources.iter().map(|place| place.as_str()).chain(NOT_CHECKED).collect()
+fn list_not_checked(case: &Case<'_>) -> Vec<&'static str> {
+    let unseen = NOT_CHECKED.into_iter().skip(usize::from(!case.is_load_balancer()));
+    case.skipped_sources().iter().map(|place| place.as_str()).chain(unseen).collect()
 }
 
 /// The most frontends that are listed; `/frontends` has all.
@@ -263,21 +271,27 @@ impl<'a> FindingRow<'a> {
 
 fn build_frontend(case: &Case<'_>, it: &FrontendView) -> DiagnosedFrontend {
     let address = SocketAddr::new(it.address, it.port.get());
+    let probe = find_probe(case.probes_lookup(), it);
     DiagnosedFrontend {
         address: clean(&format!("{address}/{}", it.protocol)),
         r#type: it.kind.as_str(),
         verdict: Code(it.verdict),
         backends: case.view().map_or(0, |view| view.backends(it).count()),
-        probe: describe_probe(case.probes_lookup(), it),
+        probe: probe.map(|probe| probe.outcome.as_str().to_owned()),
+        untried_reason: match probe.map(|probe| &probe.outcome) {
+            Some(ProbeOutcome::NotTried(why)) => Some(*why),
+            _ => None,
+        },
+        place: clean(&format_place(it, &case.table().node)),
     }
 }
 
-/// The result of the frontend's probe. A node port is probed at an address of the node.
-fn describe_probe(probes: &Lookup<Vec<Probe>>, it: &FrontendView) -> Option<String> {
+/// The frontend's probe. A node port is probed at an address of the node.
+fn find_probe<'a>(probes: &'a Lookup<Vec<Probe>>, it: &FrontendView) -> Option<&'a Probe> {
     let is_it = |probe: &&Probe| {
         probe.kind == ProbeKind::Frontend
             && probe.to.port() == it.port.get()
             && (probe.to.ip() == it.address || it.address.is_unspecified())
     };
-    probes.answer()?.iter().find(is_it).map(|probe| probe.outcome.as_str().to_owned())
+    probes.answer()?.iter().find(is_it)
 }

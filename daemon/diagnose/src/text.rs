@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use super::finding::{Risk, State};
-use super::formatting::{clean, format_count};
-use super::json::{Diagnosis, FindingRow};
+use super::formatting::{clean, format_count, join_names};
+use super::json::{DiagnosedFrontend, Diagnosis, EndpointCounts, FindingRow};
 use super::limits::COLUMNS_MAX;
 use super::unknown_checks::{UnknownGroup, group_unknown};
 
@@ -61,7 +61,7 @@ const fn severity_rank(state: State) -> u8 {
 
 fn render_header(out: &mut String, it: &Diagnosis<'_>) {
     let kind = it.service.r#type.unwrap_or("not known here");
-    let frontends: Vec<&str> = it.frontends.iter().map(|it| it.address.as_str()).collect();
+    let frontends: Vec<&str> = it.frontends.iter().map(|it| it.place.as_str()).collect();
     let port = it.port.as_ref().map(|port| format!(" port {port}")).unwrap_or_default();
     push_wrapped(
         out,
@@ -142,20 +142,9 @@ fn render_unknown_group(out: &mut String, group: &UnknownGroup<'_>) {
 
 /// Writes what was counted. `unanswered`: how many unknown checks another finding tells.
 fn render_facts(out: &mut String, it: &Diagnosis<'_>, unanswered: usize) {
-    let counts = &it.endpoints;
     out.push('\n');
-    push_line(
-        out,
-        &format!(
-            "  endpoints   ready {}   serving {}   terminating {}   unready {}",
-            counts.ready, counts.serving, counts.terminating, counts.unready
-        ),
-    );
-    let probes = it.frontends.iter().filter_map(|it| Some(format!("{} {}", it.address, it.probe.as_ref()?)));
-    let probes: Vec<String> = probes.collect();
-    if !probes.is_empty() {
-        push_wrapped(out, 2, 14, &format!("probes      {}", probes.join("   ")));
-    }
+    push_line(out, &format!("  endpoints   {}", describe_endpoints(&it.endpoints)));
+    render_probes(out, it);
     for (place, record) in it.history.iter().enumerate() {
         let head = if place == 0 { "history     " } else { "            " };
         push_wrapped(out, 2, 14, &format!("{head}{}", clean(&record.sentence())));
@@ -176,6 +165,35 @@ fn render_facts(out: &mut String, it: &Diagnosis<'_>, unanswered: usize) {
             it.exit
         ),
     );
+}
+
+/// The endpoints by state. No word of it is one of our verdicts.
+fn describe_endpoints(counts: &EndpointCounts) -> String {
+    let states = [
+        (counts.ready, "ready"),
+        (counts.unready, "unready"),
+        (counts.serving, "terminating, still answering"),
+        (counts.terminating, "terminating"),
+    ];
+    let named = states.iter().filter(|(number, _)| *number > 0);
+    let named: Vec<String> = named.map(|(number, state)| format!("{number} {state}")).collect();
+    if named.is_empty() { "none".to_owned() } else { named.join(", ") }
+}
+
+/// Writes the results of test connections to frontends, and once why others were not tried.
+fn render_probes(out: &mut String, it: &Diagnosis<'_>) {
+    let is_tried = |it: &&DiagnosedFrontend| it.untried_reason.is_none();
+    let tried = it.frontends.iter().filter(is_tried);
+    let tried: Vec<String> =
+        tried.filter_map(|it| Some(format!("{} {}", it.place, it.probe.as_ref()?))).collect();
+    if !tried.is_empty() {
+        push_wrapped(out, 2, 14, &format!("probes      {}", tried.join("   ")));
+    }
+    let untried: Vec<&DiagnosedFrontend> = it.frontends.iter().filter(|it| !is_tried(it)).collect();
+    if let Some(why) = untried.first().and_then(|it| it.untried_reason) {
+        let places = join_names(untried.iter().map(|it| &it.place));
+        push_wrapped(out, 2, 14, &format!("not tried   {places}: {why}"));
+    }
 }
 
 pub(super) fn push_line(out: &mut String, text: &str) {

@@ -7,10 +7,12 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use holdfast_datapath::FlowFilter;
-use holdfast_diagnose::explain::{DialTarget, ExplainEvidence, ReadBack, ResolvedQuery, is_about};
+use holdfast_diagnose::explain::{
+    ClosedHealthPort, DialTarget, ExplainEvidence, NewsObstacles, ReadBack, ResolvedQuery, is_about,
+};
 use holdfast_status::record::Record;
 
-use holdfast_agent::readings::{Readings, counters};
+use holdfast_agent::readings::{ClosedPort, Readings, counters};
 use holdfast_agent::recorder::{RecordQuery, latest_records};
 
 /// The most records of a service or an address that are shown.
@@ -24,6 +26,8 @@ pub fn gather_evidence(readings: &Readings, query: &ResolvedQuery, read: &ReadBa
     let entries = read.iter().filter_map(|(_, entry)| entry.as_ref().ok()?.as_ref());
     ExplainEvidence {
         apiserver: readings.apiserver(),
+        obstacles: gather_obstacles(readings),
+        closed_ports: list_closed_ports(readings),
         refusals: readings.refusals.snapshot().latest,
         refusing: if query.has_udp_port() { list_refusing_backends(readings) } else { BTreeSet::new() },
         checks: query
@@ -46,6 +50,20 @@ pub fn gather_evidence(readings: &Readings, query: &ResolvedQuery, read: &ReadBa
         datapath: readings.datapath(),
         counters: counters(readings.port_counts().as_ref(), entries.map(|entry| entry.port.index)),
     }
+}
+
+/// What may keep news of a service from this node.
+pub fn gather_obstacles(readings: &Readings) -> NewsObstacles {
+    NewsObstacles::new(readings.refused_reload.borrow().clone(), readings.apiserver().as_deref())
+}
+
+/// The health check ports of Services that are not open; the named ones.
+fn list_closed_ports(readings: &Readings) -> Vec<ClosedHealthPort> {
+    let (closed, _) = readings.closed_ports.named_ports();
+    let row = |it: ClosedPort| {
+        Some(ClosedHealthPort { service: it.service?, address: it.address, reason: it.reason })
+    };
+    closed.into_iter().filter_map(row).collect()
 }
 
 /// The backends of any service that refuse clients now, by at most [`FLOWS_MAX`] flows.

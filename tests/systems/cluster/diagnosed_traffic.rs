@@ -80,7 +80,7 @@ fn listed_backends_without_answers_are_told_apart() {
             service: "default/port",
             first: "probe.backend",
             exit: 3,
-            next: "correct targetPort or the application",
+            next: "Look at which port the application listens.",
             findings: &["slices.counts ok", "verdict ok"],
             says: &["10.1.0.2:9090 refused", "does not listen on 9090"],
         },
@@ -173,6 +173,8 @@ fn other_objects_of_a_service_are_reported_by_name() {
     apply_at(&api, "api/v1/namespaces/default/endpoints/mirrored", &endpoints);
     forget_hurry_of_the_mirror(&api);
     service(&api, "first", &with(&json!({"externalIPs": ["203.0.113.7"]})));
+    // Creation times have whole seconds, and the older service wins.
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
     service(&api, "second", &with(&json!({"externalIPs": ["203.0.113.7"]})));
     let port = |number: u16| {
         with(&json!({"type": "NodePort", "ports": [{"port": 80, "targetPort": 8080, "nodePort": number}]}))

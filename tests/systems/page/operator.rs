@@ -17,7 +17,7 @@ fn one_click_from_the_first_screen_shows_why_a_service_refuses() {
         browser.click("a[href='#/service/demo/empty']");
         browser.until_text(
             ".sentence",
-            "refuses every connection (ECONNREFUSED), because it never had a usable endpoint",
+            "refuses every connection (ECONNREFUSED), because this daemon has seen no usable endpoint of it yet",
         );
         browser.until_text(".step.nobody", "It is served again with the first endpoint that is ready.");
         assert_eq!(browser.console(), [""; 0], "{kind:?}");
@@ -36,7 +36,7 @@ fn two_clicks_from_make_run_show_why_a_service_refuses() {
         browser.click("a[href='#/frontends?verdict=refusing']");
         browser.until_text("[role=status]", "1 of 8 frontends");
         browser.click(".window tbody th a");
-        browser.until_text(".sentence", "it never had a usable endpoint");
+        browser.until_text(".sentence", "seen no usable endpoint of it yet");
         assert!(browser.text("h2").contains("demo/empty"), "{kind:?}");
         assert_eq!(browser.console(), [""; 0], "{kind:?}");
     }

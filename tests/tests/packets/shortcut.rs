@@ -111,11 +111,11 @@ fn check_flows(daemon: &Daemon<'_>, service: &str, expected: bool) {
 fn bed_for(at_driver: bool, switches: Switches) -> (Bed, &'static str, &'static str) {
     let bed = fabric::bed(switches).unwrap();
     if !at_driver {
-        return (bed, "", "packets to other nodes pass by the stack");
+        return (bed, "", "packets to other nodes bypass the stack");
     }
     // The peer of the uplink accepts redirected packets only with NAPI.
     run(&bed, "router", "ethtool", "-K node gro on");
-    (bed, "[packets]\nxdp = \"native\"\n", "packets to other nodes pass by the stack, at the driver (native)")
+    (bed, "[packets]\nxdp = \"native\"\n", "packets to other nodes bypass the stack, at the driver (native)")
 }
 
 /// How many packets were redirected at drivers.
@@ -135,7 +135,7 @@ fn packets_to_other_nodes_and_local_pods_bypass_the_stack() {
         fabric::rules(&bed, COUNTED).unwrap();
         on_this(&bed, setting, |_, daemon, clients| {
             wait_until_said(daemon, said);
-            wait_until_said(daemon, "packets to its pods pass by the stack");
+            wait_until_said(daemon, "packets to its pods bypass the stack");
             // The first flows find no neighbour entry.
             OF_PODS.iter().for_each(|service| check_answered(clients, service));
             let before = seen(&bed);
@@ -158,8 +158,8 @@ fn packets_with_an_ipv6_next_hop_bypass_the_stack() {
     fabric::lay_by(&bed, Switches::default(), &BY_IPV6).unwrap();
     fabric::rules(&bed, COUNTED).unwrap();
     on_this(&bed, "", |_, daemon, clients| {
-        wait_until_said(daemon, "packets to other nodes pass by the stack");
-        wait_until_said(daemon, "packets to its pods pass by the stack");
+        wait_until_said(daemon, "packets to other nodes bypass the stack");
+        wait_until_said(daemon, "packets to its pods bypass the stack");
         // The first flows find no neighbour entry.
         OF_PODS.iter().for_each(|service| check_answered(clients, service));
         let before = seen(&bed);
@@ -177,7 +177,7 @@ fn packets_of_client_pods_bypass_the_stack() {
         let bed = fabric::bed(switches).unwrap();
         fabric::rules(&bed, COUNTED).unwrap();
         on_this(&bed, "[packets]\npod_devices = \"auto\"\n", |_, daemon, clients| {
-            wait_until_said(daemon, "packets to and from its pod pass by the stack");
+            wait_until_said(daemon, "packets to and from its pod bypass the stack");
             let check_dialled = |clients: &mut Clients, pod: &str, service: &str| {
                 for address in ["cluster", "balancer"] {
                     let outcomes = ask(clients, pod, (service, address), |question, _| question);
@@ -203,9 +203,9 @@ fn packets_of_client_pods_bypass_the_stack() {
                 daemon.tell(&["explain", &dialled, "--from", from]).unwrap().replace("\n", " ")
             };
             let from_pod = explain("here", "cluster", "10.244.1.11");
-            assert!(from_pod.contains("From pod to pod behind pod-a, pod-b they pass by"), "{from_pod}");
+            assert!(from_pod.contains("From pod to pod behind pod-a, pod-b they bypass"), "{from_pod}");
             let from_outside = explain("away", "balancer", "10.20.0.2");
-            assert!(from_outside.contains("At eth0 packets of such flows pass by"), "{from_outside}");
+            assert!(from_outside.contains("At eth0 packets of such flows bypass"), "{from_outside}");
         });
     }
 }
@@ -246,7 +246,7 @@ const BEFORE: [&str; 2] = ["203.0.113.96", "2001:db8:113::96"];
 #[test]
 fn a_bypassing_reply_is_not_taken_for_another_services() {
     on_this(&fabric::bed(Switches::default()).unwrap(), "", |_, daemon, clients| {
-        wait_until_said(daemon, "packets to its pods pass by the stack");
+        wait_until_said(daemon, "packets to its pods bypass the stack");
         // The first flows find no neighbour entry.
         check_answered(clients, LOCAL);
         check_asked_by_two_ways(daemon, clients, LOCAL);
@@ -313,7 +313,7 @@ fn check_firewall(at_driver: bool) {
     let (bed, setting, said) = bed_for(at_driver, Switches { no_offload: true, ..Switches::default() });
     on_this(&bed, setting, |_, daemon, clients| {
         wait_until_said(daemon, said);
-        wait_until_said(daemon, "packets to its pods pass by the stack");
+        wait_until_said(daemon, "packets to its pods bypass the stack");
         let before = passed_at_drivers(daemon);
         (0..2).for_each(|_| OF_PODS.iter().for_each(|service| check_answered(clients, service)));
         let passed = passed_at_drivers(daemon) - before;
@@ -326,7 +326,7 @@ fn check_firewall(at_driver: bool) {
             assert!(are_silent, "the firewall lets through to {service}: {outcomes:?}");
         }
         run(&bed, "node", "nft", "delete table inet closed");
-        wait_until_said(daemon, "packets to its pods pass by the stack");
+        wait_until_said(daemon, "packets to its pods bypass the stack");
         OF_PODS.iter().for_each(|service| check_answered(clients, service));
     });
 }
@@ -402,7 +402,7 @@ fn a_later_firewall_cuts_no_connection() {
         before.iter().for_each(|rules| fabric::rules(&bed, rules).unwrap());
         on_this(&bed, setting, |bed, daemon, clients| {
             if setting.is_empty() {
-                wait_until_said(daemon, "packets to its pods pass by the stack");
+                wait_until_said(daemon, "packets to its pods bypass the stack");
             }
             // The first flows find no neighbour entry.
             OF_PODS.iter().for_each(|service| check_answered(clients, service));
@@ -471,7 +471,7 @@ fn a_virtual_machine_behind_a_bridge_in_its_pod_gets_its_packets() {
     let bed = fabric::bed(Switches::default()).unwrap();
     lay_guest(&bed);
     on_this(&bed, "", |_, daemon, clients| {
-        wait_until_said(daemon, "packets to its pods pass by the stack");
+        wait_until_said(daemon, "packets to its pods bypass the stack");
         (0..2).for_each(|_| check_answered(clients, "here"));
         check_flows(daemon, "here", true);
     });
@@ -495,7 +495,7 @@ fn a_guest_with_a_changed_hardware_address_is_found_again() {
     lay_guest(&bed);
     doubt_neighbours(&bed);
     on_this(&bed, "", |bed, daemon, clients| {
-        wait_until_said(daemon, "packets to its pods pass by the stack");
+        wait_until_said(daemon, "packets to its pods bypass the stack");
         (0..2).for_each(|_| check_answered(clients, "here"));
         check_flows(daemon, "here", true);
         ip(bed, "pod-a", "link set guest address 02:00:00:00:0a:0b");
@@ -519,7 +519,7 @@ fn a_pods_limit_of_bandwidth_holds() {
     let bed = fabric::bed(Switches::default()).unwrap();
     run(&bed, "node", "tc", "qdisc add dev pod-a root tbf rate 8mbit burst 16kb latency 400ms");
     on_this(&bed, "", |bed, daemon, clients| {
-        wait_until_said(daemon, "packets to its pods pass by the stack");
+        wait_until_said(daemon, "packets to its pods bypass the stack");
         check_answered(clients, "here");
         let before = queued(bed);
         check_answered(clients, "here");

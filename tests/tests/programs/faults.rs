@@ -20,7 +20,20 @@ const SOON: Duration = Duration::from_secs(30);
 const COMMANDS_MAX: usize = 2;
 
 /// What is untrue of every fault.
-const NEVER: [&str; 4] = ["Nothing is wrong.", "All is well", "all is well", "every frontend is served"];
+const NEVER: [&str; 12] = [
+    "Nothing is wrong.",
+    "All is well",
+    "all is well",
+    "every frontend is served",
+    "Every frontend is served",
+    "it changes when the objects do",
+    "never had a usable endpoint",
+    "serving 0",
+    "connected, ",
+    "(manifests, served)",
+    "0.0.0.0:30080/TCP NodePort",
+    "not tried: connections of this daemon",
+];
 
 /// Brings the fault about and reads the answers.
 #[track_caller]
@@ -85,6 +98,7 @@ faults! {
     BACKEND_PORT, memory_a_wrong_port_of_a_local_backend, kernel_a_wrong_port_of_a_local_backend;
     SELECTOR, memory_a_typo_in_a_selector, kernel_a_typo_in_a_selector;
     NODE_PORT, memory_a_process_at_a_node_port, kernel_a_process_at_a_node_port;
+    BLOCK_OF_A_REFUSED_RELOAD, memory_a_block_of_a_refused_reload, kernel_a_block_of_a_refused_reload;
     TWO_BLOCKS, memory_two_blocks_claim_one_frontend, kernel_two_blocks_claim_one_frontend;
     TWO_SERVICES, memory_two_services_claim_one_frontend, kernel_two_services_claim_one_frontend;
     HEALTH_PORT, memory_a_health_port_is_taken, kernel_a_health_port_is_taken;

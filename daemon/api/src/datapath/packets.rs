@@ -267,12 +267,12 @@ impl Device<'_> {
         match &self.no_shortcut {
             Some(why) => format!("; packets go through the stack: {why}"),
             None if self.shortcut && self.class == DeviceClass::LocalPods.as_str() => {
-                "; packets to its pods pass by the stack".to_owned()
+                "; packets to its pods bypass the stack".to_owned()
             }
             None if self.shortcut && self.class == DeviceClass::Pod.as_str() => {
-                "; packets to and from its pod pass by the stack".to_owned()
+                "; packets to and from its pod bypass the stack".to_owned()
             }
-            None if self.shortcut => "; packets to other nodes pass by the stack".to_owned(),
+            None if self.shortcut => "; packets to other nodes bypass the stack".to_owned(),
             None => String::new(),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use holdfast_core::snapshot::{ServiceState, Verdict};
 use holdfast_diagnose::explain::{
     ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, ObjectRef, Packet, PacketShare,
     RefusalRow, SliceRef,
@@ -82,9 +83,20 @@ fn share_line(it: &PacketShare) -> String {
 }
 
 fn write_service(out: &mut String, it: &ExplainedService<'_>) {
-    push_heading(out, &format!("Service {} ({}, {})", it.service, it.source, it.state));
+    // A service with frontends has its verdicts; `served` beside a refusing one reads as a contradiction.
+    let state = match it.state.0 {
+        ServiceState::Served => String::new(),
+        state => format!(", {}", state.as_str()),
+    };
+    push_heading(out, &format!("Service {} ({}{state})", it.service, it.source));
+    if let Some(line) = describe_next_command(it) {
+        push_line(out, 1, &line);
+    }
     if let Some(balancer) = &it.load_balancer {
         push_line(out, 1, &format!("Load balancer ({}): {}", balancer.state, balancer.sentence(&it.service)));
+    }
+    for closed in &it.closed_ports {
+        push_line(out, 1, &format!("Health check port {closed}"));
     }
     for frontend in &it.frontends {
         write_frontend(out, frontend);
@@ -124,14 +136,23 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>) {
     }
 }
 
+/// The command that finds the cause and the remedy: an explanation tries no backend and asks no apiserver.
+fn describe_next_command(it: &ExplainedService<'_>) -> Option<String> {
+    let is_served = |frontend: &FrontendRow<'_>| {
+        matches!(frontend.verdict.0, Verdict::Serving | Verdict::Bypassed) && frontend.error.is_none()
+    };
+    let is_well = it.closed_ports.is_empty() && it.frontends.iter().all(is_served);
+    let ask = match (it.frontends.is_empty(), is_well) {
+        (true, _) => return None,
+        (false, true) => "Clients fail nonetheless?",
+        (false, false) => "Cause and remedy:",
+    };
+    Some(format!("{ask} holdfast diagnose {}", it.service))
+}
+
 fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
-    let address = std::net::SocketAddr::new(it.address, it.port);
     let reason = it.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-    push_line(
-        out,
-        1,
-        &format!("{address}/{} {}: {}{reason} since {}", it.protocol, it.r#type, it.verdict, it.since),
-    );
+    push_line(out, 1, &format!("{} {}: {}{reason} since {}", it.place, it.r#type, it.verdict, it.since));
     if let Some(error) = it.error {
         push_line(out, 2, &format!("error: {error}"));
     }
@@ -143,7 +164,10 @@ fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
     if let Some(announcement) = &it.announcement {
         push_line(out, 2, &announcement.to_string());
     }
-    push_line(out, 2, &format!("next: {}", it.next));
+    // A served frontend stays as it is; the command for its service is said once.
+    if it.verdict.0 != Verdict::Serving || it.error.is_some() || it.protocol == "SCTP" {
+        push_line(out, 2, &format!("next: {}", it.next));
+    }
     if let Some(page) = &it.page {
         push_line(out, 2, &format!("see: {page}"));
     }
@@ -155,7 +179,9 @@ fn describe_clients(frontends: &[FrontendRow<'_>]) -> Vec<String> {
     let mut lines = Vec::new();
     for it in frontends {
         let port = (it.port_name, it.protocol);
-        let Some(Clients { connects, refused, dropped }) = it.applied.clients else { continue };
+        // The entry of a conflict is its owner's, and so are the counts.
+        let own_clients = it.applied.clients.filter(|_| it.verdict.0 != Verdict::Conflict);
+        let Some(Clients { connects, refused, dropped }) = own_clients else { continue };
         if ports.contains(&port) {
             continue;
         }
@@ -164,8 +190,8 @@ fn describe_clients(frontends: &[FrontendRow<'_>]) -> Vec<String> {
         // A kernel sends a dropped SYN again: several of these may be one client.
         let again = if dropped > 0 { " (a client that is dropped tries again by itself)" } else { "" };
         lines.push(format!(
-            "Tries so far at port {name}/{}, by all its frontends together: {connects} connected, {refused} refused, \
-             {dropped} dropped{again}",
+            "Tries so far at port {name}/{}, all its frontends together: {connects} sent to a backend (whether it took \
+             them is not seen here), {refused} refused by holdfast, {dropped} dropped by holdfast{again}",
             it.protocol
         ));
     }
@@ -179,7 +205,10 @@ fn describe_applied(it: &FrontendRow<'_>) -> String {
         Some(true) => "as it should be",
         Some(false) => "NOT as it should be",
     };
-    if applied.programmed {
+    let owner = it.owner.as_deref().filter(|_| it.verdict.0 == Verdict::Conflict);
+    if let (Some(owner), true) = (owner, applied.programmed) {
+        format!("what {owner} has: {} ({verdict})", join_backends(&applied.backends))
+    } else if applied.programmed {
         format!("{} ({verdict})", join_backends(&applied.backends))
     } else {
         format!("absent ({verdict})")
@@ -249,6 +278,21 @@ fn endpoint_line(it: &EndpointRow<'_>) -> String {
     let address = std::net::SocketAddr::new(it.address, it.port);
     let node = it.node.map(|node| format!(", on {node}")).unwrap_or_default();
     let weight = if it.weight == 1 { String::new() } else { format!(", weight {}", it.weight) };
-    let reasons = it.reasons.join(", ");
-    format!("{address}/{} {}: {reasons}{node}{weight}, since {}", it.protocol, it.state, it.since)
+    let (why, others) = split_reasons(&it.reasons);
+    format!("{address}/{} {}{why}: {others}{node}{weight}, since {}", it.protocol, it.state, it.since)
+}
+
+/// Why an endpoint is unused, in parentheses, and its other reasons. A bare `serving` of Kubernetes' conditions would
+/// read as our verdict.
+fn split_reasons(reasons: &[String]) -> (String, String) {
+    let is_condition = |reason: &&String| matches!(reason.as_str(), "ready" | "serving" | "terminating");
+    let conditions: Vec<&str> = reasons.iter().filter(is_condition).map(String::as_str).collect();
+    let conditions = match conditions.is_empty() {
+        true => "conditions none".to_owned(),
+        false => format!("conditions {}", conditions.join("+")),
+    };
+    let unused = |reason: &String| reason.strip_prefix("not used: ").map(|why| format!(" ({why})"));
+    let why = reasons.iter().find_map(unused).unwrap_or_default();
+    let rest = reasons.iter().filter(|it| !is_condition(it) && unused(it).is_none()).cloned();
+    (why, std::iter::once(conditions).chain(rest).collect::<Vec<_>>().join(", "))
 }

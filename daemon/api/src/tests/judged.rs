@@ -57,6 +57,7 @@ pub(crate) fn answers_of_the_apiserver() -> Value {
         announced: Vec::new(),
         denied: Vec::new(),
         checks: Default::default(),
+        obstacles: Default::default(),
     };
     let known = KnownServices::find(web(), Arc::new(everything()), &Focus::default());
     let mut material = known.into_evidence((own, Vec::new()), &Vec::new(), (DiagnosisScope::default(), THEN));

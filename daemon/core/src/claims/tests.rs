@@ -91,3 +91,28 @@ proptest! {
         prop_assert!(one.entries.is_empty() && other.entries.is_empty(), "no entry is left behind");
     }
 }
+
+/// The rule that is named is the one that decides.
+#[test]
+fn the_named_rule_is_the_first_that_differs() {
+    use crate::facts::{ServiceType, Timestamp};
+    use crate::keys::{ObjectName, ServiceKey};
+
+    let facts = |name: &str, source, created: Option<i64>| {
+        let key = ServiceKey { name: ObjectName::new("shop", name).unwrap(), source };
+        let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
+        facts.meta.created = created.map(Timestamp);
+        facts
+    };
+    let own = facts("api", Source::Manifests, Some(5));
+    for (other, kind, rule) in [
+        (facts("web", Source::Config, None), FrontendType::ExternalIp, ClaimRule::Source),
+        (facts("web", Source::Manifests, None), FrontendType::ExternalIp, ClaimRule::AddressKind),
+        (facts("web", Source::Manifests, None), FrontendType::NodePort, ClaimRule::Age),
+        (facts("web", Source::Manifests, Some(5)), FrontendType::ClusterIp, ClaimRule::Name),
+    ] {
+        let (one, two) = ((&own, FrontendType::ClusterIp), (&other, kind));
+        assert_eq!(ClaimRule::between(one, two), rule);
+        assert_eq!(ClaimRule::between(two, one), rule);
+    }
+}

@@ -17,6 +17,7 @@ use crate::evidence::{
     RecognisedEvent, Resolver, ReversePath, Route, Rule, UnmatchedPod, WatchStatus,
 };
 use crate::evidence_source::EvidenceSource;
+use crate::explain::NewsObstacles;
 use holdfast_status::record::Record;
 use holdfast_status::views::announcements::AnnouncedAddress;
 use holdfast_status::views::apiserver::ApiserverView;
@@ -48,6 +49,7 @@ reads! {
     counters: ClientCounters = own.counters, Kernel;
     denials: Vec<Arc<DeniedClient>> = own.denied, Kernel;
     checks: CheckStatuses = own.checks, Checks;
+    obstacles: NewsObstacles = own.obstacles, Watch;
     map_rows: Lookup<Vec<MapRow>> = kernel, Kernel;
     unread_map_rows: usize = kernel_left, Kernel;
     lookups: Lookup<Vec<ClientTrace>> = lookups, Kernel;

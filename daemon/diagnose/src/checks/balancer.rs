@@ -125,7 +125,7 @@ fn judge_finding(
         return skip_without_balancer();
     };
     let Some(finding) = balancer.findings.iter().find(|it| it.id == id) else {
-        return Judgement::ok("It is not so.");
+        return Judgement::ok("Its load balancer shows no sign of it.");
     };
     let sentence = words(finding);
     let judgement = match finding.severity {
@@ -425,7 +425,7 @@ pub(super) fn check_health_port(case: &Case<'_>) -> Judgement {
             "Its health port {port} answers {status}, not {expected}, with {here} endpoints here.{}",
             describe_holder(case, port.get())
         ))
-        .remedy(find_listener_remedy(case, port.get())),
+        .remedies(find_listener_remedies(case, port.get())),
     };
     judgement.with("port", port.get()).with("status", *status).with("local_endpoints", here)
 }
@@ -444,7 +444,7 @@ fn judge_silent_health_port(case: &Case<'_>, port: u16) -> Judgement {
     ))
     .with("process", who)
     .with("port", port)
-    .remedy(find_listener_remedy(case, port))
+    .remedies(find_listener_remedies(case, port))
 }
 
 /// Number of endpoints on this node as the health port counts them. A held endpoint counts as ready.
@@ -459,18 +459,21 @@ fn count_local_endpoints(case: &Case<'_>) -> usize {
     here.map(|(_, row)| row.address).collect::<BTreeSet<_>>().len()
 }
 
-fn find_listener_remedy(case: &Case<'_>, port: u16) -> Remedy {
+fn find_listener_remedies(case: &Case<'_>, port: u16) -> Vec<Remedy> {
     let mut listeners = case.listeners().answer().into_iter().flatten();
     if listeners.any(|it| it.port == port && it.own) {
-        return Remedy::safe("It is this daemon that answers: `holdfast status` says what is wrong with it.");
+        return vec![Remedy::safe(
+            "It is this daemon that answers: `holdfast status` says what is wrong with it.",
+        )];
     }
-    Remedy::safe("Look who listens at that port, and free it.").with_command(Command::from_words(&[
+    let look = Remedy::safe("Look who listens at that port.").with_command(Command::from_words(&[
         CommandWord::Literal("ss"),
         CommandWord::Literal("-ltnp"),
         CommandWord::Literal("sport"),
         CommandWord::Literal("="),
         CommandWord::Number(port.into()),
-    ]))
+    ]));
+    vec![look, Remedy::disruptive("Free the port: move that process to another port, or end it.")]
 }
 
 fn describe_holder(case: &Case<'_>, port: u16) -> String {

@@ -97,7 +97,7 @@ pub(super) fn check_watch(case: &Case<'_>) -> Judgement {
 fn judge_interrupted_watch(case: &Case<'_>, worst: &WatchStatus, silent: Duration) -> Judgement {
     let seconds = i64::try_from(silent.as_secs()).unwrap_or(i64::MAX);
     let sentence = format!(
-        "The watch of {} has been interrupted for {} ({}): what this node knows is of before.",
+        "The watch of {} has been interrupted for {} ({}): news since then are missing here.",
         worst.what,
         format_duration(seconds),
         worst.error.as_deref().unwrap_or_default()
@@ -138,10 +138,7 @@ pub(super) fn check_control(case: &Case<'_>) -> Judgement {
     let Some(used) = healthy.iter().find(|it| it.active).or(healthy.first()) else {
         return Judgement::error(format!("No apiserver answers: {}.", join_errors(view)))
             .with("endpoints", list_addresses(view))
-            .remedy(
-                Remedy::safe("Look at the path from this node to each address, and at its credentials.")
-                    .with_command(shown),
-            );
+            .remedy(Remedy::safe(choose_path_advice(view)).with_command(shown));
     };
     let is_fallback =
         used.tier != Tier::Configured && view.endpoints.iter().any(|it| it.tier == Tier::Configured);
@@ -155,6 +152,18 @@ pub(super) fn check_control(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::safe("Mend the configured address, or its certificate.").with_command(shown));
     }
     Judgement::ok(format!("The apiserver at {} answers.", used.address))
+}
+
+/// Where to look for why no apiserver answers. A refused connection has nothing to do with credentials.
+fn choose_path_advice(view: &ApiserverView) -> &'static str {
+    let is_refused = |it: &EndpointView| {
+        it.last_error.as_ref().is_some_and(|(error, _)| error.to_string().contains("connection refused"))
+    };
+    if view.endpoints.iter().all(is_refused) {
+        "Nothing listens there: is kube-apiserver up, and is the address right (`[apiserver] endpoints`)?"
+    } else {
+        "Look at the path from this node to each address, and at its credentials."
+    }
 }
 
 fn list_addresses(view: &ApiserverView) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use holdfast_core::facts::AddressType;
+use holdfast_core::facts::{AddressType, SliceFacts};
 use holdfast_core::keys::{Family, Source};
 use holdfast_core::lifecycle::{Severity, endpoints as lifecycle};
 use holdfast_core::snapshot::Verdict;
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::selector;
 use crate::case::{Case, judge_unavailable, missing_right_remedy};
 use crate::command::{Command, CommandWord};
-use crate::evidence::{Condition, Lease};
+use crate::evidence::{Condition, Lease, ProbeOutcome};
 use crate::finding::{Judgement, Remedy, State};
 use crate::formatting::{clean, format_count, format_duration, join_names};
 use crate::limits::NAMED_MAX;
@@ -83,8 +83,9 @@ fn judge_unlisted_manifest(case: &Case<'_>) -> Judgement {
         "The manifests have no EndpointSlice of it{origin}, and no selector makes one there.{selector}"
     ))
     .remedy(Remedy::safe(format!(
-        "Write an EndpointSlice with the label kubernetes.io/service-name={name}, or correct that label. If the \
-         Service is a cluster's, have holdfast read it from the apiserver: a controller there makes slices by the selector."
+        "Write an EndpointSlice with the label kubernetes.io/service-name={name}. If the manifests have one for it, correct \
+         its label. If the Service is a cluster's, have holdfast read it from the apiserver: a controller there makes \
+         slices by the selector."
     )))
 }
 
@@ -104,7 +105,11 @@ pub(super) fn check_counts(case: &Case<'_>) -> Judgement {
     let judgement = match (ready, counts.serving, total) {
         (0, 0, _) if is_held => Judgement::warning("No endpoint of it is ready, and its last list is held."),
         (0, 0, 0) => Judgement::error("No endpoint is listed."),
-        (0, 0, _) => Judgement::error(format!("None of {} is ready.", format_count(total, "endpoint"))),
+        (0, 0, _) => Judgement::error(format!(
+            "None of {} is ready.{}",
+            format_count(total, "endpoint"),
+            describe_manifest_conditions(case)
+        )),
         (0, serving, _) => {
             Judgement::warning(format!("Only terminating endpoints are left: {serving} that still answer."))
         }
@@ -128,6 +133,32 @@ pub(super) fn check_counts(case: &Case<'_>) -> Judgement {
     }
 }
 
+/// What manifests say of unready endpoints, and which of these answer nonetheless.
+fn describe_manifest_conditions(case: &Case<'_>) -> String {
+    if case.source() != Some(Source::Manifests) {
+        return String::new();
+    }
+    let answering: Vec<_> =
+        case.probes().filter(|it| it.outcome == ProbeOutcome::Connected).map(|it| it.to).collect();
+    let answers = match answering.len() {
+        0 => String::new(),
+        1 => format!(" {} takes connections nonetheless.", join_names(&answering)),
+        _ => format!(" {} take connections nonetheless.", join_names(&answering)),
+    };
+    let unready = case.endpoints().into_iter().filter(|(_, it)| !it.conditions.ready).map(|(at, _)| at);
+    format!(" {} has `ready: false` for {}.{answers}", name_manifest_slices(case), join_names(unready))
+}
+
+/// The slices of manifests, each with its file.
+fn name_manifest_slices(case: &Case<'_>) -> String {
+    let shown = |slice: &SliceFacts| {
+        let origin = slice.meta.origin.as_deref().map(|origin| format!(" ({})", clean(origin)));
+        format!("EndpointSlice {}{}", slice.key.name, origin.unwrap_or_default())
+    };
+    let named: Vec<String> = case.all_slices().map(shown).collect();
+    if named.is_empty() { "the manifests' EndpointSlices".to_owned() } else { join_names(named) }
+}
+
 /// Whether pods are behind it, which an apiserver knows.
 fn has_pods(case: &Case<'_>) -> bool {
     !matches!(case.source(), Some(Source::Config | Source::Manifests))
@@ -135,12 +166,15 @@ fn has_pods(case: &Case<'_>) -> bool {
 
 /// Where to look for why endpoints are missing or unready. Only an apiserver knows pods.
 pub(super) fn see_endpoints_remedy(case: &Case<'_>) -> Remedy {
+    if case.source() == Some(Source::Manifests) {
+        let slices = name_manifest_slices(case);
+        return Remedy::safe(format!(
+            "Look at the endpoints and their conditions in {slices}: no Pod is read there, the slice alone counts."
+        ));
+    }
     Remedy::safe(match case.source() {
         Some(Source::Config) => {
             "Look at `backends` of its [[service]] block, and in `holdfast backends` why each gets no client."
-        }
-        Some(Source::Manifests) => {
-            "Look at the endpoints and their conditions in the manifests' EndpointSlices: no Pod is read there."
         }
         _ => "See the findings on pods: which should be behind it, and why they are not ready.",
     })

@@ -34,7 +34,7 @@ pub(super) fn check_filters(case: &Case<'_>) -> Judgement {
         return with_places(Judgement::info(sentence), &connections)
             .remedy(Remedy::safe("Write it, and the timeouts, to a file below /etc/sysctl.d."));
     }
-    Judgement::ok("No firewall rule was found that matched its packets before kube-proxy did.")
+    Judgement::ok("No firewall rule was found that must see its packets before they are translated.")
 }
 
 fn with_places(judgement: Judgement, filters: &[&Filter]) -> Judgement {

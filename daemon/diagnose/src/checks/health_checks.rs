@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
+use super::backend_failures::gets_clients;
 use crate::case::Case;
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
@@ -26,8 +27,17 @@ pub(super) fn check_health_checks(case: &Case<'_>) -> Judgement {
     if all.is_empty() {
         Judgement::not_applicable("No health check of holdfast is configured for it.")
     } else if !unusable.is_empty() {
+        let is_met = unusable.iter().any(|(at, _)| gets_clients(case, **at));
+        let harm = match (is_met, unusable.len()) {
+            (true, _) if unusable.len() == all.len() => {
+                " No other is left, so new clients get them nonetheless."
+            }
+            (true, _) => "",
+            (false, 1) => " It gets no new client, so none meets that.",
+            (false, _) => " They get no new client, so none meets that.",
+        };
         let sentence = format!(
-            "Holdfast's own health checks fail for {} of {number}: {}.",
+            "Holdfast's own health checks fail for {} of {number}: {}.{harm}",
             unusable.len(),
             describe_backends(&unusable)
         );

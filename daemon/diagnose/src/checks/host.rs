@@ -86,14 +86,36 @@ pub(super) fn check_listener(case: &Case<'_>) -> Judgement {
     let who = first.process.as_deref().unwrap_or("an unknown process");
     let pid = first.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     Judgement::warning(format!(
-        "{who}{pid} listens at {}/{}, a node port of it: where holdfast translates, clients of the addresses that \
-         answer node ports get the Service, and the process gets those of other addresses alone, such as 127.0.0.1.",
-        first.port, first.protocol
+        "{who}{pid} listens at {}/{}, a node port of it. {}",
+        first.port,
+        first.protocol,
+        describe_listeners_clients(&case.table().node, first)
     ))
     .with("listeners", found.len())
     .with("process", who)
     .with("port", first.port)
     .remedy(Remedy::disruptive("Move the process to a port outside the node ports."))
+}
+
+/// Which clients get the service, and which the process that listens at its node port.
+fn describe_listeners_clients(node: &NodeFacts, listener: &Listener) -> String {
+    let family = Family::from_address(listener.address);
+    let loopback = family.loopback_address();
+    let own = node.addresses.iter().chain(&node.node_port_addresses).chain([&loopback]);
+    let own: BTreeSet<SocketAddr> = own
+        .filter(|address| Family::from_address(**address) == family)
+        .map(|address| SocketAddr::new(*address, listener.port))
+        .collect();
+    let (served, others): (Vec<_>, Vec<_>) = own.into_iter().partition(|at| node.has_node_ports_at(at.ip()));
+    let served = match served.is_empty() {
+        true => "No address leads to the Service".to_owned(),
+        false => format!("Where holdfast translates, {} leads to the Service", join_names(served)),
+    };
+    match others.is_empty() || !listener.address.is_unspecified() {
+        true => format!("{served}; the process gets clients only where it listens ({}).", listener.address),
+        false if others.len() == 1 => format!("{served}; {} leads to that process.", join_names(others)),
+        false => format!("{served}; {} lead to that process.", join_names(others)),
+    }
 }
 
 pub(super) fn check_ephemeral(case: &Case<'_>) -> Judgement {
@@ -259,6 +281,7 @@ pub(super) fn check_routes(case: &Case<'_>) -> Judgement {
             "Routes to its backends take packets of {least} to {most} bytes; large ones rely on path MTU discovery."
         ))
         .with("mtu", json!(mtus.iter().take(NAMED_MAX).collect::<Vec<_>>())),
+        _ if routes.is_empty() => Judgement::not_applicable("It has no backend to which a route could lead."),
         _ => Judgement::ok(format!("There is a route to each of {}.", format_count(routes.len(), "backend"))),
     }
 }

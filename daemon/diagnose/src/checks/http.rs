@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use crate::case::{Case, judge_unavailable};
-use crate::evidence::{HttpAnswer, HttpProbe};
+use crate::evidence::{HttpAnswer, HttpProbe, Lookup};
 use crate::finding::{Judgement, Remedy};
 use crate::focus::HttpPath;
 use crate::formatting::{format_count, join_names};
@@ -39,7 +39,7 @@ impl HttpProbe {
 
 pub(super) fn check_http(case: &Case<'_>) -> Judgement {
     let Some(all) = case.http().answer() else {
-        return judge_unavailable(case.http(), "What its backends answer by HTTP");
+        return judge_unasked(case);
     };
     let path = case.scope().focus.http.as_ref().map_or("/", HttpPath::as_str);
     let bad: Vec<&HttpProbe> = all.iter().filter(|it| !it.is_good()).collect();
@@ -48,7 +48,11 @@ pub(super) fn check_http(case: &Case<'_>) -> Judgement {
             "No backend that took a connection is known to speak HTTP: by appProtocol, or by a probe of its kubelet.",
         ),
         (number, 0) => {
-            Judgement::ok(format!("Each of {} answers GET {path} well.", format_count(number, "backend")))
+            let listed = join_names(all.iter().map(HttpProbe::to_text));
+            Judgement::info(format!(
+                "Each of {} answers GET {path} well: {listed}.",
+                format_count(number, "backend")
+            ))
         }
         (number, failed) => {
             let is_error = number == failed && !bad.iter().any(|it| it.is_client_error());
@@ -61,6 +65,16 @@ pub(super) fn check_http(case: &Case<'_>) -> Judgement {
         }
     };
     judgement.with("answers", json!(all.iter().take(NAMED_MAX).map(to_json).collect::<Vec<_>>()))
+}
+
+/// Judges a request that was not sent. A reader who named a path is told why.
+fn judge_unasked(case: &Case<'_>) -> Judgement {
+    match (&case.scope().focus.http, case.http()) {
+        (Some(path), Lookup::Skipped(why)) => {
+            Judgement::info(format!("GET {} was sent to no backend: {why}.", path.as_str()))
+        }
+        _ => judge_unavailable(case.http(), "What its backends answer by HTTP"),
+    }
 }
 
 fn choose_remedy(bad: &[&HttpProbe]) -> Remedy {

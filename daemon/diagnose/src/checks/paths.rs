@@ -31,10 +31,10 @@ pub(super) fn check_lookup(case: &Case<'_>) -> Judgement {
     } else if let Some(passed) = of(&[Outcome::Passed]).next() {
         Judgement::info(&passed.sentence)
     } else {
-        Judgement::ok(format!(
-            "A backend gets the client at each of {}.",
-            format_count(all.len(), "frontend")
-        ))
+        let client = case.scope().client.map_or_else(|| "The client".to_owned(), |client| client.to_string());
+        let path = |it: &ClientTrace| format!("{} leads to {}", it.frontend, join_names(&it.backends));
+        let paths: Vec<String> = all.iter().map(path).collect();
+        Judgement::info(format!("{client} gets a backend: {}.", paths.join("; ")))
     };
     let lookups = all.iter().map(|it| json!({ "frontend": it.frontend.to_string(), "outcome": it.outcome.as_str(),
                                            "backends": it.backends.iter().take(NAMED_MAX).collect::<Vec<_>>() }));

@@ -156,17 +156,27 @@ pub(super) fn check_affinity(case: &Case<'_>) -> Judgement {
         .with("seconds", seconds)
 }
 
+/// The remedy for a client that no source range has.
+pub(super) fn admit_remedy() -> Remedy {
+    Remedy::disruptive(
+        "If the client is to come in, add a range to loadBalancerSourceRanges that has it: that changes who gets in.",
+    )
+}
+
 pub(super) fn check_source_ranges(case: &Case<'_>) -> Judgement {
     let Some(facts) = case.facts().filter(|facts| !facts.source_ranges.is_empty()) else {
-        return Judgement::ok("Its load balancer is open to all clients.");
+        return Judgement::ok("No source range keeps a client out.");
     };
     let read: Vec<Option<SourceRange>> =
         facts.source_ranges.iter().map(|text| SourceRange::parse(text)).collect();
     if read.iter().any(Option::is_none) {
         let bad =
             facts.source_ranges.iter().zip(&read).filter(|(_, range)| range.is_none()).map(|(text, _)| text);
-        return Judgement::warning(format!("Not a range of addresses: {}.", join_names(bad)))
-            .remedy(Remedy::safe("Write ranges such as 10.0.0.0/8 in loadBalancerSourceRanges."));
+        return Judgement::warning(format!("Not a range of addresses: {}.", join_names(bad))).remedy(
+            Remedy::disruptive(
+                "Write ranges such as 10.0.0.0/8 in loadBalancerSourceRanges: that changes who gets in.",
+            ),
+        );
     }
     let of_family = |client: IpAddr| {
         read.iter().flatten().filter(move |range| range.family() == Family::from_address(client))
@@ -181,7 +191,7 @@ pub(super) fn check_source_ranges(case: &Case<'_>) -> Judgement {
             "{client} is in none of the source ranges: its packets to the load balancer's addresses are dropped."
         ))
         .with("client", client.to_string())
-        .remedy(Remedy::disruptive("Add a range to loadBalancerSourceRanges that has the client, if it is to come in."));
+        .remedy(admit_remedy());
     }
     let ranged: BTreeSet<Family> =
         read.iter().flatten().map(|range| Family::from_address(range.address())).collect();
@@ -195,7 +205,9 @@ pub(super) fn check_source_ranges(case: &Case<'_>) -> Judgement {
             open.join(" and ")
         ))
         .with("open", json!(open))
-        .remedy(Remedy::safe("Add a range of that family to loadBalancerSourceRanges.")),
+        .remedy(Remedy::disruptive(
+            "Add a range of that family to loadBalancerSourceRanges: that changes who gets in.",
+        )),
     }
 }
 

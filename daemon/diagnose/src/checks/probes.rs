@@ -6,15 +6,16 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use holdfast_core::keys::{Protocol, Source, Transport};
+use holdfast_core::keys::{Protocol, Transport};
 use holdfast_core::snapshot::Verdict;
 use holdfast_status::datapath::ForeignPrograms;
 use serde_json::json;
 
+use super::backend_failures::{describe_harm, gets_clients, interpret_failures, judge_unused};
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Probe, ProbeKind, ProbeOutcome};
-use crate::finding::{self, Judgement, Remedy};
+use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::{NAMED_MAX, PODS_MAX};
 use holdfast_status::views::apiserver::ApiserverState;
@@ -95,10 +96,10 @@ fn judge_untried(case: &Case<'_>, what: &str) -> Judgement {
     let of_backends = what == BACKENDS_QUESTION;
     if let Some((_, why)) = list_not_tried(case, of_backends).first() {
         let sentence = format!("{what} was not tried: {why}.");
-        return match of_backends || !are_parts_healthy(case) {
+        return match of_backends || !are_parts_judged(case) {
             true => Judgement::unknown(sentence),
             false => Judgement::not_applicable(format!(
-                "{sentence} Programs, maps and backends were checked one by one, and are healthy."
+                "{sentence} Programs and maps are as they should be; probe.backend judges the backends."
             )),
         };
     }
@@ -145,9 +146,9 @@ fn is_healthy_apiserver(case: &Case<'_>, at: SocketAddr) -> bool {
     })
 }
 
-/// Whether every part that a connection to a frontend needs is healthy: the programs are attached, the maps match the
-/// table, and each selected backend answers.
-fn are_parts_healthy(case: &Case<'_>) -> bool {
+/// Whether every part that a connection to a frontend needs was judged by itself: the programs are attached, the maps
+/// match the table, and the backends were tried.
+fn are_parts_judged(case: &Case<'_>) -> bool {
     let is_served = case.datapath().status().is_some_and(|status| {
         status.detached_hooks.is_empty()
             && status.behind_hooks.is_empty()
@@ -156,7 +157,7 @@ fn are_parts_healthy(case: &Case<'_>) -> bool {
     });
     let rows = case.map_rows().answer();
     let is_written = rows.is_some_and(|rows| rows.iter().all(|row| row.difference.is_none()));
-    is_served && is_written && check_backend(case).state == finding::State::Ok
+    is_served && is_written && list_not_tried(case, true).is_empty() && count_backends_left(case) == 0
 }
 
 /// Number of TCP frontends in the maps that were not dialled, because there are too many.
@@ -246,13 +247,21 @@ pub(super) fn check_backend(case: &Case<'_>) -> Judgement {
     if failed.is_empty() {
         return judge_answering(case, all.len());
     }
-    let (meaning, remedy) = interpret_failures(case, &all, &failed);
     let who = match (failed.len(), all.len()) {
         (1, 1) => "Its one backend fails".to_owned(),
         (1, of) => format!("1 of {of} backends fails"),
         (number, of) => format!("{number} of {of} backends fail"),
     };
-    let sentence = format!("{who}: {}. {meaning}", describe_probes(&failed));
+    let failure = format!("{who}: {}.", describe_probes(&failed));
+    let met: Vec<&Probe> = failed.iter().copied().filter(|it| gets_clients(case, it.to)).collect();
+    if met.is_empty() {
+        return judge_unused(case, &failed, failure)
+            .with("failed", to_json(&failed))
+            .with("tried", all.len());
+    }
+    let (meaning, remedies) = interpret_failures(case, &all, &failed);
+    let harm = describe_harm(case, &met);
+    let sentence = format!("{failure} {harm}{meaning}");
     // A NetworkPolicy may keep this host out and let clients in.
     let has_policies = case.policies_lookup().answer().is_some_and(|number| *number > 0);
     let is_error = failed.len() == all.len() && !has_policies;
@@ -263,8 +272,7 @@ pub(super) fn check_backend(case: &Case<'_>) -> Judgement {
         .possible(),
         false => Judgement::error_if(is_error, sentence),
     };
-    let judgement =
-        judgement.with("failed", to_json(&failed)).with("tried", all.len()).remedy(Remedy::safe(remedy));
+    let judgement = judgement.with("failed", to_json(&failed)).with("tried", all.len()).remedies(remedies);
     // A backend that refuses is reachable. Silence may come from a policy, unless it is known that there is none.
     let may_be_kept_out = failed.iter().any(|it| it.outcome != ProbeOutcome::Refused);
     let is_open = may_be_kept_out && case.policies_lookup().answer().is_none();
@@ -289,74 +297,4 @@ fn judge_answering(case: &Case<'_>, tried: usize) -> Judgement {
             "{answer}; {left} more were not tried, so that no diagnosis dials too many. Ask for one port (--port)."
         )),
     }
-}
-
-/// The meaning of refused connections, and a remedy. Who corrects it where depends on who lists the backends.
-fn interpret_refusals(case: &Case<'_>, all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
-    let ports: BTreeSet<u16> = failed.iter().map(|it| it.to.port()).collect();
-    let answers =
-        |port: &u16| all.iter().any(|it| it.to.port() == *port && it.outcome == ProbeOutcome::Connected);
-    let is_block = case.source() == Some(Source::Config);
-    let named = join_names(failed.iter().map(|it| it.to));
-    if ports.iter().all(answers) {
-        let meaning = format!("Nothing listens at {named}, and another backend answers at the same port.");
-        return (
-            meaning,
-            match is_block {
-                true => {
-                    "Start the process there, or take its address out of `backends` of the [[service]] block."
-                }
-                false => {
-                    "Look at that pod, not at the port: is its process up, and does the pod still exist?"
-                }
-            },
-        );
-    }
-    let ports = join_names(&ports);
-    match case.source() {
-        Some(Source::Config) => (
-            format!("Nothing listens at {named}."),
-            "Look at which port the process listens (`ss -ltnp`), and correct `backends` of the [[service]] block, or \
-             start the process.",
-        ),
-        Some(Source::Manifests) => (
-            format!("The application does not listen on {ports} (the port of its EndpointSlice)."),
-            "Look at which port the application listens, and correct `ports` of the EndpointSlice, which counts here \
-             in place of targetPort, or the application.",
-        ),
-        _ => (
-            format!("The application does not listen on {ports} (the target port)."),
-            "Look at which port the application listens, and correct targetPort or the application.",
-        ),
-    }
-}
-
-/// The meaning of these failures, and a remedy.
-fn interpret_failures(case: &Case<'_>, all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
-    let is_all = failed.len() == all.len();
-    let of = |local: bool| all.iter().filter(move |it| it.kind == ProbeKind::Backend { local });
-    let fails =
-        |local: bool| of(local).count() > 0 && of(local).all(|it| it.outcome != ProbeOutcome::Connected);
-    if failed.iter().all(|it| it.outcome == ProbeOutcome::Refused) {
-        return interpret_refusals(case, all, failed);
-    }
-    let (meaning, remedy) = match (is_all, fails(true), fails(false)) {
-        (_, false, true) if of(true).count() > 0 => (
-            "Those here answer and those on other nodes do not.",
-            "Look at the network between nodes: tunnel or routes of the CNI plug-in, firewalls.",
-        ),
-        (_, true, false) if of(false).count() > 0 => (
-            "Those on other nodes answer and those here do not.",
-            "Look at NetworkPolicies and at this host's firewall.",
-        ),
-        (false, ..) => (
-            "The same share of a client's connections fails.",
-            "Look at those pods and their nodes: are they up, does a NetworkPolicy or a firewall block them?",
-        ),
-        (true, ..) => (
-            "None can be reached from this host.",
-            "Look at the pods, at the network between nodes, at NetworkPolicies and firewalls.",
-        ),
-    };
-    (meaning.to_owned(), remedy)
 }

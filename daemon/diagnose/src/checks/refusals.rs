@@ -10,6 +10,7 @@ use holdfast_core::snapshot::FrontendView;
 use holdfast_status::datapath::Denial;
 use serde_json::json;
 
+use super::policy::admit_remedy;
 use crate::case::Case;
 use crate::command::{Command, CommandWord};
 use crate::finding::{Judgement, Remedy};
@@ -42,7 +43,17 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
     if case.datapath().status().is_none() {
         return Judgement::not_applicable("Tables are in memory only, so no program refuses clients.");
     }
-    let all = recent_denials(case);
+    let every = recent_denials(case);
+    let client = case.scope().client;
+    let is_asked = |it: &&Arc<DeniedClient>| {
+        client.is_none_or(|client| it.refusal.arrival.is_some_and(|arrival| arrival.source.ip() == client))
+    };
+    let all: Vec<_> = every.iter().copied().filter(is_asked).collect();
+    if let (Some(client), true, false) = (client, all.is_empty(), every.is_empty()) {
+        return Judgement::ok(format!(
+            "{client} was neither refused nor dropped in the last five minutes; others were (without --client)."
+        ));
+    }
     let select = |cause| all.iter().copied().filter(|it| it.refusal.cause == cause).collect::<Vec<_>>();
     let (unserved, kept_out) = (select(Cause::NoBackend), select(Cause::Source));
     let unknown_ports = select(Cause::NoSuchPort);
@@ -75,9 +86,9 @@ fn describe_unserved(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
         false => "refused",
     };
     let clients = format_count(denied.len(), "client");
-    let verb = if denied.len() == 1 { "was" } else { "were" };
+    let (verb, whom) = if denied.len() == 1 { ("was", "it") } else { ("were", "them") };
     format!(
-        "{clients} {verb} {how} {}, because there was no backend for them",
+        "{clients} {verb} {how} {}, because there was no backend for {whom}",
         describe_attempts(case, denied)
     )
 }
@@ -111,8 +122,7 @@ fn build_remedies(unserved: &[&Arc<DeniedClient>], kept_out: &[&Arc<DeniedClient
         );
     }
     if !kept_out.is_empty() {
-        remedies
-            .push(Remedy::safe("If these clients should be served, add them to loadBalancerSourceRanges."));
+        remedies.push(admit_remedy());
     }
     remedies
 }

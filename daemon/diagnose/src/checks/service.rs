@@ -13,6 +13,7 @@ use serde_json::json;
 use super::selector::{self, edit_distance};
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
+use crate::explain::{NewsObstacles, describe_precedence, format_place};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{self, clean, format_duration, join_names};
 use crate::limits::NAMED_MAX;
@@ -42,7 +43,11 @@ pub(super) fn check_exists(case: &Case<'_>) -> Judgement {
                 .remedy(Remedy::safe("See self.watch and self.control: the news has not come."))
         }
         Some(None) => judge_unknown(case, "the apiserver has no such Service"),
-        None => judge_unknown(case, "this node knows no such Service").likely(),
+        None if case.apiserver().is_none() => judge_unknown(case, "no source of this node has one"),
+        None => {
+            judge_unknown(case, "no source of this node has one, and what the apiserver has is not known")
+                .likely()
+        }
     }
 }
 
@@ -52,9 +57,33 @@ fn judge_unknown(case: &Case<'_>, why: &str) -> Judgement {
     let meant = if near.is_empty() { String::new() } else { format!(" Did you mean {}?", join_names(&near)) };
     let gone = case.history().iter().rev().find(|record| record.rule == "service-gone");
     let before = gone.map(|record| format!(" {}", record.sentence())).unwrap_or_default();
+    let obstacles = case.obstacles();
+    if *obstacles != NewsObstacles::default() {
+        return judge_without_news(obstacles, format!("{name} is not known here.{meant}{before}"), &near);
+    }
     Judgement::error(format!("There is no Service {name}: {why}.{meant}{before}"))
         .with("near", json!(near))
         .remedy(Remedy::safe("Look at the name and the namespace, or apply the Service's manifest again."))
+}
+
+/// Judges a service that may be there, but whose news do not come.
+fn judge_without_news(obstacles: &NewsObstacles, unknown: String, near: &[String]) -> Judgement {
+    let judgement = Judgement::error(unknown + &obstacles.describe()).with("near", json!(near));
+    let own = |words: &[CommandWord<'_>]| Command::from_words(words);
+    let judgement = match &obstacles.refused_reload {
+        None => judgement,
+        Some(_) => judgement.remedy(
+            Remedy::safe("Correct the configuration, and reload it; until then the former one is in force.")
+                .with_command(own(&["holdfast", "reload"].map(CommandWord::Literal))),
+        ),
+    };
+    match obstacles.no_apiserver {
+        false => judgement,
+        true => judgement.remedy(
+            Remedy::safe("See why no apiserver answers.")
+                .with_command(own(&["holdfast", "apiserver"].map(CommandWord::Literal))),
+        ),
+    }
 }
 
 /// The same name in another namespace, and names that differ by a typo.
@@ -263,13 +292,38 @@ pub(super) fn check_collision(case: &Case<'_>) -> Judgement {
     let address = SocketAddr::new(first.address, first.port.get());
     let all = lost.iter().map(|it| format!("{}/{}", SocketAddr::new(it.address, it.port.get()), it.protocol));
     // Age alone does not decide: a cluster IP wins over an external IP of any age.
+    let rule = case.view().and_then(|view| describe_precedence(case.table(), view, first));
+    let rule = rule.unwrap_or_else(|| "(by source, kind of address, age, then name)".to_owned());
     Judgement::error(format!(
-        "{address}/{} belongs to {owner}, whose claim comes first (by source, kind of address, age, then name).",
-        first.protocol
+        "{address}/{} belongs to {owner}, whose claim comes first {rule}.{}{}",
+        first.protocol,
+        describe_owner(case, first),
+        describe_kept(case)
     ))
-        .with("owner", owner)
-        .with("frontends", json!(all.take(NAMED_MAX).collect::<Vec<_>>()))
-        .remedy(Remedy::disruptive("Change the address or the port of one of the two."))
+    .with("owner", owner)
+    .with("frontends", json!(all.take(NAMED_MAX).collect::<Vec<_>>()))
+    .remedy(Remedy::disruptive("Change the address or the port of one of the two."))
+}
+
+/// The file from which the owner comes.
+fn describe_owner(case: &Case<'_>, lost: &FrontendView) -> String {
+    // An apiserver is no place to look an object up by.
+    let Some(key) = lost.owner.as_ref().filter(|key| !key.source.is_tenant_writable()) else {
+        return String::new();
+    };
+    let owner = case.table().services.find_by_name(&key.name).find(|view| view.key == *key);
+    let origin = owner.and_then(|view| view.facts.as_deref()?.meta.origin.as_deref());
+    origin.map(|origin| format!(" {} is from {}.", key.name, clean(origin))).unwrap_or_default()
+}
+
+/// The frontends that are served all the same.
+fn describe_kept(case: &Case<'_>) -> String {
+    let kept: Vec<String> = case
+        .frontends()
+        .filter(|it| it.verdict.serves_clients())
+        .map(|it| format_place(it, &case.table().node))
+        .collect();
+    if kept.is_empty() { String::new() } else { format!(" Served as before: {}.", join_names(kept)) }
 }
 
 /// Services that claim, without getting it, an address of this one or one that its node ports or cluster IPs cover.

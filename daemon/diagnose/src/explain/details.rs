@@ -14,6 +14,7 @@ use holdfast_core::words;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::place::format_place;
 use super::query_match::{self, DialTarget};
 use super::states::{EndpointState, WriteStatus, endpoint_state, write_status};
 use super::{ReadBack, Subject};
@@ -55,12 +56,16 @@ pub struct FrontendRow<'a> {
     pub announcement: Option<AnnouncedAddress>,
     /// What happens next by itself.
     pub next: String,
+    /// Where clients dial it, for people.
+    #[serde(skip)]
+    pub place: String,
 }
 
 impl<'a> FrontendRow<'a> {
     pub fn new(view: &'a ServiceView, it: &'a FrontendView, applied: AppliedState, next: String) -> Self {
         let (status, error) = write_status(&it.status);
         Self {
+            place: format!("{}/{}", SocketAddr::new(it.address, it.port.get()), it.protocol),
             address: it.address,
             port: it.port.get(),
             protocol: it.protocol.as_str(),
@@ -414,7 +419,11 @@ fn describe_drain(view: &ServiceView, port: &PortView, row: &Row, snapshot: &Sna
 }
 
 /// The service of a backend, and how the backend is used.
-pub(super) fn describe_backend(view: &ServiceView, dialled: &DialTarget, services: usize) -> String {
+pub(super) fn describe_backend(
+    (view, snapshot): (&ServiceView, &Snapshot),
+    dialled: &DialTarget,
+    services: usize,
+) -> String {
     let ports = view.ports.iter().filter(|port| query_match::has_backend(port, dialled));
     let mut rows = ports.filter_map(|port| Some((port, port.rows.find(dialled.address)?)));
     let Some((port, row)) = rows.next() else { return format!("{dialled} is no backend any more.") };
@@ -423,6 +432,7 @@ pub(super) fn describe_backend(view: &ServiceView, dialled: &DialTarget, service
             let because = port.unused_reason(&row).map_or("", UnusedReason::as_str);
             format!("gets no new connections ({because})")
         }
+        _ if !is_served_anywhere(view, port) => describe_unserved_backend(view, port, snapshot),
         EndpointState::Active => "gets new connections".to_owned(),
         state => format!("gets new connections ({})", Code(state)),
     };
@@ -431,6 +441,33 @@ pub(super) fn describe_backend(view: &ServiceView, dialled: &DialTarget, service
         count => format!(", and it is a backend of {} more services", count - 1),
     };
     format!("{dialled} is a backend of {} and {state}, since {}{more}.", view.key.name, Rfc3339(row.since()))
+}
+
+/// The frontends that lead to a port.
+fn frontends_to<'a>(view: &'a ServiceView, port: &'a PortView) -> impl Iterator<Item = &'a FrontendView> {
+    let leads = move |it: &&FrontendView| {
+        let at = it.position.and_then(|at| view.ports.get(at));
+        at.is_some_and(|at| std::ptr::eq(at, port))
+    };
+    view.frontends.iter().filter(leads)
+}
+
+fn is_served_anywhere(view: &ServiceView, port: &PortView) -> bool {
+    frontends_to(view, port).any(|it| it.verdict.serves_clients())
+}
+
+/// A backend in a list that no client reaches.
+fn describe_unserved_backend(view: &ServiceView, port: &PortView, snapshot: &Snapshot) -> String {
+    let name = &view.key.name;
+    let Some(first) = frontends_to(view, port).next() else {
+        return format!("gets no client, because no frontend of {name} leads to it");
+    };
+    let owner = first.owner.as_ref().map(|key| format!(", {} has the address", key.name)).unwrap_or_default();
+    format!(
+        "gets no client, because no frontend of {name} is served here ({}: {}{owner})",
+        format_place(first, &snapshot.node),
+        first.verdict.as_str()
+    )
 }
 
 /// A client that was not served.

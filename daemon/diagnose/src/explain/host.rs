@@ -21,9 +21,7 @@ pub(super) fn describe_host(host: IpAddr, found: QueryMatch, subjects: &[Subject
             format!("{host} is no frontend; it has the backends {}.", join_some(backends))
         }
         QueryMatch::Trouble | QueryMatch::Service | QueryMatch::Nothing => {
-            format!(
-                "No service has {host}: a client that dials it is not translated, and its packets leave as they are."
-            )
+            format!("No service has {host}: holdfast does not translate packets to it.")
         }
     }
 }

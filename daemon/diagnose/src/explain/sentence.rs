@@ -2,8 +2,6 @@
 //!
 //! Invariant: every verdict and every reason has its words here, and a section of its own in docs/explain.md.
 
-use std::net::SocketAddr;
-
 use holdfast_core::address_policy::is_reserved;
 use holdfast_core::hold::Bound;
 use holdfast_core::keys::{FrontendKey, Protocol};
@@ -13,6 +11,7 @@ use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
 };
 
+use super::place::{describe_precedence, format_place};
 use holdfast_status::rfc3339::Rfc3339;
 
 /// The most backends in a sentence; more are counted.
@@ -21,7 +20,7 @@ const NAMED_MAX: usize = 3;
 /// What a client of this frontend meets.
 pub fn describe_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
     let backends: Vec<Row> = view.backends(it).collect();
-    let name = format_frontend(view, it);
+    let name = format_frontend(view, it, snapshot);
     let since = Rfc3339(it.since);
     let who = join_backends(&backends);
     match it.verdict {
@@ -60,9 +59,8 @@ pub fn describe_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snaps
             )
         }
         Verdict::Conflict => {
-            let owner =
-                it.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
-            format!("{name} is not served, because {owner} owns the address.")
+            let (owner, rule) = describe_owner(view, it, snapshot);
+            format!("{name} is not served, because {owner} has the address{rule}.")
         }
         Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
             format!("{name} is not served, because {}.", AddressRefusal::classify(it, snapshot).reason())
@@ -146,7 +144,7 @@ impl AddressRefusal {
     const fn next_step(&self) -> &'static str {
         match self {
             Self::Reserved => {
-                "Nothing: only a [[service]] of the configuration may have an address of this host or link."
+                "Only a [[service]] of the configuration may have an address of this host or link."
             }
             Self::NotAllowed => {
                 "It is served as soon as `external_ips` under [kubernetes] allows the address."
@@ -173,10 +171,16 @@ fn describe_socket(it: &FrontendView, snapshot: &Snapshot) -> String {
     listener.map_or_else(|| "this port".to_owned(), |it| it.to_string())
 }
 
-fn format_frontend(view: &ServiceView, it: &FrontendView) -> String {
+/// The service that has the address, and the rule by which its claim comes first, to append to a sentence.
+fn describe_owner(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> (String, String) {
+    let owner = it.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
+    let rule = describe_precedence(snapshot, view, it);
+    (owner, rule.map(|rule| format!("; its claim comes first {rule}")).unwrap_or_default())
+}
+
+fn format_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
     let port = if it.port_name.is_empty() { String::new() } else { format!(", port {}", it.port_name) };
-    let address = SocketAddr::new(it.address, it.port.get());
-    format!("{address}/{} ({} of {}{port})", it.protocol, it.kind.as_str(), view.key.name)
+    format!("{} ({} of {}{port})", format_place(it, &snapshot.node), it.kind.as_str(), view.key.name)
 }
 
 fn join_backends(rows: &[Row]) -> String {
@@ -201,7 +205,7 @@ fn untranslated_reason(protocol: &Protocol) -> String {
 pub fn describe_reason(reason: Option<Reason>) -> &'static str {
     match reason {
         None => "all is well",
-        Some(Reason::NoEndpoints) => "it never had a usable endpoint",
+        Some(Reason::NoEndpoints) => "this daemon has seen no usable endpoint of it yet",
         Some(Reason::AllUnready) => "endpoints are listed and none of them is ready",
         Some(Reason::ScaledDown) => "it was scaled down: each endpoint was seen terminating before it went",
         Some(Reason::Hidden) => {
@@ -236,23 +240,28 @@ pub(super) fn next_step(view: &ServiceView, it: &FrontendView, snapshot: &Snapsh
     match it.verdict {
         Verdict::Held => port.map_or_else(String::new, |port| describe_hold_end(port, snapshot)),
         Verdict::Serving if it.protocol == Protocol::SCTP => {
-            "Nothing: it changes when the objects do. Packets that come by a device are served, sockets are not."
-                .to_owned()
+            format!("{} Packets that come by a device are served, sockets are not.", keep_step(view))
         }
-        Verdict::Serving => "Nothing: it changes when the objects do.".to_owned(),
+        Verdict::Serving => keep_step(view),
         Verdict::Draining => {
             "New connections are refused at once when the last terminating endpoint has gone.".to_owned()
+        }
+        Verdict::Refusing if it.reason == Some(Reason::NoEndpoints) => {
+            "It is served with the first endpoint that is ready.".to_owned()
         }
         Verdict::Refusing => "It is served again with the first endpoint that is ready.".to_owned(),
         Verdict::Dropping => "It is served again with the first ready endpoint on this node.".to_owned(),
         Verdict::Passing => "It is translated again with the first endpoint that is ready.".to_owned(),
-        Verdict::Bypassed => "Nothing: the direct path stays direct.".to_owned(),
+        Verdict::Bypassed => "The direct path stays direct.".to_owned(),
         Verdict::Conflict if it.reason == Some(Reason::Listener) => {
             "It is served within some seconds of the moment when no process listens there, or as soon as `external_ips` \
              under [kubernetes] has this very address, as a range of its own."
                 .to_owned()
         }
-        Verdict::Conflict => "It is served at once when the owner gives the address up.".to_owned(),
+        Verdict::Conflict => {
+            let (owner, rule) = describe_owner(view, it, snapshot);
+            format!("It is served at once when {owner} gives the address up{rule}.")
+        }
         Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
             AddressRefusal::classify(it, snapshot).next_step().to_owned()
         }
@@ -260,8 +269,14 @@ pub(super) fn next_step(view: &ServiceView, it: &FrontendView, snapshot: &Snapsh
             "It is served, to clients whose packets are, as soon as `enabled = true` under [packets] says so."
                 .to_owned()
         }
-        Verdict::Unprogrammed => "Nothing: only TCP, UDP and SCTP are translated.".to_owned(),
+        Verdict::Unprogrammed => "Only TCP, UDP and SCTP are translated.".to_owned(),
     }
+}
+
+/// What stays as it is, and the command that looks for what this node does not see by serving: holdfast hands clients
+/// to backends without knowing whether these take them.
+fn keep_step(view: &ServiceView) -> String {
+    format!("It stays served. Clients fail nonetheless? holdfast diagnose {}", view.key.name)
 }
 
 fn describe_hold_end(port: &PortView, snapshot: &Snapshot) -> String {

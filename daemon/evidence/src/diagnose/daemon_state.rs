@@ -11,6 +11,7 @@ use holdfast_diagnose::KnownServices;
 use holdfast_diagnose::evidence::{DaemonState, WatchStatus};
 use holdfast_status::views::checks::CheckStatuses;
 
+use crate::explain::gather_obstacles;
 use holdfast_agent::readings::{Readings, counters};
 use holdfast_kubernetes::source::{State, Watch};
 
@@ -36,6 +37,7 @@ pub fn gather_daemon_state(readings: &Readings, known: &KnownServices) -> Daemon
         announced: readings.routes.borrow().addresses.clone(),
         denied: readings.refusals.snapshot().latest,
         checks: health_checks(readings, known),
+        obstacles: gather_obstacles(readings),
     }
 }
 

@@ -14,9 +14,12 @@ use serde::Serialize;
 /// when a packet is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Clients {
-    /// Clients that got a backend: by connect(), or by the first datagram of a flow.
+    /// Tries that were sent to a backend: by connect(), or by the first packet of a flow. Whether the backend took them
+    /// is not counted.
     pub connects: u64,
+    /// Tries that holdfast refused.
     pub refused: u64,
+    /// Tries that holdfast dropped.
     pub dropped: u64,
 }
 

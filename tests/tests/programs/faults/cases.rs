@@ -123,12 +123,14 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3], targetRef: {kind: P
             DIAGNOSE,
             1,
             &[
-                "1 of 2 backends fails: 10.1.0.3:8080 refused.",
+                "1 of 2 backends fails: 10.1.0.3:8080 refused. About 1 of 2 new connections fails.",
                 "Nothing listens at 10.1.0.3:8080, and another backend answers at the same port.",
-                "Next: Look at that pod, not at the port",
+                "Next: `holdfast drain 10.1.0.3` ends these failures on this node",
+                "Look at Pod shop/web-dead, not at the port",
+                "endpoints 2 ready",
             ],
         )
-        .never(&["correct targetPort", "does not listen on"]),
+        .never(&["correct targetPort", "does not listen on", "that pod, not", "0.0.0.0:30080"]),
     ],
     ..BARE
 };
@@ -158,9 +160,19 @@ health_check = { interval = \"100ms\", timeout = \"100ms\", rise = 1, fall = 1 }
         Ask::new(
             &["diagnose", "static/web"],
             1,
-            &["own health checks fail for 1 of 2 backends: 127.0.0.9:8080", "Next: "],
+            &[
+                "own health checks fail for 1 of 2 backends: 127.0.0.9:8080",
+                "It gets no new client, so none meets that.",
+                "Next: ",
+            ],
         )
-        .never(&["findings on pods", "targetPort", "Pod "]),
+        .never(&[
+            "findings on pods",
+            "targetPort",
+            "Pod ",
+            "new connections fail",
+            "warning probe.backend",
+        ]),
     ],
     ..BARE
 };
@@ -200,10 +212,13 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3]}]
             3,
             &[
                 "2 of 2 backends fail: 10.1.0.2:8081 refused, 10.1.0.3:8081 refused.",
-                "does not listen on 8081 (the port of its EndpointSlice).",
-                "correct `ports` of the EndpointSlice, which counts here in place of targetPort",
+                "Every new connection fails.",
+                "does not listen on 8081, the port in its EndpointSlice shop/web-1 (shop.yaml).",
+                "Next: Look at which port the application listens.",
+                "remedy (DISRUPTIVE): Then correct `ports` of the EndpointSlice, or the application",
             ],
-        ),
+        )
+        .never(&["holdfast drain"]),
     ],
     ..BARE
 };
@@ -219,16 +234,28 @@ backends = [\"127.0.0.9:8081\"]
 ",
     servers: &["127.0.0.9:8080"],
     clients: &[process("10.96.0.10:80", REFUSED)],
-    asks: &[Ask::new(
-        &["diagnose", "static/web"],
-        3,
-        &[
-            "Its one backend fails: 127.0.0.9:8081 refused.",
-            "Nothing listens at 127.0.0.9:8081.",
-            "correct `backends` of the [[service]] block, or start the process.",
-        ],
-    )
-    .never(&["targetPort", "findings on pods", "Pod ", "selector"])],
+    asks: &[
+        Ask::new(
+            &["explain", "static/web"],
+            0,
+            &[
+                "40 sent to a backend (whether it took them is not seen here), 0 refused by holdfast",
+                "Clients fail nonetheless? holdfast diagnose static/web",
+            ],
+        )
+        .on(Datapath::Kernel),
+        Ask::new(
+            &["diagnose", "static/web"],
+            3,
+            &[
+                "Its one backend fails: 127.0.0.9:8081 refused. Every new connection fails.",
+                "Nothing listens at 127.0.0.9:8081. Processes listen at 127.0.0.9:8080 (bed_child, pid ",
+                "Next: Look at which port the process listens",
+                "Correct `backends` of the [[service]] block, or start the process.",
+            ],
+        )
+        .never(&["targetPort", "findings on pods", "Pod ", "selector", "not translated"]),
+    ],
     ..BARE
 };
 
@@ -293,16 +320,29 @@ endpoints: [{addresses: [10.1.0.2]}]
 ",
     servers: &["10.1.0.2:8080", "0.0.0.0:30080"],
     clients: &[process("192.0.2.1:30080", None)],
-    asks: &[Ask::new(
-        DIAGNOSE,
-        1,
-        &[
-            "bed_child (pid ",
-            "listens at 30080/TCP, a node port of it",
-            "the process gets those of other addresses alone, such as 127.0.0.1.",
-            "Move the process to a port outside",
-        ],
-    )],
+    asks: &[
+        Ask::new(
+            DIAGNOSE,
+            1,
+            &[
+                "bed_child (pid ",
+                "listens at 30080/TCP, a node port of it.",
+                "Where holdfast translates, 192.0.2.1:30080 leads to the Service; ",
+                "127.0.0.1:30080 lead",
+                "Move the process to a port outside",
+            ],
+        )
+        .never(&["0.0.0.0:30080/TCP"]),
+        Ask::new(
+            &["explain", "127.0.0.1:30080"],
+            1,
+            &[
+                "30080/TCP is a node port of shop/web. It answers at 192.0.2.1, not at 127.0.0.1",
+                "gets these clients",
+            ],
+        )
+        .never(&["No service has", "leave as they are"]),
+    ],
     ..BARE
 };
 
@@ -336,6 +376,30 @@ backends = [\"127.0.0.8:8080\"]
     ..BARE
 };
 
+/// The second block is asked for by its name.
+pub(super) const BLOCK_OF_A_REFUSED_RELOAD: Case = Case {
+    name: "a block of a refused reload",
+    clients: &[],
+    asks: &[
+        Ask::new(
+            &["diagnose", "static/api"],
+            4,
+            &[
+                "static/api is not known here. The last reload was refused",
+                "is claimed by static/web already (line ",
+                "Next: Correct the configuration, and reload it",
+            ],
+        )
+        .never(&["There is no Service", "(likely)", "apply the Service's manifest"]),
+        Ask::new(
+            &["explain", "static/api"],
+            4,
+            &["static/api is known. The last reload was refused", "is claimed by static/web already (line "],
+        ),
+    ],
+    ..TWO_BLOCKS
+};
+
 pub(super) const TWO_SERVICES: Case = Case {
     name: "two services claim one frontend",
     config: "
@@ -360,7 +424,15 @@ endpoints: [{addresses: [10.1.0.2]}]
     servers: &["127.0.0.9:8080", "10.1.0.2:8080"],
     asks: &[
         Ask::new(&["status"], 1, &["conflict (claimed)", "has its address"]),
-        Ask::new(DIAGNOSE, 3, &["static/api"]),
+        Ask::new(
+            DIAGNOSE,
+            3,
+            &[
+                "belongs to static/api, whose claim comes first by source: [[service]] of the configuration before \
+                 manifests.",
+            ],
+        )
+        .never(&["then name)"]),
     ],
     ..BARE
 };
@@ -390,8 +462,15 @@ endpoints: [{addresses: [10.1.0.2], nodeName: n1}]
         Ask::new(
             DIAGNOSE,
             3,
-            &["bed_child (pid ", "listens at its health port 32000", "ss -ltnp sport = 32000"],
-        ),
+            &[
+                "bed_child (pid ",
+                "listens at its health port 32000",
+                "Next: Look who listens at that port.",
+                "ss -ltnp sport = 32000",
+                "remedy (DISRUPTIVE): Free the port",
+            ],
+        )
+        .never(&["remedy (safe): Look who listens at that port, and free it."]),
     ],
     ..BARE
 };
@@ -425,8 +504,12 @@ endpoints: [{addresses: [10.1.0.2]}]
         Ask::new(
             &["diagnose", "shop/web", "--client", "10.2.0.2"],
             3,
-            &["10.2.0.2 is in none of the source ranges", "Add a range to loadBalancerSourceRanges"],
-        ),
+            &[
+                "10.2.0.2 is in none of the source ranges",
+                "Next (disruptive): If the client is to come in, add a range to loadBalancerSourceRanges",
+            ],
+        )
+        .never(&["remedy (safe): If the client is to come in", "add them to loadBalancerSourceRanges"]),
     ],
     ..BARE
 };
@@ -457,11 +540,15 @@ endpoints:
             DIAGNOSE,
             3,
             &[
-                "None of 2 endpoints is ready.",
-                "Look at the endpoints and their conditions in the manifests' EndpointSlices",
+                "None of 2 endpoints is ready. EndpointSlice shop/web-1 (shop.yaml) has `ready: false` for 10.1.0.2, \
+                 10.1.0.3.",
+                "10.1.0.2:8080 takes connections nonetheless.",
+                "Look at the endpoints and their conditions in EndpointSlice shop/web-1 (shop.yaml)",
+                "It gets no new client (unready), so no client meets that.",
+                "endpoints 2 unready",
             ],
         )
-        .never(&["findings on pods", "(likely)"]),
+        .never(&["findings on pods", "(likely)", "warning probe.backend", "new connections fail"]),
     ],
     ..BARE
 };
@@ -547,7 +634,18 @@ endpoints: [{addresses: [10.1.0.2]}]
     servers: &["10.1.0.2:8080", "10.1.0.3:8080"],
     asks: &[
         Ask::new(&["status"], 1, &["conflict (claimed)", "has its address"]),
-        Ask::new(&["explain", "203.0.113.10:80"], 0, &["shop/api", "shop/web"]),
+        Ask::new(
+            &["explain", "203.0.113.10:80"],
+            0,
+            &[
+                "is served by 10.1.0.3:8080",
+                "next: It is served at once when shop/api gives the address up; its claim comes first by name alone: \
+                 all else is alike, and neither has a creation time.",
+                "in the maps now: what shop/api has: 10.1.0.3:8080",
+                "Cause and remedy: holdfast diagnose shop/web",
+            ],
+        )
+        .never(&["when the owner gives"]),
     ],
     ..BARE
 };

@@ -26,6 +26,7 @@ use crate::evidence::{
     Cluster, DaemonState, DiagnosisScope, DnsReplies, Evidence, ExternalSource, Flows, Host, HttpAnswer,
     HttpProbe, Lookup, MapRow, Probe, ProbeKind, ProbeOutcome, WatchStatus,
 };
+use crate::explain::NewsObstacles;
 use crate::focus::{Focus, HttpPath, PortSelector};
 use crate::known_services::find_views;
 use holdfast_status::rfc3339::Rfc3339;
@@ -58,6 +59,8 @@ pub(super) struct Given {
     objects: Vec<Value>,
     /// The file of manifests with all objects; absent: the apiserver has them.
     manifest: Option<Arc<str>>,
+    /// The objects are `[[service]]` blocks.
+    is_config: bool,
     /// Objects that replace those of the same name, one after the other.
     then: Vec<Value>,
     /// Age of the objects in seconds; a few by default.
@@ -77,6 +80,8 @@ pub(super) struct Given {
     probes: Option<Vec<(String, String)>>,
     /// Address with port, and the status of its reply, or 0: none. Absent: no HTTP request was sent.
     http: Option<Vec<(std::net::SocketAddr, u16)>>,
+    /// A path was named, and no backend may be asked for it.
+    http_left_out: bool,
     /// The queried port.
     port: Option<String>,
     /// The queried client.
@@ -119,6 +124,8 @@ struct OwnGiven {
     hooks_before: Vec<u32>,
     hooks_after: Vec<u32>,
     hooks_put_back: u64,
+    /// Why the last reload was refused.
+    refused_reload: Option<String>,
     /// Why the watch of slices is interrupted.
     interrupted: Option<String>,
     full: bool,
@@ -293,7 +300,8 @@ impl Given {
 
     fn focus(&self) -> Focus {
         let port = self.port.as_deref().map(|port| PortSelector::parse(port).unwrap());
-        Focus { port, http: HttpPath::parse("/healthz") }
+        let is_http_named = self.http.is_some() || self.http_left_out;
+        Focus { port, http: HttpPath::parse("/healthz").filter(|_| is_http_named) }
     }
 
     fn http(&self) -> Lookup<Vec<HttpProbe>> {
@@ -331,7 +339,11 @@ impl Given {
     }
 
     fn source(&self) -> Source {
-        self.manifest.as_ref().map_or(Source::Kubernetes, |_| Source::Manifests)
+        match (self.is_config, &self.manifest) {
+            (true, _) => Source::Config,
+            (false, Some(_)) => Source::Manifests,
+            (false, None) => Source::Kubernetes,
+        }
     }
 
     fn applied(&self, object: &Value) -> Vec<Event> {
@@ -491,6 +503,7 @@ impl OwnGiven {
             announced: self.announced.iter().map(AnnouncedGiven::announced).collect(),
             denied: self.denied(),
             checks: self.checks.iter().map(checked).collect(),
+            obstacles: NewsObstacles::new(self.refused_reload.clone(), Some(&self.apiserver())),
         }
     }
 

@@ -101,16 +101,12 @@ pub(super) fn describe_device(names: &[String], of_pods: bool) -> String {
     let (kind, whose) = if of_pods {
         ("device of pods", "the pod's own")
     } else {
-        ("outer one", "as other machines' routes have it")
+        ("outer one", "as the routes of other machines decide")
     };
+    let otherwise = "If it comes by another device, holdfast does not translate it.";
     match names {
-        [only] => format!("{only}, the only {kind}; if it comes by another device, nobody changes it."),
-        several => {
-            format!(
-                "One of {}, {whose}; if it comes by another device, nobody changes it.",
-                join_names(several)
-            )
-        }
+        [only] => format!("{only}, the only {kind}. {otherwise}"),
+        several => format!("One of {}, {whose}. {otherwise}", join_names(several)),
     }
 }
 
@@ -129,8 +125,8 @@ pub(super) fn describe_client(from: IpAddr, class: ClientClass, transport: Trans
         }
         ClientClass::Node if transport == Transport::Sctp => {
             format!(
-                "{from} is this node: its own processes are not served by SCTP, and this is for others that send \
-                 from there."
+                "{from} is this node: its own processes are not served by SCTP. The steps are those of a packet that \
+                 comes from outside with that address."
             )
         }
         ClientClass::Outside => {
@@ -141,8 +137,8 @@ pub(super) fn describe_client(from: IpAddr, class: ClientClass, transport: Trans
              then this is for it."
         ),
         ClientClass::Node => format!(
-            "{from} is this node: its own processes are served where they dial, and this is for others that send \
-             from there."
+            "{from} is this node: its own processes are served where they dial. The steps are those of a packet that \
+             comes from outside with that address."
         ),
     }
 }
@@ -205,10 +201,12 @@ const fn missing_table_reason(backends: u32) -> &'static str {
 fn describe_shares(backends: &BTreeMap<Slot, u32>) -> String {
     let (least, most) = (backends.values().min(), backends.values().max());
     match (least.zip(most), backends.len()) {
-        (_, 1) => "There is one.".to_owned(),
+        (_, 1) => "There is one backend.".to_owned(),
         // The slot counts of a table differ by rounding.
-        (Some((least, most)), count) if *most <= least.saturating_add(2) => format!("Each of {count} alike."),
-        (_, count) => format!("Each of {count} by its weight."),
+        (Some((least, most)), count) if *most <= least.saturating_add(2) => {
+            format!("Each of {count} gets the same share.")
+        }
+        (_, count) => format!("Each of {count} gets a share by its weight."),
     }
 }
 
@@ -228,8 +226,10 @@ fn describe_maglev(list: Word, backends: usize) -> Option<String> {
 /// How a backend sees a client that keeps its address. Only policy Local keeps the port, too.
 const fn own_address_clause(scope: Scope) -> &'static str {
     match scope {
-        Scope::Local => "its own address and port",
-        Scope::Cluster => "its own address, by a port that this node gives it (through_port in /flows)",
+        Scope::Local => "the client's own address and port",
+        Scope::Cluster => {
+            "the client's own address, and a port that this node gives it (through_port in /flows)"
+        }
     }
 }
 
@@ -243,17 +243,17 @@ pub(super) fn describe_client_address(backends: &[BackendShare], class: ClientCl
         (
             ClientAddress::Dsr,
             "on other nodes",
-            "its own address and port, since their nodes get the packet as it came",
+            "the client's own address and port, since their nodes get the packet as it came",
         ),
         (
             ClientAddress::Node,
             "on other nodes",
-            "the address of the device by which it leaves, so that answers come back here",
+            "this node's address at the device by which it leaves, so that answers come back here",
         ),
         (
             ClientAddress::Unknown,
             "whose node is not known",
-            "its own address, or that of the device if it leaves by an outer one",
+            "the client's own address; this node's, if the way to them leaves by an outer device",
         ),
     ];
     let parts = parts.into_iter().map(|(seen, which, what)| (count(seen), which, what));
@@ -311,12 +311,12 @@ fn describe_fast_path(backends: &[BackendShare], shortcut: &FastPathDevices) -> 
     let (near, pods) = (some_of(&shortcut.local), some_of(&shortcut.pods));
     let others = others.map(|names| {
         let drivers = describe_drivers(&shortcut.drivers);
-        format!(" At {} packets of such flows pass by the stack, both ways{drivers}.", join_names(names))
+        format!(" At {} packets of such flows bypass the stack, both ways{drivers}.", join_names(names))
     });
-    let near = near
-        .map(|names| format!(" Packets to and from pods behind {} pass by the stack.", join_names(names)));
+    let near =
+        near.map(|names| format!(" Packets to and from pods behind {} bypass the stack.", join_names(names)));
     let pods =
-        pods.map(|names| format!(" From pod to pod behind {} they pass by the stack.", join_names(names)));
+        pods.map(|names| format!(" From pod to pod behind {} they bypass the stack.", join_names(names)));
     [others, near.or(pods)].map(Option::unwrap_or_default)
 }
 

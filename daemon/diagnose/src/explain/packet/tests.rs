@@ -196,13 +196,12 @@ fn one_device_or_the_first_three_are_named() {
     let named = |names: &[&str], of_pods| {
         prose::describe_device(&names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>(), of_pods)
     };
-    assert!(named(&["eth0"], false).starts_with("eth0, the only outer one;"));
-    assert!(
-        named(&["eth0", "eth1"], false).starts_with("One of eth0, eth1, as other machines' routes have it;")
-    );
-    assert!(named(&["veth1"], true).starts_with("veth1, the only device of pods;"));
+    assert!(named(&["eth0"], false).starts_with("eth0, the only outer one. If"));
+    let several = named(&["eth0", "eth1"], false);
+    assert!(several.starts_with("One of eth0, eth1, as the routes of other machines decide."), "{several}");
+    assert!(named(&["veth1"], true).starts_with("veth1, the only device of pods. If"));
     let pods = ["veth1", "veth2", "veth3", "veth4", "veth5"];
-    assert!(named(&pods, true).starts_with("One of veth1, veth2, veth3 and 2 more, the pod's own;"));
+    assert!(named(&pods, true).starts_with("One of veth1, veth2, veth3 and 2 more, the pod's own. If"));
 }
 
 /// Backends on other nodes and pods of this node use different devices.
@@ -219,10 +218,10 @@ fn the_return_path_names_the_devices_that_bypass_the_stack() {
         let leads_on = packet.backends.iter().any(|it| it.seen_as.0 != ClientAddress::Client);
         let back = packet.steps.iter().find(|it| it.step.0 == StepKind::ReturnPath);
         if let Some(back) = back {
-            let says = "At eth0 packets of such flows pass by the stack, both ways, most of them at the driver of eth0.";
+            let says = "At eth0 packets of such flows bypass the stack, both ways, most of them at the driver of eth0.";
             assert_eq!(back.says.contains(says), leads_on, "{to} from {from}: {}", back.says);
             let is_near = packet.backends.iter().any(|it| it.seen_as.0 == ClientAddress::Client);
-            let says = "Packets to and from pods behind veth7 pass by the stack.";
+            let says = "Packets to and from pods behind veth7 bypass the stack.";
             assert_eq!(back.says.contains(says), is_near, "{to} from {from}: {}", back.says);
             leads_on_seen.push(leads_on);
         }
@@ -430,7 +429,7 @@ fn one_maglev_backend_needs_no_table() {
         state: holdfast_core::list::SlotState::Active,
     };
     let text = prose::describe_selection(Word { base: 0, count: 1, flags }, &[(slot, 1)].into(), true, None);
-    assert_eq!(text, "There is one.");
+    assert_eq!(text, "There is one backend.");
 }
 
 #[test]

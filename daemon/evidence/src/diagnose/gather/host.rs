@@ -31,6 +31,8 @@ pub(super) struct HostQuery {
     /// Node ports and the health port.
     ports: BTreeSet<(Transport, u16)>,
     health: Option<u16>,
+    /// Addresses of this host at which the configuration has backends: a wrong port shows beside the right one.
+    hosts: BTreeSet<IpAddr>,
     frontends: BTreeSet<(SocketAddr, Transport)>,
     backends: Vec<IpAddr>,
     /// The Service and the folder of manifests that it comes from.
@@ -51,6 +53,9 @@ impl HostQuery {
         let facts = views.iter().filter_map(|view| view.facts.as_deref());
         wanted.health = facts.filter_map(|facts| facts.health_check_node_port).next().map(u16::from);
         wanted.ports.extend(wanted.health.map(|port| (Transport::Tcp, port)));
+        if views.iter().any(|view| view.key.source == Source::Config) {
+            wanted.hosts = backends.iter().filter(|it| it.is_local()).map(ProbeTarget::address).collect();
+        }
         let addresses: BTreeSet<IpAddr> = backends.iter().map(ProbeTarget::address).collect();
         wanted.backends = addresses.into_iter().collect();
         wanted
@@ -128,10 +133,10 @@ fn to_lookup<T>(result: io::Result<T>) -> Lookup<T> {
 }
 
 fn list_listeners(root: &Path, wanted: &HostQuery) -> Lookup<Vec<Listener>> {
-    if wanted.ports.is_empty() {
+    if wanted.ports.is_empty() && wanted.hosts.is_empty() {
         return Lookup::Skipped("the service has neither node ports nor a health port");
     }
-    to_lookup(listeners::find_listeners(root, &wanted.ports))
+    to_lookup(listeners::find_listeners(root, &wanted.ports, &wanted.hosts))
 }
 
 fn read_reverse_paths(root: &Path, routes: &Lookup<Vec<Route>>) -> Lookup<Vec<ReversePath>> {

@@ -39,6 +39,11 @@ impl ProbeTarget {
     pub(super) const fn address(&self) -> IpAddr {
         self.to.ip()
     }
+
+    /// Whether it is on this host.
+    pub(super) const fn is_local(&self) -> bool {
+        matches!(self.kind, ProbeKind::Backend { local: true })
+    }
 }
 
 /// The TCP backends of a service, each once, ready ones first.
