@@ -21,9 +21,9 @@ pub(super) fn gets_clients(case: &Case<'_>, backend: SocketAddr) -> bool {
 }
 
 /// Judges failing backends that no new client meets.
-pub(super) fn judge_unused(case: &Case<'_>, failed: &[&Probe], failure: String) -> Judgement {
+pub(super) fn judge_unused(case: &Case<'_>, failed: &[&Probe], failure: &str) -> Judgement {
     let is_out = |it: &&Probe| case.checks().get(&it.to).is_some_and(|check| !check.usable);
-    if failed.iter().all(|it| is_out(it)) {
+    if failed.iter().all(is_out) {
         return Judgement::ok(format!("{failure} It gets no new client; see probe.checks."));
     }
     let reasons: BTreeSet<&str> = failed.iter().filter_map(|it| unused_reason(case, it.to)).collect();

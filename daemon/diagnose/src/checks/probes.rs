@@ -255,7 +255,7 @@ pub(super) fn check_backend(case: &Case<'_>) -> Judgement {
     let failure = format!("{who}: {}.", describe_probes(&failed));
     let met: Vec<&Probe> = failed.iter().copied().filter(|it| gets_clients(case, it.to)).collect();
     if met.is_empty() {
-        return judge_unused(case, &failed, failure)
+        return judge_unused(case, &failed, &failure)
             .with("failed", to_json(&failed))
             .with("tried", all.len());
     }

@@ -1,7 +1,7 @@
 //! Where clients dial a frontend, in words.
 //!
-//! Invariant: a node port is named by the addresses that answer it, never by `0.0.0.0`, which every reader takes for all
-//! addresses of the node.
+//! Invariant: a node port is named by the addresses that answer it, never by `0.0.0.0`, which every reader takes for
+//! all addresses of the node.
 
 use std::net::{IpAddr, SocketAddr};
 

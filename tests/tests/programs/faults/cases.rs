@@ -130,7 +130,12 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3], targetRef: {kind: P
                 "endpoints 2 ready",
             ],
         )
-        .never(&["correct targetPort", "does not listen on", "that pod, not", "0.0.0.0:30080"]),
+        .never(&[
+            "correct targetPort",
+            "does not listen on",
+            "that pod, not",
+            "10.96.0.10:80/TCP, 0.0.0.0:30080",
+        ]),
     ],
     ..BARE
 };
@@ -332,7 +337,7 @@ endpoints: [{addresses: [10.1.0.2]}]
                 "Move the process to a port outside",
             ],
         )
-        .never(&["0.0.0.0:30080/TCP"]),
+        .never(&["10.96.0.10:80/TCP, 0.0.0.0:30080"]),
         Ask::new(
             &["explain", "127.0.0.1:30080"],
             1,

@@ -18,8 +18,8 @@ use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX}
 /// The most sockets at given addresses, at whatever port.
 const AT_HOSTS_MAX: usize = 64;
 
-/// TCP and UDP sockets at these ports, and some TCP sockets at these addresses, with their processes as far as visible. SCTP sockets are not queried: the kernel
-/// lists them only with a module for that.
+/// TCP and UDP sockets at these ports, and some TCP sockets at these addresses, with their processes as far as visible.
+/// SCTP sockets are not queried: the kernel lists them only with a module for that.
 pub(super) fn find_listeners(
     root: &Path,
     ports: &BTreeSet<(Transport, u16)>,
