@@ -8,7 +8,9 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_conformance::{Cluster, ClusterError, Family, Machine, MachineName, Proxy, Running, Topology};
+use holdfast_conformance::{
+    Cluster, ClusterError, Cni, Family, Machine, MachineName, Proxy, Running, Topology,
+};
 
 use crate::Failure;
 use crate::attempts::{Absence, Client, Tally};
@@ -23,11 +25,16 @@ pub(crate) fn nodes() -> &'static [&'static str] {
     NODES.get(..asked.max(1)).unwrap_or(&NODES)
 }
 
+/// The pod network of every cluster here; the environment may set another.
+fn cni() -> Cni {
+    std::env::var("CNI").ok().and_then(|text| text.parse().ok()).unwrap_or(Cni::Bridge)
+}
+
 /// A cluster of this size. Some of holdfast's packet settings need links like network cards.
 pub(crate) fn topology(proxy: &Proxy) -> Topology {
     let nodes = u8::try_from(nodes().len()).unwrap_or(u8::MAX);
     let cards = matches!(proxy, Proxy::Holdfast { config } if !config.is_empty());
-    Topology { nodes, proxy: proxy.clone(), balancer: false, cards, ..Topology::default() }
+    Topology { nodes, cni: cni(), proxy: proxy.clone(), balancer: false, cards, ..Topology::default() }
 }
 
 /// The program's path in the machines.
