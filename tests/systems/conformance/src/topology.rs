@@ -252,7 +252,10 @@ macro_rules! words {
 }
 
 words!(Init: Script "script", Systemd "systemd");
-words!(Cni: Bridge "bridge", PointToPoint "ptp", Flannel "flannel", FlannelHostGateway "flannel-host-gw", Nobody "nobody");
+words!(
+    Cni: Bridge "bridge", PointToPoint "ptp", Flannel "flannel", FlannelHostGateway "flannel-host-gw",
+    Nobody "nobody"
+);
 words!(Family: Ipv4 "ipv4", Dual "dual");
 words!(Mode: Nftables "nftables", Iptables "iptables");
 

@@ -1,4 +1,5 @@
-//! holdfast as the only proxy beside a real Flannel, on two nodes: who reaches what, as whom, and Kubernetes' own tests.
+//! holdfast as the only proxy beside a real Flannel, on two nodes: who reaches whom, seen as whom, and Kubernetes' own
+//! tests.
 //! `make part PART=flannel` builds what it needs and runs this.
 //!
 //! Invariant: no route of the tests leads from a node to the pods of the other; only Flannel's do.
@@ -20,16 +21,17 @@ mod tests {
     use super::typing::typed;
 
     /// The tests of the short form.
-    const SHORT_MIN: usize = 20;
+    const SHORT_MIN: usize = 24;
 
     #[test]
     fn holdfast_does_over_vxlan_what_kube_proxy_does() {
         let cluster = stage::start(Cni::Flannel, "");
-        let overlays = Place { sources: ["10.244.1.0", "fd00:10:244:1::"], device: "flannel.1" };
+        let overlays =
+            Place { sources: ["10.244.1.0", "fd00:10:244:1::"], device: "flannel.1", ports: 1_024..=65_535 };
         stage::check_everyone_is_served(&cluster, &overlays);
-        let datapath = typed(&cluster, "n1", "holdfast datapath -o wide");
+        let datapath = typed(&cluster, "n1", "holdfast datapath");
         for device in ["flannel.1", "flannel-v6.1"] {
-            stage::assert_attached(&datapath, device);
+            stage::assert_served_by_the_stack(&datapath, device);
         }
         let selection = Suite::short().selection;
         let report = Suite::run(&selection, &cluster).unwrap();
@@ -42,8 +44,9 @@ mod tests {
 
     #[test]
     fn holdfast_serves_beside_host_gateways_with_its_own_mark() {
-        let cluster = stage::start(Cni::FlannelHostGateway, "[packets]\nforward_mark = \"0x4000\"\n");
-        let uplinks = Place { sources: ["172.30.0.11", "fd30::11"], device: "eth0" };
+        let config = "[packets]\nforward_mark = \"0x4000\"\nsnat_ports = \"20000-20999\"\n";
+        let cluster = stage::start(Cni::FlannelHostGateway, config);
+        let uplinks = Place { sources: ["172.30.0.11", "fd30::11"], device: "eth0", ports: 20_000..=20_999 };
         stage::check_everyone_is_served(&cluster, &uplinks);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a server says as whom it sees its client, so a packet of the wrong way or source shows.
 
+use std::ops::RangeInclusive;
+
 use holdfast_conformance::{Cluster, Cni, Proxy, Topology};
 
 use super::typing::{eventually, typed};
@@ -18,6 +20,8 @@ pub(crate) struct Place {
     pub(crate) sources: [&'static str; 2],
     /// The device that leads there.
     pub(crate) device: &'static str,
+    /// The ports that a client outside may get there.
+    pub(crate) ports: RangeInclusive<u16>,
 }
 
 pub(crate) fn start(cni: Cni, config: &str) -> Cluster {
@@ -34,7 +38,8 @@ pub(crate) fn check_everyone_is_served(cluster: &Cluster, place: &Place) {
     assert!(way.contains(place.device), "{way}");
     for (family, ((node, own), source)) in NODE.iter().zip(CLIENT).zip(place.sources).enumerate() {
         check_source(cluster, "out", &format!("{node}:30701"), own);
-        check_source(cluster, "out", &format!("{node}:30702"), source);
+        let port = check_source(cluster, "out", &format!("{node}:30702"), source);
+        assert!(place.ports.contains(&port), "{port} at {node}");
         let [one, two] = ["one", "two"].map(|service| cluster_ip(cluster, service, family));
         check_source(cluster, "n1", &two, source);
         let pod = pod_address(cluster, family);
@@ -56,11 +61,11 @@ fn pod_address(cluster: &Cluster, family: usize) -> String {
 }
 
 #[track_caller]
-fn check_source(cluster: &Cluster, machine: &str, target: &str, source: &str) {
+fn check_source(cluster: &Cluster, machine: &str, target: &str, source: &str) -> u16 {
     check(&format!("{machine} at {target}"), source, || {
         let answer = cluster.on(machine).unwrap().run(&ask(target)).unwrap();
         String::from_utf8_lossy(&answer.stdout).into_owned()
-    });
+    })
 }
 
 #[track_caller]
@@ -75,21 +80,26 @@ fn ask(target: &str) -> [&str; 5] {
     ["curl", "-s", "--max-time", "5", url]
 }
 
-/// Waits until the server has seen this source.
+/// Waits until the server is served, and returns the port that it has seen with this source.
 #[track_caller]
-fn check(who: &str, source: &str, mut answer: impl FnMut() -> String) {
+fn check(who: &str, source: &str, mut answer: impl FnMut() -> String) -> u16 {
     let mut last = String::new();
-    eventually(&format!("{who} is seen as {source}"), || {
+    eventually(&format!("{who} is answered"), || {
         last = answer();
-        println!("{who}: {last}");
-        last.rsplit_once(':').is_some_and(|(seen, _)| seen.trim_matches(['[', ']']) == source)
+        !last.is_empty()
     });
+    println!("{who}: {last}");
+    let (seen, port) = last.rsplit_once(':').unwrap();
+    assert_eq!(seen.trim_matches(['[', ']']), source, "{who}");
+    port.trim().parse().unwrap()
 }
 
-/// Checks that holdfast serves a device, and that no shortcut bypasses the rules of Flannel.
+/// Checks that holdfast serves a device, and that its packets do not bypass Flannel's rules.
 #[track_caller]
-pub(crate) fn assert_attached(datapath: &str, device: &str) {
+pub(crate) fn assert_served_by_the_stack(datapath: &str, device: &str) {
     let row = datapath.lines().find(|line| line.split_whitespace().next() == Some(device));
     let row = row.unwrap_or_else(|| panic!("no {device}: {datapath}"));
-    assert!(row.contains("outer"), "{row}");
+    let served = row.split_whitespace().skip(1).take(2).collect::<Vec<_>>() == ["outer", "yes"];
+    assert!(served && row.contains("packets go through the stack: table ip"), "{row}");
+    assert!(row.contains("chain FLANNEL-POSTRTG"), "{row}");
 }
