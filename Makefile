@@ -56,6 +56,7 @@ conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1 FOCUS= NODES
 	@$(if $(KERNEL),scripts/emulated.sh $(KERNEL),scripts/conformance.sh $(if $(SHORT),short))
 
 drill: ## Disasters on three nodes under clients that connect all the time, as root: DRILL=name PROXY=nftables PACKETS=.
+	@$(if $(filter flannel%,$(CNI)),scripts/flannel.sh)
 	@scripts/drill.sh $(DRILL)
 
 host: ## The packages on booted systems, as root: from installation to purge.

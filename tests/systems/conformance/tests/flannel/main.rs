@@ -33,6 +33,8 @@ mod tests {
         for device in ["flannel.1", "flannel-v6.1"] {
             stage::assert_served_by_the_stack(&datapath, device);
         }
+        stage::renew_overlay(&cluster);
+        stage::check_everyone_is_served(&cluster, &overlays);
         let selection = Suite::short().selection;
         let report = Suite::run(&selection, &cluster).unwrap();
         let baseline = Baseline::load(&cluster.topology().id()).unwrap();

@@ -10,6 +10,9 @@ use super::typing::{eventually, typed};
 
 const OBJECTS: &str = include_str!("objects.yaml");
 
+/// The namespace of its DaemonSet.
+const FLANNEL: &str = "kube-flannel";
+
 /// The addresses of `n1`, to which clients outside connect, and the client's own, of both families.
 const NODE: [&str; 2] = ["172.30.0.11", "[fd30::11]"];
 const CLIENT: [&str; 2] = ["172.30.0.100", "fd30::100"];
@@ -92,6 +95,18 @@ fn check(who: &str, source: &str, mut answer: impl FnMut() -> String) -> u16 {
     let (seen, port) = last.rsplit_once(':').unwrap();
     assert_eq!(seen.trim_matches(['[', ']']), source, "{who}");
     port.trim().parse().unwrap()
+}
+
+/// Takes the overlay's device away. Flannel makes another one at once, and its routes when it starts anew.
+pub(crate) fn renew_overlay(cluster: &Cluster) {
+    let gone = typed(cluster, "n1", "cat /sys/class/net/flannel.1/ifindex && ip link delete flannel.1");
+    eventually("a new device has its address", || {
+        let now = typed(cluster, "n1", "ip -o -4 address show | grep ' flannel.1 ' || true");
+        !now.is_empty() && !now.starts_with(&format!("{}:", gone.trim()))
+    });
+    cluster.kubectl(&["-n", FLANNEL, "rollout", "restart", "daemonset/kube-flannel-ds"]).unwrap();
+    let rollout = ["-n", FLANNEL, "rollout", "status", "daemonset/kube-flannel-ds", "--timeout=180s"];
+    cluster.kubectl(&rollout).unwrap();
 }
 
 /// Checks that holdfast serves a device, and that its packets do not bypass Flannel's rules.
