@@ -200,13 +200,14 @@ pub(crate) fn objects(topology: &Topology) -> String {
     topology.node_names().map(object).collect()
 }
 
-/// The pod network that installs itself by objects of the cluster.
+/// The pod network that installs itself by objects of the cluster. Of Flannel's two kinds of rules each backend has one.
 pub(crate) fn network_objects(topology: &Topology) -> String {
     let Some(backend) = topology.cni.flannel_backend() else { return String::new() };
-    let dual = topology.family == Family::Dual;
+    let (dual, nftables) = (topology.family == Family::Dual, topology.cni == Cni::FlannelHostGateway);
     include_str!("../manifests/flannel.yaml")
-        .replace("BACKEND\"", &format!("{backend}\""))
+        .replace("\"BACKEND\"", &format!("\"{backend}\""))
         .replace("DUAL,", &format!("{dual},"))
+        .replace("NFTABLES,", &format!("{nftables},"))
 }
 
 /// Cluster DNS. Without a proxy, it gets the apiserver's address.
@@ -250,11 +251,12 @@ mod tests {
     }
 
     #[test]
-    fn flannel_has_the_chosen_backend_and_families() {
+    fn flannel_has_the_chosen_backend_rules_and_families() {
         assert_eq!(network_objects(&Topology::default()), "");
         let topology = Topology { cni: Cni::FlannelHostGateway, family: Family::Ipv4, ..Topology::default() };
         let text = network_objects(&topology);
         assert!(text.contains(r#""Type": "host-gw""#) && text.contains(r#""EnableIPv6": false"#), "{text}");
+        assert!(text.contains(r#""EnableNFTables": true,"#), "{text}");
         assert_eq!(pod_network(MachineName::Node(1), &topology), None);
     }
 

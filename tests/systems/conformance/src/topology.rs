@@ -33,9 +33,9 @@ pub enum Cni {
     Bridge,
     /// A separate link for each pod.
     PointToPoint,
-    /// Flannel's DaemonSet, which carries what pods send to other nodes in VXLAN.
+    /// Flannel's DaemonSet, which carries what pods send to other nodes in VXLAN, with rules of iptables.
     Flannel,
-    /// The same, with routes to the other nodes.
+    /// The same, with routes to the other nodes, and rules of nftables.
     FlannelHostGateway,
     /// None, until a test installs one. Nodes are not ready before, and the start does not wait for them.
     Nobody,

@@ -15,13 +15,18 @@ mod typing;
 
 #[cfg(test)]
 mod tests {
+    use std::ops::RangeInclusive;
+
     use holdfast_conformance::{Baseline, Cni, Comparison, Exceptions, Suite};
 
     use super::stage::{self, Place};
-    use super::typing::typed;
 
     /// The tests of the short form.
     const SHORT_MIN: usize = 24;
+
+    /// The ports that a client gets where holdfast masquerades it, and not Flannel.
+    const SNAT_PORTS: &str = "snat_ports = \"20000-20999\"";
+    const OWN_PORTS: RangeInclusive<u16> = 20_000..=20_999;
 
     #[test]
     fn holdfast_does_over_vxlan_what_kube_proxy_does() {
@@ -29,9 +34,8 @@ mod tests {
         let overlays =
             Place { sources: ["10.244.1.0", "fd00:10:244:1::"], device: "flannel.1", ports: 1_024..=65_535 };
         stage::check_everyone_is_served(&cluster, &overlays);
-        let datapath = typed(&cluster, "n1", "holdfast datapath");
         for device in ["flannel.1", "flannel-v6.1"] {
-            stage::assert_served_by_the_stack(&datapath, device);
+            stage::assert_served_by_the_stack(&cluster, device, "FLANNEL-POSTRTG");
         }
         stage::renew_overlay(&cluster);
         stage::check_everyone_is_served(&cluster, &overlays);
@@ -42,13 +46,16 @@ mod tests {
         println!("{comparison}{} passed", comparison.passed);
         assert!(!baseline.is_empty() && comparison.failed() == 0, "{comparison}");
         assert!(comparison.passed >= SHORT_MIN, "{comparison}");
+        stage::restart_with(&cluster, &format!("[packets]\nforward_mark = \"0x4000\"\n{SNAT_PORTS}\n"));
+        stage::check_everyone_is_served(&cluster, &Place { ports: OWN_PORTS, ..overlays });
     }
 
+    /// With rules of nftables, Flannel leaves clients of other nodes' pods alone.
     #[test]
-    fn holdfast_serves_beside_host_gateways_with_its_own_mark() {
-        let config = "[packets]\nforward_mark = \"0x4000\"\nsnat_ports = \"20000-20999\"\n";
-        let cluster = stage::start(Cni::FlannelHostGateway, config);
-        let uplinks = Place { sources: ["172.30.0.11", "fd30::11"], device: "eth0", ports: 20_000..=20_999 };
+    fn holdfast_serves_beside_host_gateways_and_nftables() {
+        let cluster = stage::start(Cni::FlannelHostGateway, &format!("[packets]\n{SNAT_PORTS}\n"));
+        let uplinks = Place { sources: ["172.30.0.11", "fd30::11"], device: "eth0", ports: OWN_PORTS };
         stage::check_everyone_is_served(&cluster, &uplinks);
+        stage::assert_served_by_the_stack(&cluster, "eth0", "postrtg");
     }
 }

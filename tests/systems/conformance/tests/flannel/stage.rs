@@ -35,6 +35,20 @@ pub(crate) fn start(cni: Cni, config: &str) -> Cluster {
     cluster
 }
 
+/// Starts holdfast of `n1` anew with further configuration.
+pub(crate) fn restart_with(cluster: &Cluster, config: &str) {
+    let node = cluster.on("n1").unwrap();
+    let path = "/etc/holdfast/config.toml";
+    let old = typed(cluster, "n1", &format!("cat {path}"));
+    node.write(path, format!("{old}\n{config}")).unwrap();
+    cluster.restart("proxy").unwrap();
+    eventually("holdfast is ready again", || {
+        let status = node.run(&["holdfast", "status"]).unwrap();
+        let status = String::from_utf8_lossy(&status.stdout);
+        status.lines().any(|line| line.split_whitespace().collect::<Vec<_>>() == ["ready", "yes"])
+    });
+}
+
 /// Checks clients outside, on the node and in a pod, at backends of their node and of the other one.
 pub(crate) fn check_everyone_is_served(cluster: &Cluster, place: &Place) {
     let way = typed(cluster, "n1", "ip route get 10.244.2.5");
@@ -109,12 +123,13 @@ pub(crate) fn renew_overlay(cluster: &Cluster) {
     cluster.kubectl(&rollout).unwrap();
 }
 
-/// Checks that holdfast serves a device, and that its packets do not bypass Flannel's rules.
+/// Checks that holdfast serves a device, and that its packets do not bypass this chain of Flannel's.
 #[track_caller]
-pub(crate) fn assert_served_by_the_stack(datapath: &str, device: &str) {
+pub(crate) fn assert_served_by_the_stack(cluster: &Cluster, device: &str, chain: &str) {
+    let datapath = typed(cluster, "n1", "holdfast datapath");
     let row = datapath.lines().find(|line| line.split_whitespace().next() == Some(device));
     let row = row.unwrap_or_else(|| panic!("no {device}: {datapath}"));
     let served = row.split_whitespace().skip(1).take(2).collect::<Vec<_>>() == ["outer", "yes"];
     assert!(served && row.contains("packets go through the stack: table ip"), "{row}");
-    assert!(row.contains("chain FLANNEL-POSTRTG"), "{row}");
+    assert!(row.contains(&format!("chain {chain} ")), "{row}");
 }
