@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::ClusterError;
 use crate::error::at;
+use crate::topology::Topology;
 
 /// A complete build for machines.
 #[derive(Clone, Debug)]
@@ -46,6 +47,19 @@ impl Built {
             // All clones share the parts; each has its own clusters.
             folder: target.join("clusters"),
         })
+    }
+
+    /// The topology with the layer of its pod network's programs, if that has any.
+    pub(crate) fn with_layers(&self, topology: &Topology) -> Result<Topology, ClusterError> {
+        let mut topology = topology.clone();
+        if topology.cni.flannel_backend().is_some() {
+            let path = target_folder().join("flannel/layer");
+            if !path.exists() {
+                return Err(ClusterError::NoFlannel { path });
+            }
+            topology.layers.push(path);
+        }
+        Ok(topology)
     }
 }
 

@@ -45,7 +45,8 @@ impl Cluster {
         let (built, cgroups) = (Built::find()?, Cgroups::find()?);
         leftovers::sweep(&cgroups, &built.folder.join("run"))?;
         let name = leftovers::new_name();
-        let mut cluster = Self { name, topology: topology.clone(), built, cgroups, machines: Vec::new() };
+        let topology = built.with_layers(topology)?;
+        let mut cluster = Self { name, topology, built, cgroups, machines: Vec::new() };
         // From here on, a failure removes what exists.
         cluster.equip()?;
         cluster.machines.iter().try_for_each(Machine::boot)?;
@@ -164,7 +165,8 @@ impl Cluster {
     fn settle(&self) -> Result<(), ClusterError> {
         self.wait_for_apiserver()?;
         let rights = if matches!(self.topology.proxy, Proxy::Holdfast { .. }) { RBAC } else { "" };
-        let objects = [&node::objects(&self.topology), rights, &node::cluster_dns(&self.topology)];
+        let (network, dns) = (node::network_objects(&self.topology), node::cluster_dns(&self.topology));
+        let objects = [&node::objects(&self.topology), rights, &network, &dns];
         self.apply(&objects.join("\n---\n"))?;
         if self.topology.cni == Cni::Nobody { Ok(()) } else { self.wait_until_ready() }
     }

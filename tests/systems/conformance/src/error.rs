@@ -21,6 +21,12 @@ pub enum ClusterError {
         /// The folder whose `release` and `debug` were searched.
         target: PathBuf,
     },
+    /// Flannel was not built.
+    #[error("there is no {}; build it: scripts/flannel.sh", path.display())]
+    NoFlannel {
+        /// Where it was expected.
+        path: PathBuf,
+    },
     /// None, or more nodes than addresses.
     #[error("{asked} nodes; a cluster has 1 to {}", crate::topology::NODES_MAX)]
     Nodes {

@@ -10,7 +10,7 @@ use std::time::Instant;
 use clap::{Parser, Subcommand};
 use holdfast_conformance::{
     Baseline, Built, Cluster, ClusterError, Cni, Comparison, Exceptions, Family, Mode, Proxy, Selection,
-    Suite, write_images,
+    Suite, Topology, write_images,
 };
 
 /// What the command line says.
@@ -39,7 +39,7 @@ struct Choice {
     focus: Option<String>,
     #[arg(long)]
     nodes: Option<u8>,
-    /// What pods' links are: `bridge` or `ptp`.
+    /// The pod network: `bridge`, `ptp`, `flannel` (VXLAN) or `flannel-host-gw`.
     #[arg(long)]
     cni: Option<Cni>,
     /// The families of addresses: `ipv4` or `dual`.
@@ -96,7 +96,9 @@ fn run(choice: &Choice) -> Result<bool, Box<dyn Error>> {
 impl Choice {
     fn suites(&self) -> Vec<Suite> {
         if self.short {
-            return vec![Suite::short()];
+            let mut short = Suite::short();
+            self.choose(&mut short.topology);
+            return vec![short];
         }
         let all = Suite::all();
         if self.focus.is_none() && self.nodes.is_none() && self.cni.is_none() && self.family.is_none() {
@@ -107,11 +109,8 @@ impl Choice {
 
     /// The requested cluster, and the tests of the suite for it, unless others are requested.
     fn applied(&self, mut suite: Suite) -> Suite {
-        let topology = &mut suite.topology;
-        topology.nodes = self.nodes.unwrap_or(topology.nodes);
-        topology.cni = self.cni.unwrap_or(topology.cni);
-        topology.family = self.family.unwrap_or(topology.family);
-        let id = topology.id();
+        self.choose(&mut suite.topology);
+        let id = suite.topology.id();
         if let Some(known) = Suite::all().into_iter().find(|known| known.topology.id() == id) {
             suite = known;
         }
@@ -119,6 +118,12 @@ impl Choice {
             suite.selection = Selection::named(focus);
         }
         suite
+    }
+
+    fn choose(&self, topology: &mut Topology) {
+        topology.nodes = self.nodes.unwrap_or(topology.nodes);
+        topology.cni = self.cni.unwrap_or(topology.cni);
+        topology.family = self.family.unwrap_or(topology.family);
     }
 
     fn proxy(&self, suite: &Suite) -> Result<Proxy, ClusterError> {

@@ -80,7 +80,7 @@ fn pod_network(node: MachineName, topology: &Topology) -> Option<String> {
     let links = match topology.cni {
         Cni::Bridge => r#""type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true"#,
         Cni::PointToPoint => r#""type": "ptp""#,
-        Cni::Nobody => return None,
+        Cni::Flannel | Cni::FlannelHostGateway | Cni::Nobody => return None,
     };
     let ranges = each_family(topology, node.pods().map(|range| format!(r#"[{{"subnet": "{range}"}}]"#)));
     let routes = each_family(topology, ["0.0.0.0/0", "::/0"].map(|to| format!(r#"{{"dst": "{to}"}}"#)));
@@ -200,6 +200,16 @@ pub(crate) fn objects(topology: &Topology) -> String {
     topology.node_names().map(object).collect()
 }
 
+/// The pod network that installs itself by objects of the cluster. Of Flannel's two kinds of rules each backend has one.
+pub(crate) fn network_objects(topology: &Topology) -> String {
+    let Some(backend) = topology.cni.flannel_backend() else { return String::new() };
+    let (dual, nftables) = (topology.family == Family::Dual, topology.cni == Cni::FlannelHostGateway);
+    include_str!("../manifests/flannel.yaml")
+        .replace("\"BACKEND\"", &format!("\"{backend}\""))
+        .replace("DUAL,", &format!("{dual},"))
+        .replace("NFTABLES,", &format!("{nftables},"))
+}
+
 /// Cluster DNS. Without a proxy, it gets the apiserver's address.
 pub(crate) fn cluster_dns(topology: &Topology) -> String {
     let manifest = include_str!("../manifests/coredns.yaml");
@@ -238,6 +248,16 @@ mod tests {
         assert!(
             cluster_dns(&nobody).contains("        - {name: KUBERNETES_SERVICE_PORT, value: \"6443\"}\n")
         );
+    }
+
+    #[test]
+    fn flannel_has_the_chosen_backend_rules_and_families() {
+        assert_eq!(network_objects(&Topology::default()), "");
+        let topology = Topology { cni: Cni::FlannelHostGateway, family: Family::Ipv4, ..Topology::default() };
+        let text = network_objects(&topology);
+        assert!(text.contains(r#""Type": "host-gw""#) && text.contains(r#""EnableIPv6": false"#), "{text}");
+        assert!(text.contains(r#""EnableNFTables": true,"#), "{text}");
+        assert_eq!(pod_network(MachineName::Node(1), &topology), None);
     }
 
     #[test]

@@ -33,8 +33,23 @@ pub enum Cni {
     Bridge,
     /// A separate link for each pod.
     PointToPoint,
+    /// Flannel's DaemonSet, which carries what pods send to other nodes in VXLAN, with rules of iptables.
+    Flannel,
+    /// The same, with routes to the other nodes, and rules of nftables.
+    FlannelHostGateway,
     /// None, until a test installs one. Nodes are not ready before, and the start does not wait for them.
     Nobody,
+}
+
+impl Cni {
+    /// Flannel's name of its backend, if Flannel is the pod network.
+    pub(crate) fn flannel_backend(self) -> Option<&'static str> {
+        match self {
+            Self::Flannel => Some("vxlan"),
+            Self::FlannelHostGateway => Some("host-gw"),
+            Self::Bridge | Self::PointToPoint | Self::Nobody => None,
+        }
+    }
 }
 
 /// The address families of nodes, pods and services.
@@ -237,7 +252,10 @@ macro_rules! words {
 }
 
 words!(Init: Script "script", Systemd "systemd");
-words!(Cni: Bridge "bridge", PointToPoint "ptp", Nobody "nobody");
+words!(
+    Cni: Bridge "bridge", PointToPoint "ptp", Flannel "flannel", FlannelHostGateway "flannel-host-gw",
+    Nobody "nobody"
+);
 words!(Family: Ipv4 "ipv4", Dual "dual");
 words!(Mode: Nftables "nftables", Iptables "iptables");
 
@@ -282,7 +300,7 @@ mod tests {
         assert_eq!("ptp".parse::<Cni>().unwrap().to_string(), "ptp");
         assert_eq!(
             "ptpx".parse::<Cni>().unwrap_err().to_string(),
-            "`ptpx` is not understood: one of bridge ptp nobody"
+            "`ptpx` is not understood: one of bridge ptp flannel flannel-host-gw nobody"
         );
     }
 }

@@ -71,7 +71,7 @@ impl Wires {
             format!("addr add {four}/24 dev eth0"),
             format!("addr add {six}/64 dev eth0 nodad"),
         ];
-        for node in self.topology.node_names().filter(|node| *node != machine) {
+        for node in self.reached_by_routes(machine) {
             orders.extend(node.pods().iter().zip(node.addresses()).map(route));
         }
         if machine != MachineName::Outside {
@@ -87,6 +87,12 @@ impl Wires {
             orders.push(format!("route add {BALANCED_CLIENT}/32 via {gateway}"));
         }
         orders
+    }
+
+    /// The nodes whose pods a machine reaches by a route of ours. Between nodes, Flannel leads.
+    fn reached_by_routes(&self, machine: MachineName) -> impl Iterator<Item = MachineName> {
+        let leads_itself = self.topology.cni.flannel_backend().is_some() && machine.is_node();
+        self.topology.node_names().filter(move |node| *node != machine && !leads_itself)
     }
 
     fn namespace(&self, place: &str) -> String {
@@ -135,6 +141,7 @@ fn settings(machine: MachineName) -> &'static [&'static str] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::Cni;
 
     #[test]
     fn every_machine_has_routes_to_the_others_pods() {
@@ -143,6 +150,12 @@ mod tests {
         assert!(orders.contains(&"route add 10.244.2.0/24 via 172.30.0.12".to_owned()), "{orders:?}");
         assert!(orders.contains(&"route add fd00:10:244:2::/64 via fd30::12".to_owned()), "{orders:?}");
         assert!(!orders.iter().any(|order| order.contains("10.244.1.")), "its own are on links: {orders:?}");
+        let flannel = Topology { cni: Cni::Flannel, ..Topology::default() };
+        let flannel = Wires { topology: flannel, ..wires.clone() };
+        let (node, control) =
+            (flannel.orders(MachineName::Node(1)), flannel.orders(MachineName::ControlPlane));
+        assert!(!node.iter().any(|order| order.contains("10.244.")), "Flannel leads there: {node:?}");
+        assert!(control.iter().any(|order| order.contains("10.244.2.")), "{control:?}");
         let outside = wires.orders(MachineName::Outside);
         assert!(!outside.iter().any(|order| order.contains("default")), "ways end there: {outside:?}");
     }

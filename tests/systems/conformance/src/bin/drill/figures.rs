@@ -65,7 +65,7 @@ fn middle(sorted: &[Duration]) -> Duration {
 
 fn start(proxy: &Proxy) -> Result<Duration, Failure> {
     let begun = Instant::now();
-    let cluster = Cluster::start(&topology(proxy))?;
+    let cluster = Cluster::start(&topology(proxy)?)?;
     let took = begun.elapsed();
     drop(cluster);
     say(&format!("a start, {}: {:.1} s", word(proxy), took.as_secs_f64()))?;

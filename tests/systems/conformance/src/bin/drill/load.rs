@@ -42,7 +42,7 @@ const MEMORY: &str = "process_resident_memory_bytes";
 
 /// Replaces the pods once, deletes them, and prints the proxies' metrics.
 pub(crate) fn run(proxy: &Proxy) -> Result<bool, Failure> {
-    let cluster = Cluster::start(&topology(proxy))?;
+    let cluster = Cluster::start(&topology(proxy)?)?;
     cluster.apply("{apiVersion: v1, kind: Namespace, metadata: {name: load}}")?;
     let (before, begun) = (Sample::of_all(&cluster)?, Instant::now());
     let mut most = before.memory;

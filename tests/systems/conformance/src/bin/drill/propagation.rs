@@ -36,7 +36,7 @@ const P99_MAX: Duration = Duration::from_millis(50);
 
 /// The p99 of this many changes on every node; judged for holdfast.
 pub(crate) fn run(proxy: &Proxy, changes: u32, services: u16) -> Result<bool, Failure> {
-    let cluster = Cluster::start(&topology(proxy))?;
+    let cluster = Cluster::start(&topology(proxy)?)?;
     fill(&cluster, services)?;
     let mut servers = Vec::new();
     for (name, port) in BACKENDS {

@@ -8,7 +8,9 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_conformance::{Cluster, ClusterError, Family, Machine, MachineName, Proxy, Running, Topology};
+use holdfast_conformance::{
+    Cluster, ClusterError, Cni, Family, Machine, MachineName, Proxy, Running, Topology,
+};
 
 use crate::Failure;
 use crate::attempts::{Absence, Client, Tally};
@@ -23,11 +25,13 @@ pub(crate) fn nodes() -> &'static [&'static str] {
     NODES.get(..asked.max(1)).unwrap_or(&NODES)
 }
 
-/// A cluster of this size. Some of holdfast's packet settings need links like network cards.
-pub(crate) fn topology(proxy: &Proxy) -> Topology {
+/// A cluster of this size, with the pod network that the environment may set. Some of holdfast's packet settings need
+/// links like network cards.
+pub(crate) fn topology(proxy: &Proxy) -> Result<Topology, ClusterError> {
     let nodes = u8::try_from(nodes().len()).unwrap_or(u8::MAX);
+    let cni = std::env::var("CNI").map_or(Ok(Cni::Bridge), |text| text.parse())?;
     let cards = matches!(proxy, Proxy::Holdfast { config } if !config.is_empty());
-    Topology { nodes, proxy: proxy.clone(), balancer: false, cards, ..Topology::default() }
+    Ok(Topology { nodes, cni, proxy: proxy.clone(), balancer: false, cards, ..Topology::default() })
 }
 
 /// The program's path in the machines.
@@ -62,7 +66,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts the cluster, the backends and the clients.
     pub(crate) fn set(proxy: &Proxy) -> Result<Self, Failure> {
-        let cluster = Cluster::start(&Topology { family: Family::Ipv4, ..topology(proxy) })?;
+        let cluster = Cluster::start(&Topology { family: Family::Ipv4, ..topology(proxy)? })?;
         let stage = Self {
             cluster,
             hosts: RefCell::default(),
