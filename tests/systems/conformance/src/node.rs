@@ -200,7 +200,7 @@ pub(crate) fn objects(topology: &Topology) -> String {
     topology.node_names().map(object).collect()
 }
 
-/// The pod network that installs itself by objects of the cluster. Of Flannel's two kinds of rules each backend has one.
+/// The pod network that objects of the cluster install. Each of Flannel's backends here has one of its kinds of rules.
 pub(crate) fn network_objects(topology: &Topology) -> String {
     let Some(backend) = topology.cni.flannel_backend() else { return String::new() };
     let (dual, nftables) = (topology.family == Family::Dual, topology.cni == Cni::FlannelHostGateway);
