@@ -33,6 +33,9 @@ use holdfast_api::totals::TotalsRow;
 const NOTHING_CONFIGURED: [&str; 2] =
     ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
 
+/// What an operator may not conclude from a good status.
+const UNSEEN: &str = "whether backends take the clients of this node: holdfast diagnose SERVICE dials them";
+
 /// The most lines of one section, so that all sections fit on a screen.
 const LINES_MAX: usize = 10;
 
@@ -308,6 +311,9 @@ impl Status {
         if let Some(announced) = self.describe_announced() {
             writeln!(out, "announced  {announced}")?;
         }
+        if self.services > 0 {
+            writeln!(out, "not seen   {UNSEEN}")?;
+        }
         self.write_sections(out)
     }
 
@@ -369,14 +375,18 @@ impl Status {
     /// Why the configuration file is not in force.
     fn describe_refused_reload(&self) -> Vec<String> {
         let Some(why) = &self.refused_reload else { return Vec::new() };
-        let rest = ["the configuration of before stays in force", "next: holdfast check-config"];
+        let rest = [
+            "the configuration of before stays in force",
+            "next: mend that file until `holdfast check-config FILE` finds nothing, then: holdfast reload",
+        ];
         why.lines().chain(rest).map(str::to_owned).collect()
     }
 
     /// What the disk does not take, which clients notice after the next restart.
     fn describe_disk(&self) -> Vec<String> {
-        let state =
-            self.snapshot.error.iter().map(|why| format!("a restart begins with an older state: {why}"));
+        let state = self.snapshot.error.iter().map(|why| {
+            format!("a restart begins with an older state, until each source has been read again: {why}")
+        });
         let history = self.history.error.iter().map(|why| format!("changes are not recorded: {why}"));
         let lines: Vec<String> = state.chain(history).collect();
         let next =
@@ -455,6 +465,7 @@ fn describe_history(row: &HistoryRow) -> String {
     let HistoryRow { seq, gaps, bytes, unwritten, error } = row;
     let mut text = match seq {
         0 => "no change yet".to_owned(),
+        1 => format!("1 change, {bytes} bytes"),
         seq => format!("{seq} changes, {bytes} bytes"),
     };
     if *gaps > 0 {

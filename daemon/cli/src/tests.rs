@@ -456,6 +456,7 @@ fn status_shows_every_problem() {
             backends   6
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
             announced  1 of 3 addresses
+            not seen   whether backends take the clients of this node: holdfast diagnose SERVICE dials them
 
             datapath
               sendmsg6 serve, but their pins are gone: their programs end with this daemon
@@ -534,6 +535,7 @@ fn status_is_good_when_all_is_well() {
             frontends  3
             backends   6
             verdicts   3 serving
+            not seen   whether backends take the clients of this node: holdfast diagnose SERVICE dials them
 
             files about Events
               /etc/holdfast/events.d/ours.toml:1: unclosed array table, expected `]`: correct it; until then the built-in entries apply

@@ -186,12 +186,12 @@ fn describe_clients(frontends: &[FrontendRow<'_>]) -> Vec<String> {
             continue;
         }
         ports.push(port);
-        let name = if it.port_name.is_empty() { "its only port" } else { it.port_name };
+        let port = if it.port_name.is_empty() { String::new() } else { format!(" at port {}", it.port_name) };
         // A kernel sends a dropped SYN again: several of these may be one client.
-        let again = if dropped > 0 { " (a client that is dropped tries again by itself)" } else { "" };
+        let again = if dropped > 0 { " (one client that is dropped tries several times)" } else { "" };
         lines.push(format!(
-            "Tries so far at port {name}/{}, all its frontends together: {connects} sent to a backend (whether it took \
-             them is not seen here), {refused} refused by holdfast, {dropped} dropped by holdfast{again}",
+            "Tries so far{port} ({}, all frontends together): {connects} sent to a backend (whether it took them is \
+             not seen here), {refused} refused by holdfast, {dropped} dropped by holdfast{again}",
             it.protocol
         ));
     }
