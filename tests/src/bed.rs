@@ -13,6 +13,7 @@ pub mod compare;
 mod cpu;
 pub mod crowd;
 pub mod daemon;
+pub mod deaf;
 mod dial;
 mod errand;
 pub mod fabric;

@@ -23,7 +23,7 @@ use super::response;
 use super::text_table::{Cells, write_dated_table};
 use holdfast_agent::readings::Readings;
 use holdfast_kubernetes::apiserver::Encoding;
-use holdfast_kubernetes::source::{Resource, State as WatchState, Watch};
+use holdfast_kubernetes::source::{Resource, State as WatchState, Watch, is_away};
 
 /// The connections to the apiserver.
 #[derive(Serialize, JsonSchema)]
@@ -40,6 +40,8 @@ pub(super) struct Apiserver<'a> {
     failovers: u64,
     /// The virtual address; null unless `[apiserver] vip` is set.
     vip: Option<VipRow>,
+    /// Whether this node hears of no change, because no watch works.
+    away: bool,
     /// Why the zone of this node is unknown, or may have changed unnoticed.
     zone_problem: Option<String>,
     /// The known endpoints, in order of preference.
@@ -332,6 +334,7 @@ impl<'a> Apiserver<'a> {
             memory_problem: view.memory_problem.as_deref(),
             failovers: view.failovers,
             vip: view.vip.as_ref().map(VipRow::from_view),
+            away: is_away(&watches),
             zone_problem: watches.iter().find_map(Watch::zone_problem),
             endpoints: view
                 .endpoints

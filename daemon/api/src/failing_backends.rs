@@ -1,4 +1,4 @@
-//! Backends that fail clients from outside, as the flows show: they refuse connections, or answer nobody.
+//! Lists the backends that refuse clients from outside, or never answer them, by the table of flows.
 //!
 //! Invariant: a backend is listed while its service sends it clients: one that is on its way out may refuse late
 //! connections. Any host may forge a refusal in a backend's name, so this is a reason to look, as a diagnosis does.
@@ -22,7 +22,7 @@ use serde::Serialize;
 /// The most backends that an answer names: as many as fit on a screen.
 const NAMED_MAX: usize = 10;
 
-/// The most frontends whose services are looked for; each takes a walk over all services.
+/// The most frontends for which an answer looks up the service. Each look-up walks all services.
 const FRONTENDS_MAX: usize = 16;
 
 words! {
@@ -52,10 +52,13 @@ pub(super) struct FailingBackendRow {
 /// Backends with what their clients meet, by what those dialled.
 type Failures = BTreeMap<(SocketAddr, Transport), BTreeSet<(SocketAddr, Failure)>>;
 
-/// The first backends that fail clients, and how many more there are.
+/// The first backends that fail clients, and how many more there are. Backends of frontends that are not looked up
+/// count as well, so that those of one service never hide those of another.
 pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec<FailingBackendRow>, usize) {
     let mut rows = Vec::new();
-    for ((frontend, transport), backends) in collect_failures(datapath).into_iter().take(FRONTENDS_MAX) {
+    let failures = collect_failures(datapath);
+    let skipped: usize = failures.values().skip(FRONTENDS_MAX).map(BTreeSet::len).sum();
+    for ((frontend, transport), backends) in failures.into_iter().take(FRONTENDS_MAX) {
         let Some(port) = NonZeroU16::new(frontend.port()) else { continue };
         let key = FrontendKey { address: frontend.ip(), port, transport };
         let Some((view, owned)) = find_owner(snapshot, &key) else { continue };
@@ -70,7 +73,7 @@ pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec
     }
     let more = rows.len().saturating_sub(NAMED_MAX);
     rows.truncate(NAMED_MAX);
-    (rows, more)
+    (rows, more.saturating_add(skipped))
 }
 
 /// How many backends fail clients in each way. One that its service has let go of counts until clients do not meet it.
@@ -116,11 +119,11 @@ pub(crate) mod tests {
     use super::*;
     use crate::fixture::{everything, many, status};
 
-    /// A backend that answers nobody, in each of these tests.
+    /// A backend that never answers, in each of these tests.
     const SILENT: (&str, &str) = ("10.96.0.0:80", "10.200.0.1:8080");
 
     /// The rows for refusals of frontends and their backends.
-    fn listed(snapshot: &Snapshot, refused: &[(&str, &str)]) -> (Vec<Value>, usize) {
+    fn list_refused(snapshot: &Snapshot, refused: &[(&str, &str)]) -> (Vec<Value>, usize) {
         let refusal = |(frontend, backend): &(&str, &str)| BackendRefusal {
             quota: QuotaId(1),
             frontend: frontend.parse().unwrap(),
@@ -139,7 +142,7 @@ pub(crate) mod tests {
 
     /// One row, at a node port.
     pub(crate) fn row() -> Value {
-        listed(&everything(), &[("192.0.2.5:30080", "10.1.0.1:8080")]).0.remove(0)
+        list_refused(&everything(), &[("192.0.2.5:30080", "10.1.0.1:8080")]).0.remove(0)
     }
 
     #[test]
@@ -150,16 +153,30 @@ pub(crate) mod tests {
         });
         assert_eq!(row(), web);
         let gone = [("192.0.2.5:30080", "10.1.0.77:8080"), ("203.0.113.1:80", "10.1.0.1:8080")];
-        assert_eq!(listed(&everything(), &gone), (Vec::new(), 0), "no backend of it, and nobody's address");
+        assert_eq!(
+            list_refused(&everything(), &gone),
+            (Vec::new(), 0),
+            "no backend of it, and nobody's address"
+        );
         let draining = [("10.96.0.53:53", "10.1.0.9:53")];
-        assert_eq!(listed(&everything(), &draining), (Vec::new(), 0), "it is on its way out");
+        assert_eq!(list_refused(&everything(), &draining), (Vec::new(), 0), "it is on its way out");
+    }
+
+    #[test]
+    fn failing_backends_of_one_service_do_not_hide_those_of_another() {
+        // Nobody has these addresses now, and each comes before that of the service.
+        let others: Vec<String> = (0..FRONTENDS_MAX).map(|number| format!("10.1.0.{number}:80")).collect();
+        let gone = others.iter().map(|it| (it.as_str(), "10.9.9.9:80"));
+        let refused: Vec<_> = gone.chain([("192.0.2.5:30080", "10.1.0.1:8080")]).collect();
+        let (rows, more) = list_refused(&everything(), &refused);
+        assert_eq!((rows.len(), more), (0, 2), "the silent one and the refused one are counted");
     }
 
     #[test]
     fn backends_beyond_the_limit_are_counted() {
         let backends: Vec<String> = (1..=14).map(|number| format!("10.200.0.{number}:8080")).collect();
         let refused: Vec<_> = backends.iter().map(|it| ("10.96.0.0:80", it.as_str())).collect();
-        let (rows, more) = listed(&many(1, 14), &refused);
+        let (rows, more) = list_refused(&many(1, 14), &refused);
         assert_eq!((rows.len(), more), (NAMED_MAX, 5), "one is refused and silent");
         assert_eq!(rows.iter().filter(|row| row["how"] == "silent").count(), 1);
     }

@@ -76,7 +76,9 @@ impl Readiness {
         let is_written = self.snapshot.error.is_none() && self.history.error.is_none();
         let are_ports_open = self.closed_ports.iter().all(|it| it.service.is_none());
         let is_in_force = self.refused_reload.is_none() && self.unwritten_drains.is_none();
-        let do_backends_answer = self.failing_checks.is_empty() && self.failing_backends.is_empty();
+        let do_backends_answer = self.failing_checks.is_empty()
+            && self.failing_backends.is_empty()
+            && self.failing_backends_omitted == 0;
         self.healthy && is_in_force && is_written && are_ports_open && do_backends_answer
     }
 
@@ -322,7 +324,7 @@ impl Status {
         let unconfigured: &[&str] = if self.nothing_configured { &NOTHING_CONFIGURED } else { &[] };
         write_section(out, "nothing is configured", unconfigured.iter().map(|it| (*it).to_owned()), 0)?;
         write_section(out, "the last reload was refused", self.describe_refused_reload().into_iter(), 0)?;
-        write_section(out, "no apiserver answers", self.apiserver.describe_absence().into_iter(), 0)?;
+        write_section(out, "the apiserver is not heard", self.apiserver.describe_absence().into_iter(), 0)?;
         write_section(out, "admin api", self.shut.iter().cloned(), 0)?;
         let drains = self.unwritten_drains.iter();
         let drains: Vec<_> =
@@ -447,7 +449,7 @@ fn write_section(
     unnamed: u64,
 ) -> io::Result<()> {
     let count = lines.len();
-    if count == 0 {
+    if count == 0 && unnamed == 0 {
         return Ok(());
     }
     writeln!(out, "\n{title}")?;

@@ -1,4 +1,4 @@
-//! The one definition of "well": what a verdict means to whoever watches over a node.
+//! The one definition of "well": what a verdict means to an operator of the node.
 //!
 //! Invariant: `holdfast status`, its exit code, the API, the conditions behind alerts and the log judge a frontend by
 //! this file. A client that fails because its objects ask for that is no outage of the node, so a tenant who scales a

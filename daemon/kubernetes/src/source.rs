@@ -58,7 +58,7 @@ pub use audit_request::AuditResult;
 pub use audit_request::{AuditMode, AuditReport};
 pub use resource::Resource;
 pub use version::{UntabledObject, UntabledObjects, Version};
-pub use view::{LastError, State, View, Watch};
+pub use view::{LastError, State, View, Watch, is_away};
 
 /// Intervals and limits of the source.
 #[derive(Clone, Debug)]

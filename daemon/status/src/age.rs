@@ -1,4 +1,4 @@
-//! How long ago a time was, beside that time: whoever reads `11:11:55Z` at night does not know what time it is.
+//! How long ago a time was, beside that time: an operator who reads `11:11:55Z` at night does not know the time.
 //!
 //! Invariant: an age never replaces a time, which can be compared with other logs and given to `--since`.
 
@@ -10,6 +10,9 @@ use crate::rfc3339::Millis;
 
 /// The length of `2026-01-08T11:11:55Z`, the shortest form of a time.
 const TIME_BYTES: usize = 20;
+
+/// The length of `2026-01-08`.
+const DATE_BYTES: usize = 10;
 
 /// The most bytes of a time that is searched for: one with nine digits of the second.
 const TIME_BYTES_MAX: usize = 30;
@@ -72,7 +75,8 @@ pub fn remove_ages(text: &str) -> String {
 
 /// The age of a text that is a time and nothing else.
 pub fn age_of_time(text: &str, now: Timestamp) -> Option<Age> {
-    if !(TIME_BYTES..=TIME_BYTES_MAX).contains(&text.len()) || text.as_bytes().get(10) != Some(&b'T') {
+    if !(TIME_BYTES..=TIME_BYTES_MAX).contains(&text.len()) || text.as_bytes().get(DATE_BYTES) != Some(&b'T')
+    {
         return None;
     }
     Some(Age { now, then: Millis::parse(text)?.seconds() })
@@ -81,10 +85,11 @@ pub fn age_of_time(text: &str, now: Timestamp) -> Option<Age> {
 /// The end of the first time in UTC, and the time. A time that touches a letter or a digit is part of something else.
 fn find_time(text: &str) -> Option<(usize, Timestamp)> {
     text.match_indices('T').find_map(|(letter, _)| {
-        let start = letter.checked_sub(10)?;
-        let tail = text.get(letter..)?;
-        let length = tail.find('Z')? + 1;
-        let time = text.get(start..letter + length).filter(|time| time.len() <= TIME_BYTES_MAX)?;
+        let start = letter.checked_sub(DATE_BYTES)?;
+        // Looks no further than a time goes, so that a long text without times costs no more than its length.
+        let tail = text.as_bytes().get(letter..)?.iter().take(TIME_BYTES_MAX - DATE_BYTES);
+        let length = tail.copied().position(|letter| letter == b'Z')? + 1;
+        let time = text.get(start..letter + length)?;
         let is_apart = |near: Option<char>| !near.is_some_and(char::is_alphanumeric);
         let before = text.get(..start)?.chars().next_back();
         let after = text.get(letter + length..)?.chars().next();
@@ -136,6 +141,13 @@ mod tests {
         ] {
             assert_eq!(add_ages(text, NOW), expected);
         }
+    }
+
+    /// Tenants write parts of the texts in which times are searched for.
+    #[test]
+    fn a_text_without_times_costs_no_more_than_its_length() {
+        let text = "T".repeat(4 << 20);
+        assert_eq!(add_ages(&text, NOW).len(), text.len());
     }
 
     proptest::proptest! {

@@ -19,7 +19,7 @@ fn one_click_from_the_first_screen_shows_why_a_service_refuses() {
             ".sentence",
             "refuses every connection (ECONNREFUSED), because this daemon has seen no usable endpoint of it yet",
         );
-        browser.until_text(".step.nobody", "It is served again with the first endpoint that is ready.");
+        browser.until_text(".step.nobody", "It is served with the first endpoint that is ready.");
         assert_eq!(browser.console(), [""; 0], "{kind:?}");
     }
 }

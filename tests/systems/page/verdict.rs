@@ -173,6 +173,23 @@ fn failing(path: &str) -> String {
     )
 }
 
+/// The answer about the apiserver as it is while no watch works.
+const AWAY: &str = "() => { const real = window.fetch; window.fetch = async (url, options) => {
+    const reply = await real(url, options);
+    if (!String(url).startsWith('/apiserver')) return reply;
+    return new Response(JSON.stringify({...await reply.json(), away: true}), reply); }; }";
+
+#[test]
+fn a_node_that_does_not_hear_the_apiserver_is_not_green() {
+    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
+    let mut browser = Browser::start(BOTH[0]);
+    browser.first(AWAY);
+    browser.open(&node.url(""));
+    browser.until_text("main", "the apiserver is not heard: this node goes on with what it knows");
+    browser.until(&health_is("bad"));
+    assert_eq!(browser.console(), [""; 0]);
+}
+
 #[test]
 fn data_that_cannot_be_refreshed_is_greyed_and_dated() {
     let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);

@@ -13,6 +13,7 @@ use holdfast_datapath::{KernelMaps, PINS_VERSION, ServedSockets, StaleSockets, S
 use holdfast_host::logging::messages::{READY, TOOK_OVER};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::deaf::listen_deaf;
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server, succeed};
 
@@ -354,27 +355,11 @@ fn sigterm_ends_a_daemon_once_it_is_reachable() {
 const SILENT: &str = "[[service]]\nname = \"silent\"\nfrontends = [\"10.96.0.31:80\"]\nbackends = [\"127.0.0.9:8080\"]\n\
     health_check = { kind = \"tcp\", timeout = \"5s\", interval = \"5s\", fall = 1 }\n";
 
-/// A listener that accepts no connection, with a full queue.
-fn deaf() -> Vec<socket2::Socket> {
-    let address = socket2::SockAddr::from(std::net::SocketAddr::from(([127, 0, 0, 9], 8080)));
-    let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    let listener = socket();
-    listener.bind(&address).unwrap();
-    listener.listen(0).unwrap();
-    let knock = || {
-        let client = socket();
-        client.set_nonblocking(true).unwrap();
-        // The connection is under way; the test does not wait for it.
-        let _ = client.connect(&address);
-        client
-    };
-    std::iter::once(listener).chain((0..4).map(|_| knock())).collect()
-}
-
 #[test]
 fn ready_does_not_wait_for_health_checks() {
     let (bed, _backend) = bed();
-    let _deaf = bed.within(Location::NODE, deaf).unwrap();
+    let _deaf =
+        bed.within(Location::NODE, || listen_deaf("127.0.0.9:8080".parse().unwrap())).unwrap().unwrap();
     let mut daemon = Daemon::new(&bed, SILENT).unwrap();
     daemon.launch().unwrap();
     daemon.wait_until(|it| Ok(it.logged().contains("backend unready"))).unwrap();

@@ -1,11 +1,10 @@
-//! A backend that answers nobody, as `status` names it once clients from outside meet it.
+//! A backend that never answers, as `status` names it once clients from outside meet it.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Child;
 
 use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::deaf::listen_deaf;
 use holdfast_tests::bed::{Bed, Layout, Location, Neighbour};
-use socket2::{Domain, SockAddr, Socket, Type};
 
 const MANIFEST: &str = "
 apiVersion: v1
@@ -34,23 +33,6 @@ fn bed() -> Bed {
     bed
 }
 
-/// A listener of the pod that accepts no connection, and whose queue is full: the kernel drops each further SYN.
-fn deaf() -> Vec<Socket> {
-    let address = SockAddr::from(SocketAddr::from((Ipv4Addr::new(10, 1, 0, 2), 8080)));
-    let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    let listener = socket();
-    listener.bind(&address).unwrap();
-    listener.listen(0).unwrap();
-    let knock = || {
-        let client = socket();
-        client.set_nonblocking(true).unwrap();
-        // The connection is under way; nobody waits for it.
-        let _ = client.connect(&address);
-        client
-    };
-    std::iter::once(listener).chain((0..4).map(|_| knock())).collect()
-}
-
 /// A client outside that tries for as long as people do.
 fn client(bed: &Bed) -> Child {
     let mut command = bed.command(Location::far("machine"), "timeout").unwrap();
@@ -61,7 +43,8 @@ fn client(bed: &Bed) -> Child {
 #[test]
 fn kernel_a_backend_that_answers_no_client_is_named_by_status() {
     let bed = bed();
-    let _deaf = bed.within(Location::pod("pod"), deaf).unwrap();
+    let _deaf =
+        bed.within(Location::pod("pod"), || listen_deaf("10.1.0.2:8080".parse().unwrap())).unwrap().unwrap();
     let mut daemon = Daemon::new(&bed, CONFIG).unwrap();
     daemon.write_manifest("shop.yaml", MANIFEST).unwrap();
     daemon.start().unwrap();

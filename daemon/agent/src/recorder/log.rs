@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(found, expected, "{old} to {new}, {reason:?}");
     }
 
-    /// `journalctl -p warning` shows the beginning of every outage that nobody asked for, and `-p notice` its end too.
+    /// `journalctl -p warning` shows the beginning of every unintended outage, and `-p notice` its end too.
     #[test]
     fn the_beginning_of_an_outage_is_a_warning_and_its_end_a_notice() {
         use Verdict::{

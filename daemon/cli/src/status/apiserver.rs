@@ -9,9 +9,6 @@ use serde::{Deserialize, Serialize};
 
 const NODES: &str = "nodes";
 
-/// The state of a watch after a failure.
-const WAITING: &str = "waiting";
-
 /// The state of a watch during its list.
 const LISTING: &str = "listing";
 
@@ -22,6 +19,9 @@ const ABSENT: &str = "absent";
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Apiserver {
     enabled: bool,
+    /// Whether this node hears of no change.
+    #[serde(default)]
+    away: bool,
     #[serde(default)]
     zone_problem: Option<String>,
     watches: Vec<Watch>,
@@ -48,7 +48,7 @@ impl Apiserver {
             // Services work without a watch of this node's Node.
             (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used_endpoints())),
             (_, []) => Some(self.used_endpoints()),
-            _ if self.is_away() => Some("none answers".to_owned()),
+            _ if self.is_away() => Some("not heard".to_owned()),
             (_, broken) if broken.iter().all(|watch| watch.state == LISTING) => {
                 Some(self.describe_listing(broken))
             }
@@ -56,19 +56,17 @@ impl Apiserver {
         }
     }
 
-    /// Whether this node hears of no change at all.
-    pub(super) fn is_away(&self) -> bool {
-        let mut needed = self.needed_watches().peekable();
-        self.enabled && needed.peek().is_some() && needed.all(|watch| watch.state == WAITING)
+    pub(super) const fn is_away(&self) -> bool {
+        self.away
     }
 
-    /// What an operator needs to know while no apiserver answers.
+    /// What an operator needs to know while the apiserver is away.
     pub(super) fn describe_absence(&self) -> Vec<String> {
         if !self.is_away() {
             return Vec::new();
         }
         let why = self.needed_watches().find_map(|watch| watch.last_error.as_deref());
-        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let why = why.map(|why| format!("; the last try: {why}")).unwrap_or_default();
         let heard = describe_last_heard(&self.needed_watches().collect::<Vec<_>>());
         vec![
             format!("{heard}{why}"),
@@ -128,7 +126,8 @@ mod tests {
 
     #[track_caller]
     fn check(enabled: bool, watches: Vec<Watch>, expected: Option<&str>) {
-        assert_eq!(Apiserver { enabled, zone_problem: None, watches }.describe_state().as_deref(), expected);
+        let answer = Apiserver { enabled, away: false, zone_problem: None, watches };
+        assert_eq!(answer.describe_state().as_deref(), expected);
     }
 
     #[test]
@@ -145,6 +144,7 @@ mod tests {
         );
         let without = Apiserver {
             enabled: true,
+            away: false,
             zone_problem: Some("the own Node cannot be read".to_owned()),
             watches: vec![good(), watch("nodes", "waiting", None, Some("500"))],
         };
@@ -164,20 +164,16 @@ mod tests {
     }
 
     #[test]
-    fn while_no_watch_works_the_node_is_not_well_and_says_since_when() {
-        let heard = Some("2026-01-08T11:11:55Z");
-        let waiting = || watch("services", "waiting", heard, Some("10.0.0.1:6443: connection refused"));
-        let absent = || watch("serviceimports", "absent", None, None);
-        let absence =
-            |enabled, watches| Apiserver { enabled, zone_problem: None, watches }.describe_absence();
-        let lines = absence(true, vec![waiting(), absent()]);
-        assert_eq!(lines[0], "last heard 2026-01-08T11:11:55Z: 10.0.0.1:6443: connection refused");
+    fn while_no_watch_works_the_line_of_the_apiserver_says_so_and_a_section_since_when() {
+        let waiting =
+            watch("services", "waiting", Some("2026-01-08T11:11:55Z"), Some("10.0.0.1:6443: refused"));
+        let watches = vec![waiting, watch("serviceimports", "absent", None, None)];
+        let mut answer = Apiserver { enabled: true, away: true, zone_problem: None, watches };
+        let lines = answer.describe_absence();
+        assert_eq!(lines[0], "last heard 2026-01-08T11:11:55Z; the last try: 10.0.0.1:6443: refused");
         assert_eq!(lines.last().map(String::as_str), Some("next: holdfast apiserver"));
-        check(true, vec![waiting(), absent()], Some("none answers"));
-        // Another apiserver answers, or this one again.
-        assert!(absence(true, vec![waiting(), watch("nodes", "listing", heard, None)]).is_empty());
-        assert!(absence(true, vec![waiting(), watch("nodes", "watching", heard, None)]).is_empty());
-        // No cluster.
-        assert!(absence(false, Vec::new()).is_empty());
+        assert_eq!(answer.describe_state().as_deref(), Some("not heard"));
+        answer.away = false;
+        assert!(answer.describe_absence().is_empty());
     }
 }

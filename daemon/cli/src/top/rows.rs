@@ -5,6 +5,8 @@
 use std::cmp::Ordering;
 
 use holdfast_core::facts::Timestamp;
+use holdfast_core::snapshot::Verdict;
+use holdfast_core::str_enum::StrEnum;
 use holdfast_status::age::Age;
 use holdfast_status::printable::sanitise_line;
 use holdfast_status::rfc3339::Millis;
@@ -72,7 +74,7 @@ pub(super) enum Column {
     Reason,
     Backends,
     Since,
-    Connects,
+    Sent,
     Refused,
     Dropped,
     Type,
@@ -85,7 +87,7 @@ impl Column {
         Self::Reason,
         Self::Backends,
         Self::Since,
-        Self::Connects,
+        Self::Sent,
         Self::Refused,
         Self::Dropped,
         Self::Type,
@@ -98,7 +100,7 @@ impl Column {
             Self::Reason => "REASON",
             Self::Backends => "BACKENDS",
             Self::Since => "SINCE",
-            Self::Connects => "CONNECTS",
+            Self::Sent => "SENT",
             Self::Refused => "REFUSED",
             Self::Dropped => "DROPPED",
             Self::Type => "TYPE",
@@ -123,7 +125,7 @@ impl Column {
             Self::Reason => (a.reason == NONE, &a.reason).cmp(&(b.reason == NONE, &b.reason)),
             Self::Backends => a.backends.cmp(&b.backends),
             Self::Since => b.since.cmp(&a.since),
-            Self::Connects => clients(b, |it| it.connects).cmp(&clients(a, |it| it.connects)),
+            Self::Sent => clients(b, |it| it.connects).cmp(&clients(a, |it| it.connects)),
             Self::Refused => clients(b, |it| it.refused).cmp(&clients(a, |it| it.refused)),
             Self::Dropped => clients(b, |it| it.dropped).cmp(&clients(a, |it| it.dropped)),
             Self::Type => a.kind.cmp(&b.kind),
@@ -135,18 +137,12 @@ impl Column {
 /// What a row shows that has nothing in a column.
 const NONE: &str = "-";
 
-/// How bad a verdict is for clients; an unknown one is worst, so that nobody overlooks it.
+/// How bad a verdict is for clients. No verdict harms no client; an unknown one is worst, so that it is not overlooked.
 fn severity(verdict: &str) -> u8 {
-    match verdict {
-        NONE => 0,
-        "serving" => 1,
-        "bypassed" | "passing" => 2,
-        "draining" => 3,
-        "held" => 4,
-        "conflict" => 5,
-        "dropping" => 6,
-        "refusing" => 7,
-        _ => 8,
+    match Verdict::from_spelling(verdict) {
+        Some(verdict) => verdict.severity(),
+        None if verdict == NONE => 0,
+        None => u8::MAX,
     }
 }
 
@@ -206,7 +202,7 @@ impl Row {
             Column::Reason => self.reason.clone(),
             Column::Backends => self.backends.to_string(),
             Column::Since => self.since.map_or_else(|| NONE.to_owned(), |then| Age { now, then }.to_string()),
-            Column::Connects => clients(|it| it.connects),
+            Column::Sent => clients(|it| it.connects),
             Column::Refused => clients(|it| it.refused),
             Column::Dropped => clients(|it| it.dropped),
             Column::Type => self.kind.clone(),
@@ -302,7 +298,7 @@ pub(super) mod tests {
             (Column::Reason, "dcba"),
             (Column::Backends, "dbac"),
             (Column::Since, "dcba"),
-            (Column::Connects, "bcad"),
+            (Column::Sent, "bcad"),
             (Column::Refused, "abcd"),
             (Column::Dropped, "abcd"),
             (Column::Type, "abcd"),

@@ -35,7 +35,7 @@ pub(super) fn compose(state: &mut State, (columns, rows): (usize, usize)) -> Vec
 fn compose_head(state: &State, columns: usize, most: usize) -> Vec<String> {
     let outage = state.describe_outage();
     let head = state.answers.iter().flat_map(|answers| answers.head.iter().chain(&answers.attention));
-    bound(
+    limit_lines(
         outage.iter().chain(head).flat_map(|line| wrap(line, columns)).collect(),
         most,
         "`holdfast status` has all",
@@ -47,7 +47,7 @@ fn compose_detail(state: &State, columns: usize, most: usize) -> Vec<String> {
         return Vec::new();
     };
     let lines = row.detail(answers.now()).iter().flat_map(|line| wrap(line, columns)).collect();
-    let lines = bound(lines, most.saturating_sub(1), "`holdfast explain` has all");
+    let lines = limit_lines(lines, most.saturating_sub(1), "`holdfast explain` has all");
     std::iter::once(String::new()).chain(lines).take(most).collect()
 }
 
@@ -168,7 +168,7 @@ fn wrap(text: &str, columns: usize) -> Vec<String> {
 }
 
 /// At most so many lines; the last one counts what has no room.
-fn bound(mut lines: Vec<String>, most: usize, has_all: &str) -> Vec<String> {
+fn limit_lines(mut lines: Vec<String>, most: usize, has_all: &str) -> Vec<String> {
     let more = lines.len().saturating_sub(most);
     if more > 0 {
         lines.truncate(most.saturating_sub(1));
@@ -202,11 +202,11 @@ mod tests {
             not serving
               1 refusing (vanished): demo/s00000
 
-              SERVICE      VERDICT*  REASON    BACKENDS  SINCE      CONNECTS  REFUSED  DROPP
-              demo/s00000  refusing  vanished  0         3 min ago  0         0        0    
-            > demo/s00003  refusing  vanished  3         3 min ago  3         0        0    
-              demo/s00001  serving   -         1         3 min ago  1         0        0    
-              demo/s00002  serving   -         2         3 min ago  2         0        0    
+              SERVICE      VERDICT*  REASON    BACKENDS  SINCE      SENT  REFUSED  DROPPED  
+              demo/s00000  refusing  vanished  0         3 min ago  0     0        0        
+            > demo/s00003  refusing  vanished  3         3 min ago  3     0        0        
+              demo/s00001  serving   -         1         3 min ago  1     0        0        
+              demo/s00002  serving   -         2         3 min ago  2     0        0        
 
 
 
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn what_has_no_room_is_counted() {
         let lines = ["a", "b", "c"].map(str::to_owned).to_vec();
-        assert_eq!(bound(lines.clone(), 3, "x"), ["a", "b", "c"]);
-        assert_eq!(bound(lines, 2, "x"), ["a", "and 2 more lines: x"]);
+        assert_eq!(limit_lines(lines.clone(), 3, "x"), ["a", "b", "c"]);
+        assert_eq!(limit_lines(lines, 2, "x"), ["a", "and 2 more lines: x"]);
     }
 }

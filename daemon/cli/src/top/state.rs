@@ -14,6 +14,9 @@ use super::rows::{Column, Row, select_rows};
 /// The most characters of a filter.
 const FILTER_CHARS_MAX: usize = 64;
 
+/// An answer that is older than this is late, also on a large node.
+const LATE: Duration = Duration::from_secs(30);
+
 /// How many rows a page has.
 const PAGE: isize = 10;
 
@@ -179,9 +182,6 @@ impl State {
     }
 }
 
-/// An answer that is older than this is late, also on a large node.
-const LATE: Duration = Duration::from_secs(30);
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::rows::tests::{NOW, row};
@@ -208,7 +208,7 @@ pub(super) mod tests {
         keys.iter().any(|key| state.press(*key))
     }
 
-    fn selected(state: &State) -> &str {
+    fn selected_service(state: &State) -> &str {
         state.row(state.selected_place()).map_or("none", |row| &row.service)
     }
 
@@ -227,15 +227,15 @@ pub(super) mod tests {
     #[test]
     fn the_selected_service_stays_selected() {
         let mut state = state(10);
-        assert_eq!(selected(&state), "demo/s00000", "the worst one is first");
+        assert_eq!(selected_service(&state), "demo/s00000", "the worst one is first");
         press(&mut state, &[Key::Down, Key::Down]);
-        assert_eq!(selected(&state), "demo/s00006");
+        assert_eq!(selected_service(&state), "demo/s00006");
         press(&mut state, &[Key::Left, Key::Tab]);
-        assert_eq!((selected(&state), state.selected_place()), ("demo/s00006", 3));
+        assert_eq!((selected_service(&state), state.selected_place()), ("demo/s00006", 3));
         press(&mut state, &[Key::End]);
-        assert_eq!(selected(&state), "demo/s00000");
+        assert_eq!(selected_service(&state), "demo/s00000");
         press(&mut state, &[Key::PageDown, Key::Home, Key::Up]);
-        assert_eq!(selected(&state), "demo/s00009");
+        assert_eq!(selected_service(&state), "demo/s00009");
         state.update(Ok(answers(5)));
         assert_eq!(state.selected_place(), 0, "it is gone");
     }

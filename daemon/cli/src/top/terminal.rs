@@ -47,7 +47,7 @@ impl<'o, W: Write> Terminal<'o, W> {
 
 impl<W: Write> Drop for Terminal<'_, W> {
     fn drop(&mut self) {
-        // The terminal may be gone, and nobody is left to hear of that.
+        // The terminal may be gone; then there is no place to report it.
         let _ = self.out.write_all(LEAVE.as_bytes()).and_then(|()| self.out.flush());
         if let Some(mode) = &self.mode {
             // Keys that were pressed meanwhile are not for the shell.

@@ -103,6 +103,12 @@ impl Watch {
         self.last_received.map(|received| now.saturating_duration_since(received))
     }
 
+    /// Whether the last attempt failed, and nothing has come since. A new attempt changes nothing until it is answered.
+    fn is_unanswered(&self) -> bool {
+        let is_after_all = |error: &LastError| self.last_received.is_none_or(|received| received < error.at);
+        self.state != State::Watching && self.last_error.as_ref().is_some_and(is_after_all)
+    }
+
     /// Why the node's zone is unknown or may be stale.
     pub fn zone_problem(&self) -> Option<String> {
         let is_watched = self.state == State::Watching;
@@ -138,6 +144,12 @@ impl Watch {
     }
 }
 
+/// Whether this node hears of no change, because no watch works. A kind that the cluster lacks does not count.
+pub fn is_away(watches: &[Watch]) -> bool {
+    let mut needed = watches.iter().filter(|watch| watch.state != State::Absent).peekable();
+    needed.peek().is_some() && needed.all(Watch::is_unanswered)
+}
+
 /// All watches. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -168,5 +180,36 @@ impl View {
     /// The current state of the watches; empty without an apiserver.
     pub fn current(&self) -> Vec<Watch> {
         self.watches.iter().map(|watch| watch.borrow().clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A watch whose last byte and whose last error came so many seconds after the start.
+    fn watch(state: State, received: Option<u32>, failed: Option<u32>) -> Watch {
+        let start = Instant::now();
+        let error = |after| LastError { text: "connection refused".into(), at: start + SECOND * after };
+        Watch {
+            state,
+            last_received: received.map(|after| start + SECOND * after),
+            last_error: failed.map(error),
+            ..Watch::new(Resource::Services)
+        }
+    }
+
+    #[test]
+    fn an_apiserver_is_away_while_no_watch_has_got_an_answer_since_its_last_error() {
+        let absent = || watch(State::Absent, None, None);
+        let failed = || watch(State::Waiting, Some(1), Some(2));
+        assert!(is_away(&[failed(), absent()]));
+        assert!(is_away(&[failed(), watch(State::Listing, None, Some(2))]), "a new attempt hangs");
+        assert!(!is_away(&[failed(), watch(State::Listing, Some(3), Some(2))]), "its list arrives");
+        assert!(!is_away(&[failed(), watch(State::Watching, Some(1), Some(2))]));
+        assert!(!is_away(&[failed(), watch(State::Waiting, None, None)]), "it has not been tried yet");
+        assert!(!is_away(&[absent()]) && !is_away(&[]), "there is nothing to hear");
     }
 }

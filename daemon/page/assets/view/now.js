@@ -29,6 +29,7 @@ function nowView() {
 // The problems of this node besides clients that fail, each with why.
 function problems() {
   const [ready, datapath, services] = ["/readyz", "/datapath", "/services"].map(answer);
+  const apiserver = answer("/apiserver");
   const rejected = (services?.rejected.length ?? 0) + (services?.rejected_dropped ?? 0);
   const errors = [...store.rows.values()].filter((row) => row.error);
   const checks = (ready?.failing_checks?.length ?? 0) + (ready?.failing_checks_omitted ?? 0);
@@ -36,6 +37,10 @@ function problems() {
   return [
     isUnconfigured(ready, services) && ["nothing is configured: ", UNCONFIGURED],
     ready && !ready.healthy && ["not ready: ", ready.reason],
+    apiserver?.away && [
+      h("a", { href: link("apiserver") }, "the apiserver is not heard"),
+      ": this node goes on with what it knows, and learns of no rollout",
+    ],
     ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
     ready?.unwritten_drains && ["a restart would lose the last orders to drain: ", ready.unwritten_drains],
     ready?.snapshot.error && ["a restart begins with an older state: ", ready.snapshot.error],

@@ -569,7 +569,7 @@ pub(super) const APISERVER: Case = Case {
             &["status"],
             1,
             &[
-                "no apiserver answers",
+                "the apiserver is not heard",
                 "last heard 20",
                 "refused",
                 "learns of no rollout",
