@@ -1,17 +1,21 @@
-//! A diagnosis for people: the headline and the next step first, then the findings.
+//! A diagnosis for people: the headline and the next step first, then the findings, each told once.
 //!
 //! Invariant: no line is longer than [`COLUMNS_MAX`] except for commands, which are not broken.
 
 use std::fmt::Write as _;
 
-use super::finding::{Risk, State};
+use super::finding::{Remedy, Risk, State};
 use super::formatting::{clean, format_count, join_names};
 use super::json::{DiagnosedFrontend, Diagnosis, EndpointCounts, FindingRow};
 use super::limits::COLUMNS_MAX;
 use super::unknown_checks::{UnknownGroup, group_unknown};
+use holdfast_status::age::{Age, add_ages};
 
 /// The column at which the texts of findings begin.
 const INDENT: usize = 34;
+
+/// The check whose finding the history below it tells in full.
+const TOLD_BY_HISTORY: &str = "history.recent";
 
 /// Renders a diagnosis. `all` adds checks that found nothing wrong or were skipped.
 pub fn render_text(it: &Diagnosis<'_>, all: bool) -> String {
@@ -20,8 +24,10 @@ pub fn render_text(it: &Diagnosis<'_>, all: bool) -> String {
     render_verdict(&mut out, it);
     // An unanswered check is told by the finding that explains it.
     let is_told = |row: &FindingRow<'_>| row.state.0 == State::Unknown && row.explained_by.is_some();
-    let is_shown =
-        |row: &&FindingRow<'_>| all || !matches!(row.state.0, State::Ok | State::Skipped) && !is_told(row);
+    let is_hidden = |row: &FindingRow<'_>| {
+        matches!(row.state.0, State::Ok | State::Skipped) || is_told(row) || row.id == TOLD_BY_HISTORY
+    };
+    let is_shown = |row: &&FindingRow<'_>| all || !is_hidden(row);
     let mut rows: Vec<&FindingRow<'_>> = it.findings.iter().filter(is_shown).collect();
     let unanswered: Vec<&str> =
         it.findings.iter().filter(|row| !all && is_told(row)).map(|row| row.id).collect();
@@ -33,12 +39,12 @@ pub fn render_text(it: &Diagnosis<'_>, all: bool) -> String {
     let groups = if all { Vec::new() } else { group_shared_reasons(&rows) };
     for row in rows {
         match groups.iter().find(|group| group.ids.contains(&row.id)) {
-            None => render_finding(&mut out, row, &unanswered),
+            None => render_finding(&mut out, row, &unanswered, it.verdict.finding == Some(row.id)),
             Some(group) if group.first.id == row.id => render_unknown_group(&mut out, group),
             Some(_) => {}
         }
     }
-    render_facts(&mut out, it, unanswered.len());
+    render_facts(&mut out, it, unanswered.len(), all);
     out
 }
 
@@ -75,7 +81,10 @@ fn render_header(out: &mut String, it: &Diagnosis<'_>) {
 
 fn render_verdict(out: &mut String, it: &Diagnosis<'_>) {
     let verdict = match (it.verdict.state, it.verdict.since) {
-        (Some(state), Some(since)) => format!("{} since {since}. ", state.to_string().to_uppercase()),
+        (Some(state), Some(since)) => {
+            let age = Age { now: it.taken.0, then: since.0 };
+            format!("{} since {since} ({age}). ", state.to_string().to_uppercase())
+        }
         _ => String::new(),
     };
     let sure = match it.verdict.confidence.to_string().as_str() {
@@ -90,18 +99,29 @@ fn render_verdict(out: &mut String, it: &Diagnosis<'_>) {
             risk => format!(" ({})", risk.as_str()),
         };
         push_wrapped(out, 0, 2, &format!("Next{risk}: {}", next.text));
+        render_command(out, next);
     }
 }
 
-/// Writes a finding. Of the findings that it explains, the unanswered ones are only counted.
-fn render_finding(out: &mut String, it: &FindingRow<'_>, unanswered: &[&str]) {
+/// Writes the command of a remedy, unless its text has it already.
+fn render_command(out: &mut String, remedy: &Remedy) {
+    if let Some(command) =
+        remedy.command.as_ref().map(ToString::to_string).filter(|it| !remedy.text.contains(it))
+    {
+        push_line(out, &format!("        {command}"));
+    }
+}
+
+/// Writes a finding. Of the findings that it explains, the unanswered ones are only counted. What the headline and the
+/// next step have said of it is not said again.
+fn render_finding(out: &mut String, it: &FindingRow<'_>, unanswered: &[&str], is_headline: bool) {
     let head = format!("  {:<8} {:<22} ", it.state.to_string(), it.id);
     let sure = match it.confidence.to_string().as_str() {
         "certain" => String::new(),
         confidence => format!(" ({confidence})"),
     };
-    let text = format!("{head}{}{sure}", it.message);
-    push_wrapped(out, 0, INDENT, &text);
+    let text = if is_headline { "see above".to_owned() } else { format!("{}{sure}", it.message) };
+    push_wrapped(out, 0, INDENT, &format!("{head}{text}"));
     if let Some(cause) = it.explained_by {
         push_line(out, &format!("{:INDENT$}because of {cause}", ""));
         return;
@@ -109,16 +129,14 @@ fn render_finding(out: &mut String, it: &FindingRow<'_>, unanswered: &[&str]) {
     if matches!(it.state.0, State::Ok | State::Skipped | State::Unknown) {
         return;
     }
-    for remedy in it.remedies {
+    for remedy in it.remedies.iter().skip(usize::from(is_headline)) {
         let risk = match remedy.risk.0 {
             Risk::Safe => "remedy (safe)",
             Risk::Disruptive => "remedy (DISRUPTIVE)",
             Risk::Destructive => "remedy (DESTRUCTIVE)",
         };
         push_wrapped(out, 4, 8, &format!("{risk}: {}", remedy.text));
-        if let Some(command) = &remedy.command {
-            push_line(out, &format!("        {command}"));
-        }
+        render_command(out, remedy);
     }
     if !it.explains.is_empty() {
         let (counted, named): (Vec<&str>, Vec<&str>) =
@@ -141,30 +159,37 @@ fn render_unknown_group(out: &mut String, group: &UnknownGroup<'_>) {
 }
 
 /// Writes what was counted. `unanswered`: how many unknown checks another finding tells.
-fn render_facts(out: &mut String, it: &Diagnosis<'_>, unanswered: usize) {
+fn render_facts(out: &mut String, it: &Diagnosis<'_>, unanswered: usize, all: bool) {
     out.push('\n');
     push_line(out, &format!("  endpoints   {}", describe_endpoints(&it.endpoints)));
-    render_probes(out, it);
+    render_probes(out, it, all);
     for (place, record) in it.history.iter().enumerate() {
         let head = if place == 0 { "history     " } else { "            " };
-        push_wrapped(out, 2, 14, &format!("{head}{}", clean(&record.sentence())));
+        push_wrapped(out, 2, 14, &format!("{head}{}", add_ages(&clean(&record.sentence()), it.taken.0)));
     }
     push_wrapped(out, 2, 14, &format!("not checked {}", it.not_checked.join(", ")));
+    push_line(out, &format!("  {}; exit {}", describe_counts(it, unanswered), it.exit));
+}
+
+/// How many findings there are of each state. Errors that follow from another finding are no faults of their own.
+fn describe_counts(it: &Diagnosis<'_>, unanswered: usize) -> String {
     let n = &it.counts;
-    let told = if unanswered > 0 { format!(", {unanswered} without an answer") } else { String::new() };
-    push_line(
-        out,
-        &format!(
-            "  {}, {}, {} to know, {} unknown{told}, {} ok, {} skipped; exit {}",
-            format_count(n.error, "error"),
-            format_count(n.warning, "warning"),
-            n.info,
-            n.unknown.saturating_sub(unanswered),
-            n.ok,
-            n.skipped,
-            it.exit
-        ),
-    );
+    let is_consequence = |row: &&FindingRow<'_>| row.state.0 == State::Error && row.explained_by.is_some();
+    let note = |number: usize, text: &str| match number {
+        0 => String::new(),
+        _ => format!(" ({number} {text})"),
+    };
+    format!(
+        "{}{}, {}, {} info, {} unknown{}, {} ok, {} skipped",
+        format_count(n.error, "error"),
+        note(it.findings.iter().filter(is_consequence).count(), "because of another finding"),
+        format_count(n.warning, "warning"),
+        n.info,
+        n.unknown,
+        note(unanswered, "because of another finding"),
+        n.ok,
+        n.skipped
+    )
 }
 
 /// The endpoints by state. No word of it is one of our verdicts.
@@ -180,8 +205,8 @@ fn describe_endpoints(counts: &EndpointCounts) -> String {
     if named.is_empty() { "none".to_owned() } else { named.join(", ") }
 }
 
-/// Writes the results of test connections to frontends, and once why others were not tried.
-fn render_probes(out: &mut String, it: &Diagnosis<'_>) {
+/// Writes the results of test connections to frontends. `all` adds why others were not tried, once.
+fn render_probes(out: &mut String, it: &Diagnosis<'_>, all: bool) {
     let is_tried = |it: &&DiagnosedFrontend| it.untried_reason.is_none();
     let tried = it.frontends.iter().filter(is_tried);
     let tried: Vec<String> =
@@ -189,7 +214,7 @@ fn render_probes(out: &mut String, it: &Diagnosis<'_>) {
     if !tried.is_empty() {
         push_wrapped(out, 2, 14, &format!("probes      {}", tried.join("   ")));
     }
-    let untried: Vec<&DiagnosedFrontend> = it.frontends.iter().filter(|it| !is_tried(it)).collect();
+    let untried: Vec<&DiagnosedFrontend> = it.frontends.iter().filter(|it| all && !is_tried(it)).collect();
     if let Some(why) = untried.first().and_then(|it| it.untried_reason) {
         let places = join_names(untried.iter().map(|it| &it.place));
         push_wrapped(out, 2, 14, &format!("not tried   {places}: {why}"));
