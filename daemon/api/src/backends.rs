@@ -199,7 +199,9 @@ impl Table for BackendTable {
         wide_column("SLICES", |row, _, cells| {
             cells.put(row.slices.names().map(ToString::to_string).collect::<Vec<_>>().join(","));
         }),
-        column("TARGET", |row, _, cells| cells.put_optional(row.target.as_ref().map(Target::describe_state))),
+        column("TARGET", |row, _, cells| {
+            cells.put_optional(row.target.as_ref().map(|it| it.describe_state(row.service.0.namespace())));
+        }),
     ];
     type Place = BackendPosition;
     type Row<'a> = BackendRow<'a>;
@@ -301,7 +303,9 @@ impl BackendRow<'_> {
 }
 
 impl Target<'_> {
-    fn describe_state(&self) -> String {
-        format!("{} {}/{}", self.kind, self.namespace, self.name)
+    /// The object's name. A reference without a namespace is to an object of the service's own.
+    fn describe_state(&self, service_namespace: &str) -> String {
+        let namespace = if self.namespace.is_empty() { service_namespace } else { self.namespace };
+        format!("{} {namespace}/{}", self.kind, self.name)
     }
 }

@@ -145,7 +145,7 @@ impl Table for Frontends {
         }),
         column("VERDICT", |row, _, cells| cells.put(row.verdict)),
         column("REASON", |row, _, cells| cells.put_optional(row.reason)),
-        column("STATUS", |row, _, cells| cells.put(row.status)),
+        column("WRITE", |row, _, cells| cells.put(row.status)),
         wide_column("SOURCE", |row, _, cells| cells.put(row.source)),
         wide_column("OWNER", |row, _, cells| cells.put_optional(row.owner)),
         wide_column("AFFINITY", |row, _, cells| {

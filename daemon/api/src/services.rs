@@ -149,10 +149,12 @@ impl Table for Services {
     const COLUMNS: &'static [Column<Self>] = &[
         column("SERVICE", |row, _, cells| cells.put(row.service)),
         column("TYPE", |row, _, cells| cells.put_optional(row.r#type)),
-        column("STATE", |row, _, cells| cells.put(row.state)),
-        column("VERDICT", |row, _, cells| cells.put_optional(row.verdict)),
+        column("VERDICT", |row, _, cells| match row.verdict {
+            Some(verdict) => cells.put(verdict),
+            None => cells.put(row.state),
+        }),
         column("REASON", |row, _, cells| cells.put_optional(row.reason)),
-        column("STATUS", |row, _, cells| cells.put(row.status)),
+        column("WRITE", |row, _, cells| cells.put(row.status)),
         column("FRONTENDS", |row, _, cells| cells.put(row.frontends)),
         column("BACKENDS", |row, _, cells| cells.put(row.backends)),
         column("SLICES", |row, _, cells| cells.put(row.slices)),

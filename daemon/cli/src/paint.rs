@@ -151,7 +151,7 @@ mod tests {
     }
 
     const TABLE: &str =
-        "SERVICE      VERDICT   STATUS\ndefault/web  serving   done  \ndefault/gone refusing  done";
+        "SERVICE      VERDICT   WRITE \ndefault/web  serving   done  \ndefault/gone refusing  done";
 
     #[test]
     fn colours_appear_only_on_terminals_that_want_them() {
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn cells_and_headings_are_painted_in_any_chunks() {
-        let head = "\u{1b}[1mSERVICE      VERDICT   STATUS\u{1b}[0m";
+        let head = "\u{1b}[1mSERVICE      VERDICT   WRITE \u{1b}[0m";
         let web = "default/web  \u{1b}[32mserving\u{1b}[0m";
         let whole = through(true, &[TABLE]);
         assert!(whole.starts_with(head) && whole.contains(web), "{whole:?}");

@@ -79,8 +79,8 @@ fn a_table_equals_the_answer_of_the_api() {
         &ran,
         Exit::Good,
         &expect![[r#"
-            SERVICE      PORT  TYPE      FRONTEND           VERDICT  REASON  STATUS  BACKENDS
-            default/web  http  NodePort  0.0.0.0:30080/TCP  serving  -       done    10.1.0.1:8080
+            SERVICE      PORT  TYPE      FRONTEND           VERDICT  REASON  WRITE  BACKENDS
+            default/web  http  NodePort  0.0.0.0:30080/TCP  serving  -       done   10.1.0.1:8080
         "#]],
         &expect![""],
     );
@@ -489,7 +489,7 @@ fn status_shows_every_problem() {
               next: holdfast diagnose default/elsewhere
 
             failing health checks
-              default/web: [fd00::1]:9000 by http, at 2026-01-08T11:11:55.000Z (3 min ago): not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
+              default/web: [fd00::1]:9000 fails http checks, 1 in a row, the last at 2026-01-08T11:11:55.000Z (3 min ago): not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
               next: holdfast diagnose default/web
 
             errors

@@ -162,6 +162,9 @@ pub struct Trigger {
     pub ordered: Option<Millis>,
 }
 
+/// The manager that holdfast's health checks of a `[[service]]` name.
+pub const HEALTH_CHECK_WRITER: &str = "health-check";
+
 /// The last entry of `managedFields`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastWriter {

@@ -159,7 +159,10 @@ fn kernel_a_dead_local_backend_and_a_failed_check_are_findings() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("own health checks fail for 1 of 2 backends: 127.0.0.9:8080"), "{text}");
     let status = daemon.tell(&["status"]).unwrap();
-    assert!(status.contains("failing health checks\n  static/web: 127.0.0.9:8080 by tcp"), "{status}");
+    assert!(
+        status.contains("failing health checks\n  static/web: 127.0.0.9:8080 fails tcp checks"),
+        "{status}"
+    );
     let (code, text) = diagnosed(&daemon, &["static/web", "--no-probe"]);
     assert!(code == Some(1) && text.contains("not checked connections from this host"), "{text}");
     drop(good);

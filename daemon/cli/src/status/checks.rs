@@ -23,6 +23,7 @@ struct LastCheck {
     result: String,
     error: Option<String>,
     at: String,
+    in_a_row: u32,
 }
 
 /// A backend that failed clients from outside lately, although new ones get it.
@@ -58,9 +59,10 @@ impl FailingCheck {
 
     pub(super) fn describe_state(&self) -> String {
         let Self { service, backend, check: Check { kind, last } } = self;
-        let last = last.as_ref().map_or_else(String::new, |LastCheck { error, at, .. }| {
-            format!(", at {at}: {}", error.as_deref().unwrap_or("the reason is unknown"))
+        let last = last.as_ref().map_or_else(String::new, |LastCheck { error, at, in_a_row, .. }| {
+            let why = error.as_deref().unwrap_or("the reason is unknown");
+            format!(", {in_a_row} in a row, the last at {at}: {why}")
         });
-        format!("{service}: {backend} by {kind}{last}")
+        format!("{service}: {backend} fails {kind} checks{last}")
     }
 }

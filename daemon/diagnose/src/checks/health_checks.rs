@@ -43,7 +43,7 @@ pub(super) fn check_health_checks(case: &Case<'_>) -> Judgement {
         );
         Judgement::error_if(unusable.len() == all.len(), sentence)
             .with("failed", to_json(&unusable))
-            .remedy(Remedy::safe("Look at these backends, and at what `health_check` expects of them."))
+            .remedy(look_at(&unusable, "and what `health_check` of the configuration expects."))
     } else if !failing.is_empty() {
         Judgement::warning(format!(
             "The last health check failed for {} of {number}, which still gets clients: {}.",
@@ -51,7 +51,7 @@ pub(super) fn check_health_checks(case: &Case<'_>) -> Judgement {
             describe_backends(&failing)
         ))
         .with("failed", to_json(&failing))
-        .remedy(Remedy::safe("Look at these backends: further failures take new clients from them."))
+        .remedy(look_at(&failing, "before further failures take its new clients away."))
     } else if !unproven.is_empty() {
         Judgement::unknown(format!(
             "Holdfast's own health checks say nothing yet of {} of {number}: {}.",
@@ -72,12 +72,18 @@ fn last_result(seen: &CheckStatus) -> Option<CheckResult> {
     seen.last.as_ref().map(|last| last.result.0)
 }
 
+/// What a person may look at first. `more` ends the sentence.
+fn look_at(checked: &[CheckedBackend<'_>], more: &str) -> Remedy {
+    let places = join_names(checked.iter().map(|(at, _)| at));
+    Remedy::safe(&format!("See whether a process listens at {places}, {more}"))
+}
+
 fn describe_backends(checked: &[CheckedBackend<'_>]) -> String {
     let error = |seen: &CheckStatus| seen.last.as_ref().and_then(|last| last.error.clone());
     let one = |(at, seen): &CheckedBackend<'_>| match (error(seen), &seen.last) {
-        (Some(error), _) => format!("{at} ({}: {error})", seen.kind),
-        (None, Some(last)) => format!("{at} ({}: {})", seen.kind, last.result),
-        (None, None) => format!("{at} ({}: no check has ended)", seen.kind),
+        (Some(error), Some(last)) => format!("{at} ({}, {} in a row: {error})", seen.kind, last.in_a_row),
+        (_, Some(last)) => format!("{at} ({}: {})", seen.kind, last.result),
+        (_, None) => format!("{at} ({}: no check has ended)", seen.kind),
     };
     join_names(checked.iter().map(one))
 }

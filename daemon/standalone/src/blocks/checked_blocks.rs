@@ -15,6 +15,7 @@ use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
 use holdfast_core::weights::WeightSetting;
 use holdfast_status::datapath::BackendRefusals;
+use holdfast_status::record::HEALTH_CHECK_WRITER;
 
 use super::block::{Block, Blocks};
 use super::check_table::{CheckOutcome, CheckRow};
@@ -24,9 +25,6 @@ use super::refusal_recheck::{RefusalRecheck, RefusalTracker, RefusedBackends};
 use super::schedule::{CheckId, ConcurrencyLimits, Schedule, hash_part, jitter_interval};
 use super::{CheckStats, FIRST_INTERVAL_MAX, HealthCheck, slow_start};
 use crate::names::BackendSet;
-
-/// The writer of changes by health checks.
-const WRITER: &str = "health-check";
 
 /// A check to run now.
 #[derive(Debug)]
@@ -491,7 +489,12 @@ fn deletion_event(facts: &Arc<SliceFacts>) -> Event {
 
 #[expect(clippy::unnecessary_wraps, reason = "an object has a writer or none")]
 fn health_writer() -> Option<Writer> {
-    Some(Writer { manager: WRITER.into(), operation: "Update".into(), subresource: None, at: None })
+    Some(Writer {
+        manager: HEALTH_CHECK_WRITER.into(),
+        operation: "Update".into(),
+        subresource: None,
+        at: None,
+    })
 }
 
 /// Like [`is_same_slice`], for services.

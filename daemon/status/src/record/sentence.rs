@@ -6,7 +6,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Diff, Gap, LastWriter, Met, Record, Transition, Trigger};
+use holdfast_core::keys::Source;
+
+use super::{Diff, Gap, HEALTH_CHECK_WRITER, LastWriter, Met, Record, Transition, Trigger};
 use crate::printable::sanitise_line;
 
 /// How many addresses of one diff a line names; JSON has more.
@@ -162,8 +164,24 @@ impl Trigger {
                 format!("{lost} of {populated} services lost all their backends at once")
             }
             "readers-left" => "no client uses its former list".to_owned(),
+            "applied" | "deleted" if self.is_by_health_checks() => self.describe_checked_endpoints(),
             _ => self.object_sentence(),
         }
+    }
+
+    /// Whether holdfast's own health checks changed which endpoints of a `[[service]]` are ready.
+    fn is_by_health_checks(&self) -> bool {
+        let is_own = self.source.as_deref() == Some(Source::Config.as_str());
+        is_own && self.writer.as_ref().is_some_and(|it| *it.manager == *HEALTH_CHECK_WRITER)
+    }
+
+    /// The endpoints whose health checks have turned. Their slice is made of the block, and no operator knows it.
+    fn describe_checked_endpoints(&self) -> String {
+        let mut text = "by its health checks".to_owned();
+        if let Some(diff) = &self.endpoints {
+            diff.append_to("", &mut text);
+        }
+        text
     }
 
     fn describe_orderer(&self) -> String {
@@ -230,4 +248,42 @@ impl LastWriter {
 fn push_args(text: &mut String, more: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     let _ = text.write_fmt(more);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Changed;
+    use super::*;
+
+    #[track_caller]
+    fn check(source: Source, expected: &str) {
+        let writer = LastWriter {
+            manager: HEALTH_CHECK_WRITER.into(),
+            operation: "Update".into(),
+            subresource: None,
+            time: None,
+        };
+        let turned = Changed { address: "127.0.0.9".into(), before: "ready".into(), after: "unready".into() };
+        let trigger = Trigger {
+            event: "applied".into(),
+            kind: Some("EndpointSlice".into()),
+            object: Some("static/web-v4".into()),
+            source: Some(source.as_str().into()),
+            writer: Some(writer),
+            endpoints: Some(Diff { changed: vec![turned], kept: 1, ..Diff::default() }),
+            fields: vec!["endpoints".into()],
+            ..Trigger::default()
+        };
+        assert_eq!(trigger.sentence(), expected);
+    }
+
+    #[test]
+    fn health_checks_are_told_as_such_and_nobody_else_can_claim_to_be_them() {
+        check(Source::Config, "by its health checks, ~127.0.0.9 ready to unready, 1 kept");
+        check(
+            Source::Kubernetes,
+            "EndpointSlice static/web-v4 applied, endpoints ~127.0.0.9 ready to unready, 1 kept, written by \
+             health-check (Update)",
+        );
+    }
 }
