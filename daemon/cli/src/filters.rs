@@ -131,20 +131,20 @@ pub struct ExplainArgs {
 /// The arguments of `diagnose`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DiagnoseArgs {
-    /// Exactly this service
-    #[arg(value_name = "NAMESPACE/NAME", value_hint = ValueHint::Other, required_unless_present = "explain")]
+    /// Exactly this service [default: the node's status, and the first services in trouble]
+    #[arg(value_name = "NAMESPACE/NAME", value_hint = ValueHint::Other)]
     pub(super) service: Option<String>,
     /// Open no connections to its frontends and backends
     #[arg(long)]
     pub(super) no_probe: bool,
     /// Only this port, by its name or by its number at the frontends
-    #[arg(long, value_hint = ValueHint::Other, value_name = "PORT")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "PORT", requires = "service")]
     pub(super) port: Option<String>,
     /// Request this path from backends that speak HTTP; no redirect is followed
-    #[arg(long, value_hint = ValueHint::Other, value_name = "PATH", conflicts_with = "no_probe")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "PATH", conflicts_with = "no_probe", requires = "service")]
     pub(super) http: Option<String>,
     /// A client that does not reach the service: show what it would get at each frontend; nothing is sent
-    #[arg(long, value_hint = ValueHint::Other, value_name = "IP")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "IP", requires = "service")]
     pub(super) client: Option<String>,
     /// How far back a change counts as recent, such as `15m`, `2h`, `1d` [default: 1h]
     #[arg(long, value_hint = ValueHint::Other, value_name = "TIME")]

@@ -11,6 +11,7 @@ mod check;
 mod cleanup;
 mod client;
 mod completions;
+mod diagnose_node;
 mod exit;
 mod filters;
 mod follow;
@@ -20,6 +21,7 @@ mod paint;
 mod prepare;
 mod report;
 mod status;
+mod suggestions;
 mod terminal_filter;
 #[cfg(test)]
 mod tests;
@@ -33,8 +35,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum, ValueHint};
+use clap::{CommandFactory, FromArgMatches, Parser, ValueHint};
 use clap_complete::Shell;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -86,7 +87,7 @@ enum OutputFormat {
     Wide,
     /// JSON, for programs
     Json,
-    /// The same as YAML
+    /// YAML, with the fields of the JSON
     Yaml,
 }
 
@@ -128,7 +129,7 @@ pub struct Run {
 /// Every command except running the daemon.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum ClientCommand {
-    /// Is all well? One screen
+    /// Is all well? One screen, which ends with 1 if not; it dials no backend
     Status,
     /// All services live on a terminal, the worst first: type to filter, arrows to sort and select, `q` to quit
     Top,
@@ -138,9 +139,9 @@ pub enum ClientCommand {
     Backends(TableArgs<Backends>),
     /// Every known service, and rejected objects
     Services(TableArgs<Services>),
-    /// Explain what a client gets at a service or an address
+    /// What does a client get at a service or an address, and why? By the table; nothing is dialled
     Explain(ExplainArgs),
-    /// What is wrong with a service, and what to do next? `-o wide` also shows passed checks
+    /// What is wrong with a service, and what to do next? Dials its backends; `-o wide` also shows passed checks
     #[command(after_help = exit::DIAGNOSE)]
     Diagnose(DiagnoseArgs),
     /// The cluster's Events: their meaning, their causes and what helps
@@ -261,7 +262,7 @@ pub fn parse(
     parsed.map_err(|error| {
         // If this write fails, nothing else can report it.
         if error.use_stderr() {
-            let _ = write!(err, "{error}{}", format_tip(&error).unwrap_or_default());
+            let _ = write!(err, "{}", suggestions::add_tip(&error));
             Exit::Usage
         } else {
             let _ = write!(out, "{error}");
@@ -272,13 +273,6 @@ pub fn parse(
 
 const FOLLOWED_AS_TEXT: &str =
     "-w writes rows for people\nhint: `holdfast watch -o json` writes each change for a program";
-
-/// The tip for an option that other programs have.
-fn format_tip(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
-    let format = option.strip_prefix("--").filter(|word| OutputFormat::from_str(word, true).is_ok())?;
-    Some(format!("\n  tip: `-o {format}` chooses the format\n"))
-}
 
 impl Cli {
     /// Runs a command: with colours if the terminal shows them and the user wants them.
@@ -449,10 +443,21 @@ impl Cli {
         }
         let probe = if *no_probe { "none" } else { "connect" };
         let start = format!("/diagnose?format={}&probe={probe}", self.form().as_str());
-        let narrowed = [("service", service), ("port", port), ("http", http), ("client", dialler)];
+        let narrowed = [("port", port), ("http", http), ("client", dialler)];
         let filters = narrowed.into_iter().chain([("since", since), ("timeout", timeout)]);
         let given: Vec<_> = filters.filter_map(|(name, value)| Some((name, value.clone()?))).collect();
-        self.copy_with_exit(client, &build_path(&start, &given), out)
+        let diagnose = |service: &str, out: &mut Vec<u8>| {
+            let path = build_path(&start, &[("service", service.to_owned())]);
+            self.copy_with_exit(client, &build_path(&path, &given), out)
+        };
+        match (service, self.form()) {
+            (Some(service), _) => {
+                let path = build_path(&start, &[("service", service.clone())]);
+                self.copy_with_exit(client, &build_path(&path, &given), out)
+            }
+            (None, Form::Json) => diagnose_node::write_json(client, diagnose, out),
+            (None, Form::Table | Form::Wide) => diagnose_node::write_text(client, diagnose, out),
+        }
     }
 
     /// The daemon's answer has the exit code; an answer without one is broken.

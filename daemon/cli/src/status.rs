@@ -5,6 +5,7 @@
 mod apiserver;
 mod checks;
 mod datapath;
+mod trouble;
 mod unserved;
 
 use std::collections::BTreeMap;
@@ -144,7 +145,7 @@ struct RejectedObject {
 
 /// The answer of `status -o json`.
 #[derive(Debug, Serialize)]
-struct Status {
+pub(super) struct Status {
     good: bool,
     nothing_configured: bool,
     version: Version,
@@ -191,28 +192,18 @@ struct FailedService {
 
 /// Queries everything that counts, and writes the screen or its JSON.
 pub(super) fn run_status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
-    let version = query_json(client, "/version?format=json")?;
-    let readiness = query_json(client, "/readyz?format=json")?;
-    let datapath = query_json(client, "/datapath?format=json")?;
-    let apiserver = query_json(client, "/apiserver?format=json")?;
-    let services = query_json(client, "/services?only=trouble&format=json")?;
-    let status = Status::from_answers(version, readiness, datapath, apiserver, services);
+    let status = Status::query(client)?;
     if json {
-        let text =
-            serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
-        writeln!(out, "{text}")?;
+        writeln!(out, "{}", to_json(&status)?)?;
     } else {
-        let mut text = Vec::new();
-        status.write(&mut text)?;
-        let text = String::from_utf8_lossy(&text);
-        let text = match &status.version.now {
-            Some(now) => add_ages(&text, now.0),
-            None => text.into_owned(),
-        };
-        out.write_all(text.as_bytes())?;
+        out.write_all(status.to_text()?.as_bytes())?;
     }
     out.flush()?;
-    Ok(if status.good { Exit::Good } else { Exit::Finding })
+    Ok(status.exit())
+}
+
+pub(super) fn to_json(answer: &impl Serialize) -> Result<String, ClientError> {
+    serde_json::to_string_pretty(answer).map_err(|error| ClientError::Broken(error.into()))
 }
 
 /// Queries the API. A 503 is an answer too, because it has the reason.
@@ -225,6 +216,30 @@ pub(super) fn query_json<T: DeserializeOwned>(client: &Client, path: &str) -> Re
 }
 
 impl Status {
+    pub(super) fn query(client: &Client) -> Result<Self, ClientError> {
+        let version = query_json(client, "/version?format=json")?;
+        let readiness = query_json(client, "/readyz?format=json")?;
+        let datapath = query_json(client, "/datapath?format=json")?;
+        let apiserver = query_json(client, "/apiserver?format=json")?;
+        let services = query_json(client, "/services?only=trouble&format=json")?;
+        Ok(Self::from_answers(version, readiness, datapath, apiserver, services))
+    }
+
+    /// The screen.
+    pub(super) fn to_text(&self) -> Result<String, ClientError> {
+        let mut text = Vec::new();
+        self.write(&mut text)?;
+        let text = String::from_utf8_lossy(&text);
+        Ok(match &self.version.now {
+            Some(now) => add_ages(&text, now.0),
+            None => text.into_owned(),
+        })
+    }
+
+    pub(super) const fn exit(&self) -> Exit {
+        if self.good { Exit::Good } else { Exit::Finding }
+    }
+
     fn from_answers(
         version: Version,
         readiness: Readiness,

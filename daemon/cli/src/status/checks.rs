@@ -61,7 +61,8 @@ impl FailingCheck {
         let Self { service, backend, check: Check { kind, last } } = self;
         let last = last.as_ref().map_or_else(String::new, |LastCheck { error, at, in_a_row, .. }| {
             let why = error.as_deref().unwrap_or("the reason is unknown");
-            format!(", {in_a_row} in a row, the last at {at}: {why}")
+            let row = if *in_a_row > 1 { format!("{in_a_row} in a row, ") } else { String::new() };
+            format!(", {row}the last at {at}: {why}")
         });
         format!("{service}: {backend} fails {kind} checks{last}")
     }

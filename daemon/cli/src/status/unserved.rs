@@ -41,6 +41,10 @@ impl NotServing {
         })
     }
 
+    pub(super) fn service(&self) -> &str {
+        &self.service
+    }
+
     /// Whether clients fail, and nobody asked for it.
     pub(super) fn is_outage(&self) -> bool {
         // A daemon that an upgrade has not replaced yet does not tell.
