@@ -21,6 +21,9 @@ pub struct TotalsRow {
     pub frontends: u64,
     /// Rows of /backends that are in use.
     pub backends: u64,
+    /// Rows of /backends that are not in use.
+    #[serde(default)]
+    pub unused: u64,
     /// Rows of /backends that are drained, in use or not.
     pub drained: u64,
     /// Services by state, without states that no service has.
@@ -31,11 +34,12 @@ pub struct TotalsRow {
 
 impl From<&Totals> for TotalsRow {
     fn from(totals: &Totals) -> Self {
-        let BackendCounts { drained: [rests, used], .. } = totals.backends();
+        let BackendCounts { unused, drained: [rests, used], .. } = totals.backends();
         Self {
             services: totals.services(),
             frontends: totals.frontends().map(|(.., count)| count).sum(),
             backends: totals.backends().used(),
+            unused,
             drained: rests + used,
             states: nonzero_counts(totals.states().map(|(state, count)| (state.as_str(), count))),
             verdicts: nonzero_counts(

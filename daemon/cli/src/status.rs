@@ -164,6 +164,7 @@ pub(super) struct Status {
     services: u64,
     frontends: u64,
     backends: u64,
+    unused: u64,
     drained: u64,
     states: BTreeMap<String, u64>,
     verdicts: BTreeMap<String, u64>,
@@ -276,6 +277,7 @@ impl Status {
             services: totals.services,
             frontends: totals.frontends,
             backends: totals.backends,
+            unused: totals.unused,
             drained: totals.drained,
             states: totals.states,
             verdicts: totals.verdicts,
@@ -321,7 +323,7 @@ impl Status {
         writeln!(out, "history    {}", sanitise_line(&describe_history(&self.history)))?;
         writeln!(out, "services   {}{}", self.services, self.describe_states())?;
         writeln!(out, "frontends  {}", self.frontends)?;
-        writeln!(out, "backends   {}{}", self.backends, self.describe_drained())?;
+        writeln!(out, "backends   {}", self.describe_backends())?;
         let verdicts =
             join_or_none(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
         writeln!(out, "verdicts   {verdicts}")?;
@@ -419,11 +421,15 @@ impl Status {
         if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) }
     }
 
-    /// A drain stays until an operator takes it back, which may be forgotten.
-    fn describe_drained(&self) -> String {
+    /// How many backends there are. A drain stays until an operator takes it back, which may be forgotten.
+    fn describe_backends(&self) -> String {
+        let used = match self.unused {
+            0 => self.backends.to_string(),
+            unused => format!("{} of {} in use", self.backends, self.backends.saturating_add(unused)),
+        };
         match self.drained {
-            0 => String::new(),
-            drained => format!(", and {drained} drained (`holdfast drain` lists them)"),
+            0 => used,
+            drained => format!("{used}, {drained} drained (`holdfast drain` lists them)"),
         }
     }
 

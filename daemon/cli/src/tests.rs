@@ -453,7 +453,7 @@ fn status_shows_every_problem() {
             history    no change yet
             services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy)
             frontends  11
-            backends   6
+            backends   6 of 10 in use
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
             announced  1 of 3 addresses
             not seen   whether backends take the clients of this node: holdfast diagnose SERVICE dials them
