@@ -18,6 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::admin_listener::RequestContext;
+use super::denied_clients::{DeniedClientsRow, list_denied};
 use super::failing_backends::{FailingBackendRow, list_failing};
 use super::form::Form;
 use super::query::Query;
@@ -84,6 +85,11 @@ pub(super) struct Readiness {
     failing_backends: Vec<FailingBackendRow>,
     /// How many more such backends there are.
     failing_backends_omitted: usize,
+    /// Clients that were turned away within five minutes at frontends that are served, or by a rule, grouped by
+    /// frontend and cause; the latest groups. What a rule asks for is no problem of the node.
+    denied_clients: Vec<DeniedClientsRow>,
+    /// How many more such groups there are.
+    denied_clients_omitted: usize,
     /// The first faults in the operator's files about Events. The daemon leaves out the entries with faults.
     event_knowledge_faults: Vec<KnowledgeFault>,
     /// Why the last reload was refused, so that an older configuration than the file's is in force; null if it was not.
@@ -237,6 +243,8 @@ pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
     let (closed, closed_ports_omitted) = readings.closed_ports.named_ports();
     let (failing, failing_checks_omitted) = readings.checks.unusable(FAILING_NAMED_MAX);
     let (failing_backends, failing_backends_omitted) = list_failing(&snapshot, &readings.datapath());
+    let (denied_clients, denied_clients_omitted) =
+        list_denied(&snapshot, &readings.refusals.snapshot(), readings.now());
     let event_knowledge_faults =
         visit.events.editions.borrow().faults().iter().map(KnowledgeFault::from).collect();
     let readiness = Readiness {
@@ -252,6 +260,8 @@ pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
         failing_checks_omitted,
         failing_backends,
         failing_backends_omitted,
+        denied_clients,
+        denied_clients_omitted,
         event_knowledge_faults,
         refused_reload: readings.refused_reload.borrow().clone(),
         shut: readings.closed_listeners.borrow().clone(),

@@ -5,6 +5,7 @@
 mod apiserver;
 mod checks;
 mod datapath;
+mod denied;
 mod unserved;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use self::apiserver::Apiserver;
 use self::checks::{FailingBackend, FailingCheck};
 use self::datapath::{Datapath, ExcludedDevice, Filter, OtherProxy};
+use self::denied::DeniedClients;
 use self::unserved::{NotServing, describe_groups};
 use super::Exit;
 use super::client::{Client, ClientError};
@@ -59,6 +61,10 @@ struct Readiness {
     failing_backends: Vec<FailingBackend>,
     #[serde(default)]
     failing_backends_omitted: u64,
+    #[serde(default)]
+    denied_clients: Vec<DeniedClients>,
+    #[serde(default)]
+    denied_clients_omitted: u64,
     #[serde(default)]
     event_knowledge_faults: Vec<KnowledgeFault>,
     #[serde(default)]
@@ -177,6 +183,8 @@ struct Status {
     failing_checks_omitted: u64,
     failing_backends: Vec<FailingBackend>,
     failing_backends_omitted: u64,
+    denied_clients: Vec<DeniedClients>,
+    denied_clients_omitted: u64,
     event_knowledge_faults: Vec<KnowledgeFault>,
     refused_reload: Option<String>,
     shut: Vec<String>,
@@ -275,6 +283,8 @@ impl Status {
             failing_checks_omitted: readiness.failing_checks_omitted,
             failing_backends: readiness.failing_backends,
             failing_backends_omitted: readiness.failing_backends_omitted,
+            denied_clients: readiness.denied_clients,
+            denied_clients_omitted: readiness.denied_clients_omitted,
             event_knowledge_faults: readiness.event_knowledge_faults,
             refused_reload: readiness.refused_reload,
             shut: readiness.shut,
@@ -371,7 +381,16 @@ impl Status {
         write_next(out, self.failing_checks.first().map(FailingCheck::service))?;
         let failing = self.failing_backends.iter().map(FailingBackend::describe_state);
         write_section(out, "backends that fail clients", failing, self.failing_backends_omitted)?;
-        write_next(out, self.failing_backends.first().map(FailingBackend::service))
+        write_next(out, self.failing_backends.first().map(FailingBackend::service))?;
+        self.write_denied(out)
+    }
+
+    /// Writes who was turned away lately. It may be meant, so it makes no status bad.
+    fn write_denied(&self, out: &mut impl Write) -> io::Result<()> {
+        let lines = self.denied_clients.iter().map(DeniedClients::describe_state);
+        write_section(out, "clients turned away", lines, self.denied_clients_omitted)?;
+        let next = self.denied_clients.first().map(DeniedClients::next_command);
+        next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))
     }
 
     /// Why the configuration file is not in force.

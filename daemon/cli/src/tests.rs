@@ -492,6 +492,12 @@ fn status_shows_every_problem() {
               default/web: [fd00::1]:9000 by http, at 2026-01-08T11:11:55.000Z (3 min ago): not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
               next: holdfast diagnose default/web
 
+            clients turned away
+              default/web: 192.0.2.10:80/TCP dropped 1 packet of 198.51.100.7, the last at 2026-01-08T11:12:00Z (2 min ago): not in loadBalancerSourceRanges
+              no service: [fd00::99]:53/UDP refused 1 try of dig (pid 4704), the last at 2026-01-08T11:11:59Z (2 min ago): there was no backend
+              default/web: 192.0.2.5:30080/TCP refused 1 try of node?probe (pid 4703), the last at 2026-01-08T11:11:58Z (2 min ago): there was no backend
+              next: holdfast explain 192.0.2.10:80 --from 198.51.100.7
+
             errors
               default/web: the map of frontends is full
 

@@ -111,10 +111,20 @@ function notes() {
     ...(datapath?.announced_addresses ?? [])
       .filter(({ announced }) => !announced)
       .map(({ address, why }) => [`${address} is not announced: `, why ?? "its route does not exist"]),
+    ...(ready?.denied_clients ?? []).map(deniedWords),
+    ready?.denied_clients_omitted > 0 && [
+      h("a", { href: link("refusals") }, `${ready.denied_clients_omitted} more frontends turned clients away`),
+      null,
+    ],
     ...(ready?.event_knowledge_faults ?? []).map((fault) => [`${fault.file}: `, fault.message]),
   ].filter(Boolean);
   return found.length > 0 && h("section", {}, h("h2", {}, "Worth knowing"), listOf(found));
 }
+
+const deniedWords = ({ service, frontend, protocol, verdict, count, clients, more_clients: more, last, why }) => [
+  [service ? toService(service) : "no service", `: ${frontend}/${protocol} ${verdict} ${count} times `],
+  [`${clients.join(", ")}${more > 0 ? ` and ${more} more` : ""}, ${why}, the last at `, moment(last)],
+];
 
 const listOf = (lines) => h("ul", {}, lines.map(([what, why]) => h("li", {}, what, why)));
 

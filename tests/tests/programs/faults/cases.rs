@@ -17,7 +17,10 @@ pub(super) struct Case {
     pub(super) twist: Twist,
     /// What clients meet, where the kernel's programs carry them.
     pub(super) clients: &'static [Meeting],
+    /// The commands that are enough.
     pub(super) asks: &'static [Ask],
+    /// Other commands that an operator may type first: none of them misleads.
+    pub(super) more: &'static [Ask],
 }
 
 /// What happens once the daemon runs.
@@ -74,8 +77,16 @@ impl Ask {
     }
 }
 
-const BARE: Case =
-    Case { name: "", config: "", manifests: "", servers: &[], twist: Twist::None, clients: &[], asks: &[] };
+const BARE: Case = Case {
+    name: "",
+    config: "",
+    manifests: "",
+    servers: &[],
+    twist: Twist::None,
+    clients: &[],
+    asks: &[],
+    more: &[],
+};
 
 const DIAGNOSE: &[&str] = &["diagnose", "shop/web"];
 
@@ -515,6 +526,20 @@ endpoints: [{addresses: [10.1.0.2]}]
             ],
         )
         .never(&["remedy (safe): If the client is to come in", "add them to loadBalancerSourceRanges"]),
+    ],
+    more: &[
+        // It is meant, so it makes no status bad.
+        Ask::new(
+            &["status"],
+            0,
+            &[
+                "clients turned away shop/web: 203.0.113.10:80/TCP dropped ",
+                " packets of 10.2.0.2, the last at 20",
+                " s ago): not in loadBalancerSourceRanges",
+                "next: holdfast explain 203.0.113.10:80 --from 10.2.0.2",
+            ],
+        )
+        .on(Datapath::Kernel),
     ],
     ..BARE
 };

@@ -78,7 +78,7 @@ fn refusals() -> Arc<RefusalLog> {
 }
 
 /// Its packet came by the loopback, which has the same number everywhere.
-fn turned_away_outside() -> Refusal {
+pub fn turned_away_outside() -> Refusal {
     let dialled =
         FrontendKey { address: [192, 0, 2, 10].into(), port: number(80), transport: Transport::Tcp };
     Refusal {
