@@ -511,6 +511,10 @@ fn status_shows_every_problem() {
               default/web 10.0.0.5:30123: another process listens there
               next: holdfast diagnose default/web
 
+            other processes at node ports
+              nginx (pid 4811) listens at 30080, the node port of default/web: no address leads to default/web, and 127.0.0.1:30080 leads to nginx
+              next: ps -fp 4811, then: holdfast diagnose default/web
+
             files about Events
               /etc/holdfast/events.d/ours.toml:1: unclosed array table, expected `]`: correct it; until then the built-in entries apply
         "#]],

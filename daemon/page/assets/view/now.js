@@ -52,7 +52,8 @@ function problems() {
       .map(({ address, error }) => [`the route to ${address} cannot be updated: `, error]),
     ...(ready?.closed_ports ?? [])
       .filter(({ service }) => service)
-      .map(({ service, address, why }) => [toService(service), ` has no health check port at ${address}: `, why]),
+      .map(({ service, address, why }) => [[toService(service), ` has no health check port at ${address}: `], why]),
+    ...(ready?.node_port_listeners ?? []).map(({ service, why }) => [[toService(service), ": "], why]),
     checks > 0 && [count(checks, "backend fails its health checks", "backends fail their health checks"), null],
     backends > 0 && [count(backends, "backend fails clients from outside", "backends fail clients from outside"), null],
     rejected > 0 && [

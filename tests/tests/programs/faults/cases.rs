@@ -342,10 +342,12 @@ endpoints: [{addresses: [10.1.0.2]}]
             1,
             &[
                 "bed_child (pid ",
-                "listens at 30080/TCP, a node port of it.",
-                "Where holdfast translates, 192.0.2.1:30080 leads to the Service; ",
-                "127.0.0.1:30080 lead",
-                "Move the process to a port outside",
+                "listens at 30080, the node port of shop/web: 192.0.2.1:30080 leads to shop/web, and ",
+                "127.0.0.1:30080 lead to bed_child.",
+                "Next: Look what that process is.",
+                " ps -fp ",
+                "remedy (safe): Have clients dial 192.0.2.1: `node_port_addresses`",
+                "remedy (DISRUPTIVE): Move the process to another port",
             ],
         )
         .never(&["10.96.0.10:80/TCP, 0.0.0.0:30080"]),
@@ -359,6 +361,17 @@ endpoints: [{addresses: [10.1.0.2]}]
         )
         .never(&["No service has", "leave as they are"]),
     ],
+    more: &[Ask::new(
+        &["status"],
+        1,
+        &[
+            "other processes at node ports bed_child (pid ",
+            "listens at 30080, the node port of shop/web: 192.0.2.1:30080 leads to shop/web, and ",
+            "127.0.0.1:30080 lead to bed_child",
+            "next: ps -fp ",
+            ", then: holdfast diagnose shop/web",
+        ],
+    )],
     ..BARE
 };
 

@@ -37,19 +37,19 @@ pub(super) fn find_listeners(
     }
     let inodes: BTreeSet<u32> = found.iter().map(|(_, socket)| socket.inode).collect();
     let owners = if inodes.is_empty() { BTreeMap::new() } else { find_owners(&root.join("proc"), &inodes) };
-    Ok(found.into_iter().map(|(transport, socket)| to_listener(transport, socket, &owners)).collect())
+    let listeners = |(transport, socket): (Transport, ListeningSocket)| {
+        let owner = owners.get(&socket.inode);
+        socket.addresses().map(move |address| to_listener(transport, socket.port, address, owner))
+    };
+    Ok(found.into_iter().flat_map(listeners).collect())
 }
 
-fn to_listener(
-    transport: Transport,
-    socket: ListeningSocket,
-    owners: &BTreeMap<u32, SocketOwner>,
-) -> Listener {
-    let owner = owners.get(&socket.inode);
+/// A socket at one of its addresses: a dual one listens at an address of each family.
+fn to_listener(transport: Transport, port: u16, address: IpAddr, owner: Option<&SocketOwner>) -> Listener {
     Listener {
-        port: socket.port,
+        port,
         protocol: transport.as_str().to_owned(),
-        address: socket.address,
+        address,
         process: owner.map(|it| it.name.clone()),
         pid: owner.map(|it| it.pid),
         own: owner.is_some_and(SocketOwner::is_own),
