@@ -457,11 +457,35 @@ endpoints: [{addresses: [10.1.0.2]}]
             DIAGNOSE,
             3,
             &[
-                "belongs to static/api, whose claim comes first by source: [[service]] of the configuration before \
-                 manifests.",
+                "10.96.0.10:80/TCP belongs to static/api: its claim comes first because [[service]] blocks of the \
+                 configuration go before manifests.",
+                "Next: Ask whose address it is meant to be: that of static/api or of shop/web.",
+                "holdfast explain 10.96.0.10:80",
+                "remedy (DISRUPTIVE): Take it out of the other one: `frontends` of the [[service]] block `api` in /",
+                ", or `spec.clusterIP` of Service shop/web in shop.yaml.",
             ],
         )
-        .never(&["then name)"]),
+        .never(&["then name)", "Served as before"]),
+    ],
+    more: &[
+        Ask::new(
+            &["diagnose", "static/api"],
+            1,
+            &[
+                "SERVING since ",
+                "shop/web claims 10.96.0.10:80/TCP too, and does not get it: the claim of static/api comes first because \
+                 [[service]] blocks of the configuration go before manifests.",
+                "Next: Ask whose address it is meant to be",
+            ],
+        ),
+        Ask::new(
+            &["explain", "10.96.0.10:80"],
+            1,
+            &[
+                "10.96.0.10:80/TCP (Static of static/api) is served by 127.0.0.9:8080",
+                "shop/web claims 10.96.0.10:80 too, and does not get it: the claim of static/api comes first because ",
+            ],
+        ),
     ],
     ..BARE
 };
@@ -678,12 +702,37 @@ endpoints: [{addresses: [10.1.0.2]}]
     asks: &[
         Ask::new(&["status"], 1, &["conflict (claimed)", "has its address"]),
         Ask::new(
+            DIAGNOSE,
+            3,
+            &[
+                "203.0.113.10:80/TCP belongs to shop/api: its claim comes first because its name sorts first, as nothing \
+                 else differs.",
+                "Served nevertheless: 10.96.0.10:80/TCP, 192.0.2.1:30080/TCP.",
+                "Next: Ask whose address it is meant to be: that of shop/api or of shop/web.",
+                "Take it out of the other one: `status.loadBalancer.ingress` of Service shop/api in shop.yaml, or \
+                 `status.loadBalancer.ingress` of Service shop/web in shop.yaml.",
+            ],
+        )
+        .never(&["Served as before", "by name alone"]),
+    ],
+    more: &[
+        Ask::new(
+            &["diagnose", "shop/api"],
+            1,
+            &[
+                "SERVING since ",
+                "shop/web claims 203.0.113.10:80/TCP too, and does not get it: the claim of shop/api comes first because its \
+                 name sorts first, as nothing else differs.",
+            ],
+        ),
+        Ask::new(
             &["explain", "203.0.113.10:80"],
-            0,
+            1,
             &[
                 "is served by 10.1.0.3:8080",
-                "next: It is served at once when shop/api gives the address up; its claim comes first by name alone: \
-                 all else is alike, and neither has a creation time.",
+                "shop/web claims 203.0.113.10:80 too, and does not get it: the claim of shop/api comes first because ",
+                "next: It is served at once when shop/api gives the address up; its claim comes first because its name \
+                 sorts first, as nothing else differs.",
                 "in the maps now: what shop/api has: 10.1.0.3:8080",
                 "Cause and remedy: holdfast diagnose shop/web",
             ],
