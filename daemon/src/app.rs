@@ -195,6 +195,7 @@ impl App {
                 devices: decisions,
                 filters: senders.filters,
                 routes: senders.routes,
+                node_port_listeners: senders.node_port_listeners,
                 requests,
                 drain_orders: draining,
             },

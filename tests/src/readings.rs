@@ -40,6 +40,7 @@ pub fn from_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -
         routes: watch::channel(Arc::default()).1,
         refused_reload: watch::channel(None).1,
         closed_listeners: watch::channel(Vec::new()).1,
+        node_port_listeners: watch::channel(Arc::default()).1,
         drains: watch::channel(drains::DrainsWrite::default()).1,
         closed_ports: Arc::default(),
         about,

@@ -22,6 +22,7 @@ pub mod lock_wait;
 pub mod maps;
 pub mod netlink_monitor;
 pub mod node;
+pub mod node_port_listeners;
 pub mod paced_receiver;
 pub mod packet_log;
 pub mod probes;

@@ -27,7 +27,7 @@ const RELIST_EVERY: Duration = Duration::from_secs(1);
 const RELIST_EVERY_IDLE: Duration = Duration::from_secs(10);
 
 /// The most bytes of the kernel's list, some 80 per socket. UDP sockets of DNS clients are among them.
-const ANSWER_BYTES_MAX: usize = 1 << 26;
+pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 26;
 
 /// The ephemeral ports: most UDP sockets there are short-lived clients.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
@@ -102,6 +102,11 @@ fn to_listeners(transport: Transport, sockets: &[ListeningSocket]) -> impl Itera
     with_port.flat_map(move |(port, socket)| {
         socket.addresses().map(move |address| Listener { port, transport, address })
     })
+}
+
+/// Whether the kernel assigns this port to sockets without a port of their own.
+pub(crate) fn is_local_port(port: NonZeroU16) -> bool {
+    local_ports(Path::new(LOCAL_PORTS)).contains(&port.get())
 }
 
 fn local_ports(path: &Path) -> RangeInclusive<u16> {

@@ -32,6 +32,7 @@ use crate::datapath::RefusalLog;
 use crate::drains;
 use crate::engine::query::EngineClient;
 use crate::engine::steps::StepMetrics;
+use crate::node_port_listeners::NodePortListeners;
 use crate::probes::ProbeCounts;
 use crate::recorder::History;
 use crate::state::SnapshotWrite;
@@ -137,6 +138,8 @@ pub struct Readings {
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Why the TCP address or the socket takes no requests now.
     pub closed_listeners: watch::Receiver<Vec<String>>,
+    /// Processes of this node that listen at node ports.
+    pub node_port_listeners: watch::Receiver<NodePortListeners>,
     pub drains: watch::Receiver<drains::DrainsWrite>,
     /// The ports of kube-proxy that cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,

@@ -8,16 +8,21 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::facts::NodeFacts;
+use holdfast_core::keys::{ObjectName, Source, Transport};
+use holdfast_diagnose::evidence::Listener;
+use holdfast_diagnose::node_ports::describe_node_port_listener;
 use holdfast_knowledge::Fault;
 use holdfast_status::printable::Printable;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::checks::CheckStatus;
+use holdfast_status::views::node_ports::NodePortListener;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::admin_listener::RequestContext;
+use super::denied_clients::{DeniedClientsRow, list_denied};
 use super::failing_backends::{FailingBackendRow, list_failing};
 use super::form::Form;
 use super::query::Query;
@@ -27,7 +32,7 @@ use holdfast_agent::recorder::RecordingStatus;
 use holdfast_agent::state::Damage;
 use holdfast_standalone::blocks::UnusableBackend;
 
-/// The most backends with failing checks that an answer names: as many as fit on a screen.
+/// The most backends with failing checks, or processes at node ports, that an answer names: as many as fit on a screen.
 const FAILING_NAMED_MAX: usize = 10;
 
 /// The result of a health query.
@@ -84,6 +89,16 @@ pub(super) struct Readiness {
     failing_backends: Vec<FailingBackendRow>,
     /// How many more such backends there are.
     failing_backends_omitted: usize,
+    /// Processes of this node that listen at node ports, so that some clients get the process in place of the service;
+    /// the first ones.
+    node_port_listeners: Vec<NodePortListenerRow>,
+    /// How many more such processes there are.
+    node_port_listeners_omitted: usize,
+    /// Clients that were turned away within five minutes at frontends that are served, or by a rule, grouped by
+    /// frontend and cause; the latest groups. What a rule asks for is no problem of the node.
+    denied_clients: Vec<DeniedClientsRow>,
+    /// How many more such groups there are.
+    denied_clients_omitted: usize,
     /// The first faults in the operator's files about Events. The daemon leaves out the entries with faults.
     event_knowledge_faults: Vec<KnowledgeFault>,
     /// Why the last reload was refused, so that an older configuration than the file's is in force; null if it was not.
@@ -125,6 +140,45 @@ struct ClosedPortRow {
 impl From<ClosedPort> for ClosedPortRow {
     fn from(ClosedPort { purpose, address, service, reason: why }: ClosedPort) -> Self {
         Self { purpose: Code(purpose), address: Text(address), service: service.map(Text), why }
+    }
+}
+
+/// A process that listens at a node port.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "NodePortListener")]
+struct NodePortListenerRow {
+    /// The service that has the node port, as `namespace/name`.
+    service: Text<ObjectName>,
+    /// Where the process listens.
+    address: Text<SocketAddr>,
+    protocol: Code<Transport>,
+    /// Its name and its id; null: the daemon may not see it.
+    process: Option<String>,
+    pid: Option<u32>,
+    /// Which addresses lead to the service, and which to the process.
+    why: String,
+}
+
+impl NodePortListenerRow {
+    fn new(node: &NodeFacts, found: &NodePortListener) -> Self {
+        let NodePortListener { service, listener, process } = found;
+        let (process, pid) = process.clone().unzip();
+        let holder = Listener {
+            port: listener.port.get(),
+            protocol: listener.transport.as_str().to_owned(),
+            address: listener.address,
+            process: process.clone(),
+            pid,
+            own: false,
+        };
+        Self {
+            service: Text(service.clone()),
+            address: Text(SocketAddr::new(listener.address, listener.port.get())),
+            protocol: Code(listener.transport),
+            process,
+            pid,
+            why: describe_node_port_listener(node, service, &holder),
+        }
     }
 }
 
@@ -237,6 +291,9 @@ pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
     let (closed, closed_ports_omitted) = readings.closed_ports.named_ports();
     let (failing, failing_checks_omitted) = readings.checks.unusable(FAILING_NAMED_MAX);
     let (failing_backends, failing_backends_omitted) = list_failing(&snapshot, &readings.datapath());
+    let at_node_ports = Arc::clone(&readings.node_port_listeners.borrow());
+    let (denied_clients, denied_clients_omitted) =
+        list_denied(&snapshot, &readings.refusals.snapshot(), readings.now());
     let event_knowledge_faults =
         visit.events.editions.borrow().faults().iter().map(KnowledgeFault::from).collect();
     let readiness = Readiness {
@@ -252,6 +309,14 @@ pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
         failing_checks_omitted,
         failing_backends,
         failing_backends_omitted,
+        node_port_listeners: at_node_ports
+            .iter()
+            .take(FAILING_NAMED_MAX)
+            .map(|it| NodePortListenerRow::new(&snapshot.node, it))
+            .collect(),
+        node_port_listeners_omitted: at_node_ports.len().saturating_sub(FAILING_NAMED_MAX),
+        denied_clients,
+        denied_clients_omitted,
         event_knowledge_faults,
         refused_reload: readings.refused_reload.borrow().clone(),
         shut: readings.closed_listeners.borrow().clone(),

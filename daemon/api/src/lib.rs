@@ -16,6 +16,7 @@ mod apiserver;
 mod backends;
 mod client_requests;
 mod datapath;
+mod denied_clients;
 mod diagnose;
 mod drains;
 mod events;

@@ -5,6 +5,7 @@
 mod apiserver;
 mod checks;
 mod datapath;
+mod denied;
 mod trouble;
 mod unserved;
 
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use self::apiserver::Apiserver;
 use self::checks::{FailingBackend, FailingCheck};
 use self::datapath::{Datapath, ExcludedDevice, Filter, OtherProxy};
+use self::denied::DeniedClients;
 use self::unserved::{NotServing, describe_groups};
 use super::Exit;
 use super::client::{Client, ClientError};
@@ -61,6 +63,14 @@ struct Readiness {
     #[serde(default)]
     failing_backends_omitted: u64,
     #[serde(default)]
+    node_port_listeners: Vec<NodePortListener>,
+    #[serde(default)]
+    node_port_listeners_omitted: u64,
+    #[serde(default)]
+    denied_clients: Vec<DeniedClients>,
+    #[serde(default)]
+    denied_clients_omitted: u64,
+    #[serde(default)]
     event_knowledge_faults: Vec<KnowledgeFault>,
     #[serde(default)]
     refused_reload: Option<String>,
@@ -80,7 +90,8 @@ impl Readiness {
         let do_backends_answer = self.failing_checks.is_empty()
             && self.failing_backends.is_empty()
             && self.failing_backends_omitted == 0;
-        self.healthy && is_in_force && is_written && are_ports_open && do_backends_answer
+        let are_ports_own = are_ports_open && self.node_port_listeners.is_empty();
+        self.healthy && is_in_force && is_written && are_ports_own && do_backends_answer
     }
 
     /// Whether services come from `[[service]]` blocks alone: neither an apiserver nor manifests are configured.
@@ -94,6 +105,17 @@ struct ClosedPort {
     purpose: String,
     address: String,
     service: Option<String>,
+    why: String,
+}
+
+/// A process that listens at a node port.
+#[derive(Debug, Deserialize, Serialize)]
+struct NodePortListener {
+    service: String,
+    address: String,
+    protocol: String,
+    process: Option<String>,
+    pid: Option<u32>,
     why: String,
 }
 
@@ -179,6 +201,10 @@ pub(super) struct Status {
     failing_checks_omitted: u64,
     failing_backends: Vec<FailingBackend>,
     failing_backends_omitted: u64,
+    node_port_listeners: Vec<NodePortListener>,
+    node_port_listeners_omitted: u64,
+    denied_clients: Vec<DeniedClients>,
+    denied_clients_omitted: u64,
     event_knowledge_faults: Vec<KnowledgeFault>,
     refused_reload: Option<String>,
     shut: Vec<String>,
@@ -292,6 +318,10 @@ impl Status {
             failing_checks_omitted: readiness.failing_checks_omitted,
             failing_backends: readiness.failing_backends,
             failing_backends_omitted: readiness.failing_backends_omitted,
+            node_port_listeners: readiness.node_port_listeners,
+            node_port_listeners_omitted: readiness.node_port_listeners_omitted,
+            denied_clients: readiness.denied_clients,
+            denied_clients_omitted: readiness.denied_clients_omitted,
             event_knowledge_faults: readiness.event_knowledge_faults,
             refused_reload: readiness.refused_reload,
             shut: readiness.shut,
@@ -368,6 +398,10 @@ impl Status {
         let closed = self.closed_ports.iter().map(ClosedPort::describe_state);
         write_section(out, "closed ports", closed, self.closed_ports_omitted)?;
         write_next(out, self.closed_ports.iter().find_map(|it| it.service.as_deref()))?;
+        let others = self.node_port_listeners.iter().map(|it| it.why.clone());
+        write_section(out, "other processes at node ports", others, self.node_port_listeners_omitted)?;
+        let next = self.node_port_listeners.first().map(NodePortListener::next_commands);
+        next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))?;
         write_section(out, "files about Events", self.event_knowledge_faults.iter().map(describe_fault), 0)
     }
 }
@@ -388,7 +422,16 @@ impl Status {
         write_next(out, self.failing_checks.first().map(FailingCheck::service))?;
         let failing = self.failing_backends.iter().map(FailingBackend::describe_state);
         write_section(out, "backends that fail clients", failing, self.failing_backends_omitted)?;
-        write_next(out, self.failing_backends.first().map(FailingBackend::service))
+        write_next(out, self.failing_backends.first().map(FailingBackend::service))?;
+        self.write_denied(out)
+    }
+
+    /// Writes who was turned away lately. It may be meant, so it makes no status bad.
+    fn write_denied(&self, out: &mut impl Write) -> io::Result<()> {
+        let lines = self.denied_clients.iter().map(DeniedClients::describe_state);
+        write_section(out, "clients turned away", lines, self.denied_clients_omitted)?;
+        let next = self.denied_clients.first().map(DeniedClients::next_command);
+        next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))
     }
 
     /// Why the configuration file is not in force.
@@ -555,6 +598,17 @@ fn describe_fault(fault: &KnowledgeFault) -> String {
     let line = line.map(|line| format!(":{line}")).unwrap_or_default();
     let id = id.as_deref().map(|id| format!(" {id}:")).unwrap_or_default();
     format!("{file}{line}:{id} {message}")
+}
+
+impl NodePortListener {
+    /// What to type: a look at the process first.
+    fn next_commands(&self) -> String {
+        let diagnose = format!("holdfast diagnose {}", self.service);
+        match self.pid {
+            Some(pid) => format!("next: ps -fp {pid}, then: {diagnose}"),
+            None => format!("next: {diagnose}"),
+        }
+    }
 }
 
 impl RejectedObject {

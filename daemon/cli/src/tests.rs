@@ -492,6 +492,12 @@ fn status_shows_every_problem() {
               default/web: [fd00::1]:9000 fails http checks, the last at 2026-01-08T11:11:55.000Z (3 min ago): not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
               next: holdfast diagnose default/web
 
+            clients turned away
+              default/web: 192.0.2.10:80/TCP dropped 1 packet of 198.51.100.7, the last at 2026-01-08T11:12:00Z (2 min ago): not in loadBalancerSourceRanges
+              no service: [fd00::99]:53/UDP refused 1 try of dig (pid 4704), the last at 2026-01-08T11:11:59Z (2 min ago): there was no backend
+              default/web: 192.0.2.5:30080/TCP refused 1 try of node?probe (pid 4703), the last at 2026-01-08T11:11:58Z (2 min ago): there was no backend
+              next: holdfast explain 192.0.2.10:80 --from 198.51.100.7
+
             errors
               default/web: the map of frontends is full
 
@@ -504,6 +510,10 @@ fn status_shows_every_problem() {
             closed ports
               default/web 10.0.0.5:30123: another process listens there
               next: holdfast diagnose default/web
+
+            other processes at node ports
+              nginx (pid 4811) listens at 30080, the node port of default/web: no address leads to default/web, and 127.0.0.1:30080 leads to nginx
+              next: ps -fp 4811, then: holdfast diagnose default/web
 
             files about Events
               /etc/holdfast/events.d/ours.toml:1: unclosed array table, expected `]`: correct it; until then the built-in entries apply

@@ -318,6 +318,11 @@ impl NodeFacts {
         self.node_port_addresses.contains(&known)
     }
 
+    /// Whether a socket of the host that listens at this address shares its port with NodePorts.
+    pub fn shares_node_port(&self, listening: IpAddr) -> bool {
+        listening.is_unspecified() || self.has_node_ports_at(listening)
+    }
+
     /// Whether the host has or reports the address.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.node_port_addresses.contains(&address) || self.addresses.contains(&address)

@@ -7,6 +7,7 @@ mod announcements;
 mod backend_failures;
 mod balancer;
 mod capacity;
+mod collision;
 mod daemon;
 mod devices;
 mod dns;
@@ -93,7 +94,7 @@ pub(super) static ALL: &[Check] = &[
     new_check("svc.ports", Group::Service, &[Watch, Table], service::check_ports),
     new_check("svc.families", Group::Service, &[Watch], service::check_families),
     new_check("svc.selector", Group::Service, &[Watch, Table, Manifests, Service], service::check_selector),
-    new_check("frontend.collision", Group::Service, &[Watch, Table], service::check_collision),
+    new_check("frontend.collision", Group::Service, &[Watch, Table], collision::check_collision),
     new_check("frontend.clusterip", Group::Service, &[Address], service::check_cluster_ip),
     new_check("svc.shared-backends", Group::Service, &[Watch, Table, Host], service::check_shared_backends),
     new_check("svc.namespace", Group::Service, &[Namespace], service::check_namespace),

@@ -25,7 +25,7 @@ use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{FrontendKey, ObjectName, Source};
 use holdfast_core::limits::READ_BACK_MAX;
 use holdfast_core::op::FrontendEntry;
-use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Verdict};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -291,6 +291,7 @@ fn describe_headline(
         }
         (ExplainQuery::Address(dialled), Some(subject), Some(frontend)) => {
             sentence::describe_frontend(&subject.view, frontend, snapshot)
+                + &describe_rivals(snapshot, dialled, frontend, subjects)
                 + &describe_other_protocols(dialled, frontend, subjects)
         }
         (ExplainQuery::Host(host), _, _) => host::describe_host(*host, found, subjects),
@@ -324,6 +325,30 @@ fn headline_frontends<'a>(
         ExplainQuery::Trouble | ExplainQuery::Service(_) | ExplainQuery::Host(_) => None,
     };
     subject.frontends().filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
+}
+
+/// A sentence about the services that claim the address in vain, beside the one that has it.
+fn describe_rivals(
+    snapshot: &Snapshot,
+    dialled: &DialTarget,
+    shown: &FrontendView,
+    subjects: &[Subject],
+) -> String {
+    let is_in_vain = |it: &&FrontendView| it.verdict == Verdict::Conflict && it.protocol == shown.protocol;
+    let all = subjects
+        .iter()
+        .skip(1)
+        .flat_map(|subject| subject.frontends().filter(is_in_vain).map(move |it| (&*subject.view, it)));
+    let mut all = all.filter(|(_, it)| it.owner.is_some());
+    let Some((view, it)) = all.next() else { return String::new() };
+    let owner = it.owner.as_ref().map(|key| key.name.to_string()).unwrap_or_default();
+    let rule = describe_precedence(snapshot, view, it);
+    let rule = rule.map_or_else(String::new, |rule| format!(": the claim of {owner} comes first {rule}"));
+    let more = match all.count() {
+        0 => String::new(),
+        more => format!(" So it is with {more} more."),
+    };
+    format!(" {} claims {dialled} too, and does not get it{rule}.{more}", view.key.name)
 }
 
 /// A sentence about the other protocols at an address, if the query names no protocol.

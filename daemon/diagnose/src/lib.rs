@@ -25,6 +25,7 @@ pub mod formatting;
 mod json;
 mod known_services;
 pub mod limits;
+pub mod node_ports;
 pub mod text;
 mod unknown_checks;
 

@@ -1,5 +1,5 @@
 //! The machine under the daemon: the journal, exempt sockets, one timer for all, small files that are replaced in one
-//! step, and where a socket's error arose.
+//! step, where a socket's error arose, and whose a socket is.
 //!
 //! Invariant: nothing here depends on Kubernetes, services or the programs; each module stands alone.
 
@@ -12,4 +12,5 @@ pub mod headroom;
 pub mod idle_evictor;
 pub mod logging;
 pub mod small_file;
+pub mod socket_owners;
 pub mod ticker;

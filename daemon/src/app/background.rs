@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use holdfast_agent::devices;
+use holdfast_agent::node_port_listeners::{self, NodePortListeners};
 use holdfast_agent::proxies::netfilter_rules::{self, observers};
 use holdfast_agent::readings::Readings;
 use holdfast_agent::{host_routes, kube_proxy, probes, proxies, rejections, systemd};
@@ -28,6 +29,7 @@ pub(super) struct BackgroundTasks {
     pub(super) devices: DeviceSenders,
     pub(super) filters: watch::Sender<Arc<[Filter]>>,
     pub(super) routes: watch::Sender<Arc<AnnouncementStatus>>,
+    pub(super) node_port_listeners: watch::Sender<NodePortListeners>,
     pub(super) requests: ClientRequests,
     pub(super) drain_orders: DrainOrders,
 }
@@ -49,6 +51,7 @@ impl BackgroundTasks {
         tasks.spawn(self.drain_orders.run(events.clone()));
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
         tasks.spawn(rejections::run(snapshots.clone()));
+        tasks.spawn(node_port_listeners::run(snapshots.clone(), self.node_port_listeners));
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
             tasks.spawn(event_recorder::run(snapshots, access, node.as_str().into(), announced));
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use holdfast_agent::datapath::RefusalLog;
 use holdfast_agent::drains;
 use holdfast_agent::engine_thread::EngineThread;
+use holdfast_agent::node_port_listeners::NodePortListeners;
 use holdfast_agent::readings::{About, EffectiveConfig, Readings, Verifications};
 use holdfast_agent::recorder::History;
 use holdfast_agent::state::{self};
@@ -30,6 +31,7 @@ pub(super) struct ReadingSenders {
     pub(super) routes: watch::Sender<Arc<AnnouncementStatus>>,
     pub(super) reload_refusal: watch::Sender<Option<String>>,
     pub(super) closed_listeners: watch::Sender<Vec<String>>,
+    pub(super) node_port_listeners: watch::Sender<NodePortListeners>,
 }
 
 pub(super) struct ReadingParts<'a> {
@@ -55,6 +57,7 @@ impl ReadingParts<'_> {
         let (routes, routes_now) = default_channel();
         let (refused, refused_reload) = default_channel();
         let (shut, shut_now) = default_channel();
+        let (at_node_ports, at_node_ports_now) = default_channel();
         let readings = Readings {
             snapshots: self.engine.snapshots.clone(),
             config: effective_now,
@@ -78,6 +81,7 @@ impl ReadingParts<'_> {
             routes: routes_now,
             refused_reload,
             closed_listeners: shut_now,
+            node_port_listeners: at_node_ports_now,
             drains: self.drains,
             closed_ports: Arc::default(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
@@ -93,6 +97,7 @@ impl ReadingParts<'_> {
                 routes,
                 reload_refusal: refused,
                 closed_listeners: shut,
+                node_port_listeners: at_node_ports,
             },
         )
     }

@@ -9,5 +9,6 @@ pub mod clients;
 pub mod datapath;
 pub mod devices;
 pub mod names;
+pub mod node_ports;
 pub mod proxies;
 pub mod refusals;

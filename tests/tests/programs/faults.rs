@@ -42,7 +42,7 @@ fn check(case: &Case, datapath: Datapath) {
     let stage = setup::Stage::new();
     let mut daemon = stage.daemon(case, datapath);
     let _held = stage.bring_about(case, &mut daemon, datapath);
-    for ask in case.asks.iter().filter(|ask| ask.applies(datapath)) {
+    for ask in case.asks.iter().chain(case.more).filter(|ask| ask.applies(datapath)) {
         check_answer(case, ask, &mut daemon);
     }
     daemon.stop().unwrap();

@@ -12,10 +12,12 @@ use holdfast_core::snapshot::{FrontendView, Verdict};
 use serde_json::json;
 
 use crate::case::{Case, judge_unavailable};
+use crate::command::{Command, CommandWord};
 use crate::evidence::{HostPort, Listener};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
+use crate::node_ports::describe_node_port_listener;
 
 /// The percentage at which the conntrack table counts as full. A full table drops new connections.
 const CONNTRACK_PERCENT: u64 = 80;
@@ -78,44 +80,65 @@ pub(super) fn check_listener(case: &Case<'_>) -> Judgement {
     let Some(listeners) = case.listeners().answer() else {
         return judge_unavailable(case.listeners(), "Which processes listen on its node ports");
     };
-    let conflicts = |it: &&Listener| !it.own && ports.contains(&(it.port, it.protocol.clone()));
+    let families: BTreeSet<Family> =
+        case.frontends_with_type(FrontendType::NodePort).map(|it| Family::from_address(it.address)).collect();
+    let conflicts = |it: &&Listener| {
+        !it.own
+            && ports.contains(&(it.port, it.protocol.clone()))
+            && families.contains(&Family::from_address(it.address))
+    };
+    let node = &case.table().node;
     let found: Vec<&Listener> = listeners.iter().filter(conflicts).collect();
-    let Some(first) = found.first() else {
+    let shares = |it: &&&Listener| node.shares_node_port(it.address);
+    let sharing = found.iter().find(shares);
+    let Some(first) = sharing.or_else(|| found.first()) else {
         return Judgement::ok("No other process listens on its node ports.");
     };
-    let who = first.process.as_deref().unwrap_or("an unknown process");
-    let pid = first.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-    Judgement::warning(format!(
-        "{who}{pid} listens at {}/{}, a node port of it. {}",
-        first.port,
-        first.protocol,
-        describe_listeners_clients(&case.table().node, first)
-    ))
-    .with("listeners", found.len())
-    .with("process", who)
-    .with("port", first.port)
-    .remedy(Remedy::disruptive("Move the process to a port outside the node ports."))
+    let text = format!("{}.", describe_node_port_listener(node, case.name(), first));
+    let judgement = match sharing.is_some() {
+        true => Judgement::warning(text).remedies(build_listener_remedies(node, first)),
+        // It takes no client of an address that answers node ports.
+        false => Judgement::info(text),
+    };
+    judgement
+        .with("listeners", found.len())
+        .with("process", first.process.as_deref().unwrap_or("an unknown process"))
+        .with("port", first.port)
 }
 
-/// Which clients get the service, and which the process that listens at its node port.
-fn describe_listeners_clients(node: &NodeFacts, listener: &Listener) -> String {
+/// What to do about a process at a node port, the harmless steps first.
+fn build_listener_remedies(node: &NodeFacts, listener: &Listener) -> Vec<Remedy> {
     let family = Family::from_address(listener.address);
-    let loopback = family.loopback_address();
-    let own = node.addresses.iter().chain(&node.node_port_addresses).chain([&loopback]);
-    let own: BTreeSet<SocketAddr> = own
-        .filter(|address| Family::from_address(**address) == family)
-        .map(|address| SocketAddr::new(*address, listener.port))
-        .collect();
-    let (served, others): (Vec<_>, Vec<_>) = own.into_iter().partition(|at| node.has_node_ports_at(at.ip()));
-    let served = match served.is_empty() {
-        true => "No address leads to the Service".to_owned(),
-        false => format!("Where holdfast translates, {} leads to the Service", join_names(served)),
-    };
-    match others.is_empty() || !listener.address.is_unspecified() {
-        true => format!("{served}; the process gets clients only where it listens ({}).", listener.address),
-        false if others.len() == 1 => format!("{served}; {} leads to that process.", join_names(others)),
-        false => format!("{served}; {} lead to that process.", join_names(others)),
+    let answering = node.external_addresses().filter(|it| Family::from_address(*it) == family);
+    let answering = join_names(answering);
+    let mut remedies =
+        vec![Remedy::safe("Look what that process is.").with_command(look_at_process(listener))];
+    if !answering.is_empty() {
+        remedies.push(Remedy::safe(format!(
+            "Have clients dial {answering}: `node_port_addresses` of the configuration says which addresses answer node \
+             ports."
+        )));
     }
+    remedies
+        .push(Remedy::disruptive("Move the process to another port, or give the Service another nodePort."));
+    remedies
+}
+
+/// The command that shows a process, or who listens at its port if the process is not known.
+pub(super) fn look_at_process(listener: &Listener) -> Option<Command> {
+    let words = match listener.pid {
+        Some(pid) => {
+            vec![CommandWord::Literal("ps"), CommandWord::Literal("-fp"), CommandWord::Number(pid.into())]
+        }
+        None => vec![
+            CommandWord::Literal("ss"),
+            CommandWord::Literal(if listener.protocol == "UDP" { "-lunp" } else { "-ltnp" }),
+            CommandWord::Literal("sport"),
+            CommandWord::Literal("="),
+            CommandWord::Number(listener.port.into()),
+        ],
+    };
+    Command::from_words(&words)
 }
 
 pub(super) fn check_ephemeral(case: &Case<'_>) -> Judgement {

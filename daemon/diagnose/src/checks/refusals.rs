@@ -15,10 +15,7 @@ use crate::case::Case;
 use crate::command::{Command, CommandWord};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, format_duration, join_names};
-use holdfast_status::views::refusals::{Cause, DeniedClient};
-
-/// An older denial says nothing about now: the programs report a client that keeps trying each minute.
-pub(super) const RECENT_SECONDS: i64 = 300;
+use holdfast_status::views::refusals::{Cause, DeniedClient, RECENT_SECONDS};
 
 /// The recently denied clients of the service's frontends.
 pub(super) fn recent_denials<'a>(case: &Case<'a>) -> Vec<&'a Arc<DeniedClient>> {

@@ -32,8 +32,9 @@ pub(super) fn list_node_port_addresses(node: &NodeFacts, family: Family) -> Vec<
     node.node_port_addresses.iter().copied().filter(|it| Family::from_address(*it) == family).collect()
 }
 
-/// The rule by which another service has the frontend's address, as `by name: …`. `None`: the objects do not show it,
-/// because a node port or a cluster IP of the owner covers the address.
+/// The rule by which another service has the frontend's address, as `because its name sorts first`, to append to `its
+/// claim comes first`. `None`: the objects do not show it, because a node port or a cluster IP of the owner covers the
+/// address.
 pub fn describe_precedence(snapshot: &Snapshot, view: &ServiceView, it: &FrontendView) -> Option<String> {
     let key = it.owner.as_ref()?;
     let owner = snapshot.services.find_by_name(&key.name).find(|other| other.key == *key)?;
@@ -44,22 +45,27 @@ pub fn describe_precedence(snapshot: &Snapshot, view: &ServiceView, it: &Fronten
     let (winner, loser) = (owner.facts.as_deref()?, view.facts.as_deref()?);
     Some(match ClaimRule::between((winner, won.kind), (loser, it.kind)) {
         ClaimRule::Source => {
-            format!("by source: {} before {}", name_source(key.source), name_source(view.key.source))
+            format!("because {} before {}", go_first(key.source), name_source(view.key.source))
         }
         ClaimRule::AddressKind => {
-            format!("by kind of address: {} before {}", won.kind.as_str(), it.kind.as_str())
+            format!("because {} goes before {}", won.kind.as_str(), it.kind.as_str())
         }
-        ClaimRule::Age => format!("by age: it is {}, {} is {}", born(winner), view.key.name, born(loser)),
-        ClaimRule::Name if winner.meta.created.is_none() => {
-            "by name alone: all else is alike, and neither has a creation time".to_owned()
+        ClaimRule::Age => {
+            format!("because it is older: it is {}, and {} is {}", born(winner), view.key.name, born(loser))
         }
-        ClaimRule::Name => "by name alone: all else is alike, to the second of the creation".to_owned(),
+        ClaimRule::Name => "because its name sorts first, as nothing else differs".to_owned(),
     })
+}
+
+/// Which source goes first, as a clause.
+fn go_first(source: Source) -> String {
+    let verb = if source == Source::Kubernetes { "goes" } else { "go" };
+    format!("{} {verb}", name_source(source))
 }
 
 const fn name_source(source: Source) -> &'static str {
     match source {
-        Source::Config => "[[service]] of the configuration",
+        Source::Config => "[[service]] blocks of the configuration",
         Source::Manifests => "manifests",
         Source::Kubernetes => "the apiserver",
         Source::ClusterSet => "ServiceImports",

@@ -72,10 +72,6 @@ pub(crate) const FILE_BYTES_MAX: u64 = 64 << 10;
 /// The most bytes of a list of sockets: 100,000 listeners.
 pub(crate) const NETLINK_BYTES_MAX: usize = 16 << 20;
 
-/// Processes and open files that are searched for the owner of a listening socket.
-pub(crate) const PROCESSES_MAX: usize = 8_192;
-pub(crate) const DESCRIPTORS_MAX: usize = 262_144;
-
 /// The most flows of one frontend that are read: a fault of one flow mostly affects many.
 pub(crate) const FLOWS_MAX: usize = 1_000;
 

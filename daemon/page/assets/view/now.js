@@ -52,7 +52,8 @@ function problems() {
       .map(({ address, error }) => [`the route to ${address} cannot be updated: `, error]),
     ...(ready?.closed_ports ?? [])
       .filter(({ service }) => service)
-      .map(({ service, address, why }) => [toService(service), ` has no health check port at ${address}: `, why]),
+      .map(({ service, address, why }) => [[toService(service), ` has no health check port at ${address}: `], why]),
+    ...(ready?.node_port_listeners ?? []).map(({ service, why }) => [[toService(service), ": "], why]),
     checks > 0 && [count(checks, "backend fails its health checks", "backends fail their health checks"), null],
     backends > 0 && [count(backends, "backend fails clients from outside", "backends fail clients from outside"), null],
     rejected > 0 && [
@@ -111,10 +112,20 @@ function notes() {
     ...(datapath?.announced_addresses ?? [])
       .filter(({ announced }) => !announced)
       .map(({ address, why }) => [`${address} is not announced: `, why ?? "its route does not exist"]),
+    ...(ready?.denied_clients ?? []).map(deniedWords),
+    ready?.denied_clients_omitted > 0 && [
+      h("a", { href: link("refusals") }, `${ready.denied_clients_omitted} more frontends turned clients away`),
+      null,
+    ],
     ...(ready?.event_knowledge_faults ?? []).map((fault) => [`${fault.file}: `, fault.message]),
   ].filter(Boolean);
   return found.length > 0 && h("section", {}, h("h2", {}, "Worth knowing"), listOf(found));
 }
+
+const deniedWords = ({ service, frontend, protocol, verdict, count, clients, more_clients: more, last, why }) => [
+  [service ? toService(service) : "no service", `: ${frontend}/${protocol} ${verdict} ${count} times `],
+  [`${clients.join(", ")}${more > 0 ? ` and ${more} more` : ""}, ${why}, the last at `, moment(last)],
+];
 
 const listOf = (lines) => h("ul", {}, lines.map(([what, why]) => h("li", {}, what, why)));
 

@@ -36,6 +36,20 @@ words! {
     }
 }
 
+impl Cause {
+    /// Why the client was rejected, as a clause.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::NoBackend => "there was no backend",
+            Self::Source => "not in loadBalancerSourceRanges",
+            Self::Flows => "the flow table was full",
+            Self::Ports => "no SNAT port was free",
+            Self::Address => "this node has no address for SNAT",
+            Self::NoSuchPort => "the service has no such port",
+        }
+    }
+}
+
 /// Where a client's packet came from, and the device where it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {

@@ -8,6 +8,9 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
 
+/// An older denial says nothing about now: the programs report a client that keeps trying each minute.
+pub const RECENT_SECONDS: i64 = 300;
+
 /// A client that was rejected once or repeatedly, with times as people read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedClient {

@@ -17,7 +17,10 @@ pub(super) struct Case {
     pub(super) twist: Twist,
     /// What clients meet, where the kernel's programs carry them.
     pub(super) clients: &'static [Meeting],
+    /// The commands that are enough.
     pub(super) asks: &'static [Ask],
+    /// Other commands that an operator may type first: none of them misleads.
+    pub(super) more: &'static [Ask],
 }
 
 /// What happens once the daemon runs.
@@ -74,8 +77,16 @@ impl Ask {
     }
 }
 
-const BARE: Case =
-    Case { name: "", config: "", manifests: "", servers: &[], twist: Twist::None, clients: &[], asks: &[] };
+const BARE: Case = Case {
+    name: "",
+    config: "",
+    manifests: "",
+    servers: &[],
+    twist: Twist::None,
+    clients: &[],
+    asks: &[],
+    more: &[],
+};
 
 const DIAGNOSE: &[&str] = &["diagnose", "shop/web"];
 
@@ -331,10 +342,12 @@ endpoints: [{addresses: [10.1.0.2]}]
             1,
             &[
                 "bed_child (pid ",
-                "listens at 30080/TCP, a node port of it.",
-                "Where holdfast translates, 192.0.2.1:30080 leads to the Service; ",
-                "127.0.0.1:30080 lead",
-                "Move the process to a port outside",
+                "listens at 30080, the node port of shop/web: 192.0.2.1:30080 leads to shop/web, and ",
+                "127.0.0.1:30080 lead to bed_child.",
+                "Next: Look what that process is.",
+                " ps -fp ",
+                "remedy (safe): Have clients dial 192.0.2.1: `node_port_addresses`",
+                "remedy (DISRUPTIVE): Move the process to another port",
             ],
         )
         .never(&["10.96.0.10:80/TCP, 0.0.0.0:30080"]),
@@ -348,6 +361,17 @@ endpoints: [{addresses: [10.1.0.2]}]
         )
         .never(&["No service has", "leave as they are"]),
     ],
+    more: &[Ask::new(
+        &["status"],
+        1,
+        &[
+            "other processes at node ports bed_child (pid ",
+            "listens at 30080, the node port of shop/web: 192.0.2.1:30080 leads to shop/web, and ",
+            "127.0.0.1:30080 lead to bed_child",
+            "next: ps -fp ",
+            ", then: holdfast diagnose shop/web",
+        ],
+    )],
     ..BARE
 };
 
@@ -433,11 +457,35 @@ endpoints: [{addresses: [10.1.0.2]}]
             DIAGNOSE,
             3,
             &[
-                "belongs to static/api, whose claim comes first by source: [[service]] of the configuration before \
-                 manifests.",
+                "10.96.0.10:80/TCP belongs to static/api: its claim comes first because [[service]] blocks of the \
+                 configuration go before manifests.",
+                "Next: Ask whose address it is meant to be: that of static/api or of shop/web.",
+                "holdfast explain 10.96.0.10:80",
+                "remedy (DISRUPTIVE): Take it out of the other one: `frontends` of the [[service]] block `api` in /",
+                ", or `spec.clusterIP` of Service shop/web in shop.yaml.",
             ],
         )
-        .never(&["then name)"]),
+        .never(&["then name)", "Served as before"]),
+    ],
+    more: &[
+        Ask::new(
+            &["diagnose", "static/api"],
+            1,
+            &[
+                "SERVING since ",
+                "shop/web claims 10.96.0.10:80/TCP too, and does not get it: the claim of static/api comes first because \
+                 [[service]] blocks of the configuration go before manifests.",
+                "Next: Ask whose address it is meant to be",
+            ],
+        ),
+        Ask::new(
+            &["explain", "10.96.0.10:80"],
+            1,
+            &[
+                "10.96.0.10:80/TCP (Static of static/api) is served by 127.0.0.9:8080",
+                "shop/web claims 10.96.0.10:80 too, and does not get it: the claim of static/api comes first because ",
+            ],
+        ),
     ],
     ..BARE
 };
@@ -515,6 +563,20 @@ endpoints: [{addresses: [10.1.0.2]}]
             ],
         )
         .never(&["remedy (safe): If the client is to come in", "add them to loadBalancerSourceRanges"]),
+    ],
+    more: &[
+        // It is meant, so it makes no status bad.
+        Ask::new(
+            &["status"],
+            0,
+            &[
+                "clients turned away shop/web: 203.0.113.10:80/TCP dropped ",
+                " packets of 10.2.0.2, the last at 20",
+                " s ago): not in loadBalancerSourceRanges",
+                "next: holdfast explain 203.0.113.10:80 --from 10.2.0.2",
+            ],
+        )
+        .on(Datapath::Kernel),
     ],
     ..BARE
 };
@@ -640,12 +702,37 @@ endpoints: [{addresses: [10.1.0.2]}]
     asks: &[
         Ask::new(&["status"], 1, &["conflict (claimed)", "has its address"]),
         Ask::new(
+            DIAGNOSE,
+            3,
+            &[
+                "203.0.113.10:80/TCP belongs to shop/api: its claim comes first because its name sorts first, as nothing \
+                 else differs.",
+                "Served nevertheless: 10.96.0.10:80/TCP, 192.0.2.1:30080/TCP.",
+                "Next: Ask whose address it is meant to be: that of shop/api or of shop/web.",
+                "Take it out of the other one: `status.loadBalancer.ingress` of Service shop/api in shop.yaml, or \
+                 `status.loadBalancer.ingress` of Service shop/web in shop.yaml.",
+            ],
+        )
+        .never(&["Served as before", "by name alone"]),
+    ],
+    more: &[
+        Ask::new(
+            &["diagnose", "shop/api"],
+            1,
+            &[
+                "SERVING since ",
+                "shop/web claims 203.0.113.10:80/TCP too, and does not get it: the claim of shop/api comes first because its \
+                 name sorts first, as nothing else differs.",
+            ],
+        ),
+        Ask::new(
             &["explain", "203.0.113.10:80"],
-            0,
+            1,
             &[
                 "is served by 10.1.0.3:8080",
-                "next: It is served at once when shop/api gives the address up; its claim comes first by name alone: \
-                 all else is alike, and neither has a creation time.",
+                "shop/web claims 203.0.113.10:80 too, and does not get it: the claim of shop/api comes first because ",
+                "next: It is served at once when shop/api gives the address up; its claim comes first because its name \
+                 sorts first, as nothing else differs.",
                 "in the maps now: what shop/api has: 10.1.0.3:8080",
                 "Cause and remedy: holdfast diagnose shop/web",
             ],

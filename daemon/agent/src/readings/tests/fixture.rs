@@ -9,11 +9,11 @@
     reason = "it is for tests"
 )]
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_core::facts::Timestamp;
+use holdfast_core::facts::{Listener, Timestamp};
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::op::{PortIndex, QuotaId};
 use holdfast_core::snapshot::Snapshot;
@@ -27,12 +27,14 @@ use holdfast_status::views::apiserver::{
 };
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::names::{LastNameAnswer, NameState, NameStatus, NameTrouble};
+use holdfast_status::views::node_ports::NodePortListener;
 use holdfast_status::views::proxies::{Filter, FilterKind};
 use holdfast_status::views::proxies::{OtherProxy, Trace};
 use tokio::sync::watch;
 
 use super::{About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications};
 use crate::datapath::RefusalLog;
+use crate::node_port_listeners::NodePortListeners;
 use crate::state::SnapshotWrite;
 use holdfast_fixtures::healthy::devices as decisions;
 pub use holdfast_fixtures::healthy::status;
@@ -78,7 +80,7 @@ fn refusals() -> Arc<RefusalLog> {
 }
 
 /// Its packet came by the loopback, which has the same number everywhere.
-fn turned_away_outside() -> Refusal {
+pub fn turned_away_outside() -> Refusal {
     let dialled =
         FrontendKey { address: [192, 0, 2, 10].into(), port: number(80), transport: Transport::Tcp };
     Refusal {
@@ -280,6 +282,14 @@ fn names() -> Arc<NameTable> {
     Arc::new(NameTable::with_row(&name("default/web"), row))
 }
 
+/// A process at a node port of `default/web`.
+fn node_port_listeners() -> NodePortListeners {
+    let address = Ipv4Addr::UNSPECIFIED.into();
+    let listener = Listener { port: number(30_080), transport: Transport::Tcp, address };
+    [NodePortListener { service: name("default/web"), listener, process: Some(("nginx".to_owned(), 4_811)) }]
+        .into()
+}
+
 pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     let config = EffectiveConfig {
         text: "[admin]\nlisten = \"127.0.0.1:9890\"\n".to_owned(),
@@ -311,6 +321,7 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         routes: watch::channel(Arc::new(routes())).1,
         refused_reload: watch::channel(None).1,
         closed_listeners: watch::channel(Vec::new()).1,
+        node_port_listeners: watch::channel(node_port_listeners()).1,
         drains: watch::channel(crate::drains::DrainsWrite::default()).1,
         closed_ports: closed_ports(),
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
@@ -318,12 +329,13 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     }
 }
 
-/// No programs, and no denied client.
+/// No programs, no denied client, and no process at a node port.
 pub fn in_memory(readings: &mut Readings) {
     readings.datapath = watch::channel(Arc::new(DatapathView::for_memory())).1;
     readings.apiserver = None;
     readings.watches = Watches::default();
     readings.refusals = RefusalLog::none();
+    readings.node_port_listeners = watch::channel(NodePortListeners::default()).1;
     readings.proxies = watch::channel(Arc::default()).1;
     readings.filters = watch::channel(Arc::default()).1;
     readings.routes = watch::channel(Arc::default()).1;

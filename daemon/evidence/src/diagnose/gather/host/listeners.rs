@@ -1,10 +1,8 @@
 //! The sockets that listen at some ports of this host, as the kernel lists them (sock_diag), and their processes.
 //!
-//! Invariant: bounded in bytes, time, processes and descriptors. A process that the daemon may not read has no name. A
-//! list that the kernel did not end is an error.
+//! Invariant: bounded in bytes and time. A list that the kernel did not end is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
@@ -12,8 +10,9 @@ use std::path::Path;
 use holdfast_core::keys::Transport;
 use holdfast_datapath::netlink::listeners::{self, ListeningSocket};
 use holdfast_diagnose::evidence::Listener;
+use holdfast_host::socket_owners::{SocketOwner, find_owners};
 
-use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX};
+use crate::diagnose::limits::NETLINK_BYTES_MAX;
 
 /// The most sockets at given addresses, at whatever port.
 const AT_HOSTS_MAX: usize = 64;
@@ -38,61 +37,23 @@ pub(super) fn find_listeners(
     }
     let inodes: BTreeSet<u32> = found.iter().map(|(_, socket)| socket.inode).collect();
     let owners = if inodes.is_empty() { BTreeMap::new() } else { find_owners(&root.join("proc"), &inodes) };
-    Ok(found.into_iter().map(|(transport, socket)| to_listener(transport, socket, &owners)).collect())
+    let listeners = |(transport, socket): (Transport, ListeningSocket)| {
+        let owner = owners.get(&socket.inode);
+        socket.addresses().map(move |address| to_listener(transport, socket.port, address, owner))
+    };
+    Ok(found.into_iter().flat_map(listeners).collect())
 }
 
-fn to_listener(
-    transport: Transport,
-    socket: ListeningSocket,
-    owners: &BTreeMap<u32, (u32, String)>,
-) -> Listener {
-    let owner = owners.get(&socket.inode);
+/// A socket at one of its addresses: a dual one listens at an address of each family.
+fn to_listener(transport: Transport, port: u16, address: IpAddr, owner: Option<&SocketOwner>) -> Listener {
     Listener {
-        port: socket.port,
+        port,
         protocol: transport.as_str().to_owned(),
-        address: socket.address,
-        process: owner.map(|(_, name)| name.clone()),
-        pid: owner.map(|(pid, _)| *pid),
-        own: owner.is_some_and(|(pid, _)| *pid == std::process::id()),
+        address,
+        process: owner.map(|it| it.name.clone()),
+        pid: owner.map(|it| it.pid),
+        own: owner.is_some_and(SocketOwner::is_own),
     }
-}
-
-/// The process that holds each socket open, with its name. It searches this daemon first.
-fn find_owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, String)> {
-    let own = std::process::id();
-    let listed = fs::read_dir(proc).into_iter().flatten().take(PROCESSES_MAX).filter_map(Result::ok);
-    let others =
-        listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|pid| *pid != own);
-    let mut found = BTreeMap::new();
-    let mut left = DESCRIPTORS_MAX;
-    for pid in std::iter::once(own).chain(others) {
-        let sockets = open_sockets(&proc.join(pid.to_string()), wanted, &mut left);
-        if !sockets.is_empty() {
-            let name = fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-            let name = name.trim().replace(char::is_control, "?");
-            sockets.into_iter().for_each(|inode| _ = found.entry(inode).or_insert((pid, name.clone())));
-        }
-        if left == 0 || found.len() == wanted.len() {
-            break;
-        }
-    }
-    found
-}
-
-fn open_sockets(process: &Path, wanted: &BTreeSet<u32>, left: &mut usize) -> Vec<u32> {
-    let open = fs::read_dir(process.join("fd")).into_iter().flatten().filter_map(Result::ok).take(*left);
-    let mut searched = 0;
-    let found = open
-        .inspect(|_| searched += 1)
-        .filter_map(|it| parse_inode(fs::read_link(it.path()).ok()?.to_str()?));
-    let found = found.filter(|inode| wanted.contains(inode)).collect();
-    *left -= searched;
-    found
-}
-
-/// The inode of a link such as `socket:[4711]`.
-fn parse_inode(link: &str) -> Option<u32> {
-    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 #[cfg(test)]
@@ -125,24 +86,5 @@ mod tests {
         let at: Vec<_> = found.iter().map(|it| (it.address, it.port)).collect();
         assert!(at.contains(&(own.local_addr().unwrap().ip(), own.local_addr().unwrap().port())), "{at:?}");
         assert!(found.iter().all(|it| hosts.contains(&it.address)), "{found:?}");
-    }
-
-    #[test]
-    fn a_link_to_no_socket_has_no_inode() {
-        assert_eq!(
-            (parse_inode("socket:[12]"), parse_inode("pipe:[12]"), parse_inode("socket:[x]")),
-            (Some(12), None, None)
-        );
-    }
-
-    #[test]
-    fn a_process_that_may_not_be_seen_has_no_name() {
-        let proc = tempfile::tempdir().unwrap();
-        fs::create_dir_all(proc.path().join("7/fd")).unwrap();
-        std::os::unix::fs::symlink("socket:[5]", proc.path().join("7/fd/3")).unwrap();
-        fs::write(proc.path().join("7/comm"), "evil\x1b[31m\n").unwrap();
-        fs::create_dir_all(proc.path().join("8")).unwrap();
-        let found = find_owners(proc.path(), &BTreeSet::from([5, 6]));
-        assert_eq!(found, BTreeMap::from([(5, (7, "evil?[31m".to_owned()))]));
     }
 }

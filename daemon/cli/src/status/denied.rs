@@ -1,0 +1,53 @@
+//! The lines about clients that were turned away lately, at frontends that are served.
+//!
+//! Invariant: a client that a rule keeps out is shown, and is no fault of the node.
+
+use serde::{Deserialize, Serialize};
+
+/// Clients that were turned away at one frontend for one cause.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct DeniedClients {
+    service: Option<String>,
+    frontend: String,
+    protocol: String,
+    verdict: String,
+    cause: String,
+    why: String,
+    stage: String,
+    count: u64,
+    clients: Vec<String>,
+    more_clients: u64,
+    last: String,
+}
+
+impl DeniedClients {
+    pub(super) fn describe_state(&self) -> String {
+        let Self { service, frontend, protocol, verdict, count, why, last, .. } = self;
+        let service = service.as_deref().unwrap_or("no service");
+        let unit = match (self.stage.as_str(), count) {
+            ("packet", 1) => "packet",
+            ("packet", _) => "packets",
+            (_, 1) => "try",
+            (_, _) => "tries",
+        };
+        let more = match self.more_clients {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let clients = self.clients.join(", ");
+        format!(
+            "{service}: {frontend}/{protocol} {verdict} {count} {unit} of {clients}{more}, the last at {last}: {why}"
+        )
+    }
+
+    /// The command that says more: what meets this client, or what is wrong with the service.
+    pub(super) fn next_command(&self) -> String {
+        let Self { service, frontend, protocol, .. } = self;
+        let udp = if protocol == "UDP" { " --udp" } else { "" };
+        match (self.cause.as_str(), service, self.clients.first()) {
+            ("source", _, Some(client)) => format!("next: holdfast explain {frontend} --from {client}{udp}"),
+            ("no-such-port", ..) | (_, None, _) => format!("next: holdfast explain {frontend}{udp}"),
+            (_, Some(service), _) => format!("next: holdfast diagnose {service}"),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Addresses that two Services claim: which of them gets one, by which rule, and what the other can do.
+//!
+//! Invariant: both are told, the owner too: its clients may want the other.
+
+use std::net::SocketAddr;
+
+use holdfast_core::health::Health;
+use holdfast_core::keys::{ServiceKey, Source};
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, ServiceView, Verdict};
+use serde_json::json;
+
+use crate::case::Case;
+use crate::command::{Command, CommandWord};
+use crate::explain::{describe_precedence, format_place};
+use crate::finding::{Judgement, Remedy};
+use crate::formatting::{clean, join_names};
+use crate::limits::NAMED_MAX;
+
+pub(super) fn check_collision(case: &Case<'_>) -> Judgement {
+    let lost: Vec<_> = case.frontends().filter(|it| it.verdict == Verdict::Conflict).collect();
+    let Some(first) = lost.first() else { return judge_rivals(case) };
+    let Some(view) = case.view() else { return Judgement::not_applicable("There is no Service.") };
+    let owner = first.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
+    let all = lost.iter().map(|it| format_frontend(it));
+    // Age alone does not decide: a cluster IP wins over an external IP of any age.
+    let rule = describe_precedence(case.table(), view, first);
+    let rule = rule.map_or_else(String::new, |rule| format!(": its claim comes first {rule}"));
+    Judgement::error(format!("{} belongs to {owner}{rule}.{}", format_frontend(first), describe_kept(case)))
+        .with("owner", owner)
+        .with("frontends", json!(all.take(NAMED_MAX).collect::<Vec<_>>()))
+        .remedies(build_remedies(case, view, first))
+}
+
+fn format_frontend(it: &FrontendView) -> String {
+    format!("{}/{}", SocketAddr::new(it.address, it.port.get()), it.protocol)
+}
+
+/// The frontends that are served all the same.
+fn describe_kept(case: &Case<'_>) -> String {
+    let kept: Vec<String> = case
+        .frontends()
+        .filter(|it| it.verdict.serves_clients())
+        .map(|it| format_place(it, &case.table().node))
+        .collect();
+    if kept.is_empty() { String::new() } else { format!(" Served nevertheless: {}.", join_names(kept)) }
+}
+
+/// What to do about a claim in vain: find out whose address it is, then take it out of one of the two objects.
+fn build_remedies(case: &Case<'_>, loser: &ServiceView, lost: &FrontendView) -> Vec<Remedy> {
+    let look = Command::from_words(&[
+        CommandWord::Literal("holdfast"),
+        CommandWord::Literal("explain"),
+        CommandWord::Socket(SocketAddr::new(lost.address, lost.port.get())),
+    ]);
+    let owner = lost.owner.as_ref();
+    let winner = owner.and_then(|key| find_view(case, key));
+    let (Some(owner), Some(winner)) = (owner, winner) else {
+        return vec![Remedy::safe("Look who has the address.").with_command(look)];
+    };
+    let is_same = |it: &&FrontendView| (it.address, it.port) == (lost.address, lost.port);
+    let won = winner.frontends.iter().find(is_same).map_or(lost.kind, |it| it.kind);
+    let places = [describe_place(winner, won), describe_place(loser, lost.kind)];
+    vec![
+        Remedy::safe(format!(
+            "Ask whose address it is meant to be: that of {} or of {}.",
+            owner.name, loser.key.name
+        ))
+        .with_command(look),
+        Remedy::disruptive(format!("Take it out of the other one: {}.", places.join(", or "))),
+    ]
+}
+
+fn find_view<'a>(case: &'a Case<'_>, key: &ServiceKey) -> Option<&'a ServiceView> {
+    case.table().services.find_by_name(&key.name).find(|view| view.key == *key).map(|view| &**view)
+}
+
+/// Where an object claims an address: the field, and the file if it comes from one.
+fn describe_place(view: &ServiceView, kind: FrontendType) -> String {
+    let field = match (view.key.source, kind) {
+        (Source::Config, _) => "`frontends`",
+        (_, FrontendType::LoadBalancer) => "`status.loadBalancer.ingress`",
+        (_, FrontendType::ExternalIp) => "`spec.externalIPs`",
+        (_, FrontendType::NodePort) => "`nodePort`",
+        (_, FrontendType::ClusterSetIp) => "`spec.ips`",
+        (_, _) => "`spec.clusterIP`",
+    };
+    let object = match view.key.source {
+        Source::Config => format!("the [[service]] block `{}`", view.key.name.name()),
+        Source::ClusterSet => format!("ServiceImport {}", view.key.name),
+        Source::Manifests | Source::Kubernetes => format!("Service {}", view.key.name),
+    };
+    // An apiserver is no place to look an object up by.
+    let origin = view.facts.as_deref().and_then(|facts| facts.meta.origin.as_deref());
+    let origin = origin.filter(|_| !view.key.source.is_tenant_writable());
+    let file = origin.map(|origin| format!(" in {}", clean(origin))).unwrap_or_default();
+    format!("{field} of {object}{file}")
+}
+
+/// Services that claim, without getting it, an address of this one or one that its node ports or cluster IPs cover.
+fn judge_rivals(case: &Case<'_>) -> Judgement {
+    let Some(own) = case.view() else { return Judgement::not_applicable("There is no Service.") };
+    let is_in_vain =
+        |it: &&FrontendView| it.verdict == Verdict::Conflict && it.owner.as_ref() == Some(&own.key);
+    let views = case.table().services.with_problems();
+    let all: Vec<(&ServiceView, &FrontendView)> = views
+        .flat_map(|view| view.frontends.iter().filter(is_in_vain).map(move |it| (&**view, it)))
+        .collect();
+    // A claim on what a node port or a cluster IP covers is hopeless, and a derived ServiceImport is no other service.
+    let is_serious = |(view, it): &&(&ServiceView, &FrontendView)| {
+        describe_precedence(case.table(), view, it).is_some() && view.frontend_health(it) == Health::Outage
+    };
+    let serious = all.iter().find(is_serious);
+    let Some((view, first)) = serious.or_else(|| all.first()) else {
+        return Judgement::ok("No other service claims its addresses.");
+    };
+    let others: Vec<_> = all.iter().filter(|(_, it)| !std::ptr::eq(*it, *first)).map(format_claim).collect();
+    let more = match others.is_empty() {
+        true => String::new(),
+        false => format!(" So it is with {}.", join_names(others)),
+    };
+    let sentence = format!("{}{more}", describe_rival(case, view, first));
+    let judgement = match serious.is_some() {
+        true => Judgement::warning(sentence).remedies(build_remedies(case, view, first)),
+        false => Judgement::info(sentence),
+    };
+    let named: Vec<String> = all.iter().take(NAMED_MAX).map(format_claim).collect();
+    judgement.with("rivals", json!(named))
+}
+
+fn describe_rival(case: &Case<'_>, rival: &ServiceView, it: &FrontendView) -> String {
+    let rule = describe_precedence(case.table(), rival, it);
+    let rule =
+        rule.map_or_else(String::new, |rule| format!(": the claim of {} comes first {rule}", case.name()));
+    format!("{} claims {} too, and does not get it{rule}.", rival.key.name, format_frontend(it))
+}
+
+/// A claim in vain.
+fn format_claim((view, it): &(&ServiceView, &FrontendView)) -> String {
+    format!("{} ({})", view.key.name, format_frontend(it))
+}
