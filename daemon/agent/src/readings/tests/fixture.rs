@@ -31,7 +31,9 @@ use holdfast_status::views::proxies::{Filter, FilterKind};
 use holdfast_status::views::proxies::{OtherProxy, Trace};
 use tokio::sync::watch;
 
-use super::{About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications};
+use super::{
+    About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, NodeFiles, Purpose, Readings, Verifications,
+};
 use crate::datapath::RefusalLog;
 use crate::state::SnapshotWrite;
 use holdfast_fixtures::healthy::devices as decisions;
@@ -313,6 +315,7 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         closed_listeners: watch::channel(Vec::new()).1,
         drains: watch::channel(crate::drains::DrainsWrite::default()).1,
         closed_ports: closed_ports(),
+        files: NodeFiles { config: "/etc/holdfast/holdfast.toml".into(), state: "/var/lib/holdfast".into() },
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
         clock: || Timestamp(THEN.0 + 180).into(),
     }
