@@ -615,7 +615,9 @@ pub(super) const APISERVER: Case = Case {
             &[
                 "No apiserver answers: 127.",
                 "connection refused.",
-                "holdfast apiserver",
+                "Look on that machine whether kube-apiserver runs and on which port",
+                "curl -k https://127.",
+                "/readyz",
                 "checks without an answer (-o wide names them)",
                 "1 error, ",
             ],
@@ -623,6 +625,27 @@ pub(super) const APISERVER: Case = Case {
         .never(&["Not looked at: ", "unknown 2"]),
     ],
     ..BARE
+};
+
+/// What `status` leads to, on a cluster that has no Node of this name either.
+pub(super) const APISERVER_ITSELF: Case = Case {
+    name: "the apiserver is unreachable, by its own command",
+    clients: &[],
+    asks: &[
+        Ask::new(
+            &["apiserver"],
+            0,
+            &[
+                "next look on its machine whether kube-apiserver runs; from here: curl -k https://127.",
+                "there is no Node of this name",
+                "tried first",
+                "connection refused",
+            ],
+        )
+        .never(&["preferred", "CONNECTIONS"]),
+        Ask::new(&["apiserver", "-o", "wide"], 0, &["CONNECTIONS", "RESTARTS", "LAST ERROR AT"]),
+    ],
+    ..APISERVER
 };
 
 pub(super) const DISK: Case = Case {
